@@ -1,0 +1,44 @@
+"""One HTTP request's answer as it arrives: a list that the inbox fills and the handler empties."""
+
+import asyncio
+
+from app.errors import Cancelled
+from app.messages import Delta, Done, Event, Failed
+
+
+class Answer:
+    """Events of all prompts of one HTTP request, in order. Lives on the API's event loop; one reader."""
+
+    __slots__ = ("_gone", "_pending", "_waiter")
+
+    def __init__(self) -> None:
+        self._pending: list[Event] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._gone = False
+
+    def push(self, event: Delta | Done | Failed) -> None:
+        self._pending.append(event)
+        self._wake()
+
+    def client_gone(self) -> None:
+        self._gone = True
+        self._wake()
+
+    def behind(self) -> bool:
+        """Whether events wait. Right after a write this means that the client held the write up."""
+        return bool(self._pending)
+
+    async def take(self) -> list[Event]:
+        """All that has come since the last call, at least one event. Raises: Cancelled when the client has gone."""
+        if not self._pending and not self._gone:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self._gone:
+            raise Cancelled
+        events, self._pending = self._pending, []
+        return events
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)

@@ -1,0 +1,164 @@
+"""One HTTP request that generates: its prompts on their way, and the account of what came back."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from starlette.types import Receive
+
+from app.api.answer import Answer
+from app.api.dispatch import Dispatcher
+from app.api.models import Model
+from app.errors import StoreDown, XylemError, from_wire
+from app.ids import PoolId, RequestId, WorkerId, new_request_id
+from app.messages import Delta, Done, Failed, Job, Sampling
+from app.telemetry import CACHED_TOKENS, DURATION, IN_FLIGHT, ITL, OUTPUT_TOKENS, PROMPT_TOKENS, REQUESTS, TTFT, logger
+
+log = logger(__name__)
+
+
+class Call:
+    """An async context manager: entering it sends the prompts, leaving it ends all that still runs.
+
+    Choice i of prompt p has number p * n + i.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        model: Model,
+        prompts: Sequence[list[int]],
+        sampling: Sequence[Sampling],
+        *,
+        dispatcher: Dispatcher,
+        receive: Receive,
+        timeout_s: float,
+        priority: int,
+        edit: Callable[[int, Delta], Delta] | None = None,
+    ) -> None:
+        """`edit(choice, delta)` may change each delta before it is counted and seen."""
+        self.id = new_request_id(prefix)
+        self.created = int(time.time())
+        self.model, self.prompts, self.sampling = model, prompts, sampling
+        self._dispatcher, self._receive, self._priority = dispatcher, receive, priority
+        self._edit, self._failure = edit, ""
+        self._deadline = time.time() + timeout_s
+        self.answer = Answer()
+        self.prompt_tokens = sum(map(len, prompts))
+        self.cached_tokens = 0
+        self.completion_tokens = 0
+        self.choices = len(prompts) * sampling[0].n
+        self.done: dict[int, Done] = {}  # prompt number → its end
+        self._arrived = time.perf_counter()
+        self._first: float | None = None
+        self._last = self._arrived
+        alone = len(prompts) == 1
+        self._numbers = {self.id if alone else RequestId(f"{self.id}-{i}"): i for i in range(len(prompts))}
+
+    async def __aenter__(self) -> Self:
+        """Sends the prompts. Raises: NoWorker, Saturated, StoreDown."""
+        IN_FLIGHT.inc()
+        try:
+            for request, number in self._numbers.items():
+                await self._dispatcher.send(self._job(request, number), self.model.pools, self.answer)
+        except BaseException as exc:
+            await self._finish(exc)
+            raise
+        self._watching = asyncio.create_task(self._watch_client())
+        return self
+
+    async def __aexit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
+        """Ends what still runs, and observes the metrics."""
+        self._watching.cancel()
+        await self._finish(exc)
+
+    async def deltas(self) -> list[tuple[int, Delta]]:
+        """What has come, by choice number; the empty list when all prompts are done.
+
+        Raises: the error that ended a prompt; Cancelled when the client has gone.
+        """
+        if len(self.done) == len(self.prompts):
+            return []
+        out: list[tuple[int, Delta]] = []
+        n = self.sampling[0].n
+        for event in await self.answer.take():
+            number = self._numbers[event.request]
+            if type(event) is Delta:
+                choice = number * n + event.index
+                delta = self._edit(choice, event) if self._edit else event
+                self.completion_tokens += len(delta.tokens)
+                out.append((choice, delta))
+            elif type(event) is Done:
+                self.done[number] = event
+                self.cached_tokens += event.cached_tokens
+            elif type(event) is Failed:
+                raise from_wire(event.code, event.message)
+        self._last = time.perf_counter()
+        if self._first is None:
+            self._first = self._last
+        return out or await self.deltas()
+
+    async def whole(self) -> list[tuple[int, Delta]]:
+        """All deltas to the end. Raises what `deltas` raises."""
+        out: list[tuple[int, Delta]] = []
+        while batch := await self.deltas():
+            out += batch
+        return out
+
+    def envelope(self, kind: str) -> dict[str, object]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model.name}
+
+    def failed(self, exc: XylemError) -> None:
+        """Told by who has already sent the error to the client."""
+        self._failure = exc.code
+
+    def usage(self) -> dict[str, object]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+    def _job(self, request: RequestId, number: int) -> Job:
+        """The job before it is placed: attempt 0, no worker."""
+        return Job(
+            request,
+            0,
+            self._dispatcher.api,
+            PoolId(""),
+            WorkerId(""),
+            self.prompts[number],
+            self.sampling[number],
+            self._deadline,
+            self._priority,
+        )
+
+    async def _watch_client(self) -> None:
+        """Tells the answer when the client has gone."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.answer.client_gone()
+
+    async def _finish(self, exc: BaseException | None) -> None:
+        try:
+            await self._dispatcher.cancel(list(self._numbers))
+        except StoreDown as down:
+            log.warning("cancel_not_sent", request=self.id, error=down.message)
+        IN_FLIGHT.dec()
+        name = "ok" if exc is None else exc.code if isinstance(exc, XylemError) else type(exc).__name__
+        self._observe(self._failure or name)
+
+    def _observe(self, outcome: str) -> None:
+        name = self.model.name
+        REQUESTS.labels(name, outcome).inc()
+        DURATION.labels(name).observe(time.perf_counter() - self._arrived)
+        PROMPT_TOKENS.labels(name).inc(self.prompt_tokens)
+        CACHED_TOKENS.labels(name).inc(self.cached_tokens)
+        OUTPUT_TOKENS.labels(name).inc(self.completion_tokens)
+        if self._first is not None:
+            TTFT.labels(name).observe(self._first - self._arrived)
+            steps = self.completion_tokens / self.choices - 1
+            if steps > 0:
+                ITL.labels(name).observe((self._last - self._first) / steps)

@@ -1,0 +1,62 @@
+"""POST /v1/chat/completions."""
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.api.body import read
+from app.api.call import Call
+from app.api.chunks import Chunks, merge
+from app.api.logprobs import chat_logprobs
+from app.api.models import find_model
+from app.api.schemas import ChatRequest
+from app.api.state import state_of
+from app.api.stream import EventStream
+from app.errors import RequestError
+from app.messages import Delta
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions", openapi_extra=ChatRequest.openapi())
+async def chat_completions(request: Request) -> Response:
+    """One answer (or n) to a conversation, streamed or whole."""
+    state = state_of(request)
+    body = await read(request, ChatRequest, state.settings.max_body)
+    body.check()
+    model = find_model(state.models, body.model)
+    prompt = await model.encode_chat([m.for_template() for m in body.messages])
+    limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if limit == 0:
+        raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    call = Call(
+        "chatcmpl",
+        model,
+        [prompt],
+        [body.sampling(model.room(prompt, limit), logprobs=logprobs)],
+        dispatcher=state.dispatcher,
+        receive=request.receive,
+        timeout_s=body.timeout or state.settings.request_timeout_s,
+        priority=body.priority or 0,
+    )
+    if body.stream:
+        chunks = Chunks("chat", call, logprobs=chat_logprobs, options=body.stream_options)
+        return EventStream(call, chunks, opening=chunks.role)
+    async with call:
+        deltas = await call.whole()
+        choices = [_choice(i, d) for i, d in sorted(merge(deltas))]
+        answer = call.envelope("chat.completion") | {"choices": choices, "usage": call.usage()}
+    return Response(orjson.dumps(answer), media_type="application/json")
+
+
+def _choice(index: int, d: Delta) -> dict[str, Any]:
+    return {
+        "index": index,
+        "message": {"role": "assistant", "content": d.text, "refusal": None},
+        "logprobs": chat_logprobs(index, d),
+        "finish_reason": d.finish,
+        "stop_reason": d.stop,
+    }

@@ -1,0 +1,83 @@
+"""POST /v1/completions."""
+
+from typing import Any, cast
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.api.body import read
+from app.api.call import Call
+from app.api.chunks import Chunks, merge
+from app.api.echo import Echo
+from app.api.logprobs import TextLogprobs
+from app.api.models import Model, find_model
+from app.api.schemas import CompletionRequest
+from app.api.state import state_of
+from app.api.stream import EventStream
+from app.errors import RequestError
+
+router = APIRouter()
+
+_DEFAULT_MAX_TOKENS = 16  # OpenAI's
+_MAX_PROMPTS = 128
+
+
+@router.post("/v1/completions", openapi_extra=CompletionRequest.openapi())
+async def completions(request: Request) -> Response:
+    """The continuation of one prompt or several, streamed or whole."""
+    state = state_of(request)
+    body = await read(request, CompletionRequest, state.settings.max_body)
+    body.check()
+    model = find_model(state.models, body.model)
+    prompts = await _prompts(body, model)
+    limit = _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    if limit == 0 and not body.echo:
+        raise RequestError("'max_tokens' has to be at least 1 without 'echo'.", param="max_tokens")
+    prompt_logprobs = body.logprobs if body.echo else None
+    call = Call(
+        "cmpl",
+        model,
+        prompts,
+        [
+            # Engines generate at least one token; Echo drops it when none was asked for.
+            body.sampling(max(1, model.room(p, limit)), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
+            for p in prompts
+        ],
+        dispatcher=state.dispatcher,
+        receive=request.receive,
+        timeout_s=body.timeout or state.settings.request_timeout_s,
+        priority=body.priority or 0,
+        edit=Echo(model.tokenizer, prompts, body.n or 1, only=limit == 0) if body.echo else None,
+    )
+    logprobs = TextLogprobs()
+    if body.stream:
+        return EventStream(call, Chunks("text", call, logprobs=logprobs, options=body.stream_options))
+    async with call:
+        deltas = merge(await call.whole())
+        choices: list[dict[str, Any]] = [
+            {
+                "index": i,
+                "text": d.text,
+                "logprobs": logprobs(i, d),
+                "finish_reason": d.finish,
+                "stop_reason": d.stop,
+            }
+            for i, d in sorted(deltas)
+        ]
+        answer = call.envelope("text_completion") | {"choices": choices, "usage": call.usage()}
+    return Response(orjson.dumps(answer), media_type="application/json")
+
+
+async def _prompts(body: CompletionRequest, model: Model) -> list[list[int]]:
+    """The prompt in each of its four shapes as lists of token ids. Raises: RequestError."""
+    raw = body.prompt
+    many = [raw] if isinstance(raw, str) or (raw and isinstance(raw[0], int)) else raw
+    if not many:
+        raise RequestError("The prompt is empty.", param="prompt")
+    if len(many) > _MAX_PROMPTS:
+        raise RequestError(f"At most {_MAX_PROMPTS} prompts in one request.", param="prompt")
+    prompts = [await model.encode(p) if isinstance(p, str) else cast(list[int], p) for p in many]
+    for prompt in prompts:
+        model.check_tokens(prompt)
+    return prompts

@@ -1,0 +1,35 @@
+"""`echo`: a text completion that begins with its prompt."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from app.messages import Delta, TokenLogprob
+from app.tokenizer import Tokenizer
+
+
+class Echo:
+    """Puts the prompt, and its logprobs where they were asked for, in front of each choice's first delta."""
+
+    def __init__(self, tokenizer: Tokenizer, prompts: Sequence[list[int]], n: int, *, only: bool) -> None:
+        """`only`: no token was asked for, so what the engine generated all the same is dropped."""
+        self._tokenizer, self._prompts, self._n, self._only = tokenizer, prompts, n, only
+        self._begun: set[int] = set()
+
+    def __call__(self, choice: int, d: Delta) -> Delta:
+        if self._only:
+            d = replace(d, text="", tokens=[], logprobs=None if d.logprobs is None else [], stop=None)
+        if choice in self._begun:
+            return d
+        self._begun.add(choice)
+        prompt = self._prompts[choice // self._n]
+        text = self._tokenizer.decode(prompt, skip_special_tokens=False)
+        logprobs = d.logprobs
+        if logprobs is not None and d.prompt_logprobs is not None:
+            logprobs = [*self._named(d.prompt_logprobs, prompt), *logprobs]
+        return replace(d, text=text + d.text, logprobs=logprobs, finish="length" if self._only else d.finish)
+
+    def _named(self, logprobs: list[TokenLogprob | None], prompt: list[int]) -> list[TokenLogprob]:
+        """Nothing predicts a prompt's first token: OpenAI shows it without a logprob, here NaN stands for that."""
+        first = TokenLogprob(self._tokenizer.token_text(prompt[0]), prompt[0], float("nan"))
+        return [first if lp is None else lp for lp in logprobs]

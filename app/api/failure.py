@@ -1,0 +1,43 @@
+"""Errors as OpenAI's clients know them."""
+
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from app.errors import XylemError
+from app.telemetry import logger
+
+log = logger(__name__)
+
+
+def as_body(exc: XylemError) -> dict[str, Any]:
+    return {"error": {"message": exc.message, "type": exc.type, "param": exc.param, "code": exc.code}}
+
+
+def as_response(exc: XylemError) -> Response:
+    headers = {} if exc.retry_after_s is None else {"retry-after": str(exc.retry_after_s)}
+    return Response(orjson.dumps(as_body(exc)), exc.status, headers, "application/json")
+
+
+def install(app: FastAPI) -> None:
+    """Every error leaves the app in this shape, and no traceback does."""
+
+    @app.exception_handler(XylemError)
+    async def ours(_: Request, exc: XylemError) -> Response:
+        if exc.status >= 500:
+            log.warning("request_failed", code=exc.code, error=exc.message)
+        return as_response(exc)
+
+    @app.exception_handler(HTTPException)
+    async def starlettes(request: Request, exc: HTTPException) -> Response:
+        message = f"{request.method} {request.url.path}: {exc.detail}."
+        error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+        return Response(orjson.dumps({"error": error}), exc.status_code, dict(exc.headers or {}), "application/json")
+
+    @app.exception_handler(Exception)
+    async def unforeseen(_: Request, exc: Exception) -> Response:
+        log.error("request_broke", exc_info=exc)
+        return as_response(XylemError())

@@ -1,0 +1,76 @@
+"""GET /v1/models, /live, /health, /ready, /metrics, /version."""
+
+from importlib.metadata import version
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import Response
+
+from app.api.models import Model
+from app.api.state import state_of
+from app.errors import ModelNotFound, StoreDown
+
+router = APIRouter()
+
+
+def _card(model: Model, created: int) -> dict[str, Any]:
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": created,
+        "owned_by": "xylem",
+        "max_model_len": model.context_len,
+    }
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> dict[str, Any]:
+    """The models of the pools file, whether or not a worker is up."""
+    state = state_of(request)
+    return {"object": "list", "data": [_card(m, state.started) for m in state.models.values()]}
+
+
+@router.get("/v1/models/{name:path}")
+async def one_model(request: Request, name: str) -> dict[str, Any]:
+    state = state_of(request)
+    if name not in state.models:
+        raise ModelNotFound(f"The model '{name}' is not served here.", param="model")
+    return _card(state.models[name], state.started)
+
+
+@router.get("/live")
+async def live() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/health")
+@router.get("/ready")
+async def ready(request: Request) -> Response:
+    """200 when Redis answers, tokens can come in, and at least one worker is live; else 503. Says which."""
+    state = state_of(request)
+    workers: dict[str, int] = {}
+    redis = True
+    for name, model in state.models.items():
+        try:
+            candidates = await state.fleet.candidates(model.pools)
+        except StoreDown:
+            redis = False
+            break
+        workers[name] = sum(not c.lease.draining for c in candidates)
+    subscribed = state.inbox.subscribed.is_set()
+    ok = redis and subscribed and any(workers.values())
+    body = {"ready": ok, "redis": redis, "subscribed": subscribed, "workers": workers}
+    return Response(orjson.dumps(body), 200 if ok else 503, media_type="application/json")
+
+
+@router.get("/metrics")
+async def metrics() -> Response:
+    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/version")
+async def show_version() -> dict[str, str]:
+    return {"version": version("xylem-serve")}

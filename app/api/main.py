@@ -1,0 +1,58 @@
+"""The API process: everything is built here, once, and closed here."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from app.api import chat, completions, failure, health, tokens
+from app.api.dispatch import Dispatcher
+from app.api.fleet import FleetReader
+from app.api.inbox import Inbox
+from app.api.models import load_models
+from app.api.state import ApiState
+from app.api.watch import Watch
+from app.ids import new_api_id
+from app.keys import Keys
+from app.routing.fleet import Limits
+from app.settings import Settings, load_pools, load_settings
+from app.store import async_client
+from app.telemetry import logger, setup_logging
+
+log = logger(__name__)
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """Raises: SettingsError."""
+    settings = settings or load_settings()
+    setup_logging(settings.log_level, json=settings.log_json)
+    models = load_models(load_pools(settings.pools_file), settings.tokenize_off_loop)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        keys, api = Keys(settings.deployment), new_api_id()
+        redis = async_client(settings.redis_url)
+        fleet = FleetReader(redis, keys)
+        limits = Limits(settings.max_queued, settings.retry_after_s)
+        dispatcher = Dispatcher(redis, keys, api, fleet, limits)
+        watch = Watch(redis, keys, dispatcher)
+        inbox = watch.inbox = Inbox(redis, settings.redis_url, keys, api, dispatcher.deliver, watch.worker_lost)
+        app.state.xylem = ApiState(settings, models, redis, fleet, dispatcher, inbox, int(time.time()))
+        background = [asyncio.create_task(inbox.run()), asyncio.create_task(watch.run())]
+        with suppress(TimeoutError):  # without Redis the API starts all the same, and says so in /ready
+            await asyncio.wait_for(inbox.subscribed.wait(), 2)
+        log.info("api_started", api=api, models=sorted(models))
+        yield
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        await redis.aclose()
+
+    app = FastAPI(title="Xylem", version=version("xylem-serve"), lifespan=lifespan)
+    failure.install(app)
+    for part in (chat, completions, tokens, health):
+        app.include_router(part.router)
+    return app

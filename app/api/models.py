@@ -1,0 +1,74 @@
+"""The models that this deployment serves: what the API knows of each without asking anybody."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
+from app.ids import PoolId
+from app.settings import Pools
+from app.tokenizer import Tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True)
+class Model:
+    name: str
+    pools: tuple[PoolId, ...]
+    tokenizer: Tokenizer
+    context_len: int  # tokens, prompt and answer together
+    off_loop: int  # characters above which a thread tokenises
+
+    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        if len(text) <= self.off_loop:
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+
+    async def encode_chat(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True) -> list[int]:
+        """Templates write the special tokens themselves. Raises: RequestError (the template refuses)."""
+        text = self.tokenizer.render_chat(messages, add_generation_prompt=add_generation_prompt)
+        return await self.encode(text, add_special_tokens=False)
+
+    def check_tokens(self, tokens: list[int]) -> None:
+        """Raises: RequestError when there are none, or ids that the model doesn't know."""
+        if not tokens:
+            raise RequestError("The prompt is empty.", param="prompt")
+        if max(tokens) >= self.tokenizer.vocab_size:
+            raise RequestError(f"Token ids have to be below {self.tokenizer.vocab_size}.", param="prompt")
+
+    def room(self, prompt: list[int], max_tokens: int | None) -> int:
+        """How many tokens the answer may have. Raises: PromptTooLong."""
+        left = self.context_len - len(prompt)
+        if left < 1:
+            raise PromptTooLong(
+                f"This model's context is {self.context_len} tokens; the prompt alone has {len(prompt)}."
+            )
+        if max_tokens is not None and max_tokens > left:
+            raise PromptTooLong(
+                f"This model's context is {self.context_len} tokens; the prompt has {len(prompt)} "
+                f"and {max_tokens} were asked for the answer."
+            )
+        return left if max_tokens is None else max_tokens
+
+
+def load_models(pools: Pools, off_loop: int) -> dict[str, Model]:
+    """One Model per served name. Raises: SettingsError when its directory can't be read or its pools disagree."""
+    models: dict[str, Model] = {}
+    for pool_id, pool in pools.items():
+        known = models.get(pool.model)
+        tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
+        if known is not None and (known.tokenizer is not tokenizer or known.context_len != pool.context_len):
+            raise SettingsError(f"pools.{pool_id}: other path, template or length than another pool of {pool.model}")
+        ids = (*known.pools, pool_id) if known else (pool_id,)
+        models[pool.model] = Model(pool.model, ids, tokenizer, pool.context_len, off_loop)
+    return models
+
+
+def find_model(models: Mapping[str, Model], name: str) -> Model:
+    """Raises: ModelNotFound."""
+    model = models.get(name)
+    if model is None:
+        raise ModelNotFound(
+            f"The model '{name}' is not served here. Served: {', '.join(sorted(models))}.", param="model"
+        )
+    return model

@@ -1,0 +1,186 @@
+"""What clients may send: OpenAI's shapes and a few extensions. These models never leave `app/api/`.
+
+A field that isn't here is refused by name, unless it is null, which OpenAI's clients send for "not given".
+"""
+
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from app.errors import RequestError
+from app.messages import Sampling
+
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+TokenId = Annotated[int, Field(ge=0, lt=2**32)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def openapi(cls) -> dict[str, Any]:
+        """For `openapi_extra`: handlers parse the body themselves, which spares FastAPI's detour over dicts."""
+        return {"requestBody": {"required": True, "content": {"application/json": {"schema": cls.model_json_schema()}}}}
+
+
+class StreamOptions(_Body):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class _Generation(_Body):
+    """What chat and text completions have in common. `None` is "not given" throughout."""
+
+    model: str
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: Text | Annotated[list[Text], Field(max_length=16)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None  # extension: lower is sooner
+    timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None  # extension: seconds
+
+    def check(self) -> None:
+        """What a single field can't tell. Raises: RequestError."""
+        if self.stream_options is not None and not self.stream:
+            raise RequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+
+    def sampling(self, max_tokens: int, *, logprobs: int | None, prompt_logprobs: int | None = None) -> Sampling:
+        """Raises: RequestError."""
+        if (self.min_tokens or 0) > max_tokens:
+            raise RequestError(f"'min_tokens' is over 'max_tokens' ({max_tokens}).", param="min_tokens")
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return Sampling(
+            max_tokens=max_tokens,
+            min_tokens=self.min_tokens or 0,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=max(0, self.top_k or 0),
+            min_p=self.min_p or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=self.repetition_penalty or 1.0,
+            seed=self.seed,
+            stop=stop,
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            include_stop=bool(self.include_stop_str_in_output),
+            ignore_eos=bool(self.ignore_eos),
+            n=self.n or 1,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            logit_bias=self._logit_bias(),
+        )
+
+    def _logit_bias(self) -> dict[int, float] | None:
+        if not self.logit_bias:
+            return None
+        try:
+            return {int(token): bias for token, bias in self.logit_bias.items()}
+        except ValueError as exc:
+            raise RequestError("The keys of 'logit_bias' have to be token ids.", param="logit_bias") from exc
+
+
+class TextPart(_Body):
+    type: Literal["text"]
+    text: str
+
+
+class Message(_Body):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        """Templates know no developer, OpenAI's newer name of the system role, and want text."""
+        content = self.content if isinstance(self.content, str) else "\n".join(p.text for p in self.content)
+        role = "system" if self.role == "developer" else self.role
+        return {"role": role, "content": content} | ({"name": self.name} if self.name else {})
+
+
+class ChatRequest(_Generation):
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    def check(self) -> None:
+        super().check()
+        if self.top_logprobs is not None and not self.logprobs:
+            raise RequestError("'top_logprobs' is only allowed when 'logprobs' is true.", param="top_logprobs")
+
+
+class CompletionRequest(_Generation):
+    prompt: str | list[TokenId] | list[str] | list[list[TokenId]]
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+
+class TokenizeRequest(_Body):
+    model: str
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool = True
+
+
+class DetokenizeRequest(_Body):
+    model: str
+    tokens: list[TokenId]
+
+
+B = TypeVar("B", bound=_Body)
+
+
+def parse(schema: type[B], raw: bytes) -> B:
+    """Raises: RequestError that names the field."""
+    try:
+        return schema.model_validate_json(raw)
+    except ValidationError as exc:
+        return _parse_without_nulls(schema, raw, exc)
+
+
+def _parse_without_nulls(schema: type[B], raw: bytes, first: ValidationError) -> B:
+    """The slow way, taken on an error: unknown fields that are null count as not given."""
+    errors = first.errors()
+    unknown = [
+        e["loc"][0] for e in errors if e["type"] == "extra_forbidden" and len(e["loc"]) == 1 and e["input"] is None
+    ]
+    if unknown and len(unknown) == len(errors):
+        body = {k: v for k, v in _as_dict(raw).items() if k not in unknown}
+        return schema.model_validate(body)
+    raise _request_error(errors[0]) from first
+
+
+def _as_dict(raw: bytes) -> dict[str, Any]:
+    doc: dict[str, Any] = json.loads(raw)
+    return doc
+
+
+def _request_error(err: Any) -> RequestError:
+    if err["type"] == "json_invalid":
+        return RequestError(f"The body is not valid JSON: {err['ctx']['error']}.")
+    # Branches of a union show in the location; the path without them is what the client wrote.
+    path = ".".join(str(part) for part in err["loc"] if isinstance(part, int) or str(part).isidentifier())
+    if not path:
+        return RequestError("The body has to be a JSON object.")
+    if err["type"] == "extra_forbidden":
+        return RequestError(f"'{path}' is not supported by this server.", param=path)
+    if err["type"] == "missing":
+        return RequestError(f"'{path}' is missing.", param=path)
+    return RequestError(f"'{path}': {err['msg']}.", param=path)

@@ -1,0 +1,28 @@
+"""What the handlers of one API process share."""
+
+from dataclasses import dataclass
+from typing import cast
+
+from fastapi import Request
+from redis.asyncio import Redis
+
+from app.api.dispatch import Dispatcher
+from app.api.fleet import FleetReader
+from app.api.inbox import Inbox
+from app.api.models import Model
+from app.settings import Settings
+
+
+@dataclass(frozen=True)
+class ApiState:
+    settings: Settings
+    models: dict[str, Model]
+    redis: "Redis"
+    fleet: FleetReader
+    dispatcher: Dispatcher
+    inbox: Inbox
+    started: int  # seconds since the epoch
+
+
+def state_of(request: Request) -> ApiState:
+    return cast(ApiState, request.app.state.xylem)

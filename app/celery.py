@@ -1,0 +1,51 @@
+"""The Celery application behind `celery -A app worker -Q POOL` and `celery -A app flower`.
+
+Why each setting is what it is: `ops/decisions/0004-celery-settings.md`.
+"""
+
+import sys
+
+from celery import Celery
+
+from app.errors import SettingsError
+from app.keys import PRIORITY_STEPS, Keys
+from app.settings import load_settings
+
+try:
+    settings = load_settings()
+except SettingsError as exc:
+    sys.exit(f"xylem: {exc}")
+
+app = Celery("xylem", broker=settings.redis_url, include=["app.tasks.decode", "workers.lifecycle"])
+app.conf.update(
+    # JSON only: nothing that is unpickled ever comes out of Redis.
+    accept_content=["json"],
+    task_serializer="json",
+    result_serializer="json",
+    # Tokens and results go through our own streams. A worker that dies is noticed by its lease within seconds,
+    # so a message is acknowledged when it is taken: nothing waits for the visibility timeout.
+    result_backend=None,
+    task_ignore_result=True,
+    task_acks_late=False,
+    # One process, one engine (fork and CUDA don't mix). A thread only submits and waits. What no thread can
+    # take stays in Redis, where it can be taken back.
+    worker_pool="threads",
+    worker_disable_prefetch=True,
+    worker_prefetch_multiplier=1,
+    worker_send_task_events=True,
+    worker_hijack_root_logger=False,
+    worker_redirect_stdouts=False,
+    task_default_queue="unplaced",
+    task_create_missing_queues=True,
+    broker_connection_retry_on_startup=True,
+    broker_connection_max_retries=None,
+    broker_transport_options={
+        "global_keyprefix": Keys(settings.deployment).prefix,
+        "priority_steps": list(PRIORITY_STEPS),
+        "queue_order_strategy": "priority",
+        "visibility_timeout": 3600,
+        "health_check_interval": 15,
+        "socket_keepalive": True,
+        "socket_connect_timeout": 5,
+    },
+)

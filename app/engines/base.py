@@ -1,0 +1,80 @@
+"""What an engine is to the rest of the system: one small protocol, no torch."""
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from msgspec import Struct
+
+from app.ids import RequestId
+from app.messages import FinishReason, Sampling, TokenLogprob
+
+
+class EngineInfo(Struct, frozen=True):
+    """What a loaded engine can hold."""
+
+    block_size: int  # tokens in a KV block
+    total_blocks: int
+    max_running: int  # requests batched at once
+    max_model_len: int  # tokens, prompt and answer together
+
+
+class EngineStats(Struct, frozen=True):
+    running: int = 0
+    waiting: int = 0
+    used_blocks: int = 0  # held by requests; cached blocks that nobody holds are free
+    prefill_tokens: int = 0  # prompt tokens computed since the start, cached ones not counted
+
+
+class KvEventSource(Struct, frozen=True):
+    """Where the engine publishes its KV events, in the format of vLLM's ZmqEventPublisher."""
+
+    endpoint: str  # SUB connects here
+    replay_endpoint: str  # DEALER connects here
+    topic: str
+
+
+class GenerateRequest(Struct, frozen=True):
+    id: RequestId
+    prompt: list[int]  # token ids, at least one
+    sampling: Sampling
+    priority: int = 0  # lower is sooner
+
+
+class StepOutput(Struct, frozen=True):
+    """What one engine step added to one choice."""
+
+    text: str  # may be empty: a token that ends no character yet, or held back for a stop string
+    tokens: list[int]
+    index: int = 0
+    finish: FinishReason | None = None
+    stop: int | str | None = None  # the stop token id or stop string that ended this choice
+    logprobs: list[TokenLogprob] | None = None  # one per token
+    cached_tokens: int = 0  # prompt tokens whose KV was there already
+    prompt_logprobs: list[TokenLogprob | None] | None = None  # with the first output only
+
+
+class Engine(Protocol):
+    """One model, loaded. All methods run on the event loop that called `start`."""
+
+    async def start(self) -> EngineInfo:
+        """Load until the first request can be served. Raises: EngineFailed, SettingsError (bad arguments)."""
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
+        """Yield until every choice has had a `finish`. Closing the iterator aborts the request.
+
+        Raises: RequestError (the engine refuses the parameters), EngineFailed.
+        """
+
+    async def abort(self, request: RequestId) -> None:
+        """End the request: its `generate` yields `finish="abort"` or stops, its KV blocks become free.
+
+        An unknown request is ignored.
+        """
+
+    def stats(self) -> EngineStats: ...
+
+    def kv_events(self) -> KvEventSource | None:
+        """Where KV events come from; None when the engine publishes none."""
+
+    async def close(self) -> None:
+        """Free everything. Requests in flight end with `finish="abort"` or EngineFailed."""

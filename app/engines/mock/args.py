@@ -1,0 +1,48 @@
+"""What `args` of a mock pool may say, checked strictly."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from app.errors import SettingsError
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=True)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(gt=0)]
+
+
+class KvEventArgs(BaseModel):
+    """Where KV events are published. Both sockets bind; port `*` lets the system choose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    endpoint: str = "tcp://127.0.0.1:*"
+    replay_endpoint: str = "tcp://127.0.0.1:*"
+    topic: str = ""
+    buffer_steps: Count = 10_000  # batches kept for replay
+
+
+class MockArgs(BaseModel):
+    """Defaults are an 8-billion-parameter model on one H100; README.md has the arithmetic."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    prefill_tokens_per_s: Positive = 25_000.0
+    step_ms: NotNegative = 7.0
+    step_ms_per_sequence: NotNegative = 0.05
+    speedup: Positive = 1.0  # divides every time above; .inf: as fast as this process can
+    total_blocks: Count = 8192
+    max_batched_tokens: Count = 8192  # in one step, prefill and decode together
+    answer_tokens: Count = 256  # an answer's length when nothing else ends it; EOS follows
+    kv_events: KvEventArgs | None = None  # None: not published
+    load_s: NotNegative = 0.0
+    fail_to_load: str | None = None  # loading fails with this message
+
+
+def parse_args(args: dict[str, Any]) -> MockArgs:
+    """Raises: SettingsError naming each bad key and its value."""
+    try:
+        return MockArgs.model_validate(args)
+    except ValidationError as exc:
+        problems = (f"args.{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg']}" for e in exc.errors())
+        raise SettingsError("; ".join(problems)) from exc

@@ -1,0 +1,169 @@
+"""The KV cache's bookkeeping: blocks of `block_size` tokens, shared by prefix, evicted least recently used.
+
+A full block is known by a hash chained over all tokens before it, so equal hashes mean equal prefixes.
+A block that nobody holds stays cached until its place is needed. Blocks are freed tail first, and a
+child is never held without its parent, so a child is always evicted before its parent: the cached set
+is prefix-closed.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from xxhash import xxh3_64_intdigest
+
+from app.engines.mock.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
+
+_ROOT = b"\0" * 8
+
+
+class BlockTable:
+    """The blocks that one sequence holds, in the order of its tokens."""
+
+    __slots__ = ("blocks", "committed", "hashes")
+
+    def __init__(self) -> None:
+        self.blocks: list[int] = []
+        self.hashes: list[int] = []  # of the full blocks, as far as they were asked for
+        self.committed = 0  # leading blocks that are in the cache
+
+
+class BlockManager:
+    """Not thread-safe. Methods that can't do what they are asked change nothing and say so."""
+
+    def __init__(self, total: int, block_size: int, *, record_events: bool = False) -> None:
+        self.total = total
+        self.block_size = block_size
+        self.events: list[KvEvent] = []  # the owner takes them; stays empty unless recorded
+        self._record = record_events
+        self._refs = [0] * total
+        self._hash_of: list[int | None] = [None] * total
+        self._cached: dict[int, int] = {}  # hash → block
+        self._free = OrderedDict.fromkeys(range(total))  # blocks without a reference, next victim first
+
+    @property
+    def used(self) -> int:
+        """Blocks that some sequence holds."""
+        return self.total - len(self._free)
+
+    @property
+    def cached(self) -> frozenset[int]:
+        """The hashes of all cached blocks, held or not."""
+        return frozenset(self._cached)
+
+    def admit(self, table: BlockTable, tokens: Sequence[int], *, reuse: bool = True) -> int | None:
+        """Give an empty table blocks for all `tokens`; the number of tokens found cached, None when it doesn't fit.
+
+        The last token is never taken from the cache: its logits are needed.
+        """
+        hits = self._match(table, tokens) if reuse else []
+        fresh = -(-len(tokens) // self.block_size) - len(hits)
+        if fresh > len(self._free) - sum(not self._refs[block] for block in hits):
+            return None
+        for block in hits:
+            self._hold(block)
+        table.committed = len(hits)
+        table.blocks = hits + [self._take() for _ in range(fresh)]
+        return table.committed * self.block_size
+
+    def grow(self, table: BlockTable, length: int) -> bool:
+        """Make room for `length` tokens; False when the cache is full."""
+        fresh = -(-length // self.block_size) - len(table.blocks)
+        if fresh > len(self._free):
+            return False
+        table.blocks.extend(self._take() for _ in range(fresh))
+        return True
+
+    def commit(self, table: BlockTable, tokens: Sequence[int], computed: int) -> None:
+        """Put every block that the first `computed` tokens fill into the cache."""
+        first, full = table.committed, computed // self.block_size
+        self._hash(table, tokens, full)
+        stored_from = first
+        for i in range(first, full):
+            block, digest = table.blocks[i], table.hashes[i]
+            known = self._cached.get(digest)
+            if known is None:
+                self._cached[digest] = block
+                self._hash_of[block] = digest
+            else:
+                # Someone computed the same tokens meanwhile. Holding theirs instead of a twin keeps
+                # the rule that children hold their parents.
+                self._hold(known)
+                table.blocks[i] = known
+                self._drop(block)
+                self._stored(table, tokens, stored_from, i)
+                stored_from = i + 1
+        self._stored(table, tokens, stored_from, full)
+        table.committed = full
+
+    def release(self, table: BlockTable) -> None:
+        """Let go of all blocks. What was committed stays cached until its place is needed."""
+        for block in reversed(table.blocks):
+            self._drop(block)
+        table.blocks = []
+        table.committed = 0
+
+    def clear(self) -> bool:
+        """Forget all cached blocks; False, and nothing done, while a sequence holds any."""
+        if self.used:
+            return False
+        self._cached.clear()
+        self._hash_of = [None] * self.total
+        if self._record:
+            self.events.append(AllBlocksCleared())
+        return True
+
+    def _match(self, table: BlockTable, tokens: Sequence[int]) -> list[int]:
+        limit = (len(tokens) - 1) // self.block_size
+        self._hash(table, tokens, limit)
+        hits = []
+        for digest in table.hashes[:limit]:
+            block = self._cached.get(digest)
+            if block is None:
+                break
+            hits.append(block)
+        return hits
+
+    def _hash(self, table: BlockTable, tokens: Sequence[int], blocks: int) -> None:
+        """Extend the table's hashes to its first `blocks` blocks."""
+        done = len(table.hashes)
+        if blocks <= done:
+            return
+        width = 4 * self.block_size
+        data = array("I", tokens[done * self.block_size : blocks * self.block_size]).tobytes()
+        parent = table.hashes[-1].to_bytes(8, "little") if done else _ROOT
+        for start in range(0, len(data), width):
+            digest = xxh3_64_intdigest(parent + data[start : start + width])
+            table.hashes.append(digest)
+            parent = digest.to_bytes(8, "little")
+
+    def _hold(self, block: int) -> None:
+        if not self._refs[block]:
+            del self._free[block]
+        self._refs[block] += 1
+
+    def _drop(self, block: int) -> None:
+        self._refs[block] -= 1
+        if not self._refs[block]:
+            self._free[block] = None
+            if self._hash_of[block] is None:  # holds nothing worth keeping
+                self._free.move_to_end(block, last=False)
+
+    def _take(self) -> int:
+        """The least recently used free block, evicted. The caller has checked that there is one."""
+        block, _ = self._free.popitem(last=False)
+        digest = self._hash_of[block]
+        if digest is not None:
+            del self._cached[digest]
+            self._hash_of[block] = None
+            if self._record:
+                self.events.append(BlockRemoved([digest]))
+        self._refs[block] = 1
+        return block
+
+    def _stored(self, table: BlockTable, tokens: Sequence[int], first: int, end: int) -> None:
+        if self._record and first < end:
+            size = self.block_size
+            parent = table.hashes[first - 1] if first else None
+            ids = list(tokens[first * size : end * size])
+            self.events.append(BlockStored(table.hashes[first:end], parent, ids, size))

@@ -1,0 +1,55 @@
+"""What a request may ask of the mock engine: the ranges that vLLM enforces, refused with the parameter's name."""
+
+import math
+
+from app.engines.base import GenerateRequest
+from app.engines.mock.vocabulary import TOP
+from app.errors import PromptTooLong, RequestError
+from app.messages import Sampling
+
+_MAX_CHOICES = 16_384
+_SEED_BITS = 63
+
+
+def check_request(request: GenerateRequest, *, vocabulary_size: int, context_len: int) -> None:
+    """Raises: RequestError, PromptTooLong."""
+    prompt = request.prompt
+    if not prompt:
+        raise RequestError("The prompt is empty.", param="prompt")
+    if len(prompt) >= context_len:
+        raise PromptTooLong(
+            f"The prompt has {len(prompt)} tokens; with an answer of at least one token the model takes {context_len}."
+        )
+    _check_tokens("prompt", (min(prompt), max(prompt)), vocabulary_size)
+    _check_sampling(request.sampling)
+    _check_tokens("stop_token_ids", request.sampling.stop_token_ids, vocabulary_size)
+    _check_tokens("logit_bias", request.sampling.logit_bias or (), vocabulary_size)
+
+
+def _check_tokens(param: str, tokens: "tuple[int, ...] | dict[int, float]", vocabulary_size: int) -> None:
+    unknown = [token for token in tokens if not 0 <= token < vocabulary_size]
+    if unknown:
+        raise RequestError(f"{param}: the vocabulary of {vocabulary_size} tokens has no {unknown}.", param=param)
+
+
+def _check_sampling(sampling: Sampling) -> None:
+    s = sampling
+    ranges = (
+        ("n", s.n, 1 <= s.n <= _MAX_CHOICES, f"from 1 to {_MAX_CHOICES}"),
+        ("max_tokens", s.max_tokens, s.max_tokens >= 1, "at least 1"),
+        ("min_tokens", s.min_tokens, 0 <= s.min_tokens <= s.max_tokens, "from 0 to max_tokens"),
+        ("temperature", s.temperature, 0 <= s.temperature <= 2, "from 0 to 2"),
+        ("top_p", s.top_p, 0 < s.top_p <= 1, "above 0 and at most 1"),
+        ("top_k", s.top_k, s.top_k >= -1, "at least 1, or 0 for all"),
+        ("min_p", s.min_p, 0 <= s.min_p <= 1, "from 0 to 1"),
+        ("presence_penalty", s.presence_penalty, -2 <= s.presence_penalty <= 2, "from -2 to 2"),
+        ("frequency_penalty", s.frequency_penalty, -2 <= s.frequency_penalty <= 2, "from -2 to 2"),
+        ("repetition_penalty", s.repetition_penalty, 0 < s.repetition_penalty < math.inf, "above 0"),
+        ("logprobs", s.logprobs, s.logprobs is None or 0 <= s.logprobs <= TOP, f"from 0 to {TOP}"),
+        ("prompt_logprobs", s.prompt_logprobs, s.prompt_logprobs is None or 0 <= s.prompt_logprobs <= TOP, f"0 to {TOP}"),
+        ("seed", s.seed, s.seed is None or s.seed.bit_length() <= _SEED_BITS, "a 64-bit integer"),
+        ("stop", s.stop, all(s.stop), "strings of at least one character"),
+    )
+    for param, value, fits, wanted in ranges:
+        if not fits:
+            raise RequestError(f"{param}={value}: must be {wanted}.", param=param)

@@ -1,0 +1,160 @@
+"""One answer in the making, and the stream that its outputs go out on."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+
+from tokenizers.decoders import DecodeStream
+
+from app.engines.base import GenerateRequest, StepOutput
+from app.engines.mock.blocks import BlockTable
+from app.engines.mock.sampler import Sampler, prompt_logprobs
+from app.engines.mock.stops import StopScanner
+from app.engines.mock.vocabulary import Vocabulary
+from app.errors import XylemError
+from app.messages import FinishReason, TokenLogprob
+
+_BAN = -100.0  # a logit bias at which EOS never comes
+_NONE: frozenset[int] = frozenset()
+
+
+class Stream:
+    """What one request's consumer waits on. The engine's step puts, `take` gets; both on the same event loop."""
+
+    __slots__ = ("_error", "_outputs", "_waiter", "cached_tokens", "choices", "open_choices")
+
+    def __init__(self) -> None:
+        self.choices: list[Choice] = []
+        self.open_choices = 0  # not yet finished
+        self.cached_tokens: int | None = None  # None until the first choice is admitted
+        self._outputs: list[StepOutput] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: XylemError | None = None
+
+    def put(self, output: StepOutput) -> None:
+        self._outputs.append(output)
+        if output.finish is not None:
+            self.open_choices -= 1
+        self._wake()
+
+    def fail(self, error: XylemError) -> None:
+        self._error = error
+        self._wake()
+
+    async def take(self) -> list[StepOutput]:
+        """All outputs since the last call, at least one. Raises: what `fail` was given."""
+        if not self._outputs:
+            if self._error is not None:
+                raise self._error
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+            return await self.take()
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class Choice:
+    """One of the n answers to a request: what the scheduler moves and the sampler extends."""
+
+    __slots__ = (
+        "_answer_tokens", "_banned", "_can_end", "_decode", "_sampler", "_scanner", "_vocabulary", "computed",
+        "context_len", "finished", "index", "prompt_len", "rank", "request", "stream", "table", "tokens",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request: GenerateRequest,
+        stream: Stream,
+        vocabulary: Vocabulary,
+        *,
+        index: int,
+        arrival: int,
+        context_len: int,
+        answer_tokens: int,
+    ) -> None:
+        sampling = request.sampling
+        self.request = request
+        self.stream = stream
+        self.index = index
+        self.rank = (request.priority, arrival, index)  # who goes first
+        self.tokens = list(request.prompt)  # and the answer so far
+        self.prompt_len = len(request.prompt)
+        self.context_len = context_len
+        self.computed = 0  # leading tokens whose KV is there
+        self.table = BlockTable()
+        self.finished = False
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed + index
+        self._vocabulary = vocabulary
+        self._sampler = Sampler(vocabulary, request.prompt, sampling, seed)
+        self._scanner = StopScanner(sampling.stop, include=sampling.include_stop) if sampling.stop else None
+        self._answer_tokens = max(answer_tokens, sampling.min_tokens)
+        eos = vocabulary.eos_id
+        bias = sampling.logit_bias or {}
+        self._can_end = not sampling.ignore_eos and eos is not None and bias.get(eos, 0.0) > _BAN
+        # Only these two let a token be chosen that ends the answer before min_tokens.
+        ends = {*sampling.stop_token_ids, *(() if eos is None or sampling.ignore_eos else (eos,))}
+        self._banned = frozenset(ends) if sampling.stop_token_ids or bias else _NONE
+        self._decode: Callable[[int], str] = self._any_text(request.prompt) if bias else vocabulary.texts.__getitem__
+
+    @property
+    def reuse(self) -> bool:
+        """May the prompt's KV come from the cache? Logprobs of the prompt need every position computed."""
+        return self.request.sampling.prompt_logprobs is None
+
+    def advance(self) -> StepOutput:
+        """Sample one token. Sets `finished` when it is the last one."""
+        sampling = self.request.sampling
+        sampler = self._sampler
+        made = len(self.tokens) - self.prompt_len
+        early = made < sampling.min_tokens
+        due = self._vocabulary.eos_id if made >= self._answer_tokens and self._can_end else None
+        token = sampler.choose(self._banned if early else _NONE, due)
+        logprobs = None if sampling.logprobs is None else [sampler.logprob(token, sampling.logprobs)]
+        sampler.append(token)
+        self.tokens.append(token)
+        text, finish, stop = self._read(token, made + 1)
+        self.finished = finish is not None
+        prompt_logprobs_ = self._prompt_logprobs() if made == 0 and not self.reuse else None
+        cached = self.stream.cached_tokens or 0
+        return StepOutput(text, [token], self.index, finish, stop, logprobs, cached, prompt_logprobs_)
+
+    def abort(self) -> StepOutput:
+        """The last output of a choice that won't be finished."""
+        self.finished = True
+        text = self._scanner.flush() if self._scanner else ""
+        return StepOutput(text, [], self.index, "abort", cached_tokens=self.stream.cached_tokens or 0)
+
+    def _read(self, token: int, made: int) -> tuple[str, FinishReason | None, int | str | None]:
+        """The text that goes out, and whether and by what token number `made` ends the answer."""
+        sampling = self.request.sampling
+        stop: int | str | None = None
+        finish: FinishReason | None = None
+        if token == self._vocabulary.eos_id and not sampling.ignore_eos:
+            finish = "stop"
+        elif token in sampling.stop_token_ids and made > sampling.min_tokens:
+            finish, stop = "stop", token
+        elif made >= sampling.max_tokens or len(self.tokens) >= self.context_len:
+            finish = "length"
+        text = "" if finish == "stop" and not sampling.include_stop else self._decode(token)
+        if self._scanner is None:
+            return text, finish, stop
+        text, found = self._scanner.push(text, check=made > sampling.min_tokens)
+        if found is not None:
+            return text, "stop", found
+        return (text + self._scanner.flush() if finish else text), finish, stop
+
+    def _prompt_logprobs(self) -> list[TokenLogprob | None]:
+        top = self.request.sampling.prompt_logprobs or 0
+        return prompt_logprobs(self._vocabulary, self.request.prompt, top)
+
+    def _any_text(self, prompt: list[int]) -> Callable[[int], str]:
+        """A decoder for tokens that may end in the middle of a character: a bias can force any."""
+        stream, raw = DecodeStream(ids=prompt, skip_special_tokens=True), self._vocabulary.tokenizer.raw
+        return lambda token: stream.step(raw, token) or ""

@@ -1,0 +1,114 @@
+"""KV events as vLLM's ZmqEventPublisher sends them, so that one subscriber understands both engines.
+
+PUB frames: topic, sequence number (8 bytes, big endian, from 0), msgpack batch. A DEALER asks the ROUTER
+with [empty, first sequence number] and gets [empty, topic, sequence number, batch] for each batch that is
+left, then [empty, empty, -1, empty].
+"""
+
+import asyncio
+import time
+from collections import deque
+
+import msgspec
+import structlog
+import zmq
+import zmq.asyncio
+
+from app.engines.base import KvEventSource
+from app.engines.mock.args import KvEventArgs
+from app.errors import EngineFailed
+
+_END = (-1).to_bytes(8, "big", signed=True)
+_SEND_QUEUE = 100_000  # batches a slow subscriber may lag before it loses some
+
+log = structlog.get_logger(__name__)
+
+
+class KvEvent(msgspec.Struct, frozen=True, tag=True):
+    """A map on the wire, with the class's name under `type`."""
+
+
+class BlockStored(KvEvent, frozen=True):
+    block_hashes: list[int]
+    parent_block_hash: int | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None = None
+    medium: str | None = "GPU"
+    lora_name: str | None = None
+
+
+class BlockRemoved(KvEvent, frozen=True):
+    block_hashes: list[int]
+    medium: str | None = "GPU"
+
+
+class AllBlocksCleared(KvEvent, frozen=True):
+    pass
+
+
+class _Batch(msgspec.Struct, frozen=True, array_like=True):
+    ts: float  # seconds since the epoch
+    events: list[KvEvent]
+    data_parallel_rank: int | None = 0
+
+
+class KvPublisher:
+    """Belongs to the event loop on which it was made."""
+
+    def __init__(self, args: KvEventArgs) -> None:
+        """Bind. Raises: EngineFailed when an endpoint can't be bound."""
+        self._context = zmq.asyncio.Context()
+        self._pub = zmq.Context(self._context).socket(zmq.PUB)
+        self._pub.set_hwm(_SEND_QUEUE)
+        self._replay = self._context.socket(zmq.ROUTER)
+        self._topic = args.topic.encode()
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._kept: deque[tuple[int, bytes]] = deque(maxlen=args.buffer_steps)
+        self._seq = 0
+        try:
+            self.source = KvEventSource(
+                endpoint=_bind(self._pub, args.endpoint),
+                replay_endpoint=_bind(self._replay, args.replay_endpoint),
+                topic=args.topic,
+            )
+        except EngineFailed:
+            self._context.destroy(linger=0)
+            raise
+        self._server = asyncio.create_task(self._serve_replay())
+
+    def publish(self, events: list[KvEvent]) -> None:
+        """Send one batch. Never blocks."""
+        payload = self._encode(_Batch(time.time(), events))
+        self._pub.send_multipart((self._topic, self._seq.to_bytes(8, "big"), payload))
+        self._kept.append((self._seq, payload))
+        self._seq += 1
+
+    async def close(self) -> None:
+        self._server.cancel()
+        await asyncio.gather(self._server, return_exceptions=True)
+        self._pub.close(linger=0)
+        self._replay.close(linger=0)
+        self._context.term()
+
+    async def _serve_replay(self) -> None:
+        while True:
+            frames = await self._replay.recv_multipart()
+            if len(frames) != 3 or len(frames[2]) != 8:
+                log.warning("kv replay refused", action="kv_replay_refused", frames=len(frames))
+                continue
+            client, _, first = frames
+            for seq, payload in list(self._kept):
+                if seq >= int.from_bytes(first, "big"):
+                    await self._replay.send_multipart((client, b"", self._topic, seq.to_bytes(8, "big"), payload))
+            await self._replay.send_multipart((client, b"", b"", _END, b""))
+
+
+def _bind(socket: zmq.Socket[bytes] | zmq.asyncio.Socket, endpoint: str) -> str:
+    """Bind, and tell where to connect to."""
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError as exc:
+        raise EngineFailed(f"args.kv_events: can't bind {endpoint}: {exc.strerror}") from exc
+    bound: bytes = socket.getsockopt(zmq.LAST_ENDPOINT)  # type: ignore[assignment]
+    return bound.decode().rstrip("\0").replace("//0.0.0.0:", "//127.0.0.1:")

@@ -1,0 +1,133 @@
+"""Simulated logits, and choosing from them: small, deterministic, and the same for the same context.
+
+At every position the hash of all tokens before it picks TOP neighbouring words, whose logits fall by a
+fixed step; every other token sits far below. So a continuation depends on the context alone, as with a
+real model: neither batching nor speed changes it, and a request that is resumed elsewhere goes on as it
+would have. Sampling parameters act on these logits as they would on real ones.
+"""
+
+import math
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from app.engines.mock.vocabulary import TOP, Vocabulary
+from app.messages import Sampling, TokenLogprob
+
+_LOGITS = [-0.5 * rank for rank in range(TOP)]
+_FLOOR = -20.0  # the logit of every other token
+_LOG_MASS = math.log(sum(map(math.exp, _LOGITS)))
+_SCALE = 2.0**-64
+_NONE: frozenset[int] = frozenset()
+
+
+class Sampler:
+    """The tokens of one choice, one after the other."""
+
+    def __init__(self, vocabulary: Vocabulary, prompt: Sequence[int], sampling: Sampling, seed: int) -> None:
+        self._vocabulary = vocabulary
+        self._sampling = sampling
+        self._context = xxh3_64(array("I", prompt).tobytes())
+        self._seed = xxh3_64_intdigest(seed.to_bytes(16, "little", signed=True))
+        self._levels = _cumulative(_LOGITS, sampling)
+        self._prompt = frozenset(prompt) if sampling.repetition_penalty != 1.0 else frozenset()
+        self._counts: Counter[int] = Counter()
+        self._penalised = bool(
+            sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0
+        )
+        self._shaped = self._penalised or bool(sampling.logit_bias)
+        self._place = 0  # the hash of the context: where the wheel stands
+        self._due: int | None = None  # a token that is the likeliest here whatever the wheel says
+
+    def choose(self, banned: frozenset[int] = _NONE, due: int | None = None) -> int:
+        """The next token: `due` if there is one, else none of `banned`. Sets the place that `logprob` looks at."""
+        self._place = place = self._context.intdigest()
+        self._due = due
+        if due is not None:
+            return due
+        if self._shaped or banned:
+            return self._choose_shaped(place, banned)
+        rank = bisect_right(self._levels, self._draw(place)) if len(self._levels) > 1 else 0
+        return self._vocabulary.wheel[place % self._vocabulary.words + rank]
+
+    def append(self, token: int) -> None:
+        """`token` came next, whether chosen here or not."""
+        self._context.update(token.to_bytes(4, "little"))
+        if self._penalised:
+            self._counts[token] += 1
+
+    def logprob(self, token: int, top: int) -> TokenLogprob:
+        """Of `token` where `choose` chose last, before any sampling parameter acted; with `top` alternatives."""
+        return _logprob(self._vocabulary, self._place, token, top, self._due)
+
+    def _draw(self, place: int) -> float:
+        """A number in [0, 1) that depends on the seed and the context."""
+        mixed = ((place ^ self._seed) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        return mixed * _SCALE
+
+    def _choose_shaped(self, place: int, banned: frozenset[int]) -> int:
+        start = place % self._vocabulary.words
+        logits = dict(zip(self._vocabulary.wheel[start : start + TOP], _LOGITS, strict=True))
+        for token, bias in (self._sampling.logit_bias or {}).items():
+            logits[token] = logits.get(token, _FLOOR) + bias
+        allowed = ((token, self._penalise(token, logit)) for token, logit in logits.items() if token not in banned)
+        ranked = sorted(allowed, key=lambda pair: -pair[1])
+        levels = _cumulative([logit for _, logit in ranked], self._sampling)
+        return ranked[bisect_right(levels, self._draw(place)) if len(levels) > 1 else 0][0]
+
+    def _penalise(self, token: int, logit: float) -> float:
+        count = self._counts[token] if self._penalised else 0
+        if count or token in self._prompt:
+            penalty = self._sampling.repetition_penalty
+            logit = logit / penalty if logit > 0 else logit * penalty
+        if count:
+            logit -= self._sampling.presence_penalty + count * self._sampling.frequency_penalty
+        return logit
+
+
+def prompt_logprobs(vocabulary: Vocabulary, prompt: Sequence[int], top: int) -> list[TokenLogprob | None]:
+    """One per prompt token; None for the first, which nothing predicts."""
+    context = xxh3_64()
+    found: list[TokenLogprob | None] = [None]
+    for before, token in pairwise(prompt):
+        context.update(before.to_bytes(4, "little"))
+        found.append(_logprob(vocabulary, context.intdigest(), token, top))
+    return found
+
+
+def _logprob(
+    vocabulary: Vocabulary, place: int, token: int, top: int, due: int | None = None
+) -> TokenLogprob:
+    start = place % vocabulary.words
+    likely = vocabulary.wheel[start : start + TOP]
+    if due is not None:
+        likely = [due, *likely[:-1]]
+    logit = _LOGITS[likely.index(token)] if token in likely else _FLOOR
+    alternatives = [
+        (vocabulary.name(other), other, _LOGITS[rank] - _LOG_MASS) for rank, other in enumerate(likely[:top])
+    ]
+    return TokenLogprob(vocabulary.name(token), token, logit - _LOG_MASS, alternatives)
+
+
+def _cumulative(logits: list[float], sampling: Sampling) -> list[float]:
+    """Upper ends of the shares of [0, 1) that sorted logits get; what top_k, top_p or min_p cut off gets none."""
+    if sampling.temperature == 0:
+        return [1.0]
+    weights = [math.exp((logit - logits[0]) / sampling.temperature) for logit in logits]
+    if sampling.top_k > 0:
+        weights = weights[: sampling.top_k]
+    weights = [weight for weight in weights if weight >= sampling.min_p]
+    mass = sum(weights)
+    levels, total = [], 0.0
+    for weight in weights:
+        total += weight
+        levels.append(total / mass)
+        if total >= sampling.top_p * mass:
+            break
+    scaled = [level / levels[-1] for level in levels]
+    scaled[-1] = 1.0
+    return scaled

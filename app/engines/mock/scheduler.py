@@ -1,0 +1,115 @@
+"""Who computes what in the next step: continuous batching with chunked prefill, as vLLM's scheduler does it.
+
+Running choices come first, in the order of priority and arrival, then waiting ones are admitted while
+there are seats, token budget and blocks. A running choice that finds no block pushes out the last one,
+which waits again, loses its blocks and computes everything anew (what is still cached excepted).
+"""
+
+from bisect import insort
+from typing import NamedTuple
+
+from app.engines.mock.args import MockArgs
+from app.engines.mock.blocks import BlockManager
+from app.engines.mock.choice import Choice
+
+
+class Plan(NamedTuple):
+    """One step."""
+
+    sampled: list[Choice]  # each gets its next token
+    duration: float  # seconds
+
+
+def _rank(choice: Choice) -> tuple[int, int, int]:
+    return choice.rank
+
+
+class Scheduler:
+    """Pure bookkeeping: no clock, no I/O."""
+
+    def __init__(self, args: MockArgs, blocks: BlockManager, max_running: int) -> None:
+        self.blocks = blocks
+        self.running: list[Choice] = []  # both sorted by rank
+        self.waiting: list[Choice] = []
+        self.prefill_tokens = 0  # of prompts, computed so far
+        self._max_running = max_running
+        self._budget = args.max_batched_tokens
+        self._step_s = args.step_ms / 1e3 / args.speedup
+        self._sequence_s = args.step_ms_per_sequence / 1e3 / args.speedup
+        self._token_s = 1 / args.prefill_tokens_per_s / args.speedup
+
+    def add(self, choice: Choice) -> None:
+        insort(self.waiting, choice, key=_rank)
+
+    def remove(self, choice: Choice) -> None:
+        """Forget a choice, finished or not. Its blocks are free when this returns."""
+        queue = self.running if choice.table.blocks else self.waiting
+        queue.remove(choice)
+        self.blocks.release(choice.table)
+
+    def plan(self) -> Plan:
+        """Schedule one step, and count its tokens as computed."""
+        sampled: list[Choice] = []
+        seats = len(self.running)
+        budget, prefill = self._run(sampled)
+        if len(self.running) == seats:  # nobody was pushed out: there may be room
+            prefill += self._admit(sampled, budget)
+        duration = self._step_s + len(self.running) * self._sequence_s + prefill * self._token_s
+        return Plan(sampled, duration)
+
+    def _run(self, sampled: list[Choice]) -> tuple[int, int]:
+        """Advance what runs; the budget that is left and the prefill tokens spent."""
+        budget, prefill, i = self._budget, 0, 0
+        while i < len(self.running) and budget:
+            choice = self.running[i]
+            wanted = len(choice.tokens) - choice.computed
+            take = min(wanted, budget)
+            if not self._make_room(choice, choice.computed + take):
+                break  # it was the last one, and it is gone
+            i += 1
+            budget -= take
+            if choice.computed < choice.prompt_len or take > 1:
+                prefill += take
+            self._compute(choice, take, sampled)
+        return budget, prefill
+
+    def _admit(self, sampled: list[Choice], budget: int) -> int:
+        """Let waiting choices in; the prefill tokens spent."""
+        prefill = 0
+        while self.waiting and budget and len(self.running) < self._max_running:
+            choice = self.waiting[0]
+            cached = self.blocks.admit(choice.table, choice.tokens, reuse=choice.reuse)
+            if cached is None:
+                break  # nobody overtakes the first in line
+            del self.waiting[0]
+            insort(self.running, choice, key=_rank)
+            choice.computed = cached
+            if choice.stream.cached_tokens is None:
+                choice.stream.cached_tokens = cached
+            take = min(len(choice.tokens) - cached, budget)
+            budget -= take
+            prefill += take
+            self._compute(choice, take, sampled)
+        return prefill
+
+    def _compute(self, choice: Choice, take: int, sampled: list[Choice]) -> None:
+        if choice.computed < choice.prompt_len:
+            self.prefill_tokens += min(take, choice.prompt_len - choice.computed)
+        choice.computed += take
+        if choice.computed // self.blocks.block_size > choice.table.committed:
+            self.blocks.commit(choice.table, choice.tokens, choice.computed)
+        if choice.computed == len(choice.tokens):
+            sampled.append(choice)
+
+    def _make_room(self, choice: Choice, length: int) -> bool:
+        """Blocks for `length` tokens, if need be those of the last in rank; False when that was `choice`."""
+        if length <= len(choice.table.blocks) * self.blocks.block_size:
+            return True
+        while not self.blocks.grow(choice.table, length):
+            last = self.running.pop()
+            self.blocks.release(last.table)
+            last.computed = 0
+            self.add(last)
+            if last is choice:
+                return False
+        return True

@@ -1,0 +1,32 @@
+"""Finding stop strings in text that comes in pieces."""
+
+from collections.abc import Sequence
+
+
+class StopScanner:
+    """Holds text back while it may be the beginning of a stop string, unless stop strings are to be included."""
+
+    def __init__(self, stops: Sequence[str], *, include: bool) -> None:
+        self._stops = stops
+        self._include = include
+        self._reach = max(map(len, stops)) - 1
+        self._tail = ""  # the last characters seen: held back, or released already when including
+
+    def push(self, text: str, *, check: bool = True) -> tuple[str, str | None]:
+        """The text that may go out now, and the stop string that ended it all."""
+        seen = len(self._tail)
+        window = self._tail + text
+        released = seen if self._include else 0
+        if check:
+            # A match has to end in the new text: what ended before was looked at, or may not count.
+            ends = [(at + len(s), s) for s in self._stops if (at := window.find(s, max(0, seen - len(s) + 1))) >= 0]
+            if ends:
+                end, stop = min(ends)
+                return window[released : end if self._include else end - len(stop)], stop
+        held = max(0, len(window) - self._reach)
+        self._tail = window[held:]
+        return (text if self._include else window[:held]), None
+
+    def flush(self) -> str:
+        """What was held back: the answer ended otherwise."""
+        return "" if self._include else self._tail

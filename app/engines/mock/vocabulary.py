@@ -1,0 +1,38 @@
+"""The tokens that the simulated model chooses from, and their text."""
+
+import re
+
+from app.errors import SettingsError
+from app.tokenizer import Tokenizer
+
+TOP = 20  # tokens that have any probability to speak of, at every position
+_WORD = re.compile(r" [A-Za-z]+")
+
+
+class Vocabulary:
+    """Words only: tokens of a space and letters. Any chain of them is valid text and encodes to itself again."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Raises: SettingsError when the tokenizer has too few words."""
+        self.tokenizer = tokenizer
+        self.size = tokenizer.vocab_size
+        self.eos_id = tokenizer.eos_id
+        self.texts = _texts(tokenizer)
+        words = [token for token, text in enumerate(self.texts) if _WORD.fullmatch(text)]
+        if len(words) < TOP:
+            raise SettingsError(f"the tokenizer has {len(words)} words, the mock engine needs {TOP}")
+        self.words = len(words)
+        self.wheel = words + words[:TOP]  # TOP neighbours from any start, without wrapping
+
+    def name(self, token: int) -> str:
+        """How logprobs spell the token; special tokens too."""
+        return self.texts[token] or self.tokenizer.token_text(token)
+
+
+def _texts(tokenizer: Tokenizer) -> list[str]:
+    """What each token adds to a text. Special tokens add nothing."""
+    # Alone, a token may be decoded without its leading space; behind another one it is not.
+    before = tokenizer.encode("a", add_special_tokens=False)
+    prefix = len(tokenizer.decode(before))
+    decoded = tokenizer.raw.decode_batch([[*before, token] for token in range(tokenizer.vocab_size)])
+    return [text[prefix:] for text in decoded]

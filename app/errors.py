@@ -1,0 +1,129 @@
+"""The one error tree. A class's docstring is its default message.
+
+XylemError
+├── SettingsError        a setting or the pools file does not parse; stops the process
+├── RequestError   400   the request can't be served as it stands
+│   └── PromptTooLong    …because prompt and answer don't fit the model
+├── ModelNotFound  404   no pool serves a model of that name
+├── BodyTooLarge   413   the body is over the limit
+├── Saturated      429   every worker of the model is full; carries Retry-After
+├── EngineFailed   500   the engine refused or broke while generating
+├── WorkerLost     502   the worker died with the request on it
+├── NoWorker       503   no live worker serves the model
+├── StoreDown      503   Redis does not answer
+├── DeadlineOver   504   the request's deadline passed
+├── Cancelled      499   the client has gone
+└── Returned             (internal) a draining worker gives a request back before it began
+
+Foreign errors are mapped to these where they enter: engines in their adapter, Redis in
+`app/store.py`, pydantic in `app/api/schemas.py`. What crosses a process is `code` and message.
+"""
+
+import inspect
+from typing import ClassVar
+
+
+class XylemError(Exception):
+    """Something went wrong inside the server."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: ClassVar[str] = "internal_error"
+
+    def __init__(
+        self, message: str | None = None, *, param: str | None = None, retry_after_s: int | None = None
+    ) -> None:
+        self.message = message or inspect.cleandoc(type(self).__doc__ or "")
+        self.param = param
+        self.retry_after_s = retry_after_s
+        super().__init__(self.message)
+
+
+class SettingsError(XylemError):
+    """A setting does not parse."""
+
+    code = "bad_settings"
+
+
+class RequestError(XylemError):
+    """The request can't be served as it stands."""
+
+    status, type, code = 400, "invalid_request_error", "invalid_value"
+
+
+class PromptTooLong(RequestError):
+    """The prompt and the requested answer don't fit the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class ModelNotFound(XylemError):
+    """No such model is served here."""
+
+    status, type, code = 404, "invalid_request_error", "model_not_found"
+
+
+class BodyTooLarge(XylemError):
+    """The request's body is over the limit."""
+
+    status, type, code = 413, "invalid_request_error", "body_too_large"
+
+
+class Saturated(XylemError):
+    """Every worker that serves this model is full. Try again later."""
+
+    status, type, code = 429, "rate_limit_error", "saturated"
+
+
+class EngineFailed(XylemError):
+    """The engine failed while it generated the answer."""
+
+    code = "engine_failed"
+
+
+class WorkerLost(XylemError):
+    """The worker that served this request is gone."""
+
+    status, code = 502, "worker_lost"
+
+
+class NoWorker(XylemError):
+    """No live worker serves this model."""
+
+    status, code = 503, "no_worker"
+
+
+class StoreDown(XylemError):
+    """Redis does not answer."""
+
+    status, code = 503, "store_unavailable"
+
+
+class DeadlineOver(XylemError):
+    """The request's deadline passed before it was finished."""
+
+    status, type, code = 504, "timeout_error", "deadline_exceeded"
+
+
+class Cancelled(XylemError):
+    """The client went away before the answer was finished."""
+
+    status, code = 499, "cancelled"
+
+
+class Returned(XylemError):
+    """The worker is draining and had not begun this request."""
+
+    code = "returned"
+
+
+def from_wire(code: str, message: str) -> XylemError:
+    """The error that another process sent as `code` and `message`; an unknown code is a XylemError."""
+    return _BY_CODE.get(code, XylemError)(message)
+
+
+def _subclasses(cls: type[XylemError]) -> list[type[XylemError]]:
+    return [cls, *(below for child in cls.__subclasses__() for below in _subclasses(child))]
+
+
+_BY_CODE = {cls.code: cls for cls in _subclasses(XylemError)}

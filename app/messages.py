@@ -1,0 +1,125 @@
+"""Everything that crosses a process, frozen, decoded once. msgpack arrays: fields only ever get added at the end.
+
+api    → worker   Job     in `request:<id>:<attempt>`; the Celery task carries id and attempt only
+worker → api      Step    on `out:<api>`: all that one engine step made for this API replica
+worker → all      Lease   in `worker:<id>`, every second
+"""
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from app.ids import ApiId, PoolId, RequestId, WorkerId
+
+FinishReason = Literal["stop", "length", "abort"]
+Role = Literal["both", "prefill", "decode"]
+
+
+class Sampling(Struct, frozen=True, array_like=True):
+    """What the client asked of the engine, checked and with defaults filled in."""
+
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: all
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False  # the stop string stays in the text
+    ignore_eos: bool = False
+    n: int = 1
+    logprobs: int | None = None  # how many alternatives per token; None: no logprobs at all
+    prompt_logprobs: int | None = None
+    logit_bias: dict[int, float] | None = None
+
+
+class Job(Struct, frozen=True, array_like=True):
+    """One prompt to be completed, so that any worker of the pool can take it."""
+
+    request: RequestId
+    attempt: int  # from 0; events of an older attempt are ignored
+    reply_to: ApiId
+    pool: PoolId
+    worker: WorkerId  # where it was placed
+    prompt: list[int]  # token ids
+    sampling: Sampling
+    deadline: float  # seconds since the epoch
+    priority: int = 0  # lower is sooner
+
+
+class TokenLogprob(Struct, frozen=True, array_like=True):
+    token: str
+    token_id: int
+    logprob: float
+    top: list[tuple[str, int, float]] = []  # (token, id, logprob), likeliest first
+
+
+class Delta(Struct, frozen=True, array_like=True, tag="d"):
+    """What one step added to one choice of one request. Never the last event: Done or Failed follows."""
+
+    request: RequestId
+    attempt: int
+    text: str
+    tokens: list[int]
+    index: int = 0  # of the n choices
+    finish: FinishReason | None = None
+    stop: int | str | None = None  # the stop token id or string that ended it
+    logprobs: list[TokenLogprob] | None = None
+    # With a choice's first delta when they were asked for; None for the first token, which nothing predicts.
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+
+
+class Done(Struct, frozen=True, array_like=True, tag="e"):
+    """The terminal event of an answered request."""
+
+    request: RequestId
+    attempt: int
+    cached_tokens: int = 0  # prompt tokens whose KV the engine already had
+
+
+class Failed(Struct, frozen=True, array_like=True, tag="f"):
+    """The terminal event of a request that won't be answered. `code` is one of `app/errors.py`."""
+
+    request: RequestId
+    attempt: int
+    code: str
+    message: str
+
+
+Event = Delta | Done | Failed
+
+
+class Step(Struct, frozen=True, array_like=True):
+    worker: WorkerId
+    seq: int  # from 1, +1 for each message from this worker to this API
+    events: list[Event]
+
+
+class Lease(Struct, frozen=True, array_like=True):
+    """What a worker says of itself."""
+
+    worker: WorkerId
+    pool: PoolId
+    role: Role
+    host: str
+    pid: int
+    block_size: int  # tokens in a KV block
+    total_blocks: int  # KV blocks the engine has
+    max_running: int  # requests the engine takes at once
+    max_model_len: int  # tokens
+    running: int = 0
+    waiting: int = 0
+    used_blocks: int = 0
+    draining: bool = False
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_job = msgspec.msgpack.Decoder(Job).decode
+decode_step = msgspec.msgpack.Decoder(Step).decode
+decode_lease = msgspec.msgpack.Decoder(Lease).decode

@@ -1,0 +1,40 @@
+"""Builds the Redis clients and maps their errors."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import RedisError
+
+from app.errors import StoreDown
+
+
+def _options() -> dict[str, Any]:
+    return {
+        "health_check_interval": 15,
+        "socket_keepalive": True,
+        "socket_connect_timeout": 2,
+        "protocol": 2,
+        # A first failure is often an idle connection that the server closed: try again, but never for long,
+        # since somebody waits for the answer.
+        "retry_on_error": [redis.exceptions.ConnectionError],
+    }
+
+
+def async_client(url: str, *, socket_timeout: float | None = 5.0) -> "redis.asyncio.Redis":
+    """`socket_timeout` in seconds; None for connections that block on purpose."""
+    retry = Retry(ExponentialBackoff(cap=0.2, base=0.02), 3)
+    return redis.asyncio.Redis.from_url(url, socket_timeout=socket_timeout, retry=retry, **_options())
+
+
+@contextmanager
+def translate() -> Iterator[None]:
+    """Redis' errors leave this block as StoreDown."""
+    try:
+        yield
+    except (RedisError, OSError) as exc:
+        raise StoreDown(f"Redis does not answer ({type(exc).__name__}). Try again.") from exc

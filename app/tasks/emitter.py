@@ -1,0 +1,97 @@
+"""Tokens on their way out: one message per engine step and API replica, in order, until Redis has it."""
+
+import asyncio
+
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
+
+from app.ids import ApiId, RequestId, WorkerId
+from app.keys import Keys
+from app.messages import Event, Job, Step, encode
+from app.settings import Settings
+from app.store import RELEASE
+from app.telemetry import logger
+
+log = logger(__name__)
+_RETRY_S = 0.2
+
+
+class Emitter:
+    """Collects what the requests of one engine step produce. Lives on the engine's event loop."""
+
+    def __init__(self, redis: "Redis", keys: Keys, worker: WorkerId, settings: Settings) -> None:
+        self._redis, self._keys, self._worker = redis, keys, worker
+        self._maxlen, self._ttl_s = settings.stream_maxlen, settings.stream_ttl_s
+        self._events: dict[ApiId, list[Event]] = {}
+        self._released: list[tuple[RequestId, int]] = []
+        self._seq: dict[ApiId, int] = {}
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def emit(self, api: ApiId, event: Event) -> None:
+        self._events.setdefault(api, []).append(event)
+        self._wake.set()
+        self._idle.clear()
+
+    def end(self, job: Job, event: Event) -> None:
+        """The terminal event; with it the reservation and the record go."""
+        self.release(job.request, job.attempt)
+        self.emit(job.reply_to, event)
+
+    def release(self, request: RequestId, attempt: int) -> None:
+        self._released.append((request, attempt))
+        self._wake.set()
+        self._idle.clear()
+
+    async def drained(self) -> None:
+        """Returns when everything emitted so far is in Redis."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Sends until cancelled.
+
+        The requests that one engine step wakes are all scheduled before this coroutine is, so all of them have
+        emitted when it runs: that makes one message of them.
+        """
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            events, self._events = self._events, {}
+            released, self._released = self._released, []
+            await self._send([self._step(api, what) for api, what in events.items()], released)
+            if not self._wake.is_set():
+                self._idle.set()
+
+    def _step(self, api: ApiId, events: list[Event]) -> tuple[ApiId, int, bytes]:
+        seq = self._seq[api] = self._seq.get(api, 0) + 1
+        return api, seq, encode(Step(self._worker, seq, events))
+
+    async def _send(self, steps: list[tuple[ApiId, int, bytes]], released: list[tuple[RequestId, int]]) -> None:
+        """Repeats the whole pipeline until it got through: receivers drop what they have seen, by `seq`."""
+        pipe = self._redis.pipeline(transaction=False)
+        for api, seq, data in steps:
+            out = self._keys.out(api)
+            pipe.xadd(out, {"s": data}, maxlen=self._maxlen, approximate=True)
+            pipe.publish(out, data)
+            if seq % 256 == 1:
+                pipe.expire(out, self._ttl_s)
+        for request, attempt in released:
+            keys = (
+                self._keys.request(request, attempt),
+                self._keys.reservations(self._worker),
+                self._keys.load(self._worker),
+            )
+            pipe.eval(RELEASE, 3, *keys, request)
+        commands = list(pipe.command_stack)
+        while True:
+            try:
+                await pipe.execute()
+                return
+            except (ConnectionError, TimeoutError, OSError) as exc:
+                log.warning("emit_retried", error=repr(exc))
+            except RedisError as exc:
+                # Out of memory, loading, read-only after a failover: all pass.
+                log.error("emit_refused", error=repr(exc))
+            await asyncio.sleep(_RETRY_S)
+            pipe.command_stack = commands.copy()

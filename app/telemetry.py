@@ -1,0 +1,58 @@
+"""Logging set-up and the names of all metrics.
+
+A log event is a verb with fields, never a prompt or a secret. Metrics are observed once per request, at its
+end: nothing here runs per token.
+"""
+
+import logging
+import sys
+
+import structlog
+from prometheus_client import Counter, Gauge, Histogram
+
+_TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_ITL_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
+
+REQUESTS = Counter(
+    "xylem_requests", "Requests ended, by model and outcome (an error code, or ok).", ["model", "outcome"]
+)
+IN_FLIGHT = Gauge("xylem_requests_in_flight", "Requests this API replica awaits.")
+PROMPT_TOKENS = Counter("xylem_prompt_tokens", "Prompt tokens of answered requests.", ["model"])
+CACHED_TOKENS = Counter("xylem_cached_prompt_tokens", "Prompt tokens whose KV an engine already had.", ["model"])
+OUTPUT_TOKENS = Counter("xylem_output_tokens", "Tokens generated.", ["model"])
+TTFT = Histogram(
+    "xylem_ttft_seconds", "From the request's arrival to its first token.", ["model"], buckets=_TTFT_BUCKETS
+)
+ITL = Histogram("xylem_itl_seconds", "Mean time between tokens of one request.", ["model"], buckets=_ITL_BUCKETS)
+DURATION = Histogram("xylem_request_seconds", "From the request's arrival to its end.", ["model"])
+GAPS = Counter("xylem_stream_gaps", "Gaps in the token stream of a worker, by what became of them.", ["outcome"])
+WORKERS_LOST = Counter("xylem_workers_lost", "Workers whose lease ended with requests of this replica on them.")
+
+
+def setup_logging(level: str, *, json: bool) -> None:
+    """Route structlog and the standard library's loggers to stderr, one line an event."""
+    shared: list[structlog.types.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso"),
+    ]
+    renderer: structlog.types.Processor = (
+        structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    for noisy in ("httpx", "httpcore", "asyncio"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def logger(name: str) -> structlog.stdlib.BoundLogger:
+    log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
+    return log

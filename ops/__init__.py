@@ -1,0 +1,1 @@
+"""What runs beside the product: benchmarks, dashboards, decisions."""

@@ -1,0 +1,133 @@
+"""The four parts of `serve`; each starts its systems, measures, and stops them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ops.bench.load import System
+from ops.bench.measures import FAST, MEMORY_KEY, PACED, SHORT, STREAMS, VLLM
+from ops.bench.processes import Unavailable
+from ops.bench.profiler import profile
+from ops.bench.runs import Runs, Sides
+from ops.bench.stats import Finding
+from ops.bench.systems import dynamo, vllm_server, xylem
+
+_NO_DELAY = 1_000_000  # speed-up: Dynamo's mocker knows no infinite one
+_MOCK_WORKERS = 2
+_MOCKER = {"block_size": 64, "max_running": 256}  # what Dynamo's mocker has, and so has ours
+_MOCKER_BLOCKS = 16384
+_USUAL_PACE = {"step_ms": 5.7, "step_ms_per_sequence": 0.01}  # of that mocker, where it can't be asked
+_VLLM_ARGS = {"dtype": "float32", "enforce_eager": True}
+
+
+def fast(runs: Runs, profiled: bool) -> Iterator[Finding]:
+    """Engines next to infinitely fast: the cost of a request and of a token around them; memory."""
+    with ExitStack() as stack:
+        pool = _mock_pool(runs.model_dir, {"speedup": float(_NO_DELAY)})
+        sides = _start(
+            stack, runs, "dynamo",
+            lambda: xylem(runs.out_dir / "fast-xylem", pool, _MOCK_WORKERS),
+            lambda: dynamo(runs.out_dir / "fast-dynamo", runs.model_dir, _NO_DELAY),
+        )  # fmt: skip
+        for measure in FAST:
+            yield from runs.compare(measure, sides)
+        yield _memory(runs, sides)
+        if profiled and sides.ours is not None:
+            for measure in FAST:
+                profile(runs, sides.ours, measure)
+
+
+def paced(runs: Runs, profiled: bool) -> Iterator[Finding]:
+    """Both mock engines at the pace of Dynamo's, which simulates a real one: tokens come one by one."""
+    with ExitStack() as stack:
+        theirs = _start(stack, runs, "dynamo", None, lambda: dynamo(runs.out_dir / "paced-dynamo", runs.model_dir, 1))
+        pace = _USUAL_PACE if theirs.theirs is None else _pace_of(runs, theirs.theirs)
+        pool = _mock_pool(runs.model_dir, pace)
+        ours = _start(stack, runs, "dynamo", lambda: xylem(runs.out_dir / "paced-xylem", pool, _MOCK_WORKERS), None)
+        sides = replace(theirs, ours=ours.ours, reason=ours.reason or theirs.reason)
+        yield from runs.compare(PACED, sides)
+        if profiled and sides.ours is not None:
+            profile(runs, sides.ours, PACED)
+
+
+def vllm(runs: Runs, profiled: bool) -> Iterator[Finding]:
+    """Real vLLM behind Xylem against vLLM's own server, on the same cores.
+
+    Both are up, one at a time is asked: an idle vLLM took under 1 % of a core, so restarts would cost more
+    than they'd teach. A full run starts the pair twice, since two processes of the same server differ too.
+    """
+    shape = {"block_size": 32, "max_model_len": 2048}
+    pool = {"model": "bench", "engine": "vllm", "path": str(runs.model_dir), **shape, "max_running": 64}
+    found: list[list[Finding]] = []
+    for pair in range(1 if runs.quick else 2):
+        with ExitStack() as stack:
+            sides = _start(
+                stack, runs, "vllm",
+                lambda: xylem(runs.out_dir / f"xylem-vllm-{pair}", {**pool, "args": _VLLM_ARGS}, 1),  # noqa: B023
+                lambda: vllm_server(
+                    runs.out_dir / f"vllm-{pair}", runs.model_dir, {**_VLLM_ARGS, **shape, "max_num_seqs": 64}  # noqa: B023
+                ),
+            )  # fmt: skip
+            found.append(runs.compare(VLLM, sides))
+            if profiled and sides.ours is not None:
+                profile(runs, sides.ours, VLLM)
+    for parts in zip(*found, strict=True):
+        reason = next((part.reason for part in parts if part.reason), None)
+        ours, theirs = [x for part in parts for x in part.ours], [x for part in parts for x in part.theirs]
+        yield replace(parts[0], ours=ours, theirs=theirs, reason=reason)
+
+
+def _start(
+    stack: ExitStack, runs: Runs, rival: str,
+    ours: Callable[[], AbstractContextManager[System]] | None,
+    theirs: Callable[[], AbstractContextManager[System]] | None,
+) -> Sides:  # fmt: skip
+    """Starts what is asked for; the stack stops it."""
+    reasons: list[str] = []
+    up: list[System | None] = []
+    for name, start in (("xylem", ours), (rival, theirs)):
+        up.append(None)
+        if start is None:
+            continue
+        runs.say(f"starting {name}")
+        try:
+            up[-1] = stack.enter_context(start())
+        except Unavailable as exc:
+            reasons.append(f"{name}: {exc}")
+    return Sides(up[0], up[1], rival, "; ".join(reasons) or None)
+
+
+def _mock_pool(model_dir: Path, args: dict[str, Any]) -> dict[str, Any]:
+    shape = {**_MOCKER, "max_model_len": 8192, "args": {"total_blocks": _MOCKER_BLOCKS, **args}}
+    return {"model": "mock", "engine": "mock", "path": str(model_dir), **shape}
+
+
+def _pace_of(runs: Runs, system: System) -> dict[str, Any]:
+    """The step time of an engine with 1 and with 32 sequences, as a client sees it, as our mock's arguments."""
+    runs.say("asking Dynamo's mocker for its pace")
+    alone = runs.one(system, "pace", [*STREAMS, "--concurrency=2", "--requests=4", "--warmup=2"])
+    full = runs.one(system, "pace", [*STREAMS, "--requests=128"])
+    one, many = alone["tpot_ms"]["p50"], full["tpot_ms"]["p50"]
+    per_sequence = max(0.0, (many - one) / (64 / _MOCK_WORKERS - 1))
+    return {"step_ms": round(one - per_sequence, 4), "step_ms_per_sequence": round(per_sequence, 5)}
+
+
+def _memory(runs: Runs, sides: Sides) -> Finding:
+    """RSS of the API process, MiB: after a warm-up, then after each tenth of the requests."""
+    total = 20_000 if runs.quick else 100_000
+    rss: list[float] = []
+    reason = sides.reason if sides.ours is None else None
+    try:
+        for part in range(11) if sides.ours is not None else ():
+            runs.say(f"API memory over {total:,} requests: {part} of 10")
+            runs.one(sides.ours, MEMORY_KEY, [*SHORT, "--requests", str(total // 10)])
+            rss.append(psutil.Process(sides.ours.watch["api"][0]).memory_info().rss / 2**20)
+    except (Unavailable, psutil.Error) as exc:
+        reason = str(exc)
+    return Finding(
+        MEMORY_KEY, f"API memory over {total:,} short requests", "RSS, MiB", "growth", 5.0, ours=rss, reason=reason
+    )

@@ -1,0 +1,76 @@
+"""Child processes that never outlive the benchmark, and waiting for them."""
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_TERM_S = 15.0  # from SIGTERM to SIGKILL
+_LOG_LINES = 5  # of a failed process, in the error
+
+
+class Unavailable(Exception):
+    """A system can't be started or a measurement can't be made here; the message says why."""
+
+
+@contextmanager
+def process(
+    command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """`command` in a process group of its own, so that Ctrl-C reaches it through us and in order.
+
+    Its output goes to `log`. On leaving: SIGTERM, up to 15 s, then SIGKILL for all that is left of the group.
+    """
+    with log.open("wb") as out:
+        try:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **(env or {})},
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as exc:
+            raise Unavailable(f"{shlex.join(command)}: {exc.strerror}") from exc
+    try:
+        yield child
+    finally:
+        child.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_TERM_S)
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def wait_until(ready: Callable[[], bool], timeout_s: float, children: Mapping[Path, subprocess.Popen[bytes]]) -> None:
+    """Blocks until `ready()`; an OSError from it means not yet. `children` is by log file.
+
+    Raises: Unavailable, with the end of a log, when the time is over or a child has ended.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        with suppress(OSError):
+            if ready():
+                return
+        for log, child in children.items():
+            if child.poll() is not None:
+                raise Unavailable(f"ended with code {child.returncode} while starting: {tail(log)}")
+        if time.monotonic() > deadline:
+            raise Unavailable(f"not ready after {timeout_s:.0f} s: {tail(next(iter(children)))}")
+        time.sleep(0.1)
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log, on one line."""
+    lines = log.read_text(errors="replace").strip().splitlines()[-_LOG_LINES:]
+    return f"{log.name}: " + (" | ".join(lines) or "(empty)")
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port

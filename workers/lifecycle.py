@@ -1,0 +1,100 @@
+"""The bootstep that makes a Celery worker an engine: load before ready, register, drain on SIGTERM.
+
+Celery reads `app.conf.include`, imports this module in workers only, and with it gets the step. A bootstep
+and not a signal: an error in a signal's handler is logged and the worker reports ready all the same.
+"""
+
+from typing import Any
+
+from celery import bootsteps
+from celery.signals import celeryd_init, setup_logging
+from celery.worker.components import Timer
+
+from app.celery import app, settings
+from app.engines import create_engine
+from app.errors import SettingsError, XylemError
+from app.ids import PoolId, WorkerId, new_worker_id, worker_queue
+from app.settings import Pool, load_pools
+from app.tasks import runner
+from app.telemetry import logger
+from app.telemetry import setup_logging as setup_xylem_logging
+from workers.lease import LeaseKeeper
+from workers.queue import hand_back_queue
+
+log = logger(__name__)
+_WORKER_ID = new_worker_id()
+
+# Tasks that wait for the engine beyond those it can run: a slot that becomes free is taken in the next step.
+# What is more waits in Redis, where it can be taken back.
+_TASKS_PER_SLOT = 2
+
+
+@setup_logging.connect
+def _log_as_xylem_does(**_: Any) -> None:
+    setup_xylem_logging(settings.log_level, json=settings.log_json)
+
+
+@celeryd_init.connect
+def _name_worker(sender: str, instance: Any, **_: Any) -> None:
+    """Two workers on one host would both be celery@host, and Flower would show one."""
+    name, _, host = sender.partition("@")
+    if name == "celery":
+        instance.hostname = f"worker-{_WORKER_ID}@{host}"
+
+
+def my_pool(queues: list[str]) -> tuple[PoolId, Pool]:
+    """The pool that `-Q` names. Raises: SettingsError when it isn't exactly one pool of the pools file."""
+    pools = load_pools(settings.pools_file)
+    mine = [PoolId(q) for q in queues if q in pools]
+    if len(mine) != 1 or len(queues) != 1:
+        known = ", ".join(sorted(pools)) or "none"
+        raise SettingsError(f"-Q {','.join(queues)}: name one pool of {settings.pools_file} (it has: {known})")
+    return mine[0], pools[mine[0]]
+
+
+class EngineStep(bootsteps.StartStopStep):
+    """Started before the consumer, stopped after the pool: tasks always find an engine."""
+
+    requires = (Timer,)
+
+    def __init__(self, worker: Any, **_: Any) -> None:
+        self.worker_id: WorkerId = _WORKER_ID
+        try:
+            self.pool_id, self.pool = my_pool(list(worker.app.amqp.queues.consume_from))
+        except XylemError as exc:
+            raise SystemExit(f"xylem: {exc}") from exc
+        # Celery's Pool step may read either, before this one or after it.
+        worker.concurrency = worker.min_concurrency = self.pool.max_running * _TASKS_PER_SLOT
+
+    def start(self, worker: Any) -> None:
+        log.info("loading_engine", pool=self.pool_id, engine=self.pool.engine, model=self.pool.model)
+        try:
+            self.runner = runner.Runner(create_engine(self.pool), self.worker_id, settings)
+            info = self.runner.load()
+        except XylemError as exc:
+            log.critical("engine_failed_to_load", pool=self.pool_id, reason=exc.message)
+            raise SystemExit(1) from exc
+        runner.set_current(self.runner)
+        worker.app.amqp.queues.select_add(worker_queue(self.pool_id, self.worker_id))
+        self.lease = LeaseKeeper(self.runner, self.pool_id, self.pool.role, info)
+        self.runner.call(self.lease.register())
+        log.info("engine_ready", pool=self.pool_id, worker=self.worker_id, total_blocks=info.total_blocks)
+
+    def close(self, worker: Any) -> None:
+        """SIGTERM: no new requests come here from now on; those that run go on."""
+        if hasattr(self, "lease"):
+            self.runner.call(self.lease.drain())
+
+    def stop(self, worker: Any) -> None:
+        """Everything that ran has ended; what never began goes back to its API replica."""
+        if not hasattr(self, "lease"):
+            return
+        self.runner.call(self.lease.end())
+        self.runner.call(hand_back_queue(self.runner, worker_queue(self.pool_id, self.worker_id)))
+        self.runner.close()
+        log.info("worker_stopped", worker=self.worker_id)
+
+    terminate = stop
+
+
+app.steps["worker"].add(EngineStep)

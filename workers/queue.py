@@ -1,0 +1,16 @@
+"""What a worker leaves in its own queue when it goes."""
+
+from app.ids import QueueName
+from app.keys import PRIORITY_STEPS
+from app.tasks.message import read_task_message
+from app.tasks.runner import Runner
+
+
+async def hand_back_queue(runner: Runner, queue: QueueName) -> int:
+    """Empties the worker's own queue and gives each request back to its API replica; returns how many."""
+    count = 0
+    for step in PRIORITY_STEPS:
+        while (raw := await runner.redis.rpop(runner.keys.queue(queue, step))) is not None:
+            await runner.hand_back(*read_task_message(raw))
+            count += 1
+    return count

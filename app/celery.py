@@ -3,6 +3,7 @@
 Why each setting is what it is: `ops/decisions/0004-celery-settings.md`.
 """
 
+import os
 import sys
 
 from celery import Celery
@@ -15,6 +16,10 @@ try:
     settings = load_settings()
 except SettingsError as exc:
     sys.exit(f"xylem: {exc}")
+
+# Flower can revoke tasks and stop workers, and has no login by default: nobody but this machine reaches it
+# unless an operator says so.
+os.environ.setdefault("FLOWER_ADDRESS", "127.0.0.1")
 
 app = Celery("xylem", broker=settings.redis_url, include=["app.tasks.decode", "workers.lifecycle"])
 app.conf.update(

@@ -4,16 +4,19 @@ All carry the deployment's prefix, so that several deployments may share one Red
 keys get the same prefix (`global_keyprefix` in `app/celery.py`): the queue of pool P is the list
 `<prefix>P`, with `\\x06\\x16<step>` behind it for a priority step above 0.
 
-| key or channel        | type                | written by          | lives                | holds                                    |
-|-----------------------|---------------------|---------------------|----------------------|------------------------------------------|
-| pool:<pool>           | set                 | worker, api         | as long as a member  | ids of the pool's workers, dead ones too until an API prunes them |
-| worker:<id>           | string (msgpack)    | worker, each second | lease_ttl_s          | `messages.Lease`; its presence is the worker's life |
-| reservations:<worker> | hash request → "b,t" | api, worker        | until the worker dies | KV blocks b and prompt tokens t placed there and not finished |
-| load:<worker>         | hash                | with the above      | with the above       | sums of the above: `requests`, `blocks`, `tokens` |
-| request:<id>:<n>      | string (msgpack)    | api                 | deadline + grace     | `messages.Job` of attempt n; gone = cancelled or done |
-| out:<api>             | stream, capped      | worker              | stream_ttl_s         | field `s`: `messages.Step`, the truth behind the channel |
-| out:<api>             | channel             | worker              |                      | the same bytes, live                     |
-| cancel:<worker>       | list                | api                 | until taken, 60 s    | ids of requests whose client has gone    |
+pool:<pool>             set. Ids of the pool's workers; a dead one stays until an API replica prunes it.
+                        Written by worker and api; lives as long as a member.
+worker:<id>             string, msgpack `messages.Lease`. Its presence is the worker's life.
+                        Written by the worker each `heartbeat_s`; lives `lease_ttl_s`.
+reservations:<worker>   hash, request → "b,t": KV blocks b and prompt tokens t placed there and not finished.
+                        Written by the api at placement and the worker at the end; lives as the worker does.
+load:<worker>           hash, the sums of the above: `requests`, `blocks`, `tokens`. Written with them.
+request:<id>:<attempt>  string, msgpack `messages.Job`. Gone means done or cancelled.
+                        Written by the api; lives until the deadline and 30 s more.
+cancel:<worker>         list of request ids whose client has gone. Written by the api; 60 s after the last.
+out:<api>               stream, capped at `stream_maxlen`, field `s`: msgpack `messages.Step`: the truth behind
+                        the channel of the same name, which carries the same bytes live.
+                        Written by workers; lives `stream_ttl_s` after the last 256 messages.
 """
 
 from app.ids import ApiId, PoolId, QueueName, RequestId, WorkerId

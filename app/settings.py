@@ -77,7 +77,7 @@ class Pool(BaseModel):
             return self.max_model_len
         try:
             return int(json.loads((self.model_dir / "config.json").read_text())["max_position_embeddings"])
-        except (OSError, ValueError, KeyError) as exc:
+        except (OSError, ValueError, KeyError, TypeError) as exc:
             raise SettingsError(f"path={self.model_dir}: no readable config.json there ({exc})") from exc
 
 
@@ -103,7 +103,7 @@ def load_pools(path: Path) -> Pools:
         doc = yaml.safe_load(path.read_text())
     except OSError as exc:
         raise SettingsError(f"XYLEM_POOLS_FILE={path}: {exc.strerror}") from exc
-    except yaml.YAMLError as exc:
+    except (yaml.YAMLError, UnicodeDecodeError) as exc:
         raise SettingsError(f"{path}: not YAML: {exc}") from exc
     try:
         parsed = _PoolsFile.model_validate(doc)

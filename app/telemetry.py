@@ -6,12 +6,16 @@ end: nothing here runs per token.
 
 import logging
 import sys
+import traceback
 
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
 
 _TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _ITL_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
+
+# They write lines for every request; Flower and the metrics tell the same.
+_PER_REQUEST = ("celery.app.trace", "celery.worker.strategy", "httpx", "uvicorn.access")
 
 REQUESTS = Counter(
     "xylem_requests", "Requests ended, by model and outcome (an error code, or ok).", ["model", "outcome"]
@@ -36,6 +40,7 @@ def setup_logging(level: str, *, json: bool) -> None:
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso"),
+        structlog.processors.ExceptionRenderer(_frames),
     ]
     renderer: structlog.types.Processor = (
         structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
@@ -49,8 +54,15 @@ def setup_logging(level: str, *, json: bool) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
-    for noisy in ("httpx", "httpcore", "asyncio"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    if level != "debug":
+        for per_request in _PER_REQUEST:
+            logging.getLogger(per_request).setLevel(logging.WARNING)
+
+
+def _frames(exc_info: structlog.typing.ExcInfo) -> str:
+    """Where it happened and what kind it was. Not its message, nor any variable: both may hold a prompt."""
+    kind, _, trace = exc_info
+    return "".join([*traceback.format_tb(trace), kind.__qualname__])
 
 
 def logger(name: str) -> structlog.stdlib.BoundLogger:

@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 
 import jinja2
 import tokenizers
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from app.errors import RequestError, SettingsError
@@ -52,7 +54,7 @@ class Tokenizer:
             return self._template.render(
                 messages=messages, add_generation_prompt=add_generation_prompt, **self.special, **extra
             )
-        except (jinja2.TemplateError, TypeError, ValueError) as exc:
+        except Exception as exc:  # a template is somebody else's program: it fails in any way
             raise RequestError(f"The chat template refused these messages: {exc}", param="messages") from exc
 
 
@@ -90,15 +92,25 @@ def _load_template(model_dir: Path, file: Path | None, config: dict[str, Any]) -
     # Templates come with models, so they are not trusted: sandboxed, and nothing they touch can be changed.
     # Options and globals are those that Hugging Face templates are written for.
     env = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], autoescape=False
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationTag], autoescape=False
     )
-    env.filters["tojson"] = lambda value, **kw: json.dumps(value, ensure_ascii=False, **kw)
+    env.filters["tojson"] = lambda value, **kw: json.dumps(value, **{"ensure_ascii": False, **kw})
     env.globals["raise_exception"] = _raise_exception
-    env.globals["strftime_now"] = lambda fmt: datetime.now().strftime(fmt)
+    env.globals["strftime_now"] = lambda fmt: datetime.now().astimezone().strftime(fmt)
     try:
         return env.from_string(source)
     except jinja2.TemplateError as exc:
         raise SettingsError(f"chat_template of {model_dir}: {exc}") from exc
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}` marks for training what the assistant said; here it means nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja2's class attribute)
+
+    def parse(self, parser: Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from contextlib import suppress
+from typing import cast
 
 import msgspec
 from redis.exceptions import RedisError
@@ -70,7 +71,7 @@ class LeaseKeeper:
         key = self._keys.cancel(self._runner.worker)
         while True:
             try:
-                taken = await redis.blpop([key], timeout=5)
+                taken = cast(tuple[bytes, bytes] | None, await redis.blpop([key], timeout=5))
             except (RedisError, OSError) as exc:
                 log.warning("cancels_not_read", error=repr(exc))
                 await asyncio.sleep(1)

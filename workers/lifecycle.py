@@ -37,7 +37,7 @@ def _log_as_xylem_does(**_: Any) -> None:
 @celeryd_init.connect
 def _name_worker(sender: str, instance: Any, **_: Any) -> None:
     """Two workers on one host would both be celery@host, and Flower would show one."""
-    name, _, host = sender.partition("@")
+    name, _at, host = sender.partition("@")
     if name == "celery":
         instance.hostname = f"worker-{_WORKER_ID}@{host}"
 
@@ -53,7 +53,7 @@ def my_pool(queues: list[str]) -> tuple[PoolId, Pool]:
 
 
 class EngineStep(bootsteps.StartStopStep):
-    """Started before the consumer, stopped after the pool: tasks always find an engine."""
+    """Started before the consumer, and stopped when the last task has ended: tasks always find an engine."""
 
     requires = (Timer,)
 
@@ -80,15 +80,19 @@ class EngineStep(bootsteps.StartStopStep):
         self.runner.call(self.lease.register())
         log.info("engine_ready", pool=self.pool_id, worker=self.worker_id, total_blocks=info.total_blocks)
 
-    def close(self, worker: Any) -> None:
+    def close(self, _worker: Any) -> None:
         """SIGTERM: no new requests come here from now on; those that run go on."""
         if hasattr(self, "lease"):
             self.runner.call(self.lease.drain())
 
     def stop(self, worker: Any) -> None:
-        """Everything that ran has ended; what never began goes back to its API replica."""
+        """What runs is finished, what never began goes back to its API replica, and the worker deregisters."""
         if not hasattr(self, "lease"):
             return
+        self.runner.give_up_after(settings.drain_timeout_s)
+        # Celery orders its pool's step and this one as it likes, so wait for the tasks here. The pool's own step
+        # stops it once more, which changes nothing.
+        worker.pool.stop()
         self.runner.call(self.lease.end())
         self.runner.call(hand_back_queue(self.runner, worker_queue(self.pool_id, self.worker_id)))
         self.runner.close()

@@ -1,5 +1,7 @@
 """What a worker leaves in its own queue when it goes."""
 
+from typing import cast
+
 from app.ids import QueueName
 from app.keys import PRIORITY_STEPS
 from app.tasks.message import read_task_message
@@ -11,6 +13,6 @@ async def hand_back_queue(runner: Runner, queue: QueueName) -> int:
     count = 0
     for step in PRIORITY_STEPS:
         while (raw := await runner.redis.rpop(runner.keys.queue(queue, step))) is not None:
-            await runner.hand_back(*read_task_message(raw))
+            await runner.hand_back(*read_task_message(cast(bytes, raw)))
             count += 1
     return count

@@ -1,4 +1,9 @@
-"""From a prompt to a worker's queue in two round trips, and the account of what this process awaits."""
+"""From a prompt to a worker's queue, and the account of what this process awaits.
+
+Requests are placed in rounds: one read of the fleet, one decision after the other, each seeing those before
+it, and one write. A request that arrives during a round waits for the next. So a request costs two round
+trips, and a burst of a thousand costs two as well.
+"""
 
 import asyncio
 import time
@@ -10,28 +15,33 @@ from redis.asyncio import Redis
 
 from app.api.answer import Answer
 from app.api.fleet import FleetReader
-from app.errors import NoWorker, Returned, WorkerLost, XylemError
-from app.ids import ApiId, PoolId, RequestId, WorkerId, worker_queue
+from app.errors import NoWorker, Returned, StoreDown, XylemError
+from app.ids import ApiId, PoolId, RequestId, worker_queue
 from app.keys import Keys
 from app.messages import Delta, Event, Failed, Job, encode
-from app.routing.fleet import Ask, Limits
-from app.routing.policy import place
+from app.routing.fleet import Ask, Candidate, Limits, Placement
+from app.routing.policy import place, reserve
 from app.store import PLACE, translate
 from app.tasks.message import DECODE_TASK, priority_step, task_message
+from app.telemetry import logger
+
+log = logger(__name__)
 
 _GRACE_S = 30  # a record outlives its deadline by this, so that the worker can answer for it
-_MAX_ATTEMPTS = 5
+_MAX_PLACINGS = 5
 _CANCEL_TTL_S = 60
 
 
 class Flight:
-    """A request on its way: what was sent, where to, and who awaits it."""
+    """A request on its way: what is sent, where to, and who awaits it."""
 
-    __slots__ = ("answer", "began", "job", "pools")
+    __slots__ = ("answer", "began", "job", "placed", "placings", "pools")
 
-    def __init__(self, job: Job, pools: Sequence[PoolId], answer: Answer) -> None:
+    def __init__(self, job: Job, pools: tuple[PoolId, ...], answer: Answer) -> None:
         self.job, self.pools, self.answer = job, pools, answer
         self.began = False  # a token has come back
+        self.placings = 0
+        self.placed: asyncio.Future[None]
 
 
 class Dispatcher:
@@ -39,70 +49,48 @@ class Dispatcher:
 
     def __init__(self, redis: "Redis", keys: Keys, api: ApiId, fleet: FleetReader, limits: Limits) -> None:
         self._redis, self._keys, self.api, self._fleet, self._limits = redis, keys, api, fleet, limits
-        self._place = redis.register_script(PLACE)
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
+        self._waiting: list[Flight] = []
+        self._rounds: asyncio.Task[None] | None = None
         self._retries: set[asyncio.Task[None]] = set()
         self.flights: dict[RequestId, Flight] = {}
 
-    async def send(self, job: Job, pools: Sequence[PoolId], answer: Answer) -> None:
+    async def send(self, job: Job, pools: tuple[PoolId, ...], answer: Answer) -> None:
         """Places an unplaced job on a worker of one of `pools`.
 
         Raises: NoWorker, Saturated, StoreDown; then nothing was sent and no event will come.
         """
         flight = self.flights[job.request] = Flight(job, pools, answer)
         try:
-            await self._send(flight)
-        except BaseException:
+            await self._place(flight)
+        except XylemError:
             self.flights.pop(job.request, None)
             raise
 
-    async def _send(self, flight: Flight) -> None:
-        job = flight.job
-        ask = Ask(len(job.prompt), job.sampling.max_tokens)
-        for _ in range(_MAX_ATTEMPTS):
-            to = place(ask, await self._fleet.candidates(flight.pools), self._limits, self._rng)
-            flight.job = job = replace(job, pool=to.pool, worker=to.worker)
-            queue, step = worker_queue(to.pool, to.worker), priority_step(job.priority)
-            ttl_ms = max(1, round((job.deadline - time.time() + _GRACE_S) * 1000))
-            keys = self._keys
-            with translate():
-                placed = await self._place(
-                    keys=[
-                        keys.worker(to.worker),
-                        keys.request(job.request, job.attempt),
-                        keys.reservations(to.worker),
-                        keys.load(to.worker),
-                        keys.queue(queue, step),
-                    ],
-                    args=[
-                        job.request,
-                        encode(job),
-                        ttl_ms,
-                        to.blocks,
-                        to.tokens,
-                        task_message(DECODE_TASK, queue, job.request, job.attempt, step),
-                    ],
-                )
-            if placed:
-                return
-            # The worker went between the two round trips: decide again.
-        raise NoWorker("The workers of this model keep going away. Try again.")
+    async def cancel(self, requests: Sequence[RequestId]) -> None:
+        """Gives up on those of `requests` that have not ended: nothing of them comes any more, their engines stop.
 
-    def deliver(self, worker: WorkerId, event: Event) -> None:
-        """Hands an event to whoever awaits it. Those of an older attempt, and of requests that ended, are dropped."""
+        Raises: StoreDown.
+        """
+        flights = [f for f in (self.flights.pop(r, None) for r in requests) if f is not None]
+        await self._stop([f.job for f in flights if f.job.worker])
+
+    def deliver(self, event: Event) -> None:
+        """Hands an event to whoever awaits it. Those of an older attempt, and of ended requests, are dropped."""
         flight = self.flights.get(event.request)
         if flight is None or event.attempt != flight.job.attempt:
             return
         if type(event) is Delta:
             flight.began = True
         elif type(event) is Failed and event.code == Returned.code:
-            self.retry_later(flight)
+            if not flight.began:
+                self.retry(flight)
             return
         else:
             del self.flights[event.request]
         flight.answer.push(event)
 
-    def retry_later(self, flight: Flight) -> None:
+    def retry(self, flight: Flight) -> None:
         """Places the request once more, as a new attempt: events of the old one are ignored from now on."""
         flight.job = replace(flight.job, attempt=flight.job.attempt + 1)
         task = asyncio.create_task(self._retry(flight))
@@ -116,25 +104,99 @@ class Dispatcher:
 
     async def _retry(self, flight: Flight) -> None:
         try:
-            if flight.job.attempt >= _MAX_ATTEMPTS:
-                raise WorkerLost("The workers that were given this request kept going away.")
-            await self._send(flight)
+            await self._place(flight)
         except XylemError as exc:
             self.fail(flight, exc)
-            return
-        if flight.job.request not in self.flights:  # the client left meanwhile
-            self.flights[flight.job.request] = flight
-            await self.cancel([flight.job.request])
 
-    async def cancel(self, requests: Sequence[RequestId]) -> None:
-        """Gives up on those of `requests` that have not ended: nothing of them comes any more, their engines stop."""
-        flights = [f for f in (self.flights.pop(r, None) for r in requests) if f is not None]
-        if not flights:
+    async def _stop(self, jobs: list[Job]) -> None:
+        if not jobs:
             return
         pipe = self._redis.pipeline(transaction=False)
-        for job in (f.job for f in flights):
+        for job in jobs:
             pipe.unlink(self._keys.request(job.request, job.attempt))
             pipe.rpush(self._keys.cancel(job.worker), job.request)
             pipe.expire(self._keys.cancel(job.worker), _CANCEL_TTL_S)
         with translate():
             await pipe.execute()
+
+    async def _place(self, flight: Flight) -> None:
+        flight.placed = asyncio.get_running_loop().create_future()
+        self._waiting.append(flight)
+        if self._rounds is None:
+            self._rounds = asyncio.create_task(self._run_rounds())
+        await flight.placed
+
+    async def _run_rounds(self) -> None:
+        try:
+            while self._waiting:
+                flights, self._waiting = self._waiting, []
+                # Who left while waiting, left for good.
+                flights = [f for f in flights if self._awaited(f)]
+                try:
+                    await self._round(flights)
+                except Exception as exc:  # noqa: BLE001 (whatever it was, no client waits for ever)
+                    if not isinstance(exc, StoreDown):
+                        log.exception("round_failed")
+                    for flight in flights:
+                        _settle(flight, exc if isinstance(exc, XylemError) else XylemError())
+        finally:
+            self._rounds = None
+
+    async def _round(self, flights: list[Flight]) -> None:
+        groups = sorted({f.pools for f in flights})
+        fleets = dict(zip(groups, await self._fleet.candidates(*groups), strict=True))
+        placed = [(f, to) for f in flights if (to := self._decide(f, fleets)) is not None]
+        for (flight, _), written in zip(placed, await self._write(placed), strict=True):
+            if written:
+                _settle(flight, None)
+            else:  # the worker went between the two round trips: decide again
+                self._waiting.append(flight)
+        await self._stop([f.job for f, _ in placed if not self._awaited(f)])
+
+    def _awaited(self, flight: Flight) -> bool:
+        return self.flights.get(flight.job.request) is flight
+
+    def _decide(self, flight: Flight, fleets: dict[tuple[PoolId, ...], list[Candidate]]) -> Placement | None:
+        ask = Ask(len(flight.job.prompt), flight.job.sampling.max_tokens)
+        flight.placings += 1
+        try:
+            if flight.placings > _MAX_PLACINGS:
+                raise NoWorker("The workers of this model keep going away. Try again.")
+            to = place(ask, fleets[flight.pools], self._limits, self._rng)
+        except XylemError as exc:
+            _settle(flight, exc)
+            return None
+        for pools, fleet in fleets.items():
+            fleets[pools] = reserve(fleet, to)
+        return to
+
+    async def _write(self, placed: list[tuple[Flight, Placement]]) -> list[int]:
+        """For each placement whether it was written. Raises: StoreDown."""
+        if not placed:
+            return []
+        pipe, keys = self._redis.pipeline(transaction=False), self._keys
+        for flight, to in placed:
+            job = flight.job = replace(flight.job, pool=to.pool, worker=to.worker)
+            queue, step = worker_queue(to.pool, to.worker), priority_step(job.priority)
+            names = (
+                keys.worker(to.worker),
+                keys.request(job.request, job.attempt),
+                keys.reservations(to.worker),
+                keys.load(to.worker),
+                keys.queue(queue, step),
+            )
+            ttl_ms = max(1, round((job.deadline - time.time() + _GRACE_S) * 1000))
+            message = task_message(DECODE_TASK, queue, job.request, job.attempt, step)
+            pipe.eval(PLACE, len(names), *names, job.request, encode(job), ttl_ms, to.blocks, to.tokens, message)
+        with translate():
+            return await pipe.execute()
+
+
+def _settle(flight: Flight, error: XylemError | None) -> None:
+    """Wakes who waits for the placement; nobody does when its request was cancelled."""
+    if flight.placed.done():
+        return
+    if error is None:
+        flight.placed.set_result(None)
+    else:
+        flight.placed.set_exception(error)

@@ -51,15 +51,13 @@ async def live() -> dict[str, str]:
 async def ready(request: Request) -> Response:
     """200 when Redis answers, tokens can come in, and at least one worker is live; else 503. Says which."""
     state = state_of(request)
-    workers: dict[str, int] = {}
-    redis = True
-    for name, model in state.models.items():
-        try:
-            candidates = await state.fleet.candidates(model.pools)
-        except StoreDown:
-            redis = False
-            break
-        workers[name] = sum(not c.lease.draining for c in candidates)
+    models = state.models.values()
+    try:
+        groups = await state.fleet.candidates(*(m.pools for m in models))
+        redis = True
+    except StoreDown:
+        groups, redis = [], False
+    workers = {m.name: sum(not c.lease.draining for c in group) for m, group in zip(models, groups, strict=False)}
     subscribed = state.inbox.subscribed.is_set()
     ok = redis and subscribed and any(workers.values())
     body = {"ready": ok, "redis": redis, "subscribed": subscribed, "workers": workers}

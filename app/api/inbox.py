@@ -6,6 +6,7 @@ and read from the stream behind the channel.
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 import msgspec
 from redis.asyncio import Redis
@@ -19,6 +20,8 @@ from app.telemetry import GAPS, logger
 
 log = logger(__name__)
 
+_Page = list[tuple[bytes, dict[bytes, bytes]]]  # entry id, fields
+
 _SILENCE_S = 1.0
 _PAGE = 256  # stream entries a repair reads at once
 
@@ -30,7 +33,7 @@ class Inbox:
         url: str,
         keys: Keys,
         api: ApiId,
-        deliver: Callable[[WorkerId, Event], None],
+        deliver: Callable[[Event], None],
         lost: Callable[[WorkerId], None],
     ) -> None:
         """`deliver` gets each event once and in order; `lost` is told of a worker whose messages can't be had."""
@@ -85,14 +88,14 @@ class Inbox:
             self._lost(step.worker)
         self._seen[step.worker] = step.seq
         for event in step.events:
-            self._deliver(step.worker, event)
+            self._deliver(event)
 
     async def _repair(self) -> None:
         """Handles what stands in the stream and has not been seen, oldest first."""
         missed: list[Step] = []
         last = "+"
         while True:
-            page = await self._redis.xrevrange(self._channel, max=last, count=_PAGE)
+            page = cast(_Page, await self._redis.xrevrange(self._channel, max=last, count=_PAGE))
             steps = [decode_step(fields[b"s"]) for _, fields in page]
             fresh = [step for step in steps if step.seq > self._seen.get(step.worker, 0)]
             missed += fresh

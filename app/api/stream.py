@@ -26,7 +26,7 @@ class EventStream(Response):
         self.status_code, self.background = 200, None
         self._call, self._chunks, self._opening = call, chunks, opening
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         async with self._call as call:
             first = asyncio.ensure_future(call.deltas())
             await asyncio.wait([first], timeout=_HEADERS_AFTER_S)
@@ -35,11 +35,10 @@ class EventStream(Response):
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             try:
                 await self._write(first, send)
-            except Cancelled:
-                raise
             except XylemError as exc:
-                await send({"type": "http.response.body", "body": error_event(as_body(exc)), "more_body": False})
                 call.failed(exc)
+                if not isinstance(exc, Cancelled):
+                    await send({"type": "http.response.body", "body": error_event(as_body(exc)), "more_body": False})
 
     async def _write(self, first: "asyncio.Future[list[tuple[int, Delta]]]", send: Send) -> None:
         call, delta = self._call, self._chunks.delta

@@ -44,7 +44,7 @@ class Watch:
         """Its requests go to other workers, or end with an error when part of the answer is out already."""
         for flight in self._flights_of(worker):
             if verdict(flight) == "retry":
-                self._dispatcher.retry_later(flight)
+                self._dispatcher.retry(flight)
             else:
                 self._dispatcher.fail(flight, WorkerLost())
 

@@ -1,7 +1,7 @@
 """What an engine is to the rest of the system: one small protocol, no torch."""
 
 from collections.abc import AsyncGenerator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -50,7 +50,7 @@ class StepOutput(Struct, frozen=True):
     stop: int | str | None = None  # the stop token id or stop string that ended this choice
     logprobs: list[TokenLogprob] | None = None  # one per token
     cached_tokens: int = 0  # prompt tokens whose KV was there already
-    prompt_logprobs: list[TokenLogprob | None] | None = None  # with the first output only
+    prompt_logprobs: list[TokenLogprob | None] | None = None  # with each choice's first output
 
 
 class Engine(Protocol):
@@ -78,3 +78,11 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Free everything. Requests in flight end with `finish="abort"` or EngineFailed."""
+
+
+@runtime_checkable
+class PrefixResetter(Protocol):
+    """The capability to forget cached prefixes."""
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False, and nothing done, while a request holds blocks."""

@@ -26,6 +26,15 @@ def place(ask: Ask, fleet: Sequence[Candidate], limits: Limits, rng: Random) -> 
     return Placement(best.pool, best.worker, blocks_for(ask, best.block_size), ask.prompt_tokens)
 
 
+def reserve(fleet: Sequence[Candidate], to: Placement) -> list[Candidate]:
+    """The fleet as it is with the placement on it, for the next decision of the same round."""
+    return [_loaded(c, to) if c.lease.worker == to.worker else c for c in fleet]
+
+
+def _loaded(c: Candidate, to: Placement) -> Candidate:
+    return Candidate(c.lease, c.requests + 1, c.blocks + to.blocks, c.tokens + to.tokens)
+
+
 def can_serve(c: Candidate) -> bool:
     return not c.lease.draining and c.lease.role in ("both", "decode")
 

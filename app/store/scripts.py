@@ -1,4 +1,8 @@
-"""The Lua sources, read once. Their keys are those of `app/keys.py`."""
+"""The Lua sources, read once. Their keys are those of `app/keys.py`.
+
+They are sent with EVAL, source and all: Redis compiles a source once, and there is no "no such script" after a
+restart or failover to recover from.
+"""
 
 from pathlib import Path
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError, RedisError, TimeoutError
+from redis.exceptions import RedisError
 
 from app.ids import ApiId, RequestId, WorkerId
 from app.keys import Keys
@@ -88,10 +88,8 @@ class Emitter:
             try:
                 await pipe.execute()
                 return
-            except (ConnectionError, TimeoutError, OSError) as exc:
+            except (RedisError, OSError) as exc:
+                # No connection, out of memory, loading, read-only after a failover: all pass.
                 log.warning("emit_retried", error=repr(exc))
-            except RedisError as exc:
-                # Out of memory, loading, read-only after a failover: all pass.
-                log.error("emit_refused", error=repr(exc))
             await asyncio.sleep(_RETRY_S)
             pipe.command_stack = commands.copy()

@@ -9,14 +9,14 @@ import time
 from collections.abc import Coroutine
 from contextlib import aclosing
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import uvloop
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from app.engines.base import Engine, EngineInfo, GenerateRequest
-from app.errors import Cancelled, DeadlineOver, EngineFailed, Returned, XylemError
+from app.errors import Cancelled, DeadlineOver, EngineFailed, Returned, WorkerLost, XylemError
 from app.ids import RequestId, WorkerId
 from app.keys import Keys
 from app.messages import Delta, Done, Failed, Job, decode_job
@@ -39,6 +39,7 @@ class Runner:
         self.redis: Redis
         self.emitter: Emitter
         self._running: dict[RequestId, asyncio.Task[None]] = {}
+        self._stopping = False
         self._loop = uvloop.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="engine", daemon=True)
         self._thread.start()
@@ -56,6 +57,10 @@ class Runner:
     def call(self, coro: Coroutine[Any, Any, T]) -> T:
         """Runs `coro` on the engine's loop and waits for it."""
         return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
+
+    def give_up_after(self, seconds: float) -> None:
+        """What still runs then ends with WorkerLost."""
+        self._loop.call_soon_threadsafe(self._loop.call_later, seconds, self._give_up)
 
     def close(self) -> None:
         """Ends what still runs, then engine, loop and thread."""
@@ -82,9 +87,13 @@ class Runner:
         self._emitting = asyncio.create_task(self.emitter.run())
         return info
 
-    async def _close(self) -> None:
+    def _give_up(self) -> None:
+        self._stopping = True
         for task in self._running.values():
             task.cancel()
+
+    async def _close(self) -> None:
+        self._give_up()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
         await self.emitter.drained()
         self._emitting.cancel()
@@ -108,12 +117,12 @@ class Runner:
         try:
             done = await self._generate(job)
         except asyncio.CancelledError:
-            self._fail(job, Cancelled())
+            self._fail(job, WorkerLost("The worker was stopped.") if self._stopping else Cancelled())
         except TimeoutError:
             self._fail(job, DeadlineOver())
         except XylemError as exc:
             self._fail(job, exc)
-        except Exception as exc:  # a foreign error that the adapter let through; its text may hold the prompt
+        except Exception as exc:  # noqa: BLE001 (what the adapter let through; its text may hold the prompt)
             log.error("generate_failed", request=request, error=type(exc).__name__)
             self._fail(job, EngineFailed(f"The engine failed ({type(exc).__name__})."))
         else:
@@ -147,7 +156,7 @@ class Runner:
         """The request's record. Waits while Redis is away: without the record nobody could be told."""
         while True:
             try:
-                record = await self.redis.get(self.keys.request(request, attempt))
+                record = cast(bytes | None, await self.redis.get(self.keys.request(request, attempt)))
             except (RedisError, OSError) as exc:
                 log.warning("record_not_read", request=request, error=repr(exc))
                 await asyncio.sleep(_RETRY_S)
@@ -159,7 +168,7 @@ _current: Runner | None = None
 
 
 def set_current(runner: Runner) -> None:
-    global _current
+    global _current  # noqa: PLW0603 (one engine a process: set once, asserted on read)
     assert _current is None, "a process has one engine"
     _current = runner
 

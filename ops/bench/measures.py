@@ -25,11 +25,11 @@ class Measure:
     at_least: bool = False
     more: Sequence["Measure"] = ()  # further figures of the same runs
 
-    def options(self, quick: bool) -> list[str]:
-        """Arguments of the load generator."""
+    def options(self, quick: bool, seed: int) -> list[str]:
+        """Arguments of the load generator. A seed per repetition, so that no unique prompt was seen before."""
         count = self.quick_requests if quick else self.requests
         limit = "20" if quick else "120"
-        return [*self.load, "--label", self.key, "--requests", str(count), "--max-seconds", limit]
+        return [*self.load, "--label", self.key, "--requests", str(count), "--max-seconds", limit, "--seed", str(seed)]
 
 
 def _load(**options: Any) -> list[str]:
@@ -65,7 +65,7 @@ STREAMS = _load(concurrency=64, max_tokens=128, warmup=64, stream=True)
 FAST = (
     Measure(
         "api_cpu_per_request_ratio", "short request, 1 token, 64 connections", "API CPU-ms / request",
-        api_ms_per_request, SHORT, requests=6000, quick_requests=2000, target=1.0,
+        api_ms_per_request, SHORT, requests=6000, quick_requests=1500, target=1.0,
     ),
     Measure(
         "api_cpu_per_token_saturated_ratio", "128-token streams, 64 connections, saturated", "API CPU-s / 1M tokens",
@@ -85,12 +85,12 @@ FAST = (
 
 PACED = Measure(
     "api_cpu_per_token_ratio", "128-token streams, 64 connections, an engine's pace", "API CPU-s / 1M tokens",
-    api_s_per_million_tokens, STREAMS, requests=640, quick_requests=256, target=0.5,
+    api_s_per_million_tokens, STREAMS, requests=640, quick_requests=192, target=0.5,
 )  # fmt: skip
 
 VLLM = Measure(
     "vllm_throughput_ratio", "real vLLM, 8 streams", "output tokens / s",
-    tokens_per_s, _load(concurrency=8, max_tokens=64, warmup=8, stream=True, extra_body='{"ignore_eos": true}'),
+    tokens_per_s, _load(concurrency=8, max_tokens=48, warmup=1, stream=True, extra_body='{"ignore_eos": true}'),
     requests=48, quick_requests=16, target=0.97, at_least=True,
     more=(
         Measure(

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from rich.console import Console
 from rich.table import Table
 
 from ops.bench.load import System
@@ -15,17 +16,24 @@ from ops.bench.processes import Unavailable, process, tail
 from ops.bench.runs import Runs
 
 _RATE = 250  # samples per second
+_WIDTH = 150
 _ROWS = 25
+_PARKED = "_worker (concurrent/futures/thread.py"  # a thread that waits for work, which py-spy takes for busy
 
 
 def profile(runs: Runs, system: System, measure: Measure) -> None:
-    """Writes `profile-<key>.txt` (collapsed stacks: speedscope and flamegraph.pl read them) and prints a table."""
+    """Prints a table and appends it to `profile.txt`; `profile-<key>.txt` has the collapsed stacks.
+
+    speedscope and flamegraph.pl read the latter.
+    """
     try:
-        stacks = _record(runs, system, measure)
+        table = _table(measure.title, _record(runs, system, measure))
     except Unavailable as exc:
         runs.progress.console.print(f"no profile of {measure.title}: {exc}")
         return
-    runs.progress.console.print(_table(measure.title, stacks))
+    Console(width=_WIDTH).print(table)
+    with (runs.out_dir / "profile.txt").open("a") as file:
+        Console(file=file, width=_WIDTH).print(table)
 
 
 def _record(runs: Runs, system: System, measure: Measure) -> dict[str, int]:
@@ -36,13 +44,13 @@ def _record(runs: Runs, system: System, measure: Measure) -> dict[str, int]:
     out, log = runs.out_dir / f"profile-{measure.key}.txt", runs.out_dir / "py-spy.log"
     options = ["--pid", str(system.watch["api"][0]), "--format", "raw", "--rate", str(_RATE), "--function"]
     with process([spy, "record", *options, "--duration", "600", "--output", str(out)], log) as child:
-        runs.one(system, f"profile-{measure.key}", measure.options(runs.quick))
+        runs.one(system, f"profile-{measure.key}", measure.options(runs.quick, seed=runs.repetitions))
         child.send_signal(signal.SIGINT)  # py-spy writes its file then
         child.wait(30)
     if not out.exists():
         raise Unavailable(tail(log))
     rows = (line.rpartition(" ") for line in out.read_text().splitlines())
-    return {stack: int(count) for stack, _, count in rows}
+    return {stack: int(count) for stack, _, count in rows if not stack.rpartition(";")[2].startswith(_PARKED)}
 
 
 def _table(title: str, stacks: dict[str, int]) -> Table:

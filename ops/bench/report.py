@@ -6,14 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
-import matplotlib
+from matplotlib.figure import Figure
 from rich.table import Table
 
 from ops.bench.load import Line
 from ops.bench.stats import Finding
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402  (the backend comes first: there is no display)
 
 _COLUMNS = 4  # panels in a row
 _ORDER = (
@@ -53,7 +50,18 @@ def findings_table(findings: Iterable[Finding]) -> Table:
 def context_table(lines: Sequence[Line]) -> Table:
     """What else the runs showed, median per load and system; CPU as percent of one core."""
     table = Table(title="The runs themselves (medians)")
-    names = ("load", "system", "runs", "req/s", "tok/s", "prompt", "TTFT p50", "ITL mean", "events/read")
+    names = (
+        "load",
+        "system",
+        "runs",
+        "req/s",
+        "tok/s",
+        "prompt",
+        "TTFT p50",
+        "ITL mean",
+        "events/token",
+        "events/read",
+    )
     for name in (*names, "api %", "workers %", "redis %", "client %"):
         table.add_column(name, justify="left" if name in ("load", "system") else "right")
     groups: dict[tuple[str, str], list[Line]] = {}
@@ -65,7 +73,7 @@ def context_table(lines: Sequence[Line]) -> Table:
             measure, system, str(len(runs)),
             _mid(r["req_s"] for r in runs), _mid(r["tok_s"] for r in runs), _mid(r["prompt_tokens_mean"] for r in runs),
             _mid(r["ttft_ms"]["p50"] for r in streamed), _mid((r["itl_ms"] or {}).get("mean") for r in streamed),
-            _mid(r["events_per_read"] for r in streamed),
+            _mid(r["sse_events"] / r["out_tokens"] for r in streamed), _mid(r["events_per_read"] for r in streamed),
             *(_mid(_core_percent(r, part) for r in runs) for part in ("api", "workers", "redis")),
             _mid(100 * r["loadgen_cpu_s"] / r["wall_s"] for r in runs),
         )  # fmt: skip
@@ -75,26 +83,25 @@ def context_table(lines: Sequence[Line]) -> Table:
 def plot(findings: Sequence[Finding], title: str, path: Path) -> None:
     """One panel per finding: medians as bars, every repetition as a dot."""
     rows = -(-len(findings) // _COLUMNS)
-    figure, axes = plt.subplots(rows, _COLUMNS, figsize=(4 * _COLUMNS, 3.6 * rows), squeeze=False)
+    figure = Figure(figsize=(4 * _COLUMNS, 3.6 * rows), layout="tight")
+    axes = figure.subplots(rows, _COLUMNS, squeeze=False)
     for axis in axes.flat[len(findings) :]:
         axis.axis("off")
     for axis, f in zip(axes.flat, findings, strict=False):
         if f.compare == "growth":
             axis.plot(range(len(f.ours)), f.ours, marker="o")
-            axis.set_ylim(bottom=0)
+            axis.set_ylim(0, 1.2 * max(f.ours, default=1))
             axis.set_xlabel("tenths of the requests, after a warm-up")
         else:
             sides = [(name, values) for name, values in (("xylem", f.ours), (f.rival, f.theirs)) if values]
-            axis.bar([n for n, _ in sides], [median(v) for _, v in sides], color=["tab:green", "tab:gray"][: len(sides)])
             for name, values in sides:
+                axis.bar(name, median(values), color="tab:green" if name == "xylem" else "tab:gray")
                 axis.plot([name] * len(values), values, "k.", alpha=0.5)
         result = "not measured" if f.value is None else f"{f.compare} {f.value:.3g}, target {f.target:g}"
         axis.set_title(f"{f.title}\n{result}", fontsize=8)
         axis.set_ylabel(f.unit, fontsize=8)
     figure.suptitle(title, fontsize=9)
-    figure.tight_layout()
     figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
 def cores() -> int:
@@ -114,7 +121,7 @@ def _mid(values: Iterable[float | None]) -> str:
 def _spread(values: Sequence[float]) -> str:
     if not values:
         return "-"
-    return f"{median(values):.4g} ({min(values):.4g}-{max(values):.4g})"
+    return f"{median(values):.4g} ({min(values):.4g} … {max(values):.4g})"
 
 
 def _rounded(value: float | None) -> float | None:

@@ -49,7 +49,7 @@ class Runs:
                 self.say(f"{measure.title}: {repetition + 1} of {self.repetitions}")
                 for system, lines in ((sides.ours, ours), (sides.theirs, theirs)):
                     if system is not None:
-                        lines.append(self.one(system, measure.key, measure.options(self.quick)))
+                        lines.append(self.one(system, measure.key, measure.options(self.quick, seed=repetition)))
         except Unavailable as exc:
             reason = str(exc)
         return [_finding(part, ours, theirs, sides.rival, reason) for part in (measure, *measure.more)]

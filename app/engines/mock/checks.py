@@ -46,7 +46,12 @@ def _check_sampling(sampling: Sampling) -> None:
         ("frequency_penalty", s.frequency_penalty, -2 <= s.frequency_penalty <= 2, "from -2 to 2"),
         ("repetition_penalty", s.repetition_penalty, 0 < s.repetition_penalty < math.inf, "above 0"),
         ("logprobs", s.logprobs, s.logprobs is None or 0 <= s.logprobs <= TOP, f"from 0 to {TOP}"),
-        ("prompt_logprobs", s.prompt_logprobs, s.prompt_logprobs is None or 0 <= s.prompt_logprobs <= TOP, f"0 to {TOP}"),
+        (
+            "prompt_logprobs",
+            s.prompt_logprobs,
+            s.prompt_logprobs is None or 0 <= s.prompt_logprobs <= TOP,
+            f"0 to {TOP}",
+        ),
         ("seed", s.seed, s.seed is None or s.seed.bit_length() <= _SEED_BITS, "a 64-bit integer"),
         ("stop", s.stop, all(s.stop), "strings of at least one character"),
     )

@@ -73,7 +73,7 @@ class KvPublisher:
                 topic=args.topic,
             )
         except EngineFailed:
-            self._context.destroy(linger=0)
+            self._close_sockets()
             raise
         self._server = asyncio.create_task(self._serve_replay())
 
@@ -87,6 +87,9 @@ class KvPublisher:
     async def close(self) -> None:
         self._server.cancel()
         await asyncio.gather(self._server, return_exceptions=True)
+        self._close_sockets()
+
+    def _close_sockets(self) -> None:
         self._pub.close(linger=0)
         self._replay.close(linger=0)
         self._context.term()

@@ -99,9 +99,7 @@ def prompt_logprobs(vocabulary: Vocabulary, prompt: Sequence[int], top: int) -> 
     return found
 
 
-def _logprob(
-    vocabulary: Vocabulary, place: int, token: int, top: int, due: int | None = None
-) -> TokenLogprob:
+def _logprob(vocabulary: Vocabulary, place: int, token: int, top: int, due: int | None = None) -> TokenLogprob:
     start = place % vocabulary.words
     likely = vocabulary.wheel[start : start + TOP]
     if due is not None:

@@ -1,0 +1,53 @@
+# The two commands are `make run` and `make test`. What is installed, and how, is in ops/install.sh.
+PYTHON ?= python3
+NAME ?= serve
+BIN := .venv/bin
+UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --quiet --upgrade \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
+CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
+
+.PHONY: help run test check bench lock lint-docker clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+run: .venv/.cpu ## install what is needed and start the whole system with real vLLM
+	@$(BIN)/xylem up
+
+test: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## install what is needed and run all tests
+	@ops/redis-server.sh
+	@$(BIN)/pytest
+
+check: .venv/.dev ## lint, types, import contracts, unit tests: under a minute
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports | tail -1
+	@$(BIN)/pytest -q tests/unit
+
+bench: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## NAME=serve [QUICK=1]: measure, print a table and one line of JSON
+	@$(BIN)/python -m ops.bench.$(NAME)
+
+lock: .venv/.dev ## resolve requirements/*.txt anew from pyproject.toml
+	$(UV_COMPILE) --extra cpu $(CPU_TORCH) --excludes requirements/cpu-excludes.txt -o requirements/cpu.txt
+	$(UV_COMPILE) -c requirements/cpu.txt -o requirements/base.txt
+	$(UV_COMPILE) --extra cpu --extra dev $(CPU_TORCH) --excludes requirements/cpu-excludes.txt \
+		-c requirements/cpu.txt -o requirements/dev.txt
+	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(UV_COMPILE)) --extra gpu \
+		-c requirements/base.txt -o requirements/gpu.txt
+
+lint-docker: .venv/.dev ## check the compose file against its schema
+	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml
+
+clean: ## remove what was installed and made, models too
+	rm -rf .venv .xylem .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+.venv/.cpu: requirements/cpu.txt pyproject.toml
+	@PYTHON=$(PYTHON) ops/install.sh cpu
+
+.venv/.dev: requirements/dev.txt pyproject.toml
+	@PYTHON=$(PYTHON) ops/install.sh dev
+
+.xylem/models/SmolLM2-135M-Instruct/config.json: | .venv/.dev
+	@$(BIN)/python -m workers.smollm2 $(@D)

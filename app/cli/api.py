@@ -1,0 +1,44 @@
+"""`xylem api`: one API replica in the foreground."""
+
+import os
+from typing import Annotated
+
+import typer
+
+from app.cli.report import refuse
+from app.errors import SettingsError
+
+
+def api(
+    host: Annotated[str | None, typer.Option(help="Address to listen on [XYLEM_HOST, 127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on [XYLEM_PORT, 8000].")] = None,
+) -> None:
+    """Run one API replica. Settings come from XYLEM_… variables."""
+    # Whoever reads the settings later in this process must see the same.
+    if host is not None:
+        os.environ["XYLEM_HOST"] = host
+    if port is not None:
+        os.environ["XYLEM_PORT"] = str(port)
+
+    import uvicorn
+
+    from app.api.main import create_app
+    from app.settings import load_settings
+
+    try:
+        settings = load_settings()
+        app = create_app(settings)
+    except SettingsError as exc:
+        refuse(exc.message)
+    uvicorn.run(
+        app,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,  # create_app has set logging up
+        access_log=False,  # metrics and our own log events say it cheaper
+        timeout_graceful_shutdown=int(settings.drain_timeout_s),
+    )

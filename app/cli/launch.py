@@ -1,0 +1,52 @@
+"""Starts everything in order, says how to use it, and keeps it running until a signal comes."""
+
+import json
+from pathlib import Path
+
+from rich.table import Table
+
+from app.cli import probes, stack
+from app.cli.report import out
+from app.cli.supervisor import Supervisor
+from app.settings import Pools, Settings
+
+
+def launch(
+    settings: Settings, pools: Pools, workers: int, flower_port: int, run_dir: Path, *, embedded: bool, verbose: bool
+) -> None:
+    """Returns never. Raises: Died, Interrupted; nothing runs any more then."""
+    logs = run_dir / "logs"
+    with Supervisor(logs, verbose=verbose) as supervisor:
+        if embedded:
+            port = probes.free_port()
+            settings = settings.model_copy(update={"redis_url": f"redis://127.0.0.1:{port}/0"})
+            valkey = stack.valkey(port, run_dir / "valkey")
+            supervisor.start(valkey)
+            supervisor.wait_ready(valkey)
+        for path in {pool.path for pool in pools.values() if pool.path}:
+            if stack.needs_preparation(path, settings.home):
+                supervisor.run_once(stack.model(path), "preparing the model, about half a minute, once")
+        env = stack.environment(settings)
+        parts = [
+            stack.api(settings, env),
+            *stack.workers(pools, workers, settings, env),
+            stack.flower(flower_port, env),
+        ]
+        for part in parts:
+            supervisor.start(part)
+        supervisor.wait_ready(*parts)
+        _welcome(stack.base_url(settings), flower_port, next(iter(pools.values())).model, logs)
+        supervisor.watch()
+
+
+def _welcome(url: str, flower_port: int, model: str, logs: Path) -> None:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("API", f"{url}/v1")
+    table.add_row("docs", f"{url}/docs")
+    table.add_row("Flower", f"http://127.0.0.1:{flower_port}")
+    table.add_row("logs", str(logs))
+    out.print("\n", table, "\n[bold]Try:[/]  (or talk: xylem chat)\n", sep="")
+    message = {"role": "user", "content": "What is the capital of France?"}
+    body = json.dumps({"model": model, "stream": True, "messages": [message]})
+    curl = f"curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'\n"
+    out.print(curl, markup=False, soft_wrap=True)

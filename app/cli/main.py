@@ -1,0 +1,46 @@
+"""The entry point of `xylem`."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from app.cli.api import api
+from app.cli.chat import chat
+from app.cli.doctor import doctor
+from app.cli.up import up
+from app.cli.worker import worker
+
+cli = typer.Typer(
+    name="xylem",
+    help="Distributed LLM inference on FastAPI, Celery, Redis and Flower. Start with: xylem up",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version("xylem-serve"))
+        raise typer.Exit
+
+
+@cli.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of `xylem` itself."""
+
+
+cli.command()(up)
+cli.command()(chat)
+cli.command()(doctor)
+cli.command()(api)
+cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(worker)
+
+
+def main() -> None:
+    cli()

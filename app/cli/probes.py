@@ -1,0 +1,66 @@
+"""Questions to running processes, each answered quickly and without raising."""
+
+import socket
+from urllib.parse import urlsplit
+
+import httpx
+import redis
+
+from app.ids import PoolId
+from app.keys import Keys
+from app.messages import decode_lease
+
+_QUICK_S = 1.0
+
+
+def port_is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def http_ok(url: str) -> bool:
+    """Whether GET answers 2xx. Proxies are for what is far away."""
+    try:
+        return httpx.get(url, timeout=_QUICK_S, trust_env=False).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def redis_problem(url: str) -> str | None:
+    """Why Redis does not answer there, or None."""
+    try:
+        with redis.Redis.from_url(url, socket_timeout=_QUICK_S, socket_connect_timeout=_QUICK_S) as client:
+            client.ping()
+    except (redis.RedisError, OSError, ValueError) as exc:
+        return str(exc) or type(exc).__name__
+    return None
+
+
+def without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def leased_pids(url: str, deployment: str, pool: PoolId) -> set[int]:
+    """The processes that hold a lease as workers of the pool: what they loaded is ready."""
+    keys = Keys(deployment)
+    try:
+        with redis.Redis.from_url(url, socket_timeout=_QUICK_S) as client:
+            members = client.smembers(keys.pool(pool))
+            leases = client.mget([keys.worker(m.decode()) for m in members]) if members else []
+    except (redis.RedisError, OSError):
+        return set()
+    return {decode_lease(lease).pid for lease in leases if lease}

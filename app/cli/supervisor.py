@@ -1,0 +1,189 @@
+"""Starts processes, watches them, stops them in order, and leaves none behind.
+
+Each component is the leader of a session of its own: Ctrl-C reaches the supervisor only, and killing the group
+takes what the component started. On Linux a component also dies when the supervisor is killed.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import BinaryIO
+
+from rich.text import Text
+
+from app.cli.report import err
+
+_TICK_S = 0.1
+_YOUNG_S = 10.0  # who dies younger than this after a restart would die again
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+class Interrupted(Exception):
+    """SIGINT or SIGTERM came."""
+
+
+class Died(Exception):
+    """A component ended that should run."""
+
+
+@dataclass
+class Component:
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    is_ready: Callable[[int], bool]  # given the process id
+    stop_rank: int  # lower ranks are stopped, and waited for, first
+    grace_s: float = 30.0  # from SIGTERM to SIGKILL
+    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    began: float = field(default=0.0, init=False)
+
+
+class Supervisor:
+    """Use as a context manager, on the main thread: leaving the block stops everything."""
+
+    def __init__(self, log_dir: Path, *, verbose: bool = False) -> None:
+        self._log_dir, self._verbose = log_dir, verbose
+        self._components: list[Component] = []
+        self._readers: dict[str, BinaryIO] = {}
+        self._signals = 0
+
+    def __enter__(self) -> "Supervisor":
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def start(self, component: Component) -> None:
+        log = self.log_file(component)
+        first = component not in self._components
+        with log.open("wb" if first else "ab") as sink:
+            component.process = subprocess.Popen(
+                component.argv,
+                env=dict(component.env),
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_parent if _LIBC else None,  # noqa: PLW1509  # no threads here, one system call
+            )
+        component.began = time.monotonic()
+        if first:
+            self._components.append(component)
+            if self._verbose:
+                self._readers[component.name] = log.open("rb")
+
+    def run_once(self, component: Component, doing: str) -> None:
+        """Start it and wait for its end. Raises: Died when it fails, Interrupted."""
+        self.start(component)
+        with err.status(doing):
+            while (code := _running(component).poll()) is None:
+                self._tick()
+        self._components.remove(component)
+        if code:
+            raise Died(self._obituary(component))
+
+    def wait_ready(self, *components: Component) -> None:
+        """Say of each when it is ready. Raises: Died, Interrupted."""
+        waiting = {c.name: c for c in components}
+        began = time.monotonic()
+        with err.status("") as status:
+            while waiting:
+                self._tick()
+                self._check()
+                for component in [c for c in waiting.values() if c.is_ready(_running(c).pid)]:
+                    err.print(f"[green]✓[/] {component.name} [dim]{time.monotonic() - component.began:.1f} s[/]")
+                    del waiting[component.name]
+                status.update(f"starting {', '.join(waiting)} … {time.monotonic() - began:.0f} s")
+
+    def watch(self) -> None:
+        """Until a signal comes: start again what dies. Raises: Interrupted; Died when that doesn't help."""
+        while True:
+            self._tick()
+            for component in self._components:
+                if _running(component).poll() is None:
+                    continue
+                if time.monotonic() - component.began < _YOUNG_S:
+                    raise Died(self._obituary(component))
+                err.print(f"{self._obituary(component)}\nstarting it again", markup=False, soft_wrap=True)
+                _kill_group(component)
+                self.start(component)
+
+    def log_file(self, component: Component) -> Path:
+        return self._log_dir / f"{component.name}.log"
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._signals += 1
+
+    def _tick(self) -> None:
+        """Wait a moment, show new log lines. Raises: Interrupted."""
+        if self._signals:
+            raise Interrupted
+        time.sleep(_TICK_S)
+        self._show_logs()
+
+    def _check(self) -> None:
+        for component in self._components:
+            if _running(component).poll() is not None:
+                raise Died(self._obituary(component))
+
+    def _show_logs(self) -> None:
+        for name, reader in self._readers.items():
+            for line in reader:
+                err.print(Text.assemble((f"{name:10} ", "dim"), Text.from_ansi(line.decode(errors="replace"))))
+
+    def _obituary(self, component: Component) -> str:
+        """How it ended, and what it said last."""
+        log = self.log_file(component)
+        last = "\n".join(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-12:])
+        return f"{component.name} ended with {_running(component).returncode}; the end of {log}:\n{last}"
+
+    def _stop(self) -> None:
+        self._signals = 0  # from here on a signal means: at once
+        with err.status("stopping (Ctrl-C again: at once)"):
+            for rank in sorted({c.stop_rank for c in self._components}):
+                self._stop_rank([c for c in self._components if c.stop_rank == rank])
+        self._show_logs()
+        for reader in self._readers.values():
+            reader.close()
+
+    def _stop_rank(self, components: list[Component]) -> None:
+        for component in components:
+            _running(component).terminate()
+        deadline = time.monotonic() + max(c.grace_s for c in components)
+        while any(_running(c).poll() is None for c in components):
+            if self._signals or time.monotonic() > deadline:
+                break
+            time.sleep(_TICK_S)
+            self._show_logs()
+        for component in components:
+            _kill_group(component)
+
+
+def _running(component: Component) -> subprocess.Popen[bytes]:
+    assert component.process is not None, f"{component.name} was not started"
+    return component.process
+
+
+def _kill_group(component: Component) -> None:
+    """Kill the component and whatever it started and left."""
+    process = _running(component)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _die_with_parent() -> None:
+    assert _LIBC is not None
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

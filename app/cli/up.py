@@ -1,0 +1,67 @@
+"""`xylem up`: the whole system under one supervisor, one Ctrl-C."""
+
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.report import err, refuse
+
+
+class EngineName(StrEnum):
+    vllm = "vllm"
+    mock = "mock"
+
+
+def up(
+    engine: Annotated[EngineName, typer.Option(help="Engine of the built-in pool, where no pools file is given.")] = (
+        EngineName.vllm
+    ),
+    workers: Annotated[int, typer.Option(min=0, help="Workers of each pool.")] = 1,
+    host: Annotated[str | None, typer.Option(help="Address of the API [XYLEM_HOST, 127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of the API [XYLEM_PORT, 8000].")] = None,
+    flower_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Flower, on this machine only.")] = 5555,
+    pools: Annotated[
+        Path | None, typer.Option(envvar="XYLEM_POOLS_FILE", help="Your pools file instead of the built-in pool.")
+    ] = None,
+    redis: Annotated[
+        str | None, typer.Option(envvar="XYLEM_REDIS_URL", help="Your Redis instead of the embedded Valkey.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the logs of all processes.")] = False,
+) -> None:
+    """Start Valkey, the API, workers and Flower; stop them all on Ctrl-C."""
+    from app.cli import probes, stack
+    from app.cli.launch import launch
+    from app.cli.supervisor import Died, Interrupted
+    from app.errors import SettingsError
+    from app.settings import load_pools, load_settings
+
+    given = {"host": host, "port": port, "redis_url": redis}
+    try:
+        settings = load_settings(**{key: value for key, value in given.items() if value is not None})
+        # One folder per API port: several systems in one checkout don't get in each other's way.
+        run_dir = settings.home / "run" / str(settings.port)
+        if pools is None:
+            pools = run_dir / "pools.yaml"
+            stack.default_pools(engine, settings.home, pools)
+        declared = load_pools(pools)
+    except SettingsError as exc:
+        refuse(exc.message)
+    if any(pool.engine == "vllm" for pool in declared.values()) and find_spec("vllm") is None:
+        refuse("vLLM is not installed: run `make run`, or try `xylem up --engine mock`")
+    if not probes.port_is_free(settings.host, settings.port):
+        refuse(f"port {settings.port} of {settings.host} is in use; choose another one with --port", code=1)
+    if not probes.port_is_free("127.0.0.1", flower_port):
+        refuse(f"port {flower_port} of 127.0.0.1 is in use; choose another one with --flower-port", code=1)
+    if redis and (problem := probes.redis_problem(redis)):
+        refuse(f"Redis does not answer at {probes.without_password(redis)}: {problem}", code=1)
+
+    settings = settings.model_copy(update={"pools_file": pools})
+    try:
+        launch(settings, declared, workers, flower_port, run_dir, embedded=redis is None, verbose=verbose)
+    except Died as exc:
+        refuse(str(exc), code=1)
+    except Interrupted:
+        err.print("stopped")

@@ -1,0 +1,82 @@
+"""A pool's settings as vLLM's: what the pool says, what its `args` say, our defaults."""
+
+import dataclasses
+import tempfile
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+from vllm.config import KVEventsConfig, KVTransferConfig, VllmConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.platforms import current_platform
+
+from app.errors import SettingsError
+from app.settings import Pool
+
+_ENVIRONMENT = {
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a worker has threads, which a fork would leave half alive
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+_DEFAULTS = {"scheduling_policy": "priority", "enable_prefix_caching": True}
+
+# Even with enforce_eager vLLM compiles a few kernels when they are first used: the first request for
+# logprobs would stop everybody for 20 s.
+_CPU_EAGER_ENVIRONMENT = {"TORCH_COMPILE_DISABLE": "1"}
+# float32 is the faster one where the CPU lacks AVX512_BF16; compiling takes minutes.
+_CPU_DEFAULTS = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2 * 2**30}
+
+
+class EngineArgs(NamedTuple):
+    environment: dict[str, str]  # to be set where it is not set already
+    fields: dict[str, Any]  # of AsyncEngineArgs
+
+
+def engine_args(pool: Pool) -> EngineArgs:
+    """Raises: SettingsError naming the bad argument."""
+    given = dict(pool.args)
+    environment = given.pop("env", {})
+    if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
+        raise SettingsError(f"args.env={environment!r}: must map names to strings")
+    fixed = {
+        "model": str(pool.model_dir),
+        "served_model_name": pool.model,
+        "block_size": pool.block_size,
+        "max_num_seqs": pool.max_running,
+        "max_model_len": pool.context_len,
+    }
+    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    for key, value in given.items():
+        if key not in known:
+            raise SettingsError(f"args.{key}={value!r}: vLLM has no such argument")
+        if key in fixed:
+            raise SettingsError(f"args.{key}={value!r}: the pool's own settings say this")
+    for key, make in (("kv_events_config", _kv_events_config), ("kv_transfer_config", KVTransferConfig)):
+        if isinstance(given.get(key), dict):
+            try:
+                given[key] = make(**given[key])
+            except (ValidationError, TypeError) as exc:
+                raise SettingsError(f"args.{key}={given[key]!r}: {exc}") from exc
+    fields = {**_DEFAULTS, **(_CPU_DEFAULTS if current_platform.is_cpu() else {}), **given, **fixed}
+    eager = current_platform.is_cpu() and fields["enforce_eager"]
+    return EngineArgs({**_ENVIRONMENT, **(_CPU_EAGER_ENVIRONMENT if eager else {}), **environment}, fields)
+
+
+def vllm_config(fields: dict[str, Any]) -> VllmConfig:
+    """Read the model's configuration and check everything against it. Blocks.
+
+    Raises: SettingsError.
+    """
+    try:
+        return AsyncEngineArgs(**fields).create_engine_config()
+    except ValidationError as exc:
+        problems = (f"args.{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg']}" for e in exc.errors())
+        raise SettingsError("; ".join(problems)) from exc
+    except (ValueError, TypeError, OSError, ImportError, NotImplementedError) as exc:
+        raise SettingsError(f"vLLM refuses these engine arguments: {exc}") from exc
+
+
+def _kv_events_config(**given: Any) -> KVEventsConfig:
+    """Published on this host unless the pool says where; replay is always on, since missed events must be had."""
+    folder = tempfile.mkdtemp(prefix="xylem-kv-")
+    defaults = {"endpoint": f"ipc://{folder}/events", "replay_endpoint": f"ipc://{folder}/replay"}
+    return KVEventsConfig(**{"enable_kv_cache_events": True, "publisher": "zmq", **defaults, **given})

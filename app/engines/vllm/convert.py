@@ -1,0 +1,99 @@
+"""Our requests as vLLM's, vLLM's outputs and errors as ours."""
+
+from collections.abc import Mapping
+from typing import cast
+
+from vllm import SamplingParams
+from vllm.exceptions import GracefulHTTPError, VLLMClientError
+from vllm.logprobs import Logprob
+from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+from app.engines.base import GenerateRequest, StepOutput
+from app.errors import EngineFailed, RequestError, Saturated, XylemError
+from app.messages import FinishReason, Sampling, TokenLogprob
+
+
+def sampling_params(sampling: Sampling) -> SamplingParams:
+    """Raises: RequestError."""
+    try:
+        return _sampling_params(sampling)
+    except (VLLMClientError, ValueError, TypeError) as exc:
+        raise RequestError(str(exc)) from exc
+
+
+def step_outputs(out: RequestOutput, request: GenerateRequest, cached_tokens: int) -> list[StepOutput]:
+    """What one message of vLLM says, choice by choice. Raises: EngineFailed."""
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    if out.prompt_logprobs:  # an empty list once they have been given
+        pairs = zip(request.prompt, out.prompt_logprobs, strict=True)
+        top = request.sampling.prompt_logprobs or 0
+        prompt_logprobs = [_token_logprob(token, found, top) if found else None for token, found in pairs]
+    return [_step_output(choice, request.sampling, cached_tokens, prompt_logprobs) for choice in out.outputs]
+
+
+def translate(exc: Exception) -> XylemError:
+    """vLLM wraps what its own checks didn't foresee; a ValueError inside is still about the request."""
+    match exc:
+        case XylemError():
+            return exc
+        case EngineDeadError():
+            return EngineFailed(f"vLLM's engine process died: {exc}")
+        case GracefulHTTPError():
+            return Saturated(exc.message)
+        case VLLMClientError():
+            return RequestError(str(exc))
+        case EngineGenerateError() if isinstance(exc.__cause__, ValueError | VLLMClientError):
+            return RequestError(str(exc.__cause__))
+        case _:
+            return EngineFailed(f"vLLM failed: {exc.__cause__ or exc!r}")
+
+
+def _sampling_params(s: Sampling) -> SamplingParams:
+    return SamplingParams(
+        n=s.n,
+        max_tokens=s.max_tokens,
+        min_tokens=s.min_tokens,
+        temperature=s.temperature,
+        top_p=s.top_p,
+        top_k=s.top_k,
+        min_p=s.min_p,
+        presence_penalty=s.presence_penalty,
+        frequency_penalty=s.frequency_penalty,
+        repetition_penalty=s.repetition_penalty,
+        seed=s.seed,
+        stop=list(s.stop),
+        stop_token_ids=list(s.stop_token_ids),
+        include_stop_str_in_output=s.include_stop,
+        ignore_eos=s.ignore_eos,
+        logprobs=s.logprobs,
+        prompt_logprobs=s.prompt_logprobs,
+        logit_bias=s.logit_bias,
+        output_kind=RequestOutputKind.DELTA,
+        skip_clone=True,  # made for this request, so vLLM may change it
+    )
+
+
+def _step_output(
+    out: CompletionOutput, sampling: Sampling, cached_tokens: int, prompt_logprobs: list[TokenLogprob | None] | None
+) -> StepOutput:
+    tokens = list(out.token_ids)
+    logprobs = None
+    if sampling.logprobs is not None and out.logprobs is not None:
+        pairs = zip(tokens, out.logprobs, strict=True)
+        logprobs = [_token_logprob(token, found, sampling.logprobs) for token, found in pairs]
+    finish = None if out.finish_reason is None else _finish_reason(out.finish_reason)
+    return StepOutput(out.text, tokens, out.index, finish, out.stop_reason, logprobs, cached_tokens, prompt_logprobs)
+
+
+def _finish_reason(reason: str) -> FinishReason:
+    if reason in ("stop", "length", "abort"):
+        return cast(FinishReason, reason)
+    raise EngineFailed(f"vLLM ended the request with {reason!r}.")
+
+
+def _token_logprob(token: int, found: Mapping[int, Logprob], top: int) -> TokenLogprob:
+    ranked = sorted(found.items(), key=lambda item: item[1].rank or 0)
+    likeliest = [(entry.decoded_token or "", other, entry.logprob) for other, entry in ranked[:top]]
+    return TokenLogprob(found[token].decoded_token or "", token, found[token].logprob, likeliest)

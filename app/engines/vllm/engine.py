@@ -1,0 +1,145 @@
+"""The adapter: one AsyncLLM and the requests on it."""
+
+import asyncio
+import multiprocessing
+import os
+import time
+from collections.abc import AsyncGenerator
+from multiprocessing.process import BaseProcess
+
+# Read when huggingface_hub is imported: models are directories here, nothing is looked up.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import structlog
+from vllm.inputs import tokens_input
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from app.engines.base import EngineInfo, EngineStats, GenerateRequest, KvEventSource, StepOutput
+from app.engines.vllm.args import engine_args, vllm_config
+from app.engines.vllm.convert import sampling_params, step_outputs, translate
+from app.engines.vllm.stats import StatLogger
+from app.errors import EngineFailed, PromptTooLong, RequestError
+from app.ids import RequestId
+from app.settings import Pool
+
+_SHUTDOWN_S = 2.0  # after which vLLM's processes are killed; on a CPU its worker never leaves by itself
+_REAP_S = 5.0  # how long a killed process may take to vanish
+
+log = structlog.get_logger(__name__)
+
+
+class VllmEngine:
+    """Implements `app.engines.base.Engine` and `PrefixResetter`.
+
+    A pool's `args` are fields of vLLM's AsyncEngineArgs, and `env`: environment variables to be set
+    unless they are set already.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        """Raises: SettingsError (unknown arguments)."""
+        self._args = engine_args(pool)
+        self._stats = StatLogger()
+        self._live: dict[RequestId, int] = {}  # choices of each request in flight
+        self._engine: AsyncLLM | None = None  # set by start
+        self._blocks = 0
+        self._processes: list[BaseProcess] = []
+
+    async def start(self) -> EngineInfo:
+        for name, value in self._args.environment.items():
+            os.environ.setdefault(name, value)
+        began = time.monotonic()
+        self._engine = engine = await asyncio.to_thread(self._load)
+        await engine.get_supported_tasks()  # starts listening to the engine's processes on this loop
+        config = engine.vllm_config
+        self._blocks = config.cache_config.num_gpu_blocks or 0
+        log.info("vllm loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
+        return EngineInfo(
+            block_size=config.cache_config.block_size,
+            total_blocks=self._blocks,
+            max_running=config.scheduler_config.max_num_seqs,
+            max_model_len=config.model_config.max_model_len,
+        )
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
+        engine = self._loaded()
+        self._check(request, engine.model_config.max_model_len)
+        outputs = engine.generate(
+            tokens_input(request.prompt), sampling_params(request.sampling), request.id, priority=request.priority
+        )
+        cached: int | None = None  # of the choice that came first: the others find what it computed
+        self._live[request.id] = request.sampling.n
+        try:
+            async for out in outputs:
+                if cached is None:
+                    cached = out.num_cached_tokens or 0
+                for step in step_outputs(out, request, cached):
+                    yield step
+        except Exception as exc:
+            raise translate(exc) from exc
+        finally:
+            await outputs.aclose()  # aborts what is not finished
+            del self._live[request.id]
+
+    async def abort(self, request: RequestId) -> None:
+        if request in self._live:
+            await self._loaded().abort(request)
+
+    def stats(self) -> EngineStats:
+        # vLLM reports after a step that made output, so nothing tells of a last request's abort.
+        live = sum(self._live.values())
+        running = min(self._stats.running, live)
+        return EngineStats(
+            running=running,
+            waiting=live - running,
+            used_blocks=round(self._stats.kv_usage * self._blocks) if live else 0,
+            prefill_tokens=self._stats.prefill_tokens,
+        )
+
+    def kv_events(self) -> KvEventSource | None:
+        config = self._loaded().get_kv_event_sources().get(0)
+        if config is None:
+            return None
+        assert config.replay_endpoint is not None  # our arguments always name one
+        return KvEventSource(_connectable(config.endpoint), _connectable(config.replay_endpoint), config.topic)
+
+    async def reset_prefix_cache(self) -> bool:
+        return bool(await self._loaded().reset_prefix_cache())
+
+    async def close(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.abort(list(self._live))
+            if engine.output_handler is not None:
+                engine.output_handler.cancel()  # else it reports the end of its processes as a failure
+            await asyncio.to_thread(engine.shutdown, _SHUTDOWN_S)
+            for process in self._processes:  # vLLM doesn't wait for those that it kills
+                await asyncio.to_thread(process.join, _REAP_S)
+
+    def _load(self) -> AsyncLLM:
+        config = vllm_config(self._args.fields)
+        others = multiprocessing.active_children()
+        try:
+            engine = AsyncLLM.from_vllm_config(config, disable_log_stats=True, stat_loggers=[self._stats.make])
+        except Exception as exc:
+            raise EngineFailed(f"vLLM did not start: {exc}") from exc
+        self._processes = [child for child in multiprocessing.active_children() if child not in others]
+        return engine
+
+    def _loaded(self) -> AsyncLLM:
+        if self._engine is None:
+            raise EngineFailed("The engine is not running.")
+        return self._engine
+
+    def _check(self, request: GenerateRequest, context_len: int) -> None:
+        """What vLLM doesn't refuse, or not by its own name."""
+        if request.id in self._live:
+            raise RequestError(f"A request with the id {request.id} is running already.")
+        if len(request.prompt) >= context_len:
+            raise PromptTooLong(
+                f"The prompt has {len(request.prompt)} tokens; "
+                f"with an answer of at least one token the model takes {context_len}."
+            )
+
+
+def _connectable(endpoint: str) -> str:
+    return endpoint.replace("//*:", "//127.0.0.1:").replace("//0.0.0.0:", "//127.0.0.1:")

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# ops/install.sh cpu|dev: installs requirements/$1.txt and this project into .venv. Run by make.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+what=$1
+python=${PYTHON:-python3}
+torch=$(grep '^torch==' "requirements/$what.txt" | cut -d' ' -f1)
+say() { printf '%s\n' "xylem: $*" >&2; }
+
+"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || {
+    say "needs Python 3.11 to 3.13, and $python is $("$python" --version 2>&1). Try: make PYTHON=python3.11 ..."
+    exit 1
+}
+[ -x .venv/bin/pip ] || "$python" -m venv .venv
+
+index=()
+[ -z "${XYLEM_TORCH_INDEX:-}" ] || index=(--extra-index-url "$XYLEM_TORCH_INDEX")
+pip() { .venv/bin/pip --disable-pip-version-check "$@"; }
+
+# The lock names every package, and pip must take these and no others: --no-deps. The bytecode is made by the
+# first import, of what is imported only.
+has_torch() { pip show --quiet torch 2>/dev/null && [ "torch==$(.venv/bin/python -c 'import importlib.metadata as m; print(m.version("torch"))')" = "$torch" ]; }
+install=(pip install --quiet --no-deps --no-compile "${index[@]}")
+if ! has_torch && ! "${install[@]}" --dry-run --retries 1 --timeout 15 "$torch" >/dev/null 2>&1; then
+    uv_install=(uv pip install --quiet --python .venv --no-deps --torch-backend cpu)
+    if command -v uv >/dev/null && "${uv_install[@]}" --dry-run "$torch" >/dev/null 2>&1; then
+        install=("${uv_install[@]}")
+    else
+        say "pip finds no $torch: set XYLEM_TORCH_INDEX to the address of PyTorch's CPU wheel index, or have uv on the PATH (it is used with --torch-backend cpu)."
+        exit 1
+    fi
+fi
+
+say "installing $(grep -c == "requirements/$what.txt") packages into .venv, 2.5 GB; about a minute and a half the first time"
+"${install[@]}" -r "requirements/$what.txt" 2> >(grep -v '^WARNING: Location' >&2)
+pip install --quiet --no-deps --editable . 2> >(grep -v '^WARNING: Location' >&2)
+touch .venv/.cpu ".venv/.$what" # dev has all of cpu

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Provides the redis-server binary that the integration tests run against, where that is ours to do: as root on
+# Debian or Ubuntu it is installed, and no service is started. Elsewhere it says what to do.
+set -euo pipefail
+command -v redis-server >/dev/null && exit 0
+
+say() { printf '%s\n' "xylem: $*" >&2; }
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    say "redis-server is not installed, so tests against it are skipped. Install it: apt-get install redis-server, brew install redis."
+    [ -z "${CI:-}" ] || exit 1
+    exit 0
+fi
+
+say "installing redis-server (apt-get)"
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then # forbids the package to start its service
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+    trap 'rm -f "$policy"' EXIT
+fi
+export DEBIAN_FRONTEND=noninteractive
+install() { apt-get install -y -qq --no-install-recommends redis-server >/dev/null; }
+install 2>/dev/null || { apt-get update -qq && install; }

@@ -1,0 +1,407 @@
+"""What can't be served is refused: soon, with the right status, in OpenAI's shape, and without a traceback."""
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.stack import BIN, Stack, free_port, mock_pool, stack, wait_until
+
+POOL, IDLE_POOL = "decode-pool-a", "decode-pool-b"
+CONTEXT, MAX_BODY = 256, 50_000
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+MESSAGES = [{"role": "user", "content": "hello"}]
+HELLO: dict[str, dict[str, Any]] = {
+    CHAT: {"model": "mock", "messages": MESSAGES},
+    TEXT: {"model": "mock", "prompt": "hello"},
+}
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """One worker of the model `mock`; the model `idle` has none."""
+    pools = {POOL: mock_pool(max_model_len=CONTEXT), IDLE_POOL: mock_pool(model="idle")}
+    env = {"XYLEM_DEPLOYMENT": "bad-input", "XYLEM_MAX_BODY": str(MAX_BODY)}
+    with stack(valkey_url, tmp_path_factory.mktemp("bad-input"), pools, **env) as s:
+        s.api()
+        s.worker()
+        s.wait_ready()
+        yield s
+        assert "Traceback" not in s.log("api")
+
+
+@pytest.fixture(scope="module")
+def http(served: Stack) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=served.url, timeout=20) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def client(served: Stack) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=20) as client:
+        yield client
+
+
+def refusal(response: httpx.Response, status: int) -> dict[str, Any]:
+    """The error of a refusal in OpenAI's shape, which is checked."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    assert "Traceback" not in response.text
+    assert 'File "' not in response.text
+    body = response.json()
+    assert set(body) == {"error"}
+    error: dict[str, Any] = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert isinstance(error["message"], str)
+    assert isinstance(error["type"], str)
+    return error
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, "/tokenize", "/detokenize"])
+@pytest.mark.parametrize("raw", [b"", b"{", b'{"model": "mock",}', b"\xff\xfe", b"[]", b"null", b'"text"'])
+def test_a_body_that_is_no_json_object_is_refused(http: httpx.Client, path: str, raw: bytes) -> None:
+    """With a 400 that says so."""
+    error = refusal(http.post(path, content=raw, headers={"content-type": "application/json"}), 400)
+    assert "JSON" in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "fields", "param"), [
+    (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    (CHAT, {"response_format": {"type": "json_object"}}, "response_format"),
+    (CHAT, {"tool_choice": "auto"}, "tool_choice"),
+    (CHAT, {"store": True}, "store"),
+    (CHAT, {"echo": True}, "echo"),
+    (CHAT, {"temprature": 0.5}, "temprature"),
+    (CHAT, {"messages": []}, "messages"),
+    (CHAT, {"messages": [{"role": "alien", "content": "x"}]}, "messages.0.role"),
+    (CHAT, {"messages": [{"role": "user", "content": "x", "tool_calls": []}]}, "messages.0.tool_calls"),
+    (CHAT, {"max_tokens": 0}, "max_tokens"),
+    (CHAT, {"max_tokens": "many"}, "max_tokens"),
+    (CHAT, {"max_completion_tokens": -1}, "max_completion_tokens"),
+    (CHAT, {"temperature": 2.1}, "temperature"),
+    (CHAT, {"temperature": "hot"}, "temperature"),
+    (CHAT, {"top_p": 0}, "top_p"),
+    (CHAT, {"n": 0}, "n"),
+    (CHAT, {"n": 129}, "n"),
+    (CHAT, {"top_logprobs": 3}, "top_logprobs"),
+    (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    (CHAT, {"logprobs": 3}, "logprobs"),
+    (CHAT, {"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
+    (CHAT, {"logit_bias": {"hello": 1}}, "logit_bias"),
+    (CHAT, {"logit_bias": {"5": 1000}}, "logit_bias"),
+    (CHAT, {"timeout": 0}, "timeout"),
+    (CHAT, {"stop": ""}, "stop"),
+    (TEXT, {"best_of": 3}, "best_of"),
+    (TEXT, {"suffix": "x"}, "suffix"),
+    (TEXT, {"messages": MESSAGES}, "messages"),
+    (TEXT, {"prompt": ""}, "prompt"),
+    (TEXT, {"prompt": []}, "prompt"),
+    (TEXT, {"prompt": ["a", ""]}, "prompt"),
+    (TEXT, {"prompt": [[1], []]}, "prompt"),
+    (TEXT, {"prompt": ["a"] * 129}, "prompt"),
+    (TEXT, {"prompt": [10**6]}, "prompt"),
+    (TEXT, {"prompt": [[1], [10**6]]}, "prompt"),
+    (TEXT, {"logprobs": 21}, "logprobs"),
+    (TEXT, {"max_tokens": 0}, "max_tokens"),
+    (TEXT, {"seed": 2**63}, "seed"),
+])  # fmt: skip
+def test_what_is_wrong_is_named(
+    http: httpx.Client, path: str, fields: dict[str, Any], param: str, stream: bool
+) -> None:
+    """A 400 with the field in `param` and in the message, also where a stream was asked for."""
+    error = refusal(http.post(path, json=HELLO[path] | fields | {"stream": stream}), 400)
+    assert error["type"] == "invalid_request_error"
+    assert error["code"] == "invalid_value"
+    assert error["param"] == param
+    assert param.rsplit(".", maxsplit=1)[-1] in error["message"].lower() or "Token ids" in error["message"]
+
+
+def test_stream_options_need_a_stream(http: httpx.Client) -> None:
+    """As OpenAI has it."""
+    error = refusal(http.post(CHAT, json=HELLO[CHAT] | {"stream_options": {"include_usage": True}}), 400)
+    assert error["param"] == "stream_options"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "fields"), [
+    (TEXT, {"prompt": [5] * CONTEXT}),
+    (TEXT, {"prompt": [5] * (CONTEXT + 1)}),
+    (TEXT, {"prompt": " word" * 4 * CONTEXT}),
+    (TEXT, {"prompt": [[5], [5] * CONTEXT]}),
+    (TEXT, {"prompt": [5] * (CONTEXT - 10), "max_tokens": 11}),
+    (TEXT, {"prompt": [5], "max_tokens": CONTEXT}),
+    (CHAT, {"messages": [{"role": "user", "content": " word" * 4 * CONTEXT}]}),
+    (CHAT, {"max_tokens": CONTEXT}),
+    (CHAT, {"max_completion_tokens": 10**9}),
+])  # fmt: skip
+def test_what_does_not_fit_the_context_is_refused(
+    http: httpx.Client, path: str, fields: dict[str, Any], stream: bool
+) -> None:
+    """The code is the one that clients look for, and the message has the numbers."""
+    error = refusal(http.post(path, json=HELLO[path] | fields | {"stream": stream}), 400)
+    assert error["code"] == "context_length_exceeded"
+    assert f"{CONTEXT} tokens" in error["message"]
+
+
+def test_what_just_fits_the_context_is_served(http: httpx.Client) -> None:
+    """The limit is exact."""
+    answer = http.post(TEXT, json=HELLO[TEXT] | {"prompt": [5] * (CONTEXT - 10), "max_tokens": 10, "ignore_eos": True})
+    assert answer.json()["usage"]["total_tokens"] == CONTEXT
+
+
+@pytest.mark.parametrize(("path", "body"), [
+    (CHAT, HELLO[CHAT]), (TEXT, HELLO[TEXT]),
+    ("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [1]}),
+])  # fmt: skip
+def test_an_unknown_model_is_named_with_those_that_are_served(
+    http: httpx.Client, path: str, body: dict[str, Any]
+) -> None:
+    """404 model_not_found, as OpenAI answers."""
+    error = refusal(http.post(path, json=body | {"model": "gpt-nonsense"}), 404)
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+    assert "gpt-nonsense" in error["message"]
+    assert "mock" in error["message"]
+
+
+def test_an_unknown_model_is_not_listed(http: httpx.Client) -> None:
+    """GET /v1/models/<name> is 404 too."""
+    assert refusal(http.get("/v1/models/gpt-nonsense"), 404)["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, "/tokenize", "/detokenize"])
+def test_a_body_over_the_limit_is_refused(http: httpx.Client, path: str) -> None:
+    """By its length, before it is read."""
+    error = refusal(http.post(path, content=b"x" * (MAX_BODY + 1)), 413)
+    assert error["code"] == "body_too_large"
+    assert str(MAX_BODY) in error["message"]
+
+
+def test_a_body_over_the_limit_is_refused_without_a_length_too(http: httpx.Client) -> None:
+    """A chunked upload is counted while it comes."""
+
+    def upload() -> Iterator[bytes]:
+        for _ in range(MAX_BODY // 1000 + 1):
+            yield b"x" * 1000
+
+    assert refusal(http.post(CHAT, content=upload()), 413)["code"] == "body_too_large"
+
+
+def test_a_chunked_body_within_the_limit_is_served(http: httpx.Client) -> None:
+    """Not every client sends a length."""
+    body = [b'{"model": "mock", ', b'"prompt": "hello", "max_tokens": 2}']
+    assert http.post(TEXT, content=iter(body)).json()["usage"]["completion_tokens"] == 2
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [
+    ("GET", "/", 404), ("GET", "/v1/nothing", 404), ("POST", "/v1/embeddings", 404),
+    ("GET", CHAT, 405), ("DELETE", TEXT, 405), ("POST", "/v1/models", 405), ("POST", "/metrics", 405),
+])  # fmt: skip
+def test_an_unknown_route_or_method_is_refused_in_the_same_shape(
+    http: httpx.Client, method: str, path: str, status: int
+) -> None:
+    """The openai client can read nothing else."""
+    error = refusal(http.request(method, path), status)
+    assert f"{method} {path}" in error["message"]
+
+
+@pytest.mark.parametrize(("path", "body"), [
+    ("/tokenize", {"model": "mock"}),
+    ("/tokenize", {"model": "mock", "prompt": "x", "messages": MESSAGES}),
+    ("/tokenize", {"model": "mock", "prompt": 5}),
+    ("/tokenize", {"model": "mock", "text": "x"}),
+    ("/detokenize", {"model": "mock"}),
+    ("/detokenize", {"model": "mock", "tokens": "x"}),
+    ("/detokenize", {"model": "mock", "tokens": [-1]}),
+    ("/detokenize", {"model": "mock", "tokens": [10**6]}),
+])  # fmt: skip
+def test_the_tokenizer_endpoints_refuse_what_they_do_not_understand(
+    http: httpx.Client, path: str, body: dict[str, Any]
+) -> None:
+    """Like the others."""
+    assert refusal(http.post(path, json=body), 400)["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"logit_bias": {"1000000": 1}}, "logit_bias"), ({"stop_token_ids": [10**6]}, "stop_token_ids")],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_only_the_engine_can_refuse_is_a_400_too(
+    http: httpx.Client, path: str, fields: dict[str, Any], param: str, stream: bool
+) -> None:
+    """The engine's refusal comes back over Redis before the first token: with its status, streamed or not."""
+    error = refusal(http.post(path, json=HELLO[path] | fields | {"stream": stream}), 400)
+    assert param in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_openai_client_raises_its_own_errors(client: openai.OpenAI, stream: bool) -> None:
+    """BadRequestError and NotFoundError, with param and code."""
+
+    def ask(**fields: Any) -> None:
+        client.chat.completions.create(**{"model": "mock", "messages": MESSAGES, "stream": stream} | fields)
+
+    with pytest.raises(openai.BadRequestError, match="tools") as bad:
+        ask(tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}])
+    assert (bad.value.param, bad.value.code, bad.value.type) == ("tools", "invalid_value", "invalid_request_error")
+    with pytest.raises(openai.BadRequestError) as long:
+        ask(max_tokens=10**6)
+    assert long.value.code == "context_length_exceeded"
+    with pytest.raises(openai.NotFoundError) as unknown:
+        ask(model="gpt-nonsense")
+    assert unknown.value.code == "model_not_found"
+    with pytest.raises(openai.NotFoundError):
+        client.embeddings.create(model="mock", input="x")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_a_model_without_a_worker_is_503_at_once(http: httpx.Client, path: str, stream: bool) -> None:
+    """It may be starting: the client is told, and does not wait."""
+    began = time.monotonic()
+    error = refusal(http.post(path, json=HELLO[path] | {"model": "idle", "stream": stream}), 503)
+    assert time.monotonic() - began < 2
+    assert error["code"] == "no_worker"
+
+
+def test_after_all_these_refusals_the_server_serves_and_holds_nothing(http: httpx.Client, served: Stack) -> None:
+    """No refused request left a reservation or a request in flight."""
+    assert http.post(CHAT, json=HELLO[CHAT] | {"max_tokens": 3}).status_code == 200
+    wait_until(
+        lambda: "xylem_requests_in_flight 0.0" in http.get("/metrics").text, "no request is in flight any more", 5
+    )
+
+
+@pytest.fixture(scope="module")
+def without_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    with stack(url, tmp_path_factory.mktemp("without-redis"), {POOL: mock_pool()}) as s:
+        s.api()
+        wait_until(s.ready, "the API listens")
+        yield s
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_without_redis_a_request_is_503_soon(without_redis: Stack, path: str, stream: bool) -> None:
+    """The API runs and says what is missing; nobody hangs."""
+    began = time.monotonic()
+    answer = httpx.post(f"{without_redis.url}{path}", json=HELLO[path] | {"stream": stream}, timeout=20)
+    assert time.monotonic() - began < 3
+    error = refusal(answer, 503)
+    assert error["code"] == "store_unavailable"
+    assert "Redis" in error["message"]
+
+
+def test_without_redis_the_api_is_live_but_not_ready(without_redis: Stack) -> None:
+    """A balancer takes it out; nobody restarts it."""
+    assert httpx.get(f"{without_redis.url}/live").status_code == 200
+    ready = httpx.get(f"{without_redis.url}/ready", timeout=10)
+    assert ready.status_code == 503
+    assert ready.json()["redis"] is False
+    assert httpx.get(f"{without_redis.url}/v1/models").json()["data"][0]["id"] == "mock"
+
+
+def test_a_saturated_model_is_429_with_retry_after_until_there_is_room(valkey_url: str, tmp_path: Path) -> None:
+    """One request runs, none may queue; the second is told when to come again, and then is served."""
+    pools = {POOL: mock_pool(max_running=1, step_ms=20.0)}
+    env = {"XYLEM_DEPLOYMENT": "saturated", "XYLEM_MAX_QUEUED": "0", "XYLEM_RETRY_AFTER_S": "7"}
+    with (
+        stack(valkey_url, tmp_path, pools, **env) as s,
+        openai.OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=20) as client,
+    ):
+        s.api()
+        s.worker()
+        s.wait_ready()
+        long = client.completions.create(
+            model="mock", prompt="hello", max_tokens=4000, stream=True, extra_body={"ignore_eos": True}
+        )
+        next(iter(long))
+        for path in (CHAT, TEXT):
+            for stream in (False, True):
+                answer = httpx.post(s.url + path, json=HELLO[path] | {"stream": stream}, timeout=20)
+                error = refusal(answer, 429)
+                assert (error["type"], error["code"]) == ("rate_limit_error", "saturated")
+                assert answer.headers["retry-after"] == "7"
+        with pytest.raises(openai.RateLimitError):
+            client.completions.create(model="mock", prompt="hello")
+        long.close()
+        wait_until(
+            lambda: httpx.post(s.url + TEXT, json=HELLO[TEXT], timeout=20).status_code == 200, "there is room again", 5
+        )
+
+
+def ended(s: Stack, proc: "subprocess.Popen[bytes]", name: str) -> str:
+    """What a process said that ended with an error, which is checked, and without a traceback."""
+    code = proc.wait(30)
+    said = re.sub(r"\x1b\[[0-9;]*m", "", s.log(name))
+    assert code != 0, said
+    assert "Traceback" not in said
+    return said
+
+
+def test_a_worker_of_an_unknown_pool_ends_and_names_those_that_there_are(valkey_url: str, tmp_path: Path) -> None:
+    """Also when it is to take several pools at once."""
+    with stack(valkey_url, tmp_path, {POOL: mock_pool(), IDLE_POOL: mock_pool()}) as s:
+        said = [ended(s, s.worker(queues, name), name) for queues, name in (("nope", "one"), (f"{POOL},nope", "two"))]
+    for text in said:
+        assert "nope" in text
+        assert POOL in text
+        assert IDLE_POOL in text
+
+
+def test_an_engine_that_fails_to_load_ends_the_worker_with_the_reason(valkey_url: str, tmp_path: Path) -> None:
+    """And it was never ready: no request was sent to it."""
+    pools = {POOL: mock_pool(fail_to_load="the weights are on holiday")}
+    with stack(valkey_url, tmp_path, pools) as s:
+        said = ended(s, s.worker(), "worker")
+    assert "the weights are on holiday" in said
+    assert "ready" not in said
+
+
+def test_an_unknown_engine_argument_ends_the_worker_and_is_named(valkey_url: str, tmp_path: Path) -> None:
+    """A typo in `args` is not a default."""
+    with stack(valkey_url, tmp_path, {POOL: mock_pool(step_mss=5)}) as s:
+        assert "args.step_mss=5" in ended(s, s.worker(), "worker")
+
+
+def both(s: Stack, **env: str) -> list[str]:
+    """What `xylem api` and a worker say when they refuse to start."""
+    procs = {"api": s.spawn("api", str(BIN / "xylem"), "api", **env), "worker": s.worker(**env)}
+    return [ended(s, proc, name) for name, proc in procs.items()]
+
+
+def test_a_pools_file_with_a_wrong_key_stops_api_and_worker_and_the_key_is_named(
+    valkey_url: str, tmp_path: Path
+) -> None:
+    """With the file, so that it can be found."""
+    with stack(valkey_url, tmp_path, {POOL: mock_pool() | {"max_runing": 3}}) as s:
+        for said in both(s):
+            assert f"pools.{POOL}.max_runing=3" in said
+            assert str(s.pools_file) in said
+
+
+def test_a_missing_pools_file_stops_api_and_worker_and_its_variable_is_named(valkey_url: str, tmp_path: Path) -> None:
+    """It says what to set."""
+    with stack(valkey_url, tmp_path, {}) as s:
+        for said in both(s, XYLEM_POOLS_FILE="/nowhere/pools.yaml"):
+            assert "XYLEM_POOLS_FILE=/nowhere/pools.yaml" in said
+
+
+def test_a_bad_setting_stops_api_worker_and_flower_and_is_named_with_its_value(valkey_url: str, tmp_path: Path) -> None:
+    """The process that can't read its settings doesn't guess."""
+    with stack(valkey_url, tmp_path, {POOL: mock_pool()}) as s:
+        bad = {"XYLEM_MAX_QUEUED": "a lot"}
+        flower = s.spawn("flower", str(BIN / "celery"), "-A", "app", "flower", f"--port={free_port()}", **bad)
+        for said in (*both(s, **bad), ended(s, flower, "flower")):
+            assert "XYLEM_MAX_QUEUED='a lot'" in said

@@ -1,0 +1,504 @@
+"""Every parameter that OpenAI's clients can send has its effect: sync and async, streamed and whole."""
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import openai
+import pytest
+
+from tests.stack import Stack, mock_pool, stack
+
+Endpoint = Literal["chat", "text"]
+ENDPOINTS = ("chat", "text")
+PROMPT = "Tell me about the sea."
+ANSWER_TOKENS = 40  # the mock's own length of an answer; EOS follows
+BLOCK = 16
+# What the openai client doesn't know by name, and `timeout`, which it takes for its own.
+EXTENSIONS = {
+    "min_tokens", "top_k", "min_p", "repetition_penalty", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",
+    "priority", "timeout",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    pools = {"decode-pool-a": mock_pool(step_ms=1.0, answer_tokens=ANSWER_TOKENS, block_size=BLOCK)}
+    with stack(valkey_url, tmp_path_factory.mktemp("parameters"), pools, XYLEM_DEPLOYMENT="parameters") as s:
+        s.api()
+        s.worker()
+        s.wait_ready()
+        yield s
+        assert "Traceback" not in s.log("api") + s.log("worker")
+
+
+@pytest.fixture(scope="module")
+def http(served: Stack) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=served.url, timeout=30) as client:
+        yield client
+
+
+@dataclass
+class Choice:
+    text: str = ""
+    finish: str | None = None
+    stop: int | str | None = None
+    logprobs: list[Any] = field(default_factory=list)  # chat: one per token; text: one per token, as a tuple
+
+
+@dataclass
+class Said:
+    """An answer, however it came."""
+
+    choices: list[Choice]
+    usage: Any = None
+    usages: list[Any] = field(default_factory=list)  # with each chunk that had one
+    chunks: int = 0
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def tokens(self) -> int:
+        count: int = self.usage.completion_tokens
+        return count
+
+
+class Asker:
+    """Asks through the official client in one of four ways, and gives the answer in one shape."""
+
+    def __init__(self, url: str, client: str, stream: bool) -> None:
+        self.url, self.client, self.stream = f"{url}/v1", client, stream
+
+    def __call__(self, endpoint: Endpoint, **fields: Any) -> Said:
+        what: dict[str, Any] = {"model": "mock", "stream": self.stream, "seed": 7, "temperature": 1.0, "max_tokens": 16}
+        what |= {"messages": [{"role": "user", "content": PROMPT}]} if endpoint == "chat" else {"prompt": PROMPT}
+        if self.stream:
+            what["stream_options"] = {"include_usage": True}
+        what |= fields
+        what["extra_body"] = {k: what.pop(k) for k in EXTENSIONS & set(what)}
+        options: dict[str, Any] = {"base_url": self.url, "api_key": "none", "max_retries": 0, "timeout": 30}
+        if self.client == "async":
+            return asyncio.run(self._ask_async(endpoint, what, options))
+        # Reading the system's certificates would take longer than all the rest.
+        with openai.OpenAI(**options, http_client=openai.DefaultHttpxClient(verify=False)) as client:
+            create: Any = client.chat.completions.create if endpoint == "chat" else client.completions.create
+            answer = create(**what)
+            return _streamed(endpoint, list(answer)) if self.stream else _whole(endpoint, answer)
+
+    async def _ask_async(self, endpoint: Endpoint, what: dict[str, Any], options: dict[str, Any]) -> Said:
+        http_client = openai.DefaultAsyncHttpxClient(verify=False)
+        async with openai.AsyncOpenAI(**options, http_client=http_client) as client:
+            create: Any = client.chat.completions.create if endpoint == "chat" else client.completions.create
+            answer = await create(**what)
+            return _streamed(endpoint, [c async for c in answer]) if self.stream else _whole(endpoint, answer)
+
+
+def _logprobs(endpoint: Endpoint, shown: Any) -> list[Any]:
+    if shown is None:
+        return []
+    if endpoint == "chat":
+        return list(shown.content)
+    lists = (shown.tokens, shown.token_logprobs, shown.top_logprobs, shown.text_offset)
+    return list(zip(*lists, strict=True))
+
+
+def _whole(endpoint: Endpoint, answer: Any) -> Said:
+    kind, prefix = ("chat.completion", "chatcmpl-") if endpoint == "chat" else ("text_completion", "cmpl-")
+    assert (answer.object, answer.model) == (kind, "mock")
+    assert answer.id.startswith(prefix)
+    assert [c.index for c in answer.choices] == list(range(len(answer.choices)))
+    choices = []
+    for c in answer.choices:
+        if endpoint == "chat":
+            assert c.message.role == "assistant"
+        text = c.message.content if endpoint == "chat" else c.text
+        choices.append(Choice(text, c.finish_reason, c.stop_reason, _logprobs(endpoint, c.logprobs)))
+    return Said(choices, answer.usage)
+
+
+def _streamed(endpoint: Endpoint, chunks: list[Any]) -> Said:
+    kind = "chat.completion.chunk" if endpoint == "chat" else "text_completion"
+    assert {(c.object, c.model, c.id, c.created) for c in chunks} == {(kind, "mock", chunks[0].id, chunks[0].created)}
+    by_index: dict[int, Choice] = {}
+    for c in (c for chunk in chunks for c in chunk.choices):
+        if endpoint == "chat" and c.index not in by_index:
+            assert c.delta.role == "assistant"
+        choice = by_index.setdefault(c.index, Choice())
+        assert choice.finish is None, "nothing follows the end of a choice"
+        choice.text += (c.delta.content or "") if endpoint == "chat" else c.text
+        choice.finish, choice.stop = c.finish_reason, getattr(c, "stop_reason", None)
+        choice.logprobs += _logprobs(endpoint, c.logprobs)
+    usages = [chunk.usage for chunk in chunks if chunk.usage is not None]
+    choices = [by_index[i] for i in range(len(by_index))]
+    return Said(choices, usages[-1] if usages else None, usages, len(chunks))
+
+
+@pytest.fixture(scope="module", params=["sync-whole", "sync-streamed", "async-whole", "async-streamed"])
+def ask(request: pytest.FixtureRequest, served: Stack) -> Asker:
+    client, how = request.param.split("-")
+    return Asker(served.url, client, stream=how == "streamed")
+
+
+@pytest.fixture(params=ENDPOINTS)
+def endpoint(request: pytest.FixtureRequest) -> Endpoint:
+    kind: Endpoint = request.param
+    return kind
+
+
+@pytest.fixture(scope="module")
+def plain(served: Stack) -> dict[Endpoint, str]:
+    """What each endpoint says to the defaults of `Asker`, whole: the measure for the others."""
+    whole = Asker(served.url, "sync", stream=False)
+    return {"chat": whole("chat").text, "text": whole("text").text}
+
+
+def tokenize(http: httpx.Client, text: str) -> list[int]:
+    ids: list[int] = http.post("/tokenize", json={"model": "mock", "prompt": text}).json()["tokens"]
+    return ids
+
+
+def test_the_same_seed_gives_the_same_text_streamed_or_whole(
+    ask: Asker, endpoint: Endpoint, plain: dict[Endpoint, str]
+) -> None:
+    """And another seed another one."""
+    said = ask(endpoint)
+    assert said.text == plain[endpoint] != ""
+    assert said.choices[0].finish == "length"
+    assert ask(endpoint, seed=8).text != said.text
+    if ask.stream:
+        assert said.chunks > 10, "tokens come one by one"
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_the_answer_has_at_most_so_many_tokens(ask: Asker, name: str) -> None:
+    """And `length` as its reason to end."""
+    said = ask("chat", **{"max_tokens": None, name: 5})
+    assert (said.tokens, said.choices[0].finish) == (5, "length")
+
+
+def test_max_completion_tokens_is_the_newer_name_and_wins(ask: Asker) -> None:
+    """OpenAI's clients may send both."""
+    assert ask("chat", max_tokens=9, max_completion_tokens=4).tokens == 4
+
+
+def test_without_a_limit_a_text_has_16_tokens_and_a_chat_ends_by_itself(ask: Asker) -> None:
+    """OpenAI's defaults."""
+    assert ask("text", max_tokens=None).tokens == 16
+    chat = ask("chat", max_tokens=None)
+    assert (chat.tokens, chat.choices[0].finish) == (ANSWER_TOKENS + 1, "stop")
+
+
+def test_ignore_eos_goes_on_to_the_limit(ask: Asker, endpoint: Endpoint) -> None:
+    """The answer would have ended before."""
+    said = ask(endpoint, max_tokens=60, ignore_eos=True)
+    assert (said.tokens, said.choices[0].finish) == (60, "length")
+    assert (ask(endpoint, max_tokens=60).choices[0].finish) == "stop"
+
+
+def test_min_tokens_puts_the_end_off(ask: Asker, endpoint: Endpoint) -> None:
+    """EOS doesn't count before."""
+    assert ask(endpoint, max_tokens=60, min_tokens=50).tokens >= 50
+
+
+@pytest.mark.parametrize("include", [False, True])
+@pytest.mark.parametrize("several", [False, True])
+def test_a_stop_string_ends_the_answer(
+    ask: Asker, endpoint: Endpoint, plain: dict[Endpoint, str], include: bool, several: bool
+) -> None:
+    """It is in the text only on demand, though it may begin and end within tokens."""
+    text = plain[endpoint]
+    stop = text[20:26]
+    at = text.index(stop)
+    said = ask(endpoint, stop=["never said", stop] if several else stop, include_stop_str_in_output=include)
+    assert said.text == text[: at + len(stop) if include else at]
+    assert (said.choices[0].finish, said.choices[0].stop) == ("stop", stop)
+
+
+@pytest.mark.parametrize("include", [False, True])
+def test_a_stop_token_ends_the_answer(
+    ask: Asker, endpoint: Endpoint, plain: dict[Endpoint, str], http: httpx.Client, include: bool
+) -> None:
+    """Given by its id."""
+    ids = tokenize(http, plain[endpoint])
+    at = ids.index(ids[6])
+    said = ask(endpoint, stop_token_ids=[ids[6]], include_stop_str_in_output=include)
+    kept = ids[: at + 1 if include else at]
+    assert said.text == http.post("/detokenize", json={"model": "mock", "tokens": kept}).json()["prompt"]
+    assert (said.choices[0].finish, said.choices[0].stop, said.tokens) == ("stop", ids[6], at + 1)
+
+
+def test_before_min_tokens_nothing_stops_the_answer(ask: Asker, endpoint: Endpoint, plain: dict[Endpoint, str]) -> None:
+    """Neither stop strings nor EOS."""
+    said = ask(endpoint, stop=plain[endpoint][4:8], min_tokens=12)
+    assert said.tokens >= 12
+    assert said.text.startswith(plain[endpoint][:8])
+
+
+def test_n_gives_that_many_choices_with_their_own_indexes(
+    ask: Asker, endpoint: Endpoint, plain: dict[Endpoint, str]
+) -> None:
+    """All different, the first as if it were alone, and together they are counted once with the prompt."""
+    said = ask(endpoint, n=3)
+    assert len({c.text for c in said.choices}) == 3
+    assert said.text == plain[endpoint]
+    assert said.tokens == 3 * 16
+    assert {c.finish for c in said.choices} == {"length"}
+    assert said.usage.prompt_tokens == ask(endpoint).usage.prompt_tokens
+
+
+@pytest.mark.parametrize("greedy", [{"temperature": 0}, {"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}])
+def test_what_leaves_one_token_to_choose_from_makes_the_seed_irrelevant(
+    ask: Asker, endpoint: Endpoint, greedy: dict[str, float]
+) -> None:
+    """All of them to the same text."""
+    texts = {ask(endpoint, **greedy, seed=seed).text for seed in (1, 2)} | {ask(endpoint, temperature=0).text}
+    assert len(texts) == 1
+
+
+def test_logit_bias_forces_and_forbids_tokens(
+    ask: Asker, endpoint: Endpoint, plain: dict[Endpoint, str], http: httpx.Client
+) -> None:
+    """100 is always, -100 is never."""
+    token = tokenize(http, plain[endpoint])[0]
+    word = http.post("/detokenize", json={"model": "mock", "tokens": [token]}).json()["prompt"]
+    assert ask(endpoint, logit_bias={str(token): 100}, max_tokens=4).text == word * 4
+    assert not ask(endpoint, logit_bias={str(token): -100}).text.startswith(word + " ")
+
+
+@pytest.mark.parametrize("penalty", [
+    {"presence_penalty": 2.0}, {"frequency_penalty": 2.0}, {"repetition_penalty": 1.5},
+])  # fmt: skip
+def test_a_penalty_makes_way_for_the_second_likeliest(
+    ask: Asker, endpoint: Endpoint, http: httpx.Client, penalty: dict[str, float]
+) -> None:
+    """Of two tokens forced almost equally, greedily the same comes for ever; with a penalty not twice in a row.
+
+    Marks and no words, since the mock says those of its own accord.
+    """
+    first, second = (tokenize(http, mark)[0] for mark in "!?")
+    forced = {"logit_bias": {str(first): 100, str(second): 99}, "temperature": 0, "max_tokens": 2}
+    assert ask(endpoint, **forced).text == "!!"
+    assert ask(endpoint, **forced, **penalty).text == "!?"
+
+
+def test_a_chats_logprobs_are_those_of_its_tokens(ask: Asker, plain: dict[Endpoint, str]) -> None:
+    """With as many alternatives as asked for, likeliest first; and none when only the chosen were asked for."""
+    said = ask("chat", logprobs=True, top_logprobs=3)
+    found = said.choices[0].logprobs
+    assert "".join(lp.token for lp in found) == said.text == plain["chat"]
+    assert len(found) == said.tokens
+    for lp in found:
+        assert bytes(lp.bytes).decode() == lp.token
+        assert lp.logprob <= 0
+        assert len(lp.top_logprobs) == 3
+        assert [t.logprob for t in lp.top_logprobs] == sorted((t.logprob for t in lp.top_logprobs), reverse=True)
+    assert all(lp.top_logprobs == [] for lp in ask("chat", logprobs=True).choices[0].logprobs)
+    assert ask("chat", logprobs=False).choices[0].logprobs == []
+
+
+def test_a_texts_logprobs_are_those_of_its_tokens(ask: Asker, plain: dict[Endpoint, str]) -> None:
+    """With their offsets in the text."""
+    said = ask("text", logprobs=2)
+    found = said.choices[0].logprobs
+    assert "".join(token for token, *_ in found) == said.text == plain["text"]
+    assert len(found) == said.tokens
+    for token, logprob, top, offset in found:
+        assert logprob <= 0
+        assert len(top) == 2
+        assert said.text[offset : offset + len(token)] == token
+    assert all(not top for _, _, top, _ in ask("text", logprobs=0).choices[0].logprobs)
+
+
+def test_echo_puts_the_prompt_before_the_answer(ask: Asker, plain: dict[Endpoint, str]) -> None:
+    """Before each choice; the tokens that are counted are the generated ones."""
+    said = ask("text", echo=True, n=2)
+    assert said.text == PROMPT + plain["text"]
+    assert said.choices[1].text.startswith(PROMPT)
+    assert said.tokens == 32
+
+
+@pytest.mark.parametrize("max_tokens", [0, 4])
+def test_echo_with_logprobs_scores_the_prompt(ask: Asker, max_tokens: int) -> None:
+    """Each of its tokens but the first, which nothing predicts; with max_tokens=0 nothing but the prompt."""
+    said = ask("text", echo=True, logprobs=1, max_tokens=max_tokens)
+    found = said.choices[0].logprobs
+    assert len(found) == said.usage.prompt_tokens + max_tokens
+    assert said.tokens == max_tokens
+    assert "".join(token for token, *_ in found) == said.text
+    assert (said.text == PROMPT) == (max_tokens == 0)
+    assert [logprob is None for _, logprob, *_ in found] == [True] + [False] * (len(found) - 1)
+    assert said.choices[0].finish == "length"
+
+
+def test_prompts_may_be_text_or_tokens_one_or_several(
+    ask: Asker, http: httpx.Client, plain: dict[Endpoint, str]
+) -> None:
+    """Choice i of prompt p has number p * n + i, and says what it would say alone."""
+    other = "Another prompt altogether"
+    ids, other_ids = tokenize(http, PROMPT), tokenize(http, other)
+    texts = [plain["text"], ask("text", prompt=other).text]
+    assert [c.text for c in ask("text", prompt=ids).choices] == texts[:1]
+    for many in ([PROMPT, other], [ids, other_ids]):
+        said = ask("text", prompt=many)
+        assert [c.text for c in said.choices] == texts
+        assert said.usage.prompt_tokens == len(ids) + len(other_ids)
+        assert said.tokens == 32
+    doubled = ask("text", prompt=[PROMPT, other], n=2)
+    assert [c.text for c in doubled.choices[::2]] == texts
+
+
+def test_usage_counts_prompt_and_answer(ask: Asker, endpoint: Endpoint, http: httpx.Client) -> None:
+    """The prompt's tokens are those of /tokenize."""
+    body = {"messages": [{"role": "user", "content": PROMPT}]} if endpoint == "chat" else {"prompt": PROMPT}
+    usage = ask(endpoint).usage
+    assert usage.prompt_tokens == http.post("/tokenize", json={"model": "mock", **body}).json()["count"]
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+
+
+def test_a_repeated_prompt_is_found_in_the_engines_cache(ask: Asker, endpoint: Endpoint) -> None:
+    """Whole blocks of it, and never its last token."""
+    prompt = f"{time.time()} " + "word " * 100
+    fields = {"messages": [{"role": "user", "content": prompt}]} if endpoint == "chat" else {"prompt": prompt}
+    first, second = (ask(endpoint, **fields).usage for _ in range(2))
+    assert first.prompt_tokens_details.cached_tokens < 2 * BLOCK
+    assert second.prompt_tokens_details.cached_tokens == (second.prompt_tokens - 1) // BLOCK * BLOCK
+
+
+def test_user_and_priority_change_nothing_in_the_answer(
+    ask: Asker, endpoint: Endpoint, plain: dict[Endpoint, str]
+) -> None:
+    """Urgent or not, the text is the same."""
+    for priority in (-1, 0, 5):
+        assert ask(endpoint, user="somebody", priority=priority).text == plain[endpoint]
+
+
+def test_a_timeout_of_its_own_ends_a_request(ask: Asker, endpoint: Endpoint) -> None:
+    """A 504 when nothing is out yet, and else an event that the client raises."""
+    began = time.monotonic()
+    with pytest.raises(openai.APIError, match="deadline") as over:
+        ask(endpoint, max_tokens=7000, ignore_eos=True, timeout=0.5)
+    assert time.monotonic() - began < 3
+    assert over.value.code == "deadline_exceeded"
+    if not ask.stream:
+        assert isinstance(over.value, openai.InternalServerError)
+        assert over.value.status_code == 504
+
+
+def events(http: httpx.Client, path: str, body: dict[str, Any]) -> list[str]:
+    """The data of each server-sent event, as it is on the wire."""
+    with http.stream("POST", path, json={"model": "mock", "stream": True, "max_tokens": 6} | body) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        return [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+
+
+@pytest.mark.parametrize(("path", "body"), [
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": PROMPT}]}),
+    ("/v1/completions", {"prompt": PROMPT}),
+])  # fmt: skip
+def test_a_stream_ends_with_done_and_has_usage_where_it_was_asked_for(
+    http: httpx.Client, path: str, body: dict[str, Any]
+) -> None:
+    """Not at all, null until the last chunk, or growing with each."""
+    without = events(http, path, body)
+    assert without[-1] == "[DONE]"
+    assert not any('"usage"' in event for event in without)
+    at_end = events(http, path, body | {"stream_options": {"include_usage": True}})
+    assert all('"usage":null' in event for event in at_end[:-2])
+    assert '"choices":[],"usage":{' in at_end[-2]
+    always = events(http, path, body | {"stream_options": {"include_usage": True, "continuous_usage_stats": True}})
+    counts = [int(n) for n in re.findall(r'"completion_tokens":(\d+)', "\n".join(always))]
+    assert counts == sorted(counts)
+    # The role's chunk and [DONE] have none. Chunks of one write may share a count.
+    assert len(counts) == len(always) - (2 if "messages" in body else 1)
+    assert (counts[0] >= 1, counts[-1]) == (True, 6)
+
+
+def test_what_is_tokenized_can_be_detokenized(http: httpx.Client) -> None:
+    """Text of any kind; and a conversation as the model sees it."""
+    for text in (PROMPT, 'Zażółć "gęślą"\n\t🙂', ""):
+        ids = tokenize(http, text)
+        assert http.post("/detokenize", json={"model": "mock", "tokens": ids}).json() == {"prompt": text}
+    body = {"model": "mock", "messages": [{"role": "user", "content": PROMPT}]}
+    shown = http.post("/tokenize", json=body).json()
+    assert shown["count"] == len(shown["tokens"])
+    assert shown["max_model_len"] == 8192
+    text = http.post("/detokenize", json={"model": "mock", "tokens": shown["tokens"]}).json()["prompt"]
+    assert PROMPT in text
+    bare = http.post("/tokenize", json=body | {"add_generation_prompt": False}).json()
+    assert bare["count"] < shown["count"]
+
+
+def test_models_are_listed_as_openai_lists_them(served: Stack) -> None:
+    """By the client itself."""
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none") as client:
+        models = list(client.models.list())
+        assert [m.id for m in models] == ["mock"]
+        assert client.models.retrieve("mock") == models[0]
+    assert models[0].object == "model"
+
+
+def test_the_probes_say_that_all_is_well(http: httpx.Client) -> None:
+    """Live, ready, and with how many workers."""
+    assert http.get("/live").json() == {"status": "ok"}
+    for path in ("/health", "/ready"):
+        answer = http.get(path)
+        assert answer.status_code == 200
+        assert answer.json() == {"ready": True, "redis": True, "subscribed": True, "workers": {"mock": 1}}
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", http.get("/version").json()["version"])
+
+
+def metric(http: httpx.Client, name: str, **labels: str) -> float:
+    """0 where there is none yet."""
+    for line in http.get("/metrics").text.splitlines():
+        series, _, value = line.rpartition(" ")
+        if series.split("{")[0] == name and all(f'{k}="{v}"' in series for k, v in labels.items()):
+            return float(value)
+    return 0.0
+
+
+def test_the_metrics_count_requests_and_tokens(http: httpx.Client, served: Stack) -> None:
+    """Once for each request, at its end, with its outcome."""
+    watched: list[tuple[str, dict[str, str], float]] = [
+        ("xylem_requests_total", {"model": "mock", "outcome": "ok"}, 2),
+        ("xylem_requests_total", {"model": "mock", "outcome": "deadline_exceeded"}, 1),
+        ("xylem_output_tokens_total", {"model": "mock"}, 10),
+        ("xylem_ttft_seconds_count", {"model": "mock"}, 2),
+        ("xylem_itl_seconds_count", {"model": "mock"}, 2),
+        ("xylem_request_seconds_count", {"model": "mock"}, 3),
+    ]
+    before = [metric(http, name, **labels) for name, labels, _ in watched]
+    tokens = 0
+    for stream in (False, True):
+        tokens += Asker(served.url, "sync", stream=stream)("chat", max_tokens=5).tokens
+    # A deadline that passes before the first token.
+    with pytest.raises(openai.APIError):
+        Asker(served.url, "sync", stream=False)("chat", timeout=1e-6)
+    assert tokens == 10
+    for (name, labels, more), was in zip(watched, before, strict=True):
+        assert metric(http, name, **labels) == was + more, name
+    assert metric(http, "xylem_requests_in_flight") == 0
+
+
+def test_answers_come_while_others_are_being_made(served: Stack, tmp_path: Path) -> None:
+    """The engine batches: ten answers at once take much less than ten times one."""
+
+    async def together() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+            asked = (
+                client.completions.create(
+                    model="mock", prompt=f"{PROMPT} {i}", max_tokens=50, seed=1, extra_body={"ignore_eos": True}
+                )
+                for i in range(10)
+            )
+            answers = await asyncio.gather(*asked)
+        assert len({a.choices[0].text for a in answers}) == 10
+        assert {a.usage.completion_tokens for a in answers if a.usage} == {50}
+
+    asyncio.run(together())

@@ -1,0 +1,325 @@
+"""Real processes, the mock engine, the official client: the fleet does what it is for."""
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from openai import APIStatusError, AsyncOpenAI, OpenAI
+from redis import Redis
+
+from app.keys import Keys
+from app.messages import Lease, decode_lease
+from tests.stack import BIN, Stack, free_port, mock_pool, stack, wait_until
+
+KEYS = Keys("xylem")
+POOL = "decode-pool-a"
+
+
+@pytest.fixture
+def fleet(valkey_url: str, tmp_path: Path) -> Iterator[Stack]:
+    """An API and no worker yet, on an empty Redis; tests add workers."""
+    Redis.from_url(valkey_url).flushall()
+    with stack(valkey_url, tmp_path, {POOL: mock_pool(step_ms=10.0)}) as s:
+        s.api()
+        wait_until(s.ready, "the API listens")
+        yield s
+
+
+def client(s: Stack) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+
+def leases(s: Stack) -> list[Lease]:
+    redis = Redis.from_url(s.redis_url)
+    raw = [redis.get(key) for key in redis.keys(f"{KEYS.prefix}worker:*")]
+    return [decode_lease(r) for r in raw if r is not None]  # type: ignore[arg-type]
+
+
+def reserved(s: Stack) -> dict[str, int]:
+    """Requests reserved, by worker."""
+    redis = Redis.from_url(s.redis_url)
+    return {key.decode(): redis.hlen(key) for key in redis.keys(f"{KEYS.prefix}reservations:*")}
+
+
+async def ask(c: AsyncOpenAI, tokens: int, seed: int = 1) -> tuple[str, str | None, int]:
+    """Text, finish reason and number of chunks of one streamed answer."""
+    stream = await c.chat.completions.create(
+        model="mock",
+        messages=[{"role": "user", "content": f"Tell me about {seed}."}],
+        max_tokens=tokens,
+        seed=seed,
+        stream=True,
+        extra_body={"ignore_eos": True},
+    )
+    text, finish, chunks = "", None, 0
+    async for chunk in stream:
+        text += chunk.choices[0].delta.content or ""
+        finish = chunk.choices[0].finish_reason or finish
+        chunks += 1
+    return text, finish, chunks
+
+
+def test_two_workers_share_the_load_of_200_streams_and_every_token_comes_once_in_order(fleet: Stack) -> None:
+    """The same seed gives the same text, so each stream is compared with its own undisturbed answer."""
+    for name in ("w1", "w2"):
+        fleet.worker(name=name)
+    fleet.wait_ready(2)
+    most: Counter[str] = Counter()
+
+    async def watch() -> None:
+        while True:
+            for worker, n in (await asyncio.to_thread(reserved, fleet)).items():
+                most[worker] = max(most[worker], n)
+            await asyncio.sleep(0.05)
+
+    async def run() -> None:
+        async with client(fleet) as c:
+            alone = [await ask(c, 40, seed) for seed in range(4)]
+            watching = asyncio.create_task(watch())
+            together = await asyncio.gather(*(ask(c, 40, i % 4) for i in range(200)))
+            watching.cancel()
+        for i, (text, finish, _) in enumerate(together):
+            assert (text, finish) == alone[i % 4][:2]
+        assert len({text for text, *_ in alone}) == 4
+
+    asyncio.run(run())
+    assert len(most) == 2
+    assert max(most.values()) - min(most.values()) <= 10, most
+    wait_until(lambda: sum(reserved(fleet).values()) == 0, "all reservations are released")
+    assert "Traceback" not in fleet.log("api")
+
+
+def test_a_token_is_an_event_while_the_client_keeps_up(fleet: Stack) -> None:
+    """At a real engine's pace nothing is merged."""
+    fleet.worker()
+    fleet.wait_ready(1)
+
+    async def run() -> int:
+        async with client(fleet) as c:
+            return (await ask(c, 50))[2]
+
+    # The opening chunk carries the role; a token that ends no character makes no event.
+    assert 46 <= asyncio.run(run()) <= 51
+
+
+def test_a_client_that_does_not_read_gets_all_tokens_in_fewer_events(valkey_url: str, tmp_path: Path) -> None:
+    """What it has not taken waits in the API merged, choice by choice, and not as thousands of events."""
+    Redis.from_url(valkey_url).flushall()
+    with stack(valkey_url, tmp_path, {POOL: mock_pool(speedup=float("inf"))}) as s:
+        s.api()
+        s.worker()
+        s.wait_ready(1)
+        body = {"model": "mock", "prompt": "x", "max_tokens": 4000, "seed": 1, "ignore_eos": True}
+        body |= {"logprobs": 20}  # makes more than the sockets' buffers hold
+        whole = httpx.post(f"{s.url}/v1/completions", json=body, timeout=60).json()
+        raw = json.dumps(body | {"stream": True}).encode()
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", s.port))
+            sock.sendall(b"POST /v1/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(raw), raw))
+            wait_until(lambda: sum(reserved(s).values()) == 1, "it runs")
+            wait_until(lambda: sum(reserved(s).values()) == 0, "the engine has finished", 60)
+            lines = sock.makefile().read().splitlines()
+    chunks = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith("data: {")]
+    assert "".join(c["text"] for c in chunks) == whole["choices"][0]["text"]
+    assert sum(len(c["logprobs"]["tokens"]) for c in chunks) == 4000
+    assert len(chunks) < 4000
+
+
+def test_a_disconnect_frees_the_engine_within_a_second(fleet: Stack) -> None:
+    """Streamed or not: nobody pays for an answer that nobody reads."""
+    fleet.worker()
+    fleet.wait_ready(1)
+    body = {"model": "mock", "messages": [{"role": "user", "content": "x"}], "max_tokens": 4000, "ignore_eos": True}
+    with httpx.stream("POST", f"{fleet.url}/v1/chat/completions", json=body | {"stream": True}, timeout=30) as r:
+        lines = r.iter_lines()  # to be kept: collecting it would close the connection
+        while "content" not in next(lines):
+            pass
+        assert sum(reserved(fleet).values()) == 1
+    wait_until(lambda: sum(reserved(fleet).values()) == 0, "released after the stream was closed", 1)
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{fleet.url}/v1/chat/completions", json=body, timeout=0.5)
+    wait_until(lambda: sum(reserved(fleet).values()) == 0, "released after the connection was closed", 1)
+    wait_until(lambda: [(x.running, x.used_blocks) for x in leases(fleet)] == [(0, 0)], "the engine is empty", 3)
+
+
+def test_a_draining_worker_finishes_its_streams_and_gets_no_new_ones(fleet: Stack) -> None:
+    """SIGTERM in the middle of streams: every answer is whole, and the process ends with 0."""
+    going = fleet.worker(name="going")
+    fleet.wait_ready(1)
+
+    async def run() -> list[tuple[str, str | None, int]]:
+        async with client(fleet) as c:
+            expected = (await ask(c, 200))[:2]
+            fleet.worker(name="staying")
+            await asyncio.to_thread(fleet.wait_ready, 2)
+            before = [asyncio.create_task(ask(c, 200)) for _ in range(20)]
+            await asyncio.sleep(1)
+            going.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(fleet.wait_ready, 1)
+            after = [asyncio.create_task(ask(c, 200)) for _ in range(10)]
+            answers = await asyncio.gather(*before, *after)
+            assert all(a[:2] == expected for a in answers)
+            return answers
+
+    assert len(asyncio.run(run())) == 30
+    assert going.wait(20) == 0
+    assert len(leases(fleet)) == 1
+    assert sum(reserved(fleet).values()) == 0
+
+
+def test_what_a_draining_worker_never_began_runs_elsewhere(valkey_url: str, tmp_path: Path) -> None:
+    """More requests than it has threads for wait in its queue; they are handed back, not lost."""
+    Redis.from_url(valkey_url).flushall()
+    with stack(valkey_url, tmp_path, {POOL: mock_pool(step_ms=20.0, max_running=2)}) as s:
+        s.api()
+        going = s.worker(name="going")
+        s.wait_ready(1)
+
+        async def run() -> None:
+            async with client(s) as c:
+                asked = [asyncio.create_task(ask(c, 30)) for _ in range(24)]
+                await asyncio.sleep(0.5)
+                s.worker(name="staying")
+                await asyncio.to_thread(s.wait_ready, 2)
+                going.send_signal(signal.SIGTERM)
+                answers = await asyncio.gather(*asked)
+                assert {a[:2] for a in answers} == {answers[0][:2]}
+
+        asyncio.run(run())
+        assert going.wait(20) == 0
+        wait_until(lambda: sum(reserved(s).values()) == 0, "all reservations are released")
+
+
+def test_a_killed_workers_requests_end_or_run_elsewhere_within_seconds(fleet: Stack) -> None:
+    """No client waits for ever: what was not begun is retried, what was begun ends with an error event."""
+    killed = fleet.worker(name="killed")
+    fleet.wait_ready(1)
+
+    async def one(c: AsyncOpenAI) -> str:
+        try:
+            return str((await ask(c, 500))[1])
+        except APIStatusError as exc:
+            return str(exc.status_code)
+        except Exception as exc:  # the client's error for an error event in a stream
+            return str(getattr(exc, "code", exc))
+
+    async def run() -> Counter[str]:
+        async with client(fleet) as c:
+            asked = [asyncio.create_task(one(c)) for _ in range(10)]
+            await asyncio.sleep(1)
+            fleet.worker(name="other")
+            await asyncio.to_thread(fleet.wait_ready, 2)
+            killed.kill()
+            async with asyncio.timeout(15):
+                return Counter(await asyncio.gather(*asked))
+
+    assert asyncio.run(run()) == {"worker_lost": 10}
+    with OpenAI(base_url=f"{fleet.url}/v1", api_key="none") as c:
+        answer = c.completions.create(model="mock", prompt="still there?", max_tokens=3)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 3
+
+
+def test_workers_come_and_go_while_the_api_runs(fleet: Stack) -> None:
+    """None → 503 with a clear message; one → answers; none again → 503."""
+    with OpenAI(base_url=f"{fleet.url}/v1", api_key="none", max_retries=0) as c:
+
+        def status() -> int:
+            try:
+                c.completions.create(model="mock", prompt="hi", max_tokens=1)
+            except APIStatusError as exc:
+                return exc.status_code
+            return 200
+
+        assert status() == 503
+        worker = fleet.worker()
+        fleet.wait_ready(1)
+        assert status() == 200
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(15) == 0
+        assert status() == 503
+
+
+def test_two_api_replicas_use_one_fleet(fleet: Stack) -> None:
+    """Each gets its own tokens; both see the same reservations."""
+    fleet.worker()
+    other = free_port()
+    fleet.api("api2", port=other)
+    fleet.wait_ready(1)
+    wait_until(lambda: _listens(other), "the second API listens")
+
+    async def run() -> None:
+        first = client(fleet)
+        second = AsyncOpenAI(base_url=f"http://127.0.0.1:{other}/v1", api_key="none", max_retries=0)
+        answers = await asyncio.gather(*(ask(c, 60, 3) for c in (first, second) for _ in range(20)))
+        assert len({a[:2] for a in answers}) == 1
+
+    asyncio.run(run())
+
+
+def _listens(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/live", timeout=2).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_flower_shows_workers_queues_and_tasks_but_no_prompt(fleet: Stack) -> None:
+    """Started as typed in the README: `celery -A app flower`. It listens on this machine only."""
+    fleet.worker()
+    fleet.wait_ready(1)
+    port = free_port()
+    fleet.spawn("flower", str(BIN / "celery"), "-A", "app", "flower", f"--port={port}", FLOWER_UNAUTHENTICATED_API="1")
+    flower = f"http://127.0.0.1:{port}"
+
+    def get(path: str) -> httpx.Response | None:
+        try:
+            return httpx.get(flower + path, timeout=10)
+        except httpx.TransportError:
+            return None
+
+    wait_until(lambda: get("/healthcheck"), "Flower listens", 30)
+
+    def task_shown() -> str | None:
+        httpx.post(f"{fleet.url}/v1/completions", json={"model": "mock", "prompt": "a secret word", "max_tokens": 2})
+        answer = get("/api/tasks")
+        found = answer is not None and "SUCCESS" in answer.text
+        return answer.text if answer is not None and found else None
+
+    tasks = wait_until(task_shown, "a task is shown", 30, every_s=1)
+    assert "app.tasks.decode.decode" in tasks
+    assert "secret" not in tasks
+    (lease,) = leases(fleet)
+
+    def worker_shown() -> bool:
+        answer = get("/api/workers?refresh=1")
+        return (
+            answer is not None and f"{POOL}.{lease.worker}" in answer.text and f"worker-{lease.worker}@" in answer.text
+        )
+
+    wait_until(worker_shown, "the worker and its queues are shown", 30, every_s=1)
+    listening = subprocess.run(["ss", "-ltn"], capture_output=True, text=True, check=True).stdout
+    assert f"127.0.0.1:{port}" in listening
+
+
+def test_prompts_are_in_no_log_and_no_task(fleet: Stack) -> None:
+    """Arguments are ids; logs are verbs with fields."""
+    fleet.worker(XYLEM_LOG_LEVEL="debug")
+    fleet.wait_ready(1)
+    word = "Rumpelstiltskin"
+    for stream in (False, True):
+        body = {"model": "mock", "prompt": word, "max_tokens": 2, "stream": stream}
+        assert httpx.post(f"{fleet.url}/v1/completions", json=body).status_code == 200
+    httpx.post(f"{fleet.url}/v1/completions", json={"model": "mock", "prompt": word, "max_tokens": word})
+    time.sleep(0.5)
+    for name in ("api", "worker"):
+        assert word not in fleet.log(name)

@@ -1,0 +1,54 @@
+"""The engines that the contract is tested on, each loaded once per module."""
+
+import gc
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from app.engines import create_engine
+from app.settings import Pool
+from app.tokenizer import load_tokenizer
+from tests.contract.subject import Subject
+
+MAX_RUNNING = 4
+CONTEXT = 512
+_ARGS: dict[str, dict[str, Any]] = {
+    # Slow enough that a request can be caught in the middle, fast enough to wait for.
+    "mock": {"speedup": 4.0, "answer_tokens": 8, "total_blocks": 256},
+    "vllm": {"kv_cache_memory_bytes": 2**29},
+}
+
+
+def model_dir() -> Path:
+    """The real model's directory. Fails, rather than skips: the suite says nothing about vLLM without it."""
+    path = Path(os.environ.get("XYLEM_TEST_MODEL", ".xylem/models/SmolLM2-135M-Instruct"))
+    if not (path / "model.safetensors").is_file():
+        pytest.fail(f"no model at {path.absolute()}: run `make test`, or point XYLEM_TEST_MODEL to one")
+    return path
+
+
+def make_pool(engine: str, **changes: Any) -> Pool:
+    settings = {
+        "model": "test",
+        "engine": engine,
+        "path": model_dir() if engine == "vllm" else None,
+        "max_running": MAX_RUNNING,
+        "max_model_len": CONTEXT,
+        "args": _ARGS[engine],
+    }
+    return Pool.model_validate(settings | changes)
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["mock", "vllm"])
+async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+    pool = make_pool(request.param)
+    engine = create_engine(pool)
+    info = await engine.start()
+    yield Subject(engine, info, load_tokenizer(pool.model_dir))
+    await engine.close()
+    del engine
+    gc.collect()  # what vLLM leaves to the collector is collected while this suite's warning filters hold

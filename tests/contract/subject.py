@@ -1,0 +1,81 @@
+"""An engine under test, and what the tests ask of it again and again."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from app.engines.base import Engine, EngineInfo, EngineStats, GenerateRequest, StepOutput
+from app.ids import RequestId
+from app.messages import FinishReason, Sampling
+from app.tokenizer import Tokenizer
+
+_ids = count()
+
+
+@dataclass
+class Answer:
+    """One choice, put together."""
+
+    outputs: list[StepOutput] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(output.text for output in self.outputs)
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for output in self.outputs for token in output.tokens]
+
+    @property
+    def finish(self) -> FinishReason | None:
+        return self.outputs[-1].finish
+
+    @property
+    def stop(self) -> int | str | None:
+        return self.outputs[-1].stop
+
+    @property
+    def cached_tokens(self) -> int:
+        return self.outputs[0].cached_tokens
+
+
+@dataclass
+class Subject:
+    engine: Engine
+    info: EngineInfo
+    tokenizer: Tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def chat(self, question: str) -> list[int]:
+        return self.encode(self.tokenizer.render_chat([{"role": "user", "content": question}]))
+
+    def request(self, prompt: str | list[int], *, priority: int = 0, **sampling: Any) -> GenerateRequest:
+        """Greedy and eight tokens unless told otherwise."""
+        ids = self.encode(prompt) if isinstance(prompt, str) else prompt
+        settings = {"max_tokens": 8, "temperature": 0.0} | sampling
+        return GenerateRequest(RequestId(f"test-{next(_ids)}"), ids, Sampling(**settings), priority)
+
+    def stream(self, prompt: str | list[int], **settings: Any) -> AsyncGenerator[StepOutput, None]:
+        return self.engine.generate(self.request(prompt, **settings))
+
+    async def choices(self, prompt: str | list[int], **settings: Any) -> list[Answer]:
+        found: dict[int, Answer] = {}
+        async for output in self.stream(prompt, **settings):
+            found.setdefault(output.index, Answer()).outputs.append(output)
+        return [found[index] for index in sorted(found)]
+
+    async def answer(self, prompt: str | list[int], **settings: Any) -> Answer:
+        [choice] = await self.choices(prompt, **settings)
+        return choice
+
+    async def stats_become(self, wanted: Callable[[EngineStats], bool], *, within_s: float) -> EngineStats:
+        deadline = time.monotonic() + within_s
+        while not wanted(stats := self.engine.stats()):
+            assert time.monotonic() < deadline, f"after {within_s} s: {stats}"
+            await asyncio.sleep(0.005)
+        return stats

@@ -1,0 +1,399 @@
+"""What every engine promises, over every engine that runs here."""
+
+import asyncio
+import itertools
+import time
+
+import pytest
+
+from app.engines.base import EngineStats, PrefixResetter
+from app.errors import PromptTooLong, RequestError
+from app.ids import RequestId
+from tests.contract.conftest import CONTEXT, MAX_RUNNING
+from tests.contract.subject import Answer, Subject
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    # vLLM and what it imports use what torch and Python have deprecated, and leave ZeroMQ contexts to the collector.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
+]
+
+STORY = "The lighthouse keeper opened the old door, looked over the grey sea and"
+QUESTION = "What is the capital of France?"
+_unique = itertools.count()
+
+
+def unique_prompt(subject: Subject, tokens: int) -> list[int]:
+    """A prompt that no test has used before, from its first block on."""
+    text = f"Entry {next(_unique)} of the log. " + STORY * 60
+    return subject.encode(text)[:tokens]
+
+
+def idle(stats: EngineStats) -> bool:
+    return stats.running == stats.waiting == stats.used_blocks == 0
+
+
+async def test_an_answer_arrives_in_steps_and_ends_once(subject: Subject) -> None:
+    """Streaming means a step output per token, of which the last alone has a finish reason."""
+    answer = await subject.answer(STORY)
+    assert len(answer.outputs) > 1
+    assert [output.finish for output in answer.outputs[:-1]] == [None] * (len(answer.outputs) - 1)
+    assert answer.finish in ("stop", "length")
+
+
+async def test_max_tokens_ends_with_length(subject: Subject) -> None:
+    """The token limit is exact."""
+    answer = await subject.answer(STORY, max_tokens=5, ignore_eos=True)
+    assert (len(answer.tokens), answer.finish, answer.stop) == (5, "length", None)
+
+
+@pytest.mark.parametrize("prompt", [STORY, "Grüße aus 東京 🗼 und", "emoji: 😀 😃 😄 😁 😆 😅"])
+async def test_the_text_is_the_decoded_tokens(subject: Subject, prompt: str) -> None:
+    """Characters of several tokens come out whole, and nothing is lost between steps."""
+    ids = subject.encode(prompt)
+    answer = await subject.answer(ids, max_tokens=12, ignore_eos=True)
+    decoded = subject.tokenizer.decode(ids + answer.tokens)[len(subject.tokenizer.decode(ids)) :]
+    assert answer.text == decoded.rstrip("\ufffd")  # a last character may be cut off by max_tokens
+
+
+@pytest.mark.parametrize("include", [False, True])
+async def test_a_stop_string_across_tokens_ends_the_text(subject: Subject, include: bool) -> None:
+    """Stop strings are found in the text, wherever tokens begin; nothing of one leaks out before."""
+    plain = await subject.answer(STORY, ignore_eos=True)
+    border = len("".join(output.text for output in plain.outputs[:4]))
+    stop = plain.text[border - 2 : border + 2]
+    end = plain.text.index(stop)
+    answer = await subject.answer(STORY, ignore_eos=True, stop=("never said", stop), include_stop=include)
+    assert answer.text == plain.text[: end + len(stop) * include]
+    assert (answer.finish, answer.stop) == ("stop", stop)
+
+
+async def test_text_held_back_for_a_stop_string_comes_at_the_end(subject: Subject) -> None:
+    """A stop string that is never completed costs no text."""
+    plain = await subject.answer(STORY, ignore_eos=True)
+    answer = await subject.answer(STORY, ignore_eos=True, stop=(plain.text[-3:] + "?!never",))
+    assert (answer.text, answer.finish) == (plain.text, "length")
+
+
+@pytest.mark.parametrize("include", [False, True])
+async def test_a_stop_token_ends_the_answer(subject: Subject, include: bool) -> None:
+    """The token is reported, its text only when asked for."""
+    plain = await subject.answer(STORY, ignore_eos=True)
+    token = plain.tokens[3]
+    end = plain.tokens.index(token)
+    answer = await subject.answer(STORY, ignore_eos=True, stop_token_ids=(token,), include_stop=include)
+    assert answer.tokens == plain.tokens[: end + 1]
+    assert (answer.finish, answer.stop) == ("stop", token)
+    assert answer.text == "".join(output.text for output in plain.outputs[: end + include])
+
+
+async def test_eos_ends_the_answer_without_a_trace_in_the_text(subject: Subject) -> None:
+    """An answer that is over says so with `stop`, and no special token shows."""
+    answer = await subject.answer(subject.chat(QUESTION), max_tokens=64)
+    assert (answer.finish, answer.stop) == ("stop", None)
+    assert answer.tokens[-1] == subject.tokenizer.eos_id
+    assert "<|" not in answer.text
+
+
+async def test_ignore_eos_goes_on_to_max_tokens(subject: Subject) -> None:
+    """Benchmarks need answers of a known length."""
+    answer = await subject.answer(subject.chat(QUESTION), max_tokens=20, ignore_eos=True)
+    assert (len(answer.tokens), answer.finish) == (20, "length")
+
+
+async def test_min_tokens_puts_off_eos_and_stops(subject: Subject) -> None:
+    """Before min_tokens neither EOS, nor a stop token, nor a stop string ends an answer."""
+    prompt = subject.chat(QUESTION)
+    plain = await subject.answer(prompt, max_tokens=64)
+    assert len(plain.tokens) < 16
+    later = await subject.answer(prompt, max_tokens=24, min_tokens=16, stop=(plain.text[:4],))
+    assert len(later.tokens) >= 16
+    assert subject.tokenizer.eos_id not in later.tokens[:15]
+    banned = await subject.answer(prompt, max_tokens=6, min_tokens=6, stop_token_ids=(plain.tokens[0],))
+    assert len(banned.tokens) == 6
+    assert plain.tokens[0] not in banned.tokens
+
+
+async def test_n_choices_each_finish_once(subject: Subject) -> None:
+    """Choices of one request are told apart by their index, and sampled apart."""
+    choices = await subject.choices(STORY, n=3, temperature=1.0, seed=11, ignore_eos=True)
+    assert len(choices) == 3
+    assert [len(choice.tokens) for choice in choices] == [8, 8, 8]
+    assert [sum(output.finish is not None for output in choice.outputs) for choice in choices] == [1, 1, 1]
+    assert len({tuple(choice.tokens) for choice in choices}) > 1
+
+
+async def test_the_same_seed_gives_the_same_tokens(subject: Subject) -> None:
+    """A seed makes sampling repeatable, another one makes another answer."""
+    settings = {"temperature": 1.0, "ignore_eos": True, "max_tokens": 12}
+    first, again, other = [await subject.answer(STORY, seed=seed, **settings) for seed in (7, 7, 8)]
+    assert first.tokens == again.tokens
+    assert first.tokens != other.tokens
+
+
+async def test_greedy_ignores_the_seed(subject: Subject) -> None:
+    """At temperature 0 there is nothing to draw."""
+    first, other = [await subject.answer(STORY, seed=seed) for seed in (7, 8)]
+    assert first.tokens == other.tokens
+
+
+async def test_without_a_seed_answers_vary(subject: Subject) -> None:
+    """Requests that name no seed don't share one."""
+    answers = [await subject.answer(STORY, temperature=1.5, ignore_eos=True) for _ in range(3)]
+    assert len({tuple(answer.tokens) for answer in answers}) > 1
+
+
+@pytest.mark.parametrize("cut", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}])
+async def test_cutting_the_distribution_to_one_token_is_greedy(subject: Subject, cut: dict[str, float]) -> None:
+    """top_k, top_p and min_p act on the distribution."""
+    greedy = await subject.answer(STORY, ignore_eos=True)
+    assert (await subject.answer(STORY, temperature=1.0, ignore_eos=True, **cut)).tokens == greedy.tokens
+
+
+@pytest.mark.parametrize("penalty", [{"repetition_penalty": 2.0}, {"frequency_penalty": 2.0}])
+async def test_penalties_drive_out_repeated_tokens(subject: Subject, penalty: dict[str, float]) -> None:
+    """A token that is forced by its bias gives way to the second one once it has been said."""
+    first, second = subject.encode(" keeper")[0], subject.encode(" door")[0]
+    settings = {"max_tokens": 32, "logit_bias": {first: 100.0, second: 70.0}, "ignore_eos": True}
+    assert set((await subject.answer("One two three", **settings)).tokens) == {first}
+    assert second in (await subject.answer("One two three", **settings, **penalty)).tokens
+
+
+async def test_presence_penalty_is_taken(subject: Subject) -> None:
+    """A penalty within its range is no reason to refuse."""
+    assert len((await subject.answer(STORY, presence_penalty=-2.0, ignore_eos=True)).tokens) == 8
+
+
+async def test_a_bias_forces_and_bans_tokens(subject: Subject) -> None:
+    """+100 makes a token certain, -100 impossible."""
+    plain = await subject.answer(STORY, ignore_eos=True)
+    token = subject.encode(" door")[0]
+    forced = await subject.answer(STORY, logit_bias={token: 100.0}, ignore_eos=True)
+    assert forced.tokens == [token] * 8
+    banned = await subject.answer(STORY, logit_bias={plain.tokens[0]: -100.0}, ignore_eos=True)
+    assert plain.tokens[0] not in banned.tokens
+
+
+@pytest.mark.parametrize("top", [0, 1, 5])
+async def test_logprobs_come_one_per_token_with_sorted_alternatives(subject: Subject, top: int) -> None:
+    """Greedy takes the likeliest token, so it leads its alternatives with its own logprob."""
+    answer = await subject.answer(STORY, logprobs=top, max_tokens=4, ignore_eos=True)
+    for output in answer.outputs:
+        assert output.logprobs is not None
+        assert [found.token_id for found in output.logprobs] == output.tokens
+        for found in output.logprobs:
+            assert found.logprob <= 0
+            assert len(found.top) == top
+            assert [entry[2] for entry in found.top] == sorted((entry[2] for entry in found.top), reverse=True)
+            assert [(found.token, found.token_id, found.logprob)][:top] == list(found.top[:1])
+
+
+async def test_no_logprobs_unless_asked_for(subject: Subject) -> None:
+    """Logprobs cost time, so nobody gets them by accident."""
+    answer = await subject.answer(STORY)
+    assert all(output.logprobs is None and output.prompt_logprobs is None for output in answer.outputs)
+
+
+async def test_prompt_logprobs_come_first_and_cover_the_prompt(subject: Subject) -> None:
+    """One per prompt token, none for the first; also when the prompt's KV is cached."""
+    prompt = unique_prompt(subject, 80)
+    await subject.answer(prompt, max_tokens=1)
+    answer = await subject.answer(prompt, max_tokens=3, prompt_logprobs=2, ignore_eos=True)
+    found = answer.outputs[0].prompt_logprobs
+    assert found is not None
+    assert found[0] is None
+    assert [entry.token_id for entry in found if entry] == prompt[1:]
+    assert all(entry.logprob <= 0 and len(entry.top) == 2 for entry in found if entry)
+    assert all(output.prompt_logprobs is None for output in answer.outputs[1:])
+
+
+async def test_a_known_prefix_is_cached(subject: Subject) -> None:
+    """The second time, whole blocks come from the cache, but never the whole prompt."""
+    size = subject.info.block_size
+    prompt = unique_prompt(subject, 4 * size)
+    before = subject.engine.stats().prefill_tokens
+    first = await subject.answer(prompt, max_tokens=2)
+    between = subject.engine.stats().prefill_tokens
+    second = await subject.answer(prompt, max_tokens=2)
+    after = subject.engine.stats().prefill_tokens
+    assert first.cached_tokens == 0
+    assert second.cached_tokens == 3 * size
+    assert (between - before, after - between) == (4 * size, size)
+    assert first.tokens == second.tokens
+
+
+async def test_what_was_generated_is_cached(subject: Subject) -> None:
+    """A conversation's next turn finds the answer of the last one."""
+    size = subject.info.block_size
+    prompt = unique_prompt(subject, size)
+    answer = await subject.answer(prompt, max_tokens=size + 2, ignore_eos=True)
+    assert (await subject.answer(prompt + answer.tokens, max_tokens=1)).cached_tokens == 2 * size
+
+
+async def _caught_in_the_middle(subject: Subject) -> None:
+    """What must be true a second after a request was ended early."""
+    await subject.stats_become(idle, within_s=1.0)
+    deadline = time.monotonic() + 1.0
+    assert isinstance(subject.engine, PrefixResetter)
+    while not await subject.engine.reset_prefix_cache():  # refuses while blocks are held
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_abort_ends_the_stream_and_frees_the_blocks(subject: Subject, n: int) -> None:
+    """The stream doesn't go on, and within a second nothing holds a block."""
+    request = subject.request(STORY, max_tokens=400, ignore_eos=True, n=n, temperature=1.0)
+    stream = subject.engine.generate(request)
+    await anext(stream)
+    assert subject.engine.stats().used_blocks > 0
+    await subject.engine.abort(request.id)
+    assert {output.finish async for output in stream} <= {None, "abort"}
+    await _caught_in_the_middle(subject)
+
+
+async def test_closing_the_generator_aborts(subject: Subject) -> None:
+    """Whoever stops listening need not say more."""
+    stream = subject.stream(STORY, max_tokens=400, ignore_eos=True)
+    await anext(stream)
+    await stream.aclose()
+    await _caught_in_the_middle(subject)
+
+
+async def test_cancelling_the_consumer_aborts(subject: Subject) -> None:
+    """A task that is cancelled while it waits for the next step takes its request with it."""
+    task = asyncio.create_task(subject.answer(STORY, max_tokens=400, ignore_eos=True))
+    await subject.stats_become(lambda stats: stats.used_blocks > 0, within_s=5)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await _caught_in_the_middle(subject)
+
+
+async def test_aborting_a_waiting_request_ends_it(subject: Subject) -> None:
+    """A request that never got a seat can be taken back too."""
+    busy = [subject.stream(STORY, max_tokens=400, ignore_eos=True) for _ in range(MAX_RUNNING)]
+    for stream in busy:
+        await anext(stream)
+    request = subject.request(STORY, max_tokens=400, ignore_eos=True)
+    waiting = asyncio.create_task(_drain(subject, request))
+    await subject.stats_become(lambda stats: stats.waiting == 1, within_s=5)
+    await subject.engine.abort(request.id)
+    assert set(await asyncio.wait_for(waiting, 2)) <= {"abort"}
+    for stream in busy:
+        await stream.aclose()
+    await subject.stats_become(idle, within_s=1)
+
+
+async def _drain(subject: Subject, request: object) -> list[str | None]:
+    return [output.finish async for output in subject.engine.generate(request)]  # type: ignore[arg-type]
+
+
+async def test_aborting_an_unknown_request_is_ignored(subject: Subject) -> None:
+    """An abort may cross the request's end on the way."""
+    await subject.engine.abort(RequestId("nobody"))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"temperature": -1.0}, {"temperature": 3.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"top_k": -7}, {"min_p": 2.0},
+        {"presence_penalty": 3.0}, {"frequency_penalty": -3.0}, {"repetition_penalty": 0.0},
+        {"max_tokens": 0}, {"min_tokens": -1}, {"min_tokens": 9}, {"n": 0}, {"stop": ("",)},
+        {"logprobs": -2}, {"logprobs": 10_000}, {"prompt_logprobs": -2}, {"prompt_logprobs": 10_000},
+        {"logit_bias": {10**7: 1.0}}, {"stop_token_ids": (10**7,)}, {"stop_token_ids": (-1,)},
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_a_bad_parameter_is_refused(subject: Subject, bad: dict[str, object]) -> None:
+    """A parameter out of range is the request's fault, and is said so before any token."""
+    with pytest.raises(RequestError):
+        await subject.answer(STORY, **bad)
+
+
+@pytest.mark.parametrize("prompt", [[], [10**7]], ids=["empty", "unknown token"])
+async def test_a_bad_prompt_is_refused(subject: Subject, prompt: list[int]) -> None:
+    """The engine doesn't guess what a broken prompt meant."""
+    with pytest.raises(RequestError):
+        await subject.answer(prompt)
+
+
+async def test_a_prompt_that_leaves_no_room_is_refused(subject: Subject) -> None:
+    """The prompt and at least one token must fit."""
+    with pytest.raises(PromptTooLong, match=str(CONTEXT)):
+        await subject.answer(unique_prompt(subject, CONTEXT))
+
+
+async def test_the_context_ends_an_answer_with_length(subject: Subject) -> None:
+    """An answer may ask for more than there is room for; it gets what there is."""
+    answer = await subject.answer(unique_prompt(subject, CONTEXT - 3), max_tokens=50, ignore_eos=True)
+    assert (len(answer.tokens), answer.finish) == (3, "length")
+
+
+async def test_an_id_in_use_is_refused(subject: Subject) -> None:
+    """Two requests of one id could not be aborted apart."""
+    request = subject.request(STORY, max_tokens=400, ignore_eos=True)
+    stream = subject.engine.generate(request)
+    await anext(stream)
+    with pytest.raises(RequestError, match=request.id):
+        await anext(subject.engine.generate(request))
+    await stream.aclose()
+    assert (await _drain(subject, subject.request(STORY)))[-1] is not None
+
+
+async def test_concurrent_requests_share_steps(subject: Subject) -> None:
+    """Requests that run together all make progress before any of them ends."""
+    order: list[int] = []  # whose token came when
+
+    async def run(index: int) -> None:
+        async for output in subject.stream(f"{index} {STORY}", max_tokens=16, ignore_eos=True):
+            order.extend(index for _ in output.tokens)
+
+    await asyncio.gather(*map(run, range(MAX_RUNNING)))
+    first_end = min(len(order) - order[::-1].index(index) for index in range(MAX_RUNNING))
+    assert set(order[: first_end - 1]) == set(range(MAX_RUNNING))
+
+
+async def test_more_requests_than_seats_wait_and_are_all_served(subject: Subject) -> None:
+    """The engine never runs more than it says, and forgets nobody."""
+    tasks = [
+        asyncio.create_task(subject.answer(f"{i} {STORY}", max_tokens=12, ignore_eos=True))
+        for i in range(2 * MAX_RUNNING)
+    ]
+    full = await subject.stats_become(lambda stats: stats.running == MAX_RUNNING, within_s=5)
+    assert full.waiting == MAX_RUNNING
+    answers: list[Answer] = await asyncio.gather(*tasks)
+    assert [len(answer.tokens) for answer in answers] == [12] * len(answers)
+
+
+async def test_a_lower_priority_number_is_served_first(subject: Subject) -> None:
+    """When seats are taken, an urgent request overtakes those that wait."""
+    started: list[str] = []
+
+    async def run(name: str, priority: int) -> None:
+        stream = subject.stream(f"{name} {STORY}", max_tokens=40, ignore_eos=True, priority=priority)
+        async for output in stream:
+            if output.tokens:
+                started.append(name)
+                break
+        async for _ in stream:
+            pass
+
+    busy = [asyncio.create_task(run(f"busy{i}", 0)) for i in range(MAX_RUNNING)]
+    await subject.stats_become(lambda stats: stats.running == MAX_RUNNING, within_s=5)
+    patient = asyncio.create_task(run("patient", 5))
+    await subject.stats_become(lambda stats: stats.waiting == 1, within_s=5)
+    urgent = asyncio.create_task(run("urgent", -5))
+    await asyncio.gather(*busy, patient, urgent)
+    assert started.index("urgent") < started.index("patient")
+
+
+async def test_stats_return_to_zero(subject: Subject) -> None:
+    """When nothing runs, nothing is held: cached blocks count as free."""
+    await subject.answer(unique_prompt(subject, 100))
+    await subject.stats_become(idle, within_s=1)
+    assert subject.engine.stats().prefill_tokens > 0
+
+
+async def test_the_engine_tells_its_limits(subject: Subject) -> None:
+    """What was configured is what was loaded."""
+    assert (subject.info.block_size, subject.info.max_running, subject.info.max_model_len) == (32, MAX_RUNNING, CONTEXT)
+    assert subject.info.total_blocks * subject.info.block_size >= CONTEXT

@@ -1,0 +1,41 @@
+"""The mock's KV events against vLLM's own decoder."""
+
+import asyncio
+import math
+
+import msgspec
+import pytest
+import zmq
+import zmq.asyncio
+
+from tests.unit.test_mock_engine import pool, request, run, started
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+async def test_vllms_own_types_decode_the_mocks_events() -> None:
+    """A subscriber that was written for vLLM needs no change."""
+    from vllm.distributed import kv_events
+
+    decode = msgspec.msgpack.Decoder(kv_events.KVEventBatch).decode
+    settings = pool(speedup=math.inf, total_blocks=8, max_model_len=256, kv_events={"topic": "kv-topic"})
+    async with started(settings) as engine:
+        source = engine.kv_events()
+        assert source is not None
+        seen = []
+        with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as sub:
+            sub.connect(source.endpoint)
+            sub.subscribe("kv-topic")
+            await asyncio.sleep(0.1)  # a PUB socket drops what it sends before the subscription arrives
+            await run(engine, request("a", 96, max_tokens=1))
+            await run(engine, request("b", 200, first=900, max_tokens=1))
+            await engine.reset_prefix_cache()
+            for expected in range(3):
+                topic, seq, payload = await asyncio.wait_for(sub.recv_multipart(), 5)
+                assert (topic, int.from_bytes(seq, "big")) == (b"kv-topic", expected)
+                seen.extend(decode(payload).events)
+    stored = seen[0]
+    assert isinstance(stored, kv_events.BlockStored)
+    assert (len(stored.block_hashes), stored.parent_block_hash, stored.block_size) == (3, None, 32)
+    assert stored.token_ids == request("a", 96).prompt
+    assert any(isinstance(event, kv_events.BlockRemoved) for event in seen)
+    assert isinstance(seen[-1], kv_events.AllBlocksCleared)

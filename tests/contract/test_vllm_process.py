@@ -1,0 +1,81 @@
+"""vLLM as a Celery worker runs it: on a loop of a thread, with processes of its own that must not outlive it."""
+
+import asyncio
+import gc
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+
+from app.engines import create_engine
+from app.errors import EngineFailed, SettingsError
+from app.tokenizer import load_tokenizer
+from tests.contract.conftest import make_pool
+from tests.contract.subject import Subject
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"
+)
+
+
+def _engine_processes() -> list[psutil.Process]:
+    """Multiprocessing's resource tracker stays with the parent, so it doesn't count."""
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "resource_tracker" not in " ".join(child.cmdline())]
+
+
+async def _serve_idle_and_die() -> None:
+    before = set(_engine_processes())
+    pool = make_pool("vllm")
+    engine = create_engine(pool)
+    subject = Subject(engine, await engine.start(), load_tokenizer(pool.model_dir))
+    try:
+        answer = await subject.answer(subject.chat("What is the capital of France?"), max_tokens=16)
+        assert "Paris" in answer.text
+        processes = set(_engine_processes()) - before
+        assert processes
+
+        await asyncio.sleep(1.5)  # vLLM's worker spins for a second before it sleeps
+        spent = sum(sum(process.cpu_times()[:2]) for process in processes)
+        await asyncio.sleep(2)
+        assert sum(sum(process.cpu_times()[:2]) for process in processes) - spent < 0.2
+
+        stream = subject.stream("Once upon a time", max_tokens=400, ignore_eos=True)
+        await anext(stream)
+        next(process for process in processes if "EngineCore" in process.name()).kill()
+        with pytest.raises(EngineFailed):
+            async for _ in stream:
+                pass
+        with pytest.raises(EngineFailed):
+            await subject.answer("Once upon a time")
+    finally:
+        await engine.close()
+    assert set(_engine_processes()) <= before
+
+
+def test_it_serves_from_a_thread_sleeps_when_idle_and_fails_loudly() -> None:
+    """No signal handler is needed, no core is burnt, a dead engine process is an error, and close leaves nothing."""
+    with ThreadPoolExecutor(1) as other_thread:
+        other_thread.submit(asyncio.run, _serve_idle_and_die()).result()
+    gc.collect()  # what vLLM leaves to the collector is collected while this module's warning filters hold
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"max_num_sequences": 3}, "args.max_num_sequences=3"),
+        ({"max_num_seqs": 3}, "the pool's own settings"),
+        ({"env": {"A": 1}}, "args.env"),
+        ({"kv_events_config": {"port": 1}}, "args.kv_events_config"),
+    ],
+)
+def test_an_unknown_argument_is_named(args: dict[str, object], message: str) -> None:
+    """A typing error stops the worker before it loads anything."""
+    with pytest.raises(SettingsError, match=message):
+        create_engine(make_pool("vllm", args=args))
+
+
+async def test_a_bad_value_is_a_settings_error() -> None:
+    """What vLLM's own configuration refuses is said in its words."""
+    with pytest.raises(SettingsError, match="dtype"):
+        await create_engine(make_pool("vllm", args={"dtype": "int3"})).start()

@@ -1,0 +1,196 @@
+"""Emitter → Redis → inbox: every event once and in order, whatever pub/sub loses."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from redis.asyncio import Redis
+
+from app.api.inbox import Inbox
+from app.ids import ApiId, RequestId, WorkerId
+from app.keys import Keys
+from app.messages import Delta, Event, Step, decode_step, encode
+from app.settings import Settings
+from app.tasks.emitter import Emitter
+
+KEYS, API, WORKER = Keys("test"), ApiId("api1"), WorkerId("w1")
+
+
+def token(i: int, request: str = "r") -> Delta:
+    return Delta(RequestId(request), 0, f" {i}", [i])
+
+
+class Seen:
+    """What an inbox delivered."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.lost: list[WorkerId] = []
+
+    def deliver(self, event: Event) -> None:
+        self.events.append(event)
+
+    def tokens(self) -> list[int]:
+        return [t for e in self.events if isinstance(e, Delta) for t in e.tokens]
+
+    async def count(self, n: int, timeout_s: float = 5) -> None:
+        async with asyncio.timeout(timeout_s):
+            while len(self.events) < n:
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def inbox(redis: "Redis", url: str) -> AsyncIterator[Seen]:
+    seen = Seen()
+    box = Inbox(redis, url, KEYS, API, seen.deliver, seen.lost.append)
+    task = asyncio.create_task(box.run())
+    await asyncio.wait_for(box.subscribed.wait(), 5)
+    yield seen
+    task.cancel()
+
+
+@asynccontextmanager
+async def emitter(redis: "Redis", worker: WorkerId = WORKER) -> AsyncIterator[Emitter]:
+    e = Emitter(redis, KEYS, worker, Settings())
+    task = asyncio.create_task(e.run())
+    yield e
+    task.cancel()
+
+
+async def step(redis: "Redis", seq: int, *, publish: bool, worker: WorkerId = WORKER) -> None:
+    """Message `seq` with token `seq`; unpublished, it stands in the stream only, as if pub/sub had lost it."""
+    data = encode(Step(worker, seq, [token(seq)]))
+    await redis.xadd(KEYS.out(API), {"s": data})
+    if publish:
+        await redis.publish(KEYS.out(API), data)
+
+
+async def test_tokens_of_one_engine_step_leave_as_one_message(redis: "Redis", store_url: str) -> None:
+    """The cost of a message is shared by all requests of the step."""
+    async with inbox(redis, store_url) as seen, emitter(redis) as e:
+        for r in range(50):
+            e.emit(API, token(r, f"r{r}"))
+        await e.drained()
+        await seen.count(50)
+    entries = await redis.xrange(KEYS.out(API))
+    assert len(entries) == 1
+    assert decode_step(entries[0][1][b"s"]).seq == 1
+
+
+async def test_each_api_replica_gets_its_own_tokens_only(redis: "Redis") -> None:
+    """A replica does not pay for what others await."""
+    async with emitter(redis) as e:
+        e.emit(API, token(1))
+        e.emit(ApiId("api2"), token(2))
+        await e.drained()
+    for api, tokens in ((API, [1]), (ApiId("api2"), [2])):
+        entries = await redis.xrange(KEYS.out(api))
+        assert [ev.tokens for ev in decode_step(entries[0][1][b"s"]).events] == [tokens]
+
+
+async def test_tokens_arrive_once_and_in_order(redis: "Redis", store_url: str) -> None:
+    """Two workers, thousands of tokens, one inbox."""
+    async with (
+        inbox(redis, store_url) as seen,
+        emitter(redis) as one,
+        emitter(redis, WorkerId("w2")) as two,
+    ):
+        for i in range(1000):
+            one.emit(API, token(i, "a"))
+            two.emit(API, token(i, "b"))
+            if i % 7 == 0:
+                await asyncio.sleep(0)
+        await seen.count(2000)
+    for request in ("a", "b"):
+        assert [e.tokens[0] for e in seen.events if e.request == request and isinstance(e, Delta)] == list(range(1000))
+    assert not seen.lost
+
+
+async def test_a_gap_is_filled_from_the_stream_before_what_follows(redis: "Redis", store_url: str) -> None:
+    """Pub/sub is fire-and-forget; the stream behind it is not."""
+    async with inbox(redis, store_url) as seen:
+        await step(redis, 1, publish=True)
+        await seen.count(1)
+        for seq in (2, 3, 4):
+            await step(redis, seq, publish=False)
+        await step(redis, 5, publish=True)
+        await seen.count(5)
+    assert seen.tokens() == [1, 2, 3, 4, 5]
+
+
+async def test_a_lost_last_message_is_found_when_nothing_follows(redis: "Redis", store_url: str) -> None:
+    """No later message shows that the terminal one is missing, so silence makes the inbox look."""
+    async with inbox(redis, store_url) as seen:
+        await step(redis, 1, publish=True)
+        await step(redis, 2, publish=False)
+        await seen.count(2, timeout_s=3)
+    assert seen.tokens() == [1, 2]
+
+
+async def test_a_gap_longer_than_one_page_is_filled(redis: "Redis", store_url: str) -> None:
+    """Half a minute without a connection is thousands of messages."""
+    async with inbox(redis, store_url) as seen:
+        await step(redis, 1, publish=True)
+        for seq in range(2, 900):
+            await step(redis, seq, publish=False)
+        await step(redis, 900, publish=True)
+        await seen.count(900)
+    assert seen.tokens() == list(range(1, 901))
+
+
+async def test_a_message_sent_twice_is_delivered_once(redis: "Redis", store_url: str) -> None:
+    """The emitter repeats a pipeline whose answer it did not get."""
+    async with inbox(redis, store_url) as seen:
+        for seq in (1, 1, 2, 2, 1):
+            await step(redis, seq, publish=True)
+        await seen.count(2)
+        await asyncio.sleep(0.1)
+    assert seen.tokens() == [1, 2]
+
+
+async def test_what_the_stream_has_dropped_is_reported_as_lost(redis: "Redis", store_url: str) -> None:
+    """Requests on that worker must end with an error and not with a hole in their text."""
+    async with inbox(redis, store_url) as seen:
+        await step(redis, 1, publish=True)
+        await step(redis, 2, publish=False)
+        await redis.xtrim(KEYS.out(API), maxlen=0)
+        await step(redis, 3, publish=True)
+        await seen.count(2)
+    assert seen.lost == [WORKER]
+
+
+async def test_the_inbox_comes_back_after_its_connection_is_cut(redis: "Redis", store_url: str) -> None:
+    """What was sent meanwhile is read from the stream."""
+    async with inbox(redis, store_url) as seen:
+        await step(redis, 1, publish=True)
+        await seen.count(1)
+        await redis.client_kill_filter(_type="pubsub")
+        await step(redis, 2, publish=True)
+        await step(redis, 3, publish=True)
+        await seen.count(3)
+        await asyncio.sleep(1.5)
+        await step(redis, 4, publish=True)
+        await seen.count(4)
+    assert seen.tokens() == [1, 2, 3, 4]
+
+
+async def test_a_broken_message_does_not_stop_the_inbox(redis: "Redis", store_url: str) -> None:
+    """Another version's worker may be on the channel."""
+    async with inbox(redis, store_url) as seen:
+        await redis.publish(KEYS.out(API), b"\xc1 not msgpack")
+        await step(redis, 1, publish=True)
+        await seen.count(1)
+    assert seen.tokens() == [1]
+
+
+async def test_the_stream_is_capped(redis: "Redis") -> None:
+    """An API replica that is gone must not fill Redis."""
+    e = Emitter(redis, KEYS, WORKER, Settings(stream_maxlen=100))
+    task = asyncio.create_task(e.run())
+    for i in range(1000):
+        e.emit(API, token(i))
+        await e.drained()
+    task.cancel()
+    assert await redis.xlen(KEYS.out(API)) < 300
+    assert await redis.ttl(KEYS.out(API)) > 0

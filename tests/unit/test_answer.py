@@ -1,0 +1,85 @@
+"""An answer is a list that one side fills and the other empties: in order, nothing twice, nobody asleep for ever."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.api.answer import Answer
+from app.errors import Cancelled
+from app.ids import RequestId
+from app.messages import Delta, Done
+
+
+def delta(i: int) -> Delta:
+    return Delta(RequestId("r"), 0, str(i), [i])
+
+
+@given(st.lists(st.integers(0, 4), max_size=20))
+def test_events_are_taken_once_and_in_order_however_they_arrive(batches: list[int]) -> None:
+    """Whether several come before the reader looks or one at a time."""
+
+    async def run() -> None:
+        answer, pushed = Answer(), 0
+        taken: list[object] = []
+        for size in batches:
+            for _ in range(size):
+                answer.push(delta(pushed))
+                pushed += 1
+            if size:
+                taken += await answer.take()
+        assert taken == [delta(i) for i in range(pushed)]
+
+    asyncio.run(run())
+
+
+async def test_a_waiting_reader_wakes_with_everything_pushed_before_it_ran() -> None:
+    """One wake-up takes a whole engine step."""
+    answer = Answer()
+    reader = asyncio.create_task(answer.take())
+    await asyncio.sleep(0)
+    answer.push(delta(0))
+    answer.push(delta(1))
+    answer.push(Done(RequestId("r"), 0))
+    assert await asyncio.wait_for(reader, 1) == [delta(0), delta(1), Done(RequestId("r"), 0)]
+
+
+async def test_a_waiting_reader_is_told_when_the_client_has_gone() -> None:
+    """It must not wait for tokens that nobody reads."""
+    answer = Answer()
+    reader = asyncio.create_task(answer.take())
+    await asyncio.sleep(0)
+    answer.client_gone()
+    with pytest.raises(Cancelled):
+        await asyncio.wait_for(reader, 1)
+
+
+async def test_a_client_that_has_gone_gets_nothing_of_what_still_comes() -> None:
+    """Gone is gone, also with events in hand."""
+    answer = Answer()
+    answer.push(delta(0))
+    answer.client_gone()
+    answer.push(delta(1))
+    for _ in range(2):
+        with pytest.raises(Cancelled):
+            await answer.take()
+
+
+async def test_behind_says_whether_events_wait() -> None:
+    """The stream asks this right after a write, to see whether the client held it up."""
+    answer = Answer()
+    assert not answer.behind()
+    answer.push(delta(0))
+    assert answer.behind()
+    await answer.take()
+    assert not answer.behind()
+
+
+async def test_an_abandoned_wait_loses_no_event() -> None:
+    """A reader that timed out and comes again finds what came meanwhile."""
+    answer = Answer()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(answer.take(), 0.001)
+    answer.push(delta(0))
+    assert await answer.take() == [delta(0)]

@@ -1,0 +1,196 @@
+"""The events of a stream are put together from bytes; they have to be the JSON that OpenAI sends."""
+
+import json
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from openai.types import Completion
+from openai.types.chat import ChatCompletionChunk
+
+from app.api.call import Call
+from app.api.chunks import DONE, Chunks, Kind, error_event, merge
+from app.api.logprobs import TextLogprobs, chat_logprobs
+from app.api.models import Model
+from app.api.schemas import StreamOptions
+from app.errors import Saturated
+from app.ids import PoolId, RequestId
+from app.messages import Delta, Sampling, TokenLogprob
+from app.settings import Pool
+from app.tokenizer import load_tokenizer
+
+MODEL_DIR = Pool(model="mock", engine="mock").model_dir
+LOGPROBS = [TokenLogprob('é"', 5, -0.5, [('é"', 5, -0.5), ("\n", 6, -1.25)])]
+DELTA = Delta(RequestId("r"), 0, " word", [7])
+
+
+def call(name: str = 'org/"model" é') -> Call:
+    """A real one, never entered: it sends nothing."""
+    model = Model(name, (PoolId("p"),), load_tokenizer(MODEL_DIR), 100, 8192)
+    none = cast(Any, None)
+    made = Call("chatcmpl", model, [[1, 2, 3]], [Sampling(9)], dispatcher=none, receive=none, timeout_s=1, priority=0)
+    made.completion_tokens, made.cached_tokens = 4, 2
+    return made
+
+
+def chunks(kind: Kind = "chat", of: Call | None = None, **options: bool) -> Chunks:
+    logprobs = chat_logprobs if kind == "chat" else TextLogprobs()
+    return Chunks(kind, of or call(), logprobs=logprobs, options=StreamOptions(**options) if options else None)
+
+
+def read(event: bytes) -> Any:
+    """The JSON of exactly one event."""
+    assert event.startswith(b"data: ")
+    assert event.endswith(b"\n\n")
+    assert event.count(b"\n") == 2
+    return json.loads(event[6:])
+
+
+texts = st.text(min_size=1) | st.sampled_from(
+    ['"', "\\", "\n", "\r\n", "\u2028", "é", "🙂", "\x00", "data: [DONE]\n\n"]
+)
+deltas = st.builds(
+    Delta,
+    request=st.just("r"),
+    attempt=st.just(0),
+    text=texts,
+    tokens=st.lists(st.integers(0, 99), max_size=3),
+    index=st.just(0),
+    finish=st.sampled_from([None, "stop", "length"]),
+    stop=st.none() | st.integers(0, 99) | texts,
+    logprobs=st.sampled_from([None, [], LOGPROBS]),
+)
+
+
+@given(deltas, st.integers(0, 127), texts)
+def test_a_chats_chunk_is_openais_whatever_the_text(d: Delta, choice: int, name: str) -> None:
+    """Quotes, newlines, emoji and separators included; and the model's name is anybody's."""
+    of = call(name)
+    event = read(chunks("chat", of).delta(choice, d))
+    expected: dict[str, Any] = {
+        "id": of.id,
+        "object": "chat.completion.chunk",
+        "created": of.created,
+        "model": name,
+        "choices": [
+            {
+                "index": choice,
+                "delta": {"content": d.text},
+                "logprobs": chat_logprobs(choice, d),
+                "finish_reason": d.finish,
+            }
+        ],
+    }
+    if d.finish:
+        expected["choices"][0]["stop_reason"] = d.stop
+    assert event == expected
+    ChatCompletionChunk.model_validate(event, strict=True)
+
+
+@given(deltas, st.integers(0, 127))
+def test_a_text_chunk_is_openais_whatever_the_text(d: Delta, choice: int) -> None:
+    """The other endpoint, the other shape."""
+    of = call()
+    event = read(chunks("text", of).delta(choice, d))
+    expected: dict[str, Any] = {
+        "id": of.id,
+        "object": "text_completion",
+        "created": of.created,
+        "model": of.model.name,
+        "choices": [
+            {"index": choice, "text": d.text, "logprobs": TextLogprobs()(choice, d), "finish_reason": d.finish}
+        ],
+    }
+    if d.finish:
+        expected["choices"][0]["stop_reason"] = d.stop
+    assert event == expected
+
+
+def test_the_openai_client_can_read_text_chunks() -> None:
+    """Its type has a finish reason that is never null on paper, and is null in OpenAI's own streams."""
+    event = read(chunks("text").delta(0, replace(DELTA, finish="stop", logprobs=LOGPROBS)))
+    Completion.model_validate(event, strict=True)
+
+
+@pytest.mark.parametrize("kind", ["chat", "text"])
+def test_a_token_that_ends_no_character_makes_no_event(kind: Kind) -> None:
+    """Unless something else is to be told with it."""
+    silent = replace(DELTA, text="")
+    assert chunks(kind).delta(0, silent) == b""
+    assert chunks(kind).delta(0, replace(silent, finish="length"))
+    assert chunks(kind).delta(0, replace(silent, logprobs=LOGPROBS))
+    assert chunks(kind, continuous_usage_stats=True).delta(0, silent)
+
+
+@pytest.mark.parametrize("kind", ["chat", "text"])
+def test_usage_is_null_until_the_last_chunk_when_it_was_asked_for(kind: Kind) -> None:
+    """And not there at all when it wasn't, which is OpenAI's way."""
+    plain, asked = chunks(kind), chunks(kind, include_usage=True)
+    ends = (DELTA, replace(DELTA, finish="stop"))
+    assert all("usage" not in read(plain.delta(0, d)) for d in ends)
+    assert all(read(asked.delta(0, d))["usage"] is None for d in ends)
+    assert "usage" not in read(plain.role(0))
+    assert read(asked.role(0))["usage"] is None
+
+
+@pytest.mark.parametrize("kind", ["chat", "text"])
+def test_usage_comes_with_every_chunk_when_it_is_continuous(kind: Kind) -> None:
+    """As it stands at that chunk."""
+    of = call()
+    written = chunks(kind, of, include_usage=True, continuous_usage_stats=True)
+    for tokens in (1, 2, 3):
+        of.completion_tokens = tokens
+        usage = read(written.delta(0, DELTA))["usage"]
+        assert usage == {
+            "prompt_tokens": 3,
+            "completion_tokens": tokens,
+            "total_tokens": 3 + tokens,
+            "prompt_tokens_details": {"cached_tokens": 2},
+        }
+
+
+@pytest.mark.parametrize("kind", ["chat", "text"])
+def test_the_last_chunk_has_usage_and_no_choices_when_it_was_asked_for(kind: Kind) -> None:
+    """Then the stream ends with [DONE], as it does in any case."""
+    of = call()
+    assert chunks(kind, of).last() == DONE
+    event, end = chunks(kind, of, include_usage=True).last()[: -len(DONE)], DONE
+    assert read(event)["choices"] == []
+    assert read(event)["usage"] == of.usage()
+    assert chunks(kind, of, include_usage=True).last().endswith(end)
+
+
+def test_a_chat_is_opened_with_the_assistants_role() -> None:
+    """Clients take the role from the first chunk of each choice."""
+    event = read(chunks().role(3))
+    assert event["choices"] == [
+        {"index": 3, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+    ]
+    ChatCompletionChunk.model_validate(event, strict=True)
+
+
+def test_an_error_in_a_stream_is_one_event() -> None:
+    """The openai client raises APIError for it."""
+    assert read(error_event({"error": {"message": "a\nb"}})) == {"error": {"message": "a\nb"}}
+    assert Saturated.code == "saturated"
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), deltas), max_size=12))
+def test_merging_changes_no_choices_text_tokens_or_end(parts: list[tuple[int, Delta]]) -> None:
+    """One delta per choice, for who is behind."""
+    merged = merge(parts)
+    assert [c for c, _ in merged] == list(dict.fromkeys(c for c, _ in parts))
+    for choice, d in merged:
+        own = [part for c, part in parts if c == choice]
+        assert d.text == "".join(p.text for p in own)
+        assert d.tokens == [t for p in own for t in p.tokens]
+        assert (d.finish, d.stop) == (own[-1].finish, own[-1].stop)
+
+
+def test_merging_joins_logprobs_and_leaves_none_as_none() -> None:
+    """An answer without logprobs gets none by merging."""
+    with_logprobs = replace(DELTA, logprobs=LOGPROBS)
+    assert merge([(0, with_logprobs), (0, with_logprobs)])[0][1].logprobs == LOGPROBS * 2
+    assert merge([(0, DELTA), (0, DELTA)])[0][1].logprobs is None

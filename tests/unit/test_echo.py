@@ -1,0 +1,68 @@
+"""`echo`: each choice begins with its prompt, once."""
+
+from math import isnan
+
+import pytest
+from msgspec.structs import replace
+
+from app.api.echo import Echo
+from app.ids import RequestId
+from app.messages import Delta, TokenLogprob
+from app.settings import Pool
+from app.tokenizer import Tokenizer, load_tokenizer
+
+MODEL_DIR = Pool(model="mock", engine="mock").model_dir
+ANSWER = Delta(RequestId("r"), 0, " answer", [9], finish="stop", stop="x")
+LOGPROB = TokenLogprob(" answer", 9, -0.5)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return load_tokenizer(MODEL_DIR)
+
+
+@pytest.fixture
+def prompts(tokenizer: Tokenizer) -> list[list[int]]:
+    return [tokenizer.encode(text, add_special_tokens=False) for text in ("the first one", "another")]
+
+
+def test_each_choice_begins_with_its_own_prompt(tokenizer: Tokenizer, prompts: list[list[int]]) -> None:
+    """Choice i of prompt p has number p * n + i."""
+    echo = Echo(tokenizer, prompts, n=2, only=False)
+    assert [echo(choice, ANSWER).text for choice in (3, 0, 2, 1)] == [
+        "another answer", "the first one answer", "another answer", "the first one answer",
+    ]  # fmt: skip
+
+
+def test_only_the_first_delta_of_a_choice_has_the_prompt(tokenizer: Tokenizer, prompts: list[list[int]]) -> None:
+    """What follows is left as it is."""
+    echo = Echo(tokenizer, prompts, n=1, only=False)
+    assert echo(0, ANSWER).text == "the first one answer"
+    assert echo(0, ANSWER) is ANSWER
+    assert echo(1, ANSWER).text == "another answer"
+
+
+def test_special_tokens_of_the_prompt_are_shown(tokenizer: Tokenizer) -> None:
+    """The prompt comes back as it was, token for token."""
+    ids = tokenizer.encode("<|im_start|>a<|im_end|>", add_special_tokens=False)
+    assert Echo(tokenizer, [ids], 1, only=False)(0, ANSWER).text == "<|im_start|>a<|im_end|> answer"
+
+
+def test_without_an_answer_only_the_prompt_is_left(tokenizer: Tokenizer, prompts: list[list[int]]) -> None:
+    """Engines generate at least one token; it is dropped, and not counted either."""
+    d = Echo(tokenizer, prompts, 1, only=True)(0, ANSWER)
+    assert (d.text, d.tokens, d.finish, d.stop, d.logprobs) == ("the first one", [], "length", None, None)
+
+
+def test_the_prompts_logprobs_come_before_the_answers(tokenizer: Tokenizer, prompts: list[list[int]]) -> None:
+    """One for each token; the first, which nothing predicts, stands with NaN."""
+    prompt = prompts[0]
+    known = [TokenLogprob(tokenizer.token_text(t), t, -1.0) for t in prompt[1:]]
+    d = replace(ANSWER, logprobs=[LOGPROB], prompt_logprobs=[None, *known])
+    for only, rest in ((False, [LOGPROB]), (True, [])):
+        logprobs = Echo(tokenizer, prompts, 1, only=only)(0, d).logprobs
+        assert logprobs is not None
+        first, *others = logprobs
+        assert (first.token, first.token_id) == (tokenizer.token_text(prompt[0]), prompt[0])
+        assert isnan(first.logprob)
+        assert others == [*known, *rest]

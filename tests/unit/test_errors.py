@@ -1,0 +1,64 @@
+"""The error tree is drawn, coded and worded in one place."""
+
+import inspect
+import re
+
+import pytest
+
+from app import errors
+from app.api.failure import as_body, as_response
+from app.errors import RequestError, XylemError, from_wire
+
+TREE = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, XylemError)]
+
+
+def test_every_class_is_drawn_in_the_tree_with_its_status() -> None:
+    """The drawing at the top of the module is what people read."""
+    doc = inspect.getdoc(errors) or ""
+    drawn = dict(re.findall(r"^[│ ]*[├└]── (\w+) +(\d{3})?", doc, re.MULTILINE))
+    assert set(drawn) | {"XylemError"} == {c.__name__ for c in TREE}
+    for cls in TREE:
+        if drawn.get(cls.__name__):
+            assert int(drawn[cls.__name__]) == cls.status, cls
+
+
+def test_no_two_classes_share_a_code() -> None:
+    """The code is all that tells them apart on the wire."""
+    assert len({c.code for c in TREE}) == len(TREE)
+
+
+@pytest.mark.parametrize("cls", TREE)
+def test_an_error_crosses_the_wire_as_itself(cls: type[XylemError]) -> None:
+    """What a worker raised, the API raises."""
+    exc = from_wire(cls.code, "why")
+    assert type(exc) is cls
+    assert exc.message == str(exc) == "why"
+
+
+def test_an_unknown_code_becomes_the_root() -> None:
+    """A newer worker may know errors that this API doesn't."""
+    exc = from_wire("of_the_future", "why")
+    assert type(exc) is XylemError
+    assert exc.message == "why"
+
+
+@pytest.mark.parametrize("cls", TREE)
+def test_an_error_without_words_says_its_docstring(cls: type[XylemError]) -> None:
+    """So no empty error can exist."""
+    assert cls().message == inspect.getdoc(cls)
+    assert cls.__doc__
+    assert cls.__doc__.strip().endswith((".", "!"))
+
+
+@pytest.mark.parametrize("cls", TREE)
+def test_an_error_is_shown_in_openais_shape_with_its_status(cls: type[XylemError]) -> None:
+    """Four keys, always all of them."""
+    body = as_body(cls("why", param="field"))
+    assert body == {"error": {"message": "why", "type": cls.type, "param": "field", "code": cls.code}}
+    assert as_response(cls()).status_code == cls.status
+
+
+def test_retry_after_is_sent_where_it_is_known() -> None:
+    """In whole seconds, as HTTP wants it."""
+    assert as_response(errors.Saturated(retry_after_s=7)).headers["retry-after"] == "7"
+    assert "retry-after" not in as_response(RequestError()).headers

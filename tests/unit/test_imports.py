@@ -1,0 +1,46 @@
+"""What a process loads it pays for: the API has no engine in it, and the package itself nothing at all."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "vllm", "transformers", "nixl", "sglang", "numpy", "pandas")
+
+
+def loaded(statement: str) -> set[str]:
+    """The modules that a fresh interpreter has after the statement and had not before."""
+    code = f"import sys; before = set(sys.modules); {statement}; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.fixture(scope="module")
+def api() -> set[str]:
+    return loaded("import app.api.main")
+
+
+def test_importing_the_package_loads_nothing() -> None:
+    """`celery -A app` falls through to app/celery.py, and `import app` stays free."""
+    assert loaded("import app") == {"app"}
+
+
+def test_the_api_loads_no_heavy_library(api: set[str]) -> None:
+    """It must start fast and run where no torch is installed."""
+    assert not api & set(HEAVY)
+
+
+def test_the_api_loads_no_engine_and_no_worker(api: set[str]) -> None:
+    """Engines live in workers only."""
+    assert not [m for m in api if m.startswith(("app.engines", "workers"))]
+
+
+def test_the_api_loads_no_celery(api: set[str]) -> None:
+    """It writes Celery's messages itself; the library would cost memory and time at start."""
+    assert not [m for m in api if m.split(".")[0] in ("celery", "kombu", "billiard", "amqp")]
+
+
+def test_the_engines_package_loads_no_engine() -> None:
+    """An engine is imported when a pool names it."""
+    modules = loaded("import app.engines")
+    assert not modules & {*HEAVY, "app.engines.vllm", "app.engines.mock.engine"}

@@ -1,0 +1,85 @@
+"""Logprobs in OpenAI's two shapes."""
+
+from math import nan
+
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.chat.chat_completion import ChoiceLogprobs
+from openai.types.completion_choice import Logprobs
+
+from app.api.logprobs import TextLogprobs, chat_logprobs
+from app.ids import RequestId
+from app.messages import Delta, TokenLogprob
+
+TOP = [(" a", 1, -0.25), ("é", 2, -2.0)]
+
+
+def delta(*tokens: str, top: list[tuple[str, int, float]] | None = None, logprob: float = -0.25) -> Delta:
+    found = [TokenLogprob(t, 1, logprob, TOP if top is None else top) for t in tokens]
+    return Delta(RequestId("r"), 0, "".join(tokens), [1] * len(tokens), logprobs=found)
+
+
+def test_none_are_shown_where_none_were_asked_for() -> None:
+    """Null, in both shapes."""
+    plain = Delta(RequestId("r"), 0, "x", [1])
+    assert chat_logprobs(0, plain) is None
+    assert TextLogprobs()(0, plain) is None
+
+
+def test_a_chats_logprobs_have_the_bytes_of_each_token() -> None:
+    """Bytes tell what text can't when a token ends within a character."""
+    shown = chat_logprobs(0, delta("é"))
+    assert shown == {
+        "content": [
+            {
+                "token": "é",
+                "logprob": -0.25,
+                "bytes": [0xC3, 0xA9],
+                "top_logprobs": [
+                    {"token": " a", "logprob": -0.25, "bytes": [32, 97]},
+                    {"token": "é", "logprob": -2.0, "bytes": [0xC3, 0xA9]},
+                ],
+            }
+        ],
+        "refusal": None,
+    }
+    ChoiceLogprobs.model_validate(shown, strict=True)
+
+
+def test_a_chat_without_alternatives_has_an_empty_list() -> None:
+    """`logprobs: true` alone asks for the chosen token only."""
+    shown = chat_logprobs(0, delta("a", top=[]))
+    assert shown is not None
+    assert shown["content"][0]["top_logprobs"] == []
+
+
+def test_a_texts_logprobs_are_four_parallel_lists() -> None:
+    """Token, logprob, alternatives, offset."""
+    shown = TextLogprobs()(0, delta("ab", "c"))
+    assert shown == {
+        "tokens": ["ab", "c"],
+        "token_logprobs": [-0.25, -0.25],
+        "top_logprobs": [{" a": -0.25, "é": -2.0}] * 2,
+        "text_offset": [0, 2],
+    }
+    Logprobs.model_validate(shown, strict=True)
+
+
+def test_a_token_that_nothing_predicts_has_null_for_its_logprob() -> None:
+    """The first one of an echoed prompt. JSON has no NaN."""
+    shown = TextLogprobs()(0, delta("a", top=[], logprob=nan))
+    assert shown is not None
+    assert shown["token_logprobs"] == [None]
+    assert shown["top_logprobs"] == [None]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.lists(st.text(max_size=4), max_size=3)), max_size=8))
+def test_offsets_count_each_choices_characters_across_chunks(parts: list[tuple[int, list[str]]]) -> None:
+    """Streamed or whole, with the chunks of several choices mixed."""
+    shape, so_far = TextLogprobs(), {0: "", 1: "", 2: ""}
+    for choice, tokens in parts:
+        shown = shape(choice, delta(*tokens))
+        assert shown is not None
+        for token, offset in zip(tokens, shown["text_offset"], strict=True):
+            assert offset == len(so_far[choice])
+            so_far[choice] += token

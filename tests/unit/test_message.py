@@ -1,0 +1,98 @@
+"""The Celery messages that we write by hand are those that Celery writes."""
+
+import json
+from typing import Any
+
+import pytest
+from celery import Celery
+from hypothesis import given
+from hypothesis import strategies as st
+from kombu.transport.redis import Channel as RedisChannel
+from kombu.utils.json import loads
+
+from app.celery import app as our_app
+from app.ids import QueueName, RequestId
+from app.keys import PRIORITY_SEP, PRIORITY_STEPS
+from app.tasks.message import DECODE_TASK, priority_step, read_task_message, task_message
+
+QUEUE = QueueName("decode-pool-a.12ab34cd")
+REQUEST = RequestId("chatcmpl-0123456789abcdef01234567")
+
+
+def celerys_own(attempt: int, priority: int) -> dict[str, Any]:
+    """What Celery's publisher and kombu's virtual transport, which the Redis one builds on, put into a queue."""
+    app = Celery("xylem", broker="memory://")
+    app.conf.update(task_serializer="json", task_ignore_result=True, result_backend=None)
+    with app.connection_for_write() as connection:
+        app.send_task(
+            DECODE_TASK,
+            args=(REQUEST, attempt),
+            task_id=REQUEST,
+            queue=QUEUE,
+            priority=priority,
+            retries=attempt,
+            ignore_result=True,
+            connection=connection,
+        )
+        message: dict[str, Any] = connection.default_channel._get(QUEUE)
+    return message
+
+
+@pytest.mark.parametrize("attempt", [0, 3])
+@pytest.mark.parametrize("step", PRIORITY_STEPS)
+def test_a_task_message_is_the_one_that_celery_publishes(attempt: int, step: int) -> None:
+    """Key by key and value by value. Free are the delivery tag, the sender's name, and where results would go."""
+    ours = json.loads(task_message(DECODE_TASK, QUEUE, REQUEST, attempt, step))
+    theirs = json.loads(json.dumps(celerys_own(attempt, step)))
+    for message in (ours, theirs):
+        assert message["properties"].pop("delivery_tag")
+        assert message["headers"].pop("origin")
+        assert message["headers"]["ignore_result"], "or reply_to would matter"
+        message["properties"].pop("reply_to")
+        codec = RedisChannel.codecs[message["properties"]["body_encoding"]]
+        message["body"] = json.loads(codec.decode(message["body"]))
+    assert ours == theirs
+
+
+def test_the_sender_is_named_as_celery_names_it() -> None:
+    """`pid@host`, which Flower shows."""
+    ours = json.loads(task_message(DECODE_TASK, QUEUE, REQUEST, 0, 0))["headers"]["origin"]
+    theirs = celerys_own(0, 0)["headers"]["origin"]
+    assert ours.split("@")[1] == theirs.split("@")[1].removeprefix("gen")
+    assert ours.split("@")[0].isdecimal()
+
+
+def test_kombu_can_read_what_we_write() -> None:
+    """kombu's own JSON dialect takes the bytes."""
+    message = loads(task_message(DECODE_TASK, QUEUE, REQUEST, 1, 3))
+    assert message["headers"]["task"] == DECODE_TASK
+
+
+ids = st.text("0123456789abcdef-chtlmp", min_size=1, max_size=40).map(RequestId)
+
+
+@given(ids, st.integers(0, 1000), st.sampled_from(PRIORITY_STEPS))
+def test_reading_a_task_message_gives_what_was_written(request_id: RequestId, attempt: int, step: int) -> None:
+    """A draining worker reads its own queue with it."""
+    raw = task_message(DECODE_TASK, QUEUE, request_id, attempt, step)
+    assert read_task_message(raw) == (request_id, attempt)
+
+
+@given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**31), 2**31 - 1))
+def test_lower_priorities_never_come_later(a: int, b: int) -> None:
+    """And each has one of the four lists."""
+    assert priority_step(a) in PRIORITY_STEPS
+    if a <= b:
+        assert priority_step(a) <= priority_step(b)
+
+
+def test_usual_requests_leave_room_on_both_sides() -> None:
+    """Urgent ones overtake them, and the last list is kept for batch work."""
+    assert priority_step(-1) < priority_step(0) < priority_step(1) < PRIORITY_STEPS[-1]
+
+
+def test_kombu_uses_our_priority_steps_and_separator() -> None:
+    """We push to the lists that the worker pops from."""
+    options = our_app.conf.broker_transport_options
+    assert tuple(options["priority_steps"]) == PRIORITY_STEPS
+    assert RedisChannel.sep == PRIORITY_SEP

@@ -1,0 +1,111 @@
+"""What crosses a process comes out as it went in, also between versions."""
+
+import types
+from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from app.messages import (
+    Delta,
+    Done,
+    Failed,
+    Job,
+    Lease,
+    Sampling,
+    Step,
+    TokenLogprob,
+    decode_job,
+    decode_lease,
+    decode_step,
+    encode,
+)
+
+PLAIN: dict[Any, st.SearchStrategy[Any]] = {
+    str: st.text(max_size=8),
+    int: st.integers(-(2**63), 2**63 - 1),
+    float: st.floats(allow_nan=False),
+    bool: st.booleans(),
+    types.NoneType: st.none(),
+}
+
+
+def values(kind: Any) -> st.SearchStrategy[Any]:
+    """Any value of an annotation, as msgpack can carry it."""
+    origin, args = get_origin(kind), get_args(kind)
+    if kind in PLAIN:
+        return PLAIN[kind]
+    if isinstance(kind, NewType):
+        return values(kind.__supertype__)
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return structs(kind)
+    if origin is Literal:
+        return st.sampled_from(args)
+    if origin in (Union, types.UnionType):
+        return st.one_of(*map(values, args))
+    if origin is list:
+        return st.lists(values(args[0]), max_size=2)
+    if origin is tuple and args[-1] is Ellipsis:
+        return st.lists(values(args[0]), max_size=2).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(values, args))
+    if origin is dict:
+        return st.dictionaries(values(args[0]), values(args[1]), max_size=2)
+    raise AssertionError(f"no strategy for {kind}")
+
+
+def structs(cls: type[Struct]) -> st.SearchStrategy[Any]:
+    hints = get_type_hints(cls)
+    return st.builds(cls, **{name: values(hints[name]) for name in cls.__struct_fields__})
+
+
+@settings(max_examples=50)
+@given(structs(Job))
+def test_a_job_comes_out_as_it_went_in(job: Job) -> None:
+    """Each field of the job and of its sampling."""
+    assert decode_job(encode(job)) == job
+
+
+@given(structs(Lease))
+def test_a_lease_comes_out_as_it_went_in(lease: Lease) -> None:
+    """Each field of it."""
+    assert decode_lease(encode(lease)) == lease
+
+
+@given(structs(Step))
+def test_a_step_comes_out_as_it_went_in(step: Step) -> None:
+    """With deltas, ends and failures mixed, each as the type it was."""
+    out = decode_step(encode(step))
+    assert out == step
+    assert [type(e) for e in out.events] == [type(e) for e in step.events]
+
+
+@pytest.mark.parametrize("cls", [Sampling, Job, TokenLogprob, Delta, Done, Failed, Step, Lease])
+def test_messages_are_frozen_arrays(cls: type[Struct]) -> None:
+    """Arrays are small and let fields be added at the end; frozen ones can be shared."""
+    assert cls.__struct_config__.frozen
+    assert cls.__struct_config__.array_like
+
+
+@given(structs(Lease))
+def test_a_field_added_later_is_ignored_by_who_does_not_know_it(lease: Lease) -> None:
+    """During a rolling upgrade new workers talk to old APIs."""
+    newer = [*msgspec.msgpack.decode(encode(lease)), "a field of the next version"]
+    assert decode_lease(encode(newer)) == lease
+
+
+def test_a_field_missing_at_the_end_gets_its_default() -> None:
+    """And old workers talk to new APIs."""
+    older = msgspec.msgpack.decode(encode(Step("w", 1, [Done("r", 0, 5)])))  # type: ignore[arg-type]
+    older[2][0] = older[2][0][:3]
+    assert decode_step(encode(older)).events == [Done("r", 0)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x93", encode({"a": 1}), encode(["w", 1, [["x", "r", 0]]]), encode("text")])
+def test_what_is_no_step_is_refused_with_a_decode_error(raw: bytes) -> None:
+    """The inbox catches exactly that one."""
+    with pytest.raises(msgspec.DecodeError):
+        decode_step(raw)

@@ -1,0 +1,303 @@
+"""What clients may send: each field's bounds, and a refusal that names the field."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.api.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest, parse
+from app.errors import RequestError
+from app.messages import Sampling
+
+BASE: dict[type, dict[str, Any]] = {
+    ChatRequest: {"model": "m", "messages": [{"role": "user", "content": "hi"}]},
+    CompletionRequest: {"model": "m", "prompt": "hi"},
+}
+BOTH = (ChatRequest, CompletionRequest)
+
+
+def chat(**fields: Any) -> ChatRequest:
+    return parse(ChatRequest, orjson.dumps(BASE[ChatRequest] | fields))
+
+
+def text(**fields: Any) -> CompletionRequest:
+    return parse(CompletionRequest, orjson.dumps(BASE[CompletionRequest] | fields))
+
+
+def refusal(schema: type[Any], fields: dict[str, Any]) -> RequestError:
+    with pytest.raises(RequestError) as refused:
+        parse(schema, orjson.dumps(BASE[schema] | fields))
+    assert refused.value.status == 400
+    return refused.value
+
+
+# field: (values at and inside its bounds, values outside and of other types)
+FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
+    "max_tokens": ([0, 1, 10**6], [-1, 1.5, "1", True, [1]]),
+    "min_tokens": ([0, 7], [-1, 1.5, "1"]),
+    "temperature": ([0, 0.7, 2, 2.0], [-0.1, 2.01, "1", True, []]),
+    "top_p": ([0.001, 1, 1.0], [0, -1, 1.01, "1"]),
+    "top_k": ([-1, 0, 1, 50], [-2, 0.5, "1"]),
+    "min_p": ([0, 0.5, 1], [-0.01, 1.01, "0"]),
+    "presence_penalty": ([-2, 0, 2], [-2.01, 2.01, "0"]),
+    "frequency_penalty": ([-2, 0, 2], [-2.01, 2.01, "0"]),
+    "repetition_penalty": ([0.01, 1, 2], [0, -1, 2.01, "1"]),
+    "seed": ([0, -1, 2**63 - 1, -(2**63)], [2**63, -(2**63) - 1, 1.5, "1"]),
+    "stop": (["x", ["x"], ["x"] * 16, []], ["", [""], ["x"] * 17, 1, [1], {"a": 1}]),
+    "stop_token_ids": ([[], [0], [2**32 - 1] * 64], [[-1], [2**32], [1] * 65, 1, ["1"], [1.5]]),
+    "include_stop_str_in_output": ([True, False], [1, "true"]),
+    "ignore_eos": ([True, False], [1, "true"]),
+    "n": ([1, 128], [0, 129, 1.5, "1"]),
+    "logit_bias": ([{}, {"0": 0}, {"5": -100, "6": 100}], [{"5": 101}, {"5": -101}, {"5": "1"}, [5], 5]),
+    "stream": ([True, False], [1, "true"]),
+    "user": (["", "me"], [1, ["me"]]),
+    "priority": ([0, -(2**31), 2**31 - 1], [2**31, -(2**31) - 1, 0.5, "0"]),
+    "timeout": ([0.001, 1, 86_400], [0, -1, 86_401, "1"]),
+}
+CHAT_FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
+    "max_completion_tokens": ([0, 5], [-1, 1.5, "1"]),
+    "logprobs": ([True, False], [1, "true"]),
+    "messages": (
+        [
+            [{"role": role, "content": "x"}] for role in ("system", "developer", "user", "assistant")
+        ] + [
+            [{"role": "user", "content": ""}],
+            [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+            [{"role": "user", "content": "x", "name": "me"}],
+        ],
+        [[], "hi", None, [1], [{}], [{"role": "user"}], [{"content": "x"}], [{"role": "tool", "content": "x"}],
+         [{"role": "user", "content": 5}], [{"role": "user", "content": None}],
+         [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}],
+         [{"role": "user", "content": "x", "tool_calls": []}]],
+    ),
+}  # fmt: skip
+TEXT_FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
+    "prompt": (
+        ["x", ["x", "y"], [1, 2], [[1, 2], [3]]],
+        [5, None, {"a": 1}, [-1], [2**32], [[1], "x"], [1.5], ["x", 1]],
+    ),
+    "echo": ([True, False], [1, "true"]),
+    "logprobs": ([0, 20], [-1, 21, True, "1"]),
+}
+CASES = (
+    [(schema, field, *values) for field, values in FIELDS.items() for schema in BOTH]
+    + [(ChatRequest, field, *values) for field, values in CHAT_FIELDS.items()]
+    + [(CompletionRequest, field, *values) for field, values in TEXT_FIELDS.items()]
+)
+NAMES = [f"{schema.__name__}-{field}" for schema, field, *_ in CASES]
+
+
+@pytest.mark.parametrize(("schema", "field", "good", "bad"), CASES, ids=NAMES)
+def test_each_field_has_its_bounds(schema: type[Any], field: str, good: list[Any], bad: list[Any]) -> None:
+    """At the bounds it is taken as it is, beyond them and as another type it is refused by its name."""
+    for value in good:
+        parsed = getattr(parse(schema, orjson.dumps(BASE[schema] | {field: value})), field)
+        assert parsed == value or field == "messages", value
+    for value in bad:
+        raw = BASE[schema] | {field: value}
+        with pytest.raises(RequestError) as refused:
+            parse(schema, json.dumps(raw).encode())  # orjson knows no integers over 64 bits
+        assert f"'{field}" in refused.value.message, (value, refused.value.message)
+        assert (refused.value.param or "").split(".")[0] == field
+
+
+def test_the_table_has_every_field() -> None:
+    """A field that is added has to be added here."""
+    special = {"model", "stream_options", "top_logprobs"}
+    assert set(ChatRequest.model_fields) == set(FIELDS) | set(CHAT_FIELDS) | special
+    assert set(CompletionRequest.model_fields) == set(FIELDS) | set(TEXT_FIELDS) | special - {"top_logprobs"}
+
+
+@pytest.mark.parametrize("schema", BOTH)
+@pytest.mark.parametrize("field", [
+    "tools", "tool_choice", "functions", "response_format", "modalities", "reasoning_effort", "store", "metadata",
+    "service_tier", "parallel_tool_calls", "audio", "prediction", "best_of", "suffix", "max_token", "temprature",
+])  # fmt: skip
+def test_an_unknown_field_is_refused_by_name(schema: type[Any], field: str) -> None:
+    """Never ignored: a client that asks for it would believe it was heard."""
+    exc = refusal(schema, {field: "x"})
+    assert (exc.message, exc.param) == (f"'{field}' is not supported by this server.", field)
+
+
+@pytest.mark.parametrize("schema", BOTH)
+def test_unknown_fields_that_are_null_count_as_not_given(schema: type[Any]) -> None:
+    """OpenAI's clients send null for what nobody set."""
+    plain = parse(schema, orjson.dumps(BASE[schema]))
+    assert parse(schema, orjson.dumps(BASE[schema] | {"tools": None, "best_of": None})) == plain
+
+
+@pytest.mark.parametrize("schema", BOTH)
+def test_known_fields_may_be_null(schema: type[Any]) -> None:
+    """And then are not given."""
+    required = set(BASE[schema])
+    nulls = {name: None for name in schema.model_fields if name not in required}
+    assert parse(schema, orjson.dumps(BASE[schema] | nulls)) == parse(schema, orjson.dumps(BASE[schema]))
+
+
+@pytest.mark.parametrize(("schema", "missing"), [
+    (ChatRequest, "model"), (ChatRequest, "messages"), (CompletionRequest, "model"), (CompletionRequest, "prompt"),
+])  # fmt: skip
+def test_a_missing_field_is_named(schema: type[Any], missing: str) -> None:
+    """The client sees what to add."""
+    with pytest.raises(RequestError, match=f"'{missing}' is missing") as refused:
+        parse(schema, orjson.dumps({k: v for k, v in BASE[schema].items() if k != missing}))
+    assert refused.value.param == missing
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b'{"model": }', b"\xff", b'{"model": "m",}', b"{'model': 'm'}"])
+def test_malformed_json_is_called_that(raw: bytes) -> None:
+    """With the place where it broke."""
+    with pytest.raises(RequestError, match="not valid JSON"):
+        parse(ChatRequest, raw)
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"1", b"null", b'"text"'])
+def test_json_that_is_no_object_is_called_that(raw: bytes) -> None:
+    """A body is an object."""
+    with pytest.raises(RequestError, match="has to be a JSON object"):
+        parse(ChatRequest, raw)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_are_none_are_refused(number: str) -> None:
+    """Python's parsers would take them."""
+    raw = b'{"model": "m", "prompt": "x", "temperature": %b}' % number.encode()
+    with pytest.raises(RequestError):
+        parse(CompletionRequest, raw)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(BOTH), st.dictionaries(st.sampled_from([*ChatRequest.model_fields, "prompt", "x"]), json_values))
+def test_no_json_object_breaks_the_parser(schema: type[Any], fields: dict[str, Any]) -> None:
+    """It is taken or refused with a RequestError: anything else would be a 500."""
+    with suppress(RequestError):
+        body = parse(schema, orjson.dumps(BASE[schema] | fields))
+        body.check()
+        body.sampling(16, logprobs=None)
+
+
+@given(st.binary(max_size=40))
+def test_no_bytes_break_the_parser(raw: bytes) -> None:
+    """Not even those that are no text."""
+    with pytest.raises(RequestError):
+        parse(ChatRequest, raw)
+
+
+@pytest.mark.parametrize("key", ["five", "1.5", "", "0x5", "5 5"])
+def test_the_keys_of_logit_bias_are_token_ids(key: str) -> None:
+    """JSON has no other keys than strings, so they are read."""
+    with pytest.raises(RequestError, match="logit_bias") as refused:
+        chat(logit_bias={key: 1}).sampling(16, logprobs=None)
+    assert refused.value.param == "logit_bias"
+
+
+def test_stream_options_without_stream_are_refused() -> None:
+    """As OpenAI does."""
+    for body in (chat(stream_options={"include_usage": True}), text(stream_options={}, stream=False)):
+        with pytest.raises(RequestError, match="stream_options") as refused:
+            body.check()
+        assert refused.value.param == "stream_options"
+    chat(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": False}).check()
+
+
+def test_an_unknown_stream_option_is_refused_by_its_path() -> None:
+    """Names within fields count too."""
+    exc = refusal(ChatRequest, {"stream": True, "stream_options": {"include_everything": True}})
+    assert exc.param == "stream_options.include_everything"
+
+
+def test_top_logprobs_need_logprobs() -> None:
+    """As OpenAI does; from 0 to 20."""
+    chat(logprobs=True, top_logprobs=0).check()
+    chat(logprobs=True, top_logprobs=20).check()
+    assert refusal(ChatRequest, {"logprobs": True, "top_logprobs": 21}).param == "top_logprobs"
+    assert refusal(ChatRequest, {"logprobs": True, "top_logprobs": -1}).param == "top_logprobs"
+    for logprobs in (None, False):
+        with pytest.raises(RequestError) as refused:
+            chat(logprobs=logprobs, top_logprobs=2).check()
+        assert refused.value.param == "top_logprobs"
+
+
+def test_min_tokens_over_max_tokens_is_refused() -> None:
+    """It could not be kept."""
+    assert chat(min_tokens=5).sampling(5, logprobs=None).min_tokens == 5
+    with pytest.raises(RequestError) as refused:
+        chat(min_tokens=6).sampling(5, logprobs=None)
+    assert refused.value.param == "min_tokens"
+
+
+@pytest.mark.parametrize("make", [chat, text])
+def test_what_is_not_given_has_openais_defaults(make: Any) -> None:
+    """Temperature 1, everything else off."""
+    assert make().sampling(16, logprobs=None) == Sampling(max_tokens=16)
+
+
+@pytest.mark.parametrize(("fields", "sampling"), [
+    ({"min_tokens": 3}, {"min_tokens": 3}),
+    ({"temperature": 0}, {"temperature": 0.0}),
+    ({"temperature": 1.5}, {"temperature": 1.5}),
+    ({"top_p": 0.5}, {"top_p": 0.5}),
+    ({"top_k": 7}, {"top_k": 7}),
+    ({"top_k": -1}, {"top_k": 0}),
+    ({"min_p": 0.1}, {"min_p": 0.1}),
+    ({"presence_penalty": -1}, {"presence_penalty": -1.0}),
+    ({"frequency_penalty": 1.25}, {"frequency_penalty": 1.25}),
+    ({"repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
+    ({"seed": 0}, {"seed": 0}),
+    ({"seed": 42}, {"seed": 42}),
+    ({"stop": "a"}, {"stop": ("a",)}),
+    ({"stop": ["a", "b"]}, {"stop": ("a", "b")}),
+    ({"stop_token_ids": [1, 2]}, {"stop_token_ids": (1, 2)}),
+    ({"include_stop_str_in_output": True}, {"include_stop": True}),
+    ({"ignore_eos": True}, {"ignore_eos": True}),
+    ({"n": 3}, {"n": 3}),
+    ({"logit_bias": {"5": 1, "6": -100}}, {"logit_bias": {5: 1.0, 6: -100.0}}),
+    ({"logit_bias": {}}, {"logit_bias": None}),
+    ({"user": "me", "priority": 3, "timeout": 5}, {}),
+])  # fmt: skip
+@pytest.mark.parametrize("make", [chat, text])
+def test_each_field_reaches_the_engine(make: Any, fields: dict[str, Any], sampling: dict[str, Any]) -> None:
+    """One at a time, the others at their defaults."""
+    assert make(**fields).sampling(16, logprobs=None) == Sampling(max_tokens=16, **sampling)
+
+
+def test_logprobs_are_passed_on_as_told() -> None:
+    """What they mean differs between the two endpoints, so the endpoint says."""
+    assert chat().sampling(1, logprobs=3, prompt_logprobs=2) == Sampling(max_tokens=1, logprobs=3, prompt_logprobs=2)
+
+
+def test_messages_are_made_plain_for_the_template() -> None:
+    """Parts are joined, developer is the system by its newer name, and a name stays."""
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    body = chat(messages=[
+        {"role": "developer", "content": "rules"}, {"role": "user", "content": parts, "name": "me"},
+    ])  # fmt: skip
+    assert [m.for_template() for m in body.messages] == [
+        {"role": "system", "content": "rules"},
+        {"role": "user", "content": "a\nb", "name": "me"},
+    ]
+
+
+def test_the_tokenizer_endpoints_refuse_unknown_fields_too() -> None:
+    """The same rules everywhere."""
+    for schema in (TokenizeRequest, DetokenizeRequest):
+        with pytest.raises(RequestError, match="'text' is not supported"):
+            parse(schema, orjson.dumps({"model": "m", "text": "x", "tokens": [1]}))
+
+
+@pytest.mark.parametrize("schema", [*BOTH, TokenizeRequest, DetokenizeRequest])
+def test_each_schema_is_shown_in_the_api_documentation(schema: type[Any]) -> None:
+    """Handlers parse the body themselves, so the schema is given to FastAPI by hand."""
+    shown = schema.openapi()["requestBody"]["content"]["application/json"]["schema"]
+    assert set(shown["properties"]) == set(schema.model_fields)

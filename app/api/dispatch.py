@@ -134,7 +134,7 @@ class Dispatcher:
                 flights = [f for f in flights if self._awaited(f)]
                 try:
                     await self._round(flights)
-                except Exception as exc:  # noqa: BLE001 (whatever it was, no client waits for ever)
+                except Exception as exc:
                     if not isinstance(exc, StoreDown):
                         log.exception("round_failed")
                     for flight in flights:

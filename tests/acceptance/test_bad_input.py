@@ -249,7 +249,8 @@ def test_the_openai_client_raises_its_own_errors(client: openai.OpenAI, stream: 
     """BadRequestError and NotFoundError, with param and code."""
 
     def ask(**fields: Any) -> None:
-        client.chat.completions.create(**{"model": "mock", "messages": MESSAGES, "stream": stream} | fields)
+        what: dict[str, Any] = {"model": "mock", "messages": MESSAGES, "stream": stream}
+        client.chat.completions.create(**what | fields)
 
     with pytest.raises(openai.BadRequestError, match="tools") as bad:
         ask(tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}])

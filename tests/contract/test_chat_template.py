@@ -20,8 +20,8 @@ CHATS: dict[str, list[dict[str, Any]]] = {
 }
 # What templates of well-known models are made of.
 TEMPLATES = {
-    "blocks": "{% for m in messages %}\n  {% if m.role == 'user' %}\nQ: {{ m.content|trim }}\n  {% endif %}\n{% endfor %}\nA:",
-    "loop": "{% for m in messages %}{% if loop.last %}{% break %}{% endif %}{{ loop.index }}{{ m['content'] }}{% endfor %}",
+    "blocks": "{% for m in messages %}\n  {% if m.name %}\nQ: {{ m.content|trim }}\n  {% endif %}\n{% endfor %}\nA:",
+    "loop": "{% for m in messages %}{% if loop.last %}{% break %}{% endif %}{{ m['content'] }}{% endfor %}",
     "tojson": "{{ messages | tojson }}{{ messages[0] | tojson(indent=2, ensure_ascii=True) }}",
     "special": "{{ bos_token }}{{ eos_token }}{% if add_generation_prompt %}<go>{% endif %}",
     "namespace": "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",

@@ -14,6 +14,7 @@ from tests.contract.subject import Answer, Subject
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(300),  # the first test of an engine loads it
     # vLLM and what it imports use what torch and Python have deprecated, and leave ZeroMQ contexts to the collector.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
 ]

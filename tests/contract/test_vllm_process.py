@@ -53,6 +53,7 @@ async def _serve_idle_and_die() -> None:
     assert set(_engine_processes()) <= before
 
 
+@pytest.mark.timeout(300)
 def test_it_serves_from_a_thread_sleeps_when_idle_and_fails_loudly() -> None:
     """No signal handler is needed, no core is burnt, a dead engine process is an error, and close leaves nothing."""
     with ThreadPoolExecutor(1) as other_thread:

@@ -1,6 +1,5 @@
 """The scripts inside Redis."""
 
-import pytest
 from redis.asyncio import Redis
 
 from app.api.fleet import FleetReader

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
 from redis.asyncio import Redis
 
 from app.api.inbox import Inbox

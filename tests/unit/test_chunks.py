@@ -15,7 +15,6 @@ from app.api.chunks import DONE, Chunks, Kind, error_event, merge
 from app.api.logprobs import TextLogprobs, chat_logprobs
 from app.api.models import Model
 from app.api.schemas import StreamOptions
-from app.errors import Saturated
 from app.ids import PoolId, RequestId
 from app.messages import Delta, Sampling, TokenLogprob
 from app.settings import Pool
@@ -174,7 +173,6 @@ def test_a_chat_is_opened_with_the_assistants_role() -> None:
 def test_an_error_in_a_stream_is_one_event() -> None:
     """The openai client raises APIError for it."""
     assert read(error_event({"error": {"message": "a\nb"}})) == {"error": {"message": "a\nb"}}
-    assert Saturated.code == "saturated"
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), deltas), max_size=12))

@@ -1,6 +1,7 @@
 """A pool's settings as vLLM's: what the pool says, what its `args` say, our defaults."""
 
 import dataclasses
+import secrets
 import tempfile
 from typing import Any, NamedTuple
 
@@ -77,6 +78,6 @@ def vllm_config(fields: dict[str, Any]) -> VllmConfig:
 
 def _kv_events_config(**given: Any) -> KVEventsConfig:
     """Published on this host unless the pool says where; replay is always on, since missed events must be had."""
-    folder = tempfile.mkdtemp(prefix="xylem-kv-")
-    defaults = {"endpoint": f"ipc://{folder}/events", "replay_endpoint": f"ipc://{folder}/replay"}
+    path = f"ipc://{tempfile.gettempdir()}/xylem-{secrets.token_hex(4)}"
+    defaults = {"endpoint": f"{path}-events", "replay_endpoint": f"{path}-replay"}
     return KVEventsConfig(**{"enable_kv_cache_events": True, "publisher": "zmq", **defaults, **given})

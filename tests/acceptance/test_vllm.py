@@ -1,0 +1,143 @@
+"""The whole system with a real model on real vLLM."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from redis import Redis
+
+from app.messages import decode_lease
+from tests.stack import ROOT, Stack, stack, wait_until
+
+MODEL = "smollm2-135m-instruct"
+POOL = {
+    "model": MODEL,
+    "engine": "vllm",
+    "path": str(ROOT / ".xylem/models/SmolLM2-135M-Instruct"),
+    "block_size": 32,
+    "max_model_len": 2048,
+    "max_running": 8,
+    "args": {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2**29},
+}
+FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture(scope="module")
+def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Loading takes most of a minute, so all tests share one worker."""
+    Redis.from_url(valkey_url).flushall()
+    with stack(valkey_url, tmp_path_factory.mktemp("vllm"), {"decode-pool-a": POOL}) as s:
+        s.api()
+        s.worker()
+        s.wait_ready(1, MODEL, timeout_s=240)
+        yield s
+
+
+def used(s: Stack) -> tuple[int, int]:
+    """Requests and KV blocks in use, as the engine itself counts them."""
+    redis = Redis.from_url(s.redis_url)
+    (key,) = redis.keys("xylem:worker:*")
+    raw = redis.get(key)
+    assert isinstance(raw, bytes)
+    lease = decode_lease(raw)
+    return lease.running + lease.waiting, lease.used_blocks
+
+
+@pytest.mark.timeout(300)
+def test_the_capital_of_france_is_paris_streamed_or_not(fleet: Stack) -> None:
+    """A real model answers, and both ways say the same."""
+    with OpenAI(base_url=f"{fleet.url}/v1", api_key="none") as c:
+        whole = c.chat.completions.create(model=MODEL, messages=FRANCE, temperature=0, max_tokens=20)  # type: ignore[arg-type]
+        stream = c.chat.completions.create(
+            model=MODEL,
+            messages=FRANCE,  # type: ignore[arg-type]
+            temperature=0,
+            max_tokens=20,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert "Paris" in text
+    assert whole.choices[0].message.content == text
+    assert whole.usage is not None
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens > 3
+    assert whole.choices[0].finish_reason == "stop"
+
+
+def test_concurrent_streams_are_batched_and_each_is_right(fleet: Stack) -> None:
+    """Every stream has its own words in its own order."""
+    questions = {"France": "Paris", "Italy": "Rome", "Germany": "Berlin", "Japan": "Tokyo"}
+
+    async def ask(c: AsyncOpenAI, country: str) -> str:
+        stream = await c.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": f"What is the capital of {country}?"}],
+            temperature=0,
+            max_tokens=24,
+            stream=True,
+        )
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+    async def run() -> list[str]:
+        async with AsyncOpenAI(base_url=f"{fleet.url}/v1", api_key="none") as c:
+            return await asyncio.gather(*(ask(c, country) for country in questions))
+
+    for answer, capital in zip(asyncio.run(run()), questions.values(), strict=True):
+        assert capital in answer
+
+
+def test_a_repeated_prompt_is_found_in_the_cache(fleet: Stack) -> None:
+    """Usage says how much of the prompt was not computed again."""
+    body = {"model": MODEL, "prompt": "A long story begins here. " * 40, "max_tokens": 2, "temperature": 0}
+    first, second = (httpx.post(f"{fleet.url}/v1/completions", json=body, timeout=60).json() for _ in range(2))
+    assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= 192
+    assert second["choices"] == first["choices"]
+
+
+def test_a_disconnect_frees_the_real_engine_within_a_second(fleet: Stack) -> None:
+    """The engine's own counters: no request runs and no KV block is held."""
+    body = {"model": MODEL, "prompt": "Count: 1 2 3", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+    wait_until(lambda: used(fleet) == (0, 0), "the engine is idle", 5)
+    with httpx.stream("POST", f"{fleet.url}/v1/completions", json=body, timeout=60) as r:
+        lines = r.iter_lines()
+        for _ in range(5):
+            next(lines)
+        wait_until(lambda: used(fleet)[0] == 1 and used(fleet)[1] > 0, "the lease shows the load", 5)
+    # Leases are written once a second, so the abort has that much less time.
+    wait_until(lambda: used(fleet) == (0, 0), "the engine is idle again", 2)
+
+
+def test_the_engines_refusals_reach_the_client(fleet: Stack) -> None:
+    """What only the engine can judge comes back as a 400 with its reason, streamed or not."""
+    for stream in (False, True):
+        body = {"model": MODEL, "prompt": "x", "max_tokens": 1, "logit_bias": {"999999999": 1}, "stream": stream}
+        answer = httpx.post(f"{fleet.url}/v1/completions", json=body, timeout=60)
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_deadline_ends_the_request_in_the_engine(fleet: Stack) -> None:
+    """A timeout of the client's choosing, enforced where the cost is."""
+    body = {"model": MODEL, "prompt": "x", "max_tokens": 1900, "ignore_eos": True, "timeout": 1.5}
+    answer = httpx.post(f"{fleet.url}/v1/completions", json=body, timeout=30)
+    assert answer.status_code == 504
+    assert answer.json()["error"]["code"] == "deadline_exceeded"
+    wait_until(lambda: used(fleet) == (0, 0), "the engine is idle again", 3)
+
+
+def test_a_worker_that_ends_leaves_no_process(valkey_url: str, tmp_path: Path, fleet: Stack) -> None:
+    """vLLM's engine is a process of its own; SIGTERM ends both. Last, since it ends the shared worker."""
+    import psutil
+
+    worker = fleet.procs[-1]
+    below = psutil.Process(worker.pid).children(recursive=True)
+    assert below
+    worker.terminate()
+    assert worker.wait(30) == 0
+    assert not [p for p in below if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]

@@ -11,17 +11,16 @@ from collections.abc import Sequence
 from random import Random
 
 from msgspec.structs import replace
-from redis.asyncio import Redis
 
 from app.api.answer import Answer
 from app.api.fleet import FleetReader
-from app.errors import NoWorker, Returned, StoreDown, XylemError
+from app.errors import NoWorker, Returned, XylemError
 from app.ids import ApiId, PoolId, RequestId, worker_queue
 from app.keys import Keys
 from app.messages import Delta, Event, Failed, Job, encode
-from app.routing.fleet import Ask, Candidate, Limits, Placement
+from app.routing.fleet import Ask, Candidate, Limits
 from app.routing.policy import place, reserve
-from app.store import PLACE, translate
+from app.store import PLACE, Command, Wire
 from app.tasks.message import DECODE_TASK, priority_step, task_message
 from app.telemetry import logger
 
@@ -47,8 +46,8 @@ class Flight:
 class Dispatcher:
     """Places requests and routes their events. On the API's event loop."""
 
-    def __init__(self, redis: "Redis", keys: Keys, api: ApiId, fleet: FleetReader, limits: Limits) -> None:
-        self._redis, self._keys, self.api, self._fleet, self._limits = redis, keys, api, fleet, limits
+    def __init__(self, wire: Wire, keys: Keys, api: ApiId, fleet: FleetReader, limits: Limits) -> None:
+        self._wire, self._keys, self.api, self._fleet, self._limits = wire, keys, api, fleet, limits
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
         self._waiting: list[Flight] = []
         self._rounds: asyncio.Task[None] | None = None
@@ -109,15 +108,15 @@ class Dispatcher:
             self.fail(flight, exc)
 
     async def _stop(self, jobs: list[Job]) -> None:
-        if not jobs:
-            return
-        pipe = self._redis.pipeline(transaction=False)
+        commands: list[Command] = []
         for job in jobs:
-            pipe.unlink(self._keys.request(job.request, job.attempt))
-            pipe.rpush(self._keys.cancel(job.worker), job.request)
-            pipe.expire(self._keys.cancel(job.worker), _CANCEL_TTL_S)
-        with translate():
-            await pipe.execute()
+            commands += [
+                ("UNLINK", self._keys.request(job.request, job.attempt)),
+                ("RPUSH", self._keys.cancel(job.worker), job.request),
+                ("EXPIRE", self._keys.cancel(job.worker), _CANCEL_TTL_S),
+            ]
+        if commands:
+            await self._wire.execute(commands)
 
     async def _place(self, flight: Flight) -> None:
         flight.placed = asyncio.get_running_loop().create_future()
@@ -134,69 +133,64 @@ class Dispatcher:
                 flights = [f for f in flights if self._awaited(f)]
                 try:
                     await self._round(flights)
-                except Exception as exc:
-                    if not isinstance(exc, StoreDown):
-                        log.exception("round_failed")
+                except Exception as exc:  # noqa: BLE001 (whatever it was, no client waits for ever)
                     for flight in flights:
-                        _settle(flight, exc if isinstance(exc, XylemError) else XylemError())
+                        _settle(flight, exc)
         finally:
             self._rounds = None
 
     async def _round(self, flights: list[Flight]) -> None:
         groups = sorted({f.pools for f in flights})
         fleets = dict(zip(groups, await self._fleet.candidates(*groups), strict=True))
-        placed = [(f, to) for f in flights if (to := self._decide(f, fleets)) is not None]
-        for (flight, _), written in zip(placed, await self._write(placed), strict=True):
+        placed: list[Flight] = []
+        commands: list[Command] = []
+        for flight in flights:
+            try:
+                commands.append(self._decide(flight, fleets))
+                placed.append(flight)
+            except Exception as exc:  # noqa: BLE001 (one request that can't be placed is no trouble of the others)
+                _settle(flight, exc)
+        for flight, written in zip(placed, await self._wire.execute(commands) if commands else (), strict=True):
             if written:
                 _settle(flight, None)
             else:  # the worker went between the two round trips: decide again
                 self._waiting.append(flight)
-        await self._stop([f.job for f, _ in placed if not self._awaited(f)])
+        await self._stop([f.job for f in placed if not self._awaited(f)])
 
     def _awaited(self, flight: Flight) -> bool:
         return self.flights.get(flight.job.request) is flight
 
-    def _decide(self, flight: Flight, fleets: dict[tuple[PoolId, ...], list[Candidate]]) -> Placement | None:
-        ask = Ask(len(flight.job.prompt), flight.job.sampling.max_tokens)
+    def _decide(self, flight: Flight, fleets: dict[tuple[PoolId, ...], list[Candidate]]) -> Command:
+        """The command that places this request. Raises: NoWorker, Saturated."""
         flight.placings += 1
-        try:
-            if flight.placings > _MAX_PLACINGS:
-                raise NoWorker("The workers of this model keep going away. Try again.")
-            to = place(ask, fleets[flight.pools], self._limits, self._rng)
-        except XylemError as exc:
-            _settle(flight, exc)
-            return None
+        if flight.placings > _MAX_PLACINGS:
+            raise NoWorker("The workers of this model keep going away. Try again.")
+        ask = Ask(len(flight.job.prompt), flight.job.sampling.max_tokens)
+        to = place(ask, fleets[flight.pools], self._limits, self._rng)
+        job = flight.job = replace(flight.job, pool=to.pool, worker=to.worker)
+        keys, queue, step = self._keys, worker_queue(to.pool, to.worker), priority_step(job.priority)
+        names = (
+            keys.worker(to.worker),
+            keys.request(job.request, job.attempt),
+            keys.reservations(to.worker),
+            keys.load(to.worker),
+            keys.queue(queue, step),
+        )
+        ttl_ms = max(1, round((job.deadline - time.time() + _GRACE_S) * 1000))
+        message = task_message(DECODE_TASK, queue, job.request, job.attempt, step)
+        record = encode(job)
         for pools, fleet in fleets.items():
             fleets[pools] = reserve(fleet, to)
-        return to
-
-    async def _write(self, placed: list[tuple[Flight, Placement]]) -> list[int]:
-        """For each placement whether it was written. Raises: StoreDown."""
-        if not placed:
-            return []
-        pipe, keys = self._redis.pipeline(transaction=False), self._keys
-        for flight, to in placed:
-            job = flight.job = replace(flight.job, pool=to.pool, worker=to.worker)
-            queue, step = worker_queue(to.pool, to.worker), priority_step(job.priority)
-            names = (
-                keys.worker(to.worker),
-                keys.request(job.request, job.attempt),
-                keys.reservations(to.worker),
-                keys.load(to.worker),
-                keys.queue(queue, step),
-            )
-            ttl_ms = max(1, round((job.deadline - time.time() + _GRACE_S) * 1000))
-            message = task_message(DECODE_TASK, queue, job.request, job.attempt, step)
-            pipe.eval(PLACE, len(names), *names, job.request, encode(job), ttl_ms, to.blocks, to.tokens, message)
-        with translate():
-            return await pipe.execute()
+        return ("EVAL", PLACE, len(names), *names, job.request, record, ttl_ms, to.blocks, to.tokens, message)
 
 
-def _settle(flight: Flight, error: XylemError | None) -> None:
+def _settle(flight: Flight, error: Exception | None) -> None:
     """Wakes who waits for the placement; nobody does when its request was cancelled."""
     if flight.placed.done():
         return
     if error is None:
         flight.placed.set_result(None)
-    else:
-        flight.placed.set_exception(error)
+        return
+    if not isinstance(error, XylemError):
+        log.error("placement_failed", request=flight.job.request, exc_info=error)
+    flight.placed.set_exception(error if isinstance(error, XylemError) else XylemError())

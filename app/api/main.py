@@ -19,7 +19,7 @@ from app.ids import new_api_id
 from app.keys import Keys
 from app.routing.fleet import Limits
 from app.settings import Settings, load_pools, load_settings
-from app.store import async_client
+from app.store import Wire, async_client
 from app.telemetry import logger, setup_logging
 
 log = logger(__name__)
@@ -35,11 +35,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         keys, api = Keys(settings.deployment), new_api_id()
         redis = async_client(settings.redis_url)
-        fleet = FleetReader(redis, keys)
+        wire = Wire(redis)
+        fleet = FleetReader(wire, keys)
         limits = Limits(settings.max_queued, settings.retry_after_s)
-        dispatcher = Dispatcher(redis, keys, api, fleet, limits)
+        dispatcher = Dispatcher(wire, keys, api, fleet, limits)
         watch = Watch(redis, keys, dispatcher)
-        inbox = watch.inbox = Inbox(redis, settings.redis_url, keys, api, dispatcher.deliver, watch.worker_lost)
+        inbox = watch.inbox = Inbox(wire, keys, api, dispatcher.deliver, watch.worker_lost)
         app.state.xylem = ApiState(settings, models, redis, fleet, dispatcher, inbox, int(time.time()))
         background = [asyncio.create_task(inbox.run()), asyncio.create_task(watch.run())]
         with suppress(TimeoutError):  # without Redis the API starts all the same, and says so in /ready
@@ -49,6 +50,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
+        wire.close()
         await redis.aclose()
 
     app = FastAPI(title="Xylem", version=version("xylem-serve"), lifespan=lifespan)

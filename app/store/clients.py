@@ -1,16 +1,11 @@
-"""Builds the Redis clients and maps their errors."""
+"""Builds the redis-py clients, which do all that is not hot."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
-from redis.exceptions import RedisError
-
-from app.errors import StoreDown
 
 
 def _options() -> dict[str, Any]:
@@ -29,12 +24,3 @@ def async_client(url: str, *, socket_timeout: float | None = 5.0) -> "redis.asyn
     """`socket_timeout` in seconds; None for connections that block on purpose."""
     retry = Retry(ExponentialBackoff(cap=0.2, base=0.02), 3)
     return redis.asyncio.Redis.from_url(url, socket_timeout=socket_timeout, retry=retry, **_options())
-
-
-@contextmanager
-def translate() -> Iterator[None]:
-    """Redis' errors leave this block as StoreDown."""
-    try:
-        yield
-    except (RedisError, OSError) as exc:
-        raise StoreDown(f"Redis does not answer ({type(exc).__name__}). Try again.") from exc

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from app.ids import PoolId, WorkerId
 from app.keys import Keys
 from app.messages import Lease, encode
-from app.store import async_client
+from app.store import Wire, async_client
 
 POOL = PoolId("decode-pool-a")
 
@@ -19,6 +19,13 @@ async def redis(store_url: str) -> AsyncIterator["Redis"]:
     await client.flushall()
     yield client
     await client.aclose()
+
+
+@pytest_asyncio.fixture
+async def wire(redis: "Redis") -> AsyncIterator[Wire]:
+    w = Wire(redis)
+    yield w
+    w.close()
 
 
 async def register(redis: "Redis", keys: Keys, worker: str, *, ttl_s: float = 60, max_running: int = 8) -> WorkerId:

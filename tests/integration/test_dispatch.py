@@ -16,14 +16,15 @@ from app.ids import ApiId, PoolId, RequestId, WorkerId, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.messages import Delta, Failed, Job, Sampling, decode_job
 from app.routing.fleet import Limits
+from app.store import Wire
 from app.tasks.message import read_task_message
 from tests.integration.conftest import POOL, register
 
 KEYS, API = Keys("test"), ApiId("api1")
 
 
-def dispatcher(redis: "Redis", max_queued: int = 100) -> Dispatcher:
-    return Dispatcher(redis, KEYS, API, FleetReader(redis, KEYS), Limits(max_queued, 3))
+def dispatcher(wire: Wire, max_queued: int = 100) -> Dispatcher:
+    return Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS), Limits(max_queued, 3))
 
 
 def job(request: str = "r1", deadline_s: float = 60, priority: int = 0) -> Job:
@@ -48,35 +49,35 @@ async def until(condition: "asyncio.Future[bool] | object", what: str) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_requests_are_shared_evenly_by_what_is_reserved(redis: "Redis") -> None:
+async def test_requests_are_shared_evenly_by_what_is_reserved(redis: "Redis", wire: Wire) -> None:
     """Reservations count at once, before any worker has reported a thing."""
     workers = [await register(redis, KEYS, f"w{i}") for i in range(4)]
-    d = dispatcher(redis)
+    d = dispatcher(wire)
     await asyncio.gather(*(d.send(job(f"r{i}"), (POOL,), Answer()) for i in range(40)))
     assert [len(await queued(redis, w)) for w in workers] == [10, 10, 10, 10]
 
 
-async def test_the_record_is_the_job_and_names_its_worker(redis: "Redis") -> None:
+async def test_the_record_is_the_job_and_names_its_worker(redis: "Redis", wire: Wire) -> None:
     """Any worker of the pool can take the request from its record."""
     worker = await register(redis, KEYS, "w1")
-    await dispatcher(redis).send(job(), (POOL,), Answer())
+    await dispatcher(wire).send(job(), (POOL,), Answer())
     record = decode_job(await redis.get(KEYS.request(RequestId("r1"), 0)))
     assert (record.worker, record.pool, record.prompt, record.reply_to) == (worker, POOL, [1, 2, 3], API)
     assert 60_000 < await redis.pttl(KEYS.request(RequestId("r1"), 0)) <= 90_000
 
 
-async def test_urgent_requests_go_to_the_front(redis: "Redis") -> None:
+async def test_urgent_requests_go_to_the_front(redis: "Redis", wire: Wire) -> None:
     """Lower is sooner, as in vLLM."""
     worker = await register(redis, KEYS, "w1")
-    d = dispatcher(redis)
+    d = dispatcher(wire)
     for name, priority in (("later", 5), ("usual", 0), ("urgent", -1)):
         await d.send(job(name, priority=priority), (POOL,), Answer())
     assert [r for r, _ in await queued(redis, worker)] == ["urgent", "usual", "later"]
 
 
-async def test_no_worker_and_full_workers_are_told_apart(redis: "Redis") -> None:
+async def test_no_worker_and_full_workers_are_told_apart(redis: "Redis", wire: Wire) -> None:
     """503 means start a worker, 429 means come back."""
-    d = dispatcher(redis, max_queued=0)
+    d = dispatcher(wire, max_queued=0)
     with pytest.raises(NoWorker):
         await d.send(job("r0"), (POOL,), Answer())
     await register(redis, KEYS, "w1", max_running=1)
@@ -87,10 +88,10 @@ async def test_no_worker_and_full_workers_are_told_apart(redis: "Redis") -> None
     assert list(d.flights) == ["r1"]
 
 
-async def test_a_cancel_drops_the_record_and_tells_the_worker(redis: "Redis") -> None:
+async def test_a_cancel_drops_the_record_and_tells_the_worker(redis: "Redis", wire: Wire) -> None:
     """Whether it waits in the queue or runs, nobody computes it any further."""
     worker = await register(redis, KEYS, "w1")
-    d = dispatcher(redis)
+    d = dispatcher(wire)
     await d.send(job(), (POOL,), Answer())
     await d.cancel([RequestId("r1")])
     assert await redis.exists(KEYS.request(RequestId("r1"), 0)) == 0
@@ -98,10 +99,10 @@ async def test_a_cancel_drops_the_record_and_tells_the_worker(redis: "Redis") ->
     assert not d.flights
 
 
-async def test_a_returned_request_is_placed_again_and_old_events_are_ignored(redis: "Redis") -> None:
+async def test_a_returned_request_is_placed_again_and_old_events_are_ignored(redis: "Redis", wire: Wire) -> None:
     """A draining worker gives back what it never began."""
     one = await register(redis, KEYS, "w1")
-    d, answer = dispatcher(redis), Answer()
+    d, answer = dispatcher(wire), Answer()
     await d.send(job(), (POOL,), answer)
     await redis.delete(KEYS.worker(one))
     two = await register(redis, KEYS, "w2")
@@ -119,12 +120,14 @@ async def test_a_returned_request_is_placed_again_and_old_events_are_ignored(red
 
 
 @pytest.mark.parametrize("began", [False, True])
-async def test_a_dead_workers_request_is_retried_unless_part_of_it_is_out(redis: "Redis", began: bool) -> None:
+async def test_a_dead_workers_request_is_retried_unless_part_of_it_is_out(
+    redis: "Redis", wire: Wire, began: bool
+) -> None:
     """Its lease is gone: within seconds the request runs elsewhere, or ends with one clear error."""
     one = await register(redis, KEYS, "w1")
-    d, answer = dispatcher(redis), Answer()
+    d, answer = dispatcher(wire), Answer()
     watch = Watch(redis, KEYS, d)
-    watch.inbox = Inbox(redis, "", KEYS, API, d.deliver, watch.worker_lost)
+    watch.inbox = Inbox(wire, KEYS, API, d.deliver, watch.worker_lost)
     await d.send(job(), (POOL,), answer)
     if began:
         d.deliver(Delta(RequestId("r1"), 0, "a", [1]))
@@ -146,10 +149,10 @@ async def test_a_dead_workers_request_is_retried_unless_part_of_it_is_out(redis:
     assert await redis.exists(KEYS.reservations(one), KEYS.load(one), KEYS.queue(worker_queue(POOL, one))) == 0
 
 
-async def test_a_request_that_nobody_answers_ends_at_its_deadline(redis: "Redis") -> None:
+async def test_a_request_that_nobody_answers_ends_at_its_deadline(redis: "Redis", wire: Wire) -> None:
     """The worker may hang with its lease alive; the client does not."""
     await register(redis, KEYS, "w1")
-    d, answer = dispatcher(redis), Answer()
+    d, answer = dispatcher(wire), Answer()
     watch = Watch(redis, KEYS, d)
     await d.send(job(deadline_s=0.1), (POOL,), answer)
     task = asyncio.create_task(watch.run())

@@ -11,6 +11,7 @@ from app.ids import ApiId, RequestId, WorkerId
 from app.keys import Keys
 from app.messages import Delta, Event, Step, decode_step, encode
 from app.settings import Settings
+from app.store import Wire
 from app.tasks.emitter import Emitter
 
 KEYS, API, WORKER = Keys("test"), ApiId("api1"), WorkerId("w1")
@@ -40,9 +41,9 @@ class Seen:
 
 
 @asynccontextmanager
-async def inbox(redis: "Redis", url: str) -> AsyncIterator[Seen]:
+async def inbox(wire: Wire) -> AsyncIterator[Seen]:
     seen = Seen()
-    box = Inbox(redis, url, KEYS, API, seen.deliver, seen.lost.append)
+    box = Inbox(wire, KEYS, API, seen.deliver, seen.lost.append)
     task = asyncio.create_task(box.run())
     await asyncio.wait_for(box.subscribed.wait(), 5)
     yield seen
@@ -65,9 +66,9 @@ async def step(redis: "Redis", seq: int, *, publish: bool, worker: WorkerId = WO
         await redis.publish(KEYS.out(API), data)
 
 
-async def test_tokens_of_one_engine_step_leave_as_one_message(redis: "Redis", store_url: str) -> None:
+async def test_tokens_of_one_engine_step_leave_as_one_message(redis: "Redis", wire: Wire) -> None:
     """The cost of a message is shared by all requests of the step."""
-    async with inbox(redis, store_url) as seen, emitter(redis) as e:
+    async with inbox(wire) as seen, emitter(redis) as e:
         for r in range(50):
             e.emit(API, token(r, f"r{r}"))
         await e.drained()
@@ -77,7 +78,7 @@ async def test_tokens_of_one_engine_step_leave_as_one_message(redis: "Redis", st
     assert decode_step(entries[0][1][b"s"]).seq == 1
 
 
-async def test_each_api_replica_gets_its_own_tokens_only(redis: "Redis") -> None:
+async def test_each_api_replica_gets_its_own_tokens_only(redis: "Redis", wire: Wire) -> None:
     """A replica does not pay for what others await."""
     async with emitter(redis) as e:
         e.emit(API, token(1))
@@ -88,10 +89,10 @@ async def test_each_api_replica_gets_its_own_tokens_only(redis: "Redis") -> None
         assert [ev.tokens for ev in decode_step(entries[0][1][b"s"]).events] == [tokens]
 
 
-async def test_tokens_arrive_once_and_in_order(redis: "Redis", store_url: str) -> None:
+async def test_tokens_arrive_once_and_in_order(redis: "Redis", wire: Wire) -> None:
     """Two workers, thousands of tokens, one inbox."""
     async with (
-        inbox(redis, store_url) as seen,
+        inbox(wire) as seen,
         emitter(redis) as one,
         emitter(redis, WorkerId("w2")) as two,
     ):
@@ -106,9 +107,9 @@ async def test_tokens_arrive_once_and_in_order(redis: "Redis", store_url: str) -
     assert not seen.lost
 
 
-async def test_a_gap_is_filled_from_the_stream_before_what_follows(redis: "Redis", store_url: str) -> None:
+async def test_a_gap_is_filled_from_the_stream_before_what_follows(redis: "Redis", wire: Wire) -> None:
     """Pub/sub is fire-and-forget; the stream behind it is not."""
-    async with inbox(redis, store_url) as seen:
+    async with inbox(wire) as seen:
         await step(redis, 1, publish=True)
         await seen.count(1)
         for seq in (2, 3, 4):
@@ -118,18 +119,18 @@ async def test_a_gap_is_filled_from_the_stream_before_what_follows(redis: "Redis
     assert seen.tokens() == [1, 2, 3, 4, 5]
 
 
-async def test_a_lost_last_message_is_found_when_nothing_follows(redis: "Redis", store_url: str) -> None:
+async def test_a_lost_last_message_is_found_when_nothing_follows(redis: "Redis", wire: Wire) -> None:
     """No later message shows that the terminal one is missing, so silence makes the inbox look."""
-    async with inbox(redis, store_url) as seen:
+    async with inbox(wire) as seen:
         await step(redis, 1, publish=True)
         await step(redis, 2, publish=False)
         await seen.count(2, timeout_s=3)
     assert seen.tokens() == [1, 2]
 
 
-async def test_a_gap_longer_than_one_page_is_filled(redis: "Redis", store_url: str) -> None:
+async def test_a_gap_longer_than_one_page_is_filled(redis: "Redis", wire: Wire) -> None:
     """Half a minute without a connection is thousands of messages."""
-    async with inbox(redis, store_url) as seen:
+    async with inbox(wire) as seen:
         await step(redis, 1, publish=True)
         for seq in range(2, 900):
             await step(redis, seq, publish=False)
@@ -138,9 +139,9 @@ async def test_a_gap_longer_than_one_page_is_filled(redis: "Redis", store_url: s
     assert seen.tokens() == list(range(1, 901))
 
 
-async def test_a_message_sent_twice_is_delivered_once(redis: "Redis", store_url: str) -> None:
+async def test_a_message_sent_twice_is_delivered_once(redis: "Redis", wire: Wire) -> None:
     """The emitter repeats a pipeline whose answer it did not get."""
-    async with inbox(redis, store_url) as seen:
+    async with inbox(wire) as seen:
         for seq in (1, 1, 2, 2, 1):
             await step(redis, seq, publish=True)
         await seen.count(2)
@@ -148,9 +149,9 @@ async def test_a_message_sent_twice_is_delivered_once(redis: "Redis", store_url:
     assert seen.tokens() == [1, 2]
 
 
-async def test_what_the_stream_has_dropped_is_reported_as_lost(redis: "Redis", store_url: str) -> None:
+async def test_what_the_stream_has_dropped_is_reported_as_lost(redis: "Redis", wire: Wire) -> None:
     """Requests on that worker must end with an error and not with a hole in their text."""
-    async with inbox(redis, store_url) as seen:
+    async with inbox(wire) as seen:
         await step(redis, 1, publish=True)
         await step(redis, 2, publish=False)
         await redis.xtrim(KEYS.out(API), maxlen=0)
@@ -159,9 +160,9 @@ async def test_what_the_stream_has_dropped_is_reported_as_lost(redis: "Redis", s
     assert seen.lost == [WORKER]
 
 
-async def test_the_inbox_comes_back_after_its_connection_is_cut(redis: "Redis", store_url: str) -> None:
+async def test_the_inbox_comes_back_after_its_connection_is_cut(redis: "Redis", wire: Wire) -> None:
     """What was sent meanwhile is read from the stream."""
-    async with inbox(redis, store_url) as seen:
+    async with inbox(wire) as seen:
         await step(redis, 1, publish=True)
         await seen.count(1)
         await redis.client_kill_filter(_type="pubsub")
@@ -174,16 +175,16 @@ async def test_the_inbox_comes_back_after_its_connection_is_cut(redis: "Redis", 
     assert seen.tokens() == [1, 2, 3, 4]
 
 
-async def test_a_broken_message_does_not_stop_the_inbox(redis: "Redis", store_url: str) -> None:
+async def test_a_broken_message_does_not_stop_the_inbox(redis: "Redis", wire: Wire) -> None:
     """Another version's worker may be on the channel."""
-    async with inbox(redis, store_url) as seen:
+    async with inbox(wire) as seen:
         await redis.publish(KEYS.out(API), b"\xc1 not msgpack")
         await step(redis, 1, publish=True)
         await seen.count(1)
     assert seen.tokens() == [1]
 
 
-async def test_the_stream_is_capped(redis: "Redis") -> None:
+async def test_the_stream_is_capped(redis: "Redis", wire: Wire) -> None:
     """An API replica that is gone must not fill Redis."""
     e = Emitter(redis, KEYS, WORKER, Settings(stream_maxlen=100))
     task = asyncio.create_task(e.run())

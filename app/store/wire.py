@@ -1,0 +1,133 @@
+"""The hot path's own way to Redis: one connection for all callers, a list of commands in, a list of replies out.
+
+redis-py makes the connection (URLs, TLS, ACL users, Sentinel) and is used wherever it isn't hot. Per round trip
+it costs more CPU than all the rest of a request, and per message more than the message's tokens: see
+`ops/decisions/0007-own-redis-wire.md`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import hiredis
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from app.errors import StoreDown
+
+_TIMEOUT_S = 5.0
+_TRIES_AFTER_S = (0.0, 0.05, 0.2)
+
+Command = tuple[Any, ...]  # its name and arguments: str, bytes, int or float
+
+
+class Connection(asyncio.Protocol):
+    """Replies in the order of the commands; once subscribed, every reply goes to `on_reply` instead."""
+
+    def __init__(self, on_reply: Callable[[Any], None] | None = None) -> None:
+        self._reader = hiredis.Reader()
+        self._waiting: deque[tuple[int, list[Any], asyncio.Future[list[Any]]]] = deque()
+        self._on_reply = on_reply
+        self.closed = asyncio.Event()
+
+    async def open(self, client: "Redis") -> None:
+        """Lets redis-py connect and log in, and takes its transport over. Raises: RedisError, OSError."""
+        owner = client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+        await owner.connect()
+        self._writer = owner._writer  # noqa: SLF001 (the one thing we want of it; kept, it would close when collected)
+        owner._reader = owner._writer = None  # noqa: SLF001 (so that redis-py lets go of it)
+        self._transport: asyncio.Transport = self._writer.transport
+        self._transport.set_protocol(self)
+
+    def send(self, commands: Sequence[Command]) -> None:
+        self._transport.write(b"".join([hiredis.pack_command(c) for c in commands]))
+
+    async def execute(self, commands: Sequence[Command]) -> list[Any]:
+        """The replies; a refused command's reply is a hiredis.ReplyError. Raises: ConnectionError."""
+        if self.closed.is_set():
+            raise ConnectionError("closed")
+        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((len(commands), [], future))
+        self.send(commands)
+        return await future
+
+    def close(self) -> None:
+        self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        while (reply := self._reader.gets()) is not False:
+            if self._on_reply is not None:
+                self._on_reply(reply)
+                continue
+            wanted, replies, future = self._waiting[0]
+            replies.append(reply)
+            if len(replies) == wanted:
+                self._waiting.popleft()
+                if not future.done():
+                    future.set_result(replies)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
+        for _, _, future in self._waiting:
+            if not future.done():
+                future.set_exception(exc or ConnectionError("closed by Redis"))
+
+
+class Wire:
+    """Commands of any number of coroutines over one connection, reconnecting."""
+
+    def __init__(self, client: "Redis") -> None:
+        self._client = client
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
+
+    async def execute(self, commands: Sequence[Command]) -> list[Any]:
+        """Their replies. Commands have to bear being sent twice: a lost connection does not tell what got through.
+
+        Raises: StoreDown when Redis is away, or refuses any of the commands.
+        """
+        failure: Exception | None = None
+        for wait_s in _TRIES_AFTER_S:
+            await asyncio.sleep(wait_s)
+            try:
+                replies = await self._try(commands)
+            except (RedisError, OSError, TimeoutError) as exc:
+                failure = exc
+                self.close()  # it may hang, and is good for nothing either way
+                continue
+            for reply in replies:
+                if isinstance(reply, hiredis.ReplyError):
+                    raise StoreDown(f"Redis refuses: {reply}")
+            return replies
+        raise StoreDown(f"Redis does not answer ({type(failure).__name__}). Try again.") from failure
+
+    async def subscribe(self, channel: str, on_reply: Callable[[Any], None]) -> Connection:
+        """A connection of its own for one channel; `on_reply` gets redis' pub/sub arrays.
+
+        Raises: RedisError, OSError.
+        """
+        connection = Connection(on_reply)
+        await connection.open(self._client)
+        connection.send([("SUBSCRIBE", channel)])
+        return connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _try(self, commands: Sequence[Command]) -> list[Any]:
+        async with asyncio.timeout(_TIMEOUT_S):
+            connection = self._connection
+            if connection is None or connection.closed.is_set():
+                connection = await self._connect()
+            return await connection.execute(commands)
+
+    async def _connect(self) -> Connection:
+        async with self._connecting:
+            if self._connection is None or self._connection.closed.is_set():
+                connection = Connection()
+                await connection.open(self._client)
+                self._connection = connection
+            return self._connection

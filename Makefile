@@ -37,7 +37,8 @@ lock: .venv/.dev ## resolve requirements/*.txt anew from pyproject.toml
 	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(UV_COMPILE)) --extra gpu \
 		-c requirements/base.txt -o requirements/gpu.txt
 
-lint-docker: .venv/.dev ## check the compose file against its schema
+lint-docker: .venv/.dev ## check docker/: the Dockerfiles, and the compose file against its schema
+	@$(BIN)/hadolint --ignore DL3008 --failure-threshold warning docker/*.Dockerfile # Debian keeps no old versions
 	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml
 
 clean: ## remove what was installed and made, models too

@@ -33,6 +33,22 @@ GAPS = Counter("xylem_stream_gaps", "Gaps in the token stream of a worker, by wh
 WORKERS_LOST = Counter("xylem_workers_lost", "Workers whose lease ended with requests of this replica on them.")
 
 
+class Meters:
+    """One model's metrics, looked up once."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self.prompt_tokens = PROMPT_TOKENS.labels(model)
+        self.cached_tokens = CACHED_TOKENS.labels(model)
+        self.output_tokens = OUTPUT_TOKENS.labels(model)
+        self.ttft = TTFT.labels(model)
+        self.itl = ITL.labels(model)
+        self.duration = DURATION.labels(model)
+
+    def ended(self, outcome: str) -> None:
+        REQUESTS.labels(self._model, outcome).inc()
+
+
 def setup_logging(level: str, *, json: bool) -> None:
     """Route structlog and the standard library's loggers to stderr, one line an event."""
     shared: list[structlog.types.Processor] = [

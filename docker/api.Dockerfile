@@ -14,7 +14,7 @@ COPY workers workers
 RUN pip install --no-deps .
 
 RUN useradd --create-home --uid 10001 xylem
-USER xylem
+USER 10001
 WORKDIR /home/xylem
 ENV XYLEM_HOST=0.0.0.0
 EXPOSE 8000

@@ -21,7 +21,7 @@ RUN pip install --no-deps .
 
 # /models belongs to the user, so that a volume mounted there does too.
 RUN useradd --create-home --uid 10001 xylem && install --directory --owner=xylem /models
-USER xylem
+USER 10001
 WORKDIR /home/xylem
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["xylem", "worker"]

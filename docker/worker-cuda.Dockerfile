@@ -20,7 +20,7 @@ COPY workers workers
 RUN pip install --no-deps .
 
 RUN useradd --create-home --uid 10001 xylem && install --directory --owner=xylem /models
-USER xylem
+USER 10001
 WORKDIR /home/xylem
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 STOPSIGNAL SIGTERM

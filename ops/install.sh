@@ -8,7 +8,7 @@ torch=$(grep '^torch==' "requirements/$what.txt" | cut -d' ' -f1)
 say() { printf '%s\n' "xylem: $*" >&2; }
 
 "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || {
-    say "needs Python 3.11 to 3.13, and $python is $("$python" --version 2>&1). Try: make PYTHON=python3.11 ..."
+    say "needs Python 3.11 to 3.13, and $python is $("$python" --version 2>/dev/null || echo "not there"). Try: make PYTHON=python3.11 ..."
     exit 1
 }
 [ -x .venv/bin/pip ] || "$python" -m venv .venv
@@ -19,14 +19,14 @@ pip() { .venv/bin/pip --disable-pip-version-check "$@"; }
 
 # The lock names every package, and pip must take these and no others: --no-deps. The bytecode is made by the
 # first import, of what is imported only.
-has_torch() { pip show --quiet torch 2>/dev/null && [ "torch==$(.venv/bin/python -c 'import importlib.metadata as m; print(m.version("torch"))')" = "$torch" ]; }
+has_torch() { .venv/bin/python -c "import importlib.metadata as m; assert 'torch==' + m.version('torch') == '$torch'" 2>/dev/null; }
 install=(pip install --quiet --no-deps --no-compile "${index[@]}")
 if ! has_torch && ! "${install[@]}" --dry-run --retries 1 --timeout 15 "$torch" >/dev/null 2>&1; then
     uv_install=(uv pip install --quiet --python .venv --no-deps --torch-backend cpu)
     if command -v uv >/dev/null && "${uv_install[@]}" --dry-run "$torch" >/dev/null 2>&1; then
         install=("${uv_install[@]}")
     else
-        say "pip finds no $torch: set XYLEM_TORCH_INDEX to the address of PyTorch's CPU wheel index, or have uv on the PATH (it is used with --torch-backend cpu)."
+        say "pip finds no $torch for $(.venv/bin/python --version): set XYLEM_TORCH_INDEX to the address of PyTorch's CPU wheel index, or have uv on the PATH (it is used with --torch-backend cpu)."
         exit 1
     fi
 fi

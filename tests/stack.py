@@ -125,7 +125,7 @@ class Stack:
         return (self.directory / f"{name}.log").read_text()
 
     def api(self, name: str = "api", port: int | None = None, **env: str) -> "subprocess.Popen[bytes]":
-        return self.spawn(name, PYTHON, "-m", "uvicorn", "--factory", "app.api.main:create_app", "--port", str(port or self.port), "--no-access-log", "--log-level", "warning", **env)  # TEMP
+        return self.spawn(name, str(BIN / "xylem"), "api", XYLEM_PORT=str(port or self.port), **env)
 
     def worker(self, pool: str = "decode-pool-a", name: str = "worker", **env: str) -> "subprocess.Popen[bytes]":
         return self.spawn(name, str(BIN / "celery"), "-A", "app", "worker", "-Q", pool, **env)

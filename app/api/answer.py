@@ -1,6 +1,7 @@
-"""One HTTP request's answer as it arrives: a list that the inbox fills and the handler empties."""
+"""One HTTP request's answer as it arrives: a list that the dispatcher fills and the handler empties."""
 
 import asyncio
+from collections.abc import Callable
 
 from app.errors import Cancelled
 from app.messages import Delta, Done, Event, Failed
@@ -9,24 +10,31 @@ from app.messages import Delta, Done, Event, Failed
 class Answer:
     """Events of all prompts of one HTTP request, in order. Lives on the API's event loop; one reader."""
 
-    __slots__ = ("_gone", "_pending", "_waiter")
+    __slots__ = ("_gone", "_pending", "_sink", "_waiter")
 
     def __init__(self) -> None:
         self._pending: list[Event] = []
         self._waiter: asyncio.Future[None] | None = None
+        self._sink: Callable[[Delta], bool] | None = None
         self._gone = False
 
     def push(self, event: Delta | Done | Failed) -> None:
+        # While the reader waits, all before this event has been written: the sink may write it right away.
+        if self._waiter is not None and self._sink is not None and type(event) is Delta and self._sink(event):
+            return
         self._pending.append(event)
         self._wake()
+
+    def divert(self, sink: Callable[[Delta], bool]) -> None:
+        """From now on `sink` gets each delta that comes while the reader waits; False from it means: not taken."""
+        self._sink = sink
 
     def client_gone(self) -> None:
         self._gone = True
         self._wake()
 
-    def behind(self) -> bool:
-        """Whether events wait. Right after a write this means that the client held the write up."""
-        return bool(self._pending)
+    def pending(self) -> int:
+        return len(self._pending)
 
     async def take(self) -> list[Event]:
         """All that has come since the last call, at least one event. Raises: Cancelled when the client has gone."""

@@ -13,9 +13,12 @@ from app.api.models import Model
 from app.errors import StoreDown, XylemError, from_wire
 from app.ids import PoolId, RequestId, WorkerId, new_request_id
 from app.messages import Delta, Done, Failed, Job, Sampling
-from app.telemetry import CACHED_TOKENS, DURATION, IN_FLIGHT, ITL, OUTPUT_TOKENS, PROMPT_TOKENS, REQUESTS, TTFT, logger
+from app.telemetry import IN_FLIGHT, logger
 
 log = logger(__name__)
+
+# Most requests have ended by then and need no task that waits for their client to leave.
+_WATCH_AFTER_S = 0.2
 
 
 class Call:
@@ -52,6 +55,7 @@ class Call:
         self.done: dict[int, Done] = {}  # prompt number → its end
         self._arrived = time.perf_counter()
         self._first: float | None = None
+        self._watching: asyncio.TimerHandle | asyncio.Task[None]
         self._last = self._arrived
         alone = len(prompts) == 1
         self._numbers = {self.id if alone else RequestId(f"{self.id}-{i}"): i for i in range(len(prompts))}
@@ -65,7 +69,7 @@ class Call:
         except BaseException as exc:
             await self._finish(exc)
             raise
-        self._watching = asyncio.create_task(self._watch_client())
+        self._watching = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._watch_client)
         return self
 
     async def __aexit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
@@ -74,37 +78,46 @@ class Call:
         await self._finish(exc)
 
     async def deltas(self) -> list[tuple[int, Delta]]:
-        """What has come, by choice number; the empty list when all prompts are done.
+        """What has come, by choice number, not counted yet; the empty list when all prompts are done.
 
         Raises: the error that ended a prompt; Cancelled when the client has gone.
         """
-        if len(self.done) == len(self.prompts):
-            return []
         out: list[tuple[int, Delta]] = []
-        n = self.sampling[0].n
-        for event in await self.answer.take():
-            number = self._numbers[event.request]
-            if type(event) is Delta:
-                choice = number * n + event.index
-                delta = self._edit(choice, event) if self._edit else event
-                self.completion_tokens += len(delta.tokens)
-                out.append((choice, delta))
-            elif type(event) is Done:
-                self.done[number] = event
-                self.cached_tokens += event.cached_tokens
-            elif type(event) is Failed:
-                raise from_wire(event.code, event.message)
-        self._last = time.perf_counter()
-        if self._first is None:
-            self._first = self._last
-        return out or await self.deltas()
+        while not out and len(self.done) < len(self.prompts):
+            for event in await self.answer.take():
+                if type(event) is Delta:
+                    choice = self.choice(event)
+                    out.append((choice, self._edit(choice, event) if self._edit else event))
+                elif type(event) is Done:
+                    self.done[self._numbers[event.request]] = event
+                    self.cached_tokens += event.cached_tokens
+                elif type(event) is Failed:
+                    raise from_wire(event.code, event.message)
+            self._last = time.perf_counter()
+            if self._first is None:
+                self._first = self._last
+        return out
 
     async def whole(self) -> list[tuple[int, Delta]]:
-        """All deltas to the end. Raises what `deltas` raises."""
+        """All deltas to the end, counted. Raises what `deltas` raises."""
         out: list[tuple[int, Delta]] = []
         while batch := await self.deltas():
             out += batch
+        for _, delta in out:
+            self.count(delta)
         return out
+
+    def choice(self, delta: Delta) -> int:
+        return self._numbers[delta.request] * self.sampling[0].n + delta.index
+
+    def count(self, delta: Delta) -> None:
+        """Each delta once, before it is shown: chunks may carry the usage so far."""
+        self.completion_tokens += len(delta.tokens)
+
+    @property
+    def edited(self) -> bool:
+        """Whether deltas have to go through `deltas`, which edits them."""
+        return self._edit is not None
 
     def envelope(self, kind: str) -> dict[str, object]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model.name}
@@ -135,7 +148,10 @@ class Call:
             self._priority,
         )
 
-    async def _watch_client(self) -> None:
+    def _watch_client(self) -> None:
+        self._watching = asyncio.create_task(self._await_disconnect())
+
+    async def _await_disconnect(self) -> None:
         """Tells the answer when the client has gone."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
@@ -151,14 +167,14 @@ class Call:
         self._observe(self._failure or name)
 
     def _observe(self, outcome: str) -> None:
-        name = self.model.name
-        REQUESTS.labels(name, outcome).inc()
-        DURATION.labels(name).observe(time.perf_counter() - self._arrived)
-        PROMPT_TOKENS.labels(name).inc(self.prompt_tokens)
-        CACHED_TOKENS.labels(name).inc(self.cached_tokens)
-        OUTPUT_TOKENS.labels(name).inc(self.completion_tokens)
+        meters = self.model.meters
+        meters.ended(outcome)
+        meters.duration.observe(time.perf_counter() - self._arrived)
+        meters.prompt_tokens.inc(self.prompt_tokens)
+        meters.cached_tokens.inc(self.cached_tokens)
+        meters.output_tokens.inc(self.completion_tokens)
         if self._first is not None:
-            TTFT.labels(name).observe(self._first - self._arrived)
+            meters.ttft.observe(self._first - self._arrived)
             steps = self.completion_tokens / self.choices - 1
             if steps > 0:
-                ITL.labels(name).observe((self._last - self._first) / steps)
+                meters.itl.observe((self._last - self._first) / steps)

@@ -8,6 +8,7 @@ from typing import Any
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
 from app.settings import Pools
+from app.telemetry import Meters
 from app.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -18,6 +19,7 @@ class Model:
     tokenizer: Tokenizer
     context_len: int  # tokens, prompt and answer together
     off_loop: int  # characters above which a thread tokenises
+    meters: Meters
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         if len(text) <= self.off_loop:
@@ -60,7 +62,7 @@ def load_models(pools: Pools, off_loop: int) -> dict[str, Model]:
         if known is not None and (known.tokenizer is not tokenizer or known.context_len != pool.context_len):
             raise SettingsError(f"pools.{pool_id}: other path, template or length than another pool of {pool.model}")
         ids = (*known.pools, pool_id) if known else (pool_id,)
-        models[pool.model] = Model(pool.model, ids, tokenizer, pool.context_len, off_loop)
+        models[pool.model] = Model(pool.model, ids, tokenizer, pool.context_len, off_loop, Meters(pool.model))
     return models
 
 

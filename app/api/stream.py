@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 from app.api.call import Call
 from app.api.chunks import Chunks, error_event, merge
 from app.api.failure import as_body
+from app.api.protocol import EXTENSION, DirectWriter
 from app.errors import Cancelled, XylemError
 from app.messages import Delta
 
@@ -26,31 +27,59 @@ class EventStream(Response):
         self.status_code, self.background = 200, None
         self._call, self._chunks, self._opening = call, chunks, opening
 
-    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         async with self._call as call:
-            first = asyncio.ensure_future(call.deltas())
-            await asyncio.wait([first], timeout=_HEADERS_AFTER_S)
-            if first.done():
-                first.result()  # an error goes out with its status
+            deltas = await self._first()  # an error until here goes out with its status
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             try:
-                await self._write(first, send)
+                await self._write(deltas, scope, send)
             except XylemError as exc:
                 call.failed(exc)
                 if not isinstance(exc, Cancelled):
                     await send({"type": "http.response.body", "body": error_event(as_body(exc)), "more_body": False})
 
-    async def _write(self, first: "asyncio.Future[list[tuple[int, Delta]]]", send: Send) -> None:
-        call, delta = self._call, self._chunks.delta
+    async def _first(self) -> list[tuple[int, Delta]] | None:
+        try:
+            async with asyncio.timeout(_HEADERS_AFTER_S):
+                return await self._call.deltas()
+        except TimeoutError:
+            return None
+
+    async def _write(self, deltas: list[tuple[int, Delta]] | None, scope: Scope, send: Send) -> None:
+        call = self._call
         body = b"".join(map(self._opening, range(call.choices))) if self._opening else b""
-        deltas = await first
+        direct = scope.get("extensions", {}).get(EXTENSION)
+        if deltas is None:
+            deltas = await call.deltas()
         while deltas:
-            body += b"".join([delta(choice, d) for choice, d in deltas])
+            body += b"".join([self._chunk(choice, d) for choice, d in deltas])
+            if direct is not None and not call.edited:
+                call.answer.divert(self._sink(direct))
+                direct = None
+            waiting = call.answer.pending()
             if body:
                 await send({"type": "http.response.body", "body": body, "more_body": True})
             body = b""
-            behind = call.answer.behind()
+            held_up = call.answer.pending() > waiting
             deltas = await call.deltas()
-            if behind:
+            if held_up:  # the client is behind: one event for all that came meanwhile
                 deltas = merge(deltas)
         await send({"type": "http.response.body", "body": self._chunks.last(), "more_body": False})
+
+    def _sink(self, direct: DirectWriter) -> Callable[[Delta], bool]:
+        """Writes a delta the moment it comes, if the client keeps up."""
+        choice, chunk = self._call.choice, self._chunk
+
+        def write(d: Delta) -> bool:
+            if not direct.ready():
+                return False
+            body = chunk(choice(d), d)
+            if body:
+                direct.write(body)
+            return True
+
+        return write
+
+    def _chunk(self, choice: int, d: Delta) -> bytes:
+        self._call.count(d)
+        return self._chunks.delta(choice, d)

@@ -9,12 +9,14 @@ import typer
 from app.cli.report import err, out, refuse
 
 Message = dict[str, str]
+Options = dict[str, Any]  # what goes into each request besides the messages
 
 
 def chat(
     question: Annotated[str | None, typer.Argument(help="Ask this, print the answer, and exit.")] = None,
     url: Annotated[str, typer.Option(help="Where the API is.")] = "http://127.0.0.1:8000",
     model: Annotated[str | None, typer.Option(help="A model of that API; its first one if not given.")] = None,
+    temperature: Annotated[float, typer.Option(help="0: always the likeliest token.")] = 0.3,
 ) -> None:
     """Chat with a model. Ctrl-C stops an answer, Ctrl-D ends the chat."""
     import httpx
@@ -22,11 +24,11 @@ def chat(
     # Proxies are for what is far away; tokens may take long, a connection may not.
     with httpx.Client(base_url=url, timeout=httpx.Timeout(None, connect=5), trust_env=False) as client:
         try:
-            model = model or _first_model(client)
+            options = {"model": model or _first_model(client), "temperature": temperature}
             if question is not None:
-                _answer(client, model, [{"role": "user", "content": question}])
+                _answer(client, options, [{"role": "user", "content": question}])
                 return
-            _converse(client, model)
+            _converse(client, options)
         except httpx.TransportError as exc:
             refuse(f"no server at {url} ({exc}); start one with: xylem up", code=1)
         except ApiError as exc:
@@ -37,8 +39,8 @@ class ApiError(Exception):
     """The API refused."""
 
 
-def _converse(client: Any, model: str) -> None:
-    err.print(f"[dim]{model}; Ctrl-C stops an answer, Ctrl-D ends the chat[/]")
+def _converse(client: Any, options: Options) -> None:
+    err.print(f"[dim]{options['model']}; Ctrl-C stops an answer, Ctrl-D ends the chat[/]")
     messages: list[Message] = []
     while True:
         try:
@@ -50,17 +52,17 @@ def _converse(client: Any, model: str) -> None:
             continue
         messages.append({"role": "user", "content": question})
         try:
-            messages.append({"role": "assistant", "content": _answer(client, model, messages)})
+            messages.append({"role": "assistant", "content": _answer(client, options, messages)})
         except ApiError as exc:
             err.print(str(exc), style="red", markup=False)
             messages.pop()
 
 
-def _answer(client: Any, model: str, messages: list[Message]) -> str:
+def _answer(client: Any, options: Options, messages: list[Message]) -> str:
     """Print the answer as it comes, and return what came until its end or Ctrl-C."""
     text = ""
     try:
-        for piece in stream(client, model, messages):
+        for piece in stream(client, options, messages):
             out.print(piece, end="", markup=False, soft_wrap=True)
             text += piece
     except KeyboardInterrupt:
@@ -69,9 +71,9 @@ def _answer(client: Any, model: str, messages: list[Message]) -> str:
     return text
 
 
-def stream(client: Any, model: str, messages: list[Message]) -> Iterator[str]:
+def stream(client: Any, options: Options, messages: list[Message]) -> Iterator[str]:
     """The answer's pieces. Closing it ends the request. Raises: ApiError, httpx.TransportError."""
-    body = {"model": model, "messages": messages, "stream": True}
+    body = {**options, "messages": messages, "stream": True}
     with client.stream("POST", "/v1/chat/completions", json=body) as response:
         if response.is_error:
             response.read()

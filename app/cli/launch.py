@@ -47,6 +47,6 @@ def _welcome(url: str, flower_port: int, model: str, logs: Path) -> None:
     table.add_row("logs", str(logs))
     out.print("\n", table, "\n[bold]Try:[/]  (or talk: xylem chat)\n", sep="")
     message = {"role": "user", "content": "What is the capital of France?"}
-    body = json.dumps({"model": model, "stream": True, "messages": [message]})
+    body = json.dumps({"model": model, "stream": True, "temperature": 0, "messages": [message]})
     curl = f"curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'\n"
     out.print(curl, markup=False, soft_wrap=True)

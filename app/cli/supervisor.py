@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from rich.text import Text
 
@@ -55,15 +55,18 @@ class Supervisor:
         self._components: list[Component] = []
         self._readers: dict[str, BinaryIO] = {}
         self._signals = 0
+        self._old_handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Supervisor":
         self._log_dir.mkdir(parents=True, exist_ok=True)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
+            self._old_handlers[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop()
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
 
     def start(self, component: Component) -> None:
         log = self.log_file(component)

@@ -16,15 +16,13 @@ class EngineName(StrEnum):
 
 
 def up(
-    engine: Annotated[EngineName, typer.Option(help="Engine of the built-in pool, where no pools file is given.")] = (
-        EngineName.vllm
-    ),
+    engine: Annotated[EngineName | None, typer.Option(help="Engine of the built-in pool; vllm if not given.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="Workers of each pool.")] = 1,
     host: Annotated[str | None, typer.Option(help="Address of the API [XYLEM_HOST, 127.0.0.1].")] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of the API [XYLEM_PORT, 8000].")] = None,
     flower_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Flower, on this machine only.")] = 5555,
     pools: Annotated[
-        Path | None, typer.Option(envvar="XYLEM_POOLS_FILE", help="Your pools file instead of the built-in pool.")
+        Path | None, typer.Option(help="Your pools file, not the built-in pool [XYLEM_POOLS_FILE].")
     ] = None,
     redis: Annotated[
         str | None, typer.Option(envvar="XYLEM_REDIS_URL", help="Your Redis instead of the embedded Valkey.")
@@ -38,14 +36,18 @@ def up(
     from app.errors import SettingsError
     from app.settings import load_pools, load_settings
 
+    if pools and engine:
+        refuse("--engine is for the built-in pool; your pools file says which engine each pool has")
     given = {"host": host, "port": port, "redis_url": redis}
     try:
         settings = load_settings(**{key: value for key, value in given.items() if value is not None})
         # One folder per API port: several systems in one checkout don't get in each other's way.
         run_dir = settings.home / "run" / str(settings.port)
+        if pools is None and engine is None and "pools_file" in settings.model_fields_set:
+            pools = settings.pools_file
         if pools is None:
             pools = run_dir / "pools.yaml"
-            stack.default_pools(engine, settings.home, pools)
+            stack.default_pools(engine or EngineName.vllm, settings.home, pools)
         declared = load_pools(pools)
     except SettingsError as exc:
         refuse(exc.message)

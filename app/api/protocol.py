@@ -1,0 +1,36 @@
+"""uvicorn's HTTP protocol with one ASGI extension: writing body chunks to a stream without awaiting.
+
+A token that goes through `await send(...)` wakes a task and resumes the dozen coroutines between uvicorn and the
+handler. Where the extension is there and the client keeps up, a token costs one call of `write` instead.
+"""
+
+from typing import Any, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+EXTENSION = "xylem.direct"
+
+
+class DirectWriter:
+    """Body chunks of one response, between its `http.response.start` and its last body message."""
+
+    __slots__ = ("_cycle", "_write")
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle, self._write = cycle, cycle.transport.write
+
+    def ready(self) -> bool:
+        """False when `send` has to be awaited instead: the client is behind or gone, or wants no chunks."""
+        cycle = self._cycle
+        return not (cycle.flow.write_paused or cycle.disconnected) and cycle.chunked_encoding is True
+
+    def write(self, body: bytes) -> None:
+        """Only when ready. `body` must not be empty: an empty chunk ends the response."""
+        self._write(b"%x\r\n%b\r\n" % (len(body), body))
+
+
+class DirectProtocol(HttpToolsProtocol):
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if self.cycle is not None and self.cycle.scope is self.scope:
+            self.scope["extensions"] = {EXTENSION: cast(Any, DirectWriter(self.cycle))}  # uvicorn types it as a dict

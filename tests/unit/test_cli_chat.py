@@ -1,0 +1,40 @@
+"""`xylem chat` reads the API's stream."""
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from app.cli.chat import ApiError, stream
+
+_OPTIONS = {"model": "mock"}
+_MESSAGES = [{"role": "user", "content": "hello"}]
+
+
+def _client(answer: Callable[[httpx.Request], httpx.Response]) -> httpx.Client:
+    return httpx.Client(base_url="http://test", transport=httpx.MockTransport(answer))
+
+
+def test_the_pieces_of_an_answer_come_in_order() -> None:
+    """Chunks without text (the role, the usage) add nothing; comments are skipped."""
+    body = (
+        'data: {"choices": [{"delta": {"role": "assistant"}}]}\n\n: still here\n\n'
+        'data: {"choices": [{"delta": {"content": "Par"}}]}\n\ndata: {"choices": [{"delta": {"content": "is"}}]}\n\n'
+        'data: {"choices": []}\n\ndata: [DONE]\n\n'
+    )
+    with _client(lambda _: httpx.Response(200, text=body)) as client:
+        assert "".join(stream(client, _OPTIONS, _MESSAGES)) == "Paris"
+
+
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        (httpx.Response(404, json={"error": {"message": "no such model"}}), "no such model"),
+        (httpx.Response(200, text='data: {"error": {"message": "the worker died"}}\n\n'), "the worker died"),
+        (httpx.Response(502, text="<html>"), "answered 502; is it Xylem?"),
+    ],
+)
+def test_a_refusal_is_told_in_the_apis_own_words(response: httpx.Response, reason: str) -> None:
+    """Before the stream, inside it, and from something that isn't our API."""
+    with _client(lambda _: response) as client, pytest.raises(ApiError, match=reason):
+        list(stream(client, _OPTIONS, _MESSAGES))

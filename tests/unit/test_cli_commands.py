@@ -1,0 +1,114 @@
+"""What the commands refuse, and how."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.cli.main import cli
+from app.cli.probes import without_password
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XYLEM_HOME", str(tmp_path))
+    for name in ("XYLEM_REDIS_URL", "XYLEM_POOLS_FILE", "XYLEM_PORT", "XYLEM_HOST"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def _run(*argv: str) -> Result:
+    return CliRunner().invoke(cli, argv)
+
+
+def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
+    """Commands import what they need when they run."""
+    script = (
+        "import sys, app.cli.main; print({'torch', 'vllm', 'fastapi', 'celery', 'redis', 'httpx'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_up_refuses_a_used_port_before_it_starts_anything() -> None:
+    """One line instead of a stack trace out of a log file."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        api = _run("up", "--engine", "mock", "--port", str(port))
+        flower = _run("up", "--engine", "mock", "--port", "18765", "--flower-port", str(port))
+    assert (api.exit_code, flower.exit_code) == (1, 1)
+    assert f"port {port} of 127.0.0.1 is in use; choose another one with --port" in api.stderr
+    assert f"port {port} of 127.0.0.1 is in use; choose another one with --flower-port" in flower.stderr
+
+
+def test_up_refuses_a_redis_that_does_not_answer_and_hides_its_password() -> None:
+    """Workers would wait for it for ever."""
+    done = _run(
+        "up", "--engine", "mock", "--port", "18765", "--flower-port", "18766", "--redis", "redis://:pw@127.0.0.1:1"
+    )
+    assert done.exit_code == 1
+    assert "Redis does not answer at redis://127.0.0.1:1" in done.stderr
+    assert "pw" not in done.stderr
+
+
+def test_up_refuses_an_engine_beside_a_pools_file(tmp_path: Path) -> None:
+    """One of the two would be ignored."""
+    assert _run("up", "--engine", "mock", "--pools", str(tmp_path / "pools.yaml")).exit_code == 2
+
+
+@pytest.mark.parametrize("command", [["up", "--pools", "absent.yaml"], ["api"]])
+def test_a_missing_pools_file_is_named(command: list[str]) -> None:
+    """Exit code 2: what was asked for can't be done."""
+    done = _run(*command)
+    assert done.exit_code == 2
+    assert "No such file" in done.stderr
+
+
+def test_a_bad_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable and its value, in one line."""
+    monkeypatch.setenv("XYLEM_PORT", "eighty")
+    done = _run("api")
+    assert done.exit_code == 2
+    assert "XYLEM_PORT='eighty'" in done.stderr
+
+
+def test_doctor_finds_nothing_wrong_with_a_plain_installation() -> None:
+    """The mock engine and the embedded Valkey are always there."""
+    done = _run("doctor", "--json")
+    assert done.exit_code == 0
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert checks["engine mock"]["state"] == "ok"
+    assert "embedded" in checks["Redis"]["found"]
+
+
+def test_doctor_says_what_to_do_and_fails_when_something_blocks(tmp_path: Path) -> None:
+    """A Redis that is named must answer, a pools file that is named must parse."""
+    pools = tmp_path / "pools.yaml"
+    pools.write_text("pools: {a: {model: m, engine: mock, colour: red}}")
+    done = _run("doctor", "--json", "--redis", "redis://127.0.0.1:1", "--pools", str(pools))
+    assert done.exit_code == 1
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert checks["Redis"]["state"] == checks["pools"]["state"] == "fail"
+    assert "colour" in checks["pools"]["found"]
+    assert all(check["advice"] for check in checks.values() if check["state"] == "fail")
+
+
+def test_chat_without_a_server_says_how_to_start_one() -> None:
+    """Instead of a connection error's traceback."""
+    done = _run("chat", "hello", "--url", "http://127.0.0.1:1")
+    assert done.exit_code == 1
+    assert "start one with: xylem up" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [("redis://user:pw@host:1/0", "redis://host:1/0"), ("redis://host:1/0", "redis://host:1/0")],
+)
+def test_a_shown_url_has_no_password(url: str, shown: str) -> None:
+    """Terminals are shared, and logged."""
+    assert without_password(url) == shown

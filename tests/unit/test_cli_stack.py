@@ -1,0 +1,61 @@
+"""What `xylem up` starts, and with what."""
+
+from pathlib import Path
+
+import pytest
+
+from app.cli import stack
+from app.cli.up import EngineName
+from app.settings import load_pools, load_settings
+
+
+@pytest.mark.parametrize(
+    ("cores", "count", "shares"),
+    [
+        ([0, 1, 2, 3], 1, [None]),
+        ([0, 1, 2, 3], 2, ["0,1", "2,3"]),
+        ([4, 6, 8], 2, ["4", "6"]),
+        ([0, 1], 3, ["0", "1", "0"]),
+        ([0], 0, []),
+    ],
+)
+def test_several_engines_get_cores_of_their_own(cores: list[int], count: int, shares: list[str | None]) -> None:
+    """Two vLLM engines on the same cores slow each other ten-fold; a single one may choose itself."""
+    assert stack.cpu_shares(cores, count) == shares
+
+
+@pytest.mark.parametrize("engine", list(EngineName))
+def test_the_shipped_pools_files_parse(engine: EngineName, tmp_path: Path) -> None:
+    """They are package data, which no type checker sees."""
+    stack.default_pools(engine, tmp_path, tmp_path / "run" / "pools.yaml")
+    (pool,) = load_pools(tmp_path / "run" / "pools.yaml").values()
+    assert pool.engine == engine
+    assert pool.path == (stack.shipped_model(tmp_path) if engine == "vllm" else None)
+
+
+def test_the_shipped_model_is_prepared_only_where_it_is_missing(tmp_path: Path) -> None:
+    """A second start is quick, and nobody else's directory is ever written to."""
+    model = stack.shipped_model(tmp_path)
+    assert stack.needs_preparation(model, tmp_path)
+    assert not stack.needs_preparation(tmp_path / "another", tmp_path)
+    model.mkdir(parents=True)
+    (model / "config.json").touch()
+    assert not stack.needs_preparation(model, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("127.0.0.1", "http://127.0.0.1:8000"), ("0.0.0.0", "http://127.0.0.1:8000"), ("::1", "http://[::1]:8000")],
+)
+def test_the_url_shown_can_be_opened(host: str, url: str) -> None:
+    """0.0.0.0 is an address to listen on, not one to go to."""
+    assert stack.base_url(load_settings(host=host)) == url
+
+
+def test_every_process_gets_the_same_settings_as_absolute_paths(tmp_path: Path) -> None:
+    """They may be read in another directory."""
+    settings = load_settings(home=Path("relative"), pools_file=Path("pools.yaml"), redis_url="redis://r:1/0")
+    env = stack.environment(settings)
+    assert Path(env["XYLEM_HOME"]).is_absolute()
+    assert Path(env["XYLEM_POOLS_FILE"]).is_absolute()
+    assert env["XYLEM_REDIS_URL"] == "redis://r:1/0"

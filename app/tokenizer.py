@@ -98,7 +98,10 @@ def _load_template(model_dir: Path, file: Path | None, config: dict[str, Any]) -
     env.globals["raise_exception"] = _raise_exception
     env.globals["strftime_now"] = lambda fmt: datetime.now().astimezone().strftime(fmt)
     try:
-        return env.from_string(source)
+        template = env.from_string(source)
+        # A plain dict instead of the chain of dicts that Jinja copies at every rendering.
+        template.globals = dict(template.globals)
+        return template
     except jinja2.TemplateError as exc:
         raise SettingsError(f"chat_template of {model_dir}: {exc}") from exc
 

@@ -11,7 +11,8 @@ say() { printf '%s\n' "xylem: $*" >&2; }
     say "needs Python 3.11 to 3.13, and $python is $("$python" --version 2>/dev/null || echo "not there"). Try: make PYTHON=python3.11 ..."
     exit 1
 }
-[ -x .venv/bin/pip ] || "$python" -m venv .venv
+fresh=
+[ -x .venv/bin/pip ] || { fresh=1 && "$python" -m venv .venv; }
 
 index=()
 [ -z "${XYLEM_TORCH_INDEX:-}" ] || index=(--extra-index-url "$XYLEM_TORCH_INDEX")
@@ -27,6 +28,7 @@ if ! has_torch && ! "${install[@]}" --dry-run --retries 1 --timeout 15 "$torch" 
         install=("${uv_install[@]}")
     else
         say "pip finds no $torch for $(.venv/bin/python --version): set XYLEM_TORCH_INDEX to the address of PyTorch's CPU wheel index, or have uv on the PATH (it is used with --torch-backend cpu)."
+        [ -z "$fresh" ] || rm -rf .venv # the next try may name another Python
         exit 1
     fi
 fi

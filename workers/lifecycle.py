@@ -75,7 +75,11 @@ class EngineStep(bootsteps.StartStopStep):
             log.critical("engine_failed_to_load", pool=self.pool_id, reason=exc.message)
             raise SystemExit(1) from exc
         runner.set_current(self.runner)
-        worker.app.amqp.queues.select_add(worker_queue(self.pool_id, self.worker_id))
+        queues = worker.app.amqp.queues
+        queues.select_add(worker_queue(self.pool_id, self.worker_id))
+        for queue in queues.consume_from.values():
+            # Taken is acknowledged: kombu then spares its own record of the message, which nobody here reads.
+            queue.no_ack = True
         self.lease = LeaseKeeper(self.runner, self.pool_id, self.pool.role, info)
         self.runner.call(self.lease.register())
         log.info("engine_ready", pool=self.pool_id, worker=self.worker_id, total_blocks=info.total_blocks)

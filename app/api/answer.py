@@ -40,7 +40,10 @@ class Answer:
         """All that has come since the last call, at least one event. Raises: Cancelled when the client has gone."""
         if not self._pending and not self._gone:
             self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
         if self._gone:
             raise Cancelled
         events, self._pending = self._pending, []

@@ -1,23 +1,23 @@
 """Reading a request's body, bounded."""
 
-from fastapi import Request
+from starlette.types import Receive, Scope
 
-from app.api.schemas import B, parse
-from app.errors import BodyTooLarge
+from app.errors import BodyTooLarge, Cancelled
 
 
-async def read(request: Request, schema: type[B], limit: int) -> B:
-    """The parsed body. Raises: BodyTooLarge before it is read when its length is given, RequestError."""
+async def collect(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """The whole body. Raises: BodyTooLarge, before a byte is read when its length is given; Cancelled."""
     too_large = BodyTooLarge(f"The request's body is over the limit of {limit} bytes.")
-    length = request.headers.get("content-length", "")
-    if length.isdecimal():
-        if int(length) > limit:
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > limit:
             raise too_large
-        return parse(schema, await request.body())
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
+    body: bytes = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Cancelled
+        body += message.get("body", b"")
+        if len(body) > limit:
             raise too_large
-        parts.append(part)
-    return parse(schema, b"".join(parts))
+        if not message.get("more_body", False):
+            return body

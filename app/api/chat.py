@@ -5,26 +5,33 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
+from starlette.types import Receive
 
-from app.api.body import read
+from app.api.body import collect
 from app.api.call import Call
 from app.api.chunks import Chunks, merge
 from app.api.logprobs import chat_logprobs
 from app.api.models import find_model
-from app.api.schemas import ChatRequest
-from app.api.state import state_of
+from app.api.schemas import ChatRequest, parse
+from app.api.state import ApiState, state_of
 from app.api.stream import EventStream
 from app.errors import RequestError
 from app.messages import Delta
 
 router = APIRouter()
+PATH = "/v1/chat/completions"
 
 
-@router.post("/v1/chat/completions", openapi_extra=ChatRequest.openapi())
+@router.post(PATH, openapi_extra=ChatRequest.openapi())
 async def chat_completions(request: Request) -> Response:
     """One answer (or n) to a conversation, streamed or whole."""
     state = state_of(request)
-    body = await read(request, ChatRequest, state.settings.max_body)
+    return await handle(state, await collect(request.scope, request.receive, state.settings.max_body), request.receive)
+
+
+async def handle(state: ApiState, raw: bytes, receive: Receive) -> Response:
+    """Raises: XylemError."""
+    body = parse(ChatRequest, raw)
     body.check()
     model = find_model(state.models, body.model)
     prompt = await model.encode_chat([m.for_template() for m in body.messages])
@@ -38,7 +45,7 @@ async def chat_completions(request: Request) -> Response:
         [prompt],
         [body.sampling(model.room(prompt, limit), logprobs=logprobs)],
         dispatcher=state.dispatcher,
-        receive=request.receive,
+        receive=receive,
         timeout_s=body.timeout or state.settings.request_timeout_s,
         priority=body.priority or 0,
     )

@@ -5,29 +5,36 @@ from typing import Any, cast
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
+from starlette.types import Receive
 
-from app.api.body import read
+from app.api.body import collect
 from app.api.call import Call
 from app.api.chunks import Chunks, merge
 from app.api.echo import Echo
 from app.api.logprobs import TextLogprobs
 from app.api.models import Model, find_model
-from app.api.schemas import CompletionRequest
-from app.api.state import state_of
+from app.api.schemas import CompletionRequest, parse
+from app.api.state import ApiState, state_of
 from app.api.stream import EventStream
 from app.errors import RequestError
 
 router = APIRouter()
+PATH = "/v1/completions"
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
 _MAX_PROMPTS = 128
 
 
-@router.post("/v1/completions", openapi_extra=CompletionRequest.openapi())
+@router.post(PATH, openapi_extra=CompletionRequest.openapi())
 async def completions(request: Request) -> Response:
     """The continuation of one prompt or several, streamed or whole."""
     state = state_of(request)
-    body = await read(request, CompletionRequest, state.settings.max_body)
+    return await handle(state, await collect(request.scope, request.receive, state.settings.max_body), request.receive)
+
+
+async def handle(state: ApiState, raw: bytes, receive: Receive) -> Response:
+    """Raises: XylemError."""
+    body = parse(CompletionRequest, raw)
     body.check()
     model = find_model(state.models, body.model)
     prompts = await _prompts(body, model)
@@ -45,7 +52,7 @@ async def completions(request: Request) -> Response:
             for p in prompts
         ],
         dispatcher=state.dispatcher,
-        receive=request.receive,
+        receive=receive,
         timeout_s=body.timeout or state.settings.request_timeout_s,
         priority=body.priority or 0,
         edit=Echo(model.tokenizer, prompts, body.n or 1, only=limit == 0) if body.echo else None,

@@ -1,6 +1,7 @@
 """The API process: everything is built here, once, and closed here."""
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -10,6 +11,7 @@ from fastapi import FastAPI
 
 from app.api import chat, completions, failure, health, tokens
 from app.api.dispatch import Dispatcher
+from app.api.express import Express
 from app.api.fleet import FleetReader
 from app.api.inbox import Inbox
 from app.api.models import load_models
@@ -25,8 +27,8 @@ from app.telemetry import logger, setup_logging
 log = logger(__name__)
 
 
-def create_app(settings: Settings | None = None) -> FastAPI:
-    """Raises: SettingsError."""
+def create_app(settings: Settings | None = None) -> Express:
+    """The ASGI app of one API process. Raises: SettingsError."""
     settings = settings or load_settings()
     setup_logging(settings.log_level, json=settings.log_json)
     models = load_models(load_pools(settings.pools_file), settings.tokenize_off_loop)
@@ -45,6 +47,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         background = [asyncio.create_task(inbox.run()), asyncio.create_task(watch.run())]
         with suppress(TimeoutError):  # without Redis the API starts all the same, and says so in /ready
             await asyncio.wait_for(inbox.subscribed.wait(), 2)
+        # What lives now lives for good: the collector need not look at it again with every request's garbage.
+        gc.collect()
+        gc.freeze()
         log.info("api_started", api=api, models=sorted(models))
         yield
         for task in background:
@@ -57,4 +62,4 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     failure.install(app)
     for part in (chat, completions, tokens, health):
         app.include_router(part.router)
-    return app
+    return Express(app, {chat.PATH: chat.handle, completions.PATH: completions.handle})

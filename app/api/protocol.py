@@ -4,8 +4,10 @@ A token that goes through `await send(...)` wakes a task and resumes the dozen c
 handler. Where the extension is there and the client keeps up, a token costs one call of `write` instead.
 """
 
+import asyncio
 from typing import Any, cast
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 EXTENSION = "xylem.direct"
@@ -30,7 +32,15 @@ class DirectWriter:
 
 
 class DirectProtocol(HttpToolsProtocol):
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """As uvicorn's, but for the two addresses: nothing here looks at them, and asking takes longer than a token."""
+        self.connections.add(self)
+        self.transport = transport
+        self.flow = FlowControl(transport)
+        self.scheme = "http"
+
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         if self.cycle is not None and self.cycle.scope is self.scope:
-            self.scope["extensions"] = {EXTENSION: cast(Any, DirectWriter(self.cycle))}  # uvicorn types it as a dict
+            # uvicorn types an extension as a dict
+            self.scope["extensions"] = {EXTENSION: cast(Any, DirectWriter(self.cycle))}

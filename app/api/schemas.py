@@ -4,6 +4,7 @@ A field that isn't here is refused by name, unless it is null, which OpenAI's cl
 """
 
 import json
+import re
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -13,6 +14,7 @@ from app.messages import Sampling
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TokenId = Annotated[int, Field(ge=0, lt=2**32)]
+_TOKEN_ID = re.compile("[0-9]{1,9}", re.ASCII)
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -90,10 +92,9 @@ class _Generation(_Body):
     def _logit_bias(self) -> dict[int, float] | None:
         if not self.logit_bias:
             return None
-        try:
-            return {int(token): bias for token, bias in self.logit_bias.items()}
-        except ValueError as exc:
-            raise RequestError("The keys of 'logit_bias' have to be token ids.", param="logit_bias") from exc
+        if not all(_TOKEN_ID.fullmatch(key) for key in self.logit_bias):
+            raise RequestError("The keys of 'logit_bias' have to be token ids.", param="logit_bias")
+        return {int(token): bias for token, bias in self.logit_bias.items()}
 
 
 class TextPart(_Body):
@@ -152,35 +153,45 @@ def parse(schema: type[B], raw: bytes) -> B:
     try:
         return schema.model_validate_json(raw)
     except ValidationError as exc:
-        return _parse_without_nulls(schema, raw, exc)
-
-
-def _parse_without_nulls(schema: type[B], raw: bytes, first: ValidationError) -> B:
-    """The slow way, taken on an error: unknown fields that are null count as not given."""
+        first = exc
+    # The slow way, taken on an error: unknown fields that are null count as not given.
     errors = first.errors()
-    unknown = [
-        e["loc"][0] for e in errors if e["type"] == "extra_forbidden" and len(e["loc"]) == 1 and e["input"] is None
-    ]
-    if unknown and len(unknown) == len(errors):
-        body = {k: v for k, v in _as_dict(raw).items() if k not in unknown}
-        return schema.model_validate(body)
-    raise _request_error(errors[0]) from first
+    doc = None if errors[0]["type"] == "json_invalid" else json.loads(raw)
+    if any(e["type"] == "extra_forbidden" and e["input"] is None for e in errors):
+        doc = _without_nulls(doc)
+        try:
+            return schema.model_validate(doc)
+        except ValidationError as exc:
+            errors = exc.errors()
+    raise _request_error(errors[0], doc) from first
 
 
-def _as_dict(raw: bytes) -> dict[str, Any]:
-    doc: dict[str, Any] = json.loads(raw)
-    return doc
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+    return [_without_nulls(v) for v in value] if isinstance(value, list) else value
 
 
-def _request_error(err: Any) -> RequestError:
+def _request_error(err: Any, doc: Any) -> RequestError:
     if err["type"] == "json_invalid":
         return RequestError(f"The body is not valid JSON: {err['ctx']['error']}.")
-    # Branches of a union show in the location; the path without them is what the client wrote.
-    path = ".".join(str(part) for part in err["loc"] if isinstance(part, int) or str(part).isidentifier())
-    if not path:
+    if not err["loc"]:
         return RequestError("The body has to be a JSON object.")
+    path = ".".join(_path(err, doc))
     if err["type"] == "extra_forbidden":
         return RequestError(f"'{path}' is not supported by this server.", param=path)
     if err["type"] == "missing":
         return RequestError(f"'{path}' is missing.", param=path)
     return RequestError(f"'{path}': {err['msg']}.", param=path)
+
+
+def _path(err: Any, doc: Any) -> list[str]:
+    """Where in the body it is. pydantic's location also names the branches of unions, which the body doesn't have."""
+    path, here = [], doc
+    for part in err["loc"]:
+        if (isinstance(here, dict) and part in here) or (isinstance(here, list) and isinstance(part, int)):
+            here = here[part]
+        elif not (err["type"] == "missing" and part == err["loc"][-1]):
+            continue
+        path.append(str(part))
+    return path

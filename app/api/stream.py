@@ -12,6 +12,9 @@ from app.api.failure import as_body
 from app.api.protocol import EXTENSION, DirectWriter
 from app.errors import Cancelled, XylemError
 from app.messages import Delta
+from app.telemetry import logger
+
+log = logger(__name__)
 
 # An error before the first token still gets its status code. After this long the headers go out without one,
 # since proxies give up on a server that sends none.
@@ -33,10 +36,14 @@ class EventStream(Response):
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             try:
                 await self._write(deltas, scope, send)
-            except XylemError as exc:
+            except Cancelled as exc:
                 call.failed(exc)
-                if not isinstance(exc, Cancelled):
-                    await send({"type": "http.response.body", "body": error_event(as_body(exc)), "more_body": False})
+            except Exception as exc:
+                error = exc if isinstance(exc, XylemError) else XylemError()
+                if error is not exc:
+                    log.error("stream_broke", request=call.id, exc_info=exc)
+                call.failed(error)
+                await send({"type": "http.response.body", "body": error_event(as_body(error)), "more_body": False})
 
     async def _first(self) -> list[tuple[int, Delta]] | None:
         try:

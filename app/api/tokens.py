@@ -4,9 +4,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from app.api.body import read
+from app.api.body import collect
 from app.api.models import find_model
-from app.api.schemas import DetokenizeRequest, TokenizeRequest
+from app.api.schemas import DetokenizeRequest, TokenizeRequest, parse
 from app.api.state import state_of
 from app.errors import RequestError
 
@@ -17,7 +17,7 @@ router = APIRouter()
 async def tokenize(request: Request) -> dict[str, Any]:
     """The token ids of a prompt or of a conversation."""
     state = state_of(request)
-    body = await read(request, TokenizeRequest, state.settings.max_body)
+    body = parse(TokenizeRequest, await collect(request.scope, request.receive, state.settings.max_body))
     model = find_model(state.models, body.model)
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("Give either 'prompt' or 'messages'.", param="prompt")
@@ -33,7 +33,7 @@ async def tokenize(request: Request) -> dict[str, Any]:
 async def detokenize(request: Request) -> dict[str, Any]:
     """The text of token ids."""
     state = state_of(request)
-    body = await read(request, DetokenizeRequest, state.settings.max_body)
+    body = parse(DetokenizeRequest, await collect(request.scope, request.receive, state.settings.max_body))
     model = find_model(state.models, body.model)
     if body.tokens:
         model.check_tokens(body.tokens)

@@ -22,6 +22,7 @@ from rich.text import Text
 from app.cli.report import err
 
 _TICK_S = 0.1
+_UNREADY_GRACE_S = 3.0  # who isn't ready has nothing to finish, and a loading engine hears no SIGTERM
 _YOUNG_S = 10.0  # who dies younger than this after a restart would die again
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -45,6 +46,7 @@ class Component:
     grace_s: float = 30.0  # from SIGTERM to SIGKILL
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     began: float = field(default=0.0, init=False)
+    ready: bool = field(default=False, init=False)
 
 
 class Supervisor:
@@ -81,7 +83,7 @@ class Supervisor:
                 start_new_session=True,
                 preexec_fn=_die_with_parent if _LIBC else None,  # noqa: PLW1509  # no threads here, one system call
             )
-        component.began = time.monotonic()
+        component.began, component.ready = time.monotonic(), False
         if first:
             self._components.append(component)
             if self._verbose:
@@ -105,9 +107,8 @@ class Supervisor:
             while waiting:
                 self._tick()
                 self._check()
-                for component in [c for c in waiting.values() if c.is_ready(_running(c).pid)]:
-                    err.print(f"[green]✓[/] {component.name} [dim]{time.monotonic() - component.began:.1f} s[/]")
-                    del waiting[component.name]
+                for name in [c.name for c in waiting.values() if _has_become_ready(c)]:
+                    del waiting[name]
                 status.update(f"starting {', '.join(waiting)} … {time.monotonic() - began:.0f} s")
 
     def watch(self) -> None:
@@ -116,6 +117,7 @@ class Supervisor:
             self._tick()
             for component in self._components:
                 if _running(component).poll() is None:
+                    _has_become_ready(component)
                     continue
                 if time.monotonic() - component.began < _YOUNG_S:
                     raise Died(self._obituary(component))
@@ -164,7 +166,7 @@ class Supervisor:
     def _stop_rank(self, components: list[Component]) -> None:
         for component in components:
             _running(component).terminate()
-        deadline = time.monotonic() + max(c.grace_s for c in components)
+        deadline = time.monotonic() + max(c.grace_s if c.ready else _UNREADY_GRACE_S for c in components)
         while any(_running(c).poll() is None for c in components):
             if self._signals or time.monotonic() > deadline:
                 break
@@ -177,6 +179,14 @@ class Supervisor:
 def _running(component: Component) -> subprocess.Popen[bytes]:
     assert component.process is not None, f"{component.name} was not started"
     return component.process
+
+
+def _has_become_ready(component: Component) -> bool:
+    """Ask it, unless it has said so before, and tell the user."""
+    if not component.ready and component.is_ready(_running(component).pid):
+        component.ready = True
+        err.print(f"[green]✓[/] {component.name} [dim]{time.monotonic() - component.began:.1f} s[/]")
+    return component.ready
 
 
 def _kill_group(component: Component) -> None:

@@ -48,7 +48,7 @@ def test_leaving_ends_what_a_component_left_behind(tmp_path: Path) -> None:
     with Supervisor(tmp_path / "logs") as supervisor:
         supervisor.start(_shell(f"trap '' TERM; sleep 600 & echo $! > {tmp_path}/pid; trap - TERM; wait"))
         grandchild = _pid_in(tmp_path / "pid")
-    assert _gone(grandchild)
+    wait_until(lambda: _gone(grandchild), "the grandchild is gone", 2)
 
 
 def test_who_ignores_sigterm_is_killed_after_its_grace(tmp_path: Path) -> None:
@@ -57,6 +57,7 @@ def test_who_ignores_sigterm_is_killed_after_its_grace(tmp_path: Path) -> None:
         stubborn = _shell("trap '' TERM; echo on; while :; do sleep 0.1; done", grace_s=0.5)
         supervisor.start(stubborn)
         wait_until(lambda: supervisor.log_file(stubborn).read_text(), "the trap is set")
+        supervisor.wait_ready(stubborn)
         began = time.monotonic()
     assert time.monotonic() - began < 4
     assert _gone(_pid(stubborn))

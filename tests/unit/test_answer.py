@@ -66,14 +66,47 @@ async def test_a_client_that_has_gone_gets_nothing_of_what_still_comes() -> None
             await answer.take()
 
 
-async def test_behind_says_whether_events_wait() -> None:
-    """The stream asks this right after a write, to see whether the client held it up."""
+async def test_pending_says_how_many_events_wait() -> None:
+    """The stream asks this around a write, to see whether the client held it up."""
     answer = Answer()
-    assert not answer.behind()
+    assert answer.pending() == 0
     answer.push(delta(0))
-    assert answer.behind()
+    assert answer.pending() == 1
     await answer.take()
-    assert not answer.behind()
+    assert answer.pending() == 0
+
+
+async def test_a_sink_takes_what_comes_while_the_reader_waits_and_never_overtakes() -> None:
+    """Directly written tokens and those that go through the reader are one sequence."""
+    answer, written = Answer(), []
+
+    def sink(d: Delta) -> bool:
+        if d == delta(2):  # the client is behind
+            return False
+        written.append(d)
+        return True
+
+    answer.divert(sink)
+    answer.push(delta(0))  # nobody waits: through the reader
+    assert await answer.take() == [delta(0)]
+    reader = asyncio.ensure_future(answer.take())
+    await asyncio.sleep(0)
+    for i in (1, 2, 3):
+        answer.push(delta(i))
+    assert written == [delta(1)]
+    assert await reader == [delta(2), delta(3)]
+
+
+async def test_a_terminal_event_always_wakes_the_reader() -> None:
+    """The sink is for tokens only."""
+    answer = Answer()
+    answer.divert(lambda _: True)
+    reader = asyncio.ensure_future(answer.take())
+    await asyncio.sleep(0)
+    answer.push(delta(0))
+    end = Done(delta(0).request, 0)
+    answer.push(end)
+    assert await reader == [end]
 
 
 async def test_an_abandoned_wait_loses_no_event() -> None:

@@ -301,3 +301,44 @@ def test_each_schema_is_shown_in_the_api_documentation(schema: type[Any]) -> Non
     """Handlers parse the body themselves, so the schema is given to FastAPI by hand."""
     shown = schema.openapi()["requestBody"]["content"]["application/json"]["schema"]
     assert set(shown["properties"]) == set(schema.model_fields)
+
+
+def test_an_assistant_message_may_be_sent_back_as_the_openai_client_returns_it() -> None:
+    """Its nulls are those of features that this server doesn't have."""
+    nulls = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "tool_calls"))
+    said = {"role": "assistant", "content": "y", **nulls}
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}, said]}
+    assert parse(ChatRequest, orjson.dumps(body)).messages[1].content == "y"
+
+
+@pytest.mark.parametrize("name", ["top-p", "response format", ""])
+def test_an_unknown_field_is_refused_by_name_whatever_the_name(name: str) -> None:
+    """Not every name is an identifier."""
+    exc = refusal(CompletionRequest, {"model": "m", "prompt": "x", name: 1})
+    assert (exc.message, exc.param) == (f"'{name}' is not supported by this server.", name)
+
+
+def test_a_null_beside_an_unknown_field_does_not_hide_it() -> None:
+    """The null is forgiven, the other is named."""
+    assert refusal(CompletionRequest, {"model": "m", "prompt": "x", "best_of": None, "tools": []}).param == "tools"
+
+
+@pytest.mark.parametrize(
+    ("schema", "fields", "param"),
+    [
+        (CompletionRequest, {"model": "m", "prompt": 5}, "prompt"),
+        (ChatRequest, {"model": "m", "messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+    ],
+)
+def test_a_field_of_several_types_is_named_without_the_type(
+    schema: type[Any], fields: dict[str, Any], param: str
+) -> None:
+    """`prompt.str` is nothing that the client wrote."""
+    assert refusal(schema, fields).param == param
+
+
+@pytest.mark.parametrize("key", ["-5", "٣", "1_0", " 7 ", str(2**64), "9" * 4400])
+def test_no_strange_spelling_of_a_number_is_a_token_id(key: str) -> None:
+    """`int` reads more than token ids, and what msgpack can't carry must not get as far as the dispatcher."""
+    with pytest.raises(RequestError):
+        text(logit_bias={key: 1}).sampling(1, logprobs=None)

@@ -18,8 +18,8 @@ index=()
 [ -z "${XYLEM_TORCH_INDEX:-}" ] || index=(--extra-index-url "$XYLEM_TORCH_INDEX")
 pip() { .venv/bin/pip --disable-pip-version-check "$@"; }
 
-# The lock names every package, and pip must take these and no others: --no-deps. The bytecode is made by the
-# first import, of what is imported only.
+# The lock names every package, and pip must take these and no others: --no-deps. Bytecode is made afterwards, on
+# all cores: without it each start of vLLM, three processes, takes half a minute longer.
 has_torch() { .venv/bin/python -c "import importlib.metadata as m; assert 'torch==' + m.version('torch') == '$torch'" 2>/dev/null; }
 install=(pip install --quiet --no-deps --no-compile "${index[@]}")
 if ! has_torch && ! "${install[@]}" --dry-run --retries 1 --timeout 15 "$torch" >/dev/null 2>&1; then
@@ -35,5 +35,6 @@ fi
 
 say "installing $(grep -c == "requirements/$what.txt") packages into .venv, 2.5 GB; about a minute and a half the first time"
 "${install[@]}" -r "requirements/$what.txt" 2> >(grep -v '^WARNING: Location' >&2)
+.venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true # some packages ship files for other Pythons
 pip install --quiet --no-deps --editable . 2> >(grep -v '^WARNING: Location' >&2)
 touch .venv/.cpu ".venv/.$what" # dev has all of cpu

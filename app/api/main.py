@@ -50,6 +50,7 @@ def create_app(settings: Settings | None = None) -> Express:
         # What lives now lives for good: the collector need not look at it again with every request's garbage.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(10_000, 20, 20)
         log.info("api_started", api=api, models=sorted(models))
         yield
         for task in background:

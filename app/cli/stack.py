@@ -48,16 +48,16 @@ def flower(port: int, env: Mapping[str, str]) -> Component:
 def workers(pools: Mapping[PoolId, Pool], count: int, settings: Settings, env: Mapping[str, str]) -> list[Component]:
     """`count` for each pool."""
     slots = [(pool, number) for pool in pools for number in range(1, count + 1)]
-    cores = cpu_shares(sorted(usable_cores()), len(slots))
+    shares = cpu_shares(usable_cores(), len(slots))
     return [
         Component(
             f"{pool}-{number}",
             [*_CELERY, "worker", "-Q", pool],
-            {**env, **({"VLLM_CPU_OMP_THREADS_BIND": share} if share else {})},
+            {"VLLM_CPU_OMP_THREADS_BIND": share, **env},
             lambda pid, pool=pool: pid in probes.leased_pids(settings.redis_url, settings.deployment, pool),  # type: ignore[misc]
             _WORKERS,
         )
-        for (pool, number), share in zip(slots, cores, strict=True)
+        for (pool, number), share in zip(slots, shares, strict=True)
     ]
 
 
@@ -80,19 +80,28 @@ def base_url(settings: Settings) -> str:
     return urlsplit(f"http://{f'[{host}]' if ':' in host else host}:{settings.port}").geturl()
 
 
-def usable_cores() -> set[int]:
-    if sys.platform == "linux":
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
+def usable_cores() -> list[int]:
+    """What this process may run on, one number for each physical core: its twin adds nothing to an engine."""
+    if sys.platform != "linux":
+        return list(range(os.cpu_count() or 1))
+    usable = sorted(os.sched_getaffinity(0))
+    twins: dict[str, int] = {}
+    for core in usable:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+        twins.setdefault(siblings.read_text() if siblings.exists() else str(core), core)
+    return list(twins.values())
 
 
-def cpu_shares(cores: list[int], count: int) -> list[str | None]:
-    """Cores of its own for each of several vLLM engines: two on the same cores slow each other ten-fold.
+def cpu_shares(cores: list[int], count: int) -> list[str]:
+    """Cores of its own for each vLLM engine: two on the same cores slow each other ten-fold.
 
-    One engine gets None, vLLM's own choice. With more engines than cores they share, one core each.
+    With more engines than cores they share, one core each. One core is left to the other processes where every
+    engine still gets three or more; of two cores an engine needs both (a third faster than vLLM's own choice).
     """
-    if count <= 1:
-        return [None] * count
+    if count == 0:
+        return []
+    if (len(cores) - 1) // count >= 3:
+        cores = cores[1:]
     size = max(1, len(cores) // count)
     starts = [(index * size) % len(cores) for index in range(count)]
     return [",".join(map(str, cores[start : start + size])) for start in starts]

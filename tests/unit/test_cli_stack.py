@@ -12,15 +12,16 @@ from app.settings import load_pools, load_settings
 @pytest.mark.parametrize(
     ("cores", "count", "shares"),
     [
-        ([0, 1, 2, 3], 1, [None]),
+        ([0, 1], 1, ["0,1"]),
+        ([0, 1, 2, 3], 1, ["1,2,3"]),
         ([0, 1, 2, 3], 2, ["0,1", "2,3"]),
         ([4, 6, 8], 2, ["4", "6"]),
         ([0, 1], 3, ["0", "1", "0"]),
         ([0], 0, []),
     ],
 )
-def test_several_engines_get_cores_of_their_own(cores: list[int], count: int, shares: list[str | None]) -> None:
-    """Two vLLM engines on the same cores slow each other ten-fold; a single one may choose itself."""
+def test_engines_get_cores_of_their_own(cores: list[int], count: int, shares: list[str]) -> None:
+    """Two vLLM engines on the same cores slow each other ten-fold; a core is left to the rest where one is to spare."""
     assert stack.cpu_shares(cores, count) == shares
 
 

@@ -43,10 +43,13 @@ async def queued(redis: "Redis", worker: WorkerId) -> list[tuple[RequestId, int]
     return out
 
 
-async def until(condition: "asyncio.Future[bool] | object", what: str) -> None:
-    async with asyncio.timeout(8):
-        while not await condition():  # type: ignore[operator]
-            await asyncio.sleep(0.02)
+async def attempts(redis: "Redis", worker: WorkerId) -> list[tuple[RequestId, int]]:
+    """What is queued for a worker as soon as anything is."""
+    for _ in range(400):
+        if found := await queued(redis, worker):
+            return found
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"nothing was queued for {worker}")
 
 
 async def test_requests_are_shared_evenly_by_what_is_reserved(redis: "Redis", wire: Wire) -> None:
@@ -107,11 +110,7 @@ async def test_a_returned_request_is_placed_again_and_old_events_are_ignored(red
     await redis.delete(KEYS.worker(one))
     two = await register(redis, KEYS, "w2")
     d.deliver(Failed(RequestId("r1"), 0, "returned", ""))
-
-    async def again() -> bool:
-        return await queued(redis, two) == [(RequestId("r1"), 1)]
-
-    await until(again, "the second attempt is queued")
+    assert await attempts(redis, two) == [(RequestId("r1"), 1)]
     d.deliver(Delta(RequestId("r1"), 0, "stale", [1]))
     d.deliver(Delta(RequestId("r1"), 1, "fresh", [2]))
     (event,) = await answer.take()
@@ -140,11 +139,7 @@ async def test_a_dead_workers_request_is_retried_unless_part_of_it_is_out(
         assert isinstance(event, Failed)
         assert event.code == "worker_lost"
     else:
-
-        async def again() -> bool:
-            return await queued(redis, two) == [(RequestId("r1"), 1)]
-
-        await until(again, "the second attempt is queued")
+        assert await attempts(redis, two) == [(RequestId("r1"), 1)]
     task.cancel()
     assert await redis.exists(KEYS.reservations(one), KEYS.load(one), KEYS.queue(worker_queue(POOL, one))) == 0
 

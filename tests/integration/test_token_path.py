@@ -35,9 +35,11 @@ class Seen:
         return [t for e in self.events if isinstance(e, Delta) for t in e.tokens]
 
     async def count(self, n: int, timeout_s: float = 5) -> None:
-        async with asyncio.timeout(timeout_s):
-            while len(self.events) < n:
-                await asyncio.sleep(0.01)
+        for _ in range(round(timeout_s * 100)):
+            if len(self.events) >= n:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"{len(self.events)} of {n} events after {timeout_s} s")
 
 
 @asynccontextmanager

@@ -38,9 +38,6 @@ app.conf.update(
     worker_disable_prefetch=True,
     worker_prefetch_multiplier=1,
     worker_send_task_events=True,
-    # Workers have nothing to tell each other: our leases do.
-    worker_enable_mingle=False,
-    worker_enable_gossip=False,
     worker_hijack_root_logger=False,
     worker_redirect_stdouts=False,
     task_default_queue="unplaced",

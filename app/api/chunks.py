@@ -45,7 +45,10 @@ class Chunks:
     def delta(self, choice: int, d: Delta) -> bytes:
         """One event; nothing when there is nothing to tell (a token that ends no character yet)."""
         if d.finish is None and d.logprobs is None and not self._usage_always:
-            return self._head(choice) + orjson.dumps(d.text) + self._plain_tail if d.text else b""
+            if not d.text:
+                return b""
+            head = self._heads.get(choice) or self._head(choice)
+            return b"%b%b%b" % (head, orjson.dumps(d.text), self._plain_tail)
         return b"".join(
             (
                 self._head(choice),
@@ -73,9 +76,7 @@ class Chunks:
         return b'%b"choices":[],"usage":%b}\n\n%b' % (self._start, orjson.dumps(self._usage()), DONE)
 
     def _head(self, choice: int) -> bytes:
-        head = self._heads.get(choice)
-        if head is None:
-            head = self._heads[choice] = self._start + b'"choices":[{"index":%d' % choice + _BEFORE_TEXT[self._kind]
+        head = self._heads[choice] = self._start + b'"choices":[{"index":%d' % choice + _BEFORE_TEXT[self._kind]
         return head
 
 

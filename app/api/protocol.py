@@ -16,15 +16,14 @@ EXTENSION = "xylem.direct"
 class DirectWriter:
     """Body chunks of one response, between its `http.response.start` and its last body message."""
 
-    __slots__ = ("_cycle", "_write")
+    __slots__ = ("_cycle", "_flow", "_write")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle, self._write = cycle, cycle.transport.write
+        self._cycle, self._flow, self._write = cycle, cycle.flow, cycle.transport.write
 
     def ready(self) -> bool:
-        """False when `send` has to be awaited instead: the client is behind or gone, or wants no chunks."""
-        cycle = self._cycle
-        return not (cycle.flow.write_paused or cycle.disconnected) and cycle.chunked_encoding is True
+        """False when `send` has to be awaited instead: the client is behind or gone."""
+        return not (self._flow.write_paused or self._cycle.disconnected)
 
     def write(self, body: bytes) -> None:
         """Only when ready. `body` must not be empty: an empty chunk ends the response."""

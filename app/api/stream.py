@@ -74,18 +74,20 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": self._chunks.last(), "more_body": False})
 
     def _sink(self, direct: DirectWriter) -> Callable[[Delta], bool]:
-        """Writes a delta the moment it comes, if the client keeps up."""
-        choice, chunk = self._call.choice, self._chunk
+        """Writes a delta the moment it comes, if the client keeps up. The hottest function there is."""
+        call, chunk, ready, write = self._call, self._chunks.delta, direct.ready, direct.write
+        alone = len(call.prompts) == 1
 
-        def write(d: Delta) -> bool:
-            if not direct.ready():
+        def sink(d: Delta) -> bool:
+            if not ready():
                 return False
-            body = chunk(choice(d), d)
+            call.completion_tokens += len(d.tokens)
+            body = chunk(d.index if alone else call.choice(d), d)
             if body:
-                direct.write(body)
+                write(body)
             return True
 
-        return write
+        return sink
 
     def _chunk(self, choice: int, d: Delta) -> bytes:
         self._call.count(d)

@@ -1,0 +1,54 @@
+"""Tokenising a conversation by its segments: what stood in the last turn is not tokenised again in this one.
+
+Every request carries the system prompt and the whole history. Between special tokens (`<|im_start|>` and the like)
+the tokenizers of chat models work on each piece of text alone, so the ids of a piece can be remembered.
+"""
+
+import re
+from array import array
+from functools import lru_cache
+from typing import Any
+
+import tokenizers
+
+_MAX_CHARS = 8192  # of a remembered segment
+_MAX_SEGMENTS = 1024  # with the above at most some 30 MB
+
+
+def independent(spec: dict[str, Any]) -> bool:
+    """Whether the tokenizer.json `spec` works on each segment alone.
+
+    That is known of tokenizers without normalizer, whose added tokens swallow no neighbouring space, and whose
+    pre-tokenizers don't treat the beginning of the text as special. Others are to be encoded whole.
+    """
+    added = spec.get("added_tokens") or []
+    plain = all(not (t["lstrip"] or t["rstrip"] or t["single_word"] or t["normalized"]) for t in added)
+    pre = spec.get("pre_tokenizer") or {}
+    parts = pre.get("pretokenizers", [pre])
+    known = all(p.get("type") in ("ByteLevel", "Split", "Digits") and not p.get("add_prefix_space") for p in parts)
+    return bool(added) and plain and known and spec.get("normalizer") is None
+
+
+class Segments:
+    """Encodes texts without the special tokens that a post-processor would add. Thread-safe."""
+
+    def __init__(self, raw: tokenizers.Tokenizer, spec: dict[str, Any]) -> None:
+        """Of a tokenizer that is `independent`."""
+        self._raw = raw
+        self._special = {t["content"]: [t["id"]] for t in spec["added_tokens"]}
+        # The longest first: one token may begin another.
+        names = sorted(map(re.escape, self._special), key=len, reverse=True)
+        self._split = re.compile("(" + "|".join(names) + ")").split
+        self._remembered = lru_cache(_MAX_SEGMENTS)(self._encode)
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for segment in self._split(text):
+            if segment in self._special:
+                ids += self._special[segment]
+            elif segment:
+                ids += self._remembered(segment) if len(segment) <= _MAX_CHARS else self._encode(segment)
+        return ids
+
+    def _encode(self, segment: str) -> "array[int]":
+        return array("I", self._raw.encode_batch_fast([segment], add_special_tokens=False)[0].ids)

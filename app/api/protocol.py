@@ -5,7 +5,7 @@ handler. Where the extension is there and the client keeps up, a token costs one
 """
 
 import asyncio
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -14,20 +14,42 @@ EXTENSION = "xylem.direct"
 
 
 class DirectWriter:
-    """Body chunks of one response, between its `http.response.start` and its last body message."""
+    """Body chunks of one response, between its `http.response.start` and its last body message.
 
-    __slots__ = ("_cycle", "_flow", "_write")
+    What is written in one turn of the event loop leaves as one chunk, after that turn and before any coroutine
+    that was woken later in it: the order of `write` and a later `send` is kept.
+    """
+
+    __slots__ = ("_cycle", "_flow", "_parts", "_transport")
+    _dirty: ClassVar[list["DirectWriter"]] = []
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle, self._flow, self._write = cycle, cycle.flow, cycle.transport.write
+        self._cycle, self._flow, self._transport = cycle, cycle.flow, cycle.transport
+        self._parts: list[bytes] = []
 
     def ready(self) -> bool:
         """False when `send` has to be awaited instead: the client is behind or gone."""
         return not (self._flow.write_paused or self._cycle.disconnected)
 
     def write(self, body: bytes) -> None:
-        """Only when ready. `body` must not be empty: an empty chunk ends the response."""
-        self._write(b"%x\r\n%b\r\n" % (len(body), body))
+        """Only when ready."""
+        if not self._parts:
+            if not self._dirty:
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._dirty.append(self)
+        self._parts.append(body)
+
+    @classmethod
+    def _flush(cls) -> None:
+        for writer in cls._dirty:
+            writer._send()  # noqa: SLF001 (its own class)
+        cls._dirty.clear()
+
+    def _send(self) -> None:
+        body = b"".join(self._parts)
+        self._parts.clear()
+        if body:  # an empty chunk would end the response
+            self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
 
 
 class DirectProtocol(HttpToolsProtocol):

@@ -82,9 +82,7 @@ class EventStream(Response):
             if not ready():
                 return False
             call.completion_tokens += len(d.tokens)
-            body = chunk(d.index if alone else call.choice(d), d)
-            if body:
-                write(body)
+            write(chunk(d.index if alone else call.choice(d), d))
             return True
 
         return sink

@@ -8,6 +8,7 @@ XylemError
 ├── BodyTooLarge   413   the body is over the limit
 ├── Saturated      429   every worker of the model is full; carries Retry-After
 ├── EngineFailed   500   the engine refused or broke while generating
+│   └── EngineDead       …and will not come back
 ├── WorkerLost     502   the worker died with the request on it
 ├── NoWorker       503   no live worker serves the model
 ├── StoreDown      503   Redis does not answer
@@ -16,7 +17,7 @@ XylemError
 └── Returned             (internal) a draining worker gives a request back before it began
 
 Foreign errors are mapped to these where they enter: engines in their adapter, Redis in
-`app/store.py`, pydantic in `app/api/schemas.py`. What crosses a process is `code` and message.
+`app/store/`, pydantic in `app/api/schemas.py`. What crosses a process is `code` and message.
 """
 
 import inspect
@@ -79,6 +80,12 @@ class EngineFailed(XylemError):
     """The engine failed while it generated the answer."""
 
     code = "engine_failed"
+
+
+class EngineDead(EngineFailed):
+    """The engine is gone for good; its worker ends."""
+
+    code = "engine_dead"
 
 
 class WorkerLost(XylemError):

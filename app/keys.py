@@ -8,18 +8,18 @@ pool:<pool>             set. Ids of the pool's workers; a dead one stays until a
                         Written by worker and api; lives as long as a member.
 worker:<id>             string, msgpack `messages.Lease`. Its presence is the worker's life.
                         Written by the worker each `heartbeat_s`; lives `lease_ttl_s`.
-reservations:<worker>   hash, request → "b,t": KV blocks b and prompt tokens t placed there and not finished.
-                        Written by the api at placement and the worker at the end; lives as the worker does.
+reservations:<worker>   hash, run → "b,t": KV blocks b and prompt tokens t placed there and not finished.
+                        Written by the api at placement and the worker at the end; gone 10 min after the worker.
 load:<worker>           hash, the sums of the above: `requests`, `blocks`, `tokens`. Written with them.
-request:<id>:<attempt>  string, msgpack `messages.Job`. Gone means done or cancelled.
+request:<run>           string, msgpack `messages.Job`. Gone means done or cancelled.
                         Written by the api; lives until the deadline and 30 s more.
-cancel:<worker>         list of request ids whose client has gone. Written by the api; 60 s after the last.
+cancel:<worker>         list of runs whose client has gone. Written by the api; 60 s after the last.
 out:<api>               stream, capped at `stream_maxlen`, field `s`: msgpack `messages.Step`: the truth behind
                         the channel of the same name, which carries the same bytes live.
                         Written by workers; lives `stream_ttl_s` after the last 256 messages.
 """
 
-from app.ids import ApiId, PoolId, QueueName, RequestId, WorkerId
+from app.ids import ApiId, PoolId, QueueName, RunId, WorkerId
 
 # kombu's separator between a queue's name and its priority step (0 is the most urgent).
 PRIORITY_SEP = "\x06\x16"
@@ -44,8 +44,8 @@ class Keys:
     def load(self, worker: WorkerId) -> str:
         return f"{self.prefix}load:{worker}"
 
-    def request(self, request: RequestId, attempt: int) -> str:
-        return f"{self.prefix}request:{request}:{attempt}"
+    def request(self, run: RunId) -> str:
+        return f"{self.prefix}request:{run}"
 
     def out(self, api: ApiId) -> str:
         return f"{self.prefix}out:{api}"

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId, run_id
 
 FinishReason = Literal["stop", "length", "abort"]
 Role = Literal["both", "prefill", "decode"]
@@ -51,6 +51,10 @@ class Job(Struct, frozen=True, array_like=True):
     sampling: Sampling
     deadline: float  # seconds since the epoch
     priority: int = 0  # lower is sooner
+
+    @property
+    def run(self) -> RunId:
+        return run_id(self.request, self.attempt)
 
 
 class TokenLogprob(Struct, frozen=True, array_like=True):

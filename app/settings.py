@@ -22,7 +22,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="XYLEM_", frozen=True, extra="ignore")
 
-    redis_url: str = "redis://127.0.0.1:6379/0"
+    redis_url: Annotated[str, Field(pattern=r"^(redis|rediss|unix)://")] = "redis://127.0.0.1:6379/0"
     deployment: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "xylem"
     pools_file: Path = Path("pools.yaml")
     home: Path = Path(".xylem")  # models, logs and the embedded Valkey's data

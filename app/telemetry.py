@@ -52,7 +52,6 @@ class Meters:
 def setup_logging(level: str, *, json: bool) -> None:
     """Route structlog and the standard library's loggers to stderr, one line an event."""
     shared: list[structlog.types.Processor] = [
-        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso"),

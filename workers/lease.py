@@ -10,10 +10,10 @@ import msgspec
 from redis.exceptions import RedisError
 
 from app.engines.base import EngineInfo
-from app.ids import PoolId, RequestId
+from app.ids import PoolId, RunId
 from app.messages import Lease, Role, encode
 from app.store import async_client
-from app.tasks.runner import Runner
+from app.tasks.runner import Runner, end_process
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -41,6 +41,7 @@ class LeaseKeeper:
         """Raises: RedisError when Redis does not answer, which ends the worker's start."""
         await self._write()
         self._keeping = asyncio.create_task(self._keep())
+        self._keeping.add_done_callback(end_process)
         self._cancelling = asyncio.create_task(self._obey_cancels())
 
     async def drain(self) -> None:
@@ -50,6 +51,7 @@ class LeaseKeeper:
 
     async def end(self) -> None:
         """Deregister. After this nothing can be placed here: `place.lua` looks for the lease."""
+        await self._runner.emitter.drained(5)  # or an API replica would miss the end of what just finished
         self._ended.set()
         await self._keeping
         self._cancelling.cancel()
@@ -77,7 +79,7 @@ class LeaseKeeper:
                 await asyncio.sleep(1)
                 continue
             if taken is not None:
-                self._runner.cancel(RequestId(taken[1].decode()))
+                self._runner.cancel(RunId(taken[1].decode()))
 
     async def _try_write(self) -> None:
         try:

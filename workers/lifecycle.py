@@ -9,6 +9,7 @@ from typing import Any
 from celery import bootsteps
 from celery.signals import celeryd_init, setup_logging
 from celery.worker.components import Timer
+from redis.exceptions import RedisError
 
 from app.celery import app, settings
 from app.engines import create_engine
@@ -97,12 +98,19 @@ class EngineStep(bootsteps.StartStopStep):
         # Celery orders its pool's step and this one as it likes, so wait for the tasks here. The pool's own step
         # stops it once more, which changes nothing.
         worker.pool.stop()
-        self.runner.call(self.lease.end())
-        self.runner.call(hand_back_queue(self.runner, worker_queue(self.pool_id, self.worker_id)))
+        try:
+            self.runner.call(self.lease.end())
+            self.runner.call(hand_back_queue(self.runner, worker_queue(self.pool_id, self.worker_id)))
+        except (RedisError, OSError) as exc:
+            log.error("not_deregistered", error=repr(exc))
         self.runner.close()
         log.info("worker_stopped", worker=self.worker_id)
 
-    terminate = stop
+    def terminate(self, worker: Any) -> None:
+        """A second SIGTERM: what still runs goes back to its API replicas."""
+        if hasattr(self, "lease"):
+            self.runner.give_up_after(0)
+        self.stop(worker)
 
 
 app.steps["worker"].add(EngineStep)

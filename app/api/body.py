@@ -11,7 +11,7 @@ async def collect(scope: Scope, receive: Receive, limit: int) -> bytes:
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > limit:
             raise too_large
-    body: bytes = b""
+    body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -20,4 +20,4 @@ async def collect(scope: Scope, receive: Receive, limit: int) -> bytes:
         if len(body) > limit:
             raise too_large
         if not message.get("more_body", False):
-            return body
+            return bytes(body)

@@ -64,8 +64,7 @@ class Call:
         """Sends the prompts. Raises: NoWorker, Saturated, StoreDown."""
         IN_FLIGHT.inc()
         try:
-            for request, number in self._numbers.items():
-                await self._dispatcher.send(self._job(request, number), self.model.pools, self.answer)
+            await self._send()
         except BaseException as exc:
             await self._finish(exc)
             raise
@@ -76,6 +75,16 @@ class Call:
         """Ends what still runs, and observes the metrics."""
         self._watching.cancel()
         await self._finish(exc)
+
+    async def _send(self) -> None:
+        jobs = [self._job(request, number) for request, number in self._numbers.items()]
+        sends = [self._dispatcher.send(job, self.model.pools, self.answer) for job in jobs]
+        if len(sends) == 1:
+            await sends[0]
+            return
+        for outcome in await asyncio.gather(*sends, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def deltas(self) -> list[tuple[int, Delta]]:
         """What has come, by choice number, not counted yet; the empty list when all prompts are done.

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from app.api.answer import Answer
 from app.api.fleet import FleetReader
-from app.errors import NoWorker, Returned, XylemError
-from app.ids import ApiId, PoolId, RequestId, worker_queue
+from app.errors import NoWorker, Returned, StoreDown, WorkerLost, XylemError
+from app.ids import ApiId, PoolId, RequestId, WorkerId, worker_queue
 from app.keys import Keys
 from app.messages import Delta, Event, Failed, Job, encode
 from app.routing.fleet import Ask, Candidate, Limits
@@ -55,16 +55,12 @@ class Dispatcher:
         self.flights: dict[RequestId, Flight] = {}
 
     async def send(self, job: Job, pools: tuple[PoolId, ...], answer: Answer) -> None:
-        """Places an unplaced job on a worker of one of `pools`.
+        """Places an unplaced job on a worker of one of `pools`. Whatever comes of it, `cancel` is to be called.
 
-        Raises: NoWorker, Saturated, StoreDown; then nothing was sent and no event will come.
+        Raises: NoWorker, Saturated, StoreDown.
         """
         flight = self.flights[job.request] = Flight(job, pools, answer)
-        try:
-            await self._place(flight)
-        except XylemError:
-            self.flights.pop(job.request, None)
-            raise
+        await self._place(flight)
 
     async def cancel(self, requests: Sequence[RequestId]) -> None:
         """Gives up on those of `requests` that have not ended: nothing of them comes any more, their engines stop.
@@ -82,27 +78,41 @@ class Dispatcher:
         if type(event) is Delta:
             flight.began = True
         elif type(event) is Failed and event.code == Returned.code:
-            if not flight.began:
-                self.retry(flight)
+            self.lost(flight)
             return
         else:
             del self.flights[event.request]
         flight.answer.push(event)
 
-    def retry(self, flight: Flight) -> None:
-        """Places the request once more, as a new attempt: events of the old one are ignored from now on."""
-        flight.job = replace(flight.job, attempt=flight.job.attempt + 1)
-        task = asyncio.create_task(self._retry(flight))
+    def lost(self, flight: Flight) -> None:
+        """Its worker won't finish it: it ends with an error if a token is out, and else is placed once more.
+
+        That is a new attempt: events of the old one are ignored from now on.
+        """
+        if flight.began:
+            self.fail(flight, WorkerLost())
+            return
+        old = flight.job
+        flight.job = replace(old, attempt=old.attempt + 1, worker=WorkerId(""))
+        task = asyncio.create_task(self._retry(flight, old))
         self._retries.add(task)
         task.add_done_callback(self._retries.discard)
+
+    def worker_lost(self, worker: WorkerId) -> int:
+        """`lost` for all that is on it; tells how many that were."""
+        flights = [f for f in self.flights.values() if f.job.worker == worker]
+        for flight in flights:
+            self.lost(flight)
+        return len(flights)
 
     def fail(self, flight: Flight, error: XylemError) -> None:
         """Ends a request from this side."""
         if self.flights.pop(flight.job.request, None) is not None:
             flight.answer.push(Failed(flight.job.request, flight.job.attempt, error.code, error.message))
 
-    async def _retry(self, flight: Flight) -> None:
+    async def _retry(self, flight: Flight, old: Job) -> None:
         try:
+            await self._stop([old])  # it may live, and run there still
             await self._place(flight)
         except XylemError as exc:
             self.fail(flight, exc)
@@ -111,8 +121,8 @@ class Dispatcher:
         commands: list[Command] = []
         for job in jobs:
             commands += [
-                ("UNLINK", self._keys.request(job.request, job.attempt)),
-                ("RPUSH", self._keys.cancel(job.worker), job.request),
+                ("UNLINK", self._keys.request(job.run)),
+                ("RPUSH", self._keys.cancel(job.worker), job.run),
                 ("EXPIRE", self._keys.cancel(job.worker), _CANCEL_TTL_S),
             ]
         if commands:
@@ -129,7 +139,8 @@ class Dispatcher:
         try:
             while self._waiting:
                 flights, self._waiting = self._waiting, []
-                # Who left while waiting, left for good.
+                for left in (f for f in flights if not self._awaited(f)):
+                    _settle(left, None)  # its answer has its end, or nobody waits for one
                 flights = [f for f in flights if self._awaited(f)]
                 try:
                     await self._round(flights)
@@ -150,8 +161,11 @@ class Dispatcher:
                 placed.append(flight)
             except Exception as exc:  # noqa: BLE001 (one request that can't be placed is no trouble of the others)
                 _settle(flight, exc)
-        for flight, written in zip(placed, await self._wire.execute(commands) if commands else (), strict=True):
-            if written:
+        for flight, written in zip(placed, await self._wire.execute_each(commands) if commands else (), strict=True):
+            if isinstance(written, StoreDown):
+                flight.job = replace(flight.job, worker=WorkerId(""))
+                _settle(flight, written)
+            elif written:
                 _settle(flight, None)
             else:  # the worker went between the two round trips: decide again
                 self._waiting.append(flight)
@@ -165,13 +179,13 @@ class Dispatcher:
         flight.placings += 1
         if flight.placings > _MAX_PLACINGS:
             raise NoWorker("The workers of this model keep going away. Try again.")
-        ask = Ask(len(flight.job.prompt), flight.job.sampling.max_tokens)
+        ask = Ask(len(flight.job.prompt), flight.job.sampling.max_tokens, flight.job.sampling.n)
         to = place(ask, fleets[flight.pools], self._limits, self._rng)
         job = flight.job = replace(flight.job, pool=to.pool, worker=to.worker)
         keys, queue, step = self._keys, worker_queue(to.pool, to.worker), priority_step(job.priority)
         names = (
             keys.worker(to.worker),
-            keys.request(job.request, job.attempt),
+            keys.request(job.run),
             keys.reservations(to.worker),
             keys.load(to.worker),
             keys.queue(queue, step),
@@ -181,7 +195,7 @@ class Dispatcher:
         record = encode(job)
         for pools, fleet in fleets.items():
             fleets[pools] = reserve(fleet, to)
-        return ("EVAL", PLACE, len(names), *names, job.request, record, ttl_ms, to.blocks, to.tokens, message)
+        return ("EVAL", PLACE, len(names), *names, job.run, record, ttl_ms, to.blocks, to.tokens, message)
 
 
 def _settle(flight: Flight, error: Exception | None) -> None:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.body import collect
-from app.api.failure import as_response
+from app.api.failure import as_response, log_failure
 from app.api.state import ApiState
 from app.errors import XylemError
 from app.telemetry import logger
@@ -39,6 +39,7 @@ class Express:
             response = await handler(state, await collect(scope, receive, state.settings.max_body), receive)
             await response(scope, receive, send)
         except XylemError as exc:
+            log_failure(exc)
             await as_response(exc)(scope, receive, send)
         except Exception as exc:
             log.error("request_broke", exc_info=exc)

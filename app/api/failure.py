@@ -22,13 +22,18 @@ def as_response(exc: XylemError) -> Response:
     return Response(orjson.dumps(as_body(exc)), exc.status, headers, "application/json")
 
 
+def log_failure(exc: XylemError) -> None:
+    """What is our fault, or our engines'. Not an engine's words: they may hold the prompt."""
+    if exc.status >= 500:
+        log.warning("request_failed", code=exc.code)
+
+
 def install(app: FastAPI) -> None:
     """Every error leaves the app in this shape, and no traceback does."""
 
     @app.exception_handler(XylemError)
     async def ours(_: Request, exc: XylemError) -> Response:
-        if exc.status >= 500:
-            log.warning("request_failed", code=exc.code, error=exc.message)
+        log_failure(exc)
         return as_response(exc)
 
     @app.exception_handler(HTTPException)

@@ -22,12 +22,12 @@ from app.telemetry import GAPS, logger
 log = logger(__name__)
 
 _SILENCE_S = 1.0
-_PAGES = (1, 256)  # stream entries that a repair reads at first, to see whether there is more, and then at once
+_PAGE = 256  # stream entries that a repair reads at once
 
 
 class Inbox:
     def __init__(
-        self, wire: Wire, keys: Keys, api: ApiId, deliver: Callable[[Event], None], lost: Callable[[WorkerId], None]
+        self, wire: Wire, keys: Keys, api: ApiId, deliver: Callable[[Event], None], lost: Callable[[WorkerId], object]
     ) -> None:
         """`deliver` gets each event once and in order; `lost` is told of a worker whose messages can't be had."""
         self._wire, self._channel = wire, keys.out(api)
@@ -36,6 +36,7 @@ class Inbox:
         self._held: list[Step] = []  # what came behind a gap
         self._attention = asyncio.Event()  # there is a gap
         self._silent = True
+        self._read = b"0-0"  # the stream's entry up to which everything has been handled
         self.subscribed = asyncio.Event()
 
     async def run(self) -> None:
@@ -47,26 +48,24 @@ class Inbox:
                 await self._listen(connection)
             except (RedisError, OSError, StoreDown) as exc:
                 log.warning("inbox_disconnected", error=repr(exc))
+            except Exception:
+                log.exception("inbox_failed")
             finally:
                 self.subscribed.clear()
                 if connection is not None:
                     connection.close()
             await asyncio.sleep(0.2)
 
-    def forget(self, worker: WorkerId) -> None:
-        """A worker that is dead sends no more."""
-        self._seen.pop(worker, None)
-
     async def _listen(self, connection: Connection) -> None:
         """Returns when the connection is gone or has turned out to be deaf. Messages come through `_receive`."""
-        await self._repair()
+        await self.repair()
         while not connection.closed.is_set():
             self._silent = True
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._attention.wait(), _SILENCE_S)
             if self._attention.is_set():
-                await self._repair()
-            elif self._silent and await self._repair():
+                await self.repair()
+            elif self._silent and await self.repair():
                 log.warning("inbox_was_deaf")
                 return
 
@@ -75,16 +74,21 @@ class Inbox:
             self.subscribed.set()
             return
         self._silent = False
-        try:
-            step = decode_step(reply[2])
-        except msgspec.DecodeError as exc:
-            log.error("message_not_understood", error=str(exc), size=len(reply[2]))
+        step = self._decode(reply[2])
+        if step is None:
             return
-        if self._held or step.seq > self._seen.get(step.worker, 0) + 1:
+        if step.seq > self._seen.get(step.worker, 0) + 1:
             self._held.append(step)
             self._attention.set()
         else:
             self._handle(step)
+
+    def _decode(self, data: bytes) -> Step | None:
+        try:
+            return decode_step(data)
+        except msgspec.DecodeError as exc:  # another version's, say
+            log.error("message_not_understood", error=str(exc), size=len(data))
+            return None
 
     def _handle(self, step: Step) -> None:
         seen = self._seen.get(step.worker, 0)
@@ -99,27 +103,29 @@ class Inbox:
         for event in step.events:
             deliver(event)
 
-    async def _repair(self) -> bool:
-        """Handles what stands in the stream and has not been seen, oldest first; tells whether there was any."""
-        missed = await self._missed()
-        if missed:
-            GAPS.labels("repaired").inc()
+    async def repair(self) -> bool:
+        """Handles what stands in the stream and has not been handled; tells whether there was any."""
+        # What was held before the reading begins has all that precedes it in the stream, if anywhere.
         held, self._held = self._held, []
         self._attention.clear()
-        for step in [*reversed(missed), *held]:
-            self._handle(step)
-        return bool(missed)
-
-    async def _missed(self) -> list[Step]:
-        """Newest first."""
-        missed: list[Step] = []
-        end: str | bytes = "+"
-        count = _PAGES[0]
+        found = False
         while True:
-            (page,) = await self._wire.execute([("XREVRANGE", self._channel, end, "-", "COUNT", count)])
-            steps = [decode_step(fields[1]) for _, fields in page]
-            fresh = [step for step in steps if step.seq > self._seen.get(step.worker, 0)]
-            missed += fresh
-            if len(fresh) < len(steps) or len(page) < count:
-                return missed
-            end, count = b"(" + page[-1][0], _PAGES[1]
+            (page,) = await self._wire.execute([("XRANGE", self._channel, b"(" + self._read, "+", "COUNT", _PAGE)])
+            for entry, fields in page:
+                self._read = max(self._read, entry, key=_entry_order)
+                step = self._decode(fields[1])
+                if step is not None and step.seq > self._seen.get(step.worker, 0):
+                    found = True
+                    self._handle(step)
+            if len(page) < _PAGE:
+                break
+        for step in held:
+            self._handle(step)
+        if found:
+            GAPS.labels("repaired").inc()
+        return found
+
+
+def _entry_order(entry: bytes) -> tuple[int, int]:
+    ms, _, n = entry.partition(b"-")
+    return int(ms), int(n)

@@ -31,7 +31,8 @@ def create_app(settings: Settings | None = None) -> Express:
     """The ASGI app of one API process. Raises: SettingsError."""
     settings = settings or load_settings()
     setup_logging(settings.log_level, json=settings.log_json)
-    models = load_models(load_pools(settings.pools_file), settings.tokenize_off_loop)
+    pools = load_pools(settings.pools_file)
+    models = load_models(pools, settings.tokenize_off_loop)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -41,8 +42,8 @@ def create_app(settings: Settings | None = None) -> Express:
         fleet = FleetReader(wire, keys)
         limits = Limits(settings.max_queued, settings.retry_after_s)
         dispatcher = Dispatcher(wire, keys, api, fleet, limits)
-        watch = Watch(redis, keys, dispatcher)
-        inbox = watch.inbox = Inbox(wire, keys, api, dispatcher.deliver, watch.worker_lost)
+        inbox = Inbox(wire, keys, api, dispatcher.deliver, dispatcher.worker_lost)
+        watch = Watch(wire, keys, dispatcher, inbox, pools)
         app.state.xylem = ApiState(settings, models, redis, fleet, dispatcher, inbox, int(time.time()))
         background = [asyncio.create_task(inbox.run()), asyncio.create_task(watch.run())]
         with suppress(TimeoutError):  # without Redis the API starts all the same, and says so in /ready

@@ -41,14 +41,15 @@ class DirectWriter:
 
     @classmethod
     def _flush(cls) -> None:
-        for writer in cls._dirty:
+        dirty, cls._dirty = cls._dirty, []
+        for writer in dirty:
             writer._send()  # noqa: SLF001 (its own class)
-        cls._dirty.clear()
 
     def _send(self) -> None:
         body = b"".join(self._parts)
         self._parts.clear()
-        if body:  # an empty chunk would end the response
+        # An empty chunk would end the response; and the connection may have closed since `ready` was asked.
+        if body and not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
 
 

@@ -1,17 +1,16 @@
-"""Once a second: workers that died with our requests on them, and requests whose time is over."""
+"""Once a second: workers that have died, and requests whose time is over."""
 
 import asyncio
 import time
-from typing import Literal
+from collections.abc import Iterable
+from itertools import chain
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-
-from app.api.dispatch import Dispatcher, Flight
+from app.api.dispatch import Dispatcher
 from app.api.inbox import Inbox
-from app.errors import DeadlineOver, WorkerLost
+from app.errors import DeadlineOver, StoreDown
 from app.ids import PoolId, WorkerId, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
+from app.store import Command, Wire
 from app.telemetry import WORKERS_LOST, logger
 
 log = logger(__name__)
@@ -19,63 +18,59 @@ log = logger(__name__)
 _EVERY_S = 1.0
 # The engine ends a request at its deadline; this side does when nothing came of that.
 _DEADLINE_GRACE_S = 2.0
-
-
-def verdict(flight: Flight) -> Literal["retry", "fail"]:
-    """What becomes of a request whose worker is gone: nobody has seen a token of it yet, or somebody has."""
-    return "fail" if flight.began else "retry"
+# A lease has to be missing for this long while Redis answers: after an outage workers write theirs anew first.
+_MISSING_S = 2.0
+_REMAINS_TTL_S = 600  # other API replicas may not have looked yet, and the worker may come back
 
 
 class Watch:
-    def __init__(self, redis: "Redis", keys: Keys, dispatcher: Dispatcher) -> None:
-        self._redis, self._keys, self._dispatcher = redis, keys, dispatcher
-        self.inbox: Inbox
+    def __init__(self, wire: Wire, keys: Keys, dispatcher: Dispatcher, inbox: Inbox, pools: Iterable[PoolId]) -> None:
+        self._wire, self._keys, self._dispatcher, self._inbox = wire, keys, dispatcher, inbox
+        self._pools = list(pools)
+        self._missing_since: dict[WorkerId, float] = {}
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(_EVERY_S)
-            self._end_overdue(time.time())
             try:
-                await self._look_for_dead_workers()
-            except (RedisError, OSError) as exc:
-                log.warning("workers_not_looked_at", error=repr(exc))
-
-    def worker_lost(self, worker: WorkerId) -> None:
-        """Its requests go to other workers, or end with an error when part of the answer is out already."""
-        for flight in self._flights_of(worker):
-            if verdict(flight) == "retry":
-                self._dispatcher.retry(flight)
-            else:
-                self._dispatcher.fail(flight, WorkerLost())
+                self._end_overdue(time.time())
+                await self._look_for_dead_workers(time.monotonic())
+            except StoreDown as exc:
+                self._missing_since.clear()
+                log.warning("workers_not_looked_at", error=exc.message)
+            except Exception:
+                log.exception("watch_failed")
 
     def _end_overdue(self, now: float) -> None:
         for flight in list(self._dispatcher.flights.values()):
             if now > flight.job.deadline + _DEADLINE_GRACE_S:
                 self._dispatcher.fail(flight, DeadlineOver())
 
-    def _flights_of(self, worker: WorkerId) -> list[Flight]:
-        return [f for f in self._dispatcher.flights.values() if f.job.worker == worker]
-
-    async def _look_for_dead_workers(self) -> None:
+    async def _look_for_dead_workers(self, now: float) -> None:
+        members = await self._wire.execute([("SMEMBERS", self._keys.pool(p)) for p in self._pools])
+        known = {WorkerId(w.decode()): pool for pool, ids in zip(self._pools, members, strict=True) for w in ids}
         awaited = {f.job.worker: f.job.pool for f in self._dispatcher.flights.values() if f.job.worker}
-        if not awaited:
+        workers = known | awaited
+        if not workers:
             return
-        pipe = self._redis.pipeline(transaction=False)
-        for worker in awaited:
-            pipe.exists(self._keys.worker(worker))
-        alive = await pipe.execute()
-        for (worker, pool), lives in zip(awaited.items(), alive, strict=True):
-            if not lives:
-                await self._bury(worker, pool)
+        alive = await self._wire.execute([("EXISTS", self._keys.worker(w)) for w in workers])
+        missing = [w for w, lives in zip(workers, alive, strict=True) if not lives]
+        self._missing_since = {w: self._missing_since.get(w, now) for w in missing}
+        dead = [w for w, since in self._missing_since.items() if now - since >= _MISSING_S]
+        if dead:
+            await self._bury({w: workers[w] for w in dead})
 
-    async def _bury(self, worker: WorkerId, pool: PoolId) -> None:
-        log.error("worker_lost", worker=worker, pool=pool, requests=len(self._flights_of(worker)))
-        WORKERS_LOST.inc()
+    async def _bury(self, dead: dict[WorkerId, PoolId]) -> None:
+        await self._inbox.repair()  # what they said last may stand in the stream unread
+        commands = [self._forget(worker, pool) for worker, pool in dead.items()]
+        await self._wire.execute(list(chain.from_iterable(commands)))
+        for worker, pool in dead.items():
+            del self._missing_since[worker]
+            count = self._dispatcher.worker_lost(worker)
+            log.error("worker_lost", worker=worker, pool=pool, requests=count)
+            WORKERS_LOST.inc()
+
+    def _forget(self, worker: WorkerId, pool: PoolId) -> list[Command]:
         keys, queue = self._keys, worker_queue(pool, worker)
-        pipe = self._redis.pipeline(transaction=True)
-        pipe.srem(keys.pool(pool), worker)
-        pipe.unlink(keys.reservations(worker), keys.load(worker), keys.cancel(worker))
-        pipe.unlink(*(keys.queue(queue, step) for step in PRIORITY_STEPS))
-        await pipe.execute()
-        self.worker_lost(worker)
-        self.inbox.forget(worker)
+        remains = [keys.reservations(worker), keys.load(worker), *(keys.queue(queue, s) for s in PRIORITY_STEPS)]
+        return [("SREM", keys.pool(pool), worker), *(("EXPIRE", key, _REMAINS_TTL_S) for key in remains)]

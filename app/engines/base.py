@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from app.ids import RequestId
+from app.ids import RunId
 from app.messages import FinishReason, Sampling, TokenLogprob
 
 
@@ -34,7 +34,7 @@ class KvEventSource(Struct, frozen=True):
 
 
 class GenerateRequest(Struct, frozen=True):
-    id: RequestId
+    id: RunId
     prompt: list[int]  # token ids, at least one
     sampling: Sampling
     priority: int = 0  # lower is sooner
@@ -65,7 +65,7 @@ class Engine(Protocol):
         Raises: RequestError (the engine refuses the parameters), EngineFailed.
         """
 
-    async def abort(self, request: RequestId) -> None:
+    async def abort(self, request: RunId) -> None:
         """End the request: its `generate` yields `finish="abort"` or stops, its KV blocks become free.
 
         An unknown request is ignored.

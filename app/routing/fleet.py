@@ -20,6 +20,7 @@ class Ask(Struct, frozen=True):
 
     prompt_tokens: int
     max_tokens: int
+    n: int = 1  # answers to the one prompt
 
 
 class Limits(Struct, frozen=True):

@@ -45,7 +45,7 @@ def is_full(c: Candidate, limits: Limits) -> bool:
 
 def idleness(c: Candidate) -> float:
     """In (0, 1]: 1 without load, 1/2 when what is reserved fills the engine once."""
-    load = max(c.requests / c.lease.max_running, c.blocks / c.lease.total_blocks)
+    load = max(c.requests / c.lease.max_running, c.blocks / max(1, c.lease.total_blocks))
     return 1 / (1 + load)
 
 
@@ -56,4 +56,4 @@ def pick(scored: Sequence[tuple[float, Candidate]], rng: Random) -> Candidate:
 
 
 def blocks_for(ask: Ask, block_size: int) -> int:
-    return -(-(ask.prompt_tokens + min(ask.max_tokens, EXPECTED_ANSWER)) // block_size)
+    return -(-(ask.prompt_tokens + ask.n * min(ask.max_tokens, EXPECTED_ANSWER)) // block_size)

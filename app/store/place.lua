@@ -1,9 +1,9 @@
 -- Gives one request to one worker, all or nothing.
 --
--- KEYS  1 worker:<id>  2 request:<id>:<attempt>  3 reservations:<worker>  4 load:<worker>  5 the queue's list
--- ARGV  1 request id  2 Job (msgpack)  3 the record's life, ms  4 blocks  5 prompt tokens  6 Celery message
+-- KEYS  1 worker:<id>  2 request:<run>  3 reservations:<worker>  4 load:<worker>  5 the queue's list
+-- ARGV  1 run  2 Job (msgpack)  3 the record's life, ms  4 blocks  5 prompt tokens  6 Celery message
 -- returns 1; 0 when the worker's lease is gone, and then nothing was written
--- Sent twice, it does nothing the second time.
+-- Sent twice because a connection broke, it does nothing the second time while the record is there.
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return 0
 end

@@ -1,6 +1,6 @@
--- Takes one request off one worker's account and drops its record. Doing it twice changes nothing.
+-- Takes one run off one worker's account and drops its record. Doing it twice changes nothing.
 --
--- KEYS  1 request:<id>:<attempt>  2 reservations:<worker>  3 load:<worker>      ARGV  1 request id
+-- KEYS  1 request:<run>  2 reservations:<worker>  3 load:<worker>      ARGV  1 run
 -- returns 1 when the reservation was there, else 0
 redis.call('UNLINK', KEYS[1])
 local held = redis.call('HGET', KEYS[2], ARGV[1])

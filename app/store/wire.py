@@ -1,6 +1,6 @@
 """The hot path's own way to Redis: one connection for all callers, a list of commands in, a list of replies out.
 
-redis-py makes the connection (URLs, TLS, ACL users, Sentinel) and is used wherever it isn't hot. Per round trip
+redis-py makes the connection (URLs, TLS, ACL users) and is used wherever it isn't hot. Per round trip
 it costs more CPU than all the rest of a request, and per message more than the message's tokens: see
 `ops/decisions/0007-own-redis-wire.md`.
 """
@@ -48,8 +48,8 @@ class Connection(asyncio.Protocol):
         if self.closed.is_set():
             raise ConnectionError("closed")
         future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((len(commands), [], future))
         self.send(commands)
+        self._waiting.append((len(commands), [], future))
         return await future
 
     def close(self) -> None:
@@ -84,9 +84,19 @@ class Wire:
         self._connecting = asyncio.Lock()
 
     async def execute(self, commands: Sequence[Command]) -> list[Any]:
-        """Their replies. Commands have to bear being sent twice: a lost connection does not tell what got through.
+        """Their replies. Raises: StoreDown when Redis is away, or refuses any of the commands."""
+        replies = await self.execute_each(commands)
+        for reply in replies:
+            if isinstance(reply, StoreDown):
+                raise reply
+        return replies
 
-        Raises: StoreDown when Redis is away, or refuses any of the commands.
+    async def execute_each(self, commands: Sequence[Command]) -> list[Any]:
+        """Their replies; that of a refused command is a StoreDown.
+
+        Commands have to bear being sent twice: a lost connection does not tell what got through.
+
+        Raises: StoreDown when Redis is away.
         """
         failure: Exception | None = None
         for wait_s in _TRIES_AFTER_S:
@@ -97,10 +107,7 @@ class Wire:
                 failure = exc
                 self.close()  # it may hang, and is good for nothing either way
                 continue
-            for reply in replies:
-                if isinstance(reply, hiredis.ReplyError):
-                    raise StoreDown(f"Redis refuses: {reply}")
-            return replies
+            return [StoreDown(f"Redis refuses: {r}") if isinstance(r, hiredis.ReplyError) else r for r in replies]
         raise StoreDown(f"Redis does not answer ({type(failure).__name__}). Try again.") from failure
 
     async def subscribe(self, channel: str, on_reply: Callable[[Any], None]) -> Connection:

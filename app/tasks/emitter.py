@@ -5,7 +5,7 @@ import asyncio
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from app.ids import ApiId, RequestId, WorkerId
+from app.ids import ApiId, RunId, WorkerId
 from app.keys import Keys
 from app.messages import Event, Job, Step, encode
 from app.settings import Settings
@@ -23,7 +23,7 @@ class Emitter:
         self._redis, self._keys, self._worker = redis, keys, worker
         self._maxlen, self._ttl_s = settings.stream_maxlen, settings.stream_ttl_s
         self._events: dict[ApiId, list[Event]] = {}
-        self._released: list[tuple[RequestId, int]] = []
+        self._released: list[RunId] = []
         self._seq: dict[ApiId, int] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -36,17 +36,21 @@ class Emitter:
 
     def end(self, job: Job, event: Event) -> None:
         """The terminal event; with it the reservation and the record go."""
-        self.release(job.request, job.attempt)
+        self.release(job.run)
         self.emit(job.reply_to, event)
 
-    def release(self, request: RequestId, attempt: int) -> None:
-        self._released.append((request, attempt))
+    def release(self, run: RunId) -> None:
+        self._released.append(run)
         self._wake.set()
         self._idle.clear()
 
-    async def drained(self) -> None:
-        """Returns when everything emitted so far is in Redis."""
-        await self._idle.wait()
+    async def drained(self, timeout_s: float | None = None) -> None:
+        """Returns when everything emitted so far is in Redis, or the time is over."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            log.error("events_not_sent", count=sum(map(len, self._events.values())))
 
     async def run(self) -> None:
         """Sends until cancelled.
@@ -67,7 +71,7 @@ class Emitter:
         seq = self._seq[api] = self._seq.get(api, 0) + 1
         return api, seq, encode(Step(self._worker, seq, events))
 
-    async def _send(self, steps: list[tuple[ApiId, int, bytes]], released: list[tuple[RequestId, int]]) -> None:
+    async def _send(self, steps: list[tuple[ApiId, int, bytes]], released: list[RunId]) -> None:
         """Repeats the whole pipeline until it got through: receivers drop what they have seen, by `seq`."""
         pipe = self._redis.pipeline(transaction=False)
         for api, seq, data in steps:
@@ -76,13 +80,13 @@ class Emitter:
             pipe.publish(out, data)
             if seq % 256 == 1:
                 pipe.expire(out, self._ttl_s)
-        for request, attempt in released:
+        for run in released:
             keys = (
-                self._keys.request(request, attempt),
+                self._keys.request(run),
                 self._keys.reservations(self._worker),
                 self._keys.load(self._worker),
             )
-            pipe.eval(RELEASE, 3, *keys, request)
+            pipe.eval(RELEASE, 3, *keys, run)
         commands = list(pipe.command_stack)
         while True:
             try:

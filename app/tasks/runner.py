@@ -5,6 +5,8 @@ worker's bootstep; the tasks of the process find their Runner through `current`.
 """
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Coroutine
 from contextlib import aclosing
@@ -16,8 +18,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from app.engines.base import Engine, EngineInfo, GenerateRequest
-from app.errors import Cancelled, DeadlineOver, EngineFailed, Returned, WorkerLost, XylemError
-from app.ids import RequestId, WorkerId
+from app.errors import Cancelled, DeadlineOver, EngineDead, EngineFailed, Returned, XylemError
+from app.ids import RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
 from app.messages import Delta, Done, Failed, Job, decode_job
 from app.settings import Settings
@@ -28,6 +30,7 @@ from app.telemetry import logger
 log = logger(__name__)
 T = TypeVar("T")
 _RETRY_S = 0.2
+_LAST_WORDS_S = 5.0  # how long a worker that ends waits for Redis to take its last events
 
 
 class Runner:
@@ -38,7 +41,7 @@ class Runner:
         self.keys = Keys(settings.deployment)
         self.redis: Redis
         self.emitter: Emitter
-        self._running: dict[RequestId, asyncio.Task[None]] = {}
+        self._running: dict[RunId, asyncio.Task[None]] = {}
         self._stopping = False
         self._loop = uvloop.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="engine", daemon=True)
@@ -51,7 +54,7 @@ class Runner:
         return self.call(self._load())
 
     def run(self, request: RequestId, attempt: int) -> None:
-        """Blocks until the request's terminal event has been emitted."""
+        """Blocks until the request has ended here: with its terminal event, or cancelled before it began."""
         self.call(self._run(request, attempt))
 
     def call(self, coro: Coroutine[Any, Any, T]) -> T:
@@ -59,7 +62,7 @@ class Runner:
         return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
 
     def give_up_after(self, seconds: float) -> None:
-        """What still runs then ends with WorkerLost."""
+        """What still runs then goes back to its API replicas."""
         self._loop.call_soon_threadsafe(self._loop.call_later, seconds, self._give_up)
 
     def close(self) -> None:
@@ -70,13 +73,9 @@ class Runner:
 
     # On the engine's loop.
 
-    @property
-    def running(self) -> int:
-        return len(self._running)
-
-    def cancel(self, request: RequestId) -> None:
-        """Unknown requests are ignored: they have ended, or their record is gone and they won't begin."""
-        task = self._running.get(request)
+    def cancel(self, run: RunId) -> None:
+        """Unknown ones are ignored: they have ended, or their record is gone and they won't begin."""
+        task = self._running.get(run)
         if task is not None:
             task.cancel()
 
@@ -85,6 +84,7 @@ class Runner:
         self.redis = async_client(self.settings.redis_url)
         self.emitter = Emitter(self.redis, self.keys, self.worker, self.settings)
         self._emitting = asyncio.create_task(self.emitter.run())
+        self._emitting.add_done_callback(end_process)
         return info
 
     def _give_up(self) -> None:
@@ -95,35 +95,44 @@ class Runner:
     async def _close(self) -> None:
         self._give_up()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
-        await self.emitter.drained()
+        await self.emitter.drained(_LAST_WORDS_S)
         self._emitting.cancel()
         await self.engine.close()
         await self.redis.aclose()
 
     async def _run(self, request: RequestId, attempt: int) -> None:
         # A task of its own, so that `cancel` ends the work and not this waiting.
-        work = self._running[request] = asyncio.ensure_future(self._serve(request, attempt))
+        run = run_id(request, attempt)
+        work = self._running[run] = asyncio.ensure_future(self._serve(run))
         await asyncio.wait([work])
-        del self._running[request]
+        del self._running[run]
+        if work.cancelled():  # before it took its first step
+            self.emitter.release(run)
 
-    async def _serve(self, request: RequestId, attempt: int) -> None:
+    async def _serve(self, run: RunId) -> None:
         try:
-            job = await self._fetch(request, attempt)
+            job = await self._fetch(run)
         except asyncio.CancelledError:
             job = None
         if job is None:  # cancelled while it was queued: nobody waits any more
-            self.emitter.release(request, attempt)
+            self.emitter.release(run)
             return
         try:
             done = await self._generate(job)
         except asyncio.CancelledError:
-            self._fail(job, WorkerLost("The worker was stopped.") if self._stopping else Cancelled())
+            self._fail(job, Returned() if self._stopping else Cancelled())
         except TimeoutError:
             self._fail(job, DeadlineOver())
+        except EngineDead as exc:
+            self._fail(job, exc)
+            log.critical("engine_died", run=run)
+            os.kill(os.getpid(), signal.SIGTERM)  # a worker without an engine would be the least loaded of all
         except XylemError as exc:
+            if exc.status >= 500:
+                log.error("generate_failed", run=run, code=exc.code)
             self._fail(job, exc)
         except Exception as exc:  # noqa: BLE001 (what the adapter let through; its text may hold the prompt)
-            log.error("generate_failed", request=request, error=type(exc).__name__)
+            log.error("generate_failed", run=run, error=type(exc).__name__)
             self._fail(job, EngineFailed(f"The engine failed ({type(exc).__name__})."))
         else:
             self.emitter.end(job, done)
@@ -132,7 +141,7 @@ class Runner:
         self.emitter.end(job, Failed(job.request, job.attempt, error.code, error.message))
 
     async def _generate(self, job: Job) -> Done:
-        request = GenerateRequest(job.request, job.prompt, job.sampling, job.priority)
+        request = GenerateRequest(job.run, job.prompt, job.sampling, job.priority)
         cached = 0
         emit, api, id_, attempt = self.emitter.emit, job.reply_to, job.request, job.attempt
         async with asyncio.timeout(job.deadline - time.time()), aclosing(self.engine.generate(request)) as steps:
@@ -148,20 +157,27 @@ class Runner:
 
     async def hand_back(self, request: RequestId, attempt: int) -> None:
         """Tells the API replica that this request was never begun here."""
-        job = await self._fetch(request, attempt)
+        job = await self._fetch(run_id(request, attempt))
         if job is not None:
             self._fail(job, Returned())
 
-    async def _fetch(self, request: RequestId, attempt: int) -> Job | None:
+    async def _fetch(self, run: RunId) -> Job | None:
         """The request's record. Waits while Redis is away: without the record nobody could be told."""
         while True:
             try:
-                record = cast(bytes | None, await self.redis.get(self.keys.request(request, attempt)))
+                record = cast(bytes | None, await self.redis.get(self.keys.request(run)))
             except (RedisError, OSError) as exc:
-                log.warning("record_not_read", request=request, error=repr(exc))
+                log.warning("record_not_read", run=run, error=repr(exc))
                 await asyncio.sleep(_RETRY_S)
             else:
                 return decode_job(record) if record is not None else None
+
+
+def end_process(task: "asyncio.Task[None]") -> None:
+    """A worker whose tokens can't leave, or whose lease nobody keeps, has to go: its requests run elsewhere then."""
+    if not task.cancelled() and task.exception() is not None:
+        log.critical("worker_broke", exc_info=task.exception())
+        os._exit(1)
 
 
 _current: Runner | None = None

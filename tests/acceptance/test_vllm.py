@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from openai import AsyncOpenAI, OpenAI
 from redis import Redis
@@ -135,11 +136,30 @@ def test_a_deadline_ends_the_request_in_the_engine(fleet: Stack) -> None:
 
 def test_a_worker_that_ends_leaves_no_process(valkey_url: str, tmp_path: Path, fleet: Stack) -> None:
     """vLLM's engine is a process of its own; SIGTERM ends both. Last, since it ends the shared worker."""
-    import psutil
-
     worker = fleet.procs[-1]
     below = psutil.Process(worker.pid).children(recursive=True)
     assert below
     worker.terminate()
     assert worker.wait(30) == 0
     assert not [p for p in below if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_whose_engine_dies_says_so_and_ends(valkey_url: str, tmp_path: Path) -> None:
+    """With a dead engine it would be the least loaded of all, and get every request."""
+    with stack(valkey_url, tmp_path, {"decode-pool-a": POOL}) as s:
+        s.api()
+        worker = s.worker()
+        s.wait_ready(1, MODEL, timeout_s=240)
+        body = {"model": MODEL, "prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{s.url}/v1/completions", json=body, timeout=60) as r:
+            lines = r.iter_lines()
+            while not next(lines).startswith("data: "):
+                pass
+            for child in psutil.Process(worker.pid).children(recursive=True):
+                child.kill()
+            last = [line for line in lines if line.startswith("data: ")][-1]
+        assert '"code":"engine_dead"' in last
+        worker.wait(30)
+        assert "engine_died" in s.log("worker")
+        wait_until(lambda: (s.ready() or {})["workers"] == {MODEL: 0}, "nobody is left", 10)

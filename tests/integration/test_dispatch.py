@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from app.api.answer import Answer
@@ -12,7 +13,7 @@ from app.api.fleet import FleetReader
 from app.api.inbox import Inbox
 from app.api.watch import Watch
 from app.errors import NoWorker, Saturated
-from app.ids import ApiId, PoolId, RequestId, WorkerId, worker_queue
+from app.ids import ApiId, PoolId, RequestId, WorkerId, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.messages import Delta, Failed, Job, Sampling, decode_job
 from app.routing.fleet import Limits
@@ -64,9 +65,9 @@ async def test_the_record_is_the_job_and_names_its_worker(redis: "Redis", wire: 
     """Any worker of the pool can take the request from its record."""
     worker = await register(redis, KEYS, "w1")
     await dispatcher(wire).send(job(), (POOL,), Answer())
-    record = decode_job(await redis.get(KEYS.request(RequestId("r1"), 0)))
+    record = decode_job(await redis.get(KEYS.request(run_id(RequestId("r1"), 0))))
     assert (record.worker, record.pool, record.prompt, record.reply_to) == (worker, POOL, [1, 2, 3], API)
-    assert 60_000 < await redis.pttl(KEYS.request(RequestId("r1"), 0)) <= 90_000
+    assert 60_000 < await redis.pttl(KEYS.request(run_id(RequestId("r1"), 0))) <= 90_000
 
 
 async def test_urgent_requests_go_to_the_front(redis: "Redis", wire: Wire) -> None:
@@ -88,7 +89,9 @@ async def test_no_worker_and_full_workers_are_told_apart(redis: "Redis", wire: W
     with pytest.raises(Saturated) as full:
         await d.send(job("r2"), (POOL,), Answer())
     assert full.value.retry_after_s == 3
+    await d.cancel([RequestId("r0"), RequestId("r2")])
     assert list(d.flights) == ["r1"]
+    assert await queued(redis, WorkerId("w1")) == [(RequestId("r1"), 0)]
 
 
 async def test_a_cancel_drops_the_record_and_tells_the_worker(redis: "Redis", wire: Wire) -> None:
@@ -97,8 +100,8 @@ async def test_a_cancel_drops_the_record_and_tells_the_worker(redis: "Redis", wi
     d = dispatcher(wire)
     await d.send(job(), (POOL,), Answer())
     await d.cancel([RequestId("r1")])
-    assert await redis.exists(KEYS.request(RequestId("r1"), 0)) == 0
-    assert await redis.lrange(KEYS.cancel(worker), 0, -1) == [b"r1"]
+    assert await redis.exists(KEYS.request(run_id(RequestId("r1"), 0))) == 0
+    assert await redis.lrange(KEYS.cancel(worker), 0, -1) == [b"r1.0"]
     assert not d.flights
 
 
@@ -125,8 +128,7 @@ async def test_a_dead_workers_request_is_retried_unless_part_of_it_is_out(
     """Its lease is gone: within seconds the request runs elsewhere, or ends with one clear error."""
     one = await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire), Answer()
-    watch = Watch(redis, KEYS, d)
-    watch.inbox = Inbox(wire, KEYS, API, d.deliver, watch.worker_lost)
+    watch = Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), [POOL])
     await d.send(job(), (POOL,), answer)
     if began:
         d.deliver(Delta(RequestId("r1"), 0, "a", [1]))
@@ -141,17 +143,59 @@ async def test_a_dead_workers_request_is_retried_unless_part_of_it_is_out(
     else:
         assert await attempts(redis, two) == [(RequestId("r1"), 1)]
     task.cancel()
-    assert await redis.exists(KEYS.reservations(one), KEYS.load(one), KEYS.queue(worker_queue(POOL, one))) == 0
+    assert await redis.smembers(KEYS.pool(POOL)) == {two.encode()}
+    for key in (KEYS.reservations(one), KEYS.load(one), KEYS.queue(worker_queue(POOL, one), 3)):
+        assert 0 < await redis.ttl(key) <= 600
 
 
 async def test_a_request_that_nobody_answers_ends_at_its_deadline(redis: "Redis", wire: Wire) -> None:
     """The worker may hang with its lease alive; the client does not."""
     await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire), Answer()
-    watch = Watch(redis, KEYS, d)
+    watch = Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), [POOL])
     await d.send(job(deadline_s=0.1), (POOL,), answer)
     task = asyncio.create_task(watch.run())
     (event,) = await asyncio.wait_for(answer.take(), 6)
     task.cancel()
     assert isinstance(event, Failed)
     assert event.code == "deadline_exceeded"
+
+
+async def test_a_retry_may_land_on_the_same_worker(redis: "Redis", wire: Wire) -> None:
+    """It was thought dead, or gave the request back: its second attempt is another run, with its own account."""
+    worker = await register(redis, KEYS, "w1")
+    d = dispatcher(wire)
+    await d.send(job(), (POOL,), Answer())
+    d.lost(d.flights[RequestId("r1")])
+    for _ in range(100):
+        if len(await queued(redis, worker)) == 2:
+            break
+        await asyncio.sleep(0.02)
+    assert await queued(redis, worker) == [(RequestId("r1"), 0), (RequestId("r1"), 1)]
+    assert set(await redis.hgetall(KEYS.reservations(worker))) == {b"r1.0", b"r1.1"}
+    assert await redis.lrange(KEYS.cancel(worker), 0, -1) == [b"r1.0"]
+    assert await redis.exists(KEYS.request(run_id(RequestId("r1"), 0))) == 0
+
+
+async def test_a_request_that_ends_while_it_waits_for_a_round_is_waited_for_no_longer(wire: Wire) -> None:
+    """Its deadline passed while Redis was slow."""
+    d, answer = dispatcher(wire), Answer()
+    sending = asyncio.create_task(d.send(job(), (POOL,), answer))
+    await asyncio.sleep(0)
+    d.fail(d.flights[RequestId("r1")], Saturated())
+    await asyncio.wait_for(sending, 5)
+    (event,) = await answer.take()
+    assert isinstance(event, Failed)
+    if d._rounds is not None:
+        await d._rounds
+
+
+async def test_one_request_that_cannot_be_placed_is_no_trouble_of_the_others(redis: "Redis", wire: Wire) -> None:
+    """What msgpack can't carry fails alone."""
+    await register(redis, KEYS, "w1")
+    d = dispatcher(wire)
+    bad = replace(job("bad"), sampling=Sampling(max_tokens=5, logit_bias={2**70: 1.0}))
+    outcomes = await asyncio.gather(
+        *(d.send(j, (POOL,), Answer()) for j in (job("r1"), bad, job("r2"))), return_exceptions=True
+    )
+    assert [type(o).__name__ for o in outcomes] == ["NoneType", "XylemError", "NoneType"]

@@ -3,7 +3,7 @@
 from redis.asyncio import Redis
 
 from app.api.fleet import FleetReader
-from app.ids import RequestId, WorkerId, worker_queue
+from app.ids import RequestId, WorkerId, run_id, worker_queue
 from app.keys import Keys
 from app.store import PLACE, RELEASE, Wire
 from tests.integration.conftest import POOL, register
@@ -15,7 +15,7 @@ REQUEST = RequestId("chatcmpl-1")
 async def place(redis: "Redis", worker: WorkerId, request: RequestId = REQUEST) -> int:
     keys = [
         KEYS.worker(worker),
-        KEYS.request(request, 0),
+        KEYS.request(run_id(request, 0)),
         KEYS.reservations(worker),
         KEYS.load(worker),
         KEYS.queue(worker_queue(POOL, worker)),
@@ -24,7 +24,7 @@ async def place(redis: "Redis", worker: WorkerId, request: RequestId = REQUEST) 
 
 
 async def release(redis: "Redis", worker: WorkerId) -> int:
-    keys = [KEYS.request(REQUEST, 0), KEYS.reservations(worker), KEYS.load(worker)]
+    keys = [KEYS.request(run_id(REQUEST, 0)), KEYS.reservations(worker), KEYS.load(worker)]
     return int(await redis.eval(RELEASE, 3, *keys, REQUEST))
 
 
@@ -32,7 +32,7 @@ async def test_placing_writes_record_reservation_and_message(redis: "Redis", wir
     """One call does all that a placement is."""
     worker = await register(redis, KEYS, "w1")
     assert await place(redis, worker) == 1
-    assert await redis.get(KEYS.request(REQUEST, 0)) == b"record"
+    assert await redis.get(KEYS.request(run_id(REQUEST, 0))) == b"record"
     assert await redis.hgetall(KEYS.reservations(worker)) == {REQUEST.encode(): b"7,100"}
     assert await redis.lrange(KEYS.queue(worker_queue(POOL, worker)), 0, -1) == [b"message"]
     ((candidate,),) = await FleetReader(wire, KEYS).candidates([POOL])
@@ -53,7 +53,7 @@ async def test_releasing_twice_takes_the_load_off_once(redis: "Redis", wire: Wir
     assert [await release(redis, worker), await release(redis, worker)] == [1, 0]
     ((candidate,),) = await FleetReader(wire, KEYS).candidates([POOL])
     assert (candidate.requests, candidate.blocks, candidate.tokens) == (1, 7, 100)
-    assert await redis.exists(KEYS.request(REQUEST, 0)) == 0
+    assert await redis.exists(KEYS.request(run_id(REQUEST, 0))) == 0
 
 
 async def test_a_snapshot_shows_live_workers_only(redis: "Redis", wire: Wire) -> None:

@@ -34,6 +34,9 @@ class Seen:
     def tokens(self) -> list[int]:
         return [t for e in self.events if isinstance(e, Delta) for t in e.tokens]
 
+    def requests(self) -> list[str]:
+        return [e.request for e in self.events]
+
     async def count(self, n: int, timeout_s: float = 5) -> None:
         for _ in range(round(timeout_s * 100)):
             if len(self.events) >= n:
@@ -62,7 +65,7 @@ async def emitter(redis: "Redis", worker: WorkerId = WORKER) -> AsyncIterator[Em
 
 async def step(redis: "Redis", seq: int, *, publish: bool, worker: WorkerId = WORKER) -> None:
     """Message `seq` with token `seq`; unpublished, it stands in the stream only, as if pub/sub had lost it."""
-    data = encode(Step(worker, seq, [token(seq)]))
+    data = encode(Step(worker, seq, [token(seq, worker)]))
     await redis.xadd(KEYS.out(API), {"s": data})
     if publish:
         await redis.publish(KEYS.out(API), data)
@@ -130,15 +133,30 @@ async def test_a_lost_last_message_is_found_when_nothing_follows(redis: "Redis",
     assert seen.tokens() == [1, 2]
 
 
+async def test_a_lost_last_message_is_found_behind_those_of_other_workers(redis: "Redis", wire: Wire) -> None:
+    """That the newest entry of the stream has been seen says nothing of those before it."""
+    other = WorkerId("w2")
+    async with inbox(wire) as seen:
+        await step(redis, 1, publish=True)
+        await step(redis, 2, publish=False)
+        await step(redis, 1, publish=True, worker=other)
+        await seen.count(3, timeout_s=4)
+    assert sorted(seen.tokens()) == [1, 1, 2]
+    assert not seen.lost
+
+
 async def test_a_gap_longer_than_one_page_is_filled(redis: "Redis", wire: Wire) -> None:
     """Half a minute without a connection is thousands of messages."""
     async with inbox(wire) as seen:
         await step(redis, 1, publish=True)
         for seq in range(2, 900):
             await step(redis, seq, publish=False)
+            if seq % 100 == 0:  # another worker, whose messages all come
+                await step(redis, seq // 100, publish=True, worker=WorkerId("w2"))
         await step(redis, 900, publish=True)
-        await seen.count(900)
-    assert seen.tokens() == list(range(1, 901))
+        await seen.count(908)
+    assert [t for t, w in zip(seen.tokens(), seen.requests(), strict=True) if w == WORKER] == list(range(1, 901))
+    assert not seen.lost
 
 
 async def test_a_message_sent_twice_is_delivered_once(redis: "Redis", wire: Wire) -> None:
@@ -177,8 +195,9 @@ async def test_the_inbox_comes_back_after_its_connection_is_cut(redis: "Redis", 
 
 
 async def test_a_broken_message_does_not_stop_the_inbox(redis: "Redis", wire: Wire) -> None:
-    """Another version's worker may be on the channel."""
+    """Another version's worker may be on the channel, and in the stream."""
     async with inbox(wire) as seen:
+        await redis.xadd(KEYS.out(API), {"s": b"\xc1 not msgpack"})
         await redis.publish(KEYS.out(API), b"\xc1 not msgpack")
         await step(redis, 1, publish=True)
         await seen.count(1)

@@ -14,8 +14,8 @@ from app.engines.mock.choice import Choice, Stream
 from app.engines.mock.kv_events import KvPublisher
 from app.engines.mock.scheduler import Scheduler
 from app.engines.mock.vocabulary import Vocabulary
-from app.errors import EngineFailed, RequestError, SettingsError
-from app.ids import RequestId
+from app.errors import EngineDead, EngineFailed, RequestError, SettingsError
+from app.ids import RunId
 from app.settings import Pool
 from app.tokenizer import load_tokenizer
 
@@ -38,7 +38,7 @@ class MockEngine:
             )
         self._blocks = BlockManager(args.total_blocks, pool.block_size, record_events=args.kv_events is not None)
         self._scheduler = Scheduler(args, self._blocks, pool.max_running)
-        self._streams: dict[RequestId, Stream] = {}
+        self._streams: dict[RunId, Stream] = {}
         self._arrivals = count()
         self._work = asyncio.Event()
         self._vocabulary: Vocabulary | None = None  # set by start
@@ -73,7 +73,7 @@ class MockEngine:
         finally:
             self._drop(request.id)
 
-    async def abort(self, request: RequestId) -> None:
+    async def abort(self, request: RunId) -> None:
         stream = self._streams.get(request)
         if stream is not None:
             self._abort(stream)
@@ -109,7 +109,7 @@ class MockEngine:
 
     def _submit(self, request: GenerateRequest) -> Stream:
         if self._failure is not None:
-            raise EngineFailed(self._failure.message)
+            raise type(self._failure)(self._failure.message)
         if self._vocabulary is None:
             raise EngineFailed("The engine has not been started.")
         if request.id in self._streams:
@@ -134,7 +134,7 @@ class MockEngine:
                 self._scheduler.remove(choice)
                 stream.put(choice.abort())
 
-    def _drop(self, request: RequestId) -> None:
+    def _drop(self, request: RunId) -> None:
         self._abort(self._streams.pop(request))
 
     async def _run(self) -> None:
@@ -142,7 +142,7 @@ class MockEngine:
             await self._step_forever()
         except Exception as exc:  # whatever broke, no consumer may wait for ever
             log.exception("mock engine broke", action="engine_failed")
-            self._failure = EngineFailed(f"The mock engine broke: {exc!r}")
+            self._failure = EngineDead(f"The mock engine broke: {exc!r}")
             for stream in self._streams.values():
                 stream.fail(self._failure)
 

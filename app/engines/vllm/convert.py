@@ -11,7 +11,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from app.engines.base import GenerateRequest, StepOutput
-from app.errors import EngineFailed, RequestError, Saturated, XylemError
+from app.errors import EngineDead, EngineFailed, RequestError, Saturated, XylemError
 from app.messages import FinishReason, Sampling, TokenLogprob
 
 
@@ -39,7 +39,7 @@ def translate(exc: Exception) -> XylemError:
         case XylemError():
             return exc
         case EngineDeadError():
-            return EngineFailed(f"vLLM's engine process died: {exc}")
+            return EngineDead(f"vLLM's engine process died: {exc}")
         case GracefulHTTPError():
             return Saturated(exc.message)
         case VLLMClientError():

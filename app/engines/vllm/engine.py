@@ -19,7 +19,7 @@ from app.engines.vllm.args import engine_args, vllm_config
 from app.engines.vllm.convert import sampling_params, step_outputs, translate
 from app.engines.vllm.stats import StatLogger
 from app.errors import EngineFailed, PromptTooLong, RequestError
-from app.ids import RequestId
+from app.ids import RunId
 from app.settings import Pool
 
 _SHUTDOWN_S = 2.0  # after which vLLM's processes are killed; on a CPU its worker never leaves by itself
@@ -39,7 +39,7 @@ class VllmEngine:
         """Raises: SettingsError (unknown arguments)."""
         self._args = engine_args(pool)
         self._stats = StatLogger()
-        self._live: dict[RequestId, int] = {}  # choices of each request in flight
+        self._live: dict[RunId, int] = {}  # choices of each request in flight
         self._engine: AsyncLLM | None = None  # set by start
         self._blocks = 0
         self._processes: list[BaseProcess] = []
@@ -80,7 +80,7 @@ class VllmEngine:
             await outputs.aclose()  # aborts what is not finished
             del self._live[request.id]
 
-    async def abort(self, request: RequestId) -> None:
+    async def abort(self, request: RunId) -> None:
         if request in self._live:
             await self._loaded().abort(request)
 

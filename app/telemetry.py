@@ -20,7 +20,7 @@ _PER_REQUEST = ("celery.app.trace", "celery.worker.strategy", "httpx", "uvicorn.
 REQUESTS = Counter(
     "xylem_requests", "Requests ended, by model and outcome (an error code, or ok).", ["model", "outcome"]
 )
-IN_FLIGHT = Gauge("xylem_requests_in_flight", "Requests this API replica awaits.")
+IN_FLIGHT = Gauge("xylem_requests_in_flight", "Prompts that this API replica awaits the end of.")
 PROMPT_TOKENS = Counter("xylem_prompt_tokens", "Prompt tokens of answered requests.", ["model"])
 CACHED_TOKENS = Counter("xylem_cached_prompt_tokens", "Prompt tokens whose KV an engine already had.", ["model"])
 OUTPUT_TOKENS = Counter("xylem_output_tokens", "Tokens generated.", ["model"])
@@ -38,6 +38,7 @@ class Meters:
 
     def __init__(self, model: str) -> None:
         self._model = model
+        self._ok = REQUESTS.labels(model, "ok")
         self.prompt_tokens = PROMPT_TOKENS.labels(model)
         self.cached_tokens = CACHED_TOKENS.labels(model)
         self.output_tokens = OUTPUT_TOKENS.labels(model)
@@ -46,7 +47,7 @@ class Meters:
         self.duration = DURATION.labels(model)
 
     def ended(self, outcome: str) -> None:
-        REQUESTS.labels(self._model, outcome).inc()
+        (self._ok if outcome == "ok" else REQUESTS.labels(self._model, outcome)).inc()
 
 
 def setup_logging(level: str, *, json: bool) -> None:

@@ -13,7 +13,7 @@ from app.api.models import Model
 from app.errors import StoreDown, XylemError, from_wire
 from app.ids import PoolId, RequestId, WorkerId, new_request_id
 from app.messages import Delta, Done, Failed, Job, Sampling
-from app.telemetry import IN_FLIGHT, logger
+from app.telemetry import logger
 
 log = logger(__name__)
 
@@ -62,7 +62,6 @@ class Call:
 
     async def __aenter__(self) -> Self:
         """Sends the prompts. Raises: NoWorker, Saturated, StoreDown."""
-        IN_FLIGHT.inc()
         try:
             await self._send()
         except BaseException as exc:
@@ -171,7 +170,6 @@ class Call:
             await self._dispatcher.cancel(list(self._numbers))
         except StoreDown as down:
             log.warning("cancel_not_sent", request=self.id, error=down.message)
-        IN_FLIGHT.dec()
         name = "ok" if exc is None else exc.code if isinstance(exc, XylemError) else type(exc).__name__
         self._observe(self._failure or name)
 
@@ -180,7 +178,8 @@ class Call:
         meters.ended(outcome)
         meters.duration.observe(time.perf_counter() - self._arrived)
         meters.prompt_tokens.inc(self.prompt_tokens)
-        meters.cached_tokens.inc(self.cached_tokens)
+        if self.cached_tokens:
+            meters.cached_tokens.inc(self.cached_tokens)
         meters.output_tokens.inc(self.completion_tokens)
         if self._first is not None:
             meters.ttft.observe(self._first - self._arrived)

@@ -22,7 +22,7 @@ from app.keys import Keys
 from app.routing.fleet import Limits
 from app.settings import Settings, load_pools, load_settings
 from app.store import Wire, async_client
-from app.telemetry import logger, setup_logging
+from app.telemetry import IN_FLIGHT, logger, setup_logging
 
 log = logger(__name__)
 
@@ -45,6 +45,7 @@ def create_app(settings: Settings | None = None) -> Express:
         inbox = Inbox(wire, keys, api, dispatcher.deliver, dispatcher.worker_lost)
         watch = Watch(wire, keys, dispatcher, inbox, pools)
         app.state.xylem = ApiState(settings, models, redis, fleet, dispatcher, inbox, int(time.time()))
+        IN_FLIGHT.set_function(lambda: len(dispatcher.flights))
         background = [asyncio.create_task(inbox.run()), asyncio.create_task(watch.run())]
         with suppress(TimeoutError):  # without Redis the API starts all the same, and says so in /ready
             await asyncio.wait_for(inbox.subscribed.wait(), 2)

@@ -44,11 +44,17 @@ class Connection(asyncio.Protocol):
         self._transport.write(b"".join([hiredis.pack_command(c) for c in commands]))
 
     async def execute(self, commands: Sequence[Command]) -> list[Any]:
-        """The replies; a refused command's reply is a hiredis.ReplyError. Raises: ConnectionError."""
+        """The replies; a refused command's reply is a hiredis.ReplyError.
+
+        Raises: ConnectionError, also when Redis has said nothing for `_TIMEOUT_S` while it was waited for.
+        """
         if self.closed.is_set():
             raise ConnectionError("closed")
-        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Any]] = loop.create_future()
         self.send(commands)
+        if not self._waiting:
+            self._patience = loop.call_later(_TIMEOUT_S, self.close)
         self._waiting.append((len(commands), [], future))
         return await future
 
@@ -65,6 +71,8 @@ class Connection(asyncio.Protocol):
             replies.append(reply)
             if len(replies) == wanted:
                 self._waiting.popleft()
+                if not self._waiting:
+                    self._patience.cancel()
                 if not future.done():
                     future.set_result(replies)
 
@@ -125,11 +133,11 @@ class Wire:
             self._connection.close()
 
     async def _try(self, commands: Sequence[Command]) -> list[Any]:
-        async with asyncio.timeout(_TIMEOUT_S):
-            connection = self._connection
-            if connection is None or connection.closed.is_set():
+        connection = self._connection
+        if connection is None or connection.closed.is_set():
+            async with asyncio.timeout(_TIMEOUT_S):
                 connection = await self._connect()
-            return await connection.execute(commands)
+        return await connection.execute(commands)
 
     async def _connect(self) -> Connection:
         async with self._connecting:

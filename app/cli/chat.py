@@ -11,6 +11,8 @@ from app.cli.report import err, out, refuse
 Message = dict[str, str]
 Options = dict[str, Any]  # what goes into each request besides the messages
 
+_MAX_TOKENS = 512  # of one answer: small models may not find an end
+
 
 def chat(
     question: Annotated[str | None, typer.Argument(help="Ask this, print the answer, and exit.")] = None,
@@ -24,7 +26,7 @@ def chat(
     # Proxies are for what is far away; tokens may take long, a connection may not.
     with httpx.Client(base_url=url, timeout=httpx.Timeout(None, connect=5), trust_env=False) as client:
         try:
-            options = {"model": model or _first_model(client), "temperature": temperature}
+            options = {"model": model or _first_model(client), "temperature": temperature, "max_tokens": _MAX_TOKENS}
             if question is not None:
                 _answer(client, options, [{"role": "user", "content": question}])
                 return

@@ -46,8 +46,8 @@ class DirectWriter:
             writer._send()  # noqa: SLF001 (its own class)
 
     def _send(self) -> None:
-        body = b"".join(self._parts)
-        self._parts.clear()
+        parts, self._parts = self._parts, []
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
         # An empty chunk would end the response; and the connection may have closed since `ready` was asked.
         if body and not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))

@@ -118,7 +118,7 @@ def _pace_of(runs: Runs, system: System) -> dict[str, Any]:
 
 def _memory(runs: Runs, system: System | None, reason: str | None) -> Finding:
     """RSS of the API process, MiB: after a warm-up, then after each tenth of the requests."""
-    total = 10_000 if runs.quick else 100_000
+    total = 2_000 if runs.quick else 100_000
     rss: list[float] = []
     title = f"API memory over {total:,} short requests"
     finding = Finding(MEMORY_KEY, title, "RSS, MiB", "growth", target=5.0, reason=reason)

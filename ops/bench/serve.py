@@ -25,7 +25,7 @@ class Phase(StrEnum):
 
 
 def main(
-    quick: Annotated[bool, typer.Option(envvar="QUICK", help="Fewer and shorter runs: under three minutes.")] = False,
+    quick: Annotated[bool, typer.Option(envvar="QUICK", help="Fewer and shorter runs: about three minutes.")] = False,
     profile: Annotated[bool, typer.Option(help="Also sample the API process with py-spy.")] = False,
     only: Annotated[list[Phase] | None, typer.Option(help="Run these parts only.")] = None,
     model_dir: Annotated[Path, typer.Option(help="Hugging Face directory of the model.")] = Path(

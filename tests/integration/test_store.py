@@ -45,6 +45,15 @@ async def test_nothing_is_written_for_a_worker_whose_lease_is_gone(redis: "Redis
     assert await redis.keys("*") == []
 
 
+async def test_a_placement_that_is_sent_twice_is_made_once(redis: "Redis", wire: Wire) -> None:
+    """A connection that broke doesn't tell whether the first got through."""
+    worker = await register(redis, KEYS, "w1")
+    assert [await place(redis, worker), await place(redis, worker)] == [1, 1]
+    assert await redis.llen(KEYS.queue(worker_queue(POOL, worker))) == 1
+    ((candidate,),) = await FleetReader(wire, KEYS).candidates([POOL])
+    assert (candidate.requests, candidate.blocks, candidate.tokens) == (1, 7, 100)
+
+
 async def test_releasing_twice_takes_the_load_off_once(redis: "Redis", wire: Wire) -> None:
     """A worker repeats what it isn't sure Redis got."""
     worker = await register(redis, KEYS, "w1")

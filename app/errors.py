@@ -4,6 +4,7 @@ XylemError
 ├── SettingsError        a setting or the pools file does not parse; stops the process
 ├── RequestError   400   the request can't be served as it stands
 │   └── PromptTooLong    …because prompt and answer don't fit the model
+├── Forbidden      403   an admin endpoint, and not an admin
 ├── ModelNotFound  404   no pool serves a model of that name
 ├── BodyTooLarge   413   the body is over the limit
 ├── Saturated      429   every worker of the model is full; carries Retry-After
@@ -68,6 +69,12 @@ class BodyTooLarge(XylemError):
     """The request's body is over the limit."""
 
     status, type, code = 413, "invalid_request_error", "body_too_large"
+
+
+class Forbidden(XylemError):
+    """This needs an admin's key."""
+
+    status, type, code = 403, "permission_error", "forbidden"
 
 
 class Saturated(XylemError):

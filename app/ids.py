@@ -6,6 +6,7 @@ from typing import NewType
 RequestId = NewType("RequestId", str)  # "chatcmpl-<24 hex>", also the Celery task id
 RunId = NewType("RunId", str)  # one attempt of a request, "<request>.<attempt>"
 WorkerId = NewType("WorkerId", str)  # one life of one worker process: a restart gets a new id
+PlaceId = NewType("PlaceId", str)  # one KV cache: "<worker>", and "<worker>.<rank>" for ranks above 0
 PoolId = NewType("PoolId", str)  # the pool's name, which is also its queue's name
 ApiId = NewType("ApiId", str)  # one life of one API process
 QueueName = NewType("QueueName", str)
@@ -17,6 +18,11 @@ def new_request_id(prefix: str) -> RequestId:
 
 def run_id(request: RequestId, attempt: int) -> RunId:
     return RunId(f"{request}.{attempt}")
+
+
+def place_id(worker: WorkerId, rank: int) -> PlaceId:
+    """Data-parallel ranks of one worker have caches of their own."""
+    return PlaceId(f"{worker}.{rank}" if rank else worker)
 
 
 def new_api_id() -> ApiId:

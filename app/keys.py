@@ -4,22 +4,33 @@ All carry the deployment's prefix, so that several deployments may share one Red
 keys get the same prefix (`global_keyprefix` in `app/celery.py`): the queue of pool P is the list
 `<prefix>P`, with `\\x06\\x16<step>` behind it for a priority step above 0.
 
-pool:<pool>             set. Ids of the pool's workers; a dead one stays until an API replica prunes it.
+pool:<pool>             hash, worker → "r,e": its data-parallel ranks r, and e = 1 when it tells its KV events.
+                        A dead one stays until an API replica prunes it.
                         Written by worker and api; lives as long as a member.
+limits:<pool>           hash, `routing.fleet.Limits` field → value changed at run time. Written by the api.
 worker:<id>             string, msgpack `messages.Lease`. Its presence is the worker's life.
                         Written by the worker each `heartbeat_s`; lives `lease_ttl_s`.
-reservations:<worker>   hash, run → "b,t": KV blocks b and prompt tokens t placed there and not finished.
-                        Written by the api at placement and the worker at the end; gone 10 min after the worker.
-load:<worker>           hash, the sums of the above: `requests`, `blocks`, `tokens`. Written with them.
+kv:<pool>:<place>       set of 8-byte block hashes (`kv.blocks`): what that KV cache holds. Written by the worker
+                        from its engine's KV events; gone with the worker. `…:new` while it is built anew.
+predicted:<pool>:<place>  sorted set, block hash → when that guess expires, ms since the epoch. In the place of the
+                        above for engines that tell no events. Written by the api at placement.
+reservations:<worker>   hash, run → "b,t,r": KV blocks b and uncached prompt tokens t placed on rank r and not finished.
+                        Written by the api at placement and the worker at the end; gone with the worker.
+load:<worker>           hash, the sums of the above for each rank r: `requests.r`, `blocks.r`; and of those without a
+                        first token `waiting.r`, `tokens.r`, and `since.r`, ms since the epoch, when the head of that
+                        line began. Written with them, counted anew by the worker every 10 s.
+prefilling:<worker>     hash, run → rank, of requests without a first token. Written with reservations.
+prefix:<run>            string, the packed block hashes of such a request's prompt. Lives as long.
 request:<run>           string, msgpack `messages.Job`. Gone means done or cancelled.
                         Written by the api; lives until the deadline and 30 s more.
-cancel:<worker>         list of runs whose client has gone. Written by the api; 60 s after the last.
+orders:<worker>         list of msgpack `messages.Order`. Written by the api; lives 60 s after the last.
+reply:<id>              list, a worker's msgpack `messages.Reply` to an order. Lives 60 s.
 out:<api>               stream, capped at `stream_maxlen`, field `s`: msgpack `messages.Step`: the truth behind
                         the channel of the same name, which carries the same bytes live.
                         Written by workers; lives `stream_ttl_s` after the last 256 messages.
 """
 
-from app.ids import ApiId, PoolId, QueueName, RunId, WorkerId
+from app.ids import ApiId, PlaceId, PoolId, QueueName, RunId, WorkerId
 
 # kombu's separator between a queue's name and its priority step (0 is the most urgent).
 PRIORITY_SEP = "\x06\x16"
@@ -50,8 +61,26 @@ class Keys:
     def out(self, api: ApiId) -> str:
         return f"{self.prefix}out:{api}"
 
-    def cancel(self, worker: WorkerId) -> str:
-        return f"{self.prefix}cancel:{worker}"
+    def limits(self, pool: PoolId) -> str:
+        return f"{self.prefix}limits:{pool}"
+
+    def kv(self, pool: PoolId, place: PlaceId) -> str:
+        return f"{self.prefix}kv:{pool}:{place}"
+
+    def predicted(self, pool: PoolId, place: PlaceId) -> str:
+        return f"{self.prefix}predicted:{pool}:{place}"
+
+    def prefilling(self, worker: WorkerId) -> str:
+        return f"{self.prefix}prefilling:{worker}"
+
+    def blocks(self, run: RunId) -> str:
+        return f"{self.prefix}prefix:{run}"
+
+    def orders(self, worker: WorkerId) -> str:
+        return f"{self.prefix}orders:{worker}"
+
+    def reply(self, order: str) -> str:
+        return f"{self.prefix}reply:{order}"
 
     def queue(self, queue: QueueName, step: int = 0) -> str:
         """The list behind a Celery queue at one priority step."""

@@ -1,6 +1,7 @@
 """Everything that crosses a process, frozen, decoded once. msgpack arrays: fields only ever get added at the end.
 
-api    → worker   Job     in `request:<id>:<attempt>`; the Celery task carries id and attempt only
+api    → worker   Job     in `request:<id>.<attempt>`; the Celery task carries id and attempt only
+api    → worker   Order   in `orders:<worker>`: what can't wait behind requests
 worker → api      Step    on `out:<api>`: all that one engine step made for this API replica
 worker → all      Lease   in `worker:<id>`, every second
 """
@@ -51,6 +52,8 @@ class Job(Struct, frozen=True, array_like=True):
     sampling: Sampling
     deadline: float  # seconds since the epoch
     priority: int = 0  # lower is sooner
+    rank: int = 0  # of the worker's data-parallel ranks
+    cache_salt: str | None = None  # prompts of other salts share no KV with it
 
     @property
     def run(self) -> RunId:
@@ -105,6 +108,15 @@ class Step(Struct, frozen=True, array_like=True):
     events: list[Event]
 
 
+class Pace(Struct, frozen=True, array_like=True):
+    """How fast one data-parallel rank works, measured over the last minute. 0: nothing measured yet."""
+
+    prefill_tokens_per_s: float = 0.0
+    prefills_per_s: float = 0.0
+    busy: float = 0.0  # share of the time in which a prefill ran
+    request_s: float = 0.0  # how long a request holds its blocks
+
+
 class Lease(Struct, frozen=True, array_like=True):
     """What a worker says of itself."""
 
@@ -121,9 +133,35 @@ class Lease(Struct, frozen=True, array_like=True):
     waiting: int = 0
     used_blocks: int = 0
     draining: bool = False
+    ranks: int = 1  # data-parallel ranks; blocks, max_running and speeds are each one's
+    kv_events: bool = False  # it tells what its caches hold
+    pace: Pace = Pace()
+
+
+class Cancel(Struct, frozen=True, array_like=True, tag="c"):
+    """The client has gone."""
+
+    run: RunId
+
+
+class ClearCache(Struct, frozen=True, array_like=True, tag="k"):
+    """Forget all cached prefixes, and say in `reply:<id>` how that went."""
+
+    id: str
+
+
+Order = Cancel | ClearCache
+
+
+class Reply(Struct, frozen=True, array_like=True):
+    worker: WorkerId
+    done: bool
+    reason: str = ""
 
 
 encode = msgspec.msgpack.Encoder().encode
 decode_job = msgspec.msgpack.Decoder(Job).decode
 decode_step = msgspec.msgpack.Decoder(Step).decode
 decode_lease = msgspec.msgpack.Decoder(Lease).decode
+decode_order = msgspec.msgpack.Decoder[Order](Order).decode
+decode_reply = msgspec.msgpack.Decoder(Reply).decode

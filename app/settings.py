@@ -1,20 +1,13 @@
-"""The one frozen Settings object (environment, `XYLEM_…`) and the pools file (YAML).
+"""The one frozen Settings object, from the environment (`XYLEM_…`). Read once per process."""
 
-Both are read once per process; what does not parse raises SettingsError naming key and value.
-"""
-
-import json
-from functools import cached_property
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.errors import SettingsError
-from app.ids import PoolId
-from app.messages import Role
 
 
 class Settings(BaseSettings):
@@ -29,6 +22,7 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    admin_key: SecretStr | None = None  # of the endpoints under /admin; without one they answer on loopback only
     max_body: Annotated[int, Field(gt=0)] = 16 * 2**20
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0  # of requests that name none
     tokenize_off_loop: Annotated[int, Field(ge=0)] = 8192  # characters above which a thread tokenises
@@ -46,76 +40,16 @@ class Settings(BaseSettings):
     log_json: bool = False
 
 
-class Pool(BaseModel):
-    """A named set of identical workers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    model: Annotated[str, Field(min_length=1)]  # the name clients ask for
-    engine: Literal["mock", "vllm"]
-    path: Path | None = None  # Hugging Face directory: tokenizer, template, weights; mock has its own
-    role: Role = "both"
-    block_size: Annotated[int, Field(gt=0)] = 32  # tokens in a KV block
-    max_running: Annotated[int, Field(gt=0)] = 64  # requests batched at once
-    max_model_len: Annotated[int, Field(gt=0)] | None = None  # tokens; the model's own when not given
-    chat_template: Path | None = None  # a Jinja file instead of the model's own
-    args: dict[str, Any] = {}  # the engine's own arguments
-
-    @cached_property
-    def model_dir(self) -> Path:
-        if self.path is not None:
-            return self.path
-        return Path(__file__).parent / "engines" / "mock" / "model"
-
-    @cached_property
-    def context_len(self) -> int:
-        """Tokens that prompt and answer may have together.
-
-        Raises: SettingsError when the model's config.json can't be read.
-        """
-        if self.max_model_len is not None:
-            return self.max_model_len
-        try:
-            return int(json.loads((self.model_dir / "config.json").read_text())["max_position_embeddings"])
-        except (OSError, ValueError, KeyError, TypeError) as exc:
-            raise SettingsError(f"path={self.model_dir}: no readable config.json there ({exc})") from exc
-
-
-class _PoolsFile(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    pools: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")], Pool]
-
-
-Pools = dict[PoolId, Pool]
-
-
 def load_settings(**overrides: Any) -> Settings:
     """Raises: SettingsError naming each bad variable and its value."""
     try:
         return Settings(**overrides)
     except ValidationError as exc:
-        raise SettingsError(_explain(exc, lambda loc: "XYLEM_" + "_".join(loc).upper())) from exc
+        raise SettingsError(explain(exc, lambda loc: "XYLEM_" + "_".join(loc).upper())) from exc
 
 
-def load_pools(path: Path) -> Pools:
-    """Raises: SettingsError naming the file, the key and the value."""
-    try:
-        doc = yaml.safe_load(path.read_text())
-    except OSError as exc:
-        raise SettingsError(f"XYLEM_POOLS_FILE={path}: {exc.strerror}") from exc
-    except (yaml.YAMLError, UnicodeDecodeError) as exc:
-        raise SettingsError(f"{path}: not YAML: {exc}") from exc
-    try:
-        parsed = _PoolsFile.model_validate(doc)
-    except ValidationError as exc:
-        raise SettingsError(f"{path}: {_explain(exc, '.'.join)}") from exc
-    for name, pool in parsed.pools.items():
-        if pool.engine != "mock" and pool.path is None:
-            raise SettingsError(f"{path}: pools.{name}.path: engine {pool.engine} needs a model directory")
-    return {PoolId(name): pool for name, pool in parsed.pools.items()}
-
-
-def _explain(exc: ValidationError, name: Any) -> str:
+def explain(exc: ValidationError, name: Callable[[list[str]], str]) -> str:
+    """What is wrong, each with the key that `name` makes of its path, and the value."""
     lines = []
     for err in exc.errors():
         key = name([str(part) for part in err["loc"]])

@@ -7,9 +7,12 @@ end: nothing here runs per token.
 import logging
 import sys
 import traceback
+from collections.abc import Sequence
 
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
+
+from app.ids import PoolId
 
 _TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _ITL_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
@@ -31,6 +34,39 @@ ITL = Histogram("xylem_itl_seconds", "Mean time between tokens of one request.",
 DURATION = Histogram("xylem_request_seconds", "From the request's arrival to its end.", ["model"])
 GAPS = Counter("xylem_stream_gaps", "Gaps in the token stream of a worker, by what became of them.", ["outcome"])
 WORKERS_LOST = Counter("xylem_workers_lost", "Workers whose lease ended with requests of this replica on them.")
+
+DECISION = Histogram(
+    "xylem_routing_decision_seconds", "The decision about one request, without Redis.", ["pool"],
+    buckets=(1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 0.01),
+)  # fmt: skip
+FLEET_READ = Histogram(
+    "xylem_routing_read_seconds", "Reading the fleet and the prefix matches, once a round of placement.",
+    buckets=(2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.1),
+)  # fmt: skip
+BLOCKS_MATCHED = Counter("xylem_routing_blocks_matched", "Prompt blocks that the chosen cache had.", ["pool"])
+BLOCKS_MISSED = Counter("xylem_routing_blocks_missed", "Prompt blocks that it did not have.", ["pool"])
+IMBALANCE = Gauge("xylem_routing_imbalance", "Requests of the fullest place over their mean, last seen.", ["pool"])
+HELD = Gauge("xylem_requests_held", "Requests that wait in this API replica until a worker has room.")
+
+
+class Routed:
+    """One pool's routing metrics, looked up once."""
+
+    def __init__(self, pool: PoolId) -> None:
+        self._seconds, self._imbalance = DECISION.labels(pool), IMBALANCE.labels(pool)
+        self._matched, self._missed = BLOCKS_MATCHED.labels(pool), BLOCKS_MISSED.labels(pool)
+
+    def decided(self, cached: int, blocks: int, seconds: float) -> None:
+        """About a prompt of so many blocks, of which the chosen place has the first `cached`."""
+        self._seconds.observe(seconds)
+        self._matched.inc(cached)
+        self._missed.inc(blocks - cached)
+
+    def shared(self, requests: Sequence[int]) -> None:
+        """How many each place of the pool has."""
+        total = sum(requests)
+        if total:
+            self._imbalance.set(max(requests) * len(requests) / total)
 
 
 class Meters:

@@ -1,30 +1,32 @@
-"""The worker's lease: its life, its load, and the cancels that are addressed to it. On the engine's loop."""
+"""The worker's lease: its life and its load, said every second. On the engine's loop."""
 
 import asyncio
 import os
 import socket
+import time
 from contextlib import suppress
-from typing import cast
 
 import msgspec
 from redis.exceptions import RedisError
 
 from app.engines.base import EngineInfo
-from app.ids import PoolId, RunId
+from app.ids import PoolId, place_id
 from app.messages import Lease, Role, encode
-from app.store import async_client
+from app.store import RECONCILE
 from app.tasks.runner import Runner, end_process
 from app.telemetry import logger
 
 log = logger(__name__)
+_RECONCILE_S = 10.0
 
 
 class LeaseKeeper:
-    """Says every second that the worker lives. Who stops saying so for `lease_ttl_s` is dead."""
+    """Who stops saying that it lives for `lease_ttl_s` is dead."""
 
-    def __init__(self, runner: Runner, pool: PoolId, role: Role, info: EngineInfo) -> None:
+    def __init__(self, runner: Runner, pool: PoolId, role: Role, info: EngineInfo, *, kv_events: bool) -> None:
         self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
         self._ended = asyncio.Event()
+        self._reconciled = time.monotonic()
         self._lease = Lease(
             worker=runner.worker,
             pool=pool,
@@ -35,6 +37,8 @@ class LeaseKeeper:
             total_blocks=info.total_blocks,
             max_running=info.max_running,
             max_model_len=info.max_model_len,
+            ranks=info.ranks,
+            kv_events=kv_events,
         )
 
     async def register(self) -> None:
@@ -42,7 +46,6 @@ class LeaseKeeper:
         await self._write()
         self._keeping = asyncio.create_task(self._keep())
         self._keeping.add_done_callback(end_process)
-        self._cancelling = asyncio.create_task(self._obey_cancels())
 
     async def drain(self) -> None:
         """From now on routing passes this worker by."""
@@ -54,11 +57,13 @@ class LeaseKeeper:
         await self._runner.emitter.drained(5)  # or an API replica would miss the end of what just finished
         self._ended.set()
         await self._keeping
-        self._cancelling.cancel()
-        keys, worker = self._keys, self._runner.worker
+        keys, lease = self._keys, self._lease
+        worker, pool = lease.worker, lease.pool
+        places = [place_id(worker, rank) for rank in range(lease.ranks)]
         pipe = self._redis.pipeline(transaction=True)
-        pipe.unlink(keys.worker(worker), keys.cancel(worker), keys.reservations(worker), keys.load(worker))
-        pipe.srem(keys.pool(self._lease.pool), worker)
+        pipe.unlink(keys.worker(worker), keys.orders(worker), keys.reservations(worker), keys.load(worker))
+        pipe.unlink(keys.prefilling(worker), *(k(pool, p) for p in places for k in (keys.kv, keys.predicted)))
+        pipe.hdel(keys.pool(pool), worker)
         await pipe.execute()
 
     async def _keep(self) -> None:
@@ -67,20 +72,6 @@ class LeaseKeeper:
                 await asyncio.wait_for(self._ended.wait(), self._runner.settings.heartbeat_s)
             await self._try_write()
 
-    async def _obey_cancels(self) -> None:
-        """Aborts what `cancel:<worker>` names, as soon as it is there. A list loses nothing, unlike a channel."""
-        redis = async_client(self._runner.settings.redis_url, socket_timeout=None)
-        key = self._keys.cancel(self._runner.worker)
-        while True:
-            try:
-                taken = cast(tuple[bytes, bytes] | None, await redis.blpop([key], timeout=5))
-            except (RedisError, OSError) as exc:
-                log.warning("cancels_not_read", error=repr(exc))
-                await asyncio.sleep(1)
-                continue
-            if taken is not None:
-                self._runner.cancel(RunId(taken[1].decode()))
-
     async def _try_write(self) -> None:
         try:
             await self._write()
@@ -88,12 +79,20 @@ class LeaseKeeper:
             log.warning("lease_not_renewed", error=repr(exc))
 
     async def _write(self) -> None:
-        stats = self._runner.engine.stats()
+        stats, keys = self._runner.engine.stats(), self._keys
         lease = msgspec.structs.replace(
-            self._lease, running=stats.running, waiting=stats.waiting, used_blocks=stats.used_blocks
+            self._lease,
+            running=stats.running,
+            waiting=stats.waiting,
+            used_blocks=stats.used_blocks,
+            pace=self._runner.pace.read(time.monotonic()),
         )
-        ttl_ms = round(self._runner.settings.lease_ttl_s * 1000)
+        worker = lease.worker
         pipe = self._redis.pipeline(transaction=False)
-        pipe.set(self._keys.worker(lease.worker), encode(lease), px=ttl_ms)
-        pipe.sadd(self._keys.pool(lease.pool), lease.worker)
+        pipe.set(keys.worker(worker), encode(lease), px=round(self._runner.settings.lease_ttl_s * 1000))
+        pipe.hset(keys.pool(lease.pool), worker, f"{lease.ranks},{int(lease.kv_events)}")
+        if time.monotonic() - self._reconciled > _RECONCILE_S:
+            self._reconciled = time.monotonic()
+            account = keys.reservations(worker), keys.load(worker), keys.prefilling(worker)
+            pipe.eval(RECONCILE, len(account), *account, keys.prefix)
         await pipe.execute()

@@ -4,6 +4,7 @@ Celery reads `app.conf.include`, imports this module in workers only, and with i
 and not a signal: an error in a signal's handler is logged and the worker reports ready all the same.
 """
 
+import asyncio
 from typing import Any
 
 from celery import bootsteps
@@ -13,13 +14,19 @@ from redis.exceptions import RedisError
 
 from app.celery import app, settings
 from app.engines import create_engine
+from app.engines.base import EngineInfo
 from app.errors import SettingsError, XylemError
-from app.ids import PoolId, WorkerId, new_worker_id, worker_queue
-from app.settings import Pool, load_pools
-from app.tasks import runner
+from app.ids import PoolId, WorkerId, new_worker_id, place_id, worker_queue
+from app.kv.index import KvIndex
+from app.kv.ledger import Ledger
+from app.pools import Pool, load_pools
+from app.store import Wire
+from app.tasks import runner as runners
 from app.telemetry import logger
 from app.telemetry import setup_logging as setup_xylem_logging
+from workers.kv_feed import KvFeed
 from workers.lease import LeaseKeeper
+from workers.orders import obey_orders
 from workers.queue import hand_back_queue
 
 log = logger(__name__)
@@ -45,7 +52,7 @@ def _name_worker(sender: str, instance: Any, **_: Any) -> None:
 
 def my_pool(queues: list[str]) -> tuple[PoolId, Pool]:
     """The pool that `-Q` names. Raises: SettingsError when it isn't exactly one pool of the pools file."""
-    pools = load_pools(settings.pools_file)
+    pools = load_pools(settings.pools_file).pools
     mine = [PoolId(q) for q in queues if q in pools]
     if len(mine) != 1 or len(queues) != 1:
         known = ", ".join(sorted(pools)) or "none"
@@ -65,25 +72,48 @@ class EngineStep(bootsteps.StartStopStep):
         except XylemError as exc:
             raise SystemExit(f"xylem: {exc}") from exc
         # Celery's Pool step may read either, before this one or after it.
-        worker.concurrency = worker.min_concurrency = self.pool.max_running * _TASKS_PER_SLOT
+        seats = self.pool.max_running * self.pool.data_parallel_size
+        worker.concurrency = worker.min_concurrency = seats * _TASKS_PER_SLOT
 
     def start(self, worker: Any) -> None:
         log.info("loading_engine", pool=self.pool_id, engine=self.pool.engine, model=self.pool.model)
         try:
-            self.runner = runner.Runner(create_engine(self.pool), self.worker_id, settings)
+            self.runner = runners.Runner(create_engine(self.pool), self.worker_id, settings)
             info = self.runner.load()
         except XylemError as exc:
             log.critical("engine_failed_to_load", pool=self.pool_id, reason=exc.message)
             raise SystemExit(1) from exc
-        runner.set_current(self.runner)
+        runners.set_current(self.runner)
         queues = worker.app.amqp.queues
         queues.select_add(worker_queue(self.pool_id, self.worker_id))
         for queue in queues.consume_from.values():
             # Taken is acknowledged: kombu then spares its own record of the message, which nobody here reads.
             queue.no_ack = True
-        self.lease = LeaseKeeper(self.runner, self.pool_id, self.pool.role, info)
-        self.runner.call(self.lease.register())
+        self.runner.call(self._register(info))
         log.info("engine_ready", pool=self.pool_id, worker=self.worker_id, total_blocks=info.total_blocks)
+
+    async def _register(self, info: EngineInfo) -> None:
+        runner = self.runner
+        self.wire = Wire(runner.redis)
+        events = runner.engine.kv_events()
+        feeds = []
+        for rank, source in events.items():
+            index = KvIndex(self.wire, runner.keys, self.pool_id, place_id(self.worker_id, rank))
+            feeds.append(KvFeed(source, Ledger(self.pool.block_size), index))
+        self.background = [
+            asyncio.create_task(work) for work in (obey_orders(runner, feeds), *(f.run() for f in feeds))
+        ]
+        for task in self.background:
+            task.add_done_callback(runners.end_process)
+        self.lease = LeaseKeeper(runner, self.pool_id, self.pool.role, info, kv_events=bool(events))
+        await self.lease.register()
+
+    async def _deregister(self) -> None:
+        for task in self.background:
+            task.cancel()
+        await asyncio.gather(*self.background, return_exceptions=True)
+        self.wire.close()
+        await self.lease.end()
 
     def close(self, _worker: Any) -> None:
         """SIGTERM: no new requests come here from now on; those that run go on."""
@@ -99,7 +129,7 @@ class EngineStep(bootsteps.StartStopStep):
         # stops it once more, which changes nothing.
         worker.pool.stop()
         try:
-            self.runner.call(self.lease.end())
+            self.runner.call(self._deregister())
             self.runner.call(hand_back_queue(self.runner, worker_queue(self.pool_id, self.worker_id)))
         except (RedisError, OSError) as exc:
             log.error("not_deregistered", error=repr(exc))

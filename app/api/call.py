@@ -5,14 +5,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
+import orjson
 from starlette.types import Receive
 
 from app.api.answer import Answer
 from app.api.dispatch import Dispatcher
+from app.api.explain import explained
+from app.api.flight import Flight, Wishes
 from app.api.models import Model
 from app.errors import StoreDown, XylemError, from_wire
 from app.ids import PoolId, RequestId, WorkerId, new_request_id
 from app.messages import Delta, Done, Failed, Job, Sampling
+from app.routing.cost import EXPECTED_ANSWER
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -38,6 +42,8 @@ class Call:
         receive: Receive,
         timeout_s: float,
         priority: int,
+        cache_salt: str | None = None,
+        wishes: Wishes = Wishes(),  # noqa: B008 (frozen)
         edit: Callable[[int, Delta], Delta] | None = None,
     ) -> None:
         """`edit(choice, delta)` may change each delta before it is counted and seen."""
@@ -45,6 +51,7 @@ class Call:
         self.created = int(time.time())
         self.model, self.prompts, self.sampling = model, prompts, sampling
         self._dispatcher, self._receive, self._priority = dispatcher, receive, priority
+        self._salt, self._wishes = cache_salt, wishes
         self._edit, self._failure = edit, ""
         self._deadline = time.time() + timeout_s
         self.answer = Answer()
@@ -62,12 +69,12 @@ class Call:
 
     async def __aenter__(self) -> Self:
         """Sends the prompts. Raises: NoWorker, Saturated, StoreDown."""
+        self._watching = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._watch_client)
         try:
             await self._send()
         except BaseException as exc:
-            await self._finish(exc)
+            await self.__aexit__(None, exc, None)
             raise
-        self._watching = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._watch_client)
         return self
 
     async def __aexit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
@@ -76,8 +83,8 @@ class Call:
         await self._finish(exc)
 
     async def _send(self) -> None:
-        jobs = [self._job(request, number) for request, number in self._numbers.items()]
-        sends = [self._dispatcher.send(job, self.model.pools, self.answer) for job in jobs]
+        self._flights = [self._flight(request, number) for request, number in self._numbers.items()]
+        sends = [self._dispatcher.send(flight) for flight in self._flights]
         if len(sends) == 1:
             await sends[0]
             return
@@ -142,19 +149,29 @@ class Call:
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
 
-    def _job(self, request: RequestId, number: int) -> Job:
-        """The job before it is placed: attempt 0, no worker."""
-        return Job(
+    def route(self) -> dict[str, str]:
+        """The header that explains where the prompts went, if it was asked for."""
+        if not self._wishes.explain:
+            return {}
+        return {"x-xylem-route": orjson.dumps([explained(f) for f in self._flights]).decode()}
+
+    def _flight(self, request: RequestId, number: int) -> Flight:
+        """The job before it is placed, attempt 0 on no worker, and where it may go."""
+        sampling = self.sampling[number]
+        groups = self.model.groups(len(self.prompts[number]) + min(sampling.max_tokens, EXPECTED_ANSWER), self._wishes)
+        job = Job(
             request,
             0,
             self._dispatcher.api,
             PoolId(""),
             WorkerId(""),
             self.prompts[number],
-            self.sampling[number],
+            sampling,
             self._deadline,
             self._priority,
+            cache_salt=self._salt,
         )
+        return Flight(job, groups, self.answer, self._wishes)
 
     def _watch_client(self) -> None:
         self._watching = asyncio.create_task(self._await_disconnect())
@@ -164,6 +181,7 @@ class Call:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self.answer.client_gone()
+        self._dispatcher.abandon(list(self._numbers))
 
     async def _finish(self, exc: BaseException | None) -> None:
         try:

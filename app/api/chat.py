@@ -5,11 +5,12 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from app.api.body import collect
 from app.api.call import Call
 from app.api.chunks import Chunks, merge
+from app.api.explain import explain_wanted
 from app.api.logprobs import chat_logprobs
 from app.api.models import find_model
 from app.api.schemas import ChatRequest, parse
@@ -26,10 +27,11 @@ PATH = "/v1/chat/completions"
 async def chat_completions(request: Request) -> Response:
     """One answer (or n) to a conversation, streamed or whole."""
     state = state_of(request)
-    return await handle(state, await collect(request.scope, request.receive, state.settings.max_body), request.receive)
+    raw = await collect(request.scope, request.receive, state.settings.max_body)
+    return await handle(state, raw, request.scope, request.receive)
 
 
-async def handle(state: ApiState, raw: bytes, receive: Receive) -> Response:
+async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
     body = parse(ChatRequest, raw)
     body.check()
@@ -48,6 +50,8 @@ async def handle(state: ApiState, raw: bytes, receive: Receive) -> Response:
         receive=receive,
         timeout_s=body.timeout or state.settings.request_timeout_s,
         priority=body.priority or 0,
+        cache_salt=body.cache_salt,
+        wishes=body.wishes(explain=explain_wanted(scope)),
     )
     if body.stream:
         chunks = Chunks("chat", call, logprobs=chat_logprobs, options=body.stream_options)
@@ -56,7 +60,7 @@ async def handle(state: ApiState, raw: bytes, receive: Receive) -> Response:
         deltas = await call.whole()
         choices = [_choice(i, d) for i, d in sorted(merge(deltas))]
         answer = call.envelope("chat.completion") | {"choices": choices, "usage": call.usage()}
-    return Response(orjson.dumps(answer), media_type="application/json")
+    return Response(orjson.dumps(answer), headers=call.route(), media_type="application/json")
 
 
 def _choice(index: int, d: Delta) -> dict[str, Any]:

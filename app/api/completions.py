@@ -5,12 +5,13 @@ from typing import Any, cast
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from app.api.body import collect
 from app.api.call import Call
 from app.api.chunks import Chunks, merge
 from app.api.echo import Echo
+from app.api.explain import explain_wanted
 from app.api.logprobs import TextLogprobs
 from app.api.models import Model, find_model
 from app.api.schemas import CompletionRequest, parse
@@ -29,10 +30,11 @@ _MAX_PROMPTS = 128
 async def completions(request: Request) -> Response:
     """The continuation of one prompt or several, streamed or whole."""
     state = state_of(request)
-    return await handle(state, await collect(request.scope, request.receive, state.settings.max_body), request.receive)
+    raw = await collect(request.scope, request.receive, state.settings.max_body)
+    return await handle(state, raw, request.scope, request.receive)
 
 
-async def handle(state: ApiState, raw: bytes, receive: Receive) -> Response:
+async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
     body = parse(CompletionRequest, raw)
     body.check()
@@ -55,6 +57,8 @@ async def handle(state: ApiState, raw: bytes, receive: Receive) -> Response:
         receive=receive,
         timeout_s=body.timeout or state.settings.request_timeout_s,
         priority=body.priority or 0,
+        cache_salt=body.cache_salt,
+        wishes=body.wishes(explain=explain_wanted(scope)),
         edit=Echo(model.tokenizer, prompts, body.n or 1, only=limit == 0) if body.echo else None,
     )
     logprobs = TextLogprobs()
@@ -73,7 +77,7 @@ async def handle(state: ApiState, raw: bytes, receive: Receive) -> Response:
             for i, d in sorted(deltas)
         ]
         answer = call.envelope("text_completion") | {"choices": choices, "usage": call.usage()}
-    return Response(orjson.dumps(answer), media_type="application/json")
+    return Response(orjson.dumps(answer), headers=call.route(), media_type="application/json")
 
 
 async def _prompts(body: CompletionRequest, model: Model) -> list[list[int]]:

@@ -18,7 +18,7 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-Handler = Callable[[ApiState, bytes, Receive], Awaitable[Response]]
+Handler = Callable[[ApiState, bytes, Scope, Receive], Awaitable[Response]]
 
 
 class Express:
@@ -36,7 +36,8 @@ class Express:
             return
         try:
             state: ApiState = self._app.state.xylem
-            response = await handler(state, await collect(scope, receive, state.settings.max_body), receive)
+            raw = await collect(scope, receive, state.settings.max_body)
+            response = await handler(state, raw, scope, receive)
             await response(scope, receive, send)
         except XylemError as exc:
             log_failure(exc)

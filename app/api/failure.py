@@ -4,10 +4,11 @@ from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request
+from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from app.errors import XylemError
+from app.errors import StoreDown, XylemError
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -35,6 +36,10 @@ def install(app: FastAPI) -> None:
     async def ours(_: Request, exc: XylemError) -> Response:
         log_failure(exc)
         return as_response(exc)
+
+    @app.exception_handler(RedisError)
+    async def stores(request: Request, exc: RedisError) -> Response:
+        return await ours(request, StoreDown(f"Redis does not answer ({type(exc).__name__}). Try again."))
 
     @app.exception_handler(HTTPException)
     async def starlettes(request: Request, exc: HTTPException) -> Response:

@@ -1,26 +1,86 @@
 """The fleet as Redis knows it, in one round trip."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from app.ids import PoolId
 from app.keys import Keys
 from app.messages import Lease, decode_lease
-from app.routing.fleet import Candidate
-from app.store import SNAPSHOT, Command, Wire
+from app.pools import Pool
+from app.routing.fleet import Candidate, Limits
+from app.store import SNAPSHOT, Wire
+from app.telemetry import logger
+
+log = logger(__name__)
+
+
+class Overlap(Struct, frozen=True):
+    """Leading blocks of one prompt at one place."""
+
+    cached: int
+    coming: int
+
+
+class PoolView(Struct, frozen=True):
+    candidates: list[Candidate]
+    overlaps: list[list[Overlap]]  # for each prompt that was asked about, one for each candidate
 
 
 class FleetReader:
-    def __init__(self, wire: Wire, keys: Keys) -> None:
+    def __init__(self, wire: Wire, keys: Keys, pools: Mapping[PoolId, Pool], max_queued: int) -> None:
         self._wire, self._keys = wire, keys
+        self._limits = {
+            name: Limits(
+                max_queued if pool.busy.max_queued is None else pool.busy.max_queued,
+                pool.busy.active_blocks,
+                pool.busy.queued_tokens,
+            )
+            for name, pool in pools.items()
+        }
         self._leases: dict[bytes, Lease] = {}  # a lease changes once a second and is read with every round
 
-    async def candidates(self, *wanted: Sequence[PoolId]) -> list[list[Candidate]]:
-        """For each group of pools its live workers. Raises: StoreDown."""
-        replies = await self._wire.execute([self._snapshot(pools) for pools in wanted])
-        groups = [[flat[i : i + 4] for i in range(0, len(flat), 4)] for flat in replies]
+    async def read(self, wanted: Mapping[PoolId, Sequence[bytes]]) -> dict[PoolId, PoolView]:
+        """Each pool's live places, and how much of each of some packed prompts lies there. Raises: StoreDown."""
+        keys = self._keys
+        commands = [
+            ("EVAL", SNAPSHOT, 1, keys.pool(pool), keys.prefix, pool, *prompts) for pool, prompts in wanted.items()
+        ]
+        replies = await self._wire.execute(commands)
         known = self._leases
-        self._leases = {raw: known.get(raw) or decode_lease(raw) for rows in groups for raw, *_ in rows}
-        return [[Candidate(self._leases[raw], *load) for raw, *load in rows] for rows in groups]
+        self._leases = {row[0]: known.get(row[0]) or decode_lease(row[0]) for _limits, *rows in replies for row in rows}
+        return {
+            pool: self._view(pool, len(prompts), reply)
+            for (pool, prompts), reply in zip(wanted.items(), replies, strict=True)
+        }
 
-    def _snapshot(self, pools: Sequence[PoolId]) -> Command:
-        return ("EVAL", SNAPSHOT, len(pools), *(self._keys.pool(p) for p in pools), self._keys.prefix)
+    async def live(self, pools: Sequence[PoolId]) -> list[Lease]:
+        """The leases of the live workers of some pools. Raises: StoreDown."""
+        views = await self.read(dict.fromkeys(pools, ()))
+        return [c.lease for view in views.values() for c in view.candidates if c.rank == 0]
+
+    def limits(self, pool: PoolId, changed: Sequence[bytes] = ()) -> Limits:
+        """The pool's limits, with what was changed at run time; `changed` is a hash as Redis returns it."""
+        limits = self._limits[pool]
+        if not changed:
+            return limits
+        fields = {f.decode(): v.decode() for f, v in zip(changed[::2], changed[1::2], strict=True)}
+        try:
+            return msgspec.convert(msgspec.structs.asdict(limits) | fields, Limits, strict=False)
+        except msgspec.ValidationError as exc:  # not by our own endpoint, which checks
+            log.warning("limits_not_understood", pool=pool, error=str(exc))
+            return limits
+
+    def _view(self, pool: PoolId, prompts: int, reply: Sequence[Any]) -> PoolView:
+        limits = self.limits(pool, reply[0])
+        candidates = []
+        overlaps: list[list[Overlap]] = [[] for _ in range(prompts)]
+        for raw, rank, requests, blocks, tokens, waiting, head_ms, *found in reply[1:]:
+            candidates.append(
+                Candidate(self._leases[raw], limits, rank, requests, blocks, tokens, waiting, head_ms / 1000)
+            )
+            for i, overlap in enumerate(overlaps):
+                overlap.append(Overlap(found[2 * i], found[2 * i + 1]))
+        return PoolView(candidates, overlaps)

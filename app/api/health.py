@@ -53,11 +53,11 @@ async def ready(request: Request) -> Response:
     state = state_of(request)
     models = state.models.values()
     try:
-        groups = await state.fleet.candidates(*(m.pools for m in models))
+        leases = await state.fleet.live(list(state.pools))
         redis = True
     except StoreDown:
-        groups, redis = [], False
-    workers = {m.name: sum(not c.lease.draining for c in group) for m, group in zip(models, groups, strict=False)}
+        leases, redis = [], False
+    workers = {m.name: sum(lease.pool in m.pools and not lease.draining for lease in leases) for m in models}
     subscribed = state.inbox.subscribed.is_set()
     ok = redis and subscribed and any(workers.values())
     body = {"ready": ok, "redis": redis, "subscribed": subscribed, "workers": workers}

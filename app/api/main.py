@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from app.api import chat, completions, failure, health, tokens
+from app.api import admin, chat, completions, failure, health, tokens
 from app.api.dispatch import Dispatcher
 from app.api.express import Express
 from app.api.fleet import FleetReader
@@ -19,10 +19,10 @@ from app.api.state import ApiState
 from app.api.watch import Watch
 from app.ids import new_api_id
 from app.keys import Keys
-from app.routing.fleet import Limits
-from app.settings import Settings, load_pools, load_settings
+from app.pools import load_pools
+from app.settings import Settings, load_settings
 from app.store import Wire, async_client
-from app.telemetry import IN_FLIGHT, logger, setup_logging
+from app.telemetry import HELD, IN_FLIGHT, logger, setup_logging
 
 log = logger(__name__)
 
@@ -31,21 +31,22 @@ def create_app(settings: Settings | None = None) -> Express:
     """The ASGI app of one API process. Raises: SettingsError."""
     settings = settings or load_settings()
     setup_logging(settings.log_level, json=settings.log_json)
-    pools = load_pools(settings.pools_file)
-    models = load_models(pools, settings.tokenize_off_loop)
+    declared = load_pools(settings.pools_file)
+    pools = declared.pools
+    models = load_models(declared, settings.tokenize_off_loop)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         keys, api = Keys(settings.deployment), new_api_id()
         redis = async_client(settings.redis_url)
         wire = Wire(redis)
-        fleet = FleetReader(wire, keys)
-        limits = Limits(settings.max_queued, settings.retry_after_s)
-        dispatcher = Dispatcher(wire, keys, api, fleet, limits)
+        fleet = FleetReader(wire, keys, pools, settings.max_queued)
+        dispatcher = Dispatcher(wire, keys, api, fleet, pools, settings.retry_after_s)
         inbox = Inbox(wire, keys, api, dispatcher.deliver, dispatcher.worker_lost)
         watch = Watch(wire, keys, dispatcher, inbox, pools)
-        app.state.xylem = ApiState(settings, models, redis, fleet, dispatcher, inbox, int(time.time()))
+        app.state.xylem = ApiState(settings, models, pools, keys, redis, fleet, dispatcher, inbox, int(time.time()))
         IN_FLIGHT.set_function(lambda: len(dispatcher.flights))
+        HELD.set_function(lambda: dispatcher.placer.held)
         background = [asyncio.create_task(inbox.run()), asyncio.create_task(watch.run())]
         with suppress(TimeoutError):  # without Redis the API starts all the same, and says so in /ready
             await asyncio.wait_for(inbox.subscribed.wait(), 2)
@@ -63,6 +64,6 @@ def create_app(settings: Settings | None = None) -> Express:
 
     app = FastAPI(title="Xylem", version=version("xylem-serve"), lifespan=lifespan)
     failure.install(app)
-    for part in (chat, completions, tokens, health):
+    for part in (chat, completions, tokens, health, admin):
         app.include_router(part.router)
     return Express(app, {chat.PATH: chat.handle, completions.PATH: completions.handle})

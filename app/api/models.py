@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.api.flight import Wishes
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
-from app.settings import Pools
+from app.pools import PoolsFile, Select
+from app.routing.table import select
 from app.telemetry import Meters
 from app.tokenizer import Tokenizer, load_tokenizer
 
@@ -16,10 +18,18 @@ from app.tokenizer import Tokenizer, load_tokenizer
 class Model:
     name: str
     pools: tuple[PoolId, ...]
+    select: Select | None  # which of them, by length and latency target
     tokenizer: Tokenizer
     context_len: int  # tokens, prompt and answer together
     off_loop: int  # characters above which a thread tokenises
     meters: Meters
+
+    def groups(self, tokens: int, wishes: Wishes) -> tuple[tuple[PoolId, ...], ...]:
+        """The pools to choose a worker from, for a context of so many tokens; what the table says comes first."""
+        if self.select is None or self.select.decode is None:
+            return (self.pools,)
+        first = select(self.select.decode, tokens, wishes.itl_ms)
+        return ((first,), *((pool,) for pool in self.pools if pool != first))
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         if len(text) <= self.off_loop:
@@ -53,16 +63,18 @@ class Model:
         return left if max_tokens is None else max_tokens
 
 
-def load_models(pools: Pools, off_loop: int) -> dict[str, Model]:
+def load_models(declared: PoolsFile, off_loop: int) -> dict[str, Model]:
     """One Model per served name. Raises: SettingsError when its directory can't be read or its pools disagree."""
     models: dict[str, Model] = {}
-    for pool_id, pool in pools.items():
+    for pool_id, pool in declared.pools.items():
         known = models.get(pool.model)
         tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
         if known is not None and (known.tokenizer is not tokenizer or known.context_len != pool.context_len):
             raise SettingsError(f"pools.{pool_id}: other path, template or length than another pool of {pool.model}")
         ids = (*known.pools, pool_id) if known else (pool_id,)
-        models[pool.model] = Model(pool.model, ids, tokenizer, pool.context_len, off_loop, Meters(pool.model))
+        models[pool.model] = Model(
+            pool.model, ids, declared.select.get(pool.model), tokenizer, pool.context_len, off_loop, Meters(pool.model)
+        )
     return models
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from app.api.flight import Wishes
 from app.errors import RequestError
 from app.messages import Sampling
 
@@ -30,6 +31,15 @@ class _Body(BaseModel):
 class StreamOptions(_Body):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+
+
+class RoutingOptions(_Body):
+    """Extension: what a client may say about where its request goes."""
+
+    prefill_weight: Annotated[float, Field(ge=0, le=100)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    ttft_ms: Annotated[float, Field(gt=0)] | None = None  # targets, for deployments that have pools for them
+    itl_ms: Annotated[float, Field(gt=0)] | None = None
 
 
 class _Generation(_Body):
@@ -57,11 +67,25 @@ class _Generation(_Body):
     user: str | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None  # extension: lower is sooner
     timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None  # extension: seconds
+    prompt_cache_key: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # requests that share a prefix
+    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # vLLM's: who has another shares none
+    routing: RoutingOptions | None = None
 
     def check(self) -> None:
         """What a single field can't tell. Raises: RequestError."""
         if self.stream_options is not None and not self.stream:
             raise RequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+
+    def wishes(self, *, explain: bool) -> Wishes:
+        asked = self.routing or RoutingOptions()
+        rules = {name: getattr(asked, name) for name in ("prefill_weight", "temperature")}
+        return Wishes(
+            rules={name: value for name, value in rules.items() if value is not None},
+            session=self.prompt_cache_key,
+            ttft_ms=asked.ttft_ms,
+            itl_ms=asked.itl_ms,
+            explain=explain,
+        )
 
     def sampling(self, max_tokens: int, *, logprobs: int | None, prompt_logprobs: int | None = None) -> Sampling:
         """Raises: RequestError."""

@@ -1,5 +1,6 @@
 """What the handlers of one API process share."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -10,6 +11,9 @@ from app.api.dispatch import Dispatcher
 from app.api.fleet import FleetReader
 from app.api.inbox import Inbox
 from app.api.models import Model
+from app.ids import PoolId
+from app.keys import Keys
+from app.pools import Pool
 from app.settings import Settings
 
 
@@ -17,6 +21,8 @@ from app.settings import Settings
 class ApiState:
     settings: Settings
     models: dict[str, Model]
+    pools: Mapping[PoolId, Pool]
+    keys: Keys
     redis: "Redis"
     fleet: FleetReader
     dispatcher: Dispatcher

@@ -2,14 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from itertools import chain
 
 from app.api.dispatch import Dispatcher
 from app.api.inbox import Inbox
 from app.errors import DeadlineOver, StoreDown
-from app.ids import PoolId, WorkerId, worker_queue
+from app.ids import PoolId, WorkerId, place_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
+from app.pools import Pool
 from app.store import Command, Wire
 from app.telemetry import WORKERS_LOST, logger
 
@@ -24,9 +25,11 @@ _REMAINS_TTL_S = 600  # other API replicas may not have looked yet, and the work
 
 
 class Watch:
-    def __init__(self, wire: Wire, keys: Keys, dispatcher: Dispatcher, inbox: Inbox, pools: Iterable[PoolId]) -> None:
+    def __init__(
+        self, wire: Wire, keys: Keys, dispatcher: Dispatcher, inbox: Inbox, pools: Mapping[PoolId, Pool]
+    ) -> None:
         self._wire, self._keys, self._dispatcher, self._inbox = wire, keys, dispatcher, inbox
-        self._pools = list(pools)
+        self._pools = pools
         self._missing_since: dict[WorkerId, float] = {}
 
     async def run(self) -> None:
@@ -47,7 +50,7 @@ class Watch:
                 self._dispatcher.fail(flight, DeadlineOver())
 
     async def _look_for_dead_workers(self, now: float) -> None:
-        members = await self._wire.execute([("SMEMBERS", self._keys.pool(p)) for p in self._pools])
+        members = await self._wire.execute([("HKEYS", self._keys.pool(p)) for p in self._pools])
         known = {WorkerId(w.decode()): pool for pool, ids in zip(self._pools, members, strict=True) for w in ids}
         awaited = {f.job.worker: f.job.pool for f in self._dispatcher.flights.values() if f.job.worker}
         workers = known | awaited
@@ -72,5 +75,12 @@ class Watch:
 
     def _forget(self, worker: WorkerId, pool: PoolId) -> list[Command]:
         keys, queue = self._keys, worker_queue(pool, worker)
-        remains = [keys.reservations(worker), keys.load(worker), *(keys.queue(queue, s) for s in PRIORITY_STEPS)]
-        return [("SREM", keys.pool(pool), worker), *(("EXPIRE", key, _REMAINS_TTL_S) for key in remains)]
+        places = [place_id(worker, rank) for rank in range(self._pools[pool].data_parallel_size)]
+        caches = [key(pool, place) for place in places for key in (keys.kv, keys.predicted)]
+        account = [keys.reservations(worker), keys.load(worker), keys.prefilling(worker)]
+        remains = [*account, *(keys.queue(queue, s) for s in PRIORITY_STEPS)]
+        return [
+            ("HDEL", keys.pool(pool), worker),
+            ("UNLINK", *caches),  # if it comes back it writes them anew
+            *(("EXPIRE", key, _REMAINS_TTL_S) for key in remains),
+        ]

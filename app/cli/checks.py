@@ -16,7 +16,8 @@ import redis as redis_client
 from app.cli import probes
 from app.cli.stack import needs_preparation, shipped_model, usable_cores
 from app.errors import SettingsError
-from app.settings import Settings, load_pools, load_settings
+from app.pools import load_pools
+from app.settings import Settings, load_settings
 
 State = Literal["ok", "warn", "fail"]  # fail: something that was asked for can't run
 _OLDEST_REDIS = 7
@@ -116,7 +117,7 @@ def _redis(url: str) -> Iterator[Check]:
 
 def _pools(path: Path) -> Check:
     try:
-        pools = load_pools(path)
+        pools = load_pools(path).pools
     except SettingsError as exc:
         return Check("pools", "fail", exc.message, "correct the file, or unset XYLEM_POOLS_FILE for the built-in pool")
     return Check("pools", "ok", ", ".join(f"{name} ({pool.model} on {pool.engine})" for name, pool in pools.items()))

@@ -1,6 +1,7 @@
 """Starts everything in order, says how to use it, and keeps it running until a signal comes."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.table import Table
@@ -8,11 +9,20 @@ from rich.table import Table
 from app.cli import probes, stack
 from app.cli.report import out
 from app.cli.supervisor import Supervisor
-from app.settings import Pools, Settings
+from app.ids import PoolId
+from app.pools import Pool
+from app.settings import Settings
 
 
 def launch(
-    settings: Settings, pools: Pools, workers: int, flower_port: int, run_dir: Path, *, embedded: bool, verbose: bool
+    settings: Settings,
+    pools: Mapping[PoolId, Pool],
+    workers: int,
+    flower_port: int,
+    run_dir: Path,
+    *,
+    embedded: bool,
+    verbose: bool,
 ) -> None:
     """Returns never. Raises: Died, Interrupted; nothing runs any more then."""
     logs = run_dir / "logs"

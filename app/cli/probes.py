@@ -59,7 +59,7 @@ def leased_pids(url: str, deployment: str, pool: PoolId) -> set[int]:
     keys = Keys(deployment)
     try:
         with redis.Redis.from_url(url, socket_timeout=_QUICK_S) as client:
-            members = client.smembers(keys.pool(pool))
+            members = client.hkeys(keys.pool(pool))
             leases = client.mget([keys.worker(m.decode()) for m in members]) if members else []
     except (redis.RedisError, OSError):
         return set()

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 from app.cli import probes
 from app.cli.supervisor import Component
 from app.ids import PoolId
-from app.settings import Pool, Settings
+from app.pools import Pool
+from app.settings import Settings
 
 _API_AND_FLOWER, _WORKERS, _STORE = range(3)  # the order of stopping: a stream may end before its worker goes
 _CELERY = [sys.executable, "-m", "celery", "-A", "app"]

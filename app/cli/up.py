@@ -34,7 +34,8 @@ def up(
     from app.cli.launch import launch
     from app.cli.supervisor import Died, Interrupted
     from app.errors import SettingsError
-    from app.settings import load_pools, load_settings
+    from app.pools import load_pools
+    from app.settings import load_settings
 
     if pools and engine:
         refuse("--engine is for the built-in pool; your pools file says which engine each pool has")
@@ -48,7 +49,7 @@ def up(
         if pools is None:
             pools = run_dir / "pools.yaml"
             stack.default_pools(engine or EngineName.vllm, settings.home, pools)
-        declared = load_pools(pools)
+        declared = load_pools(pools).pools
     except SettingsError as exc:
         refuse(exc.message)
     if any(pool.engine == "vllm" for pool in declared.values()) and find_spec("vllm") is None:

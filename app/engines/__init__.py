@@ -1,7 +1,7 @@
 """Inference engines behind one protocol. A heavy engine is imported only when it is created."""
 
 from app.engines.base import Engine
-from app.settings import Pool
+from app.pools import Pool
 
 
 def create_engine(pool: Pool) -> Engine:

@@ -1,6 +1,6 @@
 """What an engine is to the rest of the system: one small protocol, no torch."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -16,6 +16,7 @@ class EngineInfo(Struct, frozen=True):
     total_blocks: int
     max_running: int  # requests batched at once
     max_model_len: int  # tokens, prompt and answer together
+    ranks: int = 1  # data-parallel ranks; all but the length above is each one's
 
 
 class EngineStats(Struct, frozen=True):
@@ -38,6 +39,8 @@ class GenerateRequest(Struct, frozen=True):
     prompt: list[int]  # token ids, at least one
     sampling: Sampling
     priority: int = 0  # lower is sooner
+    rank: int = 0  # the data-parallel rank to run on
+    cache_salt: str | None = None  # only prompts of the same salt share KV
 
 
 class StepOutput(Struct, frozen=True):
@@ -73,8 +76,8 @@ class Engine(Protocol):
 
     def stats(self) -> EngineStats: ...
 
-    def kv_events(self) -> KvEventSource | None:
-        """Where KV events come from; None when the engine publishes none."""
+    def kv_events(self) -> Mapping[int, KvEventSource]:
+        """Where each data-parallel rank's KV events come from; empty when the engine publishes none."""
 
     async def close(self) -> None:
         """Free everything. Requests in flight end with `finish="abort"` or EngineFailed."""

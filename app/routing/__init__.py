@@ -1,1 +1,1 @@
-"""Where a request goes: decided purely, from data. No I/O in this folder."""
+"""Where a request goes: decided purely, from data. No I/O in this folder. README.md has the formulas."""

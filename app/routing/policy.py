@@ -1,59 +1,111 @@
 """Filter → score → pick. Pure: the same data and the same random state give the same placement."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from random import Random
 
+from msgspec.structs import replace
+from xxhash import xxh3_64_intdigest
+
 from app.errors import NoWorker, Saturated
-from app.routing.fleet import Ask, Candidate, Limits, Placement
-
-# An answer may be much shorter than `max_tokens` allows, which defaults to all that the context has left.
-# Blocks for this many tokens of it are reserved at most.
-EXPECTED_ANSWER = 256
+from app.pools import Policy, Routing
+from app.routing.cost import Fleet, held_blocks, kv_cost, load, new_blocks, uncached_tokens
+from app.routing.fleet import Ask, Candidate, Cost, Decision, Option, Placement
 
 
-def place(ask: Ask, fleet: Sequence[Candidate], limits: Limits, rng: Random) -> Placement:
-    """The worker for one request, and what to reserve there.
+def place(ask: Ask, options: Sequence[Option], rules: Routing, rng: Random, turn: int = 0) -> Decision:
+    """The place for one request, and what to reserve there. `turn` counts the decisions, for `round_robin`.
 
     Raises: NoWorker when none may take it, Saturated when all that may are full.
     """
-    able = [c for c in fleet if can_serve(c)]
+    able = [o for o in options if can_serve(o.candidate)]
     if not able:
         raise NoWorker("No live worker serves this model. It may be starting: try again.")
-    free = [c for c in able if not is_full(c, limits)]
+    free = [o for o in able if not is_full(o.candidate)]
     if not free:
-        raise Saturated(retry_after_s=limits.retry_after_s)
-    best = pick([(idleness(c), c) for c in free], rng).lease
-    return Placement(best.pool, best.worker, blocks_for(ask, best.block_size), ask.prompt_tokens)
+        raise Saturated
+    scored = _SCORES[rules.policy](ask, free, rules, rng, turn)
+    best = pick(scored, rules, ask.session, rng)
+    lease = best.candidate.lease
+    placement = Placement(
+        lease.pool, lease.worker, best.candidate.rank, new_blocks(ask, best), uncached_tokens(ask, best), best.cached
+    )
+    return Decision(placement, scored)
 
 
 def reserve(fleet: Sequence[Candidate], to: Placement) -> list[Candidate]:
     """The fleet as it is with the placement on it, for the next decision of the same round."""
-    return [_loaded(c, to) if c.lease.worker == to.worker else c for c in fleet]
+    return [_loaded(c, to) if (c.lease.worker, c.rank) == (to.worker, to.rank) else c for c in fleet]
 
 
 def _loaded(c: Candidate, to: Placement) -> Candidate:
-    return Candidate(c.lease, c.requests + 1, c.blocks + to.blocks, c.tokens + to.tokens)
+    return replace(
+        c, requests=c.requests + 1, blocks=c.blocks + to.blocks, tokens=c.tokens + to.tokens, waiting=c.waiting + 1
+    )
 
 
 def can_serve(c: Candidate) -> bool:
     return not c.lease.draining and c.lease.role in ("both", "decode")
 
 
-def is_full(c: Candidate, limits: Limits) -> bool:
-    return c.requests >= c.lease.max_running + limits.max_queued
+def is_full(c: Candidate) -> bool:
+    """By any of its limits."""
+    limits, lease = c.limits, c.lease
+    if c.requests >= lease.max_running + limits.max_queued:
+        return True
+    if limits.active_blocks is not None and held_blocks(c) >= limits.active_blocks * lease.total_blocks:
+        return True
+    return limits.queued_tokens is not None and c.tokens >= limits.queued_tokens
 
 
-def idleness(c: Candidate) -> float:
-    """In (0, 1]: 1 without load, 1/2 when what is reserved fills the engine once."""
-    load = max(c.requests / c.lease.max_running, c.blocks / max(1, c.lease.total_blocks))
-    return 1 / (1 + load)
+def pick(scored: Sequence[tuple[Option, Cost]], rules: Routing, session: str | None, rng: Random) -> Option:
+    """The cheapest, one of several at random; a session's own place while that is not much dearer."""
+    costs = [cost.total for _, cost in scored]
+    low, high = min(costs), max(costs)
+    if session is not None:
+        home, cost = max(scored, key=lambda s: _affinity(session, s[0].candidate))
+        if cost.total <= low + rules.affinity_s:
+            return home
+    if rules.temperature > 0 and high > low:
+        weights = [math.exp((low - cost) / ((high - low) * rules.temperature)) for cost in costs]
+        return rng.choices([o for o, _ in scored], weights)[0]
+    return rng.choice([o for o, cost in scored if cost.total == low])
 
 
-def pick(scored: Sequence[tuple[float, Candidate]], rng: Random) -> Candidate:
-    """One of the best, at random, so that equal workers share evenly."""
-    top = max(score for score, _ in scored)
-    return rng.choice([c for score, c in scored if score == top])
+def _affinity(session: str, c: Candidate) -> int:
+    """Rendezvous hashing: when a worker comes or goes, only its own sessions move."""
+    return xxh3_64_intdigest(f"{session}\0{c.lease.worker}\0{c.rank}".encode())
 
 
-def blocks_for(ask: Ask, block_size: int) -> int:
-    return -(-(ask.prompt_tokens + ask.n * min(ask.max_tokens, EXPECTED_ANSWER)) // block_size)
+Scores = list[tuple[Option, Cost]]
+
+
+def _kv(ask: Ask, free: Sequence[Option], rules: Routing, _rng: Random, _turn: int) -> Scores:
+    fleet = Fleet.of(free)
+    return [(o, kv_cost(ask, o, fleet, rules.prefill_weight)) for o in free]
+
+
+def _least_loaded(_ask: Ask, free: Sequence[Option], _rules: Routing, _rng: Random, _turn: int) -> Scores:
+    return [(o, Cost(load(o.candidate))) for o in free]
+
+
+def _round_robin(_ask: Ask, free: Sequence[Option], _rules: Routing, _rng: Random, turn: int) -> Scores:
+    order = sorted(free, key=lambda o: (o.candidate.lease.worker, o.candidate.rank))
+    return [(o, Cost((i - turn) % len(order))) for i, o in enumerate(order)]
+
+
+def _random(_ask: Ask, free: Sequence[Option], _rules: Routing, _rng: Random, _turn: int) -> Scores:
+    return [(o, Cost(0.0)) for o in free]
+
+
+def _power_of_two(ask: Ask, free: Sequence[Option], rules: Routing, rng: Random, turn: int) -> Scores:
+    return _least_loaded(ask, rng.sample(free, min(2, len(free))), rules, rng, turn)
+
+
+_SCORES: dict[Policy, Callable[[Ask, Sequence[Option], Routing, Random, int], Scores]] = {
+    "kv": _kv,
+    "least_loaded": _least_loaded,
+    "round_robin": _round_robin,
+    "random": _random,
+    "power_of_two": _power_of_two,
+}

@@ -1,15 +1,28 @@
--- Takes one run off one worker's account and drops its record. Doing it twice changes nothing.
+-- Takes one run's prefill off its worker's account, and at its end the run itself and its record.
+-- Doing it twice changes nothing.
 --
--- KEYS  1 request:<run>  2 reservations:<worker>  3 load:<worker>      ARGV  1 run
+-- KEYS  1 request:<run>  2 reservations:<worker>  3 load:<worker>  4 prefilling:<worker>  5 prefix:<run>
+-- ARGV  1 run  2 'prefilled' when it goes on, else 'ended'
 -- returns 1 when the reservation was there, else 0
-redis.call('UNLINK', KEYS[1])
+local ended = ARGV[2] == 'ended'
+if ended then
+  redis.call('UNLINK', KEYS[1])
+end
 local held = redis.call('HGET', KEYS[2], ARGV[1])
 if not held then
   return 0
 end
-local blocks, tokens = string.match(held, '(%d+),(%d+)')
-redis.call('HDEL', KEYS[2], ARGV[1])
-redis.call('HINCRBY', KEYS[3], 'requests', -1)
-redis.call('HINCRBY', KEYS[3], 'blocks', -blocks)
-redis.call('HINCRBY', KEYS[3], 'tokens', -tokens)
+local blocks, tokens, rank = string.match(held, '(%d+),(%d+),(%d+)')
+if redis.call('HDEL', KEYS[4], ARGV[1]) == 1 then
+  redis.call('UNLINK', KEYS[5])
+  redis.call('HINCRBY', KEYS[3], 'waiting.' .. rank, -1)
+  redis.call('HINCRBY', KEYS[3], 'tokens.' .. rank, -tokens)
+  local clock = redis.call('TIME')
+  redis.call('HSET', KEYS[3], 'since.' .. rank, clock[1] * 1000 + math.floor(clock[2] / 1000))
+end
+if ended then
+  redis.call('HDEL', KEYS[2], ARGV[1])
+  redis.call('HINCRBY', KEYS[3], 'requests.' .. rank, -1)
+  redis.call('HINCRBY', KEYS[3], 'blocks.' .. rank, -blocks)
+end
 return 1

@@ -11,3 +11,4 @@ _FOLDER = Path(__file__).parent
 SNAPSHOT = (_FOLDER / "snapshot.lua").read_text()
 PLACE = (_FOLDER / "place.lua").read_text()
 RELEASE = (_FOLDER / "release.lua").read_text()
+RECONCILE = (_FOLDER / "reconcile.lua").read_text()

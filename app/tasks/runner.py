@@ -22,6 +22,7 @@ from app.errors import Cancelled, DeadlineOver, EngineDead, EngineFailed, Return
 from app.ids import RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
 from app.messages import Delta, Done, Failed, Job, decode_job
+from app.routing.pace import PaceMeter
 from app.settings import Settings
 from app.store import async_client
 from app.tasks.emitter import Emitter
@@ -41,6 +42,7 @@ class Runner:
         self.keys = Keys(settings.deployment)
         self.redis: Redis
         self.emitter: Emitter
+        self.pace = PaceMeter()
         self._running: dict[RunId, asyncio.Task[None]] = {}
         self._stopping = False
         self._loop = uvloop.new_event_loop()
@@ -74,13 +76,16 @@ class Runner:
     # On the engine's loop.
 
     def cancel(self, run: RunId) -> None:
-        """Unknown ones are ignored: they have ended, or their record is gone and they won't begin."""
+        """One that isn't running has ended, or waits in the queue, and won't begin: its record is gone."""
         task = self._running.get(run)
         if task is not None:
             task.cancel()
+        else:
+            self.emitter.release(run)
 
     async def _load(self) -> EngineInfo:
         info = await self.engine.start()
+        self.pace = PaceMeter(info.ranks)
         self.redis = async_client(self.settings.redis_url)
         self.emitter = Emitter(self.redis, self.keys, self.worker, self.settings)
         self._emitting = asyncio.create_task(self.emitter.run())
@@ -117,6 +122,7 @@ class Runner:
         if job is None:  # cancelled while it was queued: nobody waits any more
             self.emitter.release(run)
             return
+        self.pace.begin(run, time.monotonic())
         try:
             done = await self._generate(job)
         except asyncio.CancelledError:
@@ -136,19 +142,26 @@ class Runner:
             self._fail(job, EngineFailed(f"The engine failed ({type(exc).__name__})."))
         else:
             self.emitter.end(job, done)
+        finally:
+            self.pace.end(run, time.monotonic())
 
     def _fail(self, job: Job, error: XylemError) -> None:
         self.emitter.end(job, Failed(job.request, job.attempt, error.code, error.message))
 
     async def _generate(self, job: Job) -> Done:
-        request = GenerateRequest(job.run, job.prompt, job.sampling, job.priority)
-        cached = 0
+        request = GenerateRequest(job.run, job.prompt, job.sampling, job.priority, job.rank, job.cache_salt)
+        cached, prefilled = 0, False
         emit, api, id_, attempt = self.emitter.emit, job.reply_to, job.request, job.attempt
         async with asyncio.timeout(job.deadline - time.time()), aclosing(self.engine.generate(request)) as steps:
             async for o in steps:
                 if o.finish == "abort":  # not by us: a cancel ends this coroutine instead
                     raise EngineFailed("The engine gave the request up.")
                 cached = o.cached_tokens or cached
+                if not prefilled:
+                    prefilled = True
+                    self.pace.first_token(job.run, job.rank, len(job.prompt) - cached, time.monotonic())
+                    if o.finish is None or job.sampling.n > 1:
+                        self.emitter.prefilled(job.run)
                 emit(
                     api,
                     Delta(id_, attempt, o.text, o.tokens, o.index, o.finish, o.stop, o.logprobs, o.prompt_logprobs),

@@ -55,7 +55,7 @@ def xylem(run_dir: Path, pool: Mapping[str, Any], workers: int) -> Iterator[Syst
         engines = {log: up.enter_context(process(celery, log, env)) for log in logs}
         api = up.enter_context(process([str(_BIN / "xylem"), "api"], run_dir / "api.log", env))
         members = Keys("xylem").pool(PoolId(_POOL))
-        wait_until(lambda: _answers(store) and store.scard(members) == workers, _ENGINE_START_S, engines)
+        wait_until(lambda: _answers(store) and store.hlen(members) == workers, _ENGINE_START_S, engines)
         url = f"http://127.0.0.1:{port}"
         wait_until(lambda: _get(f"{url}/ready") is not None, 30, {run_dir / "api.log": api})
         watch = {"api": [api.pid], "workers": [e.pid for e in engines.values()], "redis": [server.pid]}

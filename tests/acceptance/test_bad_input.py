@@ -315,7 +315,7 @@ def test_without_redis_the_api_is_live_but_not_ready(without_redis: Stack) -> No
 
 def test_a_saturated_model_is_429_with_retry_after_until_there_is_room(valkey_url: str, tmp_path: Path) -> None:
     """One request runs, none may queue; the second is told when to come again, and then is served."""
-    pools = {POOL: mock_pool(max_running=1, step_ms=20.0)}
+    pools = {POOL: mock_pool(max_running=1, step_ms=20.0) | {"busy": {"max_held": 0}}}
     env = {"XYLEM_DEPLOYMENT": "saturated", "XYLEM_MAX_QUEUED": "0", "XYLEM_RETRY_AFTER_S": "7"}
     with (
         stack(valkey_url, tmp_path, pools, **env) as s,

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from app.engines import create_engine
-from app.settings import Pool
+from app.pools import Pool
 from app.tokenizer import load_tokenizer
 from tests.contract.subject import Subject
 

@@ -1,8 +1,10 @@
 """A clean Redis, its keys, and workers that exist only as leases."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest_asyncio
+from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from app.ids import PoolId, WorkerId
@@ -28,9 +30,11 @@ async def wire(redis: "Redis") -> AsyncIterator[Wire]:
     w.close()
 
 
-async def register(redis: "Redis", keys: Keys, worker: str, *, ttl_s: float = 60, max_running: int = 8) -> WorkerId:
+async def register(
+    redis: "Redis", keys: Keys, worker: str, *, ttl_s: float = 60, max_running: int = 8, **lease: Any
+) -> WorkerId:
     """A worker as far as routing can see."""
-    lease = Lease(
+    own = Lease(
         worker=WorkerId(worker),
         pool=POOL,
         role="both",
@@ -40,7 +44,9 @@ async def register(redis: "Redis", keys: Keys, worker: str, *, ttl_s: float = 60
         total_blocks=1000,
         max_running=max_running,
         max_model_len=4096,
+        kv_events=True,
     )
-    await redis.set(keys.worker(lease.worker), encode(lease), px=round(ttl_s * 1000))
-    await redis.sadd(keys.pool(POOL), lease.worker)
-    return lease.worker
+    own = replace(own, **lease)
+    await redis.set(keys.worker(own.worker), encode(own), px=round(ttl_s * 1000))
+    await redis.hset(keys.pool(POOL), own.worker, f"{own.ranks},{int(own.kv_events)}")
+    return own.worker

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -10,22 +11,31 @@ from redis.asyncio import Redis
 from app.api.answer import Answer
 from app.api.dispatch import Dispatcher
 from app.api.fleet import FleetReader
+from app.api.flight import Flight, Wishes
 from app.api.inbox import Inbox
 from app.api.watch import Watch
 from app.errors import NoWorker, Saturated
-from app.ids import ApiId, PoolId, RequestId, WorkerId, run_id, worker_queue
+from app.ids import ApiId, PoolId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
-from app.messages import Delta, Failed, Job, Sampling, decode_job
-from app.routing.fleet import Limits
+from app.kv.blocks import chain, root
+from app.messages import Cancel, Delta, Done, Failed, Job, Pace, Sampling, decode_job, encode
+from app.pools import Pool
 from app.store import Wire
 from app.tasks.message import read_task_message
 from tests.integration.conftest import POOL, register
 
 KEYS, API = Keys("test"), ApiId("api1")
+POOLS = {POOL: Pool(model="m", engine="mock")}
 
 
-def dispatcher(wire: Wire, max_queued: int = 100) -> Dispatcher:
-    return Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS), Limits(max_queued, 3))
+def dispatcher(wire: Wire, max_queued: int = 100, **changes: Any) -> Dispatcher:
+    """Over one pool; `changes` are to its settings."""
+    pools = {POOL: Pool.model_validate({"model": "m", "engine": "mock"} | changes)}
+    return Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, pools, max_queued), pools, retry_after_s=3)
+
+
+def flight(job: Job, answer: Answer | None = None, **wishes: Any) -> Flight:
+    return Flight(job, ((POOL,),), answer or Answer(), Wishes(**wishes))
 
 
 def job(request: str = "r1", deadline_s: float = 60, priority: int = 0) -> Job:
@@ -57,14 +67,14 @@ async def test_requests_are_shared_evenly_by_what_is_reserved(redis: "Redis", wi
     """Reservations count at once, before any worker has reported a thing."""
     workers = [await register(redis, KEYS, f"w{i}") for i in range(4)]
     d = dispatcher(wire)
-    await asyncio.gather(*(d.send(job(f"r{i}"), (POOL,), Answer()) for i in range(40)))
+    await asyncio.gather(*(d.send(flight(job(f"r{i}"))) for i in range(40)))
     assert [len(await queued(redis, w)) for w in workers] == [10, 10, 10, 10]
 
 
 async def test_the_record_is_the_job_and_names_its_worker(redis: "Redis", wire: Wire) -> None:
     """Any worker of the pool can take the request from its record."""
     worker = await register(redis, KEYS, "w1")
-    await dispatcher(wire).send(job(), (POOL,), Answer())
+    await dispatcher(wire).send(flight(job()))
     record = decode_job(await redis.get(KEYS.request(run_id(RequestId("r1"), 0))))
     assert (record.worker, record.pool, record.prompt, record.reply_to) == (worker, POOL, [1, 2, 3], API)
     assert 60_000 < await redis.pttl(KEYS.request(run_id(RequestId("r1"), 0))) <= 90_000
@@ -75,19 +85,19 @@ async def test_urgent_requests_go_to_the_front(redis: "Redis", wire: Wire) -> No
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
     for name, priority in (("later", 5), ("usual", 0), ("urgent", -1)):
-        await d.send(job(name, priority=priority), (POOL,), Answer())
+        await d.send(flight(job(name, priority=priority)))
     assert [r for r, _ in await queued(redis, worker)] == ["urgent", "usual", "later"]
 
 
 async def test_no_worker_and_full_workers_are_told_apart(redis: "Redis", wire: Wire) -> None:
     """503 means start a worker, 429 means come back."""
-    d = dispatcher(wire, max_queued=0)
+    d = dispatcher(wire, max_queued=0, busy={"max_held": 0})
     with pytest.raises(NoWorker):
-        await d.send(job("r0"), (POOL,), Answer())
+        await d.send(flight(job("r0")))
     await register(redis, KEYS, "w1", max_running=1)
-    await d.send(job("r1"), (POOL,), Answer())
+    await d.send(flight(job("r1")))
     with pytest.raises(Saturated) as full:
-        await d.send(job("r2"), (POOL,), Answer())
+        await d.send(flight(job("r2")))
     assert full.value.retry_after_s == 3
     await d.cancel([RequestId("r0"), RequestId("r2")])
     assert list(d.flights) == ["r1"]
@@ -98,10 +108,10 @@ async def test_a_cancel_drops_the_record_and_tells_the_worker(redis: "Redis", wi
     """Whether it waits in the queue or runs, nobody computes it any further."""
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
-    await d.send(job(), (POOL,), Answer())
+    await d.send(flight(job()))
     await d.cancel([RequestId("r1")])
     assert await redis.exists(KEYS.request(run_id(RequestId("r1"), 0))) == 0
-    assert await redis.lrange(KEYS.cancel(worker), 0, -1) == [b"r1.0"]
+    assert await redis.lrange(KEYS.orders(worker), 0, -1) == [encode(Cancel(run_id(RequestId("r1"), 0)))]
     assert not d.flights
 
 
@@ -109,7 +119,7 @@ async def test_a_returned_request_is_placed_again_and_old_events_are_ignored(red
     """A draining worker gives back what it never began."""
     one = await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire), Answer()
-    await d.send(job(), (POOL,), answer)
+    await d.send(flight(job(), answer))
     await redis.delete(KEYS.worker(one))
     two = await register(redis, KEYS, "w2")
     d.deliver(Failed(RequestId("r1"), 0, "returned", ""))
@@ -128,8 +138,8 @@ async def test_a_dead_workers_request_is_retried_unless_part_of_it_is_out(
     """Its lease is gone: within seconds the request runs elsewhere, or ends with one clear error."""
     one = await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire), Answer()
-    watch = Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), [POOL])
-    await d.send(job(), (POOL,), answer)
+    watch = Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
+    await d.send(flight(job(), answer))
     if began:
         d.deliver(Delta(RequestId("r1"), 0, "a", [1]))
         await answer.take()
@@ -143,7 +153,7 @@ async def test_a_dead_workers_request_is_retried_unless_part_of_it_is_out(
     else:
         assert await attempts(redis, two) == [(RequestId("r1"), 1)]
     task.cancel()
-    assert await redis.smembers(KEYS.pool(POOL)) == {two.encode()}
+    assert await redis.hkeys(KEYS.pool(POOL)) == [two.encode()]
     for key in (KEYS.reservations(one), KEYS.load(one), KEYS.queue(worker_queue(POOL, one), 3)):
         assert 0 < await redis.ttl(key) <= 600
 
@@ -152,8 +162,8 @@ async def test_a_request_that_nobody_answers_ends_at_its_deadline(redis: "Redis"
     """The worker may hang with its lease alive; the client does not."""
     await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire), Answer()
-    watch = Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), [POOL])
-    await d.send(job(deadline_s=0.1), (POOL,), answer)
+    watch = Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
+    await d.send(flight(job(deadline_s=0.1), answer))
     task = asyncio.create_task(watch.run())
     (event,) = await asyncio.wait_for(answer.take(), 6)
     task.cancel()
@@ -165,7 +175,7 @@ async def test_a_retry_may_land_on_the_same_worker(redis: "Redis", wire: Wire) -
     """It was thought dead, or gave the request back: its second attempt is another run, with its own account."""
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
-    await d.send(job(), (POOL,), Answer())
+    await d.send(flight(job()))
     d.lost(d.flights[RequestId("r1")])
     for _ in range(100):
         if len(await queued(redis, worker)) == 2:
@@ -173,21 +183,21 @@ async def test_a_retry_may_land_on_the_same_worker(redis: "Redis", wire: Wire) -
         await asyncio.sleep(0.02)
     assert await queued(redis, worker) == [(RequestId("r1"), 0), (RequestId("r1"), 1)]
     assert set(await redis.hgetall(KEYS.reservations(worker))) == {b"r1.0", b"r1.1"}
-    assert await redis.lrange(KEYS.cancel(worker), 0, -1) == [b"r1.0"]
+    assert await redis.lrange(KEYS.orders(worker), 0, -1) == [encode(Cancel(run_id(RequestId("r1"), 0)))]
     assert await redis.exists(KEYS.request(run_id(RequestId("r1"), 0))) == 0
 
 
 async def test_a_request_that_ends_while_it_waits_for_a_round_is_waited_for_no_longer(wire: Wire) -> None:
     """Its deadline passed while Redis was slow."""
     d, answer = dispatcher(wire), Answer()
-    sending = asyncio.create_task(d.send(job(), (POOL,), answer))
+    sending = asyncio.create_task(d.send(flight(job(), answer)))
     await asyncio.sleep(0)
     d.fail(d.flights[RequestId("r1")], Saturated())
     await asyncio.wait_for(sending, 5)
     (event,) = await answer.take()
     assert isinstance(event, Failed)
-    if d._rounds is not None:
-        await d._rounds
+    if d.placer._rounds is not None:
+        await d.placer._rounds
 
 
 async def test_one_request_that_cannot_be_placed_is_no_trouble_of_the_others(redis: "Redis", wire: Wire) -> None:
@@ -195,7 +205,120 @@ async def test_one_request_that_cannot_be_placed_is_no_trouble_of_the_others(red
     await register(redis, KEYS, "w1")
     d = dispatcher(wire)
     bad = replace(job("bad"), sampling=Sampling(max_tokens=5, logit_bias={2**70: 1.0}))
-    outcomes = await asyncio.gather(
-        *(d.send(j, (POOL,), Answer()) for j in (job("r1"), bad, job("r2"))), return_exceptions=True
-    )
+    outcomes = await asyncio.gather(*(d.send(flight(j)) for j in (job("r1"), bad, job("r2"))), return_exceptions=True)
     assert [type(o).__name__ for o in outcomes] == ["NoneType", "XylemError", "NoneType"]
+
+
+PREFIX = [1] * 320
+
+
+async def test_siblings_of_one_burst_meet_and_do_not_pile_up(redis: "Redis", wire: Wire) -> None:
+    """Forty requests of four new prefixes, all in one round: no prefix on more than two workers, all of which work."""
+    workers = [await register(redis, KEYS, f"w{i}", max_running=64) for i in range(4)]
+    d = dispatcher(wire)
+    jobs = {f"r{i}": replace(job(f"r{i}"), prompt=[i % 4] * 3200 + [i] * 40) for i in range(40)}
+    await asyncio.gather(*(d.send(flight(j)) for j in jobs.values()))
+    homes: dict[int, set[str]] = {group: set() for group in range(4)}
+    for i, j in enumerate(jobs.values()):
+        homes[i % 4].add(d.flights[j.request].job.worker)
+    assert all(len(home) <= 2 for home in homes.values()), homes
+    assert set().union(*homes.values()) == set(workers)
+
+
+async def test_siblings_meet_from_two_api_replicas(redis: "Redis", wire: Wire) -> None:
+    """The second replica knows what the first has placed and nobody has computed yet."""
+    for i in range(4):  # busy enough to mind computing it twice
+        await register(redis, KEYS, f"w{i}", pace=Pace(10_000.0, prefills_per_s=10.0, busy=0.5))
+    one, two = dispatcher(wire), dispatcher(wire)
+    await one.send(flight(replace(job("r1"), prompt=[*PREFIX, 2])))
+    await two.send(flight(replace(job("r2"), prompt=[*PREFIX, 3])))
+    assert one.flights[RequestId("r1")].job.worker == two.flights[RequestId("r2")].job.worker
+
+
+async def test_what_finds_no_room_is_held_and_placed_in_order_of_urgency(redis: "Redis", wire: Wire) -> None:
+    """Not refused while there is a place in the line."""
+    worker = await register(redis, KEYS, "w1", max_running=1)
+    d = dispatcher(wire, max_queued=0)
+    await d.send(flight(job("running")))
+    names = [("late", 0, 60), ("soon", 0, 30), ("urgent", -1, 60)]
+    waiting = [asyncio.create_task(d.send(flight(job(n, seconds, priority=p)))) for n, p, seconds in names]
+    await asyncio.sleep(0.2)
+    assert d.placer.held == 3
+    ended = [RequestId("running"), RequestId("urgent"), RequestId("soon")]
+    for before, name in zip(ended, ("urgent", "soon", "late"), strict=True):
+        await redis.delete(KEYS.load(worker))  # as the worker does at the end of `before`
+        d.deliver(Done(before, 0))
+        await asyncio.sleep(0.15)
+        assert (RequestId(name), 0) in await queued(redis, worker)
+    await asyncio.gather(*waiting)
+    assert d.placer.held == 0
+
+
+async def test_the_line_is_bounded_and_the_least_urgent_is_refused(redis: "Redis", wire: Wire) -> None:
+    """With Retry-After; one that is more urgent takes the place of one that isn't."""
+    await register(redis, KEYS, "w1", max_running=1)
+    d = dispatcher(wire, max_queued=0, busy={"max_held": 1})
+    await d.send(flight(job("running")))
+    usual = asyncio.create_task(d.send(flight(job("usual"))))
+    await asyncio.sleep(0.1)
+    urgent = asyncio.create_task(d.send(flight(job("urgent", priority=-1))))
+    with pytest.raises(Saturated) as refused:
+        await asyncio.wait_for(usual, 5)
+    assert refused.value.retry_after_s == 3
+    assert not urgent.done()
+    await d.cancel([RequestId("urgent")])
+    await asyncio.wait_for(urgent, 5)  # nobody awaits it any more
+
+
+async def test_one_who_is_held_gets_room_when_a_limit_is_raised(redis: "Redis", wire: Wire) -> None:
+    """Nothing has to end for it."""
+    await register(redis, KEYS, "w1", max_running=8)
+    d = dispatcher(wire, busy={"queued_tokens": 1})
+    await d.send(flight(job("r1")))
+    held = asyncio.create_task(d.send(flight(job("r2"))))
+    await asyncio.sleep(0.2)
+    assert not held.done()
+    await redis.hset(KEYS.limits(POOL), "queued_tokens", "1000")
+    await asyncio.wait_for(held, 5)
+
+
+async def test_for_an_engine_without_events_guesses_are_written(redis: "Redis", wire: Wire) -> None:
+    """So the next request with that prefix finds it, until the guess expires or the cache would be full."""
+    for i in range(2):
+        await register(redis, KEYS, f"w{i}", kv_events=False)
+    d = dispatcher(wire)
+    await d.send(flight(replace(job("r1"), prompt=[*PREFIX, 2])))
+    home = d.flights[RequestId("r1")].job.worker
+    d.deliver(Done(RequestId("r1"), 0))
+    await redis.delete(KEYS.prefilling(home), KEYS.load(home))
+    key = KEYS.predicted(POOL, place_id(home, 0))
+    assert await redis.zcard(key) == 10
+    assert 110_000 < await redis.pttl(key) <= 120_000
+    second = flight(replace(job("r2"), prompt=[*PREFIX, 3]), explain=True)
+    await d.send(second)
+    assert second.job.worker == home
+    assert second.decision is not None
+    assert second.decision.placement.cached == 10
+
+
+async def test_no_more_is_guessed_than_a_cache_can_hold(redis: "Redis", wire: Wire) -> None:
+    """What was used longest ago is taken to be evicted."""
+    worker = await register(redis, KEYS, "w1", kv_events=False, total_blocks=15)
+    d = dispatcher(wire)
+    for name, token in (("r1", 1), ("r2", 2)):
+        await d.send(flight(replace(job(name), prompt=[token] * 321)))
+        await asyncio.sleep(0.01)
+    kept = await redis.zrange(KEYS.predicted(POOL, place_id(worker, 0)), 0, -1)
+    assert len(kept) == 15
+    assert set(chain(root(), [2] * 320, 32)) <= set(kept)
+
+
+async def test_the_next_group_of_pools_is_asked_when_the_first_has_nobody(redis: "Redis", wire: Wire) -> None:
+    """A table names a pool; its being down is no reason to refuse."""
+    await register(redis, KEYS, "w1")
+    other = PoolId("other")
+    pools = {other: Pool(model="m", engine="mock"), **POOLS}
+    d = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, pools, 10), pools)
+    f = Flight(job(), ((other,), (POOL,)), Answer(), Wishes())
+    await d.send(f)
+    assert f.job.pool == POOL

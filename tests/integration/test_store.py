@@ -1,31 +1,52 @@
 """The scripts inside Redis."""
 
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import astuple
 from redis.asyncio import Redis
 
-from app.api.fleet import FleetReader
-from app.ids import RequestId, WorkerId, run_id, worker_queue
+from app.api.fleet import FleetReader, Overlap
+from app.ids import RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import Keys
-from app.store import PLACE, RELEASE, Wire
+from app.pools import Pool
+from app.routing.fleet import Candidate, Limits
+from app.store import PLACE, RECONCILE, RELEASE, Wire
 from tests.integration.conftest import POOL, register
 
 KEYS = Keys("test")
 REQUEST = RequestId("chatcmpl-1")
 
 
-async def place(redis: "Redis", worker: WorkerId, request: RequestId = REQUEST) -> int:
+async def place(
+    redis: "Redis", worker: WorkerId, request: RequestId = REQUEST, hashes: bytes = b"", rank: int = 0
+) -> int:
     keys = [
         KEYS.worker(worker),
         KEYS.request(run_id(request, 0)),
         KEYS.reservations(worker),
         KEYS.load(worker),
         KEYS.queue(worker_queue(POOL, worker)),
+        KEYS.prefilling(worker),
+        KEYS.blocks(run_id(request, 0)),
     ]
-    return int(await redis.eval(PLACE, 5, *keys, request, b"record", 60_000, 7, 100, b"message"))
+    run = run_id(request, 0)
+    return int(await redis.eval(PLACE, 7, *keys, run, b"record", 60_000, rank, 7, 100, b"message", hashes))
 
 
-async def release(redis: "Redis", worker: WorkerId) -> int:
-    keys = [KEYS.request(run_id(REQUEST, 0)), KEYS.reservations(worker), KEYS.load(worker)]
-    return int(await redis.eval(RELEASE, 3, *keys, REQUEST))
+async def release(redis: "Redis", worker: WorkerId, what: str = "ended") -> int:
+    run = run_id(REQUEST, 0)
+    account = KEYS.reservations(worker), KEYS.load(worker), KEYS.prefilling(worker)
+    return int(await redis.eval(RELEASE, 5, KEYS.request(run), *account, KEYS.blocks(run), run, what))
+
+
+async def candidates(wire: Wire) -> list[Candidate]:
+    return (await fleet(wire).read({POOL: []}))[POOL].candidates
+
+
+def fleet(wire: Wire, **changes: Any) -> FleetReader:
+    return FleetReader(wire, KEYS, {POOL: Pool.model_validate({"model": "m", "engine": "mock"} | changes)}, 10)
 
 
 async def test_placing_writes_record_reservation_and_message(redis: "Redis", wire: Wire) -> None:
@@ -33,9 +54,9 @@ async def test_placing_writes_record_reservation_and_message(redis: "Redis", wir
     worker = await register(redis, KEYS, "w1")
     assert await place(redis, worker) == 1
     assert await redis.get(KEYS.request(run_id(REQUEST, 0))) == b"record"
-    assert await redis.hgetall(KEYS.reservations(worker)) == {REQUEST.encode(): b"7,100"}
+    assert await redis.hgetall(KEYS.reservations(worker)) == {run_id(REQUEST, 0).encode(): b"7,100,0"}
     assert await redis.lrange(KEYS.queue(worker_queue(POOL, worker)), 0, -1) == [b"message"]
-    ((candidate,),) = await FleetReader(wire, KEYS).candidates([POOL])
+    (candidate,) = await candidates(wire)
     assert (candidate.requests, candidate.blocks, candidate.tokens) == (1, 7, 100)
 
 
@@ -50,7 +71,7 @@ async def test_a_placement_that_is_sent_twice_is_made_once(redis: "Redis", wire:
     worker = await register(redis, KEYS, "w1")
     assert [await place(redis, worker), await place(redis, worker)] == [1, 1]
     assert await redis.llen(KEYS.queue(worker_queue(POOL, worker))) == 1
-    ((candidate,),) = await FleetReader(wire, KEYS).candidates([POOL])
+    (candidate,) = await candidates(wire)
     assert (candidate.requests, candidate.blocks, candidate.tokens) == (1, 7, 100)
 
 
@@ -60,7 +81,7 @@ async def test_releasing_twice_takes_the_load_off_once(redis: "Redis", wire: Wir
     await place(redis, worker)
     await place(redis, worker, RequestId("chatcmpl-2"))
     assert [await release(redis, worker), await release(redis, worker)] == [1, 0]
-    ((candidate,),) = await FleetReader(wire, KEYS).candidates([POOL])
+    (candidate,) = await candidates(wire)
     assert (candidate.requests, candidate.blocks, candidate.tokens) == (1, 7, 100)
     assert await redis.exists(KEYS.request(run_id(REQUEST, 0))) == 0
 
@@ -70,4 +91,86 @@ async def test_a_snapshot_shows_live_workers_only(redis: "Redis", wire: Wire) ->
     await register(redis, KEYS, "w1")
     await register(redis, KEYS, "w2")
     await redis.delete(KEYS.worker(WorkerId("w1")))
-    assert [c.lease.worker for c in (await FleetReader(wire, KEYS).candidates([POOL]))[0]] == ["w2"]
+    assert [c.lease.worker for c in await candidates(wire)] == ["w2"]
+
+
+async def test_a_prefill_that_is_over_is_no_load_any_more(redis: "Redis", wire: Wire) -> None:
+    """The request still is: its seat and blocks stay taken."""
+    worker = await register(redis, KEYS, "w1")
+    await place(redis, worker, hashes=b"12345678")
+    (before,) = await candidates(wire)
+    assert (before.waiting, before.tokens) == (1, 100)
+    assert [await release(redis, worker, "prefilled"), await release(redis, worker, "prefilled")] == [1, 1]
+    (after,) = await candidates(wire)
+    assert (after.requests, after.blocks, after.waiting, after.tokens) == (1, 7, 0, 0)
+    assert await redis.exists(KEYS.prefilling(worker), KEYS.blocks(run_id(REQUEST, 0))) == 0
+    assert await redis.exists(KEYS.request(run_id(REQUEST, 0))) == 1
+    await release(redis, worker)
+    (ended,) = await candidates(wire)
+    assert (ended.requests, ended.blocks, ended.waiting, ended.tokens) == (0, 0, 0, 0)
+
+
+async def test_the_head_of_the_line_began_when_it_came_or_when_the_one_before_was_done(
+    redis: "Redis", wire: Wire
+) -> None:
+    """So that what it has done of its prefill by now need not be waited for."""
+    worker = await register(redis, KEYS, "w1")
+    await place(redis, worker)
+    await asyncio.sleep(0.1)
+    await place(redis, worker, RequestId("chatcmpl-2"))
+    (first,) = await candidates(wire)
+    assert 0.1 <= first.head_s < 1
+    await release(redis, worker, "prefilled")
+    (second,) = await candidates(wire)
+    assert second.head_s < 0.1
+    assert second.waiting == 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+async def test_a_prefix_that_is_on_its_way_counts(redis: "Redis", wire: Wire, rank: int) -> None:
+    """Until its request has a first token; from then on the KV events tell. On its own rank only."""
+    worker = await register(redis, KEYS, "w1", ranks=2)
+    hashes = [bytes([i]) * 8 for i in range(20)]
+    await place(redis, worker, hashes=b"".join(hashes[:12]), rank=rank)
+    asked = [b"".join([*hashes[:9], b"another!"]), b"another!", b""]
+    view = (await fleet(wire).read({POOL: asked}))[POOL]
+    nothing = Overlap(0, 0)
+    there = [[Overlap(0, 9), nothing][rank], [nothing, Overlap(0, 9)][rank]]
+    assert view.overlaps == [there, [nothing] * 2, [nothing] * 2]
+    await redis.sadd(KEYS.kv(POOL, place_id(worker, rank)), *hashes[:4])
+    view = (await fleet(wire).read({POOL: asked}))[POOL]
+    assert view.overlaps[0][rank] == Overlap(4, 9)
+    await release(redis, worker, "prefilled")
+    view = (await fleet(wire).read({POOL: asked}))[POOL]
+    assert view.overlaps[0][rank] == Overlap(4, 4)
+
+
+async def test_an_account_that_went_wrong_is_put_right(redis: "Redis", wire: Wire) -> None:
+    """A reservation whose record is gone, sums that a Redis restart left behind."""
+    worker = await register(redis, KEYS, "w1")
+    await place(redis, worker, hashes=b"12345678")
+    await place(redis, worker, RequestId("chatcmpl-2"), hashes=b"12345678")
+    await release(redis, worker, "prefilled")
+    await redis.delete(KEYS.request(run_id(RequestId("chatcmpl-2"), 0)))
+    await redis.hset(KEYS.load(worker), mapping={"requests.0": 77, "tokens.0": -5, "blocks.1": 9})
+    account = KEYS.reservations(worker), KEYS.load(worker), KEYS.prefilling(worker)
+    assert await redis.eval(RECONCILE, 3, *account, KEYS.prefix) == 1
+    (candidate,) = await candidates(wire)
+    assert (candidate.requests, candidate.blocks, candidate.tokens, candidate.waiting) == (1, 7, 0, 0)
+    assert await redis.hkeys(KEYS.reservations(worker)) == [run_id(REQUEST, 0).encode()]
+    assert await redis.exists(KEYS.prefilling(worker), KEYS.blocks(run_id(RequestId("chatcmpl-2"), 0))) == 0
+    assert await redis.hget(KEYS.load(worker), "blocks.1") == b"0"
+
+
+async def test_limits_can_be_changed_at_run_time(redis: "Redis", wire: Wire) -> None:
+    """They come with the fleet, so that every API replica has them with its next placement."""
+    await register(redis, KEYS, "w1")
+    reader = fleet(wire, busy={"queued_tokens": 5000})
+    ((candidate,), _) = astuple((await reader.read({POOL: []}))[POOL])
+    assert candidate.limits == Limits(10, None, 5000)
+    await redis.hset(KEYS.limits(POOL), mapping={"active_blocks": "0.5", "max_queued": "3"})
+    ((candidate,), _) = astuple((await reader.read({POOL: []}))[POOL])
+    assert candidate.limits == Limits(3, 0.5, 5000)
+    await redis.hset(KEYS.limits(POOL), "max_queued", "many")
+    ((candidate,), _) = astuple((await reader.read({POOL: []}))[POOL])
+    assert candidate.limits == Limits(10, None, 5000)

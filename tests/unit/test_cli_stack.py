@@ -6,7 +6,8 @@ import pytest
 
 from app.cli import stack
 from app.cli.up import EngineName
-from app.settings import load_pools, load_settings
+from app.pools import load_pools
+from app.settings import load_settings
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ def test_engines_get_cores_of_their_own(cores: list[int], count: int, shares: li
 def test_the_shipped_pools_files_parse(engine: EngineName, tmp_path: Path) -> None:
     """They are package data, which no type checker sees."""
     stack.default_pools(engine, tmp_path, tmp_path / "run" / "pools.yaml")
-    (pool,) = load_pools(tmp_path / "run" / "pools.yaml").values()
+    (pool,) = load_pools(tmp_path / "run" / "pools.yaml").pools.values()
     assert pool.engine == engine
     assert pool.path == (stack.shipped_model(tmp_path) if engine == "vllm" else None)
 

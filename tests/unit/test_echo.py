@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from app.api.echo import Echo
 from app.ids import RequestId
 from app.messages import Delta, TokenLogprob
-from app.settings import Pool
+from app.pools import Pool
 from app.tokenizer import Tokenizer, load_tokenizer
 
 MODEL_DIR = Pool(model="mock", engine="mock").model_dir

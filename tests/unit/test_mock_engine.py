@@ -14,12 +14,17 @@ from app.engines.mock.engine import MockEngine
 from app.errors import EngineFailed, SettingsError
 from app.ids import RequestId
 from app.messages import Sampling
-from app.settings import Pool
+from app.pools import Pool
 
 
 def pool(*, max_running: int = 64, max_model_len: int | None = None, block_size: int = 32, **args: Any) -> Pool:
     return Pool(
-        model="m", engine="mock", max_running=max_running, max_model_len=max_model_len, block_size=block_size, args=args
+        model="m",
+        engine="mock",
+        max_running=max_running,
+        max_model_len=max_model_len,
+        block_size=block_size,
+        args={"kv_events": None} | args,
     )
 
 
@@ -172,7 +177,7 @@ async def test_an_engine_that_breaks_fails_every_request(monkeypatch: pytest.Mon
     async with started(pool()) as engine:
         task = asyncio.create_task(run(engine, request("a", max_tokens=1000)))
         await asyncio.sleep(0.03)
-        monkeypatch.setattr(engine._scheduler, "plan", lambda: 1 / 0)
+        monkeypatch.setattr(engine._cores[0].scheduler, "plan", lambda: 1 / 0)
         with pytest.raises(EngineFailed, match="ZeroDivisionError"):
             await task
         with pytest.raises(EngineFailed):

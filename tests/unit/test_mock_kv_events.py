@@ -4,12 +4,14 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Iterator
 
+import msgspec
 import pytest
 import zmq
 import zmq.asyncio
 
 from app.engines.mock.engine import MockEngine
-from app.errors import EngineFailed
+from app.errors import EngineFailed, RequestError
+from app.kv.events import BlockStored, decode_batch
 from tests.unit.test_mock_engine import pool, request, run, started
 
 
@@ -26,9 +28,8 @@ async def engine() -> AsyncIterator[MockEngine]:
         yield engine
 
 
-async def replay(context: zmq.asyncio.Context, engine: MockEngine, first: int) -> list[list[bytes]]:
-    source = engine.kv_events()
-    assert source is not None
+async def replay(context: zmq.asyncio.Context, engine: MockEngine, first: int, rank: int = 0) -> list[list[bytes]]:
+    source = engine.kv_events()[rank]
     with context.socket(zmq.DEALER) as dealer:
         dealer.connect(source.replay_endpoint)
         await dealer.send_multipart([b"", first.to_bytes(8, "big")])
@@ -57,13 +58,34 @@ async def test_a_cached_prompt_makes_no_events(context: zmq.asyncio.Context, eng
 
 async def test_an_endpoint_in_use_fails_the_load(engine: MockEngine) -> None:
     """Two engines can't publish on one port."""
-    source = engine.kv_events()
-    assert source is not None
+    source = engine.kv_events()[0]
     with pytest.raises(EngineFailed, match=r"args\.kv_events"):
         await MockEngine(pool(kv_events={"endpoint": source.endpoint})).start()
 
 
-async def test_without_settings_nothing_is_published() -> None:
-    """Events cost time, so they are asked for."""
-    async with started(pool(speedup=math.inf)) as engine:
-        assert engine.kv_events() is None
+async def test_events_can_be_turned_off() -> None:
+    """Routing then guesses what the cache holds."""
+    async with started(pool(speedup=math.inf, kv_events=None)) as engine:
+        assert engine.kv_events() == {}
+
+
+async def test_each_data_parallel_rank_has_its_own_cache_and_events(context: zmq.asyncio.Context) -> None:
+    """A prompt that rank 1 has computed is news to rank 0."""
+    settings = pool(speedup=math.inf, kv_events={"topic": "kv-topic"}).model_copy(update={"data_parallel_size": 2})
+    async with started(settings) as engine:
+        for name, rank in (("a", 1), ("b", 1), ("c", 0)):
+            outputs = await run(engine, msgspec.structs.replace(request(name, 64, max_tokens=1), rank=rank))
+            assert outputs[0].cached_tokens == (32 if name == "b" else 0)
+        assert [len(await replay(context, engine, 0, rank)) for rank in (0, 1)] == [1, 1]
+        with pytest.raises(RequestError, match="rank=2"):
+            await run(engine, msgspec.structs.replace(request("d", 64), rank=2))
+
+
+async def test_prompts_of_other_salts_share_no_blocks(context: zmq.asyncio.Context, engine: MockEngine) -> None:
+    """And the events say which salt a first block has, as vLLM's do."""
+    for name, salt, cached in (("a", "x", 0), ("b", "y", 0), ("c", None, 0), ("d", "x", 32)):
+        outputs = await run(engine, msgspec.structs.replace(request(name, 64, max_tokens=1), cache_salt=salt))
+        assert outputs[0].cached_tokens == cached
+    batches = [decode_batch(frames[3]) for frames in await replay(context, engine, 0)]
+    keys = [event.extra_keys for batch in batches for event in batch.events if isinstance(event, BlockStored)]
+    assert keys == [[["x"], None], [["y"], None], None]

@@ -3,6 +3,7 @@
 from collections import Counter
 from math import ceil
 from random import Random
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -11,120 +12,275 @@ from msgspec.structs import replace
 
 from app.errors import NoWorker, Saturated
 from app.ids import PoolId, WorkerId
-from app.messages import Lease
-from app.routing.fleet import Ask, Candidate, Limits
-from app.routing.policy import EXPECTED_ANSWER, blocks_for, can_serve, idleness, is_full, place
+from app.messages import Lease, Pace
+from app.pools import Policy, Routing
+from app.routing.cost import EXPECTED_ANSWER, load, new_blocks, uncached_tokens
+from app.routing.fleet import Ask, Candidate, Limits, Option
+from app.routing.policy import can_serve, is_full, pick, place, reserve
 
 ASK = Ask(prompt_tokens=100, max_tokens=50)
-LIMITS = Limits(max_queued=4, retry_after_s=3)
+LIMITS = Limits(max_queued=4)
+KV, LEAST = Routing(), Routing(policy="least_loaded")
+POLICIES = get_args(Policy)
 
 
-def candidate(name: str = "w", *, requests: int = 0, blocks: int = 0, **lease: object) -> Candidate:
-    own = Lease(WorkerId(name), PoolId("pool"), "both", "host", 1, 16, 1000, 8, 4096)
-    return Candidate(replace(own, **lease), requests, blocks, tokens=0)
+def candidate(name: str = "w", *, limits: Limits = LIMITS, requests: int = 0, **changes: object) -> Candidate:
+    """Changes are those of the candidate or of its lease."""
+    own = Lease(WorkerId(name), PoolId("pool"), "both", "host", 1, 16, 1000, 8, 4096, pace=Pace(1000.0))
+    on_candidate = {k: v for k, v in changes.items() if k in Candidate.__struct_fields__}
+    lease = replace(own, **{k: v for k, v in changes.items() if k not in on_candidate})
+    return Candidate(lease, limits, requests=requests, **on_candidate)  # type: ignore[arg-type]
+
+
+def option(name: str = "w", *, cached: int = 0, coming: int | None = None, **changes: object) -> Option:
+    return Option(candidate(name, **changes), cached, cached if coming is None else coming)  # type: ignore[arg-type]
+
+
+limits = st.builds(
+    Limits,
+    max_queued=st.integers(0, 20),
+    active_blocks=st.none() | st.floats(0.1, 2),
+    queued_tokens=st.none() | st.integers(1, 10**5),
+)
+
+
+paces = st.builds(
+    Pace,
+    prefill_tokens_per_s=st.sampled_from([0.0, 500.0, 20_000.0]),
+    prefills_per_s=st.floats(0, 100),
+    busy=st.floats(0, 1),
+    request_s=st.floats(0, 60),
+)
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> list[Candidate]:
-    """Any workers: of all roles, some draining, some full, of all sizes."""
-    return [
-        Candidate(
-            Lease(
-                WorkerId(f"w{i}"),
-                PoolId(draw(st.sampled_from(["a", "b"]))),
-                draw(st.sampled_from(["both", "prefill", "decode"])),
-                "host",
-                1,
-                draw(st.sampled_from([1, 16, 32])),
-                draw(st.integers(1, 10_000)),
-                draw(st.integers(1, 64)),
-                4096,
-                draining=draw(st.booleans()),
-            ),
-            draw(st.integers(0, 80)),
-            draw(st.integers(0, 20_000)),
-            draw(st.integers(0, 10**6)),
+def fleets(draw: st.DrawFn) -> list[Option]:
+    """Any places: of all roles, some draining, some full, of all sizes, with any of the prompt cached."""
+    options = []
+    for i in range(draw(st.integers(0, 6))):
+        cached = draw(st.integers(0, 100))
+        waiting = draw(st.integers(0, 5))
+        candidate_ = candidate(
+            f"w{i}",
+            limits=draw(limits),
+            pool=PoolId(draw(st.sampled_from(["a", "b"]))),
+            role=draw(st.sampled_from(["both", "prefill", "decode"])),
+            draining=draw(st.booleans()),
+            block_size=draw(st.sampled_from([1, 16, 32])),
+            total_blocks=draw(st.integers(1, 10_000)),
+            max_running=draw(st.integers(1, 64)),
+            pace=draw(paces),
+            used_blocks=draw(st.integers(0, 10_000)),
+            requests=draw(st.integers(0, 80)),
+            blocks=draw(st.integers(0, 20_000)),
+            tokens=draw(st.integers(0, 10**6)) if waiting else 0,
+            waiting=waiting,
+            head_s=draw(st.floats(0, 10)),
         )
-        for i in range(draw(st.integers(0, 6)))
-    ]
+        options.append(Option(candidate_, cached, cached + draw(st.integers(0, 10))))
+    return options
 
 
-limits = st.builds(Limits, max_queued=st.integers(0, 20), retry_after_s=st.integers(1, 9))
-asks = st.builds(Ask, prompt_tokens=st.integers(1, 10**6), max_tokens=st.integers(1, 10**6))
+rules = st.builds(
+    Routing,
+    policy=st.sampled_from(POLICIES),
+    temperature=st.sampled_from([0.0, 0.5]),
+    prefill_weight=st.sampled_from([0.0, 1.0, 3.0]),
+)
+asks = st.builds(
+    Ask,
+    prompt_tokens=st.integers(1, 10**5),
+    max_tokens=st.integers(1, 10**5),
+    session=st.sampled_from([None, "session"]),
+)
 
 
-@given(asks, fleets(), limits, st.integers())
-def test_a_request_goes_to_the_idlest_worker_that_may_take_it_and_is_not_full(
-    ask: Ask, fleet: list[Candidate], limits: Limits, seed: int
+@given(asks, fleets(), rules, st.integers(), st.integers(0, 100))
+def test_only_places_that_may_take_it_and_have_room_are_chosen(
+    ask: Ask, fleet: list[Option], how: Routing, seed: int, turn: int
 ) -> None:
-    """And when there is none, the error says whether waiting helps."""
-    able = [c for c in fleet if not c.lease.draining and c.lease.role != "prefill"]
-    free = [c for c in able if c.requests < c.lease.max_running + limits.max_queued]
+    """By any policy; and when there is none, the error says whether waiting helps."""
+    able = [o for o in fleet if not o.candidate.lease.draining and o.candidate.lease.role != "prefill"]
+    free = [o for o in able if not is_full(o.candidate)]
     if not able:
         with pytest.raises(NoWorker):
-            place(ask, fleet, limits, Random(seed))
+            place(ask, fleet, how, Random(seed), turn)
     elif not free:
-        with pytest.raises(Saturated) as refused:
-            place(ask, fleet, limits, Random(seed))
-        assert refused.value.retry_after_s == limits.retry_after_s
+        with pytest.raises(Saturated):
+            place(ask, fleet, how, Random(seed), turn)
     else:
-        placement = place(ask, fleet, limits, Random(seed))
-        chosen = next(c for c in free if c.lease.worker == placement.worker)
-        assert idleness(chosen) == max(map(idleness, free))
-        assert placement.pool == chosen.lease.pool
-        assert (placement.blocks, placement.tokens) == (blocks_for(ask, chosen.lease.block_size), ask.prompt_tokens)
+        to = place(ask, fleet, how, Random(seed), turn).placement
+        chosen = next(o for o in free if o.candidate.lease.worker == to.worker)
+        assert to.pool == chosen.candidate.lease.pool
+        assert to.blocks == new_blocks(ask, chosen)
+        assert to.tokens == uncached_tokens(ask, chosen)
 
 
-@given(fleets(), st.integers())
-def test_the_same_data_and_random_state_give_the_same_placement(fleet: list[Candidate], seed: int) -> None:
+@given(fleets(), rules, st.integers(), st.integers(0, 100))
+def test_the_same_data_and_random_state_give_the_same_placement(
+    fleet: list[Option], how: Routing, seed: int, turn: int
+) -> None:
     """A decision can be replayed."""
 
     def outcome() -> object:
         try:
-            return place(ASK, fleet, LIMITS, Random(seed))
+            return place(ASK, fleet, how, Random(seed), turn)
         except (NoWorker, Saturated) as exc:
             return type(exc)
 
     assert outcome() == outcome()
 
 
-@given(st.integers(0, 11), st.integers(0, 999), st.integers(0, 11), st.integers(0, 999), st.integers())
-def test_less_reserved_load_never_loses_to_more(r1: int, b1: int, r2: int, b2: int, seed: int) -> None:
-    """Of two workers alike, one with fewer requests and blocks is taken, or one of two equally loaded."""
-    less = candidate("less", requests=min(r1, r2), blocks=min(b1, b2))
-    more = candidate("more", requests=max(r1, r2), blocks=max(b1, b2))
-    assert idleness(less) >= idleness(more)
-    if idleness(less) > idleness(more):
-        assert place(ASK, [more, less], LIMITS, Random(seed)).worker == "less"
-
-
-def test_equal_workers_share_evenly() -> None:
+@pytest.mark.parametrize("policy", POLICIES)
+def test_equal_workers_share_evenly(policy: Policy) -> None:
     """Ties are broken at random, not by the order in which Redis lists the workers."""
-    fleet, rng = [candidate(f"w{i}") for i in range(4)], Random(7)
-    counts = Counter(place(ASK, fleet, LIMITS, rng).worker for _ in range(4000))
+    fleet, rng = [option(f"w{i}") for i in range(4)], Random(7)
+    how = Routing(policy=policy)
+    counts = Counter(place(ASK, fleet, how, rng, turn).placement.worker for turn in range(4000))
     assert set(counts) == {"w0", "w1", "w2", "w3"}
     assert all(900 < count < 1100 for count in counts.values()), counts
 
 
-def test_placing_one_after_the_other_keeps_workers_level() -> None:
+def test_round_robin_takes_turns() -> None:
+    """Whatever the load is, as long as there is room."""
+    fleet = [option(f"w{i}", requests=i) for i in range(3)]
+    how = Routing(policy="round_robin")
+    taken = [place(ASK, fleet, how, Random(turn), turn).placement.worker for turn in range(6)]
+    assert sorted(taken[:3]) == ["w0", "w1", "w2"]
+    assert taken[:3] == taken[3:]
+
+
+def test_power_of_two_never_takes_the_fullest_of_three() -> None:
+    """Of any two it takes the emptier one."""
+    fleet, rng = [option(f"w{i}", requests=i) for i in range(3)], Random(1)
+    how = Routing(policy="power_of_two")
+    counts = Counter(place(ASK, fleet, how, rng).placement.worker for _ in range(900))
+    assert set(counts) == {"w0", "w1"}
+    assert 500 < counts[WorkerId("w0")] < 700  # two pairs of three have w0 in them
+
+
+@pytest.mark.parametrize("policy", ["kv", "least_loaded"])
+def test_placing_one_after_the_other_keeps_workers_level(policy: Policy) -> None:
     """With each placement counted before the next, no worker is ever two requests ahead."""
-    load, rng = {f"w{i}": 0 for i in range(3)}, Random(1)
+    fleet, rng = [candidate(f"w{i}", max_running=64) for i in range(3)], Random(1)
     for _ in range(30):
-        fleet = [candidate(name, requests=requests) for name, requests in load.items()]
-        load[place(ASK, fleet, LIMITS, rng).worker] += 1
-        assert max(load.values()) - min(load.values()) <= 1
+        to = place(ASK, [Option(c) for c in fleet], Routing(policy=policy), rng).placement
+        fleet = reserve(fleet, to)
+        counts = [c.requests for c in fleet]
+        assert max(counts) - min(counts) <= 1
 
 
-def test_a_worker_is_full_from_what_it_runs_and_may_queue() -> None:
-    """`max_running` + `max_queued` requests fit, and not one more."""
-    assert not is_full(candidate(requests=11), LIMITS)
-    assert is_full(candidate(requests=12), LIMITS)
+@given(st.integers(0, 11), st.integers(0, 999), st.integers(0, 11), st.integers(0, 999), st.integers())
+def test_less_reserved_load_never_loses_to_more(r1: int, b1: int, r2: int, b2: int, seed: int) -> None:
+    """Of two workers alike, one with fewer requests and blocks is taken, or one of two equally loaded."""
+    less = option("less", requests=min(r1, r2), blocks=min(b1, b2))
+    more = option("more", requests=max(r1, r2), blocks=max(b1, b2))
+    if load(less.candidate) < load(more.candidate):
+        assert place(ASK, [more, less], LEAST, Random(seed)).placement.worker == "less"
+
+
+@given(asks, fleets(), rules, st.integers(0, 5), st.integers(1, 50))
+def test_more_overlap_never_raises_a_cost(ask: Ask, fleet: list[Option], how: Routing, index: int, more: int) -> None:
+    """Other things being equal, who has more of the prompt is never the worse choice."""
+    able = [o for o in fleet if can_serve(o.candidate) and not is_full(o.candidate)]
+    if index >= len(able) or how.policy != "kv":
+        return
+    one = able[index]
+    better = Option(one.candidate, one.cached + more, one.coming + more)
+
+    def cost(options: list[Option], of: Option) -> float:
+        return next(c.total for o, c in place(ask, options, how, Random(0)).scored if o == of)
+
+    others = [*able[:index], *able[index + 1 :]]
+    assert cost([*others, better], better) <= cost([*others, one], one) + 1e-9
+
+
+def test_a_cached_prefix_attracts() -> None:
+    """All else equal."""
+    fleet = [option("a"), option("b", cached=5), option("c", cached=2)]
+    assert {place(ASK, fleet, KV, Random(i)).placement.worker for i in range(20)} == {"b"}
+
+
+def test_a_long_queue_outweighs_a_cached_prefix() -> None:
+    """100 tokens at 1,000 a second are not worth ten seconds of waiting."""
+    fleet = [option("a"), option("b", cached=6, tokens=10_000, waiting=3, requests=3)]
+    assert place(ASK, fleet, KV, Random(0)).placement.worker == "a"
+
+
+def test_siblings_go_where_their_prefix_is_on_its_way() -> None:
+    """The first of them is still being computed, and the second need not compute it again."""
+    ask = Ask(prompt_tokens=1600, max_tokens=5)
+    fleet = [option("a"), option("b", coming=99, tokens=1600, waiting=1, requests=1, head_s=0.5)]
+    assert place(ask, fleet, KV, Random(0)).placement.worker == "b"
+
+
+def test_siblings_spread_when_waiting_takes_longer_than_computing_anew() -> None:
+    """A hot prefix is worth having twice before its only holder drowns."""
+    ask = Ask(prompt_tokens=1600, max_tokens=5)
+    fleet = [option("a"), option("b", coming=99, tokens=8000, waiting=5, requests=5)]
+    assert place(ask, fleet, KV, Random(0)).placement.worker == "a"
+
+
+def test_a_session_keeps_its_worker_until_that_is_much_dearer() -> None:
+    """And the worker is the same for every API replica, since it follows from the key alone."""
+    fleet = [option(f"w{i}") for i in range(4)]
+    ask = replace(ASK, session="session")
+    (home,) = {place(ask, fleet, KV, Random(i)).placement.worker for i in range(20)}
+    busy = [
+        replace(o, candidate=replace(o.candidate, tokens=1000, waiting=1))
+        for o in fleet
+        if o.candidate.lease.worker == home
+    ]
+    others = [o for o in fleet if o.candidate.lease.worker != home]
+    assert place(ask, busy + others, KV, Random(0)).placement.worker == home  # one second more
+    drowned = [replace(o, candidate=replace(o.candidate, tokens=9000, waiting=9)) for o in busy]
+    assert place(ask, drowned + others, KV, Random(0)).placement.worker != home
+
+
+def test_only_the_sessions_of_a_worker_that_goes_move() -> None:
+    """Rendezvous hashing."""
+    fleet = [option(f"w{i}") for i in range(4)]
+    homes = {s: place(replace(ASK, session=s), fleet, KV, Random(0)).placement.worker for s in map(str, range(200))}
+    for s, home in homes.items():
+        now = place(replace(ASK, session=s), fleet[1:], KV, Random(0)).placement.worker
+        assert now == home or home == "w0"
+    assert all(30 < count < 70 for count in Counter(homes.values()).values())
+
+
+def test_temperature_spreads_over_good_places_and_prefers_better_ones() -> None:
+    """0 takes the best; the higher, the more evenly."""
+    fleet = [option("best", cached=6), option("good", cached=4), option("worst")]
+
+    def share(temperature: float) -> dict[str, float]:
+        rng = Random(3)
+        how = Routing(temperature=temperature)
+        counts = Counter(place(ASK, fleet, how, rng).placement.worker for _ in range(3000))
+        return {name: counts[WorkerId(name)] / 3000 for name in ("best", "good", "worst")}
+
+    assert share(0.0) == {"best": 1.0, "good": 0.0, "worst": 0.0}
+    warm = share(0.5)
+    assert warm["best"] > warm["good"] > warm["worst"] > 0
+    assert share(50.0)["worst"] == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_a_worker_is_full_by_any_of_its_limits() -> None:
+    """Seats, blocks that requests hold (what it reports, where that is more), prompt tokens that wait."""
+    assert not is_full(candidate(requests=11))
+    assert is_full(candidate(requests=12))
+    half = Limits(max_queued=4, active_blocks=0.5)
+    assert not is_full(candidate(limits=half, blocks=499))
+    assert is_full(candidate(limits=half, blocks=500))
+    assert is_full(candidate(limits=half, used_blocks=500))
+    assert not is_full(candidate(limits=half, used_blocks=900, ranks=2))
+    short = Limits(max_queued=4, queued_tokens=1000)
+    assert not is_full(candidate(limits=short, tokens=999))
+    assert is_full(candidate(limits=short, tokens=1000))
 
 
 def test_full_blocks_count_as_much_as_full_seats() -> None:
     """A few long requests load an engine like many short ones."""
-    assert idleness(candidate(requests=8)) == idleness(candidate(blocks=1000)) == 0.5
-    assert idleness(candidate()) == 1.0
+    assert load(candidate(requests=8)) == load(candidate(blocks=1000)) == 1.0
+    assert load(candidate()) == 0.0
 
 
 @pytest.mark.parametrize(("role", "draining", "able"), [
@@ -136,9 +292,47 @@ def test_only_workers_that_decode_and_stay_are_eligible(role: str, draining: boo
     assert can_serve(candidate(role=role, draining=draining)) is able
 
 
-@given(asks, st.integers(1, 512))
-def test_blocks_hold_the_prompt_and_the_expected_answer_with_less_than_one_to_spare(ask: Ask, size: int) -> None:
-    """A `max_tokens` that merely defaults to the whole context doesn't reserve all of it."""
-    tokens = ask.prompt_tokens + min(ask.max_tokens, EXPECTED_ANSWER)
-    assert blocks_for(ask, size) == ceil(tokens / size)
-    assert 0 <= blocks_for(ask, size) * size - tokens < size
+@given(asks, st.integers(1, 512), st.integers(0, 100))
+def test_blocks_hold_the_prompt_and_the_expected_answer_with_less_than_one_to_spare(
+    ask: Ask, size: int, cached: int
+) -> None:
+    """What is cached needs none, and a `max_tokens` that merely defaults to the whole context isn't reserved whole."""
+    chosen = option(cached=cached, block_size=size)
+    tokens = uncached_tokens(ask, chosen) + min(ask.max_tokens, EXPECTED_ANSWER)
+    assert new_blocks(ask, chosen) == ceil(tokens / size)
+    assert 1 <= uncached_tokens(ask, chosen) <= ask.prompt_tokens
+
+
+def test_a_full_cache_is_waited_for() -> None:
+    """Until running requests have let go of what is missing: 60 of 1,000 held blocks at 1,000 in 10 s."""
+    ask = Ask(prompt_tokens=800, max_tokens=160)
+    full = option("full", blocks=1000, requests=1, pace=Pace(1000.0, request_s=10.0))
+    room = option("room", blocks=900, requests=1, pace=Pace(1000.0, request_s=10.0))
+    costs = {o.candidate.lease.worker: cost for o, cost in place(ask, [full, room], KV, Random(0)).scored}
+    assert costs[WorkerId("full")].wait - costs[WorkerId("room")].wait == pytest.approx(0.6, abs=0.01)
+
+
+def test_an_idle_fleets_first_requests_are_shared_by_what_is_reserved() -> None:
+    """Where prefill costs the same everywhere, the emptier engine takes shorter steps."""
+    fleet = [option("a", requests=3), option("b", requests=2), option("c", blocks=999)]
+    assert {place(ASK, fleet, KV, Random(i)).placement.worker for i in range(20)} == {"b"}
+
+
+def test_a_busy_fleet_minds_work_more_than_waiting() -> None:
+    """What is computed twice delays those who come later: the same choice turns with the load."""
+
+    def chosen(pace: Pace) -> str:
+        holder = option("holder", cached=62, tokens=1200, waiting=1, requests=1, pace=pace)
+        return place(Ask(1000, 5), [holder, option("idle", pace=pace)], KV, Random(0)).placement.worker
+
+    assert chosen(Pace(1000.0, prefills_per_s=0.1, busy=0.1)) == "idle"
+    assert chosen(Pace(1000.0, prefills_per_s=2.0, busy=0.85)) == "holder"
+
+
+def test_picking_needs_no_two_costs_to_differ() -> None:
+    """A softmax over equal costs would divide by nothing."""
+    scored = place(ASK, [option("a"), option("b")], Routing(temperature=1.0), Random(0)).scored
+    assert {pick(scored, Routing(temperature=1.0), None, Random(i)).candidate.lease.worker for i in range(20)} == {
+        "a",
+        "b",
+    }

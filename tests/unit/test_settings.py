@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from app.errors import SettingsError
-from app.settings import Pool, load_pools, load_settings
+from app.pools import Pool, load_pools
+from app.settings import load_settings
 
 
 @pytest.mark.parametrize(("variable", "value"), [
@@ -59,7 +60,7 @@ GOOD = "pools: {decode-pool-a: {model: mock, engine: mock}}"
 
 def test_a_pool_needs_a_model_and_an_engine_only(tmp_path: Path) -> None:
     """The mock brings its own model directory."""
-    pools = load_pools(write(tmp_path, GOOD))
+    pools = load_pools(write(tmp_path, GOOD)).pools
     assert list(pools) == ["decode-pool-a"]
     pool = next(iter(pools.values()))
     assert (pool.model, pool.engine, pool.role, pool.block_size) == ("mock", "mock", "both", 32)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import RequestError, SettingsError
-from app.settings import Pool
+from app.pools import Pool
 from app.tokenizer import Tokenizer, load_tokenizer
 
 MODEL_DIR = Pool(model="mock", engine="mock").model_dir

@@ -21,6 +21,16 @@ class KvEventArgs(BaseModel):
     topic: str = ""
     buffer_steps: Count = 10_000  # batches kept for replay
 
+    def of_rank(self, rank: int) -> "KvEventArgs":
+        """A data-parallel rank's own endpoints: vLLM adds the rank to a port that is named."""
+        ends = {name: _add_to_port(getattr(self, name), rank) for name in ("endpoint", "replay_endpoint")}
+        return self.model_copy(update=ends)
+
+
+def _add_to_port(endpoint: str, rank: int) -> str:
+    base, _, port = endpoint.rpartition(":")
+    return f"{base}:{int(port) + rank}" if port.isdigit() else endpoint
+
 
 class MockArgs(BaseModel):
     """Defaults are an 8-billion-parameter model on one H100; README.md has the arithmetic."""
@@ -34,7 +44,7 @@ class MockArgs(BaseModel):
     total_blocks: Count = 8192
     max_batched_tokens: Count = 8192  # in one step, prefill and decode together
     answer_tokens: Count = 256  # an answer's length when nothing else ends it; EOS follows
-    kv_events: KvEventArgs | None = None  # None: not published
+    kv_events: KvEventArgs | None = KvEventArgs()  # None: not published
     load_s: NotNegative = 0.0
     fail_to_load: str | None = None  # loading fails with this message
 

@@ -10,19 +10,22 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from app.engines.mock.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
 
-_ROOT = b"\0" * 8
+_ROOT = b"mock\0\0\0\0"
 
 
 class BlockTable:
     """The blocks that one sequence holds, in the order of its tokens."""
 
-    __slots__ = ("blocks", "committed", "hashes")
+    __slots__ = ("blocks", "committed", "hashes", "root", "salt")
 
-    def __init__(self) -> None:
+    def __init__(self, salt: str | None = None) -> None:
+        """Sequences of different salts share no blocks."""
+        self.salt = salt
+        self.root = xxh3_64_digest(salt.encode()) if salt else _ROOT
         self.blocks: list[int] = []
         self.hashes: list[int] = []  # of the full blocks, as far as they were asked for
         self.committed = 0  # leading blocks that are in the cache
@@ -131,7 +134,7 @@ class BlockManager:
             return
         width = 4 * self.block_size
         data = array("I", tokens[done * self.block_size : blocks * self.block_size]).tobytes()
-        parent = table.hashes[-1].to_bytes(8, "little") if done else _ROOT
+        parent = table.hashes[-1].to_bytes(8, "little") if done else table.root
         for start in range(0, len(data), width):
             digest = xxh3_64_intdigest(parent + data[start : start + width])
             table.hashes.append(digest)
@@ -166,4 +169,5 @@ class BlockManager:
             size = self.block_size
             parent = table.hashes[first - 1] if first else None
             ids = list(tokens[first * size : end * size])
-            self.events.append(BlockStored(table.hashes[first:end], parent, ids, size))
+            keys = [[table.salt], *[None] * (end - 1)] if table.salt and not first else None
+            self.events.append(BlockStored(table.hashes[first:end], parent, ids, size, extra_keys=keys))

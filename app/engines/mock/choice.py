@@ -88,7 +88,7 @@ class Choice:
         self.prompt_len = len(request.prompt)
         self.context_len = context_len
         self.computed = 0  # leading tokens whose KV is there
-        self.table = BlockTable()
+        self.table = BlockTable(request.cache_salt)
         self.finished = False
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed + index
         self._vocabulary = vocabulary

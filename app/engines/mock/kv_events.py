@@ -36,6 +36,7 @@ class BlockStored(KvEvent, frozen=True):
     lora_id: int | None = None
     medium: str | None = "GPU"
     lora_name: str | None = None
+    extra_keys: list[list[str] | None] | None = None  # per block: what its hash covers besides tokens
 
 
 class BlockRemoved(KvEvent, frozen=True):
@@ -56,13 +57,13 @@ class _Batch(msgspec.Struct, frozen=True, array_like=True):
 class KvPublisher:
     """Belongs to the event loop on which it was made."""
 
-    def __init__(self, args: KvEventArgs) -> None:
+    def __init__(self, args: KvEventArgs, rank: int = 0) -> None:
         """Bind. Raises: EngineFailed when an endpoint can't be bound."""
         self._context = zmq.asyncio.Context()
         self._pub = zmq.Context(self._context).socket(zmq.PUB)
         self._pub.set_hwm(_SEND_QUEUE)
         self._replay = self._context.socket(zmq.ROUTER)
-        self._topic = args.topic.encode()
+        self._topic, self._rank = args.topic.encode(), rank
         self._encode = msgspec.msgpack.Encoder().encode
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=args.buffer_steps)
         self._seq = 0
@@ -79,10 +80,13 @@ class KvPublisher:
 
     def publish(self, events: list[KvEvent]) -> None:
         """Send one batch. Never blocks."""
-        payload = self._encode(_Batch(time.time(), events))
+        payload = self._batch(events)
         self._pub.send_multipart((self._topic, self._seq.to_bytes(8, "big"), payload))
         self._kept.append((self._seq, payload))
         self._seq += 1
+
+    def _batch(self, events: list[KvEvent]) -> bytes:
+        return self._encode(_Batch(time.time(), events, self._rank))
 
     async def close(self) -> None:
         self._server.cancel()

@@ -2,7 +2,7 @@
 
 import dataclasses
 import secrets
-import tempfile
+from functools import partial
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -11,7 +11,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 
 from app.errors import SettingsError
-from app.settings import Pool
+from app.pools import Pool
 
 _ENVIRONMENT = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a worker has threads, which a fork would leave half alive
@@ -44,6 +44,7 @@ def engine_args(pool: Pool) -> EngineArgs:
         "block_size": pool.block_size,
         "max_num_seqs": pool.max_running,
         "max_model_len": pool.context_len,
+        "data_parallel_size": pool.data_parallel_size,
     }
     known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
     for key, value in given.items():
@@ -51,7 +52,9 @@ def engine_args(pool: Pool) -> EngineArgs:
             raise SettingsError(f"args.{key}={value!r}: vLLM has no such argument")
         if key in fixed:
             raise SettingsError(f"args.{key}={value!r}: the pool's own settings say this")
-    for key, make in (("kv_events_config", _kv_events_config), ("kv_transfer_config", KVTransferConfig)):
+    given.setdefault("kv_events_config", {})  # null turns them off
+    events = partial(_kv_events_config, ranks=pool.data_parallel_size)
+    for key, make in (("kv_events_config", events), ("kv_transfer_config", KVTransferConfig)):
         if isinstance(given.get(key), dict):
             try:
                 given[key] = make(**given[key])
@@ -76,8 +79,11 @@ def vllm_config(fields: dict[str, Any]) -> VllmConfig:
         raise SettingsError(f"vLLM refuses these engine arguments: {exc}") from exc
 
 
-def _kv_events_config(**given: Any) -> KVEventsConfig:
+def _kv_events_config(*, ranks: int, **given: Any) -> KVEventsConfig:
     """Published on this host unless the pool says where; replay is always on, since missed events must be had."""
-    path = f"ipc://{tempfile.gettempdir()}/xylem-{secrets.token_hex(4)}"
-    defaults = {"endpoint": f"{path}-events", "replay_endpoint": f"{path}-replay"}
+    if ranks > 1:  # each rank needs an endpoint of its own: vLLM lets the system choose the ports
+        defaults = {"endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0"}
+    else:  # abstract sockets leave no files
+        path = f"ipc://@xylem-{secrets.token_hex(8)}"
+        defaults = {"endpoint": f"{path}-events", "replay_endpoint": f"{path}-replay"}
     return KVEventsConfig(**{"enable_kv_cache_events": True, "publisher": "zmq", **defaults, **given})

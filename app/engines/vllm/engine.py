@@ -20,7 +20,7 @@ from app.engines.vllm.convert import sampling_params, step_outputs, translate
 from app.engines.vllm.stats import StatLogger
 from app.errors import EngineFailed, PromptTooLong, RequestError
 from app.ids import RunId
-from app.settings import Pool
+from app.pools import Pool
 
 _SHUTDOWN_S = 2.0  # after which vLLM's processes are killed; on a CPU its worker never leaves by itself
 _REAP_S = 5.0  # how long a killed process may take to vanish
@@ -58,13 +58,18 @@ class VllmEngine:
             total_blocks=self._blocks,
             max_running=config.scheduler_config.max_num_seqs,
             max_model_len=config.model_config.max_model_len,
+            ranks=config.parallel_config.data_parallel_size,
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
         engine = self._loaded()
         self._check(request, engine.model_config.max_model_len)
         outputs = engine.generate(
-            tokens_input(request.prompt), sampling_params(request.sampling), request.id, priority=request.priority
+            tokens_input(request.prompt, cache_salt=request.cache_salt),
+            sampling_params(request.sampling),
+            request.id,
+            priority=request.priority,
+            data_parallel_rank=request.rank if engine.vllm_config.parallel_config.data_parallel_size > 1 else None,
         )
         cached: int | None = None  # of the choice that came first: the others find what it computed
         self._live[request.id] = request.sampling.n
@@ -95,12 +100,11 @@ class VllmEngine:
             prefill_tokens=self._stats.prefill_tokens,
         )
 
-    def kv_events(self) -> KvEventSource | None:
-        config = self._loaded().get_kv_event_sources().get(0)
-        if config is None:
-            return None
-        assert config.replay_endpoint is not None  # our arguments always name one
-        return KvEventSource(_connectable(config.endpoint), _connectable(config.replay_endpoint), config.topic)
+    def kv_events(self) -> dict[int, KvEventSource]:
+        return {
+            rank: KvEventSource(_connectable(c.endpoint), _connectable(c.replay_endpoint or ""), c.topic)
+            for rank, c in self._loaded().get_kv_event_sources().items()
+        }
 
     async def reset_prefix_cache(self) -> bool:
         return bool(await self._loaded().reset_prefix_cache())

@@ -1,0 +1,122 @@
+"""For operators: clear caches, look at and change limits. With `XYLEM_ADMIN_KEY`, or on loopback only."""
+
+import asyncio
+import hmac
+import ipaddress
+import secrets
+from typing import Annotated, Any, cast
+
+import msgspec
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict
+
+from app.api.state import ApiState, state_of
+from app.errors import Forbidden, ModelNotFound, RequestError
+from app.ids import PoolId
+from app.messages import ClearCache, Reply, decode_reply, encode
+
+_REPLY_S = 10
+_ORDERS_TTL_S = 60
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def authorised(request: Request) -> ApiState:
+    """Raises: Forbidden."""
+    state = state_of(request)
+    key = state.settings.admin_key
+    if key is None:
+        if not _is_loopback(state.settings.host):
+            raise Forbidden("Admin endpoints are off: this server listens to others and XYLEM_ADMIN_KEY is not set.")
+        return state
+    given = request.headers.get("authorization", "").removeprefix("Bearer ")
+    if not hmac.compare_digest(given.encode(), key.get_secret_value().encode()):
+        raise Forbidden("Admin endpoints want 'Authorization: Bearer <XYLEM_ADMIN_KEY>'.")
+    return state
+
+
+Admin = Annotated[ApiState, Depends(authorised)]
+router = APIRouter(prefix="/admin", tags=["admin"])
+
+
+class LimitChanges(BaseModel):
+    """A field that is null goes back to what the pools file says; one that isn't given stays."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_queued: int | None = None
+    active_blocks: float | None = None
+    queued_tokens: int | None = None
+
+
+def _known(state: ApiState, pool: str) -> PoolId:
+    if pool not in state.pools:
+        raise ModelNotFound(f"There is no pool '{pool}'. There are: {', '.join(sorted(state.pools))}.", param="pool")
+    return PoolId(pool)
+
+
+@router.get("/pools/{pool}/limits")
+async def get_limits(state: Admin, pool: str) -> dict[str, Any]:
+    """From where on the pool's workers get no more requests; null is no limit."""
+    name = _known(state, pool)
+    changed = await cast(Any, state.redis.hgetall(state.keys.limits(name)))
+    return msgspec.structs.asdict(state.fleet.limits(name, [x for pair in changed.items() for x in pair]))
+
+
+@router.patch("/pools/{pool}/limits")
+async def change_limits(state: Admin, pool: str, changes: LimitChanges) -> dict[str, Any]:
+    """For all API replicas, from their next placement on."""
+    name = _known(state, pool)
+    given = changes.model_dump(exclude_unset=True)
+    bad = [f"{field}={value}" for field, value in given.items() if value is not None and value < 0]
+    if bad:
+        raise RequestError(f"{', '.join(bad)}: has to be at least 0.", param="limits")
+    key = state.keys.limits(name)
+    pipe = state.redis.pipeline(transaction=True)
+    for field, value in given.items():
+        if value is None:
+            pipe.hdel(key, field)
+        else:
+            pipe.hset(key, field, str(value))
+    await pipe.execute()
+    return await get_limits(state, pool)
+
+
+@router.post("/clear_kv_blocks")
+async def clear_all(state: Admin) -> dict[str, Any]:
+    """Every worker forgets its cached prefixes. One with requests running refuses."""
+    return await _clear(state, list(state.pools))
+
+
+@router.post("/pools/{pool}/clear_kv_blocks")
+async def clear_pool(state: Admin, pool: str) -> dict[str, Any]:
+    """The workers of one pool forget their cached prefixes. One with requests running refuses."""
+    return await _clear(state, [_known(state, pool)])
+
+
+async def _clear(state: ApiState, pools: list[PoolId]) -> dict[str, Any]:
+    leases = await state.fleet.live(pools)
+    order = secrets.token_hex(8)
+    pipe = state.redis.pipeline(transaction=False)
+    for lease in leases:
+        key = state.keys.orders(lease.worker)
+        pipe.rpush(key, encode(ClearCache(order)))
+        pipe.expire(key, _ORDERS_TTL_S)
+    await pipe.execute()
+    replies: list[Reply] = []
+    deadline = asyncio.get_running_loop().time() + _REPLY_S
+    while len(replies) < len(leases) and (left := deadline - asyncio.get_running_loop().time()) > 0:
+        # Short: the client gives up on replies that take longer than its own time-out.
+        taken = await cast(Any, state.redis.blpop([state.keys.reply(order)], timeout=min(1.0, left)))
+        if taken is not None:
+            replies.append(decode_reply(taken[1]))
+    silent = {lease.worker for lease in leases} - {reply.worker for reply in replies}
+    return {
+        "cleared": [r.worker for r in replies if r.done],
+        "refused": {r.worker: r.reason for r in replies if not r.done} | dict.fromkeys(silent, "no answer"),
+    }

@@ -1,0 +1,44 @@
+"""Why a request went where it went, for who asks with the header `x-xylem-explain: 1`."""
+
+from typing import Any
+
+from starlette.types import Scope
+
+from app.api.flight import Flight
+
+_MOST = 16  # candidates shown: a header has to stay below what proxies let through
+
+
+def explain_wanted(scope: Scope) -> bool:
+    return any(name == b"x-xylem-explain" and value not in (b"", b"0") for name, value in scope["headers"])
+
+
+def explained(flight: Flight) -> dict[str, Any]:
+    """Its worker, and the candidates with their costs (seconds; other policies: their own unit), cheapest first."""
+    job, decision = flight.job, flight.decision
+    if decision is None:
+        return {}
+    to = decision.placement
+    scored = sorted(decision.scored, key=lambda s: s[1].total)
+    return {
+        "worker": job.worker,
+        "pool": job.pool,
+        "rank": job.rank,
+        "attempt": job.attempt,
+        "blocks_cached": to.cached,
+        "tokens_to_compute": to.tokens,
+        "candidates": [
+            {
+                "worker": option.candidate.lease.worker,
+                "rank": option.candidate.rank,
+                "blocks_cached": option.cached,
+                "blocks_coming": option.coming - option.cached,
+                "requests": option.candidate.requests,
+                "queued_tokens": option.candidate.tokens,
+                "wait": round(cost.wait, 6),
+                "prefill": round(cost.prefill, 6),
+                "others": round(cost.others, 6),
+            }
+            for option, cost in scored[:_MOST]
+        ],
+    }

@@ -1,0 +1,224 @@
+"""From a prompt to a worker's queue.
+
+Requests are placed in rounds: one read of the fleet, one decision after the other, each seeing those before
+it, and one write. A request that arrives during a round waits for the next. So a request costs two round
+trips, and a burst of a thousand costs two as well. Those that find no room are held until there is some.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import count
+from random import Random
+
+from msgspec.structs import replace
+
+from app.api.fleet import FleetReader
+from app.api.flight import Flight
+from app.api.round import Round
+from app.errors import NoWorker, Saturated, StoreDown, XylemError
+from app.ids import PoolId, RequestId, WorkerId, place_id, worker_queue
+from app.keys import Keys
+from app.kv.blocks import HASH_BYTES
+from app.messages import Job, encode
+from app.pools import Pool
+from app.routing.fleet import Placement
+from app.routing.held import Held
+from app.store import PLACE, Command, Wire
+from app.tasks.message import DECODE_TASK, priority_step, task_message
+from app.telemetry import FLEET_READ, Routed, logger
+
+log = logger(__name__)
+
+_GRACE_S = 30  # a record outlives its deadline by this, so that the worker can answer for it
+_MAX_PLACINGS = 5
+# With this many in flight a round first waits a little for others to join it: a round costs the CPU of a sixth of
+# a short request, and at such a load the wait is a small part of the time to the first token.
+_BUSY, _GATHER_S = 32, 0.002
+_HELD_EVERY_S = 0.05  # how often those that found no room look again; the end of a request wakes them as well
+_HELD_AT_ONCE = 32  # the most urgent of them: where these find no room, the others don't either
+
+
+class Placer:
+    """On the API's event loop."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        fleet: FleetReader,
+        pools: Mapping[PoolId, Pool],
+        retry_after_s: int,
+        flights: Mapping[RequestId, Flight],
+        stop: Callable[[list[Job]], Awaitable[None]],
+    ) -> None:
+        """`flights` are the requests that are awaited; `stop` ends what was placed when it no longer was."""
+        self._wire, self._keys, self._fleet, self._pools = wire, keys, fleet, pools
+        self._retry_after_s, self._flights, self._stop = retry_after_s, flights, stop
+        self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
+        self._turns = count()
+        self._waiting: list[Flight] = []
+        self._held: Held[Flight] = Held()
+        self._room = asyncio.Event()
+        self._rounds: asyncio.Task[None] | None = None
+        self._routed = {name: Routed(name) for name in pools}
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    async def place(self, flight: Flight) -> None:
+        """Returns when it is on its worker's queue, or nobody awaits it any more.
+
+        Raises: NoWorker, Saturated, StoreDown.
+        """
+        flight.placed = asyncio.get_running_loop().create_future()
+        self._waiting.append(flight)
+        self._room.set()
+        if self._rounds is None:
+            self._rounds = asyncio.create_task(self._run_rounds())
+        await flight.placed
+
+    def room(self) -> None:
+        """A request has ended somewhere: who is held may look again."""
+        if self._held:
+            self._room.set()
+
+    async def _run_rounds(self) -> None:
+        try:
+            while self._waiting or self._held:
+                await self._gather()
+                left = self._held.drop(lambda f: not self._awaited(f)) + [
+                    f for f in self._waiting if not self._awaited(f)
+                ]
+                for flight in left:
+                    _settle(flight, None)  # its answer has its end, or nobody waits for one
+                flights = self._held.take(_HELD_AT_ONCE) + [f for f in self._waiting if self._awaited(f)]
+                self._waiting = []
+                try:
+                    if flights:
+                        await self._round(flights)
+                except Exception as exc:  # noqa: BLE001 (whatever it was, no client waits for ever)
+                    for flight in flights:
+                        _settle(flight, exc)
+        finally:
+            self._rounds = None
+
+    async def _gather(self) -> None:
+        if self._waiting:
+            if len(self._flights) > _BUSY:
+                await asyncio.sleep(_GATHER_S)
+            return
+        self._room.clear()
+        try:
+            async with asyncio.timeout(_HELD_EVERY_S):
+                await self._room.wait()
+        except TimeoutError:
+            pass
+
+    async def _round(self, flights: list[Flight]) -> None:
+        round_ = Round(flights, self._pools)
+        began = time.perf_counter()
+        round_.views = await self._fleet.read(round_.prompts())
+        FLEET_READ.observe(time.perf_counter() - began)
+        placed: list[Flight] = []
+        commands: list[Command] = []
+        guesses: list[Command] = []
+        for flight in flights:
+            began = time.perf_counter()
+            try:
+                to = self._decide(round_, flight)
+                command = self._command(flight, to)
+            except Saturated:
+                self._hold(flight)
+                continue
+            except Exception as exc:  # noqa: BLE001 (one request that can't be placed is no trouble of the others)
+                _settle(flight, exc)
+                continue
+            commands.append(command)
+            guesses += self._guess(flight, to, round_)
+            placed.append(flight)
+            blocks = len(flight.hashes(self._pools[to.pool].block_size)) // HASH_BYTES
+            self._routed[to.pool].decided(to.cached, blocks, time.perf_counter() - began)
+        replies = await self._wire.execute_each(commands + guesses) if commands else []
+        for flight, written in zip(placed, replies, strict=False):  # what became of the guesses doesn't matter
+            if isinstance(written, StoreDown):
+                flight.job = replace(flight.job, worker=WorkerId(""))
+                _settle(flight, written)
+            elif written:
+                _settle(flight, None)
+            else:  # the worker went between the two round trips: decide again
+                self._waiting.append(flight)
+        for pool, view in round_.views.items():
+            self._routed[pool].shared([c.requests for c in view.candidates])
+        await self._stop([f.job for f in placed if not self._awaited(f)])
+
+    def _awaited(self, flight: Flight) -> bool:
+        return self._flights.get(flight.job.request) is flight
+
+    def _decide(self, round_: Round, flight: Flight) -> Placement:
+        """Raises: NoWorker, Saturated."""
+        if flight.placings >= _MAX_PLACINGS:
+            raise NoWorker("The workers of this model keep going away. Try again.")
+        decision = round_.decide(flight, self._rng, next(self._turns))
+        flight.placings += 1
+        flight.decision = decision if flight.wishes.explain else None
+        to = decision.placement
+        flight.job = replace(flight.job, pool=to.pool, worker=to.worker, rank=to.rank)
+        return to
+
+    def _hold(self, flight: Flight) -> None:
+        limit = self._pools[flight.groups[0][0]].busy.max_held
+        least = self._held.push(flight, flight.job.priority, flight.job.deadline, limit)
+        if least is not None:
+            _settle(least, Saturated(retry_after_s=self._retry_after_s))
+
+    def _command(self, flight: Flight, to: Placement) -> Command:
+        job, keys = flight.job, self._keys
+        queue, step = worker_queue(to.pool, to.worker), priority_step(job.priority)
+        names = (
+            keys.worker(to.worker),
+            keys.request(job.run),
+            keys.reservations(to.worker),
+            keys.load(to.worker),
+            keys.queue(queue, step),
+            keys.prefilling(to.worker),
+            keys.blocks(job.run),
+        )
+        ttl_ms = max(1, round((job.deadline - time.time() + _GRACE_S) * 1000))
+        message = task_message(DECODE_TASK, queue, job.request, job.attempt, step)
+        hashes = flight.hashes(self._pools[to.pool].block_size)
+        return (
+            "EVAL", PLACE, len(names), *names,
+            job.run, encode(job), ttl_ms, to.rank, to.blocks, to.tokens, message, hashes,
+        )  # fmt: skip
+
+    def _guess(self, flight: Flight, to: Placement, round_: Round) -> list[Command]:
+        """For an engine that tells no KV events: what it will have, as far as one can know."""
+        pool = self._pools[to.pool]
+        chosen = next(c for c in round_.views[to.pool].candidates if c.lease.worker == to.worker)
+        hashes = flight.hashes(pool.block_size)
+        if chosen.lease.kv_events or pool.routing.policy != "kv" or not hashes:
+            return []
+        key = self._keys.predicted(to.pool, place_id(to.worker, to.rank))
+        ttl_ms = round(pool.routing.predicted_ttl_s * 1000)
+        expires = round(time.time() * 1000) + ttl_ms
+        entries = [x for i in range(0, len(hashes), HASH_BYTES) for x in (expires, hashes[i : i + HASH_BYTES])]
+        return [
+            ("ZADD", key, *entries),
+            ("ZREMRANGEBYSCORE", key, "-inf", expires - ttl_ms),
+            ("ZREMRANGEBYRANK", key, 0, -1 - chosen.lease.total_blocks),  # it holds no more than that: the oldest go
+            ("PEXPIRE", key, ttl_ms),
+        ]
+
+
+def _settle(flight: Flight, error: Exception | None) -> None:
+    """Wakes who waits for the placement; nobody does when its request was cancelled."""
+    if flight.placed.done():
+        return
+    if error is None:
+        flight.placed.set_result(None)
+        return
+    if not isinstance(error, XylemError):
+        log.error("placement_failed", request=flight.job.request, exc_info=error)
+    flight.placed.set_exception(error if isinstance(error, XylemError) else XylemError())

@@ -1,0 +1,86 @@
+"""The decisions of one round of placement, one after the other. No I/O."""
+
+from collections.abc import Mapping
+from random import Random
+
+from app.api.fleet import PoolView
+from app.api.flight import Flight
+from app.errors import NoWorker, Saturated, XylemError
+from app.ids import PoolId, WorkerId
+from app.kv.blocks import common_blocks
+from app.pools import Pool
+from app.routing.fleet import Ask, Decision, Option, Placement
+from app.routing.policy import place, reserve
+
+_SIBLINGS = 32  # placed in this round just before, whose prefix may be this one's
+
+
+class Round:
+    """Some requests, the fleet as one read showed it, and what has been placed on it since. No I/O."""
+
+    def __init__(self, flights: list[Flight], pools: Mapping[PoolId, Pool]) -> None:
+        self._pools = pools
+        self._asking: dict[PoolId, dict[Flight, int]] = {}  # with its number among those that ask this pool
+        for flight in flights:
+            for pool in (p for group in flight.groups for p in group):
+                asking = self._asking.setdefault(pool, {})
+                asking[flight] = len(asking)
+        self._alone = len(flights) == 1
+        self._before: list[tuple[Placement, bytes]] = []
+        self.views: dict[PoolId, PoolView] = {}
+
+    def prompts(self) -> dict[PoolId, list[bytes]]:
+        """What to ask each pool about: nothing where the policy doesn't look at prefixes."""
+        return {
+            pool: [f.hashes(self._pools[pool].block_size) for f in asking] if self._looks_at_prefixes(pool) else []
+            for pool, asking in self._asking.items()
+        }
+
+    def decide(self, flight: Flight, rng: Random, turn: int) -> Decision:
+        """Raises: NoWorker, Saturated: what the last of its groups said."""
+        job = flight.job
+        ask = Ask(len(job.prompt), job.sampling.max_tokens, job.sampling.n, flight.wishes.session)
+        refused: XylemError = NoWorker()
+        for group in flight.groups:
+            options = [option for pool in group for option in self._options(flight, pool)]
+            try:
+                decision = place(ask, options, flight.rules(self._pools[group[0]].routing), rng, turn)
+            except NoWorker as exc:
+                refused = refused if isinstance(refused, Saturated) else exc
+                continue
+            except Saturated as exc:
+                refused = exc
+                continue
+            self._reserve(decision.placement, flight)
+            return decision
+        raise refused
+
+    def _reserve(self, to: Placement, flight: Flight) -> None:
+        view = self.views[to.pool]
+        self.views[to.pool] = PoolView(reserve(view.candidates, to), view.overlaps)
+        if not self._alone:
+            self._before.append((to, flight.hashes(self._pools[to.pool].block_size)))
+
+    def _options(self, flight: Flight, pool: PoolId) -> list[Option]:
+        view = self.views[pool]
+        if not self._looks_at_prefixes(pool):
+            return [Option(c) for c in view.candidates]
+        overlaps = view.overlaps[self._asking[pool][flight]]
+        coming = self._coming(flight, pool)
+        return [
+            Option(c, o.cached, max(o.coming, coming.get((c.lease.worker, c.rank), 0)))
+            for c, o in zip(view.candidates, overlaps, strict=True)
+        ]
+
+    def _coming(self, flight: Flight, pool: PoolId) -> dict[tuple[WorkerId, int], int]:
+        """What those placed a moment ago will leave in the caches of this pool."""
+        mine = flight.hashes(self._pools[pool].block_size)
+        found: dict[tuple[WorkerId, int], int] = {}
+        for to, hashes in self._before[-_SIBLINGS:]:
+            if to.pool == pool and (blocks := common_blocks(mine, hashes)):
+                place_ = to.worker, to.rank
+                found[place_] = max(blocks, found.get(place_, 0))
+        return found
+
+    def _looks_at_prefixes(self, pool: PoolId) -> bool:
+        return self._pools[pool].routing.policy == "kv"

@@ -1,0 +1,1 @@
+"""Which prefix blocks lie in which worker's KV cache."""

@@ -1,0 +1,55 @@
+"""The one definition of a prompt's block hashes, used by the API to ask and by the workers to tell.
+
+A block's hash is chained over all blocks before it, so equal hashes mean equal prefixes, and two prompts share
+exactly as many leading blocks as they have leading hashes in common.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+
+from xxhash import xxh3_64_digest
+
+HASH_BYTES = 8
+_ROOT = bytes(HASH_BYTES)
+
+
+def root(keys: Iterable[str] = ()) -> bytes:
+    """What the first block's hash is chained to: whatever changes the KV besides the tokens (LoRA name, cache_salt).
+
+    In the order in which vLLM lists them. Without any it is zero.
+    """
+    keys = tuple(keys)
+    return xxh3_64_digest(b"\0".join(key.encode() for key in keys)) if keys else _ROOT
+
+
+def chain(parent: bytes, tokens: Sequence[int], block_size: int) -> list[bytes]:
+    """The hashes of the blocks that `tokens` fill, each xxh3_64(parent's hash + the block's tokens as uint32)."""
+    width = 4 * block_size
+    data = array("I", tokens).tobytes()
+    out = []
+    for start in range(0, len(data) - width + 1, width):
+        parent = xxh3_64_digest(parent + data[start : start + width])
+        out.append(parent)
+    return out
+
+
+def prompt_hashes(prompt: Sequence[int], block_size: int, salt: str | None = None) -> bytes:
+    """The packed hashes of the blocks that a cache can spare this prompt: 8 bytes each, in order.
+
+    The last token is never among them: engines compute it for its logits.
+    """
+    full = (len(prompt) - 1) // block_size * block_size
+    return b"".join(chain(root([salt] if salt else ()), prompt[:full], block_size))
+
+
+def common_blocks(a: bytes, b: bytes) -> int:
+    """How many leading blocks two packed prompts share, by binary search."""
+    low, high = 0, min(len(a), len(b)) // HASH_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        end = middle * HASH_BYTES
+        if a[end - HASH_BYTES : end] == b[end - HASH_BYTES : end]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,43 @@
+"""An engine's KV events as vLLM's ZmqEventPublisher and SGLang send them, decoded once.
+
+Frames: topic, sequence number (8 bytes, big endian, from 0), msgpack batch `[ts, events, rank]`. An event is a map
+with its name under `type`; fields that are not here are skipped.
+"""
+
+import msgspec
+from msgspec import Struct
+
+EngineHash = int | bytes
+
+
+class BlockStored(Struct, frozen=True, tag=True):
+    block_hashes: list[EngineHash]
+    parent_block_hash: EngineHash | None
+    token_ids: list[int]
+    block_size: int
+    medium: str | None = None
+    lora_name: str | None = None
+    # For each block what its hash covers besides tokens: LoRA name, cache_salt, images as [id, offset].
+    extra_keys: list[list[str | list[msgspec.Raw]] | None] | None = None
+    group_idx: int | None = None
+
+
+class BlockRemoved(Struct, frozen=True, tag=True):
+    block_hashes: list[EngineHash]
+    medium: str | None = None
+    group_idx: int | None = None
+
+
+class AllBlocksCleared(Struct, frozen=True, tag=True):
+    pass
+
+
+KvEvent = BlockStored | BlockRemoved | AllBlocksCleared
+
+
+class KvBatch(Struct, frozen=True, array_like=True):
+    ts: float  # seconds since the epoch
+    events: list[KvEvent]
+
+
+decode_batch = msgspec.msgpack.Decoder(KvBatch).decode

@@ -1,0 +1,102 @@
+"""What one engine has cached: its block hashes translated into ours. No I/O."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from app.kv.blocks import chain, root
+from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, KvEvent
+
+# Events of other tiers (host, disk) are left out here until routing weighs them; then each gets a set of its own.
+_DEVICE = (None, "GPU")
+# Hybrid models cache several groups of layers, each with its own blocks; the first is the one all agree on.
+_GROUP = (None, 0)
+
+
+class Changes(NamedTuple):
+    """What became of the cache since the last look. `cleared` came first."""
+
+    cleared: bool
+    added: list[bytes]
+    removed: list[bytes]
+
+
+class Ledger:
+    """Fed with every event in order it holds exactly the engine's cached blocks."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        # Engine's hash → ours, and how many blocks of the engine hold it: vLLM keeps twins that were computed at
+        # the same time, and reports each of them stored and removed.
+        self._blocks: dict[EngineHash, tuple[bytes, int]] = {}
+        self._changes: dict[bytes, bool] = {}  # ours → is it there now
+        self._cleared = False
+        self.unknown = 0  # stored blocks that could not be translated
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def blocks(self) -> list[bytes]:
+        return [ours for ours, _ in self._blocks.values()]
+
+    def apply(self, events: Iterable[KvEvent]) -> None:
+        for event in events:
+            if isinstance(event, BlockStored):
+                self._store(event)
+            elif isinstance(event, BlockRemoved):
+                self._remove(event)
+            else:
+                assert isinstance(event, AllBlocksCleared)
+                self.clear()
+
+    def clear(self) -> None:
+        self._blocks.clear()
+        self._changes.clear()
+        self._cleared = True
+
+    def take(self) -> Changes | None:
+        """The changes since the last call; None when there are none."""
+        if not self._changes and not self._cleared:
+            return None
+        added = [block for block, there in self._changes.items() if there]
+        removed = [block for block, there in self._changes.items() if not there]
+        changes = Changes(self._cleared, added, removed)
+        self._changes, self._cleared = {}, False
+        return changes
+
+    def _store(self, event: BlockStored) -> None:
+        if event.medium not in _DEVICE or event.group_idx not in _GROUP:
+            return
+        parent = self._parent(event)
+        if parent is None or event.block_size != self._block_size:
+            self.unknown += len(event.block_hashes)
+            return
+        for theirs, ours in zip(event.block_hashes, chain(parent, event.token_ids, self._block_size), strict=False):
+            count = self._blocks[theirs][1] if theirs in self._blocks else 0
+            self._blocks[theirs] = ours, count + 1
+            if not count:
+                self._changes[ours] = True
+
+    def _parent(self, event: BlockStored) -> bytes | None:
+        """Our hash of the block before; None when it isn't known, or blocks depend on more than text."""
+        keys = event.extra_keys or []
+        if any(not isinstance(key, str) for block in keys for key in block or ()):
+            return None  # an image: prompts asked for here are text
+        if event.parent_block_hash is None:
+            first = keys[0] if keys else None
+            return root(key for key in first or () if isinstance(key, str))
+        known = self._blocks.get(event.parent_block_hash)
+        return known[0] if known else None
+
+    def _remove(self, event: BlockRemoved) -> None:
+        if event.medium not in _DEVICE or event.group_idx not in _GROUP:
+            return
+        for theirs in event.block_hashes:
+            known = self._blocks.get(theirs)
+            if known is None:
+                continue
+            ours, count = known
+            if count > 1:
+                self._blocks[theirs] = ours, count - 1
+                continue
+            del self._blocks[theirs]
+            self._changes[ours] = False

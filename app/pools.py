@@ -1,0 +1,156 @@
+"""The pools file (YAML): which workers there are, and how requests are shared among them.
+
+Read once per process; what does not parse raises SettingsError naming key and value.
+"""
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from app.errors import SettingsError
+from app.ids import PoolId
+from app.messages import Role
+from app.settings import explain
+
+Count = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Policy = Literal["kv", "least_loaded", "round_robin", "random", "power_of_two"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Routing(_Part):
+    """How a worker is chosen; `app/routing/README.md` has the formulas."""
+
+    policy: Policy = "kv"
+    prefill_weight: Annotated[float, Field(ge=0, le=100)] = 1.0  # of what a prefill does to others
+    temperature: Annotated[float, Field(ge=0, le=100)] = 0.0  # 0: the best; above: softmax over the costs
+    affinity_s: Seconds = 2.0  # a session keeps its worker until another would answer this much sooner
+    predicted_ttl_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0  # guesses about engines that tell no KV events
+
+
+class Busy(_Part):
+    """From where on a worker gets no more. Each may be changed at run time."""
+
+    max_queued: Annotated[int, Field(ge=0)] | None = None  # requests beyond max_running; XYLEM_MAX_QUEUED if not given
+    active_blocks: Annotated[float, Field(gt=0)] | None = None  # share of its KV blocks that requests hold
+    queued_tokens: Count | None = None  # prompt tokens that wait for their prefill
+    max_held: Annotated[int, Field(ge=0)] = 1024  # requests that one API replica lets wait until a worker has room
+
+
+class Pool(_Part):
+    """A named set of identical workers."""
+
+    model: Annotated[str, Field(min_length=1)]  # the name clients ask for
+    engine: Literal["mock", "vllm"]
+    path: Path | None = None  # Hugging Face directory: tokenizer, template, weights; mock has its own
+    role: Role = "both"
+    block_size: Count = 32  # tokens in a KV block
+    max_running: Count = 64  # requests batched at once
+    max_model_len: Count | None = None  # tokens; the model's own when not given
+    data_parallel_size: Count = 1  # ranks in one worker, each with a KV cache of its own
+    chat_template: Path | None = None  # a Jinja file instead of the model's own
+    routing: Routing = Routing()
+    busy: Busy = Busy()
+    args: dict[str, Any] = {}  # the engine's own arguments
+
+    @cached_property
+    def model_dir(self) -> Path:
+        if self.path is not None:
+            return self.path
+        return Path(__file__).parent / "engines" / "mock" / "model"
+
+    @cached_property
+    def context_len(self) -> int:
+        """Tokens that prompt and answer may have together.
+
+        Raises: SettingsError when the model's config.json can't be read.
+        """
+        if self.max_model_len is not None:
+            return self.max_model_len
+        try:
+            return int(json.loads((self.model_dir / "config.json").read_text())["max_position_embeddings"])
+        except (OSError, ValueError, KeyError, TypeError) as exc:
+            raise SettingsError(f"path={self.model_dir}: no readable config.json there ({exc})") from exc
+
+
+class Table(_Part):
+    """A pool for each class of requests: rows by latency target, columns by length.
+
+    Edges are upper bounds, ascending; the last row and column have none. So there is one more of each than edges.
+    """
+
+    tokens: list[Count] = []  # prefill: prompt tokens; decode: prompt and answer
+    target_ms: list[Annotated[float, Field(gt=0)]] = []  # prefill: TTFT; decode: time between tokens
+    pools: Annotated[list[list[str]], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        rows, columns = len(self.target_ms) + 1, len(self.tokens) + 1
+        if len(self.pools) != rows or any(len(row) != columns for row in self.pools):
+            raise ValueError(
+                f"{len(self.target_ms)} targets and {len(self.tokens)} lengths need {rows} x {columns} pools"
+            )
+        if sorted(self.tokens) != self.tokens or sorted(self.target_ms) != self.target_ms:
+            raise ValueError("edges have to ascend")
+        return self
+
+
+class Select(_Part):
+    """Which of a model's pools a request goes to; without a table to any of them."""
+
+    prefill: Table | None = None
+    decode: Table | None = None
+
+
+class PoolsFile(_Part):
+    pools: dict[Annotated[PoolId, Field(pattern=r"^[A-Za-z0-9_-]+$")], Pool]
+    select: dict[str, Select] = {}  # by model
+
+
+def load_pools(path: Path) -> PoolsFile:
+    """Raises: SettingsError naming the file, the key and the value."""
+    try:
+        doc = yaml.safe_load(path.read_text())
+    except OSError as exc:
+        raise SettingsError(f"XYLEM_POOLS_FILE={path}: {exc.strerror}") from exc
+    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+        raise SettingsError(f"{path}: not YAML: {exc}") from exc
+    try:
+        parsed = PoolsFile.model_validate(doc)
+    except ValidationError as exc:
+        raise SettingsError(f"{path}: {explain(exc, '.'.join)}") from exc
+    for name, pool in parsed.pools.items():
+        if pool.engine != "mock" and pool.path is None:
+            raise SettingsError(f"{path}: pools.{name}.path: engine {pool.engine} needs a model directory")
+    for model, select in parsed.select.items():
+        for kind, table in (("prefill", select.prefill), ("decode", select.decode)):
+            _check_table(parsed, f"{path}: select.{model}.{kind}", model, table)
+    _check_routing(parsed, path)
+    return parsed
+
+
+def _check_table(parsed: PoolsFile, where: str, model: str, table: Table | None) -> None:
+    for name in (name for row in table.pools for name in row) if table else ():
+        pool = parsed.pools.get(PoolId(name))
+        if pool is None or pool.model != model:
+            raise SettingsError(f"{where}.pools={name!r}: no pool of {model}")
+
+
+def _check_routing(parsed: PoolsFile, path: Path) -> None:
+    """Pools that are chosen from together need one way to choose."""
+    first: dict[str, tuple[PoolId, Pool]] = {}
+    for name, pool in parsed.pools.items():
+        known, other = first.setdefault(pool.model, (name, pool))
+        table = parsed.select.get(pool.model)
+        if pool.routing != other.routing and not (table and table.decode):
+            raise SettingsError(
+                f"{path}: pools.{name}.routing: differs from {known}'s, which serves the same model: "
+                f"name under select.{pool.model}.decode when to take which"
+            )

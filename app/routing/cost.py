@@ -1,0 +1,82 @@
+"""The `kv` policy's cost of a place, in seconds: README.md derives it."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from app.ids import PoolId
+from app.routing.fleet import Ask, Candidate, Cost, Option
+
+# An answer may be much shorter than `max_tokens` allows, which defaults to all that the context has left.
+# Blocks for this many tokens of it are reserved at most.
+EXPECTED_ANSWER = 256
+
+_TOKENS_PER_S = 10_000.0  # of a pool that has computed no prompt yet
+_BUSY_MOST = 0.9  # beyond it the estimate of what is left of an engine's time is noise
+# The share of later requests that a longer queue delays: the others go where it is shorter.
+_STUCK = 0.25
+_STEP_S = 0.02  # by which a full engine's step is longer than an empty one's
+
+
+class Fleet(Struct, frozen=True):
+    """What the places have in common."""
+
+    # The workers of a pool are identical, so that their mean says more of each than its own last minute does.
+    tokens_per_s: dict[PoolId, float]
+    drag: float  # 1/s: requests delayed by each second that a queue gets longer
+
+    @classmethod
+    def of(cls, options: Sequence[Option]) -> "Fleet":
+        leases = [o.candidate.lease for o in options]
+        per_s = sum(lease.pace.prefills_per_s for lease in leases) / len(leases)
+        busy = sum(lease.pace.busy for lease in leases) / len(leases)
+        speeds: dict[PoolId, list[float]] = {lease.pool: [] for lease in leases}
+        for lease in leases:
+            if lease.pace.prefill_tokens_per_s > 0:
+                speeds[lease.pool].append(lease.pace.prefill_tokens_per_s)
+        return cls(
+            {pool: sum(measured) / len(measured) if measured else _TOKENS_PER_S for pool, measured in speeds.items()},
+            _STUCK * per_s / (1 - min(busy, _BUSY_MOST)),
+        )
+
+
+def kv_cost(ask: Ask, option: Option, fleet: Fleet, weight: float) -> Cost:
+    """Seconds until the first token, and the seconds by which that delays others."""
+    c = option.candidate
+    speed = fleet.tokens_per_s[c.lease.pool]
+    wait = max(0.0, c.tokens / speed - c.head_s) + _for_room(ask, option) + _STEP_S * load(c)
+    prefill = uncached_tokens(ask, option) / speed
+    return Cost(wait, prefill, weight * fleet.drag * prefill * (wait + prefill / 2))
+
+
+def uncached_tokens(ask: Ask, option: Option) -> int:
+    """Prompt tokens to be computed there; the last one always is."""
+    cached = max(option.cached, option.coming) * option.candidate.lease.block_size
+    return ask.prompt_tokens - min(cached, ask.prompt_tokens - 1)
+
+
+def new_blocks(ask: Ask, option: Option) -> int:
+    """KV blocks that have to be found there: for what isn't cached of the prompt, and the expected answers."""
+    tokens = uncached_tokens(ask, option) + ask.n * min(ask.max_tokens, EXPECTED_ANSWER)
+    return -(-tokens // option.candidate.lease.block_size)
+
+
+def held_blocks(c: Candidate) -> float:
+    """Blocks that requests hold: as the worker reports, or what was reserved, which is known at once."""
+    return max(c.blocks, c.lease.used_blocks / c.lease.ranks)
+
+
+def load(c: Candidate) -> float:
+    """1 when what is there fills the engine once, by seats or by blocks."""
+    return max(c.requests / c.lease.max_running, held_blocks(c) / max(1, c.lease.total_blocks))
+
+
+def _for_room(ask: Ask, option: Option) -> float:
+    """Seconds until running requests have let go of the blocks that are missing.
+
+    By Little's law they let go of held / request_s blocks a second.
+    """
+    c = option.candidate
+    held = held_blocks(c)
+    missing = held + new_blocks(ask, option) - c.lease.total_blocks
+    return missing / held * c.lease.pace.request_s if missing > 0 and held > 0 else 0.0

@@ -1,0 +1,36 @@
+"""Requests for which no worker has room, in the order in which they get it."""
+
+from bisect import insort
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Held(Generic[T]):
+    """Bounded; the most urgent first: lower priority, then the earlier deadline, then who came first."""
+
+    def __init__(self) -> None:
+        self._line: list[tuple[int, float, int, T]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def push(self, item: T, priority: int, deadline: float, limit: int) -> T | None:
+        """Returns the least urgent one, which has to go, when there are more than `limit` now."""
+        self._count += 1
+        insort(self._line, (priority, deadline, self._count, item))
+        return self._line.pop()[-1] if len(self._line) > limit else None
+
+    def drop(self, gone: Callable[[T], bool]) -> list[T]:
+        """Removes all of which that is true."""
+        dropped = [item for *_, item in self._line if gone(item)]
+        if dropped:
+            self._line = [entry for entry in self._line if not gone(entry[-1])]
+        return dropped
+
+    def take(self, most: int) -> list[T]:
+        """The most urgent ones, which are held no more."""
+        taken, self._line = self._line[:most], self._line[most:]
+        return [item for *_, item in taken]

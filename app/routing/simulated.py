@@ -1,0 +1,64 @@
+"""The `kv` policy for trace-driven simulators: what a simulated router sees, as `policy.place` takes it.
+
+Made for the interface of a simulator that calls `Policy(n_workers=, block_size=, seed=)` once, then for each request
+`policy(block_ids, workers) -> index`, and tells of the end of prefills and requests.
+"""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from app.ids import PoolId, RunId, WorkerId
+from app.messages import Lease
+from app.pools import Routing
+from app.routing.fleet import Ask, Candidate, Limits, Option
+from app.routing.pace import PaceMeter
+from app.routing.policy import place
+
+_LIMITS = Limits(max_queued=10**9)
+
+
+class Policy:
+    """Parameters are fields of `app.pools.Routing`."""
+
+    def __init__(self, n_workers: int, block_size: int, seed: int, max_running: int = 256, **rules: Any) -> None:
+        self._rules, self._rng = Routing.model_validate(rules), Random(seed)  # noqa: S311 (no secret)
+        self._meters = [PaceMeter() for _ in range(n_workers)]
+        self._since = [0.0] * n_workers  # when the head of each line began
+        self._line: list[dict[Any, int]] = [{} for _ in range(n_workers)]  # request → tokens to compute
+        self._lease = Lease(
+            WorkerId(""), PoolId("simulated"), "both", "", 0, block_size, 0, max_running, 0, kv_events=True
+        )
+
+    def __call__(self, blocks: Sequence[int], workers: Any) -> int:
+        ask = Ask(workers.input_tokens, max_tokens=1)
+        options = [self._option(i, w, workers.now, len(blocks)) for i, w in enumerate(workers)]
+        to = place(ask, options, self._rules, self._rng).placement
+        chosen = int(to.worker)
+        if not self._line[chosen]:
+            self._since[chosen] = workers.now
+        self._line[chosen][workers.request_id] = to.tokens
+        self._meters[chosen].begin(RunId(workers.request_id), workers.now)
+        return chosen
+
+    def on_prefill_done(self, now: float, request: Any, worker: int) -> None:
+        self._since[worker] = now
+        self._meters[worker].first_token(RunId(request), 0, self._line[worker].pop(request), now)
+
+    def on_finish(self, now: float, request: Any, worker: int) -> None:
+        self._meters[worker].end(RunId(request), now)
+
+    def _option(self, index: int, worker: Any, now: float, blocks: int) -> Option:
+        own = self._lease
+        lease = Lease(
+            WorkerId(str(index)), own.pool, own.role, own.host, own.pid, own.block_size, worker.total_blocks,
+            own.max_running, own.max_model_len, used_blocks=worker.active_blocks, kv_events=True,
+            pace=self._meters[index].read(now),
+        )  # fmt: skip
+        line = self._line[index]
+        candidate = Candidate(
+            lease, _LIMITS, 0, worker.active_requests, 0, sum(line.values()), len(line),
+            now - self._since[index] if line else 0.0,
+        )  # fmt: skip
+        coming = blocks - (worker.potential_blocks - worker.active_blocks)
+        return Option(candidate, worker.cached_blocks, max(coming, worker.cached_blocks))

@@ -1,0 +1,13 @@
+"""Which pool, before which worker: a table over length and latency target."""
+
+from bisect import bisect_left
+
+from app.ids import PoolId
+from app.pools import Table
+
+
+def select(table: Table, tokens: int, target_ms: float | None) -> PoolId:
+    """The pool for a request of this length; without a target the one for those that may wait longest."""
+    column = bisect_left(table.tokens, tokens)
+    row = len(table.target_ms) if target_ms is None else bisect_left(table.target_ms, target_ms)
+    return PoolId(table.pools[row][column])

@@ -1,0 +1,249 @@
+"""Routing by KV cache, seen from outside: real processes, the mock engine, the official client."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from redis import Redis
+
+from app.keys import Keys
+from tests.stack import Stack, free_port, mock_pool, stack, wait_until
+
+KEYS, POOL = Keys("xylem"), "decode-pool-a"
+WORDS = "the quick brown fox jumps over the lazy dog and runs "
+
+
+@pytest.fixture(scope="module")
+def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, list[str]]]:
+    """Four workers and two API replicas."""
+    Redis.from_url(valkey_url).flushall()
+    pools = {POOL: mock_pool(max_model_len=4096, speedup=20.0)}
+    with stack(valkey_url, tmp_path_factory.mktemp("routing"), pools) as s:
+        other = free_port()
+        s.api()
+        s.api("api2", other)
+        for i in range(4):
+            s.worker(name=f"worker{i}")
+        s.wait_ready(4)
+        urls = [s.url, f"http://127.0.0.1:{other}"]
+        wait_until(lambda: httpx.get(f"{urls[1]}/ready").json()["workers"]["mock"] == 4, "four workers at the second")
+        yield s, urls
+
+
+async def hit_rate(urls: list[str], salt: str) -> float:
+    """The cached share of the prompt tokens of 15 groups of 8 requests each, sent to the replicas in turn."""
+    clients = [AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) for url in urls]
+    gate = asyncio.Semaphore(8)
+
+    async def ask(number: int) -> tuple[int, int]:
+        group, member = number % 15, number // 15
+        prompt = f"group {group} " + WORDS * 20 + f" member {member}"
+        async with gate:
+            answer = await clients[number % len(clients)].completions.create(
+                model="mock", prompt=prompt, max_tokens=4, temperature=0, extra_body={"cache_salt": salt}
+            )
+        assert answer.usage is not None
+        assert answer.usage.prompt_tokens_details is not None
+        return answer.usage.prompt_tokens, answer.usage.prompt_tokens_details.cached_tokens or 0
+
+    usage = await asyncio.gather(*map(ask, range(120)))
+    for c in clients:
+        await c.close()
+    return sum(cached for _, cached in usage) / sum(tokens for tokens, _ in usage)
+
+
+@pytest.mark.timeout(180)
+def test_two_replicas_hit_as_often_as_one(fleet: tuple[Stack, list[str]]) -> None:
+    """Both decide on the same facts. The most there is: all but the first of each group's eight."""
+    _, urls = fleet
+    one = [asyncio.run(hit_rate(urls[:1], f"one-{i}")) for i in range(2)]
+    two = [asyncio.run(hit_rate(urls, f"two-{i}")) for i in range(2)]
+    assert min(one) > 0.7, (one, two)
+    assert abs(sum(one) - sum(two)) / 2 < 0.03, (one, two)
+
+
+def ask(url: str, prompt: str, explain: bool = True, **body: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The usage, and why it went where it went."""
+    with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as c:
+        answer = c.completions.with_raw_response.create(
+            model="mock", prompt=prompt, max_tokens=2, temperature=0, extra_body=body,
+            extra_headers={"x-xylem-explain": "1"} if explain else None,
+        )  # fmt: skip
+    usage = answer.parse().usage
+    assert usage is not None
+    route = answer.headers.get("x-xylem-route")
+    return usage.model_dump(), json.loads(route)[0] if route else {}
+
+
+def cached(usage: dict[str, Any]) -> int:
+    return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+
+def test_the_second_request_goes_where_the_first_ones_prefix_lies(fleet: tuple[Stack, list[str]]) -> None:
+    """Seen by the other replica; the header tells which worker, which candidates and what each would have cost."""
+    _, urls = fleet
+    prompt = "once upon a time " + WORDS * 15
+    first, why = ask(urls[0], prompt, cache_salt="explained")
+    assert (cached(first), why["blocks_cached"], len(why["candidates"])) == (0, 0, 4)
+
+    def second() -> dict[str, Any]:
+        usage, again = ask(urls[1], prompt, cache_salt="explained")
+        assert again["worker"] == why["worker"]
+        assert cached(usage) > 0
+        return again
+
+    again = wait_until(second, "the second is placed")
+    assert again["blocks_cached"] > 0
+    best = again["candidates"][0]
+    assert best["worker"] == again["worker"]
+    costs = [c["wait"] + c["prefill"] + c["others"] for c in again["candidates"]]
+    assert costs == sorted(costs)
+    assert costs[0] < costs[1]
+
+
+def test_nobody_is_told_who_did_not_ask(fleet: tuple[Stack, list[str]]) -> None:
+    """The names of workers are the operator's business."""
+    _, urls = fleet
+    assert ask(urls[0], "hello", explain=False)[1] == {}
+
+
+def test_streams_are_explained_too(fleet: tuple[Stack, list[str]]) -> None:
+    """In the headers, before the first token."""
+    _, urls = fleet
+    body = {"model": "mock", "prompt": "hello", "stream": True, "max_tokens": 2}
+    with httpx.stream("POST", f"{urls[0]}/v1/completions", json=body, headers={"x-xylem-explain": "1"}) as answer:
+        assert json.loads(answer.headers["x-xylem-route"])[0]["pool"] == POOL
+        assert answer.read()
+
+
+def test_another_salt_shares_nothing(fleet: tuple[Stack, list[str]]) -> None:
+    """Tenants can't find out by timing what others have asked."""
+    _, urls = fleet
+    prompt = "a secret " + WORDS * 15
+    ask(urls[0], prompt, cache_salt="mine")
+    assert cached(ask(urls[0], prompt, cache_salt="mine")[0]) > 0
+    usage, why = ask(urls[0], prompt, cache_salt="yours")
+    assert cached(usage) == 0
+    assert all(c["blocks_cached"] == 0 for c in why["candidates"])
+
+
+def test_a_session_stays_on_its_worker(fleet: tuple[Stack, list[str]]) -> None:
+    """OpenAI's `prompt_cache_key`, at either replica, though the prompts have nothing in common."""
+    _, urls = fleet
+    homes = {ask(urls[i % 2], f"{i} unlike any other", prompt_cache_key="me")[1]["worker"] for i in range(6)}
+    assert len(homes) == 1
+
+
+def test_the_hit_rate_is_in_the_metrics(fleet: tuple[Stack, list[str]]) -> None:
+    """Matched and missed blocks, the time a decision takes, the imbalance."""
+    _, urls = fleet
+    text = httpx.get(f"{urls[0]}/metrics").text
+    for name in ("blocks_matched_total", "blocks_missed_total", "decision_seconds_count", "imbalance"):
+        assert f'xylem_routing_{name}{{pool="{POOL}"}}' in text
+
+
+def test_cleared_caches_are_forgotten(fleet: tuple[Stack, list[str]]) -> None:
+    """By the engines, and by the index at once."""
+    s, urls = fleet
+    prompt = "to be forgotten " + WORDS * 15
+    ask(urls[0], prompt, cache_salt="cleared")
+    assert cached(ask(urls[0], prompt, cache_salt="cleared")[0]) > 0
+    answer = httpx.post(f"{urls[0]}/admin/pools/{POOL}/clear_kv_blocks", timeout=20).json()
+    assert (len(answer["cleared"]), answer["refused"]) == (4, {})
+    wait_until(lambda: not Redis.from_url(s.redis_url).keys(f"{KEYS.prefix}kv:*"), "no entries", 2)
+    usage, why = ask(urls[0], prompt, cache_salt="cleared")
+    assert (cached(usage), why["blocks_cached"]) == (0, 0)
+
+
+def test_limits_are_seen_changed_and_checked(fleet: tuple[Stack, list[str]]) -> None:
+    """By any replica, for all of them; nonsense is refused by name."""
+    _, urls = fleet
+    path = f"/admin/pools/{POOL}/limits"
+    assert httpx.get(urls[0] + path).json() == {"max_queued": 1024, "active_blocks": None, "queued_tokens": None}
+    changed = httpx.patch(urls[0] + path, json={"active_blocks": 0.9, "max_queued": 7})
+    assert changed.json() == {"max_queued": 7, "active_blocks": 0.9, "queued_tokens": None}
+    assert httpx.get(urls[1] + path).json() == changed.json()
+    assert httpx.patch(urls[1] + path, json={"active_blocks": None, "max_queued": None}).json()["max_queued"] == 1024
+    assert httpx.patch(urls[0] + path, json={"max_queued": -1}).status_code == 400
+    assert httpx.patch(urls[0] + path, json={"nonsense": 1}).status_code == 422
+    assert httpx.get(f"{urls[0]}/admin/pools/other/limits").status_code == 404
+
+
+def test_a_killed_workers_entries_are_gone_at_once(fleet: tuple[Stack, list[str]]) -> None:
+    """Routing looks at leases first, and an API replica removes the rest."""
+    s, urls = fleet
+    redis = Redis.from_url(s.redis_url)
+    victim = s.worker(name="victim")
+    s.wait_ready(5)
+    prompt = "on the victim " + WORDS * 15
+    known = set(redis.keys(f"{KEYS.prefix}kv:*"))
+
+    def there() -> set[bytes]:
+        for i in range(8):
+            ask(urls[0], f"{i} {prompt}")
+        return set(redis.keys(f"{KEYS.prefix}kv:*")) - known
+
+    wait_until(there, "the victim has something cached")
+    victim.send_signal(signal.SIGKILL)
+    s.wait_ready(4)
+    wait_until(lambda: len(redis.hkeys(KEYS.pool(POOL))) == 4, "it is buried", 15)  # type: ignore[arg-type]
+    alive = {key.decode() for key in redis.hkeys(KEYS.pool(POOL))}  # type: ignore[arg-type,union-attr]
+    assert all(key.decode().rpartition(":")[2] in alive for key in redis.keys(f"{KEYS.prefix}kv:*"))
+
+
+def test_admin_endpoints_want_the_key(valkey_url: str, tmp_path: Path) -> None:
+    """Or a server that only this machine can reach."""
+    pools = {POOL: mock_pool()}
+    with stack(valkey_url, tmp_path, pools, XYLEM_DEPLOYMENT="locked", XYLEM_ADMIN_KEY="sesame") as s:
+        s.api()
+        wait_until(s.ready, "the API listens")
+        url = f"{s.url}/admin/pools/{POOL}/limits"
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "sesam"}):
+            refused = httpx.get(url, headers=headers)
+            assert refused.status_code == 403
+            assert refused.json()["error"]["code"] == "forbidden"
+        assert httpx.get(url, headers={"authorization": "Bearer sesame"}).status_code == 200
+        assert "sesame" not in s.log("api")
+
+
+def test_data_parallel_ranks_are_routed_to_by_their_own_caches(valkey_url: str, tmp_path: Path) -> None:
+    """One worker, two ranks: a prefix is found on the rank that has it."""
+    pools = {POOL: mock_pool(max_model_len=4096, speedup=20.0) | {"data_parallel_size": 2}}
+    with stack(valkey_url, tmp_path, pools, XYLEM_DEPLOYMENT="ranks") as s:
+        s.api()
+        s.worker()
+        s.wait_ready(1)
+        ranks = {}
+        for name in map(str, range(8)):
+            prompt = f"{name} {WORDS * 15}"
+            _, why = ask(s.url, prompt)
+            ranks[name] = why["rank"]
+            assert len(why["candidates"]) == 2
+            usage, why = ask(s.url, prompt)
+            assert why["rank"] == ranks[name]
+            assert cached(usage) > 0
+        assert set(ranks.values()) == {0, 1}
+
+
+def test_a_table_chooses_the_pool_by_length_and_target(valkey_url: str, tmp_path: Path) -> None:
+    """And when that pool has no worker, another of the model's takes it."""
+    pools = {name: mock_pool(max_model_len=4096, speedup=20.0) for name in ("short", "long", "fast")}
+    table = {"tokens": [400], "target_ms": [20], "pools": [["fast", "fast"], ["short", "long"]]}
+    with stack(valkey_url, tmp_path, pools, XYLEM_DEPLOYMENT="table") as s:
+        s.pools_file.write_text(json.dumps({"pools": pools, "select": {"mock": {"decode": table}}}))
+        s.api()
+        for name in ("short", "long"):
+            s.worker(name, name)
+        s.wait_ready(2)
+        assert ask(s.url, "hello")[1]["pool"] == "short"
+        assert ask(s.url, WORDS * 60)[1]["pool"] == "long"
+        assert ask(s.url, "hello", routing={"itl_ms": 10})[1]["pool"] in ("short", "long")  # nobody is fast yet
+        s.worker("fast", "fast")
+        s.wait_ready(3)
+        assert ask(s.url, "hello", routing={"itl_ms": 10})[1]["pool"] == "fast"

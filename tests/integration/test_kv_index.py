@@ -1,0 +1,275 @@
+"""The prefix index: from an engine's events to what a snapshot says, over a real Redis and real ZMQ."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+
+from app.api.fleet import FleetReader, Overlap
+from app.engines.mock.args import KvEventArgs
+from app.engines.mock.blocks import BlockManager, BlockTable
+from app.engines.mock.kv_events import KvEvent, KvPublisher
+from app.ids import PlaceId, place_id
+from app.keys import Keys
+from app.kv.blocks import chain, prompt_hashes, root
+from app.kv.index import KvIndex
+from app.kv.ledger import Ledger
+from app.pools import Pool
+from app.store import Wire
+from tests.integration.conftest import POOL, register
+from workers.kv_feed import KvFeed
+
+KEYS, PLACE, SIZE = Keys("test"), PlaceId("w1"), 4
+KEY = KEYS.kv(POOL, PLACE)
+
+
+class LossyPublisher(KvPublisher):
+    """An engine's publisher on a network that loses the next `drop` batches; replay still has them."""
+
+    drop = 0
+
+    def publish(self, events: list[KvEvent]) -> None:
+        if self.drop:
+            self.drop -= 1
+            self._kept.append((self._seq, self._batch(events)))
+            self._seq += 1
+        else:
+            super().publish(events)
+
+
+@dataclass
+class Cache:
+    """A real block manager, its events on the wire, and the worker's feed of them."""
+
+    blocks: BlockManager
+    publisher: LossyPublisher
+    prompts: list[tuple[list[int], str | None]] = field(default_factory=list)
+
+    def run(self, tokens: list[int], salt: str | None = None) -> None:
+        table = BlockTable(salt)
+        if self.blocks.admit(table, tokens) is not None:
+            self.blocks.commit(table, tokens, len(tokens))
+            self.blocks.release(table)
+            self.prompts.append((tokens, salt))
+        self.publish()
+
+    def clear(self) -> None:
+        self.blocks.clear()
+        self.publish()
+
+    def publish(self) -> None:
+        if self.blocks.events:
+            self.publisher.publish(self.blocks.events)
+            self.blocks.events = []
+
+    def held(self) -> set[bytes]:
+        """Our hashes of what it holds, found without the ledger: a block is there if its prompt finds it."""
+        found = set()
+        for tokens, salt in self.prompts:
+            table = BlockTable(salt)
+            hashes = chain(root([salt] if salt else ()), tokens, SIZE)
+            matched = len(self.blocks._match(table, [*tokens, 0]))
+            found |= set(hashes[:matched])
+        return found
+
+
+@asynccontextmanager
+async def feeding(wire: Wire, total: int = 12, buffer_steps: int = 1000, check_s: float = 0.1) -> AsyncIterator[Cache]:
+    publisher = LossyPublisher(KvEventArgs(buffer_steps=buffer_steps))
+    feed = KvFeed(publisher.source, Ledger(SIZE), KvIndex(wire, KEYS, POOL, PLACE), check_s)
+    task = asyncio.create_task(feed.run())
+    try:
+        yield Cache(BlockManager(total, SIZE, record_events=True), publisher)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await publisher.close()
+
+
+async def becomes(redis: "Redis", expected: Callable[[set[bytes]], bool], what: str, within_s: float = 5) -> None:
+    async with asyncio.timeout(within_s):
+        while not expected(found := set(await redis.smembers(KEY))):  # noqa: ASYNC110 (Redis has no event for it)
+            await asyncio.sleep(0.01)
+    assert expected(found), what
+
+
+def blocks(most: int) -> st.SearchStrategy[list[int]]:
+    """Tokens of whole blocks, of two kinds: so that prefixes are shared."""
+    return st.lists(st.integers(0, 1), min_size=1, max_size=most).map(
+        lambda kinds: [k for k in kinds for _ in range(4)]
+    )
+
+
+OPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("run"), blocks(8), st.sampled_from([None, "a"])),
+        st.tuples(st.just("clear")),
+        st.tuples(st.just("drop"), st.integers(1, 3)),
+        st.tuples(st.just("forget")),
+        st.tuples(st.just("pause")),
+    ),
+    max_size=20,
+)
+
+
+@given(OPS)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_the_index_is_what_the_cache_holds(redis: "Redis", wire: Wire, ops: list[tuple[str, object]]) -> None:
+    """After any events, lost ones and a Redis that forgot included, the set comes to be exactly the cache."""
+    await redis.flushall()
+    async with feeding(wire) as cache:
+        for name, *args in ops:
+            if name == "run":
+                cache.run(*args)  # type: ignore[arg-type]
+            elif name == "clear":
+                cache.clear()
+            elif name == "drop":
+                cache.publisher.drop = args[0]  # type: ignore[assignment]
+            elif name == "forget":
+                await redis.delete(KEY)
+            else:
+                await asyncio.sleep(0.01)
+        await becomes(redis, lambda found: found == cache.held(), "the cache")
+
+
+async def test_what_can_not_be_replayed_leaves_nothing_wrong_behind(redis: "Redis", wire: Wire) -> None:
+    """The engine's buffer is too short: all that was known goes, and what comes after counts again."""
+    async with feeding(wire, buffer_steps=1) as cache:
+        cache.run([1] * 12)
+        await becomes(redis, lambda found: len(found) == 3, "three blocks")
+        cache.publisher.drop = 3
+        for salt in ("x", "y", "z"):  # each evicts some
+            cache.run([0] * 16, salt)
+        cache.run([0, 1, 0, 1], "last")
+        await becomes(redis, lambda found: found == {chain(root(["last"]), [0, 1, 0, 1], SIZE)[0]}, "what is certain")
+        assert set(await redis.smembers(KEY)) <= cache.held()
+
+
+async def test_a_feed_that_starts_late_learns_all(redis: "Redis", wire: Wire) -> None:
+    """What was published before the subscription arrived is asked for."""
+    publisher = LossyPublisher(KvEventArgs())
+    cache = Cache(BlockManager(12, SIZE, record_events=True), publisher)
+    cache.run([1] * 12)
+    feed = KvFeed(publisher.source, Ledger(SIZE), KvIndex(wire, KEYS, POOL, PLACE), 0.1)
+    task = asyncio.create_task(feed.run())
+    await becomes(redis, lambda found: found == cache.held(), "all three blocks")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await publisher.close()
+
+
+async def test_clearing_is_seen_at_once(redis: "Redis", wire: Wire) -> None:
+    """`forget` returns when what was said before is read; vLLM tells of the clearing only with its next step."""
+    publisher = LossyPublisher(KvEventArgs())
+    cache = Cache(BlockManager(12, SIZE, record_events=True), publisher)
+    feed = KvFeed(publisher.source, Ledger(SIZE), KvIndex(wire, KEYS, POOL, PLACE), 0.1)
+    task = asyncio.create_task(feed.run())
+    publisher.drop = 1
+    cache.run([1] * 12)
+    await feed.forget()
+    await becomes(redis, lambda found: not found, "an empty set")
+    await asyncio.sleep(0.3)  # nothing that was said before the clearing comes back
+    assert not await redis.exists(KEY)
+    cache.blocks.clear()  # its event comes now, and then a block
+    cache.run([0] * 4)
+    await becomes(redis, lambda found: len(found) == 1, "the block after it")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await publisher.close()
+
+
+async def test_a_redis_that_forgot_is_told_again(redis: "Redis", wire: Wire) -> None:
+    """It came back without its last second, and the engine is idle."""
+    async with feeding(wire) as cache:
+        cache.run([1] * 12)
+        await becomes(redis, lambda found: len(found) == 3, "three blocks")
+        await redis.srem(KEY, (await redis.smembers(KEY)).pop())
+        await becomes(redis, lambda found: found == cache.held(), "three blocks again")
+
+
+async def test_lost_events_are_asked_for_at_once(redis: "Redis", wire: Wire) -> None:
+    """With the next that arrives, not only when it is looked for."""
+    async with feeding(wire, check_s=60) as cache:
+        await asyncio.sleep(0.2)  # the subscription has arrived
+        cache.publisher.drop = 1
+        cache.run([1] * 12)
+        cache.run([0] * 8)
+        await becomes(redis, lambda found: found == cache.held(), "all five")
+
+
+async def test_redis_away_loses_nothing(redis: "Redis", wire: Wire) -> None:
+    """Writes fail for a while; afterwards the set is whole."""
+    async with feeding(wire) as cache:
+        cache.run([1] * 12)
+        await becomes(redis, lambda found: len(found) == 3, "three blocks")
+        await redis.config_set("maxmemory", 1)  # refuses writes
+        cache.run([0] * 8)
+        await asyncio.sleep(0.3)
+        assert len(await redis.smembers(KEY)) == 3
+        await redis.config_set("maxmemory", 0)
+        await becomes(redis, lambda found: found == cache.held(), "all five")
+
+
+def reader(wire: Wire) -> FleetReader:
+    return FleetReader(wire, KEYS, {POOL: Pool(model="m", engine="mock", block_size=SIZE)}, 10)
+
+
+@st.composite
+def prompts(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]]]:
+    """What some workers have cached, and prompts that begin like it."""
+    cached = draw(st.lists(blocks(40), min_size=1, max_size=4))
+    asked = []
+    for _ in range(draw(st.integers(1, 4))):
+        like = draw(st.sampled_from(cached))
+        asked.append(like[: draw(st.integers(0, len(like)))] + draw(st.lists(st.integers(0, 1), max_size=30)))
+    return cached, asked
+
+
+@given(prompts())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_a_match_is_as_long_as_the_shared_prefix(
+    redis: "Redis", wire: Wire, given_: tuple[list[list[int]], list[list[int]]]
+) -> None:
+    """Of several workers and prompts, all in one call, with engines that tell events and engines that don't."""
+    cached, asked = given_
+    await redis.flushall()
+    names = []
+    for i, tokens in enumerate(cached):
+        names.append(await register(redis, KEYS, f"w{i}", kv_events=i % 2 == 0))
+        for block in chain(root(), tokens, SIZE):
+            if i % 2 == 0:
+                await redis.sadd(KEYS.kv(POOL, place_id(names[-1], 0)), block)
+            else:
+                await redis.zadd(KEYS.predicted(POOL, place_id(names[-1], 0)), {block: 9e15})
+    view = (await reader(wire).read({POOL: [prompt_hashes(p, SIZE) for p in asked]}))[POOL]
+    for prompt, overlaps in zip(asked, view.overlaps, strict=True):
+        for candidate, overlap in zip(view.candidates, overlaps, strict=True):
+            there = set(chain(root(), cached[names.index(candidate.lease.worker)], SIZE))
+            mine = chain(root(), prompt[: (len(prompt) - 1) // SIZE * SIZE] if prompt else [], SIZE)
+            expected = next((i for i, block in enumerate(mine) if block not in there), len(mine))
+            assert overlap == Overlap(expected, expected)
+
+
+async def test_guesses_expire(redis: "Redis", wire: Wire) -> None:
+    """An engine without events may have evicted the blocks long ago."""
+    worker = await register(redis, KEYS, "w1", kv_events=False)
+    hashes = chain(root(), [1] * 12, SIZE)
+    key = KEYS.predicted(POOL, place_id(worker, 0))
+    await redis.zadd(key, {hashes[0]: 9e15, hashes[1]: 9e15, hashes[2]: 1})
+    view = (await reader(wire).read({POOL: [b"".join(hashes)]}))[POOL]
+    assert view.overlaps == [[Overlap(2, 2)]]
+
+
+async def test_ranks_are_places_of_their_own(redis: "Redis", wire: Wire) -> None:
+    """Each has its own cache and its own load."""
+    worker = await register(redis, KEYS, "w1", ranks=2)
+    hashes = chain(root(), [1] * 12, SIZE)
+    await redis.sadd(KEYS.kv(POOL, place_id(worker, 1)), *hashes[:2])
+    await redis.hset(KEYS.load(worker), mapping={"requests.0": 3, "requests.1": 1})
+    view = (await reader(wire).read({POOL: [b"".join(hashes)]}))[POOL]
+    assert [(c.rank, c.requests) for c in view.candidates] == [(0, 3), (1, 1)]
+    assert view.overlaps == [[Overlap(0, 0), Overlap(2, 2)]]

@@ -1,0 +1,29 @@
+"""Who waits for room, and in which order."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.routing.held import Held
+
+requests = st.lists(st.tuples(st.integers(-2, 2), st.floats(0, 10)), max_size=30)
+
+
+@given(requests, st.integers(0, 10))
+def test_the_most_urgent_stay_and_come_first(given_: list[tuple[int, float]], limit: int) -> None:
+    """By priority, then deadline, then arrival; who is over the limit is told so once."""
+    held: Held[int] = Held()
+    gone = [held.push(i, priority, deadline, limit) for i, (priority, deadline) in enumerate(given_)]
+    order = sorted(range(len(given_)), key=lambda i: (*given_[i], i))
+    assert len(held) == min(limit, len(given_))
+    assert held.take(3) + held.take(100) == order[:limit]
+    assert sorted(i for i in gone if i is not None) == sorted(order[limit:])
+
+
+def test_who_gave_up_is_dropped() -> None:
+    """And the rest keeps its order."""
+    held: Held[str] = Held()
+    for name in "abcd":
+        held.push(name, 0, 1.0, 10)
+    assert held.drop(lambda name: name in "bd") == ["b", "d"]
+    assert held.drop(lambda name: False) == []
+    assert held.take(10) == ["a", "c"]

@@ -1,0 +1,148 @@
+"""The ledger against what an engine's cache really holds, by the events of the mock's own block manager."""
+
+from typing import Any
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from app.engines.mock.blocks import BlockManager, BlockTable
+from app.kv.blocks import chain, root
+from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, KvBatch, decode_batch
+from app.kv.ledger import Ledger
+
+SIZE = 4
+encode = msgspec.msgpack.Encoder().encode
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Sequences of two salts and few tokens in a cache that is too small for them."""
+
+    @initialize(total=st.integers(4, 12))
+    def start(self, total: int) -> None:
+        self.blocks = BlockManager(total, SIZE, record_events=True)
+        self.live: list[BlockTable] = []
+        self.prompts: list[tuple[list[int], str | None]] = []
+        self.ledger = Ledger(SIZE)
+        self.mirror: set[bytes] = set()  # what somebody has who only sees the changes
+
+    @rule(
+        tokens=st.lists(st.integers(0, 1), min_size=1, max_size=30),
+        salt=st.sampled_from([None, "a"]),
+        keep=st.booleans(),
+    )
+    def run(self, tokens: list[int], salt: str | None, keep: bool) -> None:
+        table = BlockTable(salt)
+        if self.blocks.admit(table, tokens) is None:
+            return
+        self.blocks.commit(table, tokens, len(tokens))
+        self.prompts.append((tokens, salt))
+        if keep:
+            self.live.append(table)
+        else:
+            self.blocks.release(table)
+
+    @precondition(lambda self: self.live)
+    @rule()
+    def release(self) -> None:
+        self.blocks.release(self.live.pop())
+
+    @rule()
+    def clear(self) -> None:
+        self.blocks.clear()
+
+    @invariant()
+    def the_ledger_holds_what_the_cache_holds(self) -> None:
+        if not hasattr(self, "blocks"):
+            return
+        batch = decode_batch(encode((0.0, self.blocks.events, 0)))
+        self.blocks.events = []
+        self.ledger.apply(batch.events)
+        cached = len(self.blocks.cached)
+        assert len(self.ledger) == cached
+        assert self.ledger.unknown == 0
+        if changes := self.ledger.take():
+            if changes.cleared:
+                self.mirror.clear()
+            self.mirror -= set(changes.removed)
+            self.mirror |= set(changes.added)
+        assert self.mirror == set(self.ledger.blocks())
+        assert len(self.mirror) == cached
+        possible = {h for tokens, salt in self.prompts for h in chain(root([salt] if salt else ()), tokens, SIZE)}
+        assert self.mirror <= possible
+
+
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def stored(hashes: list[int | bytes], parent: int | bytes | None = None, **more: Any) -> BlockStored:
+    return BlockStored(hashes, parent, [1] * (SIZE * len(hashes)), more.pop("block_size", SIZE), **more)
+
+
+def test_twins_are_gone_when_both_are() -> None:
+    """vLLM keeps two blocks of one hash when two requests computed it at once, and tells of each."""
+    ledger = Ledger(SIZE)
+    ledger.apply([stored([1, 2]), stored([1])])
+    ledger.apply([BlockRemoved([1])])
+    assert len(ledger) == 2
+    ledger.apply([BlockRemoved([1])])
+    assert len(ledger) == 1
+
+
+def test_what_came_and_went_between_two_looks_is_no_addition() -> None:
+    ledger = Ledger(SIZE)
+    ledger.apply([stored([1]), BlockRemoved([1])])
+    changes = ledger.take()
+    assert changes is not None
+    assert changes.added == []
+    assert ledger.take() is None
+
+
+def test_clearing_forgets_what_was_added_before_it_and_not_after() -> None:
+    ledger = Ledger(SIZE)
+    ledger.apply([stored([1]), AllBlocksCleared(), stored([2])])
+    changes = ledger.take()
+    assert changes is not None
+    assert (changes.cleared, len(changes.added), changes.removed) == (True, 1, [])
+
+
+def test_blocks_that_cannot_be_translated_are_counted_and_left_out() -> None:
+    """A parent nobody told of, another block size, an image: a wrong hash would be worse than none."""
+    ledger = Ledger(SIZE)
+    image = msgspec.msgpack.encode(3)
+    ledger.apply(
+        [
+            stored([2], 1),
+            stored([3], block_size=8),
+            stored([4], extra_keys=[[[msgspec.Raw(msgspec.msgpack.encode("img")), msgspec.Raw(image)]]]),
+        ]
+    )
+    assert (len(ledger), ledger.unknown, ledger.take()) == (0, 3, None)
+
+
+def test_other_tiers_and_other_layer_groups_are_not_the_devices_cache() -> None:
+    """What lies in host memory has to be fetched first."""
+    ledger = Ledger(SIZE)
+    ledger.apply([stored([1], medium="GPU", group_idx=0), stored([2], medium="CPU"), stored([3], group_idx=1)])
+    ledger.apply([BlockRemoved([1], medium="CPU"), BlockRemoved([1], group_idx=1)])
+    assert len(ledger) == 1
+
+
+def test_a_lora_and_a_salt_are_part_of_the_first_hash() -> None:
+    """As vLLM lists them; the blocks after it have the LoRA's name too."""
+    ledger = Ledger(SIZE)
+    ledger.apply([stored([1, 2], lora_name="l", extra_keys=[["l", "s"], ["l"]])])
+    assert ledger.blocks() == chain(root(["l", "s"]), [1] * SIZE * 2, SIZE)
+
+
+def test_a_batch_may_hold_byte_hashes_and_fields_we_do_not_know() -> None:
+    """vLLM sends either kind of hash, and adds fields from version to version."""
+    event = {"type": "BlockStored", "block_hashes": [b"h" * 32], "parent_block_hash": None, "token_ids": [1] * SIZE}
+    raw = encode([1.0, [event | {"block_size": SIZE, "lora_id": None, "news": 1}], 0, "more"])
+    batch = decode_batch(raw)
+    assert isinstance(batch, KvBatch)
+    ledger = Ledger(SIZE)
+    ledger.apply(batch.events)
+    assert len(ledger) == 1

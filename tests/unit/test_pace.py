@@ -1,0 +1,83 @@
+"""An engine's pace, measured from what happened when."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.ids import RunId
+from app.messages import Pace
+from app.routing.pace import PaceMeter
+
+
+def run(name: object) -> RunId:
+    return RunId(str(name))
+
+
+def test_nothing_measured_is_nothing_said() -> None:
+    assert PaceMeter().read(5.0) == Pace()
+
+
+def test_prompts_in_turn_give_the_engines_speed() -> None:
+    """Three came at once and were computed one after the other: waiting is no computing."""
+    meter = PaceMeter()
+    for i in range(3):
+        meter.begin(run(i), 0.0)
+    for i in range(3):
+        meter.first_token(run(i), 0, 1000, float(i + 1))
+    assert meter.read(3.0).prefill_tokens_per_s == pytest.approx(1000)
+
+
+def test_prompts_of_one_step_do_too() -> None:
+    """Both first tokens come at once; the sums are right."""
+    meter = PaceMeter()
+    meter.begin(run(1), 0.0)
+    meter.begin(run(2), 0.0)
+    meter.first_token(run(1), 0, 1000, 2.0)
+    meter.first_token(run(2), 0, 1000, 2.0)
+    assert meter.read(2.0).prefill_tokens_per_s == pytest.approx(1000)
+
+
+def test_a_few_tokens_say_nothing_about_the_speed() -> None:
+    """They cost a step, whatever their number."""
+    meter = PaceMeter()
+    meter.begin(run(1), 0.0)
+    meter.first_token(run(1), 0, 10, 0.1)
+    assert meter.read(0.1).prefill_tokens_per_s == 0
+
+
+def test_the_last_minute_counts_most() -> None:
+    """An engine that has become twice as slow is known to be after a while."""
+    meter, now = PaceMeter(), 0.0
+    for i in range(400):
+        meter.begin(run(i), now)
+        now += 1.0 if i < 100 else 2.0
+        meter.first_token(run(i), 0, 1000, now)
+        meter.end(run(i), now)
+    assert meter.read(now).prefill_tokens_per_s == pytest.approx(500, rel=0.02)
+    assert meter.read(now).request_s == pytest.approx(2, rel=0.02)
+    assert meter.read(now).busy == pytest.approx(1, rel=0.05)
+
+
+@given(st.floats(0.05, 0.9), st.integers(1, 4))
+def test_rate_and_busy_share_are_each_ranks(busy: float, ranks: int) -> None:
+    """One prompt a second on each rank, of which it computes for `busy` seconds."""
+    meter = PaceMeter(ranks)
+    for second in range(600):
+        for rank in range(ranks):
+            name = run(f"{second}-{rank}")
+            meter.begin(name, float(second))
+        for rank in range(ranks):
+            meter.first_token(run(f"{second}-{rank}"), rank, 1000, second + busy)
+            meter.end(run(f"{second}-{rank}"), second + busy)
+    pace = meter.read(600.0)
+    assert pace.prefills_per_s == pytest.approx(1, rel=0.05)
+    assert pace.busy == pytest.approx(busy, rel=0.05)
+
+
+def test_a_request_that_ends_without_a_token_is_forgotten() -> None:
+    """Nothing is kept for it: a worker lives long."""
+    meter = PaceMeter()
+    meter.begin(run(1), 0.0)
+    meter.end(run(1), 4.0)
+    assert meter._began == {}
+    assert meter.read(4.0).request_s == pytest.approx(4)

@@ -1,0 +1,130 @@
+"""From an engine's KV events to the index: in order, without gaps, or not at all. On the engine's loop."""
+
+import asyncio
+import time
+
+import zmq
+import zmq.asyncio
+
+from app.engines.base import KvEventSource
+from app.errors import StoreDown
+from app.kv.events import decode_batch
+from app.kv.index import KvIndex
+from app.kv.ledger import Ledger
+from app.telemetry import logger
+
+log = logger(__name__)
+
+_CHECK_S = 5.0  # how often a lost end of the events is looked for, and the set in Redis counted
+_REPLAY_S = 5.0  # how long the engine may take to answer
+_RETRY_S = 0.5
+_END = -1  # the sequence number that ends a replay
+
+
+class KvFeed:
+    """One engine rank's events, followed from its start."""
+
+    def __init__(self, source: KvEventSource, ledger: Ledger, index: KvIndex, check_s: float = _CHECK_S) -> None:
+        self._source, self._ledger, self._index, self._check_s = source, ledger, index, check_s
+        self._expected = 0  # the next batch's sequence number
+        self._following = asyncio.Lock()
+        self._dirty = asyncio.Event()
+        self._context = zmq.asyncio.Context()
+        self._sub = self._context.socket(zmq.SUB)
+        self._sub.set_hwm(0)  # what is lost here would have to be replayed
+        self._sub.subscribe(source.topic.encode())
+        self._sub.connect(source.endpoint)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            await asyncio.gather(self._follow(), self._write())
+        finally:
+            self._sub.close(linger=0)
+            self._context.term()
+
+    async def forget(self) -> None:
+        """The engine has cleared its cache: so has the index, when what it said before has been read."""
+        async with self._following:
+            await self._catch_up()
+            self._ledger.clear()
+            self._dirty.set()
+
+    async def _follow(self) -> None:
+        checked = time.monotonic()
+        while True:
+            said = await self._sub.poll(self._check_s * 1000)
+            async with self._following:
+                if said:
+                    _topic, seq, payload = await self._sub.recv_multipart()
+                    await self._receive(int.from_bytes(seq, "big"), payload)
+                if time.monotonic() - checked > self._check_s:
+                    checked = time.monotonic()
+                    await self._catch_up()
+                    self._dirty.set()  # makes the writer look as well
+
+    async def _receive(self, seq: int, payload: bytes) -> None:
+        if seq > self._expected:
+            await self._catch_up()
+            if seq > self._expected:
+                self._lost(seq)
+        if seq == self._expected:
+            self._apply(payload)
+
+    def _apply(self, payload: bytes) -> None:
+        self._ledger.apply(decode_batch(payload).events)
+        self._expected += 1
+        self._dirty.set()
+
+    def _lost(self, first: int) -> None:
+        """Batches before `first` can't be had any more, so nothing known is certain."""
+        log.error("kv_events_lost", batches=first - self._expected)
+        self._ledger.clear()
+        self._expected = first
+
+    async def _catch_up(self) -> None:
+        """Applies all batches from the expected one on that the engine still has."""
+        socket = self._context.socket(zmq.DEALER)
+        try:
+            socket.connect(self._source.replay_endpoint)
+            await socket.send_multipart((b"", self._expected.to_bytes(8, "big")))
+            async with asyncio.timeout(_REPLAY_S):
+                while True:
+                    _empty, _topic, raw, payload = await socket.recv_multipart()
+                    seq = int.from_bytes(raw, "big", signed=True)
+                    if seq == _END:
+                        return
+                    if seq > self._expected:
+                        self._lost(seq)
+                    if seq == self._expected:
+                        self._apply(payload)
+        except TimeoutError:
+            log.warning("kv_replay_not_answered")
+        finally:
+            socket.close(linger=0)
+
+    async def _write(self) -> None:
+        counted = time.monotonic()
+        whole = True
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            try:
+                changes = self._ledger.take()
+                size = len(self._ledger)
+                if not whole:
+                    await self._index.rebuild(self._ledger)
+                elif changes is not None:
+                    whole = False
+                    await self._index.write(changes)
+                whole = True
+                if time.monotonic() - counted > self._check_s:
+                    counted = time.monotonic()
+                    whole = await self._index.size() == size
+                    if not whole:  # Redis came back without its last second, or with nothing
+                        log.warning("kv_index_rebuilt", blocks=size)
+                        self._dirty.set()
+            except StoreDown as exc:
+                log.warning("kv_index_not_written", error=exc.message)
+                self._dirty.set()
+                await asyncio.sleep(_RETRY_S)

@@ -1,0 +1,56 @@
+"""What API replicas want of a worker at once, past its queue. On the engine's loop."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
+from redis.exceptions import RedisError
+
+from app.engines.base import PrefixResetter
+from app.messages import Cancel, ClearCache, Reply, decode_order, encode
+from app.store import async_client
+from app.tasks.runner import Runner
+from app.telemetry import logger
+from workers.kv_feed import KvFeed
+
+log = logger(__name__)
+_REPLY_TTL_S = 60
+
+
+async def obey_orders(runner: Runner, feeds: Sequence[KvFeed]) -> None:
+    """Does what `orders:<worker>` says at once, until cancelled. A list loses nothing, unlike a channel."""
+    redis = async_client(runner.settings.redis_url, socket_timeout=None)
+    key = runner.keys.orders(runner.worker)
+    while True:
+        try:
+            taken = cast(tuple[bytes, bytes] | None, await redis.blpop([key], timeout=5))
+            if taken is None:
+                continue
+            order = decode_order(taken[1])
+            if isinstance(order, Cancel):
+                runner.cancel(order.run)
+            else:
+                assert isinstance(order, ClearCache)
+                await _answer(runner, order.id, await clear_cache(runner, feeds))
+        except (RedisError, OSError) as exc:
+            log.warning("orders_not_read", error=repr(exc))
+            await asyncio.sleep(1)
+
+
+async def clear_cache(runner: Runner, feeds: Sequence[KvFeed]) -> str:
+    """Forgets all cached prefixes; returns why not, or nothing."""
+    if not isinstance(runner.engine, PrefixResetter):
+        return "this engine can't"
+    if not await runner.engine.reset_prefix_cache():
+        return "requests are running"
+    for feed in feeds:
+        await feed.forget()
+    return ""
+
+
+async def _answer(runner: Runner, order: str, reason: str) -> None:
+    key = runner.keys.reply(order)
+    pipe = runner.redis.pipeline(transaction=False)
+    pipe.rpush(key, encode(Reply(runner.worker, not reason, reason)))
+    pipe.expire(key, _REPLY_TTL_S)
+    await pipe.execute()

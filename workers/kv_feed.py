@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+import msgspec
 import zmq
 import zmq.asyncio
 
@@ -26,6 +27,7 @@ class KvFeed:
 
     def __init__(self, source: KvEventSource, ledger: Ledger, index: KvIndex, check_s: float = _CHECK_S) -> None:
         self._source, self._ledger, self._index, self._check_s = source, ledger, index, check_s
+        self._warned = False
         self._expected = 0  # the next batch's sequence number
         self._following = asyncio.Lock()
         self._dirty = asyncio.Event()
@@ -72,9 +74,18 @@ class KvFeed:
             self._apply(payload)
 
     def _apply(self, payload: bytes) -> None:
-        self._ledger.apply(decode_batch(payload).events)
+        try:
+            self._ledger.apply(decode_batch(payload).events)
+        except msgspec.DecodeError as exc:
+            log.error("kv_events_not_understood", error=str(exc))
+            self._ledger.clear()  # who knows what they said
         self._expected += 1
         self._dirty.set()
+        if self._ledger.unknown and not self._warned:
+            self._warned = True
+            log.warning(
+                "kv_blocks_left_out", blocks=self._ledger.unknown, reason="their parent or block size is not known"
+            )
 
     def _lost(self, first: int) -> None:
         """Batches before `first` can't be had any more, so nothing known is certain."""

@@ -71,6 +71,8 @@ class EngineStep(bootsteps.StartStopStep):
             self.pool_id, self.pool = my_pool(list(worker.app.amqp.queues.consume_from))
         except XylemError as exc:
             raise SystemExit(f"xylem: {exc}") from exc
+        # Workers have nothing to ask each other, and asking takes a second in which requests already arrive.
+        worker.options |= {"without_mingle": True, "without_gossip": True}
         # Celery's Pool step may read either, before this one or after it.
         seats = self.pool.max_running * self.pool.data_parallel_size
         worker.concurrency = worker.min_concurrency = seats * _TASKS_PER_SLOT

@@ -23,6 +23,7 @@ log = logger(__name__)
 
 # Most requests have ended by then and need no task that waits for their client to leave.
 _WATCH_AFTER_S = 0.2
+_EXPLAINED = 8  # prompts of one request: a header has to stay below what proxies let through
 
 
 class Call:
@@ -153,7 +154,7 @@ class Call:
         """The header that explains where the prompts went, if it was asked for."""
         if not self._wishes.explain:
             return {}
-        return {"x-xylem-route": orjson.dumps([explained(f) for f in self._flights]).decode()}
+        return {"x-xylem-route": orjson.dumps([explained(f) for f in self._flights[:_EXPLAINED]]).decode()}
 
     def _flight(self, request: RequestId, number: int) -> Flight:
         """The job before it is placed, attempt 0 on no worker, and where it may go."""

@@ -6,7 +6,7 @@ from starlette.types import Scope
 
 from app.api.flight import Flight
 
-_MOST = 16  # candidates shown: a header has to stay below what proxies let through
+_MOST = 16  # candidates shown
 
 
 def explain_wanted(scope: Scope) -> bool:

@@ -38,6 +38,8 @@ _BUSY, _GATHER_S = 32, 0.002
 _HELD_EVERY_S = 0.05  # how often those that found no room look again; the end of a request wakes them as well
 _HELD_AT_ONCE = 32  # the most urgent of them: where these find no room, the others don't either
 
+Groups = tuple[tuple[PoolId, ...], ...]
+
 
 class Placer:
     """On the API's event loop."""
@@ -58,14 +60,14 @@ class Placer:
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
         self._turns = count()
         self._waiting: list[Flight] = []
-        self._held: Held[Flight] = Held()
+        self._held: dict[Groups, Held[Flight]] = {}  # a line for each choice of pools
         self._room = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
         self._routed = {name: Routed(name) for name in pools}
 
     @property
     def held(self) -> int:
-        return len(self._held)
+        return sum(map(len, self._held.values()))
 
     async def place(self, flight: Flight) -> None:
         """Returns when it is on its worker's queue, or nobody awaits it any more.
@@ -88,13 +90,7 @@ class Placer:
         try:
             while self._waiting or self._held:
                 await self._gather()
-                left = self._held.drop(lambda f: not self._awaited(f)) + [
-                    f for f in self._waiting if not self._awaited(f)
-                ]
-                for flight in left:
-                    _settle(flight, None)  # its answer has its end, or nobody waits for one
-                flights = self._held.take(_HELD_AT_ONCE) + [f for f in self._waiting if self._awaited(f)]
-                self._waiting = []
+                flights = self._next()
                 try:
                     if flights:
                         await self._round(flights)
@@ -103,6 +99,20 @@ class Placer:
                         _settle(flight, exc)
         finally:
             self._rounds = None
+
+    def _next(self) -> list[Flight]:
+        """Who is to be placed now: the head of each line, then those who just came."""
+        left = [f for f in self._waiting if not self._awaited(f)]
+        flights = []
+        for line in self._held.values():
+            left += line.drop(lambda f: not self._awaited(f))
+            flights += line.take(_HELD_AT_ONCE)
+        self._held = {groups: line for groups, line in self._held.items() if line}
+        for flight in left:
+            _settle(flight, None)  # its answer has its end, or nobody waits for one
+        flights += [f for f in self._waiting if self._awaited(f)]
+        self._waiting = []
+        return flights
 
     async def _gather(self) -> None:
         if self._waiting:
@@ -169,7 +179,8 @@ class Placer:
 
     def _hold(self, flight: Flight) -> None:
         limit = self._pools[flight.groups[0][0]].busy.max_held
-        least = self._held.push(flight, flight.job.priority, flight.job.deadline, limit)
+        line = self._held.setdefault(flight.groups, Held())
+        least = line.push(flight, flight.job.priority, flight.job.deadline, limit)
         if least is not None:
             _settle(least, Saturated(retry_after_s=self._retry_after_s))
 

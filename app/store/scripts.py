@@ -8,7 +8,11 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).parent
 
-SNAPSHOT = (_FOLDER / "snapshot.lua").read_text()
-PLACE = (_FOLDER / "place.lua").read_text()
-RELEASE = (_FOLDER / "release.lua").read_text()
-RECONCILE = (_FOLDER / "reconcile.lua").read_text()
+
+def _source(name: str) -> str:
+    """Without its comments, which would travel with every call."""
+    lines = (_FOLDER / f"{name}.lua").read_text().splitlines()
+    return "\n".join(line for line in lines if not line.lstrip().startswith("--"))
+
+
+SNAPSHOT, PLACE, RELEASE, RECONCILE = map(_source, ("snapshot", "place", "release", "reconcile"))

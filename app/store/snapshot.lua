@@ -12,65 +12,74 @@ local prefix, pool = ARGV[1], ARGV[2]
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
+local call, sub, floor = redis.call, string.sub, math.floor
+
 -- The last block of prompt `h` from `low` on, of `n`, for which `has(hash, index)` is true.
 local function last(h, low, n, has)
   while low < n do
-    local middle = math.floor((low + n + 1) / 2)
-    if has(string.sub(h, middle * 8 - 7, middle * 8), middle) then low = middle else n = middle - 1 end
+    local middle = floor((low + n + 1) / 2)
+    if has(sub(h, middle * 8 - 7, middle * 8), middle) then low = middle else n = middle - 1 end
   end
   return low
 end
 
-local function cached_in(key, predicted)
-  if predicted then
-    return function(hash)
-      local expires = redis.call('ZSCORE', key, hash)
-      return expires and tonumber(expires) > now
-    end
-  end
-  return function(hash) return redis.call('SISMEMBER', key, hash) == 1 end
+local key -- of the cache that is looked into
+local function cached(hash) return call('SISMEMBER', key, hash) == 1 end
+local function guessed(hash)
+  local expires = call('ZSCORE', key, hash)
+  return expires and tonumber(expires) > now
 end
 
 -- What a request that waits for its prefill there will leave in the cache counts as well.
 local function on_its_way(runs, rank, h, low, n)
   for i = 1, math.min(#runs, 32), 2 do
     if low < n and runs[i + 1] == rank then
-      local key = prefix .. 'prefix:' .. runs[i]
-      local function same(hash, index) return redis.call('GETRANGE', key, index * 8 - 8, index * 8 - 1) == hash end
-      if same(string.sub(h, low * 8 + 1, low * 8 + 8), low + 1) then low = last(h, low + 1, n, same) end
+      local blocks = prefix .. 'prefix:' .. runs[i]
+      local function same(hash, index) return call('GETRANGE', blocks, index * 8 - 8, index * 8 - 1) == hash end
+      if same(sub(h, low * 8 + 1, low * 8 + 8), low + 1) then low = last(h, low + 1, n, same) end
     end
   end
   return low
 end
 
-local function row(id, lease, rank, predicted, place)
-  local r = {lease, rank}
-  local load = redis.call('HMGET', prefix .. 'load:' .. id,
-    'requests.' .. rank, 'blocks.' .. rank, 'tokens.' .. rank, 'waiting.' .. rank, 'since.' .. rank)
-  for i = 1, 4 do r[i + 2] = tonumber(load[i] or 0) end
-  r[7] = load[5] and now - load[5] or 0
-  local runs = {}
-  if #ARGV > 2 and r[6] > 0 then runs = redis.call('HGETALL', prefix .. 'prefilling:' .. id) end
-  local has = cached_in(prefix .. (predicted and 'predicted:' or 'kv:') .. pool .. ':' .. place, predicted)
+local fields = {} -- of load:<worker>, by rank
+local function fields_of(rank)
+  if not fields[rank] then
+    fields[rank] = {'requests.' .. rank, 'blocks.' .. rank, 'tokens.' .. rank, 'waiting.' .. rank, 'since.' .. rank}
+  end
+  return unpack(fields[rank])
+end
+
+local function row(id, lease, rank, has)
+  local load = call('HMGET', prefix .. 'load:' .. id, fields_of(rank))
+  local waiting = tonumber(load[4] or 0)
+  local r = {
+    lease, rank, tonumber(load[1] or 0), tonumber(load[2] or 0), tonumber(load[3] or 0), waiting,
+    load[5] and now - load[5] or 0,
+  }
+  local runs = waiting > 0 and #ARGV > 2 and call('HGETALL', prefix .. 'prefilling:' .. id) or {}
   for p = 3, #ARGV do
     local h = ARGV[p]
     local n, low = #h / 8, 0
-    if n > 0 and has(string.sub(h, 1, 8)) then low = last(h, 1, n, has) end
+    if n > 0 and has(sub(h, 1, 8)) then low = last(h, 1, n, has) end
     r[#r + 1] = low
-    r[#r + 1] = on_its_way(runs, tostring(rank), h, low, n)
+    r[#r + 1] = #runs > 0 and on_its_way(runs, tostring(rank), h, low, n) or low
   end
   return r
 end
 
-local out = {redis.call('HGETALL', prefix .. 'limits:' .. pool)}
-local members = redis.call('HGETALL', KEYS[1])
+local out = {call('HGETALL', prefix .. 'limits:' .. pool)}
+local members = call('HGETALL', KEYS[1])
 for i = 1, #members, 2 do
   local id = members[i]
-  local lease = redis.call('GET', prefix .. 'worker:' .. id)
+  local lease = call('GET', prefix .. 'worker:' .. id)
   if lease then
     local ranks, events = string.match(members[i + 1], '(%d+),(%d)')
+    local has = events == '1' and cached or guessed
+    local caches = prefix .. (events == '1' and 'kv:' or 'predicted:') .. pool .. ':' .. id
     for rank = 0, ranks - 1 do
-      out[#out + 1] = row(id, lease, rank, events == '0', rank == 0 and id or id .. '.' .. rank)
+      key = rank == 0 and caches or caches .. '.' .. rank
+      out[#out + 1] = row(id, lease, rank, has)
     end
   end
 end

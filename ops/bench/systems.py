@@ -63,8 +63,11 @@ def xylem(run_dir: Path, pool: Mapping[str, Any], workers: int) -> Iterator[Syst
 
 
 @contextmanager
-def dynamo(run_dir: Path, model_dir: Path, speedup: int) -> Iterator[System]:
-    """NVIDIA Dynamo: its Rust frontend with KV routing and two of its mock workers. Raises: Unavailable."""
+def dynamo(run_dir: Path, model_dir: Path, speedup: int, **settings: object) -> Iterator[System]:
+    """NVIDIA Dynamo: its Rust frontend with KV routing and two of its mock workers.
+
+    `settings` are more of what dynamo_up.sh reads from its environment. Raises: Unavailable.
+    """
     run_dir.mkdir(parents=True)
     script, log = tools_dir() / "dynamo_up.sh", run_dir / "up.log"
     env = {
@@ -73,6 +76,7 @@ def dynamo(run_dir: Path, model_dir: Path, speedup: int) -> Iterator[System]:
         "MODEL_PATH": str(model_dir),
         "SPEEDUP": str(speedup),
         "HTTP_PORT": str(free_port()),
+        **{name: str(value) for name, value in settings.items()},
     }
     if not Path(env["DYN_VENV"], "bin", "python").exists():
         _run([str(script), "install"], run_dir / "install.log", env, 900)

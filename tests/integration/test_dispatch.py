@@ -228,7 +228,7 @@ async def test_siblings_of_one_burst_meet_and_do_not_pile_up(redis: "Redis", wir
 async def test_siblings_meet_from_two_api_replicas(redis: "Redis", wire: Wire) -> None:
     """The second replica knows what the first has placed and nobody has computed yet."""
     for i in range(4):  # busy enough to mind computing it twice
-        await register(redis, KEYS, f"w{i}", pace=Pace(10_000.0, prefills_per_s=10.0, busy=0.5))
+        await register(redis, KEYS, f"w{i}", pace=Pace(10_000.0, prefills_per_s=10.0, busy=0.85))
     one, two = dispatcher(wire), dispatcher(wire)
     await one.send(flight(replace(job("r1"), prompt=[*PREFIX, 2])))
     await two.send(flight(replace(job("r2"), prompt=[*PREFIX, 3])))

@@ -1,0 +1,1 @@
+"""`make bench NAME=route`: what routing by KV cache costs and brings."""

@@ -1,0 +1,167 @@
+"""One decision: reading the fleet with the prefix matches, and choosing. In this process, over a real Valkey."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import redis
+import uvloop
+
+from app.api.answer import Answer
+from app.api.fleet import FleetReader
+from app.api.flight import Flight, Wishes
+from app.api.round import Round
+from app.cli import stack
+from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.keys import Keys
+from app.kv.blocks import HASH_BYTES
+from app.messages import Job, Lease, Pace, Sampling, encode
+from app.pools import Pool
+from app.store import Wire, async_client
+from ops.bench.processes import free_port, process, wait_until
+
+POOL, KEYS, BLOCK = PoolId("bench"), Keys("bench"), 32
+TOTAL_BLOCKS = 1_000_000
+PROMPT_BLOCKS = 2000
+PER_S = 200.0
+_TOKENS = [0] * (PROMPT_BLOCKS * BLOCK + 1)
+_POOLS = {POOL: Pool(model="bench", engine="mock", block_size=BLOCK)}
+
+Say = Callable[[str], None]
+
+
+@contextmanager
+def valkey(directory: Path) -> Iterator[int]:
+    """The embedded Valkey, empty; yields its port."""
+    directory.mkdir(parents=True)
+    port = free_port()
+    store = redis.Redis(port=port)
+    log = directory / "valkey.log"
+
+    def answers() -> bool:
+        try:
+            return bool(store.ping())
+        except redis.RedisError:
+            return False
+
+    with process(stack.valkey(port, directory / "data").argv, log) as server:
+        wait_until(answers, 10, {log: server})
+        yield port
+    store.close()
+
+
+def decision(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """Milliseconds at 16 workers, bytes a block, and how both lengths scale."""
+    with valkey(directory) as port:
+        return uvloop.run(_decision(port, quick, say))
+
+
+async def _decision(port: int, quick: bool, say: Say) -> dict[str, Any]:
+    client = async_client(f"redis://127.0.0.1:{port}/0")
+    wire = Wire(client)
+    fleet = FleetReader(wire, KEYS, _POOLS, 1024)
+    try:
+        say("decision: one million blocks on 16 workers")
+        prompts, bytes_per_block = await _fill(client, 16, TOTAL_BLOCKS)
+        seconds = 5 if quick else 20
+        say(f"decision: {PER_S:g} a second for {seconds} s")
+        paced = await _paced(fleet, prompts, seconds)
+        curve_workers = {}
+        for workers in (1, 4, 16, 64, 256):
+            say(f"decision: {workers} workers")
+            prompts, _ = await _fill(client, workers, TOTAL_BLOCKS)
+            curve_workers[workers] = await _alone(fleet, prompts, 50 if quick else 200)
+        prompts, _ = await _fill(client, 16, TOTAL_BLOCKS)
+        curve_blocks = {}
+        for blocks in (1, 8, 64, 512, PROMPT_BLOCKS):
+            say(f"decision: prompts of {blocks} blocks")
+            cut = [p[: blocks * HASH_BYTES] for p in prompts]
+            curve_blocks[blocks] = await _alone(fleet, cut, 50 if quick else 200)
+    finally:
+        wire.close()
+        await client.aclose()
+    p50, p99 = np.percentile(paced, (50, 99))
+    return {
+        "decision_p50_ms": float(p50),
+        "decision_p99_ms": float(p99),
+        "bytes_per_block": bytes_per_block,
+        "paced_ms": paced,
+        "by_workers_ms": curve_workers,
+        "by_blocks_ms": curve_blocks,
+    }
+
+
+async def _fill(client: Any, workers: int, blocks: int) -> tuple[list[bytes], float]:
+    """An index of so many blocks; prompts of which each worker has a part; bytes that each entry takes."""
+    await client.flushall()
+    before = int((await client.info("memory"))["used_memory"])
+    random = Random(1)
+    rows = [random.randbytes(PROMPT_BLOCKS * HASH_BYTES) for _ in range(max(1, blocks // PROMPT_BLOCKS))]
+    held: list[list[bytes]] = [[] for _ in range(workers)]
+    for i, row in enumerate(rows):
+        held[i % workers].append(row)
+    pipe = client.pipeline(transaction=False)
+    for i, own in enumerate(held):
+        for row in own:
+            pipe.sadd(KEYS.kv(POOL, f"w{i}"), *(row[j : j + 8] for j in range(0, len(row), 8)))  # type: ignore[arg-type]
+            if len(pipe.command_stack) > 50:
+                await pipe.execute()
+    await pipe.execute()
+    after = int((await client.info("memory"))["used_memory"])
+    for i in range(workers):
+        lease = Lease(
+            WorkerId(f"w{i}"), POOL, "both", "here", 1, BLOCK, 100_000, 64, 131_072, kv_events=True,
+            pace=Pace(20_000.0, 1.0, 0.5, 10.0),
+        )  # fmt: skip
+        await client.set(KEYS.worker(lease.worker), encode(lease))
+        await client.hset(KEYS.pool(POOL), lease.worker, "1,1")
+        load = {"requests.0": i % 7, "blocks.0": 900, "tokens.0": 0, "waiting.0": 0, "since.0": 0}
+        await client.hset(KEYS.load(lease.worker), mapping=load)
+    prompts = []
+    for row in rows[:400]:  # a prefix that one worker has, and a rest that nobody has
+        known = random.randrange(PROMPT_BLOCKS) * HASH_BYTES
+        prompts.append(row[:known] + random.randbytes(PROMPT_BLOCKS * HASH_BYTES - known))
+    return prompts, (after - before) / (len(rows) * PROMPT_BLOCKS)
+
+
+async def _decide(fleet: FleetReader, hashes: bytes, rng: Random) -> None:
+    tokens = _TOKENS[: len(hashes) // HASH_BYTES * BLOCK + 1]
+    job = Job(RequestId("r"), 0, ApiId("a"), POOL, WorkerId(""), tokens, Sampling(64), 0.0)
+    flight = Flight(job, ((POOL,),), Answer(), Wishes())
+    flight._hashes[BLOCK] = hashes  # noqa: SLF001 (hashing is the prompt's, not the decision's)
+    round_ = Round([flight], _POOLS)
+    round_.views = await fleet.read(round_.prompts())
+    round_.decide(flight, rng, 0)
+
+
+async def _alone(fleet: FleetReader, prompts: list[bytes], count: int) -> float:
+    """Median milliseconds, one after the other."""
+    took, rng = [], Random(2)
+    for i in range(count):
+        began = time.perf_counter()
+        await _decide(fleet, prompts[i % len(prompts)], rng)
+        took.append(1e3 * (time.perf_counter() - began))
+    return float(np.median(took))
+
+
+async def _paced(fleet: FleetReader, prompts: list[bytes], seconds: float) -> list[float]:
+    """Milliseconds from when each was due, at `PER_S` a second by Poisson arrivals."""
+    rng, took, tasks = Random(3), [], []
+    due = time.perf_counter() + 0.1
+
+    async def one(i: int, at: float) -> None:
+        await _decide(fleet, prompts[i % len(prompts)], rng)
+        took.append(1e3 * (time.perf_counter() - at))
+
+    for i in range(int(seconds * PER_S)):
+        due += rng.expovariate(PER_S)
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        # From when it could begin: that the loop's timers are coarse is not the decision's doing.
+        tasks.append(asyncio.create_task(one(i, max(due, time.perf_counter()))))
+    await asyncio.gather(*tasks)
+    return took

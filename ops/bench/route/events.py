@@ -1,0 +1,98 @@
+"""KV events into the index: eight workers' feeds, each a process with its engine's publisher beside it."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import redis
+import uvloop
+
+from app.engines.mock.args import KvEventArgs
+from app.engines.mock.kv_events import BlockRemoved, BlockStored, KvPublisher
+from app.ids import PlaceId, PoolId
+from app.keys import Keys
+from app.kv.index import KvIndex
+from app.kv.ledger import Ledger
+from app.store import Wire, async_client
+from ops.bench.processes import Unavailable, process, tail
+from ops.bench.route.decision import BLOCK, Say, valkey
+from workers.kv_feed import KvFeed
+
+WORKERS, OFFERED = 8, 50_000  # blocks/s
+_BATCH = 64  # blocks that one step of an engine stores
+_KEEP = 20_000  # blocks that an engine has; from then on each stored one costs an old one
+_POOL, _KEYS = PoolId("bench"), Keys("bench")
+
+
+def events(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """Blocks per second that came into the index, and how late the last were. Raises: Unavailable."""
+    seconds = 5 if quick else 20
+    with valkey(directory) as port, ExitStack() as up:
+        say(f"events: {OFFERED:,} blocks a second for {seconds} s from {WORKERS} workers")
+        start = time.time() + 5
+        logs = [directory / f"worker-{i}.log" for i in range(WORKERS)]
+        rate = OFFERED / WORKERS
+        runs = [
+            up.enter_context(
+                process(
+                    [sys.executable, "-m", "ops.bench.route.events", *map(str, (port, i, rate, seconds, start))], log
+                )
+            )
+            for i, log in enumerate(logs)
+        ]
+        for log, run in zip(logs, runs, strict=True):
+            try:
+                code = run.wait(seconds + 60)
+            except subprocess.TimeoutExpired:
+                raise Unavailable(f"a feed did not keep up at all: {tail(log)}") from None
+            if code:
+                raise Unavailable(f"a feed failed: {tail(log)}")
+        figures = [[float(x) for x in log.read_text().splitlines()[-1].split()] for log in logs]
+        entries = sum(redis.Redis(port=port).scard(_KEYS.kv(_POOL, PlaceId(f"w{i}"))) for i in range(WORKERS))  # type: ignore[misc]
+    stored = sum(f[0] for f in figures)
+    return {
+        "events_per_s": stored / max(f[1] for f in figures),
+        "events_late_s": max(f[2] for f in figures),
+        "events_cpu_s": sum(f[3] for f in figures),
+        "events_entries": entries,
+    }
+
+
+async def _worker(port: int, number: int, rate: float, seconds: float, start: float) -> None:
+    """Publishes at `rate` blocks a second from `start` on; prints blocks, seconds until all were in, lateness, CPU."""
+    client = async_client(f"redis://127.0.0.1:{port}/0")
+    wire, place = Wire(client), PlaceId(f"w{number}")
+    publisher = KvPublisher(KvEventArgs())
+    feed = KvFeed(publisher.source, Ledger(BLOCK), KvIndex(wire, _KEYS, _POOL, place))
+    following = asyncio.create_task(feed.run())
+    tokens = list(range(BLOCK * _BATCH))
+    batches = int(seconds * rate / _BATCH)
+    await asyncio.sleep(start - time.time())
+    cpu = time.process_time()
+    for i in range(batches):
+        await asyncio.sleep(start + i * _BATCH / rate - time.time())
+        hashes = list(range(i * _BATCH, (i + 1) * _BATCH))
+        tokens[0] = i  # another prompt each time
+        old = [h - _KEEP for h in hashes if h >= _KEEP]
+        publisher.publish([BlockStored(hashes, None, tokens, BLOCK), *([BlockRemoved(old)] if old else [])])
+    published = time.time()
+    entries = min(_KEEP, batches * _BATCH)
+    while await client.scard(_KEYS.kv(_POOL, place)) != entries:  # type: ignore[misc]
+        await asyncio.sleep(0.005)
+        if time.time() - published > 30:
+            raise SystemExit("30 s behind")
+    done = time.time()
+    sys.stdout.write(f"{batches * _BATCH} {done - start} {done - published} {time.process_time() - cpu}\n")
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    await publisher.close()
+    wire.close()
+    await client.aclose()
+
+
+if __name__ == "__main__":
+    uvloop.run(_worker(int(sys.argv[1]), int(sys.argv[2]), *map(float, sys.argv[3:6])))

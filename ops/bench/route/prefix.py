@@ -1,0 +1,85 @@
+"""Side by side with Dynamo: groups of requests that share a long prefix, with ample and with tight KV space."""
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ops.bench.load import Line, System, run_load
+from ops.bench.processes import Unavailable
+from ops.bench.route.decision import Say
+from ops.bench.systems import dynamo, xylem
+
+WORKERS, GROUPS, MEMBERS, BLOCK = 4, 40, 10, 64
+SPACES = {"ample": 16_384, "tight": 512}  # KV blocks of a worker
+_LOAD = [
+    "--prompt", "prefix", "--groups", str(GROUPS), "--requests", str(GROUPS * MEMBERS), "--prompt-words", "2000",
+    "--suffix-words", "50", "--concurrency", "8", "--max-tokens", "16", "--stream", "--max-seconds", "240",
+]  # fmt: skip
+_PROBE = ["--prompt", "unique", "--prompt-words", "2000", "--requests", "8", "--max-tokens", "16", "--stream"]
+
+
+def prefix(directory: Path, quick: bool, say: Say, model_dir: Path) -> dict[str, Any]:
+    """Cached share and TTFT by system and space; what can't be measured is missing, with the reason."""
+    directory.mkdir(parents=True)
+    seeds = range(1, 2 if quick else 4)
+    rows: dict[str, dict[str, dict[str, float]]] = {}
+    reasons = []
+    pace = {"prefill_tokens_per_s": 10_000.0, "step_ms": 6.0}
+    for space, blocks in SPACES.items():
+        rows[space] = {}
+        for mode in ("kv", "round-robin"):
+            say(f"prefix: dynamo {mode}, {space}")
+            try:
+                start = dynamo(
+                    directory / f"dynamo-{mode}-{space}", model_dir, 1, MOCKERS=WORKERS, KV_BLOCKS=blocks,
+                    BLOCK_SIZE=BLOCK, ROUTER_MODE=mode,
+                )  # fmt: skip
+                with start as system:
+                    if mode == "kv" and space == "ample":
+                        pace = _pace(directory, system)
+                    rows[space][f"dynamo {mode}"] = _measure(directory, system, seeds)
+            except Unavailable as exc:
+                reasons.append(str(exc))
+        for policy in ("kv", "round_robin"):
+            say(f"prefix: xylem {policy}, {space}")
+            pool = {
+                "model": "mock", "engine": "mock", "path": str(model_dir), "block_size": BLOCK, "max_running": 256,
+                "max_model_len": 8192, "routing": {"policy": policy}, "args": {"total_blocks": blocks, **pace},
+            }  # fmt: skip
+            ours: AbstractContextManager[System] = xylem(directory / f"xylem-{policy}-{space}", pool, WORKERS)
+            with ours as system:
+                rows[space][f"xylem {policy}"] = _measure(directory, system, seeds)
+    tight = rows["tight"]
+    theirs = tight.get("dynamo kv", {}).get("cached_share")
+    return {
+        "prefix": rows,
+        "prefix_pace": pace,
+        "cached_share_ample": rows["ample"]["xylem kv"]["cached_share"],
+        "cached_share_tight_vs_dynamo": tight["xylem kv"]["cached_share"] / theirs if theirs else None,
+        "reasons": reasons,
+    }
+
+
+def _measure(directory: Path, system: System, seeds: Sequence[int]) -> dict[str, float]:
+    """Other prompts each time: a seed's are all new to the caches."""
+    lines = [run_load(system, [*_LOAD, "--seed", str(seed)], directory / f"{os.getpid()}.log") for seed in seeds]
+    return {
+        "cached_share": median(float(line["cached_ratio"]) for line in lines),
+        "ttft_mean_ms": median(float(line["ttft_ms"]["mean"]) for line in lines),
+        "ttft_p50_ms": median(float(line["ttft_ms"]["p50"]) for line in lines),
+        "ttft_p99_ms": median(float(line["ttft_ms"]["p99"]) for line in lines),
+    }
+
+
+def _pace(directory: Path, mocker: System) -> dict[str, float]:
+    """What the mocker takes for a prompt that nobody shares and for a token, as our mock's arguments."""
+    line: Line = run_load(mocker, [*_PROBE, "--seed", "99"], directory / "pace.log")
+    step_ms = float(line["tpot_ms"]["p50"])
+    prefill_s = (float(line["ttft_ms"]["p50"]) - step_ms) / 1e3
+    return {
+        "prefill_tokens_per_s": round(float(line["prompt_tokens_mean"]) / max(prefill_s, 1e-3)),
+        "step_ms": round(step_ms, 3),
+    }

@@ -1,0 +1,115 @@
+"""The same trace through the whole system: real processes, mock engines at a simulated speed, policy by policy.
+
+Lengths are divided by `_SHRINK` and blocks with them, so that a trace of 13,000-token prompts is one of 400-token
+prompts on engines as much slower: what waits for what stays the same. Times are divided by `_SPEEDUP`.
+"""
+
+import asyncio
+import gzip
+import itertools
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import Any
+
+import httpx
+import numpy as np
+import uvloop
+
+from ops.bench.load import tools_dir
+from ops.bench.route.decision import Say
+from ops.bench.route.simulation import OURS, TRACES, run, traces_dir
+from ops.bench.systems import xylem
+
+POLICIES = {"kv": OURS, "least_loaded": "least_loaded", "round_robin": "round_robin", "random": "random"}
+WORKERS, _CACHE, _TRACE_BLOCK = 4, 4000, 512
+_SHRINK, _SPEEDUP = 32, 10.0
+_PREFILL, _STEP_MS, _SEQUENCE_MS, _CHUNK = 10_000.0, 15.0, 0.1, 2048  # the simulator's engine
+_MODEL_LEN = 8192
+_VOCABULARY = 1500  # token ids that the mock's tokenizer has for sure
+
+
+def replay(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """TTFT by policy, as simulated and as measured, in seconds of the trace. Raises: Unavailable."""
+    directory.mkdir(parents=True)
+    limit = 500 if quick else 900
+    trace = directory / "trace.jsonl"
+    with gzip.open(traces_dir() / TRACES[0], "rt") as rows:
+        trace.write_text("".join(itertools.islice(rows, limit)))
+    say("replay: simulating")
+    simulated = run(directory, trace, WORKERS, list(POLICIES.values()), 0, _CACHE)
+    requests = _requests(trace)
+    measured = {}
+    for policy in POLICIES:
+        say(f"replay: {policy}, {requests[-1][0] / _SPEEDUP:.0f} s")
+        pool = {
+            "model": "mock", "engine": "mock", "block_size": _TRACE_BLOCK // _SHRINK, "max_running": 256,
+            "max_model_len": _MODEL_LEN, "routing": {"policy": policy},
+            "args": {
+                "prefill_tokens_per_s": _PREFILL / _SHRINK, "step_ms": _STEP_MS, "step_ms_per_sequence": _SEQUENCE_MS,
+                "max_batched_tokens": _CHUNK // _SHRINK + 64, "total_blocks": _CACHE, "speedup": _SPEEDUP,
+            },
+        }  # fmt: skip
+        with xylem(directory / policy, pool, WORKERS) as system:
+            measured[policy] = uvloop.run(_play(system.url, requests))
+    return {"replayed": {p: {"simulated": simulated[POLICIES[p]], "measured": measured[p]} for p in POLICIES}}
+
+
+def _requests(trace: Path) -> list[tuple[float, list[int], int]]:
+    """When (seconds of the trace at the simulator's load), the prompt's token ids, the answer's length."""
+    import sys
+
+    sys.path.insert(0, str(tools_dir()))
+    import route_sim  # type: ignore[import-not-found]
+
+    reqs, heads = route_sim.load_trace(trace, _TRACE_BLOCK)
+    config = route_sim.Config(
+        n=WORKERS, warmup=0.1, cache=_CACHE, prefill=_PREFILL, d0=_STEP_MS / 1e3, d1=_SEQUENCE_MS / 1e3, d2=2.5e-8,
+        chunk=_CHUNK,
+    )  # fmt: skip
+    rate = WORKERS * 0.85 / route_sim.offered(reqs, heads, config)["nocache"]
+    size = _TRACE_BLOCK // _SHRINK
+    out = []
+    for q in heads:
+        tokens = [t for block in q.blocks for t in _block(block, size)][: max(1, q.n_in // _SHRINK)]
+        out.append((q.start / rate, tokens, q.n_out))
+    return out
+
+
+def _block(number: int, size: int) -> list[int]:
+    random = Random(number)
+    return [random.randrange(300, _VOCABULARY) for _ in range(size)]
+
+
+async def _play(url: str, requests: Sequence[tuple[float, list[int], int]]) -> dict[str, float]:
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+    ttft, cached, prompt = [], 0, 0
+    began = time.perf_counter()
+
+    async def one(client: httpx.AsyncClient, at: float, tokens: list[int], answer: int) -> tuple[float, int]:
+        await asyncio.sleep(began + at / _SPEEDUP - time.perf_counter())
+        body = {
+            "model": "mock", "prompt": tokens, "max_tokens": answer, "temperature": 0, "ignore_eos": True,
+            "stream": True, "stream_options": {"include_usage": True},
+        }  # fmt: skip
+        first, last = 0.0, b""
+        sent = time.perf_counter()
+        async with client.stream("POST", f"{url}/v1/completions", json=body) as response:
+            response.raise_for_status()
+            async for chunk in response.aiter_raw():
+                first = first or time.perf_counter() - sent
+                last = (last + chunk)[-2000:]
+        usage = json.loads(last.rsplit(b"data: {", 1)[1].join([b"{", b""]).split(b"\n\n")[0])["usage"]
+        return first, usage["prompt_tokens_details"]["cached_tokens"]
+
+    async with httpx.AsyncClient(limits=limits, timeout=300) as client:
+        results = await asyncio.gather(*(one(client, *r) for r in requests))
+    kept = slice(len(requests) // 10, None)
+    for (first, hit), (_, tokens, _answer) in zip(results[kept], requests[kept], strict=True):
+        ttft.append(first * _SPEEDUP)
+        cached += hit
+        prompt += len(tokens)
+    return {"ttft_mean": fmean(ttft), "ttft_p99": float(np.percentile(ttft, 99)), "hit": cached / prompt}

@@ -67,6 +67,9 @@ class Keys:
     def kv(self, pool: PoolId, place: PlaceId) -> str:
         return f"{self.prefix}kv:{pool}:{place}"
 
+    def kv_aside(self, pool: PoolId, place: PlaceId) -> str:
+        return f"{self.kv(pool, place)}:new"
+
     def predicted(self, pool: PoolId, place: PlaceId) -> str:
         return f"{self.prefix}predicted:{pool}:{place}"
 

@@ -17,6 +17,8 @@ from app.messages import Role
 from app.settings import explain
 
 Count = Annotated[int, Field(gt=0)]
+NotNegative = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Policy = Literal["kv", "least_loaded", "round_robin", "random", "power_of_two"]
 
@@ -38,10 +40,10 @@ class Routing(_Part):
 class Busy(_Part):
     """From where on a worker gets no more. Each may be changed at run time."""
 
-    max_queued: Annotated[int, Field(ge=0)] | None = None  # requests beyond max_running; XYLEM_MAX_QUEUED if not given
-    active_blocks: Annotated[float, Field(gt=0)] | None = None  # share of its KV blocks that requests hold
+    max_queued: NotNegative | None = None  # requests beyond max_running; XYLEM_MAX_QUEUED if not given
+    active_blocks: Share | None = None  # share of its KV blocks that requests hold
     queued_tokens: Count | None = None  # prompt tokens that wait for their prefill
-    max_held: Annotated[int, Field(ge=0)] = 1024  # requests that one API replica lets wait until a worker has room
+    max_held: NotNegative = 1024  # requests that one API replica lets wait until a worker has room
 
 
 class Pool(_Part):

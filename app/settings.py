@@ -22,7 +22,9 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    admin_key: SecretStr | None = None  # of the endpoints under /admin; without one they answer on loopback only
+    admin_key: Annotated[SecretStr, Field(min_length=1)] | None = (
+        None  # of the endpoints under /admin; without one they answer on loopback only
+    )
     max_body: Annotated[int, Field(gt=0)] = 16 * 2**20
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0  # of requests that name none
     tokenize_off_loop: Annotated[int, Field(ge=0)] = 8192  # characters above which a thread tokenises

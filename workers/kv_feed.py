@@ -40,17 +40,27 @@ class KvFeed:
     async def run(self) -> None:
         """Until cancelled."""
         try:
-            await asyncio.gather(self._follow(), self._write())
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._follow())
+                group.create_task(self._write())
         finally:
-            self._sub.close(linger=0)
-            self._context.term()
+            self._context.destroy(linger=0)
 
-    async def forget(self) -> None:
-        """The engine has cleared its cache: so has the index, when what it said before has been read."""
+    @property
+    def clears(self) -> int:
+        """How often the engine has said that it cleared its cache."""
+        return self._ledger.clears
+
+    async def forget(self, clears: int) -> None:
+        """The engine has cleared its cache, `clears` being as before it did: so has the index on return.
+
+        What the engine said before is read first. If it said so itself already, what came after that stays.
+        """
         async with self._following:
             await self._catch_up()
-            self._ledger.clear()
-            self._dirty.set()
+            if self._ledger.clears == clears:
+                self._ledger.clear()
+                self._dirty.set()
 
     async def _follow(self) -> None:
         checked = time.monotonic()
@@ -61,8 +71,8 @@ class KvFeed:
                     _topic, seq, payload = await self._sub.recv_multipart()
                     await self._receive(int.from_bytes(seq, "big"), payload)
                 if time.monotonic() - checked > self._check_s:
-                    checked = time.monotonic()
                     await self._catch_up()
+                    checked = time.monotonic()
                     self._dirty.set()  # makes the writer look as well
 
     async def _receive(self, seq: int, payload: bytes) -> None:

@@ -62,7 +62,9 @@ class LeaseKeeper:
         places = [place_id(worker, rank) for rank in range(lease.ranks)]
         pipe = self._redis.pipeline(transaction=True)
         pipe.unlink(keys.worker(worker), keys.orders(worker), keys.reservations(worker), keys.load(worker))
-        pipe.unlink(keys.prefilling(worker), *(k(pool, p) for p in places for k in (keys.kv, keys.predicted)))
+        pipe.unlink(
+            keys.prefilling(worker), *(k(pool, p) for p in places for k in (keys.kv, keys.kv_aside, keys.predicted))
+        )
         pipe.hdel(keys.pool(pool), worker)
         await pipe.execute()
 

@@ -11,9 +11,10 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict
 
 from app.api.state import ApiState, state_of
-from app.errors import Forbidden, ModelNotFound, RequestError
+from app.errors import Forbidden, ModelNotFound
 from app.ids import PoolId
 from app.messages import ClearCache, Reply, decode_reply, encode
+from app.pools import Count, NotNegative, Share
 
 _REPLY_S = 10
 _ORDERS_TTL_S = 60
@@ -33,6 +34,8 @@ def authorised(request: Request) -> ApiState:
     if key is None:
         if not _is_loopback(state.settings.host):
             raise Forbidden("Admin endpoints are off: this server listens to others and XYLEM_ADMIN_KEY is not set.")
+        if "origin" in request.headers:  # a page in a browser on this machine, whoever's it is
+            raise Forbidden("Admin endpoints want XYLEM_ADMIN_KEY to be set when a web page asks.")
         return state
     given = request.headers.get("authorization", "").removeprefix("Bearer ")
     if not hmac.compare_digest(given.encode(), key.get_secret_value().encode()):
@@ -49,9 +52,9 @@ class LimitChanges(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    max_queued: int | None = None
-    active_blocks: float | None = None
-    queued_tokens: int | None = None
+    max_queued: NotNegative | None = None
+    active_blocks: Share | None = None
+    queued_tokens: Count | None = None
 
 
 def _known(state: ApiState, pool: str) -> PoolId:
@@ -73,9 +76,6 @@ async def change_limits(state: Admin, pool: str, changes: LimitChanges) -> dict[
     """For all API replicas, from their next placement on."""
     name = _known(state, pool)
     given = changes.model_dump(exclude_unset=True)
-    bad = [f"{field}={value}" for field, value in given.items() if value is not None and value < 0]
-    if bad:
-        raise RequestError(f"{', '.join(bad)}: has to be at least 0.", param="limits")
     key = state.keys.limits(name)
     pipe = state.redis.pipeline(transaction=True)
     for field, value in given.items():

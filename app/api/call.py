@@ -23,7 +23,7 @@ log = logger(__name__)
 
 # Most requests have ended by then and need no task that waits for their client to leave.
 _WATCH_AFTER_S = 0.2
-_EXPLAINED = 8  # prompts of one request: a header has to stay below what proxies let through
+_EXPLAINED = 8  # prompts of one request
 
 
 class Call:
@@ -85,13 +85,17 @@ class Call:
 
     async def _send(self) -> None:
         self._flights = [self._flight(request, number) for request, number in self._numbers.items()]
-        sends = [self._dispatcher.send(flight) for flight in self._flights]
-        if len(sends) == 1:
-            await sends[0]
+        if len(self._flights) == 1:
+            await self._dispatcher.send(self._flights[0])
             return
-        for outcome in await asyncio.gather(*sends, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
+        sends = [asyncio.create_task(self._dispatcher.send(flight)) for flight in self._flights]
+        done, others = await asyncio.wait(sends, return_when=asyncio.FIRST_EXCEPTION)
+        if others:  # one was refused: so is the request
+            self._dispatcher.abandon(list(self._numbers))
+            done |= (await asyncio.wait(others))[0]
+        failures = [error for error in (send.exception() for send in done) if error is not None]
+        if failures:
+            raise failures[0]
 
     async def deltas(self) -> list[tuple[int, Delta]]:
         """What has come, by choice number, not counted yet; the empty list when all prompts are done.
@@ -154,7 +158,11 @@ class Call:
         """The header that explains where the prompts went, if it was asked for."""
         if not self._wishes.explain:
             return {}
-        return {"x-xylem-route": orjson.dumps([explained(f) for f in self._flights[:_EXPLAINED]]).decode()}
+        return {
+            "x-xylem-route": orjson.dumps(
+                [explained(f, candidates=i == 0) for i, f in enumerate(self._flights[:_EXPLAINED])]
+            ).decode()
+        }
 
     def _flight(self, request: RequestId, number: int) -> Flight:
         """The job before it is placed, attempt 0 on no worker, and where it may go."""

@@ -33,7 +33,7 @@ class Dispatcher:
         self._wire, self._keys, self.api = wire, keys, api
         self._retries: set[asyncio.Task[None]] = set()
         self.flights: dict[RequestId, Flight] = {}
-        self.placer = Placer(wire, keys, fleet, pools, retry_after_s, self.flights, self._stop)
+        self.placer = Placer(wire, keys, fleet, pools, retry_after_s, self.flights, self._stop, self.fail)
 
     async def send(self, flight: Flight) -> None:
         """Places an unplaced job on a worker of its pools. Whatever comes of it, `cancel` is to be called.
@@ -89,7 +89,8 @@ class Dispatcher:
 
     def worker_lost(self, worker: WorkerId) -> int:
         """`lost` for all that is on it; tells how many that were."""
-        flights = [f for f in self.flights.values() if f.job.worker == worker]
+        # Those whose placing is under way are left out: they are found on it later, or not at all.
+        flights = [f for f in self.flights.values() if f.job.worker == worker and f.placed.done()]
         for flight in flights:
             self.lost(flight)
         return len(flights)

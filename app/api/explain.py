@@ -6,27 +6,31 @@ from starlette.types import Scope
 
 from app.api.flight import Flight
 
-_MOST = 16  # candidates shown
+_MOST = 8  # candidates shown: proxies let only some kilobytes of headers through
 
 
 def explain_wanted(scope: Scope) -> bool:
     return any(name == b"x-xylem-explain" and value not in (b"", b"0") for name, value in scope["headers"])
 
 
-def explained(flight: Flight) -> dict[str, Any]:
+def explained(flight: Flight, *, candidates: bool) -> dict[str, Any]:
     """Its worker, and the candidates with their costs (seconds; other policies: their own unit), cheapest first."""
     job, decision = flight.job, flight.decision
     if decision is None:
         return {}
     to = decision.placement
     scored = sorted(decision.scored, key=lambda s: s[1].total)
-    return {
+    chosen = {
         "worker": job.worker,
         "pool": job.pool,
         "rank": job.rank,
         "attempt": job.attempt,
         "blocks_cached": to.cached,
         "tokens_to_compute": to.tokens,
+    }
+    if not candidates:
+        return chosen
+    return chosen | {
         "candidates": [
             {
                 "worker": option.candidate.lease.worker,

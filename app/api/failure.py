@@ -8,7 +8,7 @@ from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from app.errors import StoreDown, XylemError
+from app.errors import Saturated, StoreDown, XylemError
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -19,7 +19,8 @@ def as_body(exc: XylemError) -> dict[str, Any]:
 
 
 def as_response(exc: XylemError) -> Response:
-    headers = {} if exc.retry_after_s is None else {"retry-after": str(exc.retry_after_s)}
+    retry_after_s = exc.retry_after_s or (1 if isinstance(exc, Saturated) else None)  # lost where it was an event
+    headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
     return Response(orjson.dumps(as_body(exc)), exc.status, headers, "application/json")
 
 

@@ -25,13 +25,25 @@ class Wishes(Struct, frozen=True):
 
 
 class Flight:
-    __slots__ = ("_hashes", "answer", "began", "decision", "groups", "job", "placed", "placings", "wishes")
+    __slots__ = (
+        "_hashes",
+        "answer",
+        "began",
+        "decision",
+        "groups",
+        "held_since",
+        "job",
+        "placed",
+        "placings",
+        "wishes",
+    )
 
     def __init__(self, job: Job, groups: tuple[tuple[PoolId, ...], ...], answer: Answer, wishes: Wishes) -> None:
         """`groups` of pools to choose a worker from, the preferred group first."""
         self.job, self.groups, self.answer, self.wishes = job, groups, answer, wishes
         self.began = False  # a token has come back
         self.placings = 0
+        self.held_since = 0.0  # seconds of the monotonic clock; 0: there was room at once
         self.decision: Decision | None = None
         self.placed: asyncio.Future[None]
         self._hashes: dict[int, bytes] = {}

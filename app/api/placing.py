@@ -2,7 +2,7 @@
 
 Requests are placed in rounds: one read of the fleet, one decision after the other, each seeing those before
 it, and one write. A request that arrives during a round waits for the next. So a request costs two round
-trips, and a burst of a thousand costs two as well. Those that find no room are held until there is some.
+trips, and a burst of sixty costs two as well. Those that find no room are held until there is some.
 """
 
 import asyncio
@@ -36,7 +36,9 @@ _MAX_PLACINGS = 5
 # a short request, and at such a load the wait is a small part of the time to the first token.
 _BUSY, _GATHER_S = 32, 0.002
 _HELD_EVERY_S = 0.05  # how often those that found no room look again; the end of a request wakes them as well
-_HELD_AT_ONCE = 32  # the most urgent of them: where these find no room, the others don't either
+_HELD_AT_ONCE = 8  # the most urgent of them: where these find no room, the others don't either
+_SILENT_S = 5.0  # after this who is held returns from `place`, so that a stream can send its headers
+_ROUND = 64  # requests: while Redis matches a round's prompts it does nothing else
 
 Groups = tuple[tuple[PoolId, ...], ...]
 
@@ -53,10 +55,14 @@ class Placer:
         retry_after_s: int,
         flights: Mapping[RequestId, Flight],
         stop: Callable[[list[Job]], Awaitable[None]],
+        fail: Callable[[Flight, XylemError], None],
     ) -> None:
-        """`flights` are the requests that are awaited; `stop` ends what was placed when it no longer was."""
+        """`flights` are the requests that are awaited; `stop` ends what was placed when it no longer was.
+
+        `fail` ends a request whose `place` has already returned.
+        """
         self._wire, self._keys, self._fleet, self._pools = wire, keys, fleet, pools
-        self._retry_after_s, self._flights, self._stop = retry_after_s, flights, stop
+        self._retry_after_s, self._flights, self._stop, self._fail = retry_after_s, flights, stop, fail
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
         self._turns = count()
         self._waiting: list[Flight] = []
@@ -67,10 +73,11 @@ class Placer:
 
     @property
     def held(self) -> int:
-        return sum(map(len, self._held.values()))
+        """How many wait until there is room."""
+        return sum(1 for f in self._flights.values() if f.held_since and not f.job.worker)
 
     async def place(self, flight: Flight) -> None:
-        """Returns when it is on its worker's queue, or nobody awaits it any more.
+        """Returns when it is on its worker's queue, nobody awaits it any more, or it has been held for a while.
 
         Raises: NoWorker, Saturated, StoreDown.
         """
@@ -96,35 +103,47 @@ class Placer:
                         await self._round(flights)
                 except Exception as exc:  # noqa: BLE001 (whatever it was, no client waits for ever)
                     for flight in flights:
-                        _settle(flight, exc)
+                        if isinstance(exc, StoreDown) and flight.held_since:
+                            self._hold(flight)  # it waits anyway
+                        else:
+                            self._settle(flight, exc)
         finally:
             self._rounds = None
 
     def _next(self) -> list[Flight]:
-        """Who is to be placed now: the head of each line, then those who just came."""
-        left = [f for f in self._waiting if not self._awaited(f)]
-        flights = []
+        """Who is to be placed now, the most urgent first: the heads of the lines, and those who just came to none."""
+        came, self._waiting = self._waiting, []
+        for flight in sorted(came, key=_urgency):
+            if not self._awaited(flight):
+                self._settle(flight, None)  # its answer has its end, or nobody waits for one
+            elif flight.groups in self._held:
+                self._hold(flight)
+            else:
+                self._waiting.append(flight)
+        heads = []
+        now = time.monotonic()
         for line in self._held.values():
-            left += line.drop(lambda f: not self._awaited(f))
-            flights += line.take(_HELD_AT_ONCE)
+            for gone in line.drop(lambda f: not self._awaited(f)):
+                self._settle(gone, None)
+            for flight in line:
+                if now - flight.held_since > _SILENT_S:
+                    self._settle(flight, None)
+            heads += line.take(_HELD_AT_ONCE)
         self._held = {groups: line for groups, line in self._held.items() if line}
-        for flight in left:
-            _settle(flight, None)  # its answer has its end, or nobody waits for one
-        flights += [f for f in self._waiting if self._awaited(f)]
-        self._waiting = []
-        return flights
+        flights, self._waiting = self._waiting[:_ROUND], self._waiting[_ROUND:]
+        return heads + flights
 
     async def _gather(self) -> None:
         if self._waiting:
             if len(self._flights) > _BUSY:
                 await asyncio.sleep(_GATHER_S)
             return
-        self._room.clear()
         try:
             async with asyncio.timeout(_HELD_EVERY_S):
                 await self._room.wait()
         except TimeoutError:
             pass
+        self._room.clear()
 
     async def _round(self, flights: list[Flight]) -> None:
         round_ = Round(flights, self._pools)
@@ -143,7 +162,7 @@ class Placer:
                 self._hold(flight)
                 continue
             except Exception as exc:  # noqa: BLE001 (one request that can't be placed is no trouble of the others)
-                _settle(flight, exc)
+                self._settle(flight, exc)
                 continue
             commands.append(command)
             guesses += self._guess(flight, to, round_)
@@ -154,11 +173,14 @@ class Placer:
         for flight, written in zip(placed, replies, strict=False):  # what became of the guesses doesn't matter
             if isinstance(written, StoreDown):
                 flight.job = replace(flight.job, worker=WorkerId(""))
-                _settle(flight, written)
+                self._settle(flight, written)
             elif written:
-                _settle(flight, None)
+                self._settle(flight, None)
             else:  # the worker went between the two round trips: decide again
+                flight.job = replace(flight.job, worker=WorkerId(""))
                 self._waiting.append(flight)
+        if any(flight.held_since for flight in placed):
+            self._room.set()  # there was room: there may be for the next as well
         for pool, view in round_.views.items():
             self._routed[pool].shared([c.requests for c in view.candidates])
         await self._stop([f.job for f in placed if not self._awaited(f)])
@@ -178,11 +200,12 @@ class Placer:
         return to
 
     def _hold(self, flight: Flight) -> None:
-        limit = self._pools[flight.groups[0][0]].busy.max_held
+        limit = max(self._pools[pool].busy.max_held for pool in flight.groups[0])
+        flight.held_since = flight.held_since or time.monotonic()
         line = self._held.setdefault(flight.groups, Held())
-        least = line.push(flight, flight.job.priority, flight.job.deadline, limit)
+        least = line.push(flight, *_urgency(flight), limit)
         if least is not None:
-            _settle(least, Saturated(retry_after_s=self._retry_after_s))
+            self._settle(least, Saturated(retry_after_s=self._retry_after_s))
 
     def _command(self, flight: Flight, to: Placement) -> Command:
         job, keys = flight.job, self._keys
@@ -214,7 +237,12 @@ class Placer:
         key = self._keys.predicted(to.pool, place_id(to.worker, to.rank))
         ttl_ms = round(pool.routing.predicted_ttl_s * 1000)
         expires = round(time.time() * 1000) + ttl_ms
-        entries = [x for i in range(0, len(hashes), HASH_BYTES) for x in (expires, hashes[i : i + HASH_BYTES])]
+        entries = [
+            x
+            for i in range(0, len(hashes), HASH_BYTES)
+            # A prompt's tail expires first, and goes first where there are too many: what is left are prefixes.
+            for x in (expires - i / 1000, hashes[i : i + HASH_BYTES])
+        ]
         return [
             ("ZADD", key, *entries),
             ("ZREMRANGEBYSCORE", key, "-inf", expires - ttl_ms),
@@ -222,14 +250,19 @@ class Placer:
             ("PEXPIRE", key, ttl_ms),
         ]
 
+    def _settle(self, flight: Flight, error: Exception | None) -> None:
+        """Wakes who waits in `place`; who doesn't any more is told of an error by an event."""
+        if error is not None and not isinstance(error, XylemError):
+            log.error("placement_failed", request=flight.job.request, exc_info=error)
+            error = XylemError()
+        if not flight.placed.done():
+            if error is None:
+                flight.placed.set_result(None)
+            else:
+                flight.placed.set_exception(error)
+        elif error is not None:
+            self._fail(flight, error)
 
-def _settle(flight: Flight, error: Exception | None) -> None:
-    """Wakes who waits for the placement; nobody does when its request was cancelled."""
-    if flight.placed.done():
-        return
-    if error is None:
-        flight.placed.set_result(None)
-        return
-    if not isinstance(error, XylemError):
-        log.error("placement_failed", request=flight.job.request, exc_info=error)
-    flight.placed.set_exception(error if isinstance(error, XylemError) else XylemError())
+
+def _urgency(flight: Flight) -> tuple[int, float]:
+    return flight.job.priority, flight.job.deadline

@@ -46,7 +46,7 @@ class Watch:
 
     def _end_overdue(self, now: float) -> None:
         for flight in list(self._dispatcher.flights.values()):
-            if now > flight.job.deadline + _DEADLINE_GRACE_S:
+            if now > flight.job.deadline + (_DEADLINE_GRACE_S if flight.job.worker else 0):
                 self._dispatcher.fail(flight, DeadlineOver())
 
     async def _look_for_dead_workers(self, now: float) -> None:
@@ -76,7 +76,7 @@ class Watch:
     def _forget(self, worker: WorkerId, pool: PoolId) -> list[Command]:
         keys, queue = self._keys, worker_queue(pool, worker)
         places = [place_id(worker, rank) for rank in range(self._pools[pool].data_parallel_size)]
-        caches = [key(pool, place) for place in places for key in (keys.kv, keys.predicted)]
+        caches = [key(pool, place) for place in places for key in (keys.kv, keys.kv_aside, keys.predicted)]
         account = [keys.reservations(worker), keys.load(worker), keys.prefilling(worker)]
         remains = [*account, *(keys.queue(queue, s) for s in PRIORITY_STEPS)]
         return [

@@ -30,6 +30,7 @@ class Ledger:
         self._blocks: dict[EngineHash, tuple[bytes, int]] = {}
         self._changes: dict[bytes, bool] = {}  # ours → is it there now
         self._cleared = False
+        self.clears = 0  # how often the engine said that it cleared its cache
         self.unknown = 0  # stored blocks that could not be translated
 
     def __len__(self) -> int:
@@ -46,6 +47,7 @@ class Ledger:
                 self._remove(event)
             else:
                 assert isinstance(event, AllBlocksCleared)
+                self.clears += 1
                 self.clear()
 
     def clear(self) -> None:
@@ -67,10 +69,11 @@ class Ledger:
         if event.medium not in _DEVICE or event.group_idx not in _GROUP:
             return
         parent = self._parent(event)
-        if parent is None or event.block_size != self._block_size:
+        whole = len(event.token_ids) == len(event.block_hashes) * self._block_size  # else some blocks are left out
+        if parent is None or not whole or event.block_size != self._block_size:
             self.unknown += len(event.block_hashes)
             return
-        for theirs, ours in zip(event.block_hashes, chain(parent, event.token_ids, self._block_size), strict=False):
+        for theirs, ours in zip(event.block_hashes, chain(parent, event.token_ids, self._block_size), strict=True):
             count = self._blocks[theirs][1] if theirs in self._blocks else 0
             self._blocks[theirs] = ours, count + 1
             if not count:

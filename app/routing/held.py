@@ -1,7 +1,7 @@
 """Requests for which no worker has room, in the order in which they get it."""
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -16,6 +16,9 @@ class Held(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._line)
+
+    def __iter__(self) -> Iterator[T]:
+        return (item for *_, item in self._line)
 
     def push(self, item: T, priority: int, deadline: float, limit: int) -> T | None:
         """Returns the least urgent one, which has to go, when there are more than `limit` now."""

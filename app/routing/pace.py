@@ -32,12 +32,17 @@ class PaceMeter:
             self._start = self._now = now
         self._began[run] = now
 
-    def first_token(self, run: RunId, rank: int, tokens: int, now: float) -> None:
-        """`tokens` of its prompt were computed, the others cached."""
+    def first_token(self, run: RunId, rank: int, tokens: int, now: float, *, queued: bool = False) -> None:
+        """`tokens` of its prompt were computed, the others cached.
+
+        `queued`: it may have waited for a seat, so that nothing is known about how long its prefill took.
+        """
         took = now - max(self._began[run], self._last.get(rank, 0.0))
         self._last[rank] = now
         self._fade(now)
         self._prefills += 1
+        if queued:
+            return
         self._busy_s += took
         if tokens >= _LEAST_TOKENS:
             self._tokens += tokens

@@ -24,7 +24,11 @@ def place(ask: Ask, options: Sequence[Option], rules: Routing, rng: Random, turn
     free = [o for o in able if not is_full(o.candidate)]
     if not free:
         raise Saturated
-    scored = _SCORES[rules.policy](ask, free, rules, rng, turn)
+    if rules.policy == "kv":
+        fleet = Fleet.of(able)
+        scored = [(o, kv_cost(ask, o, fleet, rules.prefill_weight)) for o in free]
+    else:
+        scored = _SCORES[rules.policy](free, rng, turn)
     best = pick(scored, rules, ask.session, rng)
     lease = best.candidate.lease
     placement = Placement(
@@ -66,8 +70,9 @@ def pick(scored: Sequence[tuple[Option, Cost]], rules: Routing, session: str | N
         home, cost = max(scored, key=lambda s: _affinity(session, s[0].candidate))
         if cost.total <= low + rules.affinity_s:
             return home
-    if rules.temperature > 0 and high > low:
-        weights = [math.exp((low - cost) / ((high - low) * rules.temperature)) for cost in costs]
+    spread = (high - low) * rules.temperature
+    if spread > 0:
+        weights = [math.exp((low - cost) / spread) for cost in costs]
         return rng.choices([o for o, _ in scored], weights)[0]
     return rng.choice([o for o, cost in scored if cost.total == low])
 
@@ -80,30 +85,25 @@ def _affinity(session: str, c: Candidate) -> int:
 Scores = list[tuple[Option, Cost]]
 
 
-def _kv(ask: Ask, free: Sequence[Option], rules: Routing, _rng: Random, _turn: int) -> Scores:
-    fleet = Fleet.of(free)
-    return [(o, kv_cost(ask, o, fleet, rules.prefill_weight)) for o in free]
-
-
-def _least_loaded(_ask: Ask, free: Sequence[Option], _rules: Routing, _rng: Random, _turn: int) -> Scores:
+def _least_loaded(free: Sequence[Option], _rng: Random, _turn: int) -> Scores:
     return [(o, Cost(load(o.candidate))) for o in free]
 
 
-def _round_robin(_ask: Ask, free: Sequence[Option], _rules: Routing, _rng: Random, turn: int) -> Scores:
+def _round_robin(free: Sequence[Option], _rng: Random, turn: int) -> Scores:
     order = sorted(free, key=lambda o: (o.candidate.lease.worker, o.candidate.rank))
     return [(o, Cost((i - turn) % len(order))) for i, o in enumerate(order)]
 
 
-def _random(_ask: Ask, free: Sequence[Option], _rules: Routing, _rng: Random, _turn: int) -> Scores:
+def _random(free: Sequence[Option], _rng: Random, _turn: int) -> Scores:
     return [(o, Cost(0.0)) for o in free]
 
 
-def _power_of_two(ask: Ask, free: Sequence[Option], rules: Routing, rng: Random, turn: int) -> Scores:
-    return _least_loaded(ask, rng.sample(free, min(2, len(free))), rules, rng, turn)
+def _power_of_two(free: Sequence[Option], rng: Random, turn: int) -> Scores:
+    return _least_loaded(rng.sample(free, min(2, len(free))), rng, turn)
 
 
-_SCORES: dict[Policy, Callable[[Ask, Sequence[Option], Routing, Random, int], Scores]] = {
-    "kv": _kv,
+# The policies that look at no prefix; their costs are in units of their own.
+_SCORES: dict[Policy, Callable[[Sequence[Option], Random, int], Scores]] = {
     "least_loaded": _least_loaded,
     "round_robin": _round_robin,
     "random": _random,

@@ -85,7 +85,7 @@ class Runner:
 
     async def _load(self) -> EngineInfo:
         info = await self.engine.start()
-        self.pace = PaceMeter(info.ranks)
+        self.pace, self._seats = PaceMeter(info.ranks), info.max_running * info.ranks
         self.redis = async_client(self.settings.redis_url)
         self.emitter = Emitter(self.redis, self.keys, self.worker, self.settings)
         self._emitting = asyncio.create_task(self.emitter.run())
@@ -159,7 +159,8 @@ class Runner:
                 cached = o.cached_tokens or cached
                 if not prefilled:
                     prefilled = True
-                    self.pace.first_token(job.run, job.rank, len(job.prompt) - cached, time.monotonic())
+                    queued = len(self._running) > self._seats
+                    self.pace.first_token(job.run, job.rank, len(job.prompt) - cached, time.monotonic(), queued=queued)
                     if o.finish is None or job.sampling.n > 1:
                         self.emitter.prefilled(job.run)
                 emit(

@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from msgspec.structs import replace
@@ -10,11 +12,11 @@ from redis.asyncio import Redis
 
 from app.api.answer import Answer
 from app.api.dispatch import Dispatcher
-from app.api.fleet import FleetReader
+from app.api.fleet import FleetReader, PoolView
 from app.api.flight import Flight, Wishes
 from app.api.inbox import Inbox
 from app.api.watch import Watch
-from app.errors import NoWorker, Saturated
+from app.errors import NoWorker, Saturated, StoreDown
 from app.ids import ApiId, PoolId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.kv.blocks import chain, root
@@ -322,3 +324,114 @@ async def test_the_next_group_of_pools_is_asked_when_the_first_has_nobody(redis:
     f = Flight(job(), ((other,), (POOL,)), Answer(), Wishes())
     await d.send(f)
     assert f.job.pool == POOL
+
+
+async def test_who_is_held_for_one_model_is_not_in_the_way_of_another(redis: "Redis", wire: Wire) -> None:
+    """However many they are: each choice of pools has a line of its own."""
+    other = PoolId("other")
+    pools = {other: Pool(model="o", engine="mock"), **POOLS}
+    await register(redis, KEYS, "w1", max_running=1)
+    d = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, pools, 0), pools)
+    await d.send(flight(job("running")))
+    many = [asyncio.create_task(d.send(flight(job(f"r{i}", priority=-1)))) for i in range(40)]
+    mine = await register(redis, KEYS, "w2", max_running=1, pool=other)
+    await redis.hset(KEYS.load(mine), "requests.0", 1)
+    await redis.hset(KEYS.pool(other), mine, "1,1")
+    await redis.hdel(KEYS.pool(POOL), mine)
+    held = asyncio.create_task(d.send(Flight(job("other"), ((other,),), Answer(), Wishes())))
+    await asyncio.sleep(0.2)
+    assert d.placer.held == 41
+    await redis.delete(KEYS.load(mine))
+    await asyncio.wait_for(held, 5)
+    await d.cancel([RequestId(f"r{i}") for i in range(40)])
+    await asyncio.wait_for(asyncio.gather(*many), 5)
+
+
+async def test_who_is_held_ends_with_its_deadline(redis: "Redis", wire: Wire) -> None:
+    """Room never came."""
+    await register(redis, KEYS, "w1", max_running=1)
+    d, answer = dispatcher(wire, max_queued=0), Answer()
+    watch = Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
+    await d.send(flight(job("running")))
+    late = asyncio.create_task(d.send(flight(job("late", deadline_s=0.1), answer)))
+    await asyncio.sleep(0.2)
+    watch._end_overdue(time.time())  # at once: no engine could answer for it
+    await asyncio.wait_for(late, 5)
+    (event,) = await answer.take()
+    assert isinstance(event, Failed)
+    assert event.code == "deadline_exceeded"
+
+
+async def test_a_worker_that_went_before_the_write_holds_nobody_for_ever(redis: "Redis", wire: Wire) -> None:
+    """Its lease ended between the two round trips, and then nobody else had room; later somebody has."""
+
+    class Slow(FleetReader):
+        async def read(self, wanted: Mapping[PoolId, Sequence[bytes]]) -> dict[PoolId, PoolView]:
+            views = await super().read(wanted)
+            await redis.delete(KEYS.worker(gone))
+            return views
+
+    gone = await register(redis, KEYS, "gone")
+    full = await register(redis, KEYS, "full", max_running=1)
+    await redis.hset(KEYS.load(full), "requests.0", 1)
+    d = Dispatcher(wire, KEYS, API, Slow(wire, KEYS, POOLS, 0), POOLS)
+    f = flight(job())
+    sending = asyncio.create_task(d.send(f))
+    await asyncio.sleep(0.2)
+    assert d.placer.held == 1
+    assert f.job.worker == ""
+    assert d.worker_lost(gone) == 0
+    await redis.delete(KEYS.load(full))
+    await asyncio.wait_for(sending, 5)
+    assert f.job.worker == full
+
+
+async def test_who_is_held_for_long_returns_and_is_told_by_an_event(
+    redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a stream can send its headers meanwhile."""
+    monkeypatch.setattr("app.api.placing._SILENT_S", 0.1)
+    await register(redis, KEYS, "w1", max_running=1)
+    d, answer = dispatcher(wire, max_queued=0, busy={"max_held": 1}), Answer()
+    await d.send(flight(job("running")))
+    await asyncio.wait_for(d.send(flight(job("held"), answer)), 5)
+    assert d.placer.held == 1
+    urgent = asyncio.create_task(d.send(flight(job("urgent", priority=-1))))
+    (event,) = await asyncio.wait_for(answer.take(), 5)
+    assert isinstance(event, Failed)
+    assert event.code == "saturated"
+    await d.cancel([RequestId("urgent")])
+    await asyncio.wait_for(urgent, 5)
+
+
+async def test_a_newcomer_does_not_overtake_the_line(redis: "Redis", wire: Wire) -> None:
+    """There is room for one, and who has waited gets it, also when the newcomer's round is the one that sees it."""
+    worker = await register(redis, KEYS, "w1", max_running=1)
+    d = dispatcher(wire, max_queued=0)
+    await d.send(flight(job("running", 10)))
+    waiting = [asyncio.create_task(d.send(flight(job(f"old{i}", 20 + i)))) for i in range(12)]
+    await asyncio.sleep(0.2)
+    await redis.delete(KEYS.load(worker))
+    newcomer = asyncio.create_task(d.send(flight(job("new", 60))))
+    await asyncio.wait_for(waiting[0], 5)
+    assert not newcomer.done()
+    await d.cancel([RequestId("new"), *(RequestId(f"old{i}") for i in range(12))])
+    await asyncio.wait_for(asyncio.gather(newcomer, *waiting), 5)
+
+
+async def test_an_outage_does_not_empty_the_line(redis: "Redis", wire: Wire) -> None:
+    """Who is held needs nothing of Redis but room, later."""
+    await register(redis, KEYS, "w1", max_running=1)
+    reader = FleetReader(wire, KEYS, POOLS, 0)
+    d = Dispatcher(wire, KEYS, API, reader, POOLS)
+    await d.send(flight(job("running")))
+    held = asyncio.create_task(d.send(flight(job("held"))))
+    await asyncio.sleep(0.15)
+    real, reader.read = reader.read, AsyncMock(side_effect=StoreDown())  # type: ignore[method-assign]
+    await asyncio.sleep(0.3)
+    assert d.placer.held == 1
+    assert not held.done()
+    reader.read = real  # type: ignore[method-assign]
+    await redis.flushdb()
+    await register(redis, KEYS, "w2")
+    await asyncio.wait_for(held, 5)

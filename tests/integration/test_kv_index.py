@@ -170,7 +170,7 @@ async def test_clearing_is_seen_at_once(redis: "Redis", wire: Wire) -> None:
     task = asyncio.create_task(feed.run())
     publisher.drop = 1
     cache.run([1] * 12)
-    await feed.forget()
+    await feed.forget(feed.clears)
     await becomes(redis, lambda found: not found, "an empty set")
     await asyncio.sleep(0.3)  # nothing that was said before the clearing comes back
     assert not await redis.exists(KEY)
@@ -180,6 +180,39 @@ async def test_clearing_is_seen_at_once(redis: "Redis", wire: Wire) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await publisher.close()
+
+
+async def test_what_came_after_the_engines_own_clearing_stays(redis: "Redis", wire: Wire) -> None:
+    """A request may come between the engine's reset and the index's."""
+    publisher = LossyPublisher(KvEventArgs())
+    cache = Cache(BlockManager(12, SIZE, record_events=True), publisher)
+    feed = KvFeed(publisher.source, Ledger(SIZE), KvIndex(wire, KEYS, POOL, PLACE), 0.1)
+    task = asyncio.create_task(feed.run())
+    cache.run([1] * 12)
+    await becomes(redis, lambda found: len(found) == 3, "three blocks")
+    before = feed.clears
+    cache.clear()
+    cache.run([0] * 4)
+    await feed.forget(before)
+    await becomes(redis, lambda found: found == {chain(root(), [0] * 4, SIZE)[0]}, "the block after it")
+    await asyncio.sleep(0.2)
+    assert await redis.scard(KEY) == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await publisher.close()
+
+
+async def test_a_batch_that_cannot_be_read_clears_what_was_known(redis: "Redis", wire: Wire) -> None:
+    """An engine of another version may have removed blocks with it. The worker goes on."""
+    async with feeding(wire) as cache:
+        cache.run([1] * 12)
+        await becomes(redis, lambda found: len(found) == 3, "three blocks")
+        publisher = cache.publisher
+        publisher._pub.send_multipart((b"", publisher._seq.to_bytes(8, "big"), b"\x93\x00\x91\x01\x00"))
+        publisher._seq += 1
+        await becomes(redis, lambda found: not found, "nothing")
+        cache.run([0] * 4)
+        await becomes(redis, lambda found: found == {chain(root(), [0] * 4, SIZE)[0]}, "what came after it")
 
 
 async def test_a_redis_that_forgot_is_told_again(redis: "Redis", wire: Wire) -> None:

@@ -81,3 +81,17 @@ def test_a_request_that_ends_without_a_token_is_forgotten() -> None:
     meter.end(run(1), 4.0)
     assert meter._began == {}
     assert meter.read(4.0).request_s == pytest.approx(4)
+
+
+def test_waiting_for_a_seat_is_no_prefill() -> None:
+    """Eight seats, answers of ten seconds: first tokens are a second apart, prefills took a tenth."""
+    meter = PaceMeter()
+    meter.begin(run("alone"), 0.0)
+    meter.first_token(run("alone"), 0, 2000, 0.1)
+    for i in range(8):
+        meter.begin(run(i), 1.0)
+        meter.first_token(run(i), 0, 2000, 2.0 + i, queued=True)
+    pace = meter.read(10.0)
+    assert pace.prefill_tokens_per_s == pytest.approx(20_000)
+    assert pace.busy < 0.02
+    assert pace.prefills_per_s > 0.8

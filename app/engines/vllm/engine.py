@@ -102,8 +102,9 @@ class VllmEngine:
 
     def kv_events(self) -> dict[int, KvEventSource]:
         return {
-            rank: KvEventSource(_connectable(c.endpoint), _connectable(c.replay_endpoint or ""), c.topic)
+            rank: KvEventSource(_connectable(c.endpoint), _connectable(c.replay_endpoint), c.topic)
             for rank, c in self._loaded().get_kv_event_sources().items()
+            if c.replay_endpoint  # without replay one could not know what one has missed
         }
 
     async def reset_prefix_cache(self) -> bool:

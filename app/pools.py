@@ -18,7 +18,7 @@ from app.settings import explain
 
 Count = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
-Share = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=2, allow_inf_nan=False)]  # of blocks; reservations may exceed 1
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Policy = Literal["kv", "least_loaded", "round_robin", "random", "power_of_two"]
 
@@ -97,7 +97,8 @@ class Table(_Part):
         rows, columns = len(self.target_ms) + 1, len(self.tokens) + 1
         if len(self.pools) != rows or any(len(row) != columns for row in self.pools):
             raise ValueError(
-                f"{len(self.target_ms)} targets and {len(self.tokens)} lengths need {rows} x {columns} pools"
+                f"{len(self.target_ms)} target_ms and {len(self.tokens)} tokens need {rows} rows of {columns} pools, "
+                f"and there are rows of {[len(row) for row in self.pools]}"
             )
         if sorted(self.tokens) != self.tokens or sorted(self.target_ms) != self.target_ms:
             raise ValueError("edges have to ascend")
@@ -111,19 +112,32 @@ class Select(_Part):
     decode: Table | None = None
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice, of which YAML would keep the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if isinstance(key, str) and keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"'{key}' stands there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 class PoolsFile(_Part):
-    pools: dict[Annotated[PoolId, Field(pattern=r"^[A-Za-z0-9_-]+$")], Pool]
+    pools: Annotated[dict[Annotated[PoolId, Field(pattern=r"^[A-Za-z0-9_-]+$")], Pool], Field(min_length=1)]
     select: dict[str, Select] = {}  # by model
 
 
 def load_pools(path: Path) -> PoolsFile:
     """Raises: SettingsError naming the file, the key and the value."""
     try:
-        doc = yaml.safe_load(path.read_text())
+        doc = yaml.load(path.read_text(), _Loader)  # noqa: S506 (a SafeLoader)
     except OSError as exc:
         raise SettingsError(f"XYLEM_POOLS_FILE={path}: {exc.strerror}") from exc
     except (yaml.YAMLError, UnicodeDecodeError) as exc:
         raise SettingsError(f"{path}: not YAML: {exc}") from exc
+    if not isinstance(doc, dict):
+        raise SettingsError(f"{path}: has to be a mapping with the key 'pools', and is {doc!r}")
     try:
         parsed = PoolsFile.model_validate(doc)
     except ValidationError as exc:

@@ -55,6 +55,6 @@ def explain(exc: ValidationError, name: Callable[[list[str]], str]) -> str:
     lines = []
     for err in exc.errors():
         key = name([str(part) for part in err["loc"]])
-        shown = "" if err["type"] == "missing" else f"={err['input']!r}"
-        lines.append(f"{key}{shown}: {err['msg']}")
+        shown = "" if err["type"] in ("missing", "value_error") else f"={err['input']!r}"
+        lines.append(f"{key}{shown}: {err['msg'].removeprefix('Value error, ')}")
     return "; ".join(lines)

@@ -8,13 +8,12 @@ from typing import Annotated, Any, cast
 
 import msgspec
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict
 
+from app.api.schemas import LimitChanges, parse
 from app.api.state import ApiState, state_of
 from app.errors import Forbidden, ModelNotFound
 from app.ids import PoolId
 from app.messages import ClearCache, Reply, decode_reply, encode
-from app.pools import Count, NotNegative, Share
 
 _REPLY_S = 10
 _ORDERS_TTL_S = 60
@@ -37,24 +36,15 @@ def authorised(request: Request) -> ApiState:
         if "origin" in request.headers:  # a page in a browser on this machine, whoever's it is
             raise Forbidden("Admin endpoints want XYLEM_ADMIN_KEY to be set when a web page asks.")
         return state
-    given = request.headers.get("authorization", "").removeprefix("Bearer ")
-    if not hmac.compare_digest(given.encode(), key.get_secret_value().encode()):
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    right = hmac.compare_digest(given.strip().encode(), key.get_secret_value().encode())
+    if scheme.lower() != "bearer" or not right:
         raise Forbidden("Admin endpoints want 'Authorization: Bearer <XYLEM_ADMIN_KEY>'.")
     return state
 
 
 Admin = Annotated[ApiState, Depends(authorised)]
 router = APIRouter(prefix="/admin", tags=["admin"])
-
-
-class LimitChanges(BaseModel):
-    """A field that is null goes back to what the pools file says; one that isn't given stays."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    max_queued: NotNegative | None = None
-    active_blocks: Share | None = None
-    queued_tokens: Count | None = None
 
 
 def _known(state: ApiState, pool: str) -> PoolId:
@@ -71,11 +61,11 @@ async def get_limits(state: Admin, pool: str) -> dict[str, Any]:
     return msgspec.structs.asdict(state.fleet.limits(name, [x for pair in changed.items() for x in pair]))
 
 
-@router.patch("/pools/{pool}/limits")
-async def change_limits(state: Admin, pool: str, changes: LimitChanges) -> dict[str, Any]:
+@router.patch("/pools/{pool}/limits", openapi_extra=LimitChanges.openapi())
+async def change_limits(request: Request, state: Admin, pool: str) -> dict[str, Any]:
     """For all API replicas, from their next placement on."""
     name = _known(state, pool)
-    given = changes.model_dump(exclude_unset=True)
+    given = parse(LimitChanges, await request.body()).model_dump(exclude_unset=True)
     key = state.keys.limits(name)
     pipe = state.redis.pipeline(transaction=True)
     for field, value in given.items():

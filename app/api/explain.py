@@ -25,6 +25,7 @@ def explained(flight: Flight, *, candidates: bool) -> dict[str, Any]:
         "pool": job.pool,
         "rank": job.rank,
         "attempt": job.attempt,
+        "policy": decision.policy,
         "blocks_cached": to.cached,
         "tokens_to_compute": to.tokens,
     }

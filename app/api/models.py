@@ -25,7 +25,18 @@ class Model:
     meters: Meters
 
     def groups(self, tokens: int, wishes: Wishes) -> tuple[tuple[PoolId, ...], ...]:
-        """The pools to choose a worker from, for a context of so many tokens; what the table says comes first."""
+        """The pools to choose a worker from, for a context of so many tokens; what the table says comes first.
+
+        Raises: RequestError for a target that no table asks about.
+        """
+        for name, target, table in (
+            ("ttft_ms", wishes.ttft_ms, self.select and self.select.prefill),
+            ("itl_ms", wishes.itl_ms, self.select and self.select.decode),
+        ):
+            if target is not None and table is None:
+                raise RequestError(
+                    f"'routing.{name}': this model's pools are not chosen by it.", param=f"routing.{name}"
+                )
         if self.select is None or self.select.decode is None:
             return (self.pools,)
         first = select(self.select.decode, tokens, wishes.itl_ms)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from app.api.fleet import FleetReader
 from app.api.flight import Flight
 from app.api.round import Round
-from app.errors import NoWorker, Saturated, StoreDown, XylemError
+from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import PoolId, RequestId, WorkerId, place_id, worker_queue
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
@@ -123,11 +123,13 @@ class Placer:
         heads = []
         now = time.monotonic()
         for line in self._held.values():
+            for flight in list(line):
+                if time.time() > flight.job.deadline:
+                    self._fail(flight, DeadlineOver())
+                elif now - flight.held_since > _SILENT_S:
+                    self._settle(flight, None)
             for gone in line.drop(lambda f: not self._awaited(f)):
                 self._settle(gone, None)
-            for flight in line:
-                if now - flight.held_since > _SILENT_S:
-                    self._settle(flight, None)
             heads += line.take(_HELD_AT_ONCE)
         self._held = {groups: line for groups, line in self._held.items() if line}
         flights, self._waiting = self._waiting[:_ROUND], self._waiting[_ROUND:]

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from app.api.flight import Wishes
 from app.errors import RequestError
 from app.messages import Sampling
+from app.pools import Count, NotNegative, Share
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TokenId = Annotated[int, Field(ge=0, lt=2**32)]
@@ -167,6 +168,14 @@ class TokenizeRequest(_Body):
 class DetokenizeRequest(_Body):
     model: str
     tokens: list[TokenId]
+
+
+class LimitChanges(_Body):
+    """A field that is null goes back to what the pools file says; one that isn't given stays."""
+
+    max_queued: Annotated[NotNegative, Field(le=2**31)] | None = None
+    active_blocks: Share | None = None
+    queued_tokens: Annotated[Count, Field(le=2**31)] | None = None
 
 
 B = TypeVar("B", bound=_Body)

@@ -68,3 +68,4 @@ class Cost(Struct, frozen=True):
 class Decision(Struct, frozen=True):
     placement: Placement
     scored: list[tuple[Option, Cost]]  # all that could have taken it
+    policy: str = "kv"

@@ -34,7 +34,7 @@ def place(ask: Ask, options: Sequence[Option], rules: Routing, rng: Random, turn
     placement = Placement(
         lease.pool, lease.worker, best.candidate.rank, new_blocks(ask, best), uncached_tokens(ask, best), best.cached
     )
-    return Decision(placement, scored)
+    return Decision(placement, scored, rules.policy)
 
 
 def reserve(fleet: Sequence[Candidate], to: Placement) -> list[Candidate]:

@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from app.engines.base import Engine, EngineInfo, GenerateRequest
-from app.errors import Cancelled, DeadlineOver, EngineDead, EngineFailed, Returned, XylemError
+from app.errors import Cancelled, DeadlineOver, EngineDead, EngineFailed, Returned, StoreDown, XylemError
 from app.ids import RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
 from app.messages import Delta, Done, Failed, Job, decode_job
@@ -84,9 +84,13 @@ class Runner:
             self.emitter.release(run)
 
     async def _load(self) -> EngineInfo:
+        self.redis = async_client(self.settings.redis_url)
+        try:  # before the engine, which may take minutes
+            await self.redis.ping()
+        except (RedisError, OSError) as exc:
+            raise StoreDown(f"XYLEM_REDIS_URL: Redis does not answer: {exc}") from exc
         info = await self.engine.start()
         self.pace, self._seats = PaceMeter(info.ranks), info.max_running * info.ranks
-        self.redis = async_client(self.settings.redis_url)
         self.emitter = Emitter(self.redis, self.keys, self.worker, self.settings)
         self._emitting = asyncio.create_task(self.emitter.run())
         self._emitting.add_done_callback(end_process)

@@ -131,3 +131,24 @@ def test_a_pools_own_length_wins_over_the_models(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 4096}))
     assert Pool(model="m", engine="vllm", path=tmp_path).context_len == 4096
     assert Pool(model="m", engine="vllm", path=tmp_path, max_model_len=77).context_len == 77
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("pools: {}", "pools={}"),
+    ("pools:\n  a: {model: m, engine: mock}\n  a: {model: n, engine: mock}", "'a' stands there twice"),
+    ("pools: {a: {model: m, engine: mock, busy: {active_blocks: 95}}}", "pools.a.busy.active_blocks=95"),
+    ("pools: {a: {model: m, engine: mock, routing: {policy: best}}}", "pools.a.routing.policy='best'"),
+    ("pools: {a: {model: m, engine: mock}}\nselect: {m: {decode: {tokens: [5], pools: [[a]]}}}", "1 rows of 2 pools"),
+    ("pools: {a: {model: m, engine: mock}}\nselect: {m: {decode: {pools: [[b]]}}}", "select.m.decode.pools='b'"),
+    (
+        "pools:\n  a: {model: m, engine: mock}\n  b: {model: m, engine: mock, routing: {policy: random}}",
+        "pools.b.routing: differs from a's",
+    ),
+])  # fmt: skip
+def test_what_is_wrong_with_a_pools_file_is_named(tmp_path: Path, text: str, said: str) -> None:
+    """With the file, the key, and the value where that helps."""
+    file = write(tmp_path, text)
+    with pytest.raises(SettingsError) as refused:
+        load_pools(file)
+    assert said in refused.value.message
+    assert str(file) in refused.value.message

@@ -17,7 +17,7 @@ from app.api.fleet import FleetReader
 from app.api.flight import Flight, Wishes
 from app.api.round import Round
 from app.cli import stack
-from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
 from app.messages import Job, Lease, Pace, Sampling, encode
@@ -29,6 +29,7 @@ POOL, KEYS, BLOCK = PoolId("bench"), Keys("bench"), 32
 TOTAL_BLOCKS = 1_000_000
 PROMPT_BLOCKS = 2000
 PER_S = 200.0
+_LINE = 2  # requests that wait for their prefill on each worker, and may share the prompt's prefix
 _TOKENS = [0] * (PROMPT_BLOCKS * BLOCK + 1)
 _POOLS = {POOL: Pool(model="bench", engine="mock", block_size=BLOCK)}
 
@@ -120,8 +121,12 @@ async def _fill(client: Any, workers: int, blocks: int) -> tuple[list[bytes], fl
         )  # fmt: skip
         await client.set(KEYS.worker(lease.worker), encode(lease))
         await client.hset(KEYS.pool(POOL), lease.worker, "1,1")
-        load = {"requests.0": i % 7, "blocks.0": 900, "tokens.0": 0, "waiting.0": 0, "since.0": 0}
+        load = {"requests.0": i % 7 + _LINE, "blocks.0": 900, "tokens.0": 5000, "waiting.0": _LINE, "since.0": 0}
         await client.hset(KEYS.load(lease.worker), mapping=load)
+        for j in range(_LINE):
+            run = RunId(f"r{i}-{j}.0")
+            await client.hset(KEYS.prefilling(lease.worker), run, 0)
+            await client.set(KEYS.blocks(run), random.choice(rows))
     prompts = []
     for row in rows[:400]:  # a prefix that one worker has, and a rest that nobody has
         known = random.randrange(PROMPT_BLOCKS) * HASH_BYTES

@@ -19,7 +19,8 @@ reservations:<worker>   hash, run → "b,t,r": KV blocks b and uncached prompt t
 load:<worker>           hash, the sums of the above for each rank r: `requests.r`, `blocks.r`; and of those without a
                         first token `waiting.r`, `tokens.r`, and `since.r`, ms since the epoch, when the head of that
                         line began. Written with them, counted anew by the worker every 10 s.
-prefilling:<worker>     hash, run → rank, of requests without a first token. Written with reservations.
+prefilling:<worker>     hash, run → its prompt's first block hash (8 bytes) and its rank, of requests without a first
+                        token. Written with reservations.
 prefix:<run>            string, the packed block hashes of such a request's prompt. Lives as long.
 request:<run>           string, msgpack `messages.Job`. Gone means done or cancelled.
                         Written by the api; lives until the deadline and 30 s more.

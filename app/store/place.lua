@@ -21,7 +21,7 @@ if redis.call('HINCRBY', KEYS[4], 'waiting.' .. rank, 1) == 1 then
   local clock = redis.call('TIME')
   redis.call('HSET', KEYS[4], 'since.' .. rank, clock[1] * 1000 + math.floor(clock[2] / 1000))
 end
-redis.call('HSET', KEYS[6], ARGV[1], rank)
+redis.call('HSET', KEYS[6], ARGV[1], string.sub(ARGV[8], 1, 8) .. rank)
 if ARGV[8] ~= '' then
   redis.call('SET', KEYS[7], ARGV[8], 'PX', ARGV[3])
 end

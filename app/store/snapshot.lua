@@ -32,8 +32,9 @@ end
 
 -- What a request that waits for its prefill there will leave in the cache counts as well.
 local function on_its_way(runs, rank, h, low, n)
+  local first = sub(h, 1, 8) .. rank
   for i = 1, math.min(#runs, 32), 2 do
-    if low < n and runs[i + 1] == rank then
+    if low < n and runs[i + 1] == first then
       local blocks = prefix .. 'prefix:' .. runs[i]
       local function same(hash, index) return call('GETRANGE', blocks, index * 8 - 8, index * 8 - 1) == hash end
       if same(sub(h, low * 8 + 1, low * 8 + 8), low + 1) then low = last(h, low + 1, n, same) end
@@ -63,16 +64,19 @@ local function row(id, lease, rank, has)
     local n, low = #h / 8, 0
     if n > 0 and has(sub(h, 1, 8)) then low = last(h, 1, n, has) end
     r[#r + 1] = low
-    r[#r + 1] = #runs > 0 and on_its_way(runs, tostring(rank), h, low, n) or low
+    r[#r + 1] = #runs > 0 and on_its_way(runs, rank, h, low, n) or low
   end
   return r
 end
 
 local out = {call('HGETALL', prefix .. 'limits:' .. pool)}
-local members = call('HGETALL', KEYS[1])
+local members, names = call('HGETALL', KEYS[1]), {}
 for i = 1, #members, 2 do
-  local id = members[i]
-  local lease = call('GET', prefix .. 'worker:' .. id)
+  names[#names + 1] = prefix .. 'worker:' .. members[i]
+end
+local leases = #names > 0 and call('MGET', unpack(names)) or {} -- unpack takes some thousands
+for i = 1, #members, 2 do
+  local id, lease = members[i], leases[(i + 1) / 2]
   if lease then
     local ranks, events = string.match(members[i + 1], '(%d+),(%d)')
     local has = events == '1' and cached or guessed

@@ -9,7 +9,7 @@ from xxhash import xxh3_64_intdigest
 
 from app.errors import NoWorker, Saturated
 from app.pools import Policy, Routing
-from app.routing.cost import Fleet, held_blocks, kv_cost, load, new_blocks, uncached_tokens
+from app.routing.cost import Fleet, held_blocks, kv_cost, new_blocks, uncached_tokens
 from app.routing.fleet import Ask, Candidate, Cost, Decision, Option, Placement
 
 
@@ -86,7 +86,7 @@ Scores = list[tuple[Option, Cost]]
 
 
 def _least_loaded(free: Sequence[Option], _rng: Random, _turn: int) -> Scores:
-    return [(o, Cost(load(o.candidate))) for o in free]
+    return [(o, Cost(o.candidate.requests / o.candidate.lease.max_running)) for o in free]
 
 
 def _round_robin(free: Sequence[Option], _rng: Random, turn: int) -> Scores:

@@ -52,7 +52,7 @@ class KvFeed:
         return self._ledger.clears
 
     async def forget(self, clears: int) -> None:
-        """The engine has cleared its cache, `clears` being as before it did: so has the index on return.
+        """The engine has cleared its cache, `clears` being as before it did: so is the index, with its next write.
 
         What the engine said before is read first. If it said so itself already, what came after that stays.
         """

@@ -65,4 +65,7 @@ async def _clear(runner: Runner, feeds: Sequence[KvFeed], order: str) -> None:
     pipe = runner.redis.pipeline(transaction=False)
     pipe.rpush(key, encode(Reply(runner.worker, not reason, reason)))
     pipe.expire(key, _REPLY_TTL_S)
-    await pipe.execute()
+    try:
+        await pipe.execute()
+    except (RedisError, OSError) as exc:  # who asked is told that there was no answer
+        log.warning("order_not_answered", error=repr(exc))

@@ -39,6 +39,7 @@ def explained(flight: Flight, *, candidates: bool) -> dict[str, Any]:
                 "blocks_cached": option.cached,
                 "blocks_coming": option.coming - option.cached,
                 "requests": option.candidate.requests,
+                "waiting": option.candidate.waiting,
                 "queued_tokens": option.candidate.tokens,
                 "wait": round(cost.wait, 6),
                 "prefill": round(cost.prefill, 6),

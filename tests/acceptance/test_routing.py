@@ -101,6 +101,7 @@ def test_the_second_request_goes_where_the_first_ones_prefix_lies(fleet: tuple[S
     again = wait_until(second, "the second is placed")
     assert again["blocks_cached"] > 0
     best = again["candidates"][0]
+    assert {"requests", "waiting", "queued_tokens"} <= best.keys()
     assert best["worker"] == again["worker"]
     costs = [c["wait"] + c["prefill"] + c["others"] for c in again["candidates"]]
     assert costs == sorted(costs)

@@ -1,7 +1,7 @@
 """The prefix index: from an engine's events to what a snapshot says, over a real Redis and real ZMQ."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -48,6 +48,7 @@ class Cache:
     blocks: BlockManager
     publisher: LossyPublisher
     prompts: list[tuple[list[int], str | None]] = field(default_factory=list)
+    feed: KvFeed = field(init=False)
 
     def run(self, tokens: list[int], salt: str | None = None) -> None:
         table = BlockTable(salt)
@@ -78,12 +79,18 @@ class Cache:
 
 
 @asynccontextmanager
-async def feeding(wire: Wire, total: int = 12, buffer_steps: int = 1000, check_s: float = 0.1) -> AsyncIterator[Cache]:
+async def feeding(
+    wire: Wire, total: int = 12, buffer_steps: int = 1000, check_s: float = 0.1, cached: Sequence[int] = ()
+) -> AsyncIterator[Cache]:
+    """A feed that begins when `cached` is in the cache already."""
     publisher = LossyPublisher(KvEventArgs(buffer_steps=buffer_steps))
-    feed = KvFeed(publisher.source, Ledger(SIZE), KvIndex(wire, KEYS, POOL, PLACE), check_s)
-    task = asyncio.create_task(feed.run())
+    cache = Cache(BlockManager(total, SIZE, record_events=True), publisher)
+    if cached:
+        cache.run(list(cached))
+    cache.feed = KvFeed(publisher.source, Ledger(SIZE), KvIndex(wire, KEYS, POOL, PLACE), check_s)
+    task = asyncio.create_task(cache.feed.run())
     try:
-        yield Cache(BlockManager(total, SIZE, record_events=True), publisher)
+        yield cache
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -151,55 +158,36 @@ async def test_what_can_not_be_replayed_leaves_nothing_wrong_behind(redis: "Redi
 
 async def test_a_feed_that_starts_late_learns_all(redis: "Redis", wire: Wire) -> None:
     """What was published before the subscription arrived is asked for."""
-    publisher = LossyPublisher(KvEventArgs())
-    cache = Cache(BlockManager(12, SIZE, record_events=True), publisher)
-    cache.run([1] * 12)
-    feed = KvFeed(publisher.source, Ledger(SIZE), KvIndex(wire, KEYS, POOL, PLACE), 0.1)
-    task = asyncio.create_task(feed.run())
-    await becomes(redis, lambda found: found == cache.held(), "all three blocks")
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    await publisher.close()
+    async with feeding(wire, cached=[1] * 12) as cache:
+        await becomes(redis, lambda found: len(found) == 3 and found == cache.held(), "all three blocks")
 
 
 async def test_clearing_is_seen_at_once(redis: "Redis", wire: Wire) -> None:
-    """`forget` returns when what was said before is read; vLLM tells of the clearing only with its next step."""
-    publisher = LossyPublisher(KvEventArgs())
-    cache = Cache(BlockManager(12, SIZE, record_events=True), publisher)
-    feed = KvFeed(publisher.source, Ledger(SIZE), KvIndex(wire, KEYS, POOL, PLACE), 0.1)
-    task = asyncio.create_task(feed.run())
-    publisher.drop = 1
-    cache.run([1] * 12)
-    await feed.forget(feed.clears)
-    await becomes(redis, lambda found: not found, "an empty set")
-    await asyncio.sleep(0.3)  # nothing that was said before the clearing comes back
-    assert not await redis.exists(KEY)
-    cache.blocks.clear()  # its event comes now, and then a block
-    cache.run([0] * 4)
-    await becomes(redis, lambda found: len(found) == 1, "the block after it")
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    await publisher.close()
+    """`forget` reads first what was said before; vLLM tells of the clearing only with its next step."""
+    async with feeding(wire) as cache:
+        cache.publisher.drop = 1
+        cache.run([1] * 12)
+        await cache.feed.forget(cache.feed.clears)
+        await becomes(redis, lambda found: not found, "an empty set")
+        await asyncio.sleep(0.3)  # nothing that was said before the clearing comes back
+        assert not await redis.exists(KEY)
+        cache.blocks.clear()  # its event comes now, and then a block
+        cache.run([0] * 4)
+        await becomes(redis, lambda found: len(found) == 1, "the block after it")
 
 
 async def test_what_came_after_the_engines_own_clearing_stays(redis: "Redis", wire: Wire) -> None:
     """A request may come between the engine's reset and the index's."""
-    publisher = LossyPublisher(KvEventArgs())
-    cache = Cache(BlockManager(12, SIZE, record_events=True), publisher)
-    feed = KvFeed(publisher.source, Ledger(SIZE), KvIndex(wire, KEYS, POOL, PLACE), 0.1)
-    task = asyncio.create_task(feed.run())
-    cache.run([1] * 12)
-    await becomes(redis, lambda found: len(found) == 3, "three blocks")
-    before = feed.clears
-    cache.clear()
-    cache.run([0] * 4)
-    await feed.forget(before)
-    await becomes(redis, lambda found: found == {chain(root(), [0] * 4, SIZE)[0]}, "the block after it")
-    await asyncio.sleep(0.2)
-    assert await redis.scard(KEY) == 1
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    await publisher.close()
+    async with feeding(wire) as cache:
+        cache.run([1] * 12)
+        await becomes(redis, lambda found: len(found) == 3, "three blocks")
+        before = cache.feed.clears
+        cache.clear()
+        cache.run([0] * 4)
+        await cache.feed.forget(before)
+        await becomes(redis, lambda found: found == {chain(root(), [0] * 4, SIZE)[0]}, "the block after it")
+        await asyncio.sleep(0.2)
+        assert await redis.scard(KEY) == 1
 
 
 async def test_a_batch_that_cannot_be_read_clears_what_was_known(redis: "Redis", wire: Wire) -> None:

@@ -195,6 +195,15 @@ def test_more_overlap_never_raises_a_cost(ask: Ask, fleet: list[Option], how: Ro
     assert cost([*others, better], better) <= cost([*others, one], one) + 1e-9
 
 
+def test_a_placement_counts_at_once_and_only_where_it_went() -> None:
+    """Its request, its blocks, and what of its prompt has to be computed."""
+    fleet = [candidate("a", tokens=7, waiting=1, requests=2, blocks=3), candidate("b", draining=True)]
+    to = place(ASK, [Option(c, cached=2, coming=2) for c in fleet], KV, Random(0)).placement
+    a, b = reserve(fleet, to)
+    assert (a.requests, a.blocks, a.tokens, a.waiting) == (3, 3 + to.blocks, 7 + 100 - 2 * 16, 2)
+    assert b == fleet[1]
+
+
 def test_a_cached_prefix_attracts() -> None:
     """All else equal."""
     fleet = [option("a"), option("b", cached=5), option("c", cached=2)]

@@ -170,9 +170,9 @@ def test_placing_one_after_the_other_keeps_workers_level(policy: Policy) -> None
         assert max(counts) - min(counts) <= 1
 
 
-@given(st.integers(0, 11), st.integers(0, 11), st.integers(1, 3), st.integers())
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(1, 3), st.integers())
 def test_the_least_loaded_has_the_smallest_share_of_its_seats_taken(r1: int, r2: int, times: int, seed: int) -> None:
-    """A worker with more seats may have more requests."""
+    """A worker with more seats may have more requests; neither is full with those that are drawn here."""
     less = option("less", requests=min(r1, r2) * times, max_running=8 * times)
     more = option("more", requests=max(r1, r2))
     if r1 != r2:

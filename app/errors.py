@@ -9,6 +9,7 @@ XylemError
 ├── BodyTooLarge   413   the body is over the limit
 ├── Saturated      429   every worker of the model is full; carries Retry-After
 ├── EngineFailed   500   the engine refused or broke while generating
+│   ├── HandoffFailed    …because it did not get the KV that another engine computed: it can compute that itself
 │   └── EngineDead       …and will not come back
 ├── WorkerLost     502   the worker died with the request on it
 ├── NoWorker       503   no live worker serves the model
@@ -87,6 +88,12 @@ class EngineFailed(XylemError):
     """The engine failed while it generated the answer."""
 
     code = "engine_failed"
+
+
+class HandoffFailed(EngineFailed):
+    """The KV that another engine computed could not be had."""
+
+    code = "handoff_failed"
 
 
 class EngineDead(EngineFailed):

@@ -6,7 +6,7 @@ worker → api      Step    on `out:<api>`: all that one engine step made for th
 worker → all      Lease   in `worker:<id>`, every second
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -38,6 +38,42 @@ class Sampling(Struct, frozen=True, array_like=True):
     logprobs: int | None = None  # how many alternatives per token; None: no logprobs at all
     prompt_logprobs: int | None = None
     logit_bias: dict[int, float] | None = None
+
+
+class Begun(Struct, frozen=True, array_like=True):
+    """What is already out of an answer with one choice: whoever goes on with it begins behind that."""
+
+    tokens: list[int]
+    text_len: int = 0  # characters
+    cached_tokens: int = 0  # prompt tokens that nobody had to compute
+
+
+class Lent(Struct, frozen=True, tag="lent"):
+    """A handoff in sequence: the KV of a prompt, computed, and kept for the engine that decodes."""
+
+    holder: str  # one life of the engine that keeps it
+    expires: float  # seconds since the epoch; from then on other KV may lie there
+    tokens: int  # of the prompt
+    params: dict[str, Any]  # in the engine's own words, JSON; nothing of prompt or answer
+
+
+class Room(Struct, frozen=True, tag="room"):
+    """A handoff at once: where both engines meet while the prompt is being computed."""
+
+    host: str
+    port: int
+    room: int  # 63 bits, drawn for this request
+
+
+Handoff = Lent | Room
+
+
+class Pulled(Struct, frozen=True, array_like=True):
+    """KV that came from another engine."""
+
+    tokens: int
+    size: int  # bytes
+    seconds: float
 
 
 class Job(Struct, frozen=True, array_like=True):

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from app.ids import RunId
-from app.messages import FinishReason, Sampling, TokenLogprob
+from app.messages import Begun, FinishReason, Handoff, Lent, Pulled, Sampling, TokenLogprob
 
 
 class EngineInfo(Struct, frozen=True):
@@ -17,13 +17,17 @@ class EngineInfo(Struct, frozen=True):
     max_running: int  # requests batched at once
     max_model_len: int  # tokens, prompt and answer together
     ranks: int = 1  # data-parallel ranks; all but the length above is each one's
+    block_bytes: int = 0  # of KV in a block, over all layers; 0: it is handed to nobody
+    meets_at: str = ""  # "host:port" where its prefills meet who decodes; empty: it hands over in sequence
 
 
 class EngineStats(Struct, frozen=True):
     running: int = 0
     waiting: int = 0
     used_blocks: int = 0  # held by requests; cached blocks that nobody holds are free
-    prefill_tokens: int = 0  # prompt tokens computed since the start, cached ones not counted
+    prefill_tokens: int = 0  # prompt tokens computed since the start, neither cached nor pulled ones
+    pulled_tokens: int = 0  # prompt tokens whose KV came from other engines, since the start
+    lent_blocks: int = 0  # of the used ones: kept for engines that decode
 
 
 class KvEventSource(Struct, frozen=True):
@@ -41,6 +45,8 @@ class GenerateRequest(Struct, frozen=True):
     priority: int = 0  # lower is sooner
     rank: int = 0  # the data-parallel rank to run on
     cache_salt: str | None = None  # only prompts of the same salt share KV
+    handoff: Handoff | None = None  # `generate`: where the prompt's KV comes from; `prefill`: the Room it goes through
+    begun: Begun | None = None  # what is out already: the outputs begin behind it
 
 
 class StepOutput(Struct, frozen=True):
@@ -54,6 +60,7 @@ class StepOutput(Struct, frozen=True):
     logprobs: list[TokenLogprob] | None = None  # one per token
     cached_tokens: int = 0  # prompt tokens whose KV was there already
     prompt_logprobs: list[TokenLogprob | None] | None = None  # with each choice's first output
+    pulled: Pulled | None = None  # with the first output
 
 
 class Engine(Protocol):
@@ -65,7 +72,8 @@ class Engine(Protocol):
     def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
         """Yield until every choice has had a `finish`. Closing the iterator aborts the request.
 
-        Raises: RequestError (the engine refuses the parameters), EngineFailed.
+        Raises: RequestError (the engine refuses the parameters), EngineFailed; HandoffFailed, before the first
+        output, when the KV of `request.handoff` can't be had: without it the request can be tried again.
         """
 
     async def abort(self, request: RunId) -> None:
@@ -81,6 +89,27 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Free everything. Requests in flight end with `finish="abort"` or EngineFailed."""
+
+
+class Prefilled(Struct, frozen=True):
+    # The first token of an answer with one choice, as `generate` would have given it; with `finish` if it is the last.
+    # None where the side that decodes has to make it: several choices, or a Room.
+    output: StepOutput | None
+    handoff: Lent | None  # None: there is nothing to go on with, or it went through the Room
+
+
+@runtime_checkable
+class Disaggregated(Protocol):
+    """The capability to compute prompts for other engines, and to decode what others have computed."""
+
+    async def prefill(self, request: GenerateRequest) -> Prefilled:
+        """Compute the prompt and keep its KV, or move it through the Room. Cancelling aborts and frees.
+
+        Raises: RequestError, EngineFailed; HandoffFailed when nobody came to the Room.
+        """
+
+    async def discard(self, handoff: Lent) -> None:
+        """Tell its holder, another engine, that nobody will take it. A holder that is gone is ignored."""
 
 
 @runtime_checkable

@@ -21,7 +21,7 @@ except SettingsError as exc:
 # unless an operator says so.
 os.environ.setdefault("FLOWER_ADDRESS", "127.0.0.1")
 
-app = Celery("xylem", broker=settings.redis_url, include=["app.tasks.decode", "workers.lifecycle"])
+app = Celery("xylem", broker=settings.redis_url, include=["app.tasks.prefill", "app.tasks.decode", "workers.lifecycle"])
 app.conf.update(
     # JSON only: nothing that is unpickled ever comes out of Redis.
     accept_content=["json"],
@@ -42,6 +42,7 @@ app.conf.update(
     worker_redirect_stdouts=False,
     task_default_queue="unplaced",
     task_create_missing_queues=True,
+    task_inherit_parent_priority=True,  # decode's is that of its prefill
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
     broker_transport_options={

@@ -6,6 +6,7 @@ XylemError
 │   └── PromptTooLong    …because prompt and answer don't fit the model
 ├── Forbidden      403   an admin endpoint, and not an admin
 ├── ModelNotFound  404   no pool serves a model of that name
+├── RequestNotFound 404  no request of that id is known here
 ├── BodyTooLarge   413   the body is over the limit
 ├── Saturated      429   every worker of the model is full; carries Retry-After
 ├── EngineFailed   500   the engine refused or broke while generating
@@ -64,6 +65,12 @@ class ModelNotFound(XylemError):
     """No such model is served here."""
 
     status, type, code = 404, "invalid_request_error", "model_not_found"
+
+
+class RequestNotFound(XylemError):
+    """No request of that id is known here."""
+
+    status, type, code = 404, "invalid_request_error", "request_not_found"
 
 
 class BodyTooLarge(XylemError):

@@ -14,11 +14,13 @@ kv:<pool>:<place>       set of 8-byte block hashes (`kv.blocks`): what that KV c
                         from its engine's KV events; gone with the worker. `…:new` while it is built anew.
 predicted:<pool>:<place>  sorted set, block hash → when that guess expires, ms since the epoch. In the place of the
                         above for engines that tell no events. Written by the api at placement.
-reservations:<worker>   hash, run → "b,t,r": KV blocks b and uncached prompt tokens t placed on rank r and not finished.
+reservations:<worker>   hash, run → "b,t,r,p": placed on rank r and not finished: b KV blocks, t uncached prompt tokens
+                        to compute, p blocks to pull from the engine that computes them (then t is 0).
                         Written by the api at placement and the worker at the end; gone with the worker.
 load:<worker>           hash, the sums of the above for each rank r: `requests.r`, `blocks.r`; and of those without a
-                        first token `waiting.r`, `tokens.r`, and `since.r`, ms since the epoch, when the head of that
-                        line began. Written with them, counted anew by the worker every 10 s.
+                        first token `pulls.r`, `tokens.r`, and of those with nothing to pull `waiting.r` and `since.r`,
+                        ms since the epoch, when the head of that line began.
+                        Written with them, counted anew by the worker every 10 s.
 prefilling:<worker>     hash, run → its prompt's first block hash (8 bytes) and its rank, of requests without a first
                         token. Written with reservations.
 prefix:<run>            string, the packed block hashes of such a request's prompt. Lives as long.
@@ -79,6 +81,16 @@ class Keys:
 
     def blocks(self, run: RunId) -> str:
         return f"{self.prefix}prefix:{run}"
+
+    def account(self, run: RunId, worker: WorkerId) -> tuple[str, ...]:
+        """The keys of `release.lua`."""
+        return (
+            self.request(run),
+            self.reservations(worker),
+            self.load(worker),
+            self.prefilling(worker),
+            self.blocks(run),
+        )
 
     def orders(self, worker: WorkerId) -> str:
         return f"{self.prefix}orders:{worker}"

@@ -2,6 +2,7 @@
 
 api    → worker   Job     in `request:<id>.<attempt>`; the Celery task carries id and attempt only
 api    → worker   Order   in `orders:<worker>`: what can't wait behind requests
+worker → worker   Handoff from the prefill task to the decode task, by Celery's chain, as JSON
 worker → api      Step    on `out:<api>`: all that one engine step made for this API replica
 worker → all      Lease   in `worker:<id>`, every second
 """
@@ -38,6 +39,14 @@ class Sampling(Struct, frozen=True, array_like=True):
     logprobs: int | None = None  # how many alternatives per token; None: no logprobs at all
     prompt_logprobs: int | None = None
     logit_bias: dict[int, float] | None = None
+
+
+class Place(Struct, frozen=True, array_like=True):
+    """One data-parallel rank of a worker."""
+
+    pool: PoolId
+    worker: WorkerId
+    rank: int
 
 
 class Begun(Struct, frozen=True, array_like=True):
@@ -90,6 +99,8 @@ class Job(Struct, frozen=True, array_like=True):
     priority: int = 0  # lower is sooner
     rank: int = 0  # of the worker's data-parallel ranks
     cache_salt: str | None = None  # prompts of other salts share no KV with it
+    prefill: Place | None = None  # where the prompt is computed, if not where the answer is
+    begun: Begun | None = None
 
     @property
     def run(self) -> RunId:
@@ -118,12 +129,43 @@ class Delta(Struct, frozen=True, array_like=True, tag="d"):
     prompt_logprobs: list[TokenLogprob | None] | None = None
 
 
+class Timing(Struct, frozen=True, array_like=True):
+    """One worker's part in a request; times in seconds since the epoch."""
+
+    worker: WorkerId
+    taken: float  # from its queue
+    first: float  # its first token
+    ended: float
+    pulled: Pulled | None = None
+    refused: str = ""  # why it computed the prompt itself, although another engine had
+
+
+class First(Struct, frozen=True, array_like=True, tag="1"):
+    """The first token of an answer that another worker goes on with. That one's deltas may come before it."""
+
+    request: RequestId
+    attempt: int
+    delta: Delta
+    begun: Begun
+
+
+class Handed(Struct, frozen=True, array_like=True, tag="h"):
+    """Prefill is over, and the request is with the worker that decodes."""
+
+    request: RequestId
+    attempt: int
+    timing: Timing | None
+    # …or with none, because that one is gone, full or leaving: place the request anew, with this.
+    returned: Lent | None = None
+
+
 class Done(Struct, frozen=True, array_like=True, tag="e"):
     """The terminal event of an answered request."""
 
     request: RequestId
     attempt: int
-    cached_tokens: int = 0  # prompt tokens whose KV the engine already had
+    cached_tokens: int = 0  # prompt tokens that nobody had to compute for it
+    timing: Timing | None = None
 
 
 class Failed(Struct, frozen=True, array_like=True, tag="f"):
@@ -135,7 +177,7 @@ class Failed(Struct, frozen=True, array_like=True, tag="f"):
     message: str
 
 
-Event = Delta | Done | Failed
+Event = Delta | First | Handed | Done | Failed
 
 
 class Step(Struct, frozen=True, array_like=True):
@@ -151,6 +193,7 @@ class Pace(Struct, frozen=True, array_like=True):
     prefills_per_s: float = 0.0
     busy: float = 0.0  # share of the time in which a prefill ran
     request_s: float = 0.0  # how long a request holds its blocks
+    pulled_bytes_per_s: float = 0.0  # KV from other engines
 
 
 class Lease(Struct, frozen=True, array_like=True):
@@ -172,6 +215,11 @@ class Lease(Struct, frozen=True, array_like=True):
     ranks: int = 1  # data-parallel ranks; blocks, max_running and speeds are each one's
     kv_events: bool = False  # it tells what its caches hold
     pace: Pace = Pace()
+    block_bytes: int = 0  # of KV in a block
+    meets_at: str = ""  # "host:port" where its prefills meet who decodes; empty: it hands over in sequence
+    lent_blocks: int = 0  # of the used ones: kept for engines that decode
+    prefill_tokens: int = 0  # prompt tokens computed since its start
+    pulled_tokens: int = 0  # and those whose KV came from other engines
 
 
 class Cancel(Struct, frozen=True, array_like=True, tag="c"):

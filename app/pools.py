@@ -46,6 +46,15 @@ class Busy(_Part):
     max_held: NotNegative = 1024  # requests that one API replica lets wait until a worker has room
 
 
+class Disagg(_Part):
+    """When a pool of role `prefill` is used. Each may be changed at run time."""
+
+    # Fewer uncached tokens than this are computed where the answer is.
+    remote_tokens: NotNegative = 256
+    # Seconds that its queue may last; null: as long as it costs all requests together less than prefilling elsewhere.
+    remote_wait_s: Seconds | None = None
+
+
 class Pool(_Part):
     """A named set of identical workers."""
 
@@ -60,6 +69,7 @@ class Pool(_Part):
     chat_template: Path | None = None  # a Jinja file instead of the model's own
     routing: Routing = Routing()
     busy: Busy = Busy()
+    disagg: Disagg = Disagg()
     args: dict[str, Any] = {}  # the engine's own arguments
 
     @cached_property
@@ -116,7 +126,8 @@ class _Loader(yaml.SafeLoader):
     """Refuses a key that stands twice, of which YAML would keep the last without a word."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        named = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        keys = [self.construct_object(key, deep=True) for key in named]
         for key in keys:
             if isinstance(key, str) and keys.count(key) > 1:
                 raise yaml.constructor.ConstructorError(None, None, f"'{key}' stands there twice", node.start_mark)
@@ -145,28 +156,34 @@ def load_pools(path: Path) -> PoolsFile:
     for name, pool in parsed.pools.items():
         if pool.engine != "mock" and pool.path is None:
             raise SettingsError(f"{path}: pools.{name}.path: engine {pool.engine} needs a model directory")
+        roles = {p.role for p in parsed.pools.values() if p.model == pool.model}
+        if roles == {"prefill"}:
+            raise SettingsError(f"{path}: pools.{name}.role=prefill: no other pool of {pool.model} decodes")
     for model, select in parsed.select.items():
         for kind, table in (("prefill", select.prefill), ("decode", select.decode)):
-            _check_table(parsed, f"{path}: select.{model}.{kind}", model, table)
+            _check_table(parsed, f"{path}: select.{model}.{kind}", model, table, prefill=kind == "prefill")
     _check_routing(parsed, path)
     return parsed
 
 
-def _check_table(parsed: PoolsFile, where: str, model: str, table: Table | None) -> None:
+def _check_table(parsed: PoolsFile, where: str, model: str, table: Table | None, *, prefill: bool) -> None:
     for name in (name for row in table.pools for name in row) if table else ():
         pool = parsed.pools.get(PoolId(name))
         if pool is None or pool.model != model:
             raise SettingsError(f"{where}.pools={name!r}: no pool of {model}")
+        if (pool.role == "prefill") != prefill:
+            raise SettingsError(f"{where}.pools={name!r}: its role is {pool.role}")
 
 
 def _check_routing(parsed: PoolsFile, path: Path) -> None:
     """Pools that are chosen from together need one way to choose."""
-    first: dict[str, tuple[PoolId, Pool]] = {}
+    first: dict[tuple[str, str], tuple[PoolId, Pool]] = {}
     for name, pool in parsed.pools.items():
-        known, other = first.setdefault(pool.model, (name, pool))
-        table = parsed.select.get(pool.model)
-        if pool.routing != other.routing and not (table and table.decode):
+        kind: Literal["prefill", "decode"] = "prefill" if pool.role == "prefill" else "decode"
+        known, other = first.setdefault((pool.model, kind), (name, pool))
+        select = parsed.select.get(pool.model)
+        if pool.routing != other.routing and not (select and getattr(select, kind)):
             raise SettingsError(
                 f"{path}: pools.{name}.routing: differs from {known}'s, which serves the same model: "
-                f"name under select.{pool.model}.decode when to take which"
+                f"name under select.{pool.model}.{kind} when to take which"
             )

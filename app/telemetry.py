@@ -7,7 +7,8 @@ end: nothing here runs per token.
 import logging
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
@@ -32,6 +33,19 @@ TTFT = Histogram(
 )
 ITL = Histogram("xylem_itl_seconds", "Mean time between tokens of one request.", ["model"], buckets=_ITL_BUCKETS)
 DURATION = Histogram("xylem_request_seconds", "From the request's arrival to its end.", ["model"])
+STAGE = Histogram(
+    "xylem_stage_seconds",
+    "Stages of a request: placement, queue, prefill, decode; and where two workers share it: hop (from the end of the "
+    "prefill to the decode task), resume (to its first token) and transfer (of KV, as the engine says).",
+    ["model", "stage"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60),
+)
+PREFILLS = Counter(
+    "xylem_prefills",
+    "Prompts, by where they were computed: here (where the answer was), apart, or refused (apart, and again here).",
+    ["model", "where"],
+)
+PULLED_BYTES = Counter("xylem_pulled_bytes", "KV that decode engines have taken from others.", ["model"])
 GAPS = Counter("xylem_stream_gaps", "Gaps in the token stream of a worker, by what became of them.", ["outcome"])
 WORKERS_LOST = Counter("xylem_workers_lost", "Workers whose lease ended with requests of this replica on them.")
 
@@ -81,6 +95,18 @@ class Meters:
         self.ttft = TTFT.labels(model)
         self.itl = ITL.labels(model)
         self.duration = DURATION.labels(model)
+        self.pulled_bytes = PULLED_BYTES.labels(model)
+        self._prefills = {where: PREFILLS.labels(model, where) for where in ("here", "apart", "refused")}
+        self._stages: dict[str, Histogram] = {}
+
+    def stages(self, seconds: Mapping[str, float], where: Literal["here", "apart", "refused"]) -> None:
+        """Of a request whose prompt was computed there."""
+        self._prefills[where].inc()
+        for stage, took in seconds.items():
+            meter = self._stages.get(stage)
+            if meter is None:
+                meter = self._stages[stage] = STAGE.labels(self._model, stage)
+            meter.observe(took)
 
     def ended(self, outcome: str) -> None:
         (self._ok if outcome == "ok" else REQUESTS.labels(self._model, outcome)).inc()

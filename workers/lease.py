@@ -39,6 +39,8 @@ class LeaseKeeper:
             max_model_len=info.max_model_len,
             ranks=info.ranks,
             kv_events=kv_events,
+            block_bytes=info.block_bytes,
+            meets_at=info.meets_at,
         )
 
     async def register(self) -> None:
@@ -87,6 +89,9 @@ class LeaseKeeper:
             running=stats.running,
             waiting=stats.waiting,
             used_blocks=stats.used_blocks,
+            lent_blocks=stats.lent_blocks,
+            prefill_tokens=stats.prefill_tokens,
+            pulled_tokens=stats.pulled_tokens,
             pace=self._runner.pace.read(time.monotonic()),
         )
         worker = lease.worker

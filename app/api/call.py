@@ -13,6 +13,7 @@ from app.api.dispatch import Dispatcher
 from app.api.explain import explained
 from app.api.flight import Flight, Wishes
 from app.api.models import Model
+from app.api.timeline import Seen
 from app.errors import StoreDown, XylemError, from_wire
 from app.ids import PoolId, RequestId, WorkerId, new_request_id
 from app.messages import Delta, Done, Failed, Job, Sampling
@@ -49,12 +50,14 @@ class Call:
     ) -> None:
         """`edit(choice, delta)` may change each delta before it is counted and seen."""
         self.id = new_request_id(prefix)
-        self.created = int(time.time())
+        self._came = time.time()
+        self.created = int(self._came)
         self.model, self.prompts, self.sampling = model, prompts, sampling
         self._dispatcher, self._receive, self._priority = dispatcher, receive, priority
         self._salt, self._wishes = cache_salt, wishes
         self._edit, self._failure = edit, ""
-        self._deadline = time.time() + timeout_s
+        self._deadline = self._came + timeout_s
+        self._flights: list[Flight] = []
         self.answer = Answer()
         self.prompt_tokens = sum(map(len, prompts))
         self.cached_tokens = 0
@@ -167,7 +170,10 @@ class Call:
     def _flight(self, request: RequestId, number: int) -> Flight:
         """The job before it is placed, attempt 0 on no worker, and where it may go."""
         sampling = self.sampling[number]
-        groups = self.model.groups(len(self.prompts[number]) + min(sampling.max_tokens, EXPECTED_ANSWER), self._wishes)
+        tokens = len(self.prompts[number])
+        groups = self.model.groups(tokens + min(sampling.max_tokens, EXPECTED_ANSWER), self._wishes)
+        # Logprobs of a prompt come with its computation, and go out with the answer.
+        prefill_groups = self.model.prefill_groups(tokens, self._wishes) if sampling.prompt_logprobs is None else ()
         job = Job(
             request,
             0,
@@ -180,7 +186,7 @@ class Call:
             self._priority,
             cache_salt=self._salt,
         )
-        return Flight(job, groups, self.answer, self._wishes)
+        return Flight(job, groups, self.answer, self._wishes, prefill_groups)
 
     def _watch_client(self) -> None:
         self._watching = asyncio.create_task(self._await_disconnect())
@@ -201,8 +207,15 @@ class Call:
         self._observe(self._failure or name)
 
     def _observe(self, outcome: str) -> None:
-        meters = self.model.meters
+        meters, now = self.model.meters, time.time()
         meters.ended(outcome)
+        seen = [Seen.of(f, self.model.name, outcome, self._came, now) for f in self._flights]
+        self._dispatcher.timelines.add(RequestId(self.id), seen)
+        for s in seen:
+            if s.timings:
+                meters.stages(s.stages(), s.computed)
+                if s.timings[-1].pulled is not None:
+                    meters.pulled_bytes.inc(s.timings[-1].pulled.size)
         meters.duration.observe(time.perf_counter() - self._arrived)
         meters.prompt_tokens.inc(self.prompt_tokens)
         if self.cached_tokens:

@@ -8,14 +8,17 @@ from msgspec.structs import replace
 from app.api.fleet import FleetReader
 from app.api.flight import Flight
 from app.api.placing import Placer
-from app.errors import Returned, WorkerLost, XylemError
+from app.api.timeline import Timelines
+from app.errors import EngineDead, EngineFailed, HandoffFailed, Returned, WorkerLost, XylemError
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
-from app.messages import Cancel, Delta, Event, Failed, Job, encode
+from app.messages import Cancel, Delta, Done, Event, Failed, First, Handed, Job, Lent, encode
 from app.pools import Pool
 from app.store import Command, Wire
 
 _ORDERS_TTL_S = 60
+# When a prefill ends so, the prompt is computed where the answer is.
+_ELSEWHERE = {error.code for error in (EngineFailed, EngineDead, HandoffFailed)}
 
 
 class Dispatcher:
@@ -33,6 +36,7 @@ class Dispatcher:
         self._wire, self._keys, self.api = wire, keys, api
         self._retries: set[asyncio.Task[None]] = set()
         self.flights: dict[RequestId, Flight] = {}
+        self.timelines = Timelines()
         self.placer = Placer(wire, keys, fleet, pools, retry_after_s, self.flights, self._stop, self.fail)
 
     async def send(self, flight: Flight) -> None:
@@ -64,25 +68,69 @@ class Dispatcher:
         if flight is None or event.attempt != flight.job.attempt:
             return
         if type(event) is Delta:
-            flight.began = True
-        elif type(event) is Failed and event.code == Returned.code:
-            self.lost(flight)
-            return
+            if flight.early is not None:
+                flight.early.append(event)
+                return
+            flight.began = flight.handed = True
+            flight.answer.push(event)
+        elif type(event) is First:
+            self._first(flight, event)
+        elif type(event) is Handed:
+            self._handed(flight, event)
+        elif type(event) is Done:
+            self._done(flight, event)
+        elif type(event) is Failed:
+            self._failed(flight, event)
+
+    def _first(self, flight: Flight, event: First) -> None:
+        early, flight.early = flight.early or [], None
+        flight.job = replace(flight.job, begun=event.begun)
+        flight.answer.push(event.delta)
+        for other in early:
+            self.deliver(other)
+
+    def _handed(self, flight: Flight, event: Handed) -> None:
+        if event.timing is not None:
+            flight.timings.append(event.timing)
+        if event.returned is None:
+            flight.handed = True
         else:
-            del self.flights[event.request]
-            self.placer.room()
+            self.lost(flight, event.returned)
+
+    def _failed(self, flight: Flight, event: Failed) -> None:
+        prefilling = flight.job.prefill is not None and not flight.handed
+        if event.code == Returned.code:
+            self.lost(flight)
+        elif prefilling and event.code in _ELSEWHERE:
+            flight.apart = False
+            self.lost(flight)
+        else:
+            self._end(flight, event)
+
+    def _done(self, flight: Flight, event: Done) -> None:
+        if flight.early is not None:
+            flight.early.append(event)
+            return
+        if event.timing is not None:
+            flight.timings.append(event.timing)
+        self._end(flight, event)
+
+    def _end(self, flight: Flight, event: Done | Failed) -> None:
+        del self.flights[event.request]
+        self.placer.room()
         flight.answer.push(event)
 
-    def lost(self, flight: Flight) -> None:
-        """Its worker won't finish it: it ends with an error if a token is out, and else is placed once more.
+    def lost(self, flight: Flight, handoff: Lent | None = None) -> None:
+        """Its worker won't finish it: it is placed once more, or ends with an error if too much of it is out.
 
-        That is a new attempt: events of the old one are ignored from now on.
+        That is a new attempt: events of the old one are ignored from now on. `handoff`: where its prompt's KV lies.
         """
         if flight.began:
             self.fail(flight, WorkerLost())
             return
         old = flight.job
-        flight.job = replace(old, attempt=old.attempt + 1, worker=WorkerId(""))
+        flight.job = replace(old, attempt=old.attempt + 1, worker=WorkerId(""), prefill=None)
+        flight.handoff, flight.early, flight.handed = handoff, None, False
         task = asyncio.create_task(self._retry(flight, old))
         self._retries.add(task)
         task.add_done_callback(self._retries.discard)
@@ -90,7 +138,7 @@ class Dispatcher:
     def worker_lost(self, worker: WorkerId) -> int:
         """`lost` for all that is on it; tells how many that were."""
         # Those whose placing is under way are left out: they are found on it later, or not at all.
-        flights = [f for f in self.flights.values() if f.job.worker == worker and f.placed.done()]
+        flights = [f for f in self.flights.values() if f.placed.done() and worker in dict(f.workers())]
         for flight in flights:
             self.lost(flight)
         return len(flights)
@@ -110,11 +158,9 @@ class Dispatcher:
     async def _stop(self, jobs: list[Job]) -> None:
         commands: list[Command] = []
         for job in jobs:
-            orders = self._keys.orders(job.worker)
-            commands += [
-                ("UNLINK", self._keys.request(job.run)),
-                ("RPUSH", orders, encode(Cancel(job.run))),
-                ("EXPIRE", orders, _ORDERS_TTL_S),
-            ]
+            commands.append(("UNLINK", self._keys.request(job.run)))
+            for worker in (job.worker, job.prefill.worker) if job.prefill else (job.worker,):
+                orders = self._keys.orders(worker)
+                commands += [("RPUSH", orders, encode(Cancel(job.run))), ("EXPIRE", orders, _ORDERS_TTL_S)]
         if commands:
             await self._wire.execute(commands)

@@ -29,6 +29,16 @@ def explained(flight: Flight, *, candidates: bool) -> dict[str, Any]:
         "blocks_cached": to.cached,
         "tokens_to_compute": to.tokens,
     }
+    if job.prefill is not None and flight.prefill_decision is not None:
+        far = flight.prefill_decision.placement
+        chosen["prefill"] = {
+            "worker": far.worker,
+            "pool": far.pool,
+            "rank": far.rank,
+            "blocks_cached": far.cached,
+            "tokens_to_compute": far.tokens,
+        }
+        chosen["blocks_to_pull"] = to.pulls
     if not candidates:
         return chosen
     return chosen | {

@@ -37,6 +37,8 @@ class FleetReader:
                 max_queued if pool.busy.max_queued is None else pool.busy.max_queued,
                 pool.busy.active_blocks,
                 pool.busy.queued_tokens,
+                pool.disagg.remote_tokens,
+                pool.disagg.remote_wait_s,
             )
             for name, pool in pools.items()
         }
@@ -77,9 +79,9 @@ class FleetReader:
         limits = self.limits(pool, reply[0])
         candidates = []
         overlaps: list[list[Overlap]] = [[] for _ in range(prompts)]
-        for raw, rank, requests, blocks, tokens, waiting, head_ms, *found in reply[1:]:
+        for raw, rank, requests, blocks, tokens, waiting, head_ms, pulls, *found in reply[1:]:
             candidates.append(
-                Candidate(self._leases[raw], limits, rank, requests, blocks, tokens, waiting, head_ms / 1000)
+                Candidate(self._leases[raw], limits, rank, requests, blocks, tokens, waiting, head_ms / 1000, pulls)
             )
             for i, overlap in enumerate(overlaps):
                 overlap.append(Overlap(found[2 * i], found[2 * i + 1]))

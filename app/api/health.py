@@ -1,4 +1,4 @@
-"""GET /v1/models, /live, /health, /ready, /metrics, /version."""
+"""GET /v1/models, /live, /health, /ready, /metrics, /requests, /version."""
 
 from importlib.metadata import version
 from typing import Any
@@ -11,6 +11,7 @@ from starlette.responses import Response
 from app.api.models import Model
 from app.api.state import state_of
 from app.errors import ModelNotFound, StoreDown
+from app.ids import RequestId
 
 router = APIRouter()
 
@@ -67,6 +68,12 @@ async def ready(request: Request) -> Response:
 @router.get("/metrics")
 async def metrics() -> Response:
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/requests/{request}")
+async def timeline(http: Request, request: str) -> dict[str, Any]:
+    """When each of its prompts was placed, computed, handed over and answered, and by whom."""
+    return state_of(http).dispatcher.timelines.show(RequestId(request))
 
 
 @router.get("/version")

@@ -17,7 +17,8 @@ from app.tokenizer import Tokenizer, load_tokenizer
 @dataclass(frozen=True)
 class Model:
     name: str
-    pools: tuple[PoolId, ...]
+    pools: tuple[PoolId, ...]  # that answer
+    prefill_pools: tuple[PoolId, ...]  # that only compute prompts
     select: Select | None  # which of them, by length and latency target
     tokenizer: Tokenizer
     context_len: int  # tokens, prompt and answer together
@@ -41,6 +42,15 @@ class Model:
             return (self.pools,)
         first = select(self.select.decode, tokens, wishes.itl_ms)
         return ((first,), *((pool,) for pool in self.pools if pool != first))
+
+    def prefill_groups(self, tokens: int, wishes: Wishes) -> tuple[tuple[PoolId, ...], ...]:
+        """The same for a prompt of so many tokens and who may compute it for another worker; empty: nobody."""
+        if not self.prefill_pools:
+            return ()
+        if self.select is None or self.select.prefill is None:
+            return (self.prefill_pools,)
+        first = select(self.select.prefill, tokens, wishes.ttft_ms)
+        return ((first,), *((pool,) for pool in self.prefill_pools if pool != first))
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         if len(text) <= self.off_loop:
@@ -82,9 +92,20 @@ def load_models(declared: PoolsFile, off_loop: int) -> dict[str, Model]:
         tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
         if known is not None and (known.tokenizer is not tokenizer or known.context_len != pool.context_len):
             raise SettingsError(f"pools.{pool_id}: other path, template or length than another pool of {pool.model}")
-        ids = (*known.pools, pool_id) if known else (pool_id,)
+        ids, prefill_ids = (known.pools, known.prefill_pools) if known else ((), ())
+        if pool.role == "prefill":
+            prefill_ids = (*prefill_ids, pool_id)
+        else:
+            ids = (*ids, pool_id)
         models[pool.model] = Model(
-            pool.model, ids, declared.select.get(pool.model), tokenizer, pool.context_len, off_loop, Meters(pool.model)
+            pool.model,
+            ids,
+            prefill_ids,
+            declared.select.get(pool.model),
+            tokenizer,
+            pool.context_len,
+            off_loop,
+            Meters(pool.model),
         )
     return models
 

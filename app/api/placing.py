@@ -14,18 +14,18 @@ from random import Random
 from msgspec.structs import replace
 
 from app.api.fleet import FleetReader
-from app.api.flight import Flight
+from app.api.flight import Flight, Groups
 from app.api.round import Round
 from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import PoolId, RequestId, WorkerId, place_id, worker_queue
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
-from app.messages import Job, encode
+from app.messages import Job, Place, encode
 from app.pools import Pool
 from app.routing.fleet import Placement
 from app.routing.held import Held
 from app.store import PLACE, Command, Wire
-from app.tasks.message import DECODE_TASK, priority_step, task_message
+from app.tasks.message import priority_step, task_messages
 from app.telemetry import FLEET_READ, Routed, logger
 
 log = logger(__name__)
@@ -39,8 +39,6 @@ _HELD_EVERY_S = 0.05  # how often those that found no room look again; the end o
 _HELD_AT_ONCE = 8  # the most urgent of them: where these find no room, the others don't either
 _SILENT_S = 5.0  # after this who is held returns from `place`, so that a stream can send its headers
 _ROUND = 64  # requests: while Redis matches a round's prompts it does nothing else
-
-Groups = tuple[tuple[PoolId, ...], ...]
 
 
 class Placer:
@@ -158,8 +156,8 @@ class Placer:
         for flight in flights:
             began = time.perf_counter()
             try:
-                to = self._decide(round_, flight)
-                command = self._command(flight, to)
+                places = self._decide(round_, flight)
+                command = self._command(flight, places, round_.meets_at(places[0]))
             except Saturated:
                 self._hold(flight)
                 continue
@@ -167,10 +165,11 @@ class Placer:
                 self._settle(flight, exc)
                 continue
             commands.append(command)
-            guesses += self._guess(flight, to, round_)
             placed.append(flight)
-            blocks = len(flight.hashes(self._pools[to.pool].block_size)) // HASH_BYTES
-            self._routed[to.pool].decided(to.cached, blocks, time.perf_counter() - began)
+            for to in places:
+                guesses += self._guess(flight, to, round_)
+                blocks = len(flight.hashes(self._pools[to.pool].block_size)) // HASH_BYTES
+                self._routed[to.pool].decided(to.cached, blocks, time.perf_counter() - began)
         replies = await self._wire.execute_each(commands + guesses) if commands else []
         for flight, written in zip(placed, replies, strict=False):  # what became of the guesses doesn't matter
             if isinstance(written, StoreDown):
@@ -190,16 +189,22 @@ class Placer:
     def _awaited(self, flight: Flight) -> bool:
         return self._flights.get(flight.job.request) is flight
 
-    def _decide(self, round_: Round, flight: Flight) -> Placement:
-        """Raises: NoWorker, Saturated."""
+    def _decide(self, round_: Round, flight: Flight) -> list[Placement]:
+        """One worker, or the one that prefills and the one that decodes. Raises: NoWorker, Saturated."""
         if flight.placings >= _MAX_PLACINGS:
             raise NoWorker("The workers of this model keep going away. Try again.")
-        decision = round_.decide(flight, self._rng, next(self._turns))
+        decision, prefill = round_.decide(flight, self._rng, next(self._turns))
         flight.placings += 1
-        flight.decision = decision if flight.wishes.explain else None
+        if flight.wishes.explain:
+            flight.decision, flight.prefill_decision = decision, prefill
         to = decision.placement
-        flight.job = replace(flight.job, pool=to.pool, worker=to.worker, rank=to.rank)
-        return to
+        if prefill is None:
+            flight.job = replace(flight.job, pool=to.pool, worker=to.worker, rank=to.rank, prefill=None)
+            return [to]
+        first = prefill.placement
+        place = Place(first.pool, first.worker, first.rank)
+        flight.job = replace(flight.job, pool=to.pool, worker=to.worker, rank=to.rank, prefill=place)
+        return [first, to]
 
     def _hold(self, flight: Flight) -> None:
         limit = max(self._pools[pool].busy.max_held for pool in flight.groups[0])
@@ -209,25 +214,29 @@ class Placer:
         if least is not None:
             self._settle(least, Saturated(retry_after_s=self._retry_after_s))
 
-    def _command(self, flight: Flight, to: Placement) -> Command:
+    def _command(self, flight: Flight, places: list[Placement], meets_at: str) -> Command:
         job, keys = flight.job, self._keys
-        queue, step = worker_queue(to.pool, to.worker), priority_step(job.priority)
-        names = (
-            keys.worker(to.worker),
-            keys.request(job.run),
-            keys.reservations(to.worker),
-            keys.load(to.worker),
-            keys.queue(queue, step),
-            keys.prefilling(to.worker),
-            keys.blocks(job.run),
-        )
-        ttl_ms = max(1, round((job.deadline - time.time() + _GRACE_S) * 1000))
-        message = task_message(DECODE_TASK, queue, job.request, job.attempt, step)
-        hashes = flight.hashes(self._pools[to.pool].block_size)
-        return (
-            "EVAL", PLACE, len(names), *names,
-            job.run, encode(job), ttl_ms, to.rank, to.blocks, to.tokens, message, hashes,
-        )  # fmt: skip
+        step = priority_step(job.priority)
+        flight.placed_at = time.time()
+        ttl_ms = max(1, round((job.deadline - flight.placed_at + _GRACE_S) * 1000))
+        messages = task_messages(job, step, flight.handoff, meets_at)
+        # At once, the decode worker has the request from the beginning.
+        in_sequence = messages[-1] == b""
+        flight.handed = not in_sequence
+        flight.early = [] if in_sequence and job.sampling.n == 1 else None
+        names = [keys.request(job.run), keys.blocks(job.run)]
+        values: list[str | int | bytes] = []
+        for to, message in zip(places, messages, strict=True):
+            names += [
+                keys.worker(to.worker),
+                keys.reservations(to.worker),
+                keys.load(to.worker),
+                keys.prefilling(to.worker),
+                keys.queue(worker_queue(to.pool, to.worker), step),
+            ]
+            values += [to.rank, to.blocks, to.tokens, to.pulls, message]
+        hashes = flight.hashes(self._pools[places[0].pool].block_size)
+        return "EVAL", PLACE, len(names), *names, job.run, encode(job), ttl_ms, hashes, *values
 
     def _guess(self, flight: Flight, to: Placement, round_: Round) -> list[Command]:
         """For an engine that tells no KV events: what it will have, as far as one can know."""

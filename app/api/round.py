@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from random import Random
 
 from app.api.fleet import PoolView
-from app.api.flight import Flight
+from app.api.flight import Flight, Groups
 from app.errors import NoWorker, Saturated, XylemError
 from app.ids import PoolId, WorkerId
 from app.kv.blocks import common_blocks
-from app.pools import Pool
+from app.pools import Pool, Routing
+from app.routing.disagg import Apart, place_apart
 from app.routing.fleet import Ask, Decision, Option, Placement
-from app.routing.policy import place, reserve
+from app.routing.policy import Part, place, reserve
 
 _SIBLINGS = 32  # placed in this round just before, whose prefix may be this one's
 
@@ -22,7 +23,7 @@ class Round:
         self._pools = pools
         self._asking: dict[PoolId, dict[Flight, int]] = {}  # with its number among those that ask this pool
         for flight in flights:
-            for pool in (p for group in flight.groups for p in group):
+            for pool in (p for group in (*flight.groups, *_prefills(flight)) for p in group):
                 asking = self._asking.setdefault(pool, {})
                 asking[flight] = len(asking)
         self._alone = len(flights) == 1
@@ -36,24 +37,49 @@ class Round:
             for pool, asking in self._asking.items()
         }
 
-    def decide(self, flight: Flight, rng: Random, turn: int) -> Decision:
-        """Raises: NoWorker, Saturated: what the last of its groups said."""
+    def decide(self, flight: Flight, rng: Random, turn: int) -> tuple[Decision, Decision | None]:
+        """Who answers, and who computes the prompt if that is another one.
+
+        Raises: NoWorker, Saturated: what the last of its groups said.
+        """
         job = flight.job
         ask = Ask(len(job.prompt), job.sampling.max_tokens, job.sampling.n, flight.wishes.session)
+        part: Part = "all" if flight.handoff is None else "decode"
         refused: XylemError = NoWorker()
         for group in flight.groups:
             options = [option for pool in group for option in self._options(flight, pool)]
+            rules = flight.rules(self._pools[group[0]].routing)
             try:
-                decision = place(ask, options, flight.rules(self._pools[group[0]].routing), rng, turn)
+                decision = place(ask, options, rules, rng, turn, part=part)
             except NoWorker as exc:
                 refused = refused if isinstance(refused, Saturated) else exc
                 continue
             except Saturated as exc:
                 refused = exc
                 continue
-            self._reserve(decision.placement, flight)
-            return decision
+            apart = self._apart(flight, ask, decision, options, rules, rng, turn)
+            if apart is None:
+                self._reserve(decision.placement, flight)
+                return decision, None
+            self._reserve(apart.prefill.placement, flight)
+            self._reserve(apart.decode.placement, flight)
+            return apart.decode, apart.prefill
         raise refused
+
+    def _apart(
+        self, flight: Flight, ask: Ask, here: Decision, decodes: list[Option], rules: Routing, rng: Random, turn: int
+    ) -> Apart | None:
+        for group in _prefills(flight):
+            prefills = [option for pool in group for option in self._options(flight, pool)]
+            prefill_rules = flight.rules(self._pools[group[0]].routing)
+            apart = place_apart(ask, here, prefills, decodes, (prefill_rules, rules), rng, turn)
+            if apart is not None:
+                return apart
+        return None
+
+    def meets_at(self, to: Placement) -> str:
+        """Where that worker's prefills meet who decodes; empty: nowhere."""
+        return next(c.lease.meets_at for c in self.views[to.pool].candidates if c.lease.worker == to.worker)
 
     def _reserve(self, to: Placement, flight: Flight) -> None:
         view = self.views[to.pool]
@@ -84,3 +110,8 @@ class Round:
 
     def _looks_at_prefixes(self, pool: PoolId) -> bool:
         return self._pools[pool].routing.policy == "kv"
+
+
+def _prefills(flight: Flight) -> Groups:
+    """Who may compute its prompt, if that is still to be done."""
+    return flight.prefill_groups if flight.apart and flight.job.begun is None and flight.handoff is None else ()

@@ -176,6 +176,8 @@ class LimitChanges(_Body):
     max_queued: Annotated[NotNegative, Field(le=2**31)] | None = None
     active_blocks: Share | None = None
     queued_tokens: Annotated[Count, Field(le=2**31)] | None = None
+    remote_tokens: Annotated[NotNegative, Field(le=2**31)] | None = None
+    remote_wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
 B = TypeVar("B", bound=_Body)

@@ -52,7 +52,7 @@ class Watch:
     async def _look_for_dead_workers(self, now: float) -> None:
         members = await self._wire.execute([("HKEYS", self._keys.pool(p)) for p in self._pools])
         known = {WorkerId(w.decode()): pool for pool, ids in zip(self._pools, members, strict=True) for w in ids}
-        awaited = {f.job.worker: f.job.pool for f in self._dispatcher.flights.values() if f.job.worker}
+        awaited = dict(chain.from_iterable(f.workers() for f in self._dispatcher.flights.values()))
         workers = known | awaited
         if not workers:
             return

@@ -122,4 +122,4 @@ def shipped_model(home: Path) -> Path:
 
 def needs_preparation(path: Path, home: Path) -> bool:
     """Whether the pool's model is the one that we can make, and isn't made yet."""
-    return path == shipped_model(home) and not (path / "config.json").exists()
+    return path.resolve() == shipped_model(home) and not (path / "config.json").exists()

@@ -95,7 +95,8 @@ class Prefilled(Struct, frozen=True):
     # The first token of an answer with one choice, as `generate` would have given it; with `finish` if it is the last.
     # None where the side that decodes has to make it: several choices, or a Room.
     output: StepOutput | None
-    handoff: Lent | None  # None: there is nothing to go on with, or it went through the Room
+    # None: there is nothing to go on with, or it went through the Room. After the last token it is to be discarded.
+    handoff: Lent | None
 
 
 @runtime_checkable

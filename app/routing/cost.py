@@ -16,6 +16,7 @@ _BUSY_MOST = 0.9  # beyond it the estimate of what is left of an engine's time i
 # The share of later requests that a longer queue delays: the others go where it is shorter.
 _STUCK = 0.25
 _STEP_S = 0.02  # by which a full engine's step is longer than an empty one's
+_PULLED_BYTES_PER_S = 3e9  # of a worker that has pulled no KV yet: through one host's memory
 
 
 class Fleet(Struct, frozen=True):
@@ -47,6 +48,19 @@ def kv_cost(ask: Ask, option: Option, fleet: Fleet, weight: float) -> Cost:
     wait = max(0.0, c.tokens / speed - c.head_s) + _for_room(ask, option) + _STEP_S * load(c)
     prefill = uncached_tokens(ask, option) / speed
     return Cost(wait, prefill, weight * fleet.drag * prefill * (wait + prefill / 2))
+
+
+def pull_cost(ask: Ask, option: Option) -> Cost:
+    """Seconds until the KV of a prompt that another worker has computed is there, behind what comes there already."""
+    c = option.candidate
+    speed = c.lease.pace.pulled_bytes_per_s or _PULLED_BYTES_PER_S
+    a_block = c.lease.block_bytes / speed
+    return Cost(_for_room(ask, option) + _STEP_S * load(c) + c.pulls * a_block, missing_blocks(ask, option) * a_block)
+
+
+def missing_blocks(ask: Ask, option: Option) -> int:
+    """Blocks of the prompt that are not cached there; at least one."""
+    return -(-uncached_tokens(ask, option) // option.candidate.lease.block_size)
 
 
 def uncached_tokens(ask: Ask, option: Option) -> int:

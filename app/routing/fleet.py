@@ -12,6 +12,9 @@ class Limits(Struct, frozen=True):
     max_queued: int  # requests beyond `max_running`
     active_blocks: float | None = None  # share of its KV blocks that requests hold
     queued_tokens: int | None = None  # prompt tokens that wait for their prefill
+    # Of a pool that only prefills; `pools.Disagg` says what they mean.
+    remote_tokens: int = 256
+    remote_wait_s: float | None = None
 
 
 class Candidate(Struct, frozen=True):
@@ -25,6 +28,7 @@ class Candidate(Struct, frozen=True):
     tokens: int = 0  # prompt tokens to compute, of those without a first token
     waiting: int = 0  # requests without a first token
     head_s: float = 0.0  # since the first of them began
+    pulls: int = 0  # blocks to come from engines that prefill, of requests without a first token here
 
 
 class Option(Struct, frozen=True):
@@ -51,6 +55,7 @@ class Placement(Struct, frozen=True):
     blocks: int  # KV blocks to reserve
     tokens: int  # prompt tokens that will have to be computed
     cached: int  # blocks expected in the cache
+    pulls: int = 0  # blocks to pull from where the prompt is computed; then `tokens` is 0
 
 
 class Cost(Struct, frozen=True):

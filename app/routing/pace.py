@@ -25,6 +25,7 @@ class PaceMeter:
         self._now = 0.0
         # Sums that fade.
         self._tokens = self._token_s = self._prefills = self._busy_s = self._requests = self._request_s = 0.0
+        self._pulled_bytes = self._pulled_s = 0.0
 
     def begin(self, run: RunId, now: float) -> None:
         """A request came to the engine; `now` in seconds of any clock."""
@@ -48,6 +49,12 @@ class PaceMeter:
             self._tokens += tokens
             self._token_s += took
 
+    def pulled(self, size: int, seconds: float, now: float) -> None:
+        """A prompt's KV came from another engine: so many bytes."""
+        self._fade(now)
+        self._pulled_bytes += size
+        self._pulled_s += seconds
+
     def end(self, run: RunId, now: float) -> None:
         """It holds nothing any more, whether or not it had a first token."""
         self._fade(now)
@@ -65,6 +72,7 @@ class PaceMeter:
             prefills_per_s=self._prefills / span,
             busy=min(1.0, self._busy_s / span),
             request_s=self._request_s / self._requests if self._requests > 0 else 0.0,
+            pulled_bytes_per_s=self._pulled_bytes / self._pulled_s if self._pulled_s > 0 else 0.0,
         )
 
     def _fade(self, now: float) -> None:
@@ -75,3 +83,5 @@ class PaceMeter:
         self._busy_s *= factor
         self._requests *= factor
         self._request_s *= factor
+        self._pulled_bytes *= factor
+        self._pulled_s *= factor

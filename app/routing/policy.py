@@ -3,38 +3,51 @@
 import math
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Literal
 
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
 from app.errors import NoWorker, Saturated
 from app.pools import Policy, Routing
-from app.routing.cost import Fleet, held_blocks, kv_cost, new_blocks, uncached_tokens
+from app.routing.cost import Fleet, held_blocks, kv_cost, missing_blocks, new_blocks, pull_cost, uncached_tokens
 from app.routing.fleet import Ask, Candidate, Cost, Decision, Option, Placement
 
+Part = Literal["all", "prefill", "decode"]
 
-def place(ask: Ask, options: Sequence[Option], rules: Routing, rng: Random, turn: int = 0) -> Decision:
-    """The place for one request, and what to reserve there. `turn` counts the decisions, for `round_robin`.
+
+def place(
+    ask: Ask, options: Sequence[Option], rules: Routing, rng: Random, turn: int = 0, *, part: Part = "all"
+) -> Decision:
+    """The place for one request or one part of it, and what to reserve there. `turn` counts, for `round_robin`.
 
     Raises: NoWorker when none may take it, Saturated when all that may are full.
     """
-    able = [o for o in options if can_serve(o.candidate)]
+    able = [o for o in options if (can_prefill if part == "prefill" else can_serve)(o.candidate)]
+    if part == "decode":
+        able = [o for o in able if o.candidate.lease.block_bytes]
     if not able:
         raise NoWorker("No live worker serves this model. It may be starting: try again.")
     free = [o for o in able if not is_full(o.candidate)]
     if not free:
         raise Saturated
-    if rules.policy == "kv":
+    if rules.policy == "kv" and part == "decode":
+        scored = [(o, pull_cost(ask, o)) for o in free]
+    elif rules.policy == "kv":
         fleet = Fleet.of(able)
         scored = [(o, kv_cost(ask, o, fleet, rules.prefill_weight)) for o in free]
     else:
         scored = _SCORES[rules.policy](free, rng, turn)
     best = pick(scored, rules, ask.session, rng)
+    return Decision(_placement(ask, best, part), scored, rules.policy)
+
+
+def _placement(ask: Ask, best: Option, part: Part) -> Placement:
     lease = best.candidate.lease
-    placement = Placement(
-        lease.pool, lease.worker, best.candidate.rank, new_blocks(ask, best), uncached_tokens(ask, best), best.cached
-    )
-    return Decision(placement, scored, rules.policy)
+    missing, tokens = missing_blocks(ask, best), uncached_tokens(ask, best)
+    blocks = missing if part == "prefill" else new_blocks(ask, best)
+    to_compute, to_pull = (0, missing) if part == "decode" else (tokens, 0)
+    return Placement(lease.pool, lease.worker, best.candidate.rank, blocks, to_compute, best.cached, to_pull)
 
 
 def reserve(fleet: Sequence[Candidate], to: Placement) -> list[Candidate]:
@@ -44,12 +57,21 @@ def reserve(fleet: Sequence[Candidate], to: Placement) -> list[Candidate]:
 
 def _loaded(c: Candidate, to: Placement) -> Candidate:
     return replace(
-        c, requests=c.requests + 1, blocks=c.blocks + to.blocks, tokens=c.tokens + to.tokens, waiting=c.waiting + 1
+        c,
+        requests=c.requests + 1,
+        blocks=c.blocks + to.blocks,
+        tokens=c.tokens + to.tokens,
+        waiting=c.waiting + (not to.pulls),
+        pulls=c.pulls + to.pulls,
     )
 
 
 def can_serve(c: Candidate) -> bool:
     return not c.lease.draining and c.lease.role in ("both", "decode")
+
+
+def can_prefill(c: Candidate) -> bool:
+    return not c.lease.draining and c.lease.role == "prefill" and c.lease.block_bytes > 0
 
 
 def is_full(c: Candidate) -> bool:

@@ -1,29 +1,40 @@
--- Gives one request to one worker, all or nothing.
+-- Gives one request to one worker, or to one that prefills and one that decodes: all or nothing.
 --
--- KEYS  1 worker:<id>  2 request:<run>  3 reservations:<worker>  4 load:<worker>  5 the queue's list
---       6 prefilling:<worker>  7 prefix:<run>
--- ARGV  1 run  2 Job (msgpack)  3 the record's life, ms  4 rank  5 blocks  6 prompt tokens to compute
---       7 Celery message  8 the prompt's packed block hashes
--- returns 1; 0 when the worker's lease is gone, and then nothing was written
+-- KEYS  1 request:<run>  2 prefix:<run>, and for each worker, the one that begins first:
+--       worker:<id>  reservations:<worker>  load:<worker>  prefilling:<worker>  its queue's list
+-- ARGV  1 run  2 Job (msgpack)  3 the record's life, ms  4 the prompt's packed block hashes, and for each worker:
+--       rank  blocks  prompt tokens to compute  blocks to pull  Celery message ('': Celery's chain brings it)
+-- returns 1; 0 when a worker's lease is gone, and then nothing was written
 -- Sent twice because a connection broke, it does nothing the second time while the record is there.
-if redis.call('EXISTS', KEYS[1]) == 0 then
-  return 0
+for k = 3, #KEYS, 5 do
+  if redis.call('EXISTS', KEYS[k]) == 0 then
+    return 0
+  end
 end
-if not redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3], 'NX') then
+if not redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3], 'NX') then
   return 1
 end
-local rank = ARGV[4]
-redis.call('HSET', KEYS[3], ARGV[1], ARGV[5] .. ',' .. ARGV[6] .. ',' .. rank)
-redis.call('HINCRBY', KEYS[4], 'requests.' .. rank, 1)
-redis.call('HINCRBY', KEYS[4], 'blocks.' .. rank, ARGV[5])
-redis.call('HINCRBY', KEYS[4], 'tokens.' .. rank, ARGV[6])
-if redis.call('HINCRBY', KEYS[4], 'waiting.' .. rank, 1) == 1 then
-  local clock = redis.call('TIME')
-  redis.call('HSET', KEYS[4], 'since.' .. rank, clock[1] * 1000 + math.floor(clock[2] / 1000))
+if ARGV[4] ~= '' then
+  redis.call('SET', KEYS[2], ARGV[4], 'PX', ARGV[3])
 end
-redis.call('HSET', KEYS[6], ARGV[1], string.sub(ARGV[8], 1, 8) .. rank)
-if ARGV[8] ~= '' then
-  redis.call('SET', KEYS[7], ARGV[8], 'PX', ARGV[3])
+for k = 3, #KEYS, 5 do
+  local rank, blocks, tokens, pulls, message = ARGV[k + 2], ARGV[k + 3], ARGV[k + 4], ARGV[k + 5], ARGV[k + 6]
+  local load = KEYS[k + 2]
+  redis.call('HSET', KEYS[k + 1], ARGV[1], blocks .. ',' .. tokens .. ',' .. rank .. ',' .. pulls)
+  redis.call('HINCRBY', load, 'requests.' .. rank, 1)
+  redis.call('HINCRBY', load, 'blocks.' .. rank, blocks)
+  if pulls == '0' then
+    redis.call('HINCRBY', load, 'tokens.' .. rank, tokens)
+    if redis.call('HINCRBY', load, 'waiting.' .. rank, 1) == 1 then
+      local clock = redis.call('TIME')
+      redis.call('HSET', load, 'since.' .. rank, clock[1] * 1000 + math.floor(clock[2] / 1000))
+    end
+  else
+    redis.call('HINCRBY', load, 'pulls.' .. rank, pulls)
+  end
+  redis.call('HSET', KEYS[k + 3], ARGV[1], string.sub(ARGV[4], 1, 8) .. rank)
+  if message ~= '' then
+    redis.call('LPUSH', KEYS[k + 4], message)
+  end
 end
-redis.call('LPUSH', KEYS[5], ARGV[7])
 return 1

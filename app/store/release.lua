@@ -1,26 +1,29 @@
--- Takes one run's prefill off its worker's account, and at its end the run itself and its record.
+-- Takes one run's prefill off its worker's account, at its end the run itself, and then its record.
 -- Doing it twice changes nothing.
 --
 -- KEYS  1 request:<run>  2 reservations:<worker>  3 load:<worker>  4 prefilling:<worker>  5 prefix:<run>
--- ARGV  1 run  2 'prefilled' when it goes on, else 'ended'
+-- ARGV  1 run  2 'prefilled' when it goes on here, 'left' when it does elsewhere, else 'ended'
 -- returns 1 when the reservation was there, else 0
-local ended = ARGV[2] == 'ended'
-if ended then
+if ARGV[2] == 'ended' then
   redis.call('UNLINK', KEYS[1])
 end
 local held = redis.call('HGET', KEYS[2], ARGV[1])
 if not held then
   return 0
 end
-local blocks, tokens, rank = string.match(held, '(%d+),(%d+),(%d+)')
+local blocks, tokens, rank, pulls = string.match(held, '(%d+),(%d+),(%d+),(%d+)')
 if redis.call('HDEL', KEYS[4], ARGV[1]) == 1 then
   redis.call('UNLINK', KEYS[5])
-  redis.call('HINCRBY', KEYS[3], 'waiting.' .. rank, -1)
-  redis.call('HINCRBY', KEYS[3], 'tokens.' .. rank, -tokens)
-  local clock = redis.call('TIME')
-  redis.call('HSET', KEYS[3], 'since.' .. rank, clock[1] * 1000 + math.floor(clock[2] / 1000))
+  if pulls == '0' then
+    redis.call('HINCRBY', KEYS[3], 'waiting.' .. rank, -1)
+    redis.call('HINCRBY', KEYS[3], 'tokens.' .. rank, -tokens)
+    local clock = redis.call('TIME')
+    redis.call('HSET', KEYS[3], 'since.' .. rank, clock[1] * 1000 + math.floor(clock[2] / 1000))
+  else
+    redis.call('HINCRBY', KEYS[3], 'pulls.' .. rank, -pulls)
+  end
 end
-if ended then
+if ARGV[2] ~= 'prefilled' then
   redis.call('HDEL', KEYS[2], ARGV[1])
   redis.call('HINCRBY', KEYS[3], 'requests.' .. rank, -1)
   redis.call('HINCRBY', KEYS[3], 'blocks.' .. rank, -blocks)

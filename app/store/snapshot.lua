@@ -2,7 +2,7 @@
 --
 -- KEYS     1 pool:<pool>    ARGV  1 the deployment's prefix  2 the pool's name  3… prompts as packed block hashes
 -- returns  {limits, row, row, …}; limits: the hash limits:<pool> as a flat list; row: a flat list of
---          Lease (msgpack), rank, requests, blocks, tokens, waiting, ms since the head of line began,
+--          Lease (msgpack), rank, requests, blocks, tokens, waiting, ms since the head of line began, pulls,
 --          then two for each prompt: leading blocks that are cached there, and that are cached or on their way
 --
 -- A cached set is prefix-closed (children are evicted before their parents), so the match is a binary search:
@@ -46,7 +46,9 @@ end
 local fields = {} -- of load:<worker>, by rank
 local function fields_of(rank)
   if not fields[rank] then
-    fields[rank] = {'requests.' .. rank, 'blocks.' .. rank, 'tokens.' .. rank, 'waiting.' .. rank, 'since.' .. rank}
+    fields[rank] = {
+      'requests.' .. rank, 'blocks.' .. rank, 'tokens.' .. rank, 'waiting.' .. rank, 'since.' .. rank, 'pulls.' .. rank,
+    }
   end
   return unpack(fields[rank])
 end
@@ -56,9 +58,9 @@ local function row(id, lease, rank, has)
   local waiting = tonumber(load[4] or 0)
   local r = {
     lease, rank, tonumber(load[1] or 0), tonumber(load[2] or 0), tonumber(load[3] or 0), waiting,
-    load[5] and now - load[5] or 0,
+    load[5] and now - load[5] or 0, tonumber(load[6] or 0),
   }
-  local runs = waiting > 0 and #ARGV > 2 and call('HGETALL', prefix .. 'prefilling:' .. id) or {}
+  local runs = waiting + r[8] > 0 and #ARGV > 2 and call('HGETALL', prefix .. 'prefilling:' .. id) or {}
   for p = 3, #ARGV do
     local h = ARGV[p]
     local n, low = #h / 8, 0

@@ -1,12 +1,86 @@
-"""The decode task. Its arguments are ids: prompts don't belong in a broker's messages, logs or Flower."""
+"""The decode task: a whole request, or what follows its prefill elsewhere.
+
+Its arguments are ids and a handoff: prompts don't belong in a broker's messages, logs or Flower.
+"""
+
+import asyncio
+import time
+from contextlib import aclosing
+from typing import Any
 
 from celery import shared_task
+from msgspec import Struct
 
+from app.engines.base import Disaggregated
+from app.errors import EngineFailed, HandoffFailed
 from app.ids import RequestId
-from app.tasks import runner
+from app.messages import Delta, Done, Handoff, Job, Lent, Pulled, Timing
+from app.tasks import runner as runners
+from app.tasks.message import read_handoff
+from app.tasks.runner import Runner
+from app.telemetry import logger
+
+log = logger(__name__)
 
 
 @shared_task(name="app.tasks.decode.decode")
-def decode(request: str, attempt: int) -> None:
-    """Runs one request to its terminal event; the answer leaves through the runner's emitter."""
-    runner.current().run(RequestId(request), attempt)
+def decode(handoff: Any, request: str, attempt: int) -> None:
+    """Runs one request to its terminal event; the answer leaves through the runner's emitter.
+
+    `handoff` says where the KV of its prompt is, as JSON; None: the prompt is computed here.
+    """
+    runner, given = runners.current(), read_handoff(handoff)
+    runner.run(
+        RequestId(request), attempt, lambda job: answer(runner, job, given), lambda: _nobody_waits(runner, given)
+    )
+
+
+class _Told(Struct, frozen=True):
+    first: float = 0.0  # when the first output came
+    cached_tokens: int = 0
+    pulled: Pulled | None = None
+
+
+async def answer(runner: Runner, job: Job, handoff: Handoff | None) -> None:
+    """To the terminal event. Raises what Engine.generate raises, and TimeoutError at the deadline."""
+    taken, refused, told = time.time(), "", None
+    async with asyncio.timeout(job.deadline - taken):
+        if handoff is not None:
+            try:
+                told = await _generate(runner, job, handoff)
+            except HandoffFailed as exc:
+                refused = exc.message
+                log.warning("handoff_refused", run=job.run, reason=refused)
+        if told is None:
+            told = await _generate(runner, job, None)
+    timing = Timing(runner.worker, taken, told.first, time.time(), told.pulled, refused)
+    runner.emitter.end(job, Done(job.request, job.attempt, told.cached_tokens, timing))
+
+
+async def _generate(runner: Runner, job: Job, handoff: Handoff | None) -> _Told:
+    """Raises: HandoffFailed, before anything was emitted."""
+    if handoff is not None and not isinstance(runner.engine, Disaggregated):
+        raise HandoffFailed("This engine takes no KV from others.")
+    told, emit, api, id_, attempt = None, runner.emitter.emit, job.reply_to, job.request, job.attempt
+    async with aclosing(runner.engine.generate(runner.request(job, handoff))) as steps:
+        async for o in steps:
+            if o.finish == "abort":  # not by us: a cancel ends this coroutine instead
+                raise EngineFailed("The engine gave the request up.")
+            if told is None:
+                cached = o.cached_tokens if handoff is None else job.begun.cached_tokens if job.begun else 0
+                told = _Told(time.time(), cached, o.pulled)
+                if handoff is None:
+                    runner.prefilled(job, len(job.prompt) - cached)
+                elif o.pulled is not None:
+                    runner.pace.pulled(o.pulled.size, o.pulled.seconds, time.monotonic())
+                if o.finish is None or job.sampling.n > 1:
+                    runner.emitter.prefilled(job.run)
+            emit(api, Delta(id_, attempt, o.text, o.tokens, o.index, o.finish, o.stop, o.logprobs, o.prompt_logprobs))
+    assert told is not None, "an engine gives every choice its finish"
+    return told
+
+
+async def _nobody_waits(runner: Runner, handoff: Handoff | None) -> None:
+    """The client left between prefill and decode."""
+    if isinstance(handoff, Lent) and isinstance(runner.engine, Disaggregated):
+        await runner.engine.discard(handoff)

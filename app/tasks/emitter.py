@@ -23,7 +23,7 @@ class Emitter:
         self._redis, self._keys, self._worker = redis, keys, worker
         self._maxlen, self._ttl_s = settings.stream_maxlen, settings.stream_ttl_s
         self._events: dict[ApiId, list[Event]] = {}
-        self._released: list[tuple[RunId, str]] = []
+        self._released: list[tuple[RunId, WorkerId, str]] = []
         self._seq: dict[ApiId, int] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -35,20 +35,22 @@ class Emitter:
         self._idle.clear()
 
     def end(self, job: Job, event: Event) -> None:
-        """The terminal event; with it the reservation and the record go."""
+        """The terminal event; with it the reservations and the record go."""
         self.release(job.run)
+        if job.worker != self._worker:  # it was to go on there
+            self._account(job.run, job.worker, "ended")
         self.emit(job.reply_to, event)
 
     def release(self, run: RunId) -> None:
         """Whoever ran or would have run it, it is no load of this worker's any more."""
-        self._account(run, "ended")
+        self._account(run, self._worker, "ended")
 
     def prefilled(self, run: RunId) -> None:
         """Its first token is out: its prompt is no load any more."""
-        self._account(run, "prefilled")
+        self._account(run, self._worker, "prefilled")
 
-    def _account(self, run: RunId, what: str) -> None:
-        self._released.append((run, what))
+    def _account(self, run: RunId, worker: WorkerId, what: str) -> None:
+        self._released.append((run, worker, what))
         self._wake.set()
         self._idle.clear()
 
@@ -79,7 +81,7 @@ class Emitter:
         seq = self._seq[api] = self._seq.get(api, 0) + 1
         return api, seq, encode(Step(self._worker, seq, events))
 
-    async def _send(self, steps: list[tuple[ApiId, int, bytes]], released: list[tuple[RunId, str]]) -> None:
+    async def _send(self, steps: list[tuple[ApiId, int, bytes]], released: list[tuple[RunId, WorkerId, str]]) -> None:
         """Repeats the whole pipeline until it got through: receivers drop what they have seen, by `seq`."""
         pipe = self._redis.pipeline(transaction=False)
         for api, seq, data in steps:
@@ -88,14 +90,8 @@ class Emitter:
             pipe.publish(out, data)
             if seq % 256 == 1:
                 pipe.expire(out, self._ttl_s)
-        for run, what in released:
-            keys = (
-                self._keys.request(run),
-                self._keys.reservations(self._worker),
-                self._keys.load(self._worker),
-                self._keys.prefilling(self._worker),
-                self._keys.blocks(run),
-            )
+        for run, worker, what in released:
+            keys = self._keys.account(run, worker)
             pipe.eval(RELEASE, len(keys), *keys, run, what)
         commands = list(pipe.command_stack)
         while True:

@@ -7,22 +7,40 @@ envelope. A test holds it against what Celery itself sends.
 
 import base64
 import os
+import secrets
 import socket
+from typing import Any
 
+import msgspec
 import orjson
 
-from app.ids import QueueName, RequestId
+from app.ids import QueueName, RequestId, worker_queue
 from app.keys import PRIORITY_STEPS
+from app.messages import Handoff, Job, Lent, Room
 
 DECODE_TASK = "app.tasks.decode.decode"
+PREFILL_TASK = "app.tasks.prefill.prefill"
 _ORIGIN = f"{os.getpid()}@{socket.gethostname()}"
-_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
-def task_message(task: str, queue: QueueName, request: RequestId, attempt: int, step: int) -> bytes:
-    """The bytes to LPUSH for `task(request, attempt)`. `step` is one of PRIORITY_STEPS."""
-    args = (request, attempt)
-    body = base64.b64encode(orjson.dumps([args, {}, _EMBED])).decode()
+def task_message(
+    task: str,
+    queue: QueueName,
+    request: RequestId,
+    attempt: int,
+    step: int,
+    handoff: Handoff | None = None,
+    then: QueueName | None = None,
+) -> bytes:
+    """The bytes to LPUSH for `task(handoff, request, attempt)`. `step` is one of PRIORITY_STEPS.
+
+    With `then` it is chain(task, decode): what the task returns is the handoff of a decode task in that queue.
+    """
+    args = (msgspec.to_builtins(handoff), request, attempt)
+    chain = [_decode_signature(then, request, attempt)] if then else None
+    embed = {"callbacks": None, "errbacks": None, "chain": chain, "chord": None}
+    body = base64.b64encode(orjson.dumps([args, {}, embed])).decode()
+    task_id = request if task == DECODE_TASK else f"{request}-prefill"
     return orjson.dumps(
         {
             "body": body,
@@ -31,7 +49,7 @@ def task_message(task: str, queue: QueueName, request: RequestId, attempt: int, 
             "headers": {
                 "lang": "py",
                 "task": task,
-                "id": request,
+                "id": task_id,
                 "shadow": None,
                 "eta": None,
                 "expires": None,
@@ -39,7 +57,7 @@ def task_message(task: str, queue: QueueName, request: RequestId, attempt: int, 
                 "group_index": None,
                 "retries": attempt,
                 "timelimit": [None, None],
-                "root_id": request,
+                "root_id": task_id,
                 "parent_id": None,
                 "argsrepr": repr(args),
                 "kwargsrepr": "{}",
@@ -50,7 +68,7 @@ def task_message(task: str, queue: QueueName, request: RequestId, attempt: int, 
                 "stamps": {},
             },
             "properties": {
-                "correlation_id": request,
+                "correlation_id": task_id,
                 "reply_to": "",
                 "delivery_mode": 2,
                 "delivery_info": {"exchange": "", "routing_key": queue},
@@ -62,10 +80,47 @@ def task_message(task: str, queue: QueueName, request: RequestId, attempt: int, 
     )
 
 
-def read_task_message(raw: bytes) -> tuple[RequestId, int]:
-    """(request, attempt) of a message that `task_message` made and no worker has begun."""
-    args, _, _ = orjson.loads(base64.b64decode(orjson.loads(raw)["body"]))
-    return RequestId(args[0]), int(args[1])
+def task_messages(job: Job, step: int, handoff: Lent | None, meets_at: str) -> list[bytes]:
+    """The message to each of a job's workers, the one that begins first; empty for one that Celery's chain starts.
+
+    `handoff`: where the prompt's KV lies already. `meets_at`: where both workers meet, if they begin at once.
+    """
+    queue = worker_queue(job.pool, job.worker)
+    if job.prefill is None:
+        return [task_message(DECODE_TASK, queue, job.request, job.attempt, step, handoff)]
+    first = worker_queue(job.prefill.pool, job.prefill.worker)
+    if not meets_at:
+        return [task_message(PREFILL_TASK, first, job.request, job.attempt, step, then=queue), b""]
+    host, _, port = meets_at.rpartition(":")
+    room = Room(host, int(port), secrets.randbits(63))
+    return [
+        task_message(PREFILL_TASK, first, job.request, job.attempt, step, room),
+        task_message(DECODE_TASK, queue, job.request, job.attempt, step, room),
+    ]
+
+
+def _decode_signature(queue: QueueName, request: RequestId, attempt: int) -> dict[str, Any]:
+    """As Celery's chain carries it. The priority is the parent's (`task_inherit_parent_priority`)."""
+    return {
+        "task": DECODE_TASK,
+        "args": (request, attempt),
+        "kwargs": {},
+        "options": {"queue": queue, "task_id": request, "ignore_result": True},
+        "subtask_type": None,
+        "immutable": False,
+    }
+
+
+def read_task_message(raw: bytes) -> tuple[Handoff | None, RequestId, int]:
+    """The arguments of a message that `task_message` or Celery's chain made and no worker has begun."""
+    (handoff, request, attempt), _, _ = orjson.loads(base64.b64decode(orjson.loads(raw)["body"]))
+    return read_handoff(handoff), RequestId(request), int(attempt)
+
+
+def read_handoff(raw: Any) -> Handoff | None:
+    """A task's first argument."""
+    handoff: Handoff | None = msgspec.convert(raw, Handoff | None)
+    return handoff
 
 
 def priority_step(priority: int) -> int:

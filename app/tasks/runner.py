@@ -8,8 +8,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Coroutine
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Coroutine
 from threading import Thread
 from typing import Any, TypeVar, cast
 
@@ -21,7 +20,7 @@ from app.engines.base import Engine, EngineInfo, GenerateRequest
 from app.errors import Cancelled, DeadlineOver, EngineDead, EngineFailed, Returned, StoreDown, XylemError
 from app.ids import RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
-from app.messages import Delta, Done, Failed, Job, decode_job
+from app.messages import Failed, Handed, Handoff, Job, Lent, decode_job
 from app.routing.pace import PaceMeter
 from app.settings import Settings
 from app.store import async_client
@@ -30,7 +29,9 @@ from app.telemetry import logger
 
 log = logger(__name__)
 T = TypeVar("T")
-_RETRY_S = 0.2
+Work = Callable[[Job], Coroutine[Any, Any, T]]
+Afterwards = Callable[[], Awaitable[None]] | None
+RETRY_S = 0.2
 _LAST_WORDS_S = 5.0  # how long a worker that ends waits for Redis to take its last events
 
 
@@ -43,7 +44,7 @@ class Runner:
         self.redis: Redis
         self.emitter: Emitter
         self.pace = PaceMeter()
-        self._running: dict[RunId, asyncio.Task[None]] = {}
+        self._running: dict[RunId, asyncio.Task[Any]] = {}
         self._stopping = False
         self._loop = uvloop.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="engine", daemon=True)
@@ -55,9 +56,23 @@ class Runner:
         """Blocks until the engine can serve. Raises what Engine.start raises."""
         return self.call(self._load())
 
-    def run(self, request: RequestId, attempt: int) -> None:
-        """Blocks until the request has ended here: with its terminal event, or cancelled before it began."""
-        self.call(self._run(request, attempt))
+    def run(
+        self,
+        request: RequestId,
+        attempt: int,
+        work: Work[T],
+        nobody_waits: Afterwards = None,
+    ) -> T | None:
+        """Blocks until this worker's part of a request is over, and returns what `work` does.
+
+        `work` ends the request with a terminal event or leaves it to another worker; when it raises, the event is
+        Failed and None is returned. So it is when the request was cancelled before: then `nobody_waits` is called.
+        """
+        return self.call(self._run(run_id(request, attempt), work, nobody_waits))
+
+    def handed(self, job: Job, event: Handed) -> None:
+        """Tells that a prompt is computed and its decode task enqueued, or not."""
+        self._loop.call_soon_threadsafe(self.emitter.emit, job.reply_to, event)
 
     def call(self, coro: Coroutine[Any, Any, T]) -> T:
         """Runs `coro` on the engine's loop and waits for it."""
@@ -91,6 +106,7 @@ class Runner:
             raise StoreDown(f"XYLEM_REDIS_URL: Redis does not answer: {exc}") from exc
         info = await self.engine.start()
         self.pace, self._seats = PaceMeter(info.ranks), info.max_running * info.ranks
+        self.block_size = info.block_size
         self.emitter = Emitter(self.redis, self.keys, self.worker, self.settings)
         self._emitting = asyncio.create_task(self.emitter.run())
         self._emitting.add_done_callback(end_process)
@@ -109,26 +125,56 @@ class Runner:
         await self.engine.close()
         await self.redis.aclose()
 
-    async def _run(self, request: RequestId, attempt: int) -> None:
-        # A task of its own, so that `cancel` ends the work and not this waiting.
-        run = run_id(request, attempt)
-        work = self._running[run] = asyncio.ensure_future(self._serve(run))
-        await asyncio.wait([work])
-        del self._running[run]
-        if work.cancelled():  # before it took its first step
-            self.emitter.release(run)
+    def request(self, job: Job, handoff: Handoff | None = None) -> GenerateRequest:
+        return GenerateRequest(
+            job.run, job.prompt, job.sampling, job.priority, self._rank(job), job.cache_salt, handoff, job.begun
+        )
 
-    async def _serve(self, run: RunId) -> None:
+    def prefilled(self, job: Job, tokens: int) -> None:
+        """So many tokens of its prompt were computed: measures the pace."""
+        queued = len(self._running) > self._seats
+        self.pace.first_token(job.run, self._rank(job), tokens, time.monotonic(), queued=queued)
+
+    def _rank(self, job: Job) -> int:
+        return job.prefill.rank if job.prefill is not None and job.prefill.worker == self.worker else job.rank
+
+    async def _run(
+        self,
+        run: RunId,
+        work: Work[T],
+        nobody_waits: Afterwards,
+    ) -> T | None:
+        # A task of its own, so that `cancel` ends the work and not this waiting.
+        task: asyncio.Task[T | None] = asyncio.ensure_future(self._serve(run, work, nobody_waits))
+        self._running[run] = task
+        await asyncio.wait([task])
+        del self._running[run]
+        if task.cancelled():  # before it took its first step
+            await self._gone(run, nobody_waits)
+            return None
+        return task.result()
+
+    async def _gone(self, run: RunId, nobody_waits: Afterwards) -> None:
+        self.emitter.release(run)
+        if nobody_waits is not None:
+            await nobody_waits()
+
+    async def _serve(
+        self,
+        run: RunId,
+        work: Work[T],
+        nobody_waits: Afterwards,
+    ) -> T | None:
         try:
             job = await self._fetch(run)
         except asyncio.CancelledError:
             job = None
-        if job is None:  # cancelled while it was queued: nobody waits any more
-            self.emitter.release(run)
-            return
+        if job is None:  # cancelled while it was queued
+            await self._gone(run, nobody_waits)
+            return None
         self.pace.begin(run, time.monotonic())
         try:
-            done = await self._generate(job)
+            return await work(job)
         except asyncio.CancelledError:
             self._fail(job, Returned() if self._stopping else Cancelled())
         except TimeoutError:
@@ -144,39 +190,19 @@ class Runner:
         except Exception as exc:  # noqa: BLE001 (what the adapter let through; its text may hold the prompt)
             log.error("generate_failed", run=run, error=type(exc).__name__)
             self._fail(job, EngineFailed(f"The engine failed ({type(exc).__name__})."))
-        else:
-            self.emitter.end(job, done)
         finally:
             self.pace.end(run, time.monotonic())
+        return None
 
     def _fail(self, job: Job, error: XylemError) -> None:
         self.emitter.end(job, Failed(job.request, job.attempt, error.code, error.message))
 
-    async def _generate(self, job: Job) -> Done:
-        request = GenerateRequest(job.run, job.prompt, job.sampling, job.priority, job.rank, job.cache_salt)
-        cached, prefilled = 0, False
-        emit, api, id_, attempt = self.emitter.emit, job.reply_to, job.request, job.attempt
-        async with asyncio.timeout(job.deadline - time.time()), aclosing(self.engine.generate(request)) as steps:
-            async for o in steps:
-                if o.finish == "abort":  # not by us: a cancel ends this coroutine instead
-                    raise EngineFailed("The engine gave the request up.")
-                cached = o.cached_tokens or cached
-                if not prefilled:
-                    prefilled = True
-                    queued = len(self._running) > self._seats
-                    self.pace.first_token(job.run, job.rank, len(job.prompt) - cached, time.monotonic(), queued=queued)
-                    if o.finish is None or job.sampling.n > 1:
-                        self.emitter.prefilled(job.run)
-                emit(
-                    api,
-                    Delta(id_, attempt, o.text, o.tokens, o.index, o.finish, o.stop, o.logprobs, o.prompt_logprobs),
-                )
-        return Done(id_, attempt, cached)
-
-    async def hand_back(self, request: RequestId, attempt: int) -> None:
+    async def hand_back(self, handoff: Handoff | None, request: RequestId, attempt: int) -> None:
         """Tells the API replica that this request was never begun here."""
         job = await self._fetch(run_id(request, attempt))
-        if job is not None:
+        if job is not None and isinstance(handoff, Lent):
+            self.emitter.emit(job.reply_to, Handed(request, attempt, None, handoff))
+        elif job is not None:
             self._fail(job, Returned())
 
     async def _fetch(self, run: RunId) -> Job | None:
@@ -186,7 +212,7 @@ class Runner:
                 record = cast(bytes | None, await self.redis.get(self.keys.request(run)))
             except (RedisError, OSError) as exc:
                 log.warning("record_not_read", run=run, error=repr(exc))
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(RETRY_S)
             else:
                 return decode_job(record) if record is not None else None
 

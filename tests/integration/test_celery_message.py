@@ -67,5 +67,5 @@ def test_an_ordinary_worker_runs_it_and_flower_would_show_it(events: list[dict[s
     wait_until(lambda: sum(e["type"] == "task-succeeded" for e in events) == len(PRIORITY_STEPS), "all succeeded")
     received = next(e for e in events if e["type"] == "task-received" and e["uuid"] == "chatcmpl-0")
     assert received["name"] == DECODE_TASK
-    assert received["args"] == "('chatcmpl-0', 2)"
+    assert received["args"] == "(None, 'chatcmpl-0', 2)"
     assert redis.hlen("test:unacked") == 0

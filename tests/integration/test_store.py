@@ -20,25 +20,27 @@ REQUEST = RequestId("chatcmpl-1")
 
 
 async def place(
-    redis: "Redis", worker: WorkerId, request: RequestId = REQUEST, hashes: bytes = b"", rank: int = 0
+    redis: "Redis",
+    worker: WorkerId,
+    request: RequestId = REQUEST,
+    hashes: bytes = b"",
+    rank: int = 0,
+    then: WorkerId | None = None,
 ) -> int:
-    keys = [
-        KEYS.worker(worker),
-        KEYS.request(run_id(request, 0)),
-        KEYS.reservations(worker),
-        KEYS.load(worker),
-        KEYS.queue(worker_queue(POOL, worker)),
-        KEYS.prefilling(worker),
-        KEYS.blocks(run_id(request, 0)),
-    ]
+    """`then` decodes what `worker` prefills."""
     run = run_id(request, 0)
-    return int(await redis.eval(PLACE, 7, *keys, run, b"record", 60_000, rank, 7, 100, b"message", hashes))
+    keys, values = [KEYS.request(run), KEYS.blocks(run)], [run, b"record", 60_000, hashes]
+    for to, tokens, pulls, message in ((worker, 100, 0, b"message"), (then, 0, 3, b"")):
+        if to is not None:
+            account = KEYS.reservations(to), KEYS.load(to), KEYS.prefilling(to)
+            keys += [KEYS.worker(to), *account, KEYS.queue(worker_queue(POOL, to))]
+            values += [rank, 7, tokens, pulls, message]
+    return int(await redis.eval(PLACE, len(keys), *keys, *values))
 
 
 async def release(redis: "Redis", worker: WorkerId, what: str = "ended") -> int:
     run = run_id(REQUEST, 0)
-    account = KEYS.reservations(worker), KEYS.load(worker), KEYS.prefilling(worker)
-    return int(await redis.eval(RELEASE, 5, KEYS.request(run), *account, KEYS.blocks(run), run, what))
+    return int(await redis.eval(RELEASE, 5, *KEYS.account(run, worker), run, what))
 
 
 async def candidates(wire: Wire) -> list[Candidate]:
@@ -54,7 +56,7 @@ async def test_placing_writes_record_reservation_and_message(redis: "Redis", wir
     worker = await register(redis, KEYS, "w1")
     assert await place(redis, worker) == 1
     assert await redis.get(KEYS.request(run_id(REQUEST, 0))) == b"record"
-    assert await redis.hgetall(KEYS.reservations(worker)) == {run_id(REQUEST, 0).encode(): b"7,100,0"}
+    assert await redis.hgetall(KEYS.reservations(worker)) == {run_id(REQUEST, 0).encode(): b"7,100,0,0"}
     assert await redis.lrange(KEYS.queue(worker_queue(POOL, worker)), 0, -1) == [b"message"]
     (candidate,) = await candidates(wire)
     assert (candidate.requests, candidate.blocks, candidate.tokens) == (1, 7, 100)
@@ -174,3 +176,39 @@ async def test_limits_can_be_changed_at_run_time(redis: "Redis", wire: Wire) -> 
     await redis.hset(KEYS.limits(POOL), "max_queued", "many")
     ((candidate,), _) = astuple((await reader.read({POOL: []}))[POOL])
     assert candidate.limits == Limits(10, None, 5000)
+
+
+async def test_a_prefill_and_its_decode_are_reserved_in_one_write(redis: "Redis", wire: Wire) -> None:
+    """Only the first gets a message; the second is known to have blocks to pull and nothing to compute."""
+    one, two = await register(redis, KEYS, "w1"), await register(redis, KEYS, "w2")
+    assert await place(redis, one, then=two) == 1
+    assert await redis.llen(KEYS.queue(worker_queue(POOL, two))) == 0
+    loads = {c.lease.worker: (c.requests, c.tokens, c.waiting, c.pulls) for c in await candidates(wire)}
+    assert loads == {one: (1, 100, 1, 0), two: (1, 0, 0, 3)}
+
+
+async def test_who_has_prefilled_lets_go_and_the_record_stays(redis: "Redis", wire: Wire) -> None:
+    one, two = await register(redis, KEYS, "w1"), await register(redis, KEYS, "w2")
+    await place(redis, one, then=two)
+    assert await release(redis, one, "left") == 1
+    assert await redis.exists(KEYS.request(run_id(REQUEST, 0)))
+    await release(redis, two, "prefilled")
+    loads = {c.lease.worker: (c.requests, c.tokens, c.waiting, c.pulls) for c in await candidates(wire)}
+    assert loads == {one: (0, 0, 0, 0), two: (1, 0, 0, 0)}
+
+
+async def test_nothing_is_written_when_either_worker_is_gone(redis: "Redis") -> None:
+    one, gone = await register(redis, KEYS, "w1"), WorkerId("gone")
+    before = set(await redis.keys())
+    assert await place(redis, one, then=gone) == 0
+    assert await place(redis, gone, then=one) == 0
+    assert set(await redis.keys()) == before
+
+
+async def test_a_recount_knows_what_is_to_be_pulled(redis: "Redis", wire: Wire) -> None:
+    one, two = await register(redis, KEYS, "w1"), await register(redis, KEYS, "w2")
+    await place(redis, one, then=two)
+    await redis.delete(KEYS.load(two))
+    account = KEYS.reservations(two), KEYS.load(two), KEYS.prefilling(two)
+    assert await redis.eval(RECONCILE, 3, *account, KEYS.prefix) == 0
+    assert next(c.pulls for c in await candidates(wire) if c.lease.worker == two) == 3

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, chain
 from hypothesis import given
 from hypothesis import strategies as st
 from kombu.transport.redis import Channel as RedisChannel
@@ -13,7 +13,8 @@ from kombu.utils.json import loads
 from app.celery import app as our_app
 from app.ids import QueueName, RequestId
 from app.keys import PRIORITY_SEP, PRIORITY_STEPS
-from app.tasks.message import DECODE_TASK, priority_step, read_task_message, task_message
+from app.messages import Handoff, Lent, Room
+from app.tasks.message import DECODE_TASK, PREFILL_TASK, priority_step, read_task_message, task_message
 
 QUEUE = QueueName("decode-pool-a.12ab34cd")
 REQUEST = RequestId("chatcmpl-0123456789abcdef01234567")
@@ -26,7 +27,7 @@ def celerys_own(attempt: int, priority: int) -> dict[str, Any]:
     with app.connection_for_write() as connection:
         app.send_task(
             DECODE_TASK,
-            args=(REQUEST, attempt),
+            args=(None, REQUEST, attempt),
             task_id=REQUEST,
             queue=QUEUE,
             priority=priority,
@@ -38,20 +39,23 @@ def celerys_own(attempt: int, priority: int) -> dict[str, Any]:
     return message
 
 
+def decoded(message: dict[str, Any]) -> dict[str, Any]:
+    """Without delivery tag, sender and where results would go; with its body as kombu reads it."""
+    assert message["properties"].pop("delivery_tag")
+    assert message["headers"].pop("origin")
+    assert message["headers"]["ignore_result"], "or reply_to would matter"
+    message["properties"].pop("reply_to")
+    codec = RedisChannel.codecs[message["properties"]["body_encoding"]]
+    return message | {"body": json.loads(codec.decode(message["body"]))}
+
+
 @pytest.mark.parametrize("attempt", [0, 3])
 @pytest.mark.parametrize("step", PRIORITY_STEPS)
 def test_a_task_message_is_the_one_that_celery_publishes(attempt: int, step: int) -> None:
-    """Key by key and value by value. Free are the delivery tag, the sender's name, and where results would go."""
+    """Key by key and value by value."""
     ours = json.loads(task_message(DECODE_TASK, QUEUE, REQUEST, attempt, step))
     theirs = json.loads(json.dumps(celerys_own(attempt, step)))
-    for message in (ours, theirs):
-        assert message["properties"].pop("delivery_tag")
-        assert message["headers"].pop("origin")
-        assert message["headers"]["ignore_result"], "or reply_to would matter"
-        message["properties"].pop("reply_to")
-        codec = RedisChannel.codecs[message["properties"]["body_encoding"]]
-        message["body"] = json.loads(codec.decode(message["body"]))
-    assert ours == theirs
+    assert decoded(ours) == decoded(theirs)
 
 
 def test_the_sender_is_named_as_celery_names_it() -> None:
@@ -75,7 +79,36 @@ ids = st.text("0123456789abcdef-chtlmp", min_size=1, max_size=40).map(RequestId)
 def test_reading_a_task_message_gives_what_was_written(request_id: RequestId, attempt: int, step: int) -> None:
     """A draining worker reads its own queue with it."""
     raw = task_message(DECODE_TASK, QUEUE, request_id, attempt, step)
-    assert read_task_message(raw) == (request_id, attempt)
+    assert read_task_message(raw) == (None, request_id, attempt)
+
+
+handoffs = st.none() | st.builds(Room, st.just("h"), st.integers(1, 65535), st.integers(0, 2**63 - 1))
+
+
+@given(handoffs | st.builds(Lent, st.text(max_size=9), st.floats(0, 1e10), st.integers(0, 9), st.just({"a": [1, "b"]})))
+def test_a_handoff_travels_as_the_first_argument(handoff: Handoff | None) -> None:
+    raw = task_message(DECODE_TASK, QUEUE, REQUEST, 1, 3, handoff)
+    assert read_task_message(raw) == (handoff, REQUEST, 1)
+
+
+@pytest.mark.parametrize("step", PRIORITY_STEPS)
+def test_a_prefill_message_is_the_chain_that_celery_publishes(step: int) -> None:
+    """chain(prefill, decode), each in its worker's queue. The priority is inherited, so it stands in the first only."""
+    first, then = QueueName("prefill-pool-a.1"), QueueName("decode-pool-a.2")
+    ours = decoded(json.loads(task_message(PREFILL_TASK, first, REQUEST, 0, step, then=then)))
+    app = Celery("xylem", broker="memory://")
+    app.conf.update(task_serializer="json", task_ignore_result=True, result_backend=None)
+    work = chain(
+        app.signature(PREFILL_TASK, (None, REQUEST, 0)).set(
+            queue=first, priority=step, task_id=f"{REQUEST}-prefill", ignore_result=True
+        ),
+        app.signature(DECODE_TASK, (REQUEST, 0)).set(queue=then, task_id=REQUEST, ignore_result=True),
+    )
+    with app.connection_for_write() as connection:
+        work.apply_async(connection=connection)
+        theirs = decoded(json.loads(json.dumps(connection.default_channel._get(first))))
+    del theirs["body"][2]["chain"][0]["options"]["reply_to"]  # where no result goes
+    assert ours == theirs
 
 
 @given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**31), 2**31 - 1))

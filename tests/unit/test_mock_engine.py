@@ -195,7 +195,7 @@ async def test_loading_takes_its_time_and_may_fail() -> None:
 async def test_it_tells_what_it_holds() -> None:
     """The pool decides seats, block size and context, the arguments the number of blocks."""
     info = await MockEngine(pool(max_running=3, max_model_len=100, block_size=16, total_blocks=50)).start()
-    assert info == EngineInfo(block_size=16, total_blocks=50, max_running=3, max_model_len=100)
+    assert info == EngineInfo(block_size=16, total_blocks=50, max_running=3, max_model_len=100, block_bytes=4 * 2**20)
 
 
 @pytest.mark.parametrize(

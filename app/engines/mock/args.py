@@ -1,6 +1,6 @@
 """What `args` of a mock pool may say, checked strictly."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -32,6 +32,21 @@ def _add_to_port(endpoint: str, rank: int) -> str:
     return f"{base}:{int(port) + rank}" if port.isdigit() else endpoint
 
 
+class HandoffArgs(BaseModel):
+    """How KV goes from one engine to another."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    shape: Literal["in_sequence", "at_once"] = "in_sequence"
+    nixl: bool = False  # move bytes; else only take the time
+    block_bytes: Annotated[int, Field(ge=128, multiple_of=64)] = 4 * 2**20  # of KV: 32 tokens of 128 KiB
+    gb_per_s: Positive = 25.0  # a network card of 200 Gb/s, when it is simulated
+    lease_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 30.0  # a computed prompt is kept so long
+    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0  # until KV must have come
+    host: str = "127.0.0.1"  # at which others reach the engine
+    layout: str = ""  # of model and tensors, in any words: equal on both sides
+
+
 class MockArgs(BaseModel):
     """Defaults are an 8-billion-parameter model on one H100; README.md has the arithmetic."""
 
@@ -45,6 +60,7 @@ class MockArgs(BaseModel):
     max_batched_tokens: Count = 8192  # in one step, prefill and decode together
     answer_tokens: Count = 256  # an answer's length when nothing else ends it; EOS follows
     kv_events: KvEventArgs | None = KvEventArgs()  # None: not published
+    handoff: HandoffArgs = HandoffArgs()
     load_s: NotNegative = 0.0
     fail_to_load: str | None = None  # loading fails with this message
 

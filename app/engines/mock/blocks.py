@@ -8,7 +8,7 @@ is prefix-closed.
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
@@ -38,6 +38,9 @@ class BlockManager:
         self.total = total
         self.block_size = block_size
         self.events: list[KvEvent] = []  # the owner takes them; stays empty unless recorded
+        self.on_commit: Callable[[int, int], None] | None = (
+            None  # is told each block that is put into the cache, and its hash
+        )
         self._record = record_events
         self._refs = [0] * total
         self._hash_of: list[int | None] = [None] * total
@@ -88,6 +91,8 @@ class BlockManager:
             if known is None:
                 self._cached[digest] = block
                 self._hash_of[block] = digest
+                if self.on_commit is not None:
+                    self.on_commit(block, digest)
             else:
                 # Someone computed the same tokens meanwhile. Holding theirs instead of a twin keeps
                 # the rule that children hold their parents.
@@ -98,6 +103,14 @@ class BlockManager:
                 stored_from = i + 1
         self._stored(table, tokens, stored_from, full)
         table.committed = full
+
+    def digests(self, table: BlockTable, tokens: Sequence[int]) -> list[int]:
+        """The hashes of all blocks of the table's first `tokens`; of a last one that isn't full, too."""
+        full = len(tokens) // self.block_size
+        self._hash(table, tokens, full)
+        rest = array("I", tokens[full * self.block_size :]).tobytes()
+        parent = table.hashes[full - 1].to_bytes(8, "little") if full else table.root
+        return table.hashes[:full] + ([xxh3_64_intdigest(parent + rest)] if rest else [])
 
     def release(self, table: BlockTable) -> None:
         """Let go of all blocks. What was committed stays cached until its place is needed."""

@@ -12,7 +12,7 @@ from app.engines.mock.sampler import Sampler, prompt_logprobs
 from app.engines.mock.stops import StopScanner
 from app.engines.mock.vocabulary import Vocabulary
 from app.errors import XylemError
-from app.messages import FinishReason, TokenLogprob
+from app.messages import Begun, FinishReason, Handoff, Pulled, TokenLogprob
 
 _BAN = -100.0  # a logit bias at which EOS never comes
 _NONE: frozenset[int] = frozenset()
@@ -21,12 +21,13 @@ _NONE: frozenset[int] = frozenset()
 class Stream:
     """What one request's consumer waits on. The engine's step puts, `take` gets; both on the same event loop."""
 
-    __slots__ = ("_error", "_outputs", "_waiter", "cached_tokens", "choices", "open_choices")
+    __slots__ = ("_error", "_outputs", "_waiter", "cached_tokens", "choices", "open_choices", "pulled")
 
     def __init__(self) -> None:
         self.choices: list[Choice] = []
         self.open_choices = 0  # not yet finished
         self.cached_tokens: int | None = None  # None until the first choice is admitted
+        self.pulled: Pulled | None = None  # until the first output takes it
         self._outputs: list[StepOutput] = []
         self._waiter: asyncio.Future[None] | None = None
         self._error: XylemError | None = None
@@ -64,8 +65,9 @@ class Choice:
     """One of the n answers to a request: what the scheduler moves and the sampler extends."""
 
     __slots__ = (
-        "_answer_tokens", "_banned", "_can_end", "_decode", "_sampler", "_scanner", "_vocabulary", "computed",
-        "context_len", "finished", "index", "prompt_len", "rank", "request", "stream", "table", "tokens",
+        "_answer_tokens", "_banned", "_can_end", "_decode", "_owed", "_sampler", "_scanner", "_skip", "_vocabulary",
+        "computed", "context_len", "finished", "index", "lends", "prompt_len", "rank", "request", "source", "stream",
+        "table", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -78,7 +80,9 @@ class Choice:
         arrival: int,
         context_len: int,
         answer_tokens: int,
+        lends: bool = False,
     ) -> None:
+        """`lends`: it ends with its prompt computed, and its blocks are for somebody else."""
         sampling = request.sampling
         self.request = request
         self.stream = stream
@@ -90,6 +94,9 @@ class Choice:
         self.computed = 0  # leading tokens whose KV is there
         self.table = BlockTable(request.cache_salt)
         self.finished = False
+        self.lends = lends
+        # Where the prompt's KV comes from, until it is there. The other choices find it in the cache.
+        self.source: Handoff | None = request.handoff if index == 0 and not lends else None
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed + index
         self._vocabulary = vocabulary
         self._sampler = Sampler(vocabulary, request.prompt, sampling, seed)
@@ -102,6 +109,10 @@ class Choice:
         ends = {*sampling.stop_token_ids, *(() if eos is None or sampling.ignore_eos else (eos,))}
         self._banned = frozenset(ends) if sampling.stop_token_ids or bias else _NONE
         self._decode: Callable[[int], str] = self._any_text(request.prompt) if bias else vocabulary.texts.__getitem__
+        self._owed = ""  # text that goes out with the next token
+        self._skip = 0  # characters that are out before they are made here
+        if request.begun is not None:
+            self._resume(request.begun)
 
     @property
     def reuse(self) -> bool:
@@ -121,14 +132,23 @@ class Choice:
         self.tokens.append(token)
         text, finish, stop = self._read(token, made + 1)
         self.finished = finish is not None
+        if self._owed or self._skip:
+            text = self._beyond(text)
         prompt_logprobs_ = self._prompt_logprobs() if made == 0 and not self.reuse else None
         cached = self.stream.cached_tokens or 0
-        return StepOutput(text, [token], self.index, finish, stop, logprobs, cached, prompt_logprobs_)
+        pulled, self.stream.pulled = self.stream.pulled, None
+        return StepOutput(text, [token], self.index, finish, stop, logprobs, cached, prompt_logprobs_, pulled)
+
+    def prefilled(self) -> StepOutput:
+        """The prompt is computed: its first token if this side makes it, else nothing. For one that lends."""
+        if self.request.sampling.n == 1 and self.request.handoff is None:
+            return self.advance()
+        return StepOutput("", [], cached_tokens=self.stream.cached_tokens or 0)
 
     def abort(self) -> StepOutput:
         """The last output of a choice that won't be finished."""
         self.finished = True
-        text = self._scanner.flush() if self._scanner else ""
+        text = self._beyond(self._scanner.flush() if self._scanner else "")
         return StepOutput(text, [], self.index, "abort", cached_tokens=self.stream.cached_tokens or 0)
 
     def _read(self, token: int, made: int) -> tuple[str, FinishReason | None, int | str | None]:
@@ -149,6 +169,27 @@ class Choice:
         if found is not None:
             return text, "stop", found
         return (text + self._scanner.flush() if finish else text), finish, stop
+
+    def _resume(self, begun: Begun) -> None:
+        """Go through what is out already, as if it had been made here."""
+        out = ""
+        for made, token in enumerate(begun.tokens, 1):
+            self._sampler.append(token)
+            self.tokens.append(token)
+            text = self._decode(token)
+            if self._scanner is not None:
+                text, _ = self._scanner.push(text, check=made > self.request.sampling.min_tokens)
+            out += text
+        # Who began may have held back more, or less, than is held back here.
+        self._owed = out[begun.text_len :]
+        self._skip = max(0, begun.text_len - len(out))
+
+    def _beyond(self, text: str) -> str:
+        """What of the text is behind what was out when the answer was taken over."""
+        text, self._owed = self._owed + text, ""
+        skip = min(self._skip, len(text))
+        self._skip -= skip
+        return text[skip:]
 
     def _prompt_logprobs(self) -> list[TokenLogprob | None]:
         top = self.request.sampling.prompt_logprobs or 0

@@ -1,15 +1,21 @@
-"""One data-parallel rank of the mock engine: a KV cache, a scheduler, and the task that steps it."""
+"""One data-parallel rank of the mock engine: a KV cache, a scheduler, the task that steps it, and its handoffs."""
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
 from app.engines.mock.args import MockArgs
 from app.engines.mock.blocks import BlockManager
 from app.engines.mock.choice import Choice
+from app.engines.mock.handoff import Handoffs
 from app.engines.mock.kv_events import KvPublisher
+from app.engines.mock.link import Link
+from app.engines.mock.rooms import Rooms
 from app.engines.mock.scheduler import Scheduler
+from app.errors import HandoffFailed
+from app.messages import Handoff, Pulled
 from app.pools import Pool
 
 _MAX_LAG_S = 0.1  # a busy process may catch up this much of simulated time by shorter steps, not more
@@ -20,23 +26,48 @@ log = structlog.get_logger(__name__)
 class Core:
     """Steps at the pace of the simulated hardware while there is work."""
 
-    def __init__(self, args: MockArgs, pool: Pool, rank: int) -> None:
+    def __init__(self, args: MockArgs, pool: Pool, rank: int, rooms: Rooms) -> None:
+        """Raises: SettingsError."""
         self._args, self._rank = args, rank
         self.blocks = BlockManager(args.total_blocks, pool.block_size, record_events=args.kv_events is not None)
         self.scheduler = Scheduler(args, self.blocks, pool.max_running)
         self.publisher: KvPublisher | None = None
-        self._work = asyncio.Event()
+        self._work = asyncio.Event()  # something changed that may let a step happen
+        link = partial(Link, args, pool.block_size, rank)
+        self.handoffs = Handoffs(args.handoff, link, self.blocks, rooms, self._work.set)
+        self._fetches: dict[Choice, asyncio.Task[Pulled]] = {}
+        self._declining: set[asyncio.Task[None]] = set()
         self._stepper: asyncio.Task[None] | None = None
+        self._broke: Callable[[Exception], None]
 
-    def start(self, broke: Callable[[Exception], None]) -> None:
-        """`broke` is told when stepping fails. Raises: EngineFailed when an endpoint can't be bound."""
+    async def start(self, broke: Callable[[Exception], None]) -> None:
+        """`broke` is told when stepping fails. Raises: EngineFailed when an endpoint can't be bound, SettingsError."""
+        self._broke = broke
+        await self.handoffs.link.start()
         if self._args.kv_events is not None:
             self.publisher = KvPublisher(self._args.kv_events.of_rank(self._rank), self._rank)
-        self._stepper = asyncio.create_task(self._run(broke), name=f"mock-core-{self._rank}")
+        self._stepper = asyncio.create_task(self._run(), name=f"mock-core-{self._rank}")
 
     def add(self, choice: Choice) -> None:
         self.scheduler.add(choice)
         self._work.set()
+
+    def remove(self, choice: Choice) -> None:
+        """Forget a choice. Its blocks are free when this returns, or soon after if they are being fetched."""
+        fetch = self._fetches.get(choice)
+        if fetch is not None:
+            fetch.cancel()
+        elif choice.source is not None:
+            self.decline(choice.source)
+            choice.source = None
+        self.scheduler.remove(choice)
+        self._work.set()
+
+    def decline(self, handoff: Handoff) -> None:
+        """Tell the other side, in the background, that nobody will come."""
+        task = asyncio.create_task(self.handoffs.decline(handoff), name="mock-decline")
+        self._declining.add(task)
+        task.add_done_callback(self._declining.discard)
 
     def clear(self) -> bool:
         """Forget all cached prefixes; False, and nothing done, while a request holds blocks."""
@@ -45,40 +76,83 @@ class Core:
         return done
 
     async def close(self) -> None:
+        """All choices have been removed."""
         if self._stepper is not None:
             self._stepper.cancel()
             await asyncio.gather(self._stepper, return_exceptions=True)
             self._stepper = None
+        # No block may be written to when the memory goes. Each of them has its time limit.
+        await asyncio.gather(*self._fetches.values(), return_exceptions=True)
+        await asyncio.sleep(0)  # what is to be done when a fetch ends may decline
+        await asyncio.gather(*self._declining, return_exceptions=True)
+        await self.handoffs.close()
         if self.publisher is not None:
             await self.publisher.close()
             self.publisher = None
 
-    async def _run(self, broke: Callable[[Exception], None]) -> None:
+    async def _run(self) -> None:
         try:
             await self._step_forever()
         except Exception as exc:  # whatever broke, no consumer may wait for ever
             log.exception("mock engine broke", action="engine_failed")
-            broke(exc)
+            self._broke(exc)
 
     async def _step_forever(self) -> None:
         clock = asyncio.get_running_loop().time
         scheduler = self.scheduler
         deadline = clock()
         while True:
-            if not scheduler.running and not scheduler.waiting:
+            plan = scheduler.plan()
+            for choice in plan.fetching:
+                self._fetch(choice)
+            if plan.idle:
+                self._publish()
                 self._work.clear()
                 await self._work.wait()
                 deadline = clock()
-            plan = scheduler.plan()
+                continue
             # Steps are paced against an absolute deadline, so a late wake-up shortens the next step.
             deadline = max(deadline, clock() - _MAX_LAG_S) + plan.duration
             await asyncio.sleep(max(0.0, deadline - clock()))
             for choice in plan.sampled:
                 if not choice.finished:  # it may have been aborted meanwhile
-                    choice.stream.put(choice.advance())
-                    if choice.finished:
-                        scheduler.remove(choice)
+                    self._advance(choice)
             self._publish()
+
+    def _advance(self, choice: Choice) -> None:
+        output = choice.prefilled() if choice.lends else choice.advance()
+        if choice.finished:
+            self.scheduler.remove(choice)
+        elif choice.lends:
+            self.scheduler.park(choice)
+        choice.stream.put(output)
+
+    def _fetch(self, choice: Choice) -> None:
+        task = asyncio.create_task(self.handoffs.fetch(choice), name="mock-fetch")
+        self._fetches[choice] = task
+        task.add_done_callback(partial(self._fetched, choice))
+
+    def _fetched(self, choice: Choice, fetch: asyncio.Task[Pulled]) -> None:
+        """Nobody writes into the choice's blocks any more: it goes on, or they become free."""
+        del self._fetches[choice]
+        self._work.set()
+        failure = None if fetch.cancelled() else fetch.exception()
+        if not choice.finished and not fetch.cancelled() and failure is None:
+            choice.stream.pulled = pulled = fetch.result()
+            self.scheduler.land(choice, pulled.tokens)
+            for other in choice.stream.choices:  # they find the prompt in the cache
+                if other is not choice and not other.finished:
+                    self.add(other)
+            return
+        self.scheduler.fail(choice)
+        if choice.source is not None:
+            self.decline(choice.source)
+            choice.source = None
+        if isinstance(failure, HandoffFailed):
+            choice.stream.fail(failure)
+        elif isinstance(failure, Exception):
+            log.error("mock engine broke", action="engine_failed", exc_info=failure)
+            self._broke(failure)
 
     def _publish(self) -> None:
         if self.publisher is not None and self.blocks.events:

@@ -4,20 +4,22 @@ import asyncio
 from collections.abc import AsyncGenerator
 from itertools import count
 
-from app.engines.base import EngineInfo, EngineStats, GenerateRequest, KvEventSource, StepOutput
+from app.engines.base import EngineInfo, EngineStats, GenerateRequest, KvEventSource, Prefilled, StepOutput
 from app.engines.mock.args import parse_args
 from app.engines.mock.checks import check_request
 from app.engines.mock.choice import Choice, Stream
 from app.engines.mock.core import Core
+from app.engines.mock.rooms import Rooms
 from app.engines.mock.vocabulary import Vocabulary
-from app.errors import EngineDead, EngineFailed, RequestError, SettingsError
+from app.errors import EngineDead, EngineFailed, RequestError, SettingsError, XylemError
 from app.ids import RunId
+from app.messages import Lent, Room
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 
 
 class MockEngine:
-    """Implements `app.engines.base.Engine`."""
+    """Implements `app.engines.base.Engine`, and its capabilities Disaggregated and PrefixResetter."""
 
     def __init__(self, pool: Pool) -> None:
         """Raises: SettingsError (unknown or bad arguments)."""
@@ -28,7 +30,8 @@ class MockEngine:
             raise SettingsError(
                 f"args.total_blocks={args.total_blocks}: {capacity} tokens don't hold one request of {pool.context_len}"
             )
-        self._cores = [Core(args, pool, rank) for rank in range(pool.data_parallel_size)]
+        self._rooms = Rooms(args.handoff)
+        self._cores = [Core(args, pool, rank, self._rooms) for rank in range(pool.data_parallel_size)]
         self._streams: dict[RunId, Stream] = {}
         self._arrivals = count()
         self._vocabulary: Vocabulary | None = None  # set by start
@@ -40,18 +43,26 @@ class MockEngine:
             raise EngineFailed(self._args.fail_to_load)
         tokenizer = await asyncio.to_thread(load_tokenizer, self._pool.model_dir, self._pool.chat_template)
         self._vocabulary = await asyncio.to_thread(Vocabulary, tokenizer)
+        self._rooms.start()
         for core in self._cores:
-            core.start(self._broke)
+            await core.start(self._broke)
         return EngineInfo(
             block_size=self._pool.block_size,
             total_blocks=self._args.total_blocks,
             max_running=self._pool.max_running,
             max_model_len=self._pool.context_len,
             ranks=len(self._cores),
+            block_bytes=self._args.handoff.block_bytes,
+            meets_at=self._rooms.meets_at,
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
-        stream = self._submit(request)
+        try:
+            stream = self._submit(request)
+        except XylemError:
+            if request.handoff is not None and self._vocabulary is not None and self._failure is None:
+                self._cores[0].decline(request.handoff)
+            raise
         try:
             while True:
                 for output in await stream.take():
@@ -61,6 +72,36 @@ class MockEngine:
         finally:
             self._drop(request.id)
 
+    async def prefill(self, request: GenerateRequest) -> Prefilled:
+        room = request.handoff
+        if not isinstance(room, Room):
+            return await self._lend(request)
+        async with self._rooms.meet(room) as meeting:
+            stream = self._submit(request, lends=True)
+            try:
+                [output] = await stream.take()
+                if output.finish is not None:  # aborted
+                    raise EngineFailed("The prefill was aborted.")
+                await self._cores[request.rank].handoffs.push(stream.choices[0], meeting)
+                return Prefilled(None, None)
+            finally:
+                self._drop(request.id)
+
+    async def _lend(self, request: GenerateRequest) -> Prefilled:
+        stream = self._submit(request, lends=True)
+        try:
+            [output] = await stream.take()
+            if output.finish is not None:
+                return Prefilled(output, None)
+            handoff = self._cores[request.rank].handoffs.lend(stream.choices[0])
+            return Prefilled(output if output.tokens else None, handoff)
+        finally:
+            self._drop(request.id)
+
+    async def discard(self, handoff: Lent) -> None:
+        """Tell its holder, another engine, that nobody will take it. A holder that is gone is ignored."""
+        await self._cores[0].handoffs.decline(handoff)
+
     async def abort(self, request: RunId) -> None:
         stream = self._streams.get(request)
         if stream is not None:
@@ -68,10 +109,12 @@ class MockEngine:
 
     def stats(self) -> EngineStats:
         return EngineStats(
-            running=sum(len(core.scheduler.running) for core in self._cores),
+            running=sum(core.scheduler.seated for core in self._cores),
             waiting=sum(len(core.scheduler.waiting) for core in self._cores),
             used_blocks=sum(core.blocks.used for core in self._cores),
             prefill_tokens=sum(core.scheduler.prefill_tokens for core in self._cores),
+            pulled_tokens=sum(core.scheduler.pulled_tokens for core in self._cores),
+            lent_blocks=sum(core.handoffs.lent_blocks for core in self._cores),
         )
 
     def kv_events(self) -> dict[int, KvEventSource]:
@@ -89,10 +132,13 @@ class MockEngine:
         self._failure = self._failure or EngineFailed("The engine is closed.")
         for stream in list(self._streams.values()):
             self._abort(stream)
+        self._rooms.end()
         for core in self._cores:
             await core.close()
+        await self._rooms.close()
 
-    def _submit(self, request: GenerateRequest) -> Stream:
+    def _submit(self, request: GenerateRequest, *, lends: bool = False) -> Stream:
+        """`lends`: for `prefill`, one choice that ends with its prompt."""
         if self._failure is not None:
             raise type(self._failure)(self._failure.message)
         if self._vocabulary is None:
@@ -103,22 +149,26 @@ class MockEngine:
             raise RequestError(f"rank={request.rank}: this engine has {len(self._cores)}.", param="rank")
         check_request(request, vocabulary_size=self._vocabulary.size, context_len=self._pool.context_len)
         core = self._cores[request.rank]
+        if not lends:
+            core.handoffs.check(request)
         stream = self._streams[request.id] = Stream()
-        stream.open_choices = request.sampling.n
+        stream.open_choices = 1 if lends else request.sampling.n
         arrival = next(self._arrivals)
-        for index in range(request.sampling.n):
+        for index in range(stream.open_choices):
             choice = Choice(
                 request, stream, self._vocabulary, index=index, arrival=arrival,
                 context_len=self._pool.context_len, answer_tokens=self._args.answer_tokens,
+                lends=lends,
             )  # fmt: skip
             stream.choices.append(choice)
-            core.add(choice)
+            if index == 0 or lends or request.handoff is None:  # the others wait until the prompt has come
+                core.add(choice)
         return stream
 
     def _abort(self, stream: Stream) -> None:
         for choice in stream.choices:
             if not choice.finished:
-                self._cores[choice.request.rank].scheduler.remove(choice)
+                self._cores[choice.request.rank].remove(choice)
                 stream.put(choice.abort())
 
     def _drop(self, request: RunId) -> None:

@@ -3,6 +3,8 @@
 Running choices come first, in the order of priority and arrival, then waiting ones are admitted while
 there are seats, token budget and blocks. A running choice that finds no block pushes out the last one,
 which waits again, loses its blocks and computes everything anew (what is still cached excepted).
+A choice whose prompt was computed elsewhere has its seat and its blocks while these are fetched, but no part
+in the steps.
 """
 
 from bisect import insort
@@ -18,6 +20,8 @@ class Plan(NamedTuple):
 
     sampled: list[Choice]  # each gets its next token
     duration: float  # seconds
+    fetching: list[Choice]  # they have got blocks, which are to be filled from elsewhere
+    idle: bool  # nothing to compute, nor will there be before something changes
 
 
 def _rank(choice: Choice) -> tuple[int, int, int]:
@@ -31,7 +35,10 @@ class Scheduler:
         self.blocks = blocks
         self.running: list[Choice] = []  # both sorted by rank
         self.waiting: list[Choice] = []
+        self.fetching: list[Choice] = []  # others write into their blocks
+        self.fetched: list[Choice] = []  # to go on with the next step
         self.prefill_tokens = 0  # of prompts, computed so far
+        self.pulled_tokens = 0  # of prompts, fetched so far
         self._max_running = max_running
         self._budget = args.max_batched_tokens
         self._step_s = args.step_ms / 1e3 / args.speedup
@@ -41,21 +48,52 @@ class Scheduler:
     def add(self, choice: Choice) -> None:
         insort(self.waiting, choice, key=_rank)
 
+    @property
+    def seated(self) -> int:
+        """Choices that have a seat and blocks."""
+        return len(self.running) + len(self.fetching) + len(self.fetched)
+
     def remove(self, choice: Choice) -> None:
-        """Forget a choice, finished or not. Its blocks are free when this returns."""
-        queue = self.running if choice.table.blocks else self.waiting
-        queue.remove(choice)
+        """Forget a choice, finished or not. Its blocks are free when this returns, unless they are being fetched."""
+        if choice not in self.fetching:
+            self._unlist(choice)
+            self.blocks.release(choice.table)
+
+    def park(self, choice: Choice) -> None:
+        """A choice has no part in steps any more; its blocks stay."""
+        self._unlist(choice)
+
+    def land(self, choice: Choice, pulled: int) -> None:
+        """Its prompt is there, of which `pulled` tokens came from elsewhere."""
+        self.fetching.remove(choice)
+        choice.source = None
+        self.pulled_tokens += pulled
+        # The last of all tokens is computed here, whatever came: its logits are needed.
+        choice.computed = max(choice.computed, min(choice.prompt_len, len(choice.tokens) - 1))
+        self.blocks.commit(choice.table, choice.tokens, choice.prompt_len)
+        insort(self.fetched, choice, key=_rank)
+
+    def fail(self, choice: Choice) -> None:
+        """Its prompt won't come, and nobody writes into its blocks: they are free when this returns."""
+        self.fetching.remove(choice)
         self.blocks.release(choice.table)
 
     def plan(self) -> Plan:
         """Schedule one step, and count its tokens as computed."""
         sampled: list[Choice] = []
+        fetching: list[Choice] = []
         seats = len(self.running)
         budget, prefill = self._run(sampled)
         if len(self.running) == seats:  # nobody was pushed out: there may be room
-            prefill += self._admit(sampled, budget)
+            prefill += self._admit(sampled, fetching, budget)
         duration = self._step_s + len(self.running) * self._sequence_s + prefill * self._token_s
-        return Plan(sampled, duration)
+        return Plan(sampled, duration, fetching, idle=not seats and not self.running)
+
+    def _unlist(self, choice: Choice) -> None:
+        for queue in (self.running, self.fetched, self.waiting):
+            if choice in queue:
+                queue.remove(choice)
+                return
 
     def _run(self, sampled: list[Choice]) -> tuple[int, int]:
         """Advance what runs; the budget that is left and the prefill tokens spent."""
@@ -73,24 +111,35 @@ class Scheduler:
             self._compute(choice, take, sampled)
         return budget, prefill
 
-    def _admit(self, sampled: list[Choice], budget: int) -> int:
-        """Let waiting choices in; the prefill tokens spent."""
+    def _admit(self, sampled: list[Choice], fetching: list[Choice], budget: int) -> int:
+        """Let choices in, first those whose prompt has come; the prefill tokens spent."""
         prefill = 0
-        while self.waiting and budget and len(self.running) < self._max_running:
+        while self.fetched and budget:
+            spent = self._enter(self.fetched.pop(0), budget, sampled)
+            budget, prefill = budget - spent, prefill + spent
+        while self.waiting and budget and self.seated < self._max_running:
             choice = self.waiting[0]
             cached = self.blocks.admit(choice.table, choice.tokens, reuse=choice.reuse)
             if cached is None:
                 break  # nobody overtakes the first in line
             del self.waiting[0]
-            insort(self.running, choice, key=_rank)
             choice.computed = cached
             if choice.stream.cached_tokens is None:
-                choice.stream.cached_tokens = cached
-            take = min(len(choice.tokens) - cached, budget)
-            budget -= take
-            prefill += take
-            self._compute(choice, take, sampled)
+                choice.stream.cached_tokens = min(cached, choice.prompt_len)
+            if choice.source is not None:
+                self.fetching.append(choice)
+                fetching.append(choice)
+                continue
+            spent = self._enter(choice, budget, sampled)
+            budget, prefill = budget - spent, prefill + spent
         return prefill
+
+    def _enter(self, choice: Choice, budget: int, sampled: list[Choice]) -> int:
+        """Run it from this step on; the tokens it computes."""
+        insort(self.running, choice, key=_rank)
+        take = min(len(choice.tokens) - choice.computed, budget)
+        self._compute(choice, take, sampled)
+        return take
 
     def _compute(self, choice: Choice, take: int, sampled: list[Choice]) -> None:
         if choice.computed < choice.prompt_len:

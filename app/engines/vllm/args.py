@@ -2,6 +2,7 @@
 
 import dataclasses
 import secrets
+import socket
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,6 +26,14 @@ _DEFAULTS = {"scheduling_policy": "priority", "enable_prefix_caching": True}
 _CPU_EAGER_ENVIRONMENT = {"TORCH_COMPILE_DISABLE": "1"}
 # float32 is the faster one where the CPU lacks AVX512_BF16; compiling takes minutes.
 _CPU_DEFAULTS = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2 * 2**30}
+
+# Our side of a failed pull: the runner computes the prompt, and counts that; vLLM's "recompute" would say nothing.
+_TRANSFER = {"kv_connector": "NixlConnector", "kv_load_failure_policy": "fail"}
+_KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer"}  # vLLM gives up "kv_both" for this connector
+# vLLM's second model runner has another interface for logits processors; `force.py` is written for the first.
+_FORCE_ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
+_FORCE = "app.engines.vllm.force:ForceBegun"
+_PORTS = range(20_000, 32_000)  # below those that the system gives to outgoing connections
 
 
 class EngineArgs(NamedTuple):
@@ -53,6 +62,12 @@ def engine_args(pool: Pool) -> EngineArgs:
         if key in fixed:
             raise SettingsError(f"args.{key}={value!r}: the pool's own settings say this")
     given.setdefault("kv_events_config", {})  # null turns them off
+    transfer = given.get("kv_transfer_config", {})  # null turns it off
+    if pool.role != "both" and isinstance(transfer, dict):
+        ours = _TRANSFER | {"kv_role": _KV_ROLE[pool.role]}
+        if current_platform.is_cpu():
+            ours["kv_buffer_device"] = "cpu"
+        given["kv_transfer_config"] = ours | transfer
     events = partial(_kv_events_config, ranks=pool.data_parallel_size)
     for key, make in (("kv_events_config", events), ("kv_transfer_config", KVTransferConfig)):
         if isinstance(given.get(key), dict):
@@ -62,7 +77,11 @@ def engine_args(pool: Pool) -> EngineArgs:
                 raise SettingsError(f"args.{key}={given[key]!r}: {exc}") from exc
     fields = {**_DEFAULTS, **(_CPU_DEFAULTS if current_platform.is_cpu() else {}), **given, **fixed}
     eager = current_platform.is_cpu() and fields["enforce_eager"]
-    return EngineArgs({**_ENVIRONMENT, **(_CPU_EAGER_ENVIRONMENT if eager else {}), **environment}, fields)
+    defaults = {**_ENVIRONMENT, **(_CPU_EAGER_ENVIRONMENT if eager else {})}
+    if fields.get("kv_transfer_config") is not None:
+        defaults |= _FORCE_ENVIRONMENT | _side_channel(pool.data_parallel_size)
+        fields["logits_processors"] = [*(fields.get("logits_processors") or ()), _FORCE]
+    return EngineArgs({**defaults, **environment}, fields)
 
 
 def vllm_config(fields: dict[str, Any]) -> VllmConfig:
@@ -87,3 +106,25 @@ def _kv_events_config(*, ranks: int, **given: Any) -> KVEventsConfig:
         path = f"ipc://@xylem-{secrets.token_hex(8)}"
         defaults = {"endpoint": f"{path}-events", "replay_endpoint": f"{path}-replay"}
     return KVEventsConfig(**{"enable_kv_cache_events": True, "publisher": "zmq", **defaults, **given})
+
+
+def _side_channel(ranks: int) -> dict[str, str]:
+    """Where engines that decode ask this one's ranks for their addresses: a port each, one behind the other.
+
+    The host stays vLLM's "localhost" unless the environment or the pool's `args.env` sets VLLM_NIXL_SIDE_CHANNEL_HOST.
+    Where prefill and decode run on different hosts each prefill worker needs it: the name or address by which the
+    decode hosts reach that one host, so it belongs into the worker's environment, not into the pool.
+    """
+    while True:
+        first = _PORTS.start + secrets.randbelow(len(_PORTS) - ranks)
+        if all(_is_free(port) for port in range(first, first + ranks)):
+            return {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(first)}
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as s:
+        try:
+            s.bind(("", port))
+        except OSError:
+            return False
+        return True

@@ -1,7 +1,7 @@
 """Our requests as vLLM's, vLLM's outputs and errors as ours."""
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 from vllm import SamplingParams
 from vllm.exceptions import GracefulHTTPError, VLLMClientError
@@ -15,10 +15,10 @@ from app.errors import EngineDead, EngineFailed, RequestError, Saturated, XylemE
 from app.messages import FinishReason, Sampling, TokenLogprob
 
 
-def sampling_params(sampling: Sampling) -> SamplingParams:
+def sampling_params(sampling: Sampling, extra_args: dict[str, Any] | None = None) -> SamplingParams:
     """Raises: RequestError."""
     try:
-        return _sampling_params(sampling)
+        return _sampling_params(sampling, extra_args or None)
     except (VLLMClientError, ValueError, TypeError) as exc:
         raise RequestError(str(exc)) from exc
 
@@ -50,7 +50,7 @@ def translate(exc: Exception) -> XylemError:
             return EngineFailed(f"vLLM failed: {exc.__cause__ or exc!r}")
 
 
-def _sampling_params(s: Sampling) -> SamplingParams:
+def _sampling_params(s: Sampling, extra_args: dict[str, Any] | None) -> SamplingParams:
     return SamplingParams(
         n=s.n,
         max_tokens=s.max_tokens,
@@ -71,6 +71,7 @@ def _sampling_params(s: Sampling) -> SamplingParams:
         prompt_logprobs=s.prompt_logprobs,
         logit_bias=s.logit_bias,
         output_kind=RequestOutputKind.DELTA,
+        extra_args=extra_args,
         skip_clone=True,  # made for this request, so vLLM may change it
     )
 

@@ -4,22 +4,25 @@ import asyncio
 import multiprocessing
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from multiprocessing.process import BaseProcess
 
 # Read when huggingface_hub is imported: models are directories here, nothing is looked up.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import structlog
-from vllm.inputs import tokens_input
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from app.engines.base import EngineInfo, EngineStats, GenerateRequest, KvEventSource, StepOutput
+from app.engines.base import EngineInfo, EngineStats, GenerateRequest, KvEventSource, Prefilled, StepOutput
 from app.engines.vllm.args import engine_args, vllm_config
-from app.engines.vllm.convert import sampling_params, step_outputs, translate
+from app.engines.vllm.convert import translate
+from app.engines.vllm.handoff import Lender, block_bytes
+from app.engines.vllm.requests import answer, discard, prefill
 from app.engines.vllm.stats import StatLogger
 from app.errors import EngineFailed, PromptTooLong, RequestError
 from app.ids import RunId
+from app.messages import Lent
 from app.pools import Pool
 
 _SHUTDOWN_S = 2.0  # after which vLLM's processes are killed; on a CPU its worker never leaves by itself
@@ -29,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 class VllmEngine:
-    """Implements `app.engines.base.Engine` and `PrefixResetter`.
+    """Implements `app.engines.base.Engine`, `Disaggregated` and `PrefixResetter`.
 
     A pool's `args` are fields of vLLM's AsyncEngineArgs, and `env`: environment variables to be set
     unless they are set already.
@@ -41,6 +44,7 @@ class VllmEngine:
         self._stats = StatLogger()
         self._live: dict[RunId, int] = {}  # choices of each request in flight
         self._engine: AsyncLLM | None = None  # set by start
+        self._lender: Lender | None = None  # set by start where the pool hands KV over
         self._blocks = 0
         self._processes: list[BaseProcess] = []
 
@@ -52,6 +56,7 @@ class VllmEngine:
         await engine.get_supported_tasks()  # starts listening to the engine's processes on this loop
         config = engine.vllm_config
         self._blocks = config.cache_config.num_gpu_blocks or 0
+        self._lender = Lender(config) if config.kv_transfer_config is not None else None
         log.info("vllm loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
         return EngineInfo(
             block_size=config.cache_config.block_size,
@@ -59,31 +64,21 @@ class VllmEngine:
             max_running=config.scheduler_config.max_num_seqs,
             max_model_len=config.model_config.max_model_len,
             ranks=config.parallel_config.data_parallel_size,
+            block_bytes=block_bytes(config) if self._lender else 0,
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
-        engine = self._loaded()
-        self._check(request, engine.model_config.max_model_len)
-        outputs = engine.generate(
-            tokens_input(request.prompt, cache_salt=request.cache_salt),
-            sampling_params(request.sampling),
-            request.id,
-            priority=request.priority,
-            data_parallel_rank=request.rank if engine.vllm_config.parallel_config.data_parallel_size > 1 else None,
-        )
-        cached: int | None = None  # of the choice that came first: the others find what it computed
-        self._live[request.id] = request.sampling.n
-        try:
-            async for out in outputs:
-                if cached is None:
-                    cached = out.num_cached_tokens or 0
-                for step in step_outputs(out, request, cached):
+        with self._runs(request, request.sampling.n) as engine:
+            async with aclosing(answer(engine, self._lender, request)) as steps:
+                async for step in steps:
                     yield step
-        except Exception as exc:
-            raise translate(exc) from exc
-        finally:
-            await outputs.aclose()  # aborts what is not finished
-            del self._live[request.id]
+
+    async def prefill(self, request: GenerateRequest) -> Prefilled:
+        with self._runs(request, 1) as engine:
+            return await prefill(engine, self._lender, request)
+
+    async def discard(self, handoff: Lent) -> None:
+        await discard(self._loaded(), handoff)
 
     async def abort(self, request: RunId) -> None:
         if request in self._live:
@@ -93,11 +88,15 @@ class VllmEngine:
         # vLLM reports after a step that made output, so nothing tells of a last request's abort.
         live = sum(self._live.values())
         running = min(self._stats.running, live)
+        used = round(self._stats.kv_usage * self._blocks)
+        lent = self._lender.lent_blocks(used) if self._lender else 0
         return EngineStats(
             running=running,
             waiting=live - running,
-            used_blocks=round(self._stats.kv_usage * self._blocks) if live else 0,
+            used_blocks=used if live or lent else 0,
             prefill_tokens=self._stats.prefill_tokens,
+            pulled_tokens=self._stats.pulled_tokens,
+            lent_blocks=lent,
         )
 
     def kv_events(self) -> dict[int, KvEventSource]:
@@ -135,8 +134,23 @@ class VllmEngine:
             raise EngineFailed("The engine is not running.")
         return self._engine
 
+    @contextmanager
+    def _runs(self, request: GenerateRequest, choices: int) -> Iterator[AsyncLLM]:
+        """Count the request while it is in the engine. Raises: XylemError only."""
+        engine = self._loaded()
+        self._check(request, engine.model_config.max_model_len)
+        self._live[request.id] = choices
+        try:
+            yield engine
+        except Exception as exc:
+            raise translate(exc) from exc
+        finally:
+            del self._live[request.id]
+
     def _check(self, request: GenerateRequest, context_len: int) -> None:
         """What vLLM doesn't refuse, or not by its own name."""
+        if request.begun is not None and self._lender is None:
+            raise EngineFailed("Without kv_transfer_config this pool's vLLM goes on with nobody's answer.")
         if request.id in self._live:
             raise RequestError(f"A request with the id {request.id} is running already.")
         if len(request.prompt) >= context_len:

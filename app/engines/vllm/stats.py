@@ -6,12 +6,13 @@ from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 
 class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy skips vLLM
-    """The last figures of vLLM's scheduler, and one sum."""
+    """The last figures of vLLM's scheduler, and two sums."""
 
     def __init__(self) -> None:
         self.running = 0
         self.kv_usage = 0.0  # share of the blocks that requests hold
         self.prefill_tokens = 0  # of prompts, computed since the start
+        self.pulled_tokens = 0  # of prompts, whose KV came from other engines
 
     def make(self, _config: VllmConfig, _engine_index: int) -> "StatLogger":
         """vLLM wants a factory."""
@@ -29,6 +30,7 @@ class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy 
             self.kv_usage = scheduler_stats.kv_cache_usage
         if iteration_stats is not None:
             self.prefill_tokens += iteration_stats.prompt_token_stats.computed
+            self.pulled_tokens += iteration_stats.prompt_token_stats.external_kv_transfer
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""

@@ -1,0 +1,199 @@
+"""One rank's part in handing prompts over: lending what it computed, fetching what another one did."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from itertools import count
+
+import msgspec
+
+from app.engines.base import GenerateRequest
+from app.engines.mock.args import HandoffArgs
+from app.engines.mock.blocks import BlockManager, BlockTable
+from app.engines.mock.choice import Choice
+from app.engines.mock.link import KvPlace, Link
+from app.engines.mock.rooms import Meeting, Offer, Rooms
+from app.errors import HandoffFailed
+from app.messages import Handoff, Lent, Pulled, Room
+
+_LOOK_S = 0.005  # between two looks for leases that are over
+
+
+class Handoffs:
+    """In sequence, the blocks of a computed prompt stay held until who took them says so, or the lease is over."""
+
+    def __init__(
+        self, args: HandoffArgs, link: Callable[[Callable[[bytes], None]], Link], blocks: BlockManager,
+        rooms: Rooms, freed: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`freed` is called when lent blocks became free. Raises: SettingsError."""
+        self._args, self._blocks, self._rooms, self._freed = args, blocks, rooms, freed
+        self.link = link(self._noted)
+        if self.link.memory is not None:
+            blocks.on_commit = self.link.memory.mark
+        self._lent: dict[str, tuple[BlockTable, float]] = {}  # until when, on the loop's clock
+        self._ids = count()
+        self._written: dict[int, asyncio.Future[None]] = {}  # rooms whose KV is to be written here
+        self._pushing: set[asyncio.Future[None]] = set()
+        self._expiring: asyncio.Task[None] | None = None
+
+    @property
+    def lent_blocks(self) -> int:
+        return len({block for table, _ in self._lent.values() for block in table.blocks})
+
+    def lend(self, choice: Choice) -> Lent:
+        """Take over the blocks of a computed prompt."""
+        self._mark_tail(choice)
+        table, choice.table = choice.table, BlockTable(choice.request.cache_salt)
+        blocks = table.blocks[: -(-choice.prompt_len // self._blocks.block_size)]
+        lent_id = f"{choice.request.id}/{next(self._ids)}"
+        # A simulated taker can't tell: its transfer's time is all the blocks are kept.
+        keep_s = self._args.lease_s if self.link.real else min(self._args.lease_s, self.link.transfer_s(len(blocks)))
+        self._lent[lent_id] = (table, asyncio.get_running_loop().time() + keep_s)
+        self.link.expect(+1)
+        if self._expiring is None or self._expiring.done():
+            self._expiring = asyncio.create_task(self._expire(), name="mock-leases")
+        params = msgspec.to_builtins(self.link.place(blocks, lent_id))
+        return Lent(self.link.name, time.time() + self._args.lease_s, choice.prompt_len, params)
+
+    async def push(self, choice: Choice, meeting: Meeting) -> None:
+        """Write a computed prompt to who comes to the room. Raises: HandoffFailed."""
+        self._mark_tail(choice)
+        table, choice.table = choice.table, BlockTable(choice.request.cache_salt)
+        over = asyncio.get_running_loop().create_future()
+        self._pushing.add(over)
+        try:
+            offer = await meeting.come()
+            wanted = -(-choice.prompt_len // self._blocks.block_size)
+            self.link.check(offer.place)
+            if offer.tokens != choice.prompt_len or len(offer.place.blocks) + offer.first != wanted:
+                raise HandoffFailed("Who came to the room has another prompt.")
+            pairs = list(zip(table.blocks[offer.first : wanted], offer.place.blocks, strict=True))
+            note = b"written %d" % offer.room
+            if pairs:
+                await self.link.move("WRITE", offer.place, pairs, note)
+            else:
+                await self.link.tell(offer.place, note)
+        finally:
+            self._blocks.release(table)
+            self._freed()
+            self._pushing.discard(over)
+            over.set_result(None)
+
+    def check(self, request: GenerateRequest) -> None:
+        """Could this prompt be fetched? Raises: HandoffFailed."""
+        if isinstance(request.handoff, Lent):
+            self._source(request.handoff, len(request.prompt))
+
+    async def fetch(self, choice: Choice) -> Pulled:
+        """Get the KV of an admitted choice's prompt into its blocks, what was cached excepted.
+
+        Returns or raises when nobody writes into the blocks any more. Raises: HandoffFailed.
+        """
+        handoff, size = choice.request.handoff, self._blocks.block_size
+        assert handoff is not None
+        first = choice.computed // size
+        wanted = choice.table.blocks[first : -(-choice.prompt_len // size)]
+        began = time.perf_counter()
+        if isinstance(handoff, Lent):
+            await self._pull(handoff, choice, first, wanted)
+        else:
+            await self._receive(handoff, choice, first, wanted)
+        seconds = time.perf_counter() - began
+        if self.link.memory is not None:
+            digests = self._blocks.digests(choice.table, choice.tokens[: choice.prompt_len])[first:]
+            if not all(map(self.link.memory.holds, wanted, digests)):
+                raise HandoffFailed("What came is not the KV of this prompt.")
+        tokens = max(0, choice.prompt_len - choice.computed)
+        return Pulled(tokens, len(wanted) * self._args.block_bytes, seconds)
+
+    async def decline(self, handoff: Handoff) -> None:
+        """Tell the other side, if it can be told, that nobody will come."""
+        with contextlib.suppress(HandoffFailed, TimeoutError):
+            if isinstance(handoff, Room):
+                await self._rooms.leave(handoff)
+            else:
+                place = _place(handoff)
+                await asyncio.wait_for(self.link.tell(place, _free(place)), self._args.timeout_s)
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._pushing)
+        if self._expiring is not None:
+            self._expiring.cancel()
+            await asyncio.gather(self._expiring, return_exceptions=True)
+        for lent_id in list(self._lent):
+            self._free(lent_id)
+        await self.link.close()
+
+    async def _pull(self, lent: Lent, choice: Choice, first: int, wanted: list[int]) -> None:
+        place = self._source(lent, choice.prompt_len)
+        if wanted:
+            await self.link.move("READ", place, list(zip(wanted, place.blocks[first:], strict=True)), _free(place))
+            self._source(lent, choice.prompt_len)  # if the lease is over by now, other KV may have come along
+        else:
+            await self.link.tell(place, _free(place))
+
+    async def _receive(self, room: Room, choice: Choice, first: int, wanted: list[int]) -> None:
+        place = self.link.place(wanted, choice.request.id)
+        offer = Offer(room.room, place, first, choice.prompt_len, self._args.timeout_s)
+        written = self._written[room.room] = asyncio.get_running_loop().create_future()
+        self.link.expect(+1)
+        try:
+            await self._rooms.visit(room, offer, written if self.link.real else None)
+        finally:
+            self.link.expect(-1)
+            del self._written[room.room]
+
+    def _source(self, lent: Lent, tokens: int) -> KvPlace:
+        """Raises: HandoffFailed when what is lent is of no use here, or no longer."""
+        place = _place(lent)
+        self.link.check(place)
+        if place.name != lent.holder:
+            raise HandoffFailed(f"{place.name} is not the {lent.holder} that was promised.")
+        if lent.tokens != tokens or len(place.blocks) != -(-tokens // self._blocks.block_size):
+            raise HandoffFailed(f"{lent.holder} keeps another prompt.")
+        if time.time() >= lent.expires:
+            raise HandoffFailed(f"{lent.holder} keeps it no longer.")
+        return place
+
+    def _mark_tail(self, choice: Choice) -> None:
+        """A last block that isn't full is in no cache, so nobody has marked it."""
+        if self.link.memory is not None and choice.prompt_len % self._blocks.block_size:
+            digests = self._blocks.digests(choice.table, choice.tokens[: choice.prompt_len])
+            self.link.memory.mark(choice.table.blocks[len(digests) - 1], digests[-1])
+
+    def _noted(self, note: bytes) -> None:
+        what, _, name = note.partition(b" ")
+        if what == b"free":
+            self._free(name.decode())
+        elif what == b"written" and name.isdigit():
+            written = self._written.get(int(name))
+            if written is not None and not written.done():
+                written.set_result(None)
+
+    def _free(self, lent_id: str) -> None:
+        kept = self._lent.pop(lent_id, None)
+        if kept is not None:
+            self._blocks.release(kept[0])
+            self.link.expect(-1)
+            self._freed()
+
+    async def _expire(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while self._lent:
+            for lent_id in [name for name, (_, until) in self._lent.items() if until <= clock()]:
+                self._free(lent_id)
+            await asyncio.sleep(_LOOK_S)
+
+
+def _place(lent: Lent) -> KvPlace:
+    """Raises: HandoffFailed."""
+    try:
+        return msgspec.convert(lent.params, KvPlace)
+    except msgspec.ValidationError as exc:
+        raise HandoffFailed(f"{lent.holder} speaks another language: {exc}") from exc
+
+
+def _free(place: KvPlace) -> bytes:
+    return f"free {place.request}".encode()

@@ -1,0 +1,151 @@
+"""One request on a loaded vLLM: answered whole, computed for another engine, or gone on with from one."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from msgspec.structs import replace
+from vllm import SamplingParams
+from vllm.inputs import tokens_input
+from vllm.outputs import RequestOutput
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from app.engines.base import GenerateRequest, Prefilled, StepOutput
+from app.engines.vllm import handoff as kv
+from app.engines.vllm.convert import sampling_params, step_outputs
+from app.errors import EngineFailed, HandoffFailed
+from app.messages import Lent
+
+# vLLM reads what its background handshake left for it when it next steps, and an idle engine doesn't: it is made to.
+_NUDGES_S = (0.1, 0.4, 1.0)
+
+
+async def answer(
+    engine: AsyncLLM, lender: kv.Lender | None, request: GenerateRequest
+) -> AsyncGenerator[StepOutput, None]:
+    """All choices' steps. Raises: vLLM's errors and ours; HandoffFailed before the first step."""
+    pull = None
+    if isinstance(request.handoff, Lent) and request.sampling.n > 1 and request.sampling.prompt_logprobs is not None:
+        await discard(engine, request.handoff)  # vLLM takes no KV from anywhere where it has to give these
+    elif request.handoff is not None:
+        if lender is None:
+            raise HandoffFailed("This pool's vLLM has no kv_transfer_config.")
+        pull = lender.check(request.handoff)
+    if pull is None or request.sampling.n == 1:
+        async with aclosing(_steps(engine, request, pull)) as steps:
+            async for step in steps:
+                yield step
+        return
+    first, others = kv.split(request)
+    async with aclosing(_steps(engine, first, pull)) as one:
+        yield await anext(one)
+        rest = _steps(engine, others, from_index=1)
+        async with aclosing(rest), aclosing(_merged(one, rest)) as steps:
+            async for step in steps:
+                if step.index == 0 and step.finish == "abort":  # perhaps before vLLM knew of the others
+                    await engine.abort(request.id)
+                yield step
+
+
+async def prefill(engine: AsyncLLM, lender: kv.Lender | None, request: GenerateRequest) -> Prefilled:
+    """Raises: vLLM's errors and ours."""
+    if lender is None:
+        raise EngineFailed("This pool's vLLM has no kv_transfer_config.")
+    s = request.sampling
+    # With its first token such an answer is over: nobody will come for the KV.
+    whole = s.n == 1 and (s.max_tokens == 1 or len(request.prompt) + 1 >= engine.model_config.max_model_len)
+    first = kv.first_token(s if s.n == 1 else replace(s, prompt_logprobs=None))
+    asked = replace(request, sampling=first)
+    output: StepOutput | None = None
+    found: dict[str, Any] | None = None
+    outputs = _run(engine, asked, sampling_params(first, {} if whole else kv.keeping()))
+    async with aclosing(outputs):
+        async for out in outputs:
+            [output] = step_outputs(out, asked, out.num_cached_tokens or 0)  # there is one: of one token
+            found = out.kv_transfer_params
+    if output is None:
+        raise EngineFailed("vLLM ended the prefill without an output.")
+    if whole or output.finish == "abort":
+        return Prefilled(output, None)
+    if found is None:
+        raise EngineFailed("vLLM did not keep the prompt's KV.")
+    lent = lender.lend(found, len(request.prompt))
+    if s.n > 1:
+        return Prefilled(None, lent)
+    if output.finish == "stop":
+        return Prefilled(output, lent)
+    return Prefilled(replace(output, finish=None, text=kv.held_back(output.text, s)), lent)
+
+
+async def discard(engine: AsyncLLM, lent: Lent) -> None:
+    name, params = kv.discarding(lent)
+    await engine.notify_kv_transfer_request_rejected(name, params)
+    for nudge, pause in enumerate(_NUDGES_S):
+        await asyncio.sleep(pause)
+        await engine.notify_kv_transfer_request_rejected(f"{name}-{nudge}", {})
+
+
+async def _steps(
+    engine: AsyncLLM, request: GenerateRequest, pull: dict[str, Any] | None = None, from_index: int = 0
+) -> AsyncGenerator[StepOutput, None]:
+    """Steps of the choices from `from_index` on, behind what is out already."""
+    begun = request.begun
+    if begun is not None:  # the prompt's logprobs came with the first token
+        request = replace(request, sampling=replace(request.sampling, prompt_logprobs=None))
+    cached: int | None = None  # of the choice that came first: the others find what it computed
+    tokens = text_len = 0  # of an answer with one choice
+    asked = time.monotonic()
+    outputs = _run(engine, request, sampling_params(request.sampling, kv.pulling(pull, begun)))
+    async with aclosing(outputs):
+        async for out in outputs:
+            if cached is None:
+                if pull is not None and any(choice.finish_reason == "error" for choice in out.outputs):
+                    raise HandoffFailed
+                cached = out.num_cached_tokens or 0
+            for step in step_outputs(out, request, cached):
+                given = replace(step, index=from_index + step.index)
+                if begun is not None:
+                    given = kv.behind(given, begun, tokens, text_len)
+                    tokens, text_len = tokens + len(step.tokens), text_len + len(step.text)
+                    if not given.tokens and given.finish is None:
+                        continue
+                if pull is not None:
+                    given = replace(
+                        given, pulled=kv.pulled(engine.vllm_config, len(request.prompt), time.monotonic() - asked)
+                    )
+                    pull = None
+                yield given
+
+
+def _run(engine: AsyncLLM, request: GenerateRequest, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
+    """Closing it aborts what is not finished."""
+    outputs: AsyncGenerator[RequestOutput, None] = engine.generate(
+        tokens_input(request.prompt, cache_salt=request.cache_salt),
+        params,
+        request.id,
+        priority=request.priority,
+        data_parallel_rank=request.rank if engine.vllm_config.parallel_config.data_parallel_size > 1 else None,
+    )
+    return outputs
+
+
+async def _merged(*streams: AsyncGenerator[StepOutput, None]) -> AsyncGenerator[StepOutput, None]:
+    """Each stream's steps as they come."""
+    waiting = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
+    try:
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                stream = waiting.pop(task)
+                try:
+                    step = task.result()
+                except StopAsyncIteration:
+                    continue
+                waiting[asyncio.ensure_future(anext(stream))] = stream
+                yield step
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

@@ -1,0 +1,77 @@
+"""Whether a worker that only prefills computes the prompt, or the one that will decode. Pure."""
+
+from collections.abc import Sequence
+from random import Random
+
+from msgspec import Struct
+
+from app.errors import NoWorker, Saturated
+from app.messages import Lease
+from app.pools import Routing
+from app.routing.cost import Fleet, kv_cost, pull_cost, uncached_tokens
+from app.routing.fleet import Ask, Candidate, Decision, Option, Placement
+from app.routing.policy import can_serve, place
+
+# From the end of a prefill to the beginning of the decode task, transfer excluded: ops/bench/RESULTS.md.
+_HOP_S = 0.005
+
+
+class Apart(Struct, frozen=True):
+    """Two workers for one request."""
+
+    prefill: Decision
+    decode: Decision
+
+
+def place_apart(
+    ask: Ask,
+    here: Decision,
+    prefills: Sequence[Option],
+    decodes: Sequence[Option],
+    rules: tuple[Routing, Routing],
+    rng: Random,
+    turn: int = 0,
+) -> Apart | None:
+    """Two workers, if that is better than the one of `here`; `rules` are those of prefill and of decode.
+
+    None when no prefill worker has room, as well: what would be refused there is computed here.
+    """
+    if here.placement.tokens == 0:
+        return None
+    try:
+        far = place(ask, prefills, rules[0], rng, turn, part="prefill")
+        to = place(ask, decodes, rules[1], rng, turn, part="decode")
+    except (NoWorker, Saturated):
+        return None
+    able = [o for o in decodes if can_serve(o.candidate)]
+    home, target = _option(here.placement, able), _option(to.placement, able)
+    return Apart(far, to) if _is_better(ask, home, _option(far.placement, prefills), target, prefills, able) else None
+
+
+def _is_better(
+    ask: Ask, home: Option, far: Option, target: Option, prefills: Sequence[Option], decodes: Sequence[Option]
+) -> bool:
+    """By the pool's thresholds, or in seconds that all requests together wait longer."""
+    limits = far.candidate.limits
+    if uncached_tokens(ask, home) < limits.remote_tokens:
+        return False
+    there = kv_cost(ask, far, Fleet.of(prefills), 1.0)
+    if limits.remote_wait_s is not None:
+        return there.wait <= limits.remote_wait_s
+    pull = pull_cost(ask, target)
+    here = kv_cost(ask, home, Fleet.of(decodes), 1.0)
+    return there.total + _HOP_S + pull.total <= here.total + here.prefill * _decoding(home.candidate)
+
+
+def _decoding(c: Candidate) -> int:
+    """Requests whose next token a prefill there delays."""
+    return max(0, c.requests - c.waiting)
+
+
+def _option(to: Placement, options: Sequence[Option]) -> Option:
+    return next(o for o in options if (o.candidate.lease.worker, o.candidate.rank) == (to.worker, to.rank))
+
+
+def still_fits(lease: Lease | None, blocks: int) -> bool:
+    """Whether the worker that is to decode can still take a prompt of so many blocks, now that it is computed."""
+    return lease is not None and not lease.draining and lease.used_blocks + blocks <= lease.total_blocks * lease.ranks

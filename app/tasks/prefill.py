@@ -1,0 +1,123 @@
+"""The prefill task: computes a prompt for a worker that decodes, which Celery's chain starts with what it returns."""
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+from celery import Task, shared_task
+from msgspec.structs import replace
+from redis.exceptions import RedisError
+
+from app.engines.base import Disaggregated
+from app.errors import EngineFailed, XylemError
+from app.ids import RequestId
+from app.messages import Begun, Delta, Done, First, Handed, Job, Lease, Lent, Room, Timing, decode_lease, encode
+from app.routing.disagg import still_fits
+from app.store import RELEASE
+from app.tasks import runner as runners
+from app.tasks.message import read_handoff
+from app.tasks.runner import RETRY_S, Runner
+from app.telemetry import logger
+
+log = logger(__name__)
+
+
+class _Prefill(Task):  # type: ignore[misc]  # Celery has no types
+    """Tells the API replica, once the chain's next message is in its queue, or can't be put there."""
+
+    abstract = True
+
+    def on_success(self, retval: Any, _task_id: str, _args: Any, _kwargs: Any) -> None:
+        handed: Handed | None = self.request.handed
+        if retval is not None and handed is not None:
+            runners.current().handed(self.request.job, handed)
+
+    def on_failure(self, exc: Exception, _task_id: str, _args: Any, _kwargs: Any, _einfo: Any) -> None:
+        log.error("decode_not_enqueued", error=repr(exc))
+        handed: Handed | None = self.request.handed
+        if handed is not None:
+            runners.current().handed(self.request.job, replace(handed, returned=self.request.lent))
+
+
+@shared_task(bind=True, base=_Prefill, name="app.tasks.prefill.prefill")  # type: ignore[untyped-decorator]
+def prefill(self: Task, room: Any, request: str, attempt: int) -> Any:
+    """Computes one prompt; returns its handoff, as JSON, or None where no decode task is to follow.
+
+    `room` says, as JSON, where the decode worker comes for the KV; None: it comes later, with the handoff.
+    """
+    runner, meeting = runners.current(), read_handoff(room)
+    assert not isinstance(meeting, Lent), "a prompt that is computed has nothing to be prefilled"
+    found = runner.run(RequestId(request), attempt, lambda job: compute(runner, job, meeting))
+    if found is None:
+        self.request.chain = None
+        return None
+    self.request.job, self.request.lent, self.request.handed = found
+    return msgspec.to_builtins(found[1])
+
+
+async def compute(runner: Runner, job: Job, room: Room | None) -> tuple[Job, Lent, Handed | None] | None:
+    """What the decode task gets, and what the API replica is told then; None where none is to follow.
+
+    Raises what Engine.prefill raises, and TimeoutError at the deadline."""
+    if not isinstance(runner.engine, Disaggregated):
+        raise EngineFailed("This engine computes no prompts for others.")
+    taken = time.time()
+    try:
+        async with asyncio.timeout(job.deadline - taken):
+            done = await runner.engine.prefill(runner.request(job, room))
+    except XylemError as exc:
+        if room is None:
+            raise
+        log.warning("handoff_refused", run=job.run, reason=exc.message)  # who decodes finds out, and goes on alone
+        await leave(runner, job)
+        return None
+    first, o = time.time(), done.output
+    runner.prefilled(job, len(job.prompt) - (o.cached_tokens if o else 0))
+    timing = Timing(runner.worker, taken, first, first)
+    if o is not None and o.finish == "abort":  # not by us: a cancel ends this coroutine instead
+        raise EngineFailed("The engine gave the prompt up.")
+    if o is not None:
+        begun = Begun(o.tokens, len(o.text), o.cached_tokens)
+        delta = Delta(job.request, job.attempt, o.text, o.tokens, 0, o.finish, o.stop, o.logprobs)
+        runner.emitter.emit(job.reply_to, First(job.request, job.attempt, delta, begun))
+        if o.finish is not None:
+            runner.emitter.end(job, Done(job.request, job.attempt, o.cached_tokens, timing))
+            return (job, done.handoff, None) if done.handoff is not None else None  # the decode task gives it up
+        job = replace(job, begun=begun)
+    handed = Handed(job.request, job.attempt, timing)
+    try:
+        lease = await leave(runner, job)
+    except asyncio.CancelledError:
+        runner.emitter.release(job.run)
+        if done.handoff is None:
+            raise
+        return job, done.handoff, handed  # the decode task finds no record, and gives the KV up
+    if done.handoff is None:
+        runner.emitter.emit(job.reply_to, handed)
+        return None
+    if not still_fits(lease, -(-len(job.prompt) // runner.block_size)):
+        runner.emitter.emit(job.reply_to, replace(handed, returned=done.handoff))
+        return None
+    return job, done.handoff, handed
+
+
+async def leave(runner: Runner, job: Job) -> Lease | None:
+    """Writes down what has begun, and that it is no load of this worker's any more; returns the decode worker's lease.
+
+    Not written anew is the record of a request that nobody waits for: the decode task finds none.
+    """
+    keys = runner.keys
+    account = keys.account(job.run, runner.worker)
+    while True:
+        pipe = runner.redis.pipeline(transaction=False)
+        pipe.set(keys.request(job.run), encode(job), xx=True, keepttl=True)
+        pipe.get(keys.worker(job.worker))
+        pipe.eval(RELEASE, len(account), *account, job.run, "left")
+        try:
+            _written, lease, _released = await pipe.execute()
+        except (RedisError, OSError) as exc:
+            log.warning("prefill_not_written", run=job.run, error=repr(exc))
+            await asyncio.sleep(RETRY_S)
+        else:
+            return decode_lease(lease) if lease is not None else None

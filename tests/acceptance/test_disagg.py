@@ -1,0 +1,350 @@
+"""Prefill and decode on workers of their own: real processes, the mock engine, real NIXL, the official client."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from openai import APIStatusError, OpenAI
+from redis import Redis
+
+from app.messages import Lease, decode_lease
+from tests.stack import Stack, stack, wait_until
+
+PREFILL, DECODE = "prefill-pool-a", "decode-pool-a"
+LONG = "the quick brown fox jumps over the lazy dog " * 60
+
+
+def pool(role: str, **args: Any) -> dict[str, Any]:
+    """Hands prompts of 64 tokens and more over, by real NIXL."""
+    handoff = {"nixl": True, "block_bytes": 65536, "lease_s": 4.0, "timeout_s": 2.0} | args.pop("handoff", {})
+    own = {k: args.pop(k) for k in ("model", "block_size") if k in args}
+    return {
+        "role": role,
+        "model": "mock",
+        "engine": "mock",
+        "max_model_len": 4096,
+        "disagg": {"remote_tokens": 64, "remote_wait_s": 60.0},
+        "args": {"step_ms": 5.0, "total_blocks": 1024, "handoff": handoff, **args},
+        **own,
+    }
+
+
+@contextmanager
+def fleet(url: str, path: Path, prefill: dict[str, Any], decode: dict[str, Any], decoders: int = 1) -> Iterator[Stack]:
+    Redis.from_url(url).flushall()
+    with stack(url, path, {PREFILL: prefill, DECODE: decode}, XYLEM_LEASE_TTL_S="2", XYLEM_HEARTBEAT_S="0.2") as s:
+        s.api()
+        s.worker(PREFILL, "prefill")
+        for i in range(decoders):
+            s.worker(DECODE, f"decode{i}")
+        s.wait_ready(decoders)
+        wait_until(lambda: len(leases(s, PREFILL)) == 1, "the prefill worker is there")
+        yield s
+
+
+@pytest.fixture(scope="module")
+def pair(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with fleet(valkey_url, tmp_path_factory.mktemp("disagg"), pool("prefill"), pool("decode")) as s:
+        yield s
+
+
+def leases(s: Stack, of: str) -> list[Lease]:
+    redis = Redis.from_url(s.redis_url)
+    found = [decode_lease(raw) for key in redis.keys("xylem:worker:*") if isinstance(raw := redis.get(key), bytes)]
+    return [lease for lease in found if lease.pool == of]
+
+
+def all_free(s: Stack) -> bool:
+    """By the engines' own counters, and by the account in Redis."""
+    redis = Redis.from_url(s.redis_url)
+    engines = [lease for p in (PREFILL, DECODE) for lease in leases(s, p)]
+    idle = all(e.used_blocks == e.lent_blocks == e.running == e.waiting == 0 for e in engines)
+    account = [key for e in engines for key in (f"xylem:reservations:{e.worker}", f"xylem:prefilling:{e.worker}")]
+    return idle and not redis.exists(*account)
+
+
+def ask(s: Stack, prompt: str = LONG, **wanted: Any) -> Any:
+    with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=30) as c:
+        return c.completions.create(
+            model="mock",
+            prompt=prompt,
+            **{"max_tokens": 12, "temperature": 0, "extra_body": {"ignore_eos": True}} | wanted,
+        )
+
+
+def seen(s: Stack, answer: Any) -> dict[str, Any]:
+    """Its timeline."""
+    found: dict[str, Any] = httpx.get(f"{s.url}/requests/{answer.id}").json()["prompts"][0]
+    return found
+
+
+def worker_process(s: Stack, name: str) -> psutil.Process:
+    (index,) = [i for i, p in enumerate(s.procs) if name in str(p.args)]
+    return psutil.Process(s.procs[index].pid)
+
+
+def test_a_long_prompt_is_computed_by_one_worker_and_answered_by_the_other(pair: Stack) -> None:
+    answer = ask(pair, "one " + LONG)
+    (prefill,), (decode,) = leases(pair, PREFILL), leases(pair, DECODE)
+    told = seen(pair, answer)
+    assert [w["worker"] for w in told["workers"]] == [prefill.worker, decode.worker]
+    assert told["workers"][1]["pulled"]["tokens"] == told["prompt_tokens"]
+    assert told["workers"][1]["pulled"]["size"] > 0
+    assert {"placement", "queue", "prefill", "hop", "transfer", "resume", "decode"} == set(told["stages"])
+    wait_until(lambda: all_free(pair), "all is free again")
+    (decode,) = leases(pair, DECODE)
+    assert decode.prefill_tokens <= 1, "the decode engine computed no prompt"
+    assert decode.pulled_tokens == told["prompt_tokens"]
+
+
+def test_a_short_prompt_stays_where_its_answer_is(pair: Stack) -> None:
+    assert len(seen(pair, ask(pair, "short"))["workers"]) == 1
+
+
+def test_a_prompt_that_is_mostly_cached_where_it_is_decoded_stays_there(pair: Stack) -> None:
+    """The threshold is on what would have to be computed."""
+    assert len(seen(pair, ask(pair, "twice " + LONG))["workers"]) == 2
+    again = ask(pair, "twice " + LONG)
+    assert len(seen(pair, again)["workers"]) == 1
+    assert again.usage.prompt_tokens_details.cached_tokens > 0
+
+
+def test_the_first_token_comes_before_the_prompt_is_handed_over(pair: Stack) -> None:
+    with OpenAI(base_url=f"{pair.url}/v1", api_key="none", max_retries=0) as c:
+        stream = c.completions.create(model="mock", prompt="first " + LONG, max_tokens=8, temperature=0, stream=True)
+        arrived = [(chunk.id, time.time()) for chunk in stream if chunk.choices and chunk.choices[0].text]
+    found = httpx.get(f"{pair.url}/requests/{arrived[0][0]}").json()["prompts"][0]
+    assert arrived[0][1] - found["arrived"] < found["workers"][1]["first_token_s"]
+
+
+WANTED: list[dict[str, Any]] = [
+    {},
+    {"temperature": 1.0, "seed": 7},
+    {"logprobs": 3},
+    {"n": 3, "seed": 3, "temperature": 1.0},
+    {"frequency_penalty": 1.5, "presence_penalty": 0.5},
+    {"max_tokens": 1},
+    {"max_tokens": 2},
+    {"echo": True, "logprobs": 1},
+]
+
+
+@pytest.mark.parametrize("wanted", WANTED, ids=lambda w: ",".join(w) or "plain")
+def test_answers_are_those_of_one_worker(pair: Stack, wanted: dict[str, Any]) -> None:
+    """Its threshold raised at run time, the same fleet answers everything on the decode worker."""
+    prompt = f"same {sorted(wanted)} " + LONG
+    apart = ask(pair, prompt, **wanted)
+    try:
+        raised = httpx.patch(f"{pair.url}/admin/pools/{PREFILL}/limits", json={"remote_tokens": 100_000})
+        assert raised.status_code == 200
+        whole = ask(pair, prompt, extra_body={"ignore_eos": True, "cache_salt": "other"}, **wanted)
+        assert len(seen(pair, whole)["workers"]) == 1
+    finally:
+        httpx.patch(f"{pair.url}/admin/pools/{PREFILL}/limits", json={"remote_tokens": None})
+    if "echo" not in wanted and wanted.get("max_tokens") != 1:
+        assert len(seen(pair, apart)["workers"]) == 2
+    assert [c.text for c in apart.choices] == [c.text for c in whole.choices]
+    assert [c.finish_reason for c in apart.choices] == [c.finish_reason for c in whole.choices]
+    assert [c.logprobs for c in apart.choices] == [c.logprobs for c in whole.choices]
+    assert apart.usage.completion_tokens == whole.usage.completion_tokens
+    wait_until(lambda: all_free(pair), "all is free again")
+
+
+def test_stop_strings_and_eos_end_an_answer_at_its_first_token(pair: Stack) -> None:
+    """Then nothing is handed over, and nothing stays behind."""
+    first = ask(pair, "stops " + LONG, max_tokens=1).choices[0].text
+    stopped = ask(pair, "stops " + LONG, stop=[first], extra_body={"cache_salt": "x"})
+    assert (stopped.choices[0].text, stopped.choices[0].finish_reason) == ("", "stop")
+    wait_until(lambda: all_free(pair), "all is free again")
+
+
+def test_the_metrics_tell_where_prompts_were_computed_and_how_much_was_moved(pair: Stack) -> None:
+    ask(pair, "metrics " + LONG)
+    text = httpx.get(f"{pair.url}/metrics").text
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert float(values['xylem_prefills_total{model="mock",where="apart"}']) >= 1
+    assert float(values['xylem_pulled_bytes_total{model="mock"}']) > 0
+    assert float(values['xylem_stage_seconds_count{model="mock",stage="hop"}']) >= 1
+
+
+def test_a_client_that_leaves_leaves_nothing_behind(pair: Stack) -> None:
+    """Whenever it goes: before, during or after the handoff."""
+    for i, after in enumerate((0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15)):
+        with httpx.Client(timeout=httpx.Timeout(10, read=after + 0.001)) as c, pytest.raises(httpx.ReadTimeout):
+            c.post(
+                f"{pair.url}/v1/completions", json={"model": "mock", "prompt": f"leave {i} {LONG}", "max_tokens": 200}
+            )
+    wait_until(lambda: all_free(pair), "all is free again", 10)
+
+
+def test_flower_and_logs_see_the_handoff_and_neither_prompt_nor_answer(pair: Stack) -> None:
+    """What Celery's chain carries says where the KV is."""
+    ask(pair, "zanzibar " + LONG)
+    assert all("zanzibar" not in pair.log(name) for name in ("api", "prefill", "decode0"))
+
+
+Prefilling = Callable[[Stack], None]
+
+
+@contextmanager
+def slow_pair(url: str, path: Path, decoders: int = 1, **prefill: Any) -> Iterator[Stack]:
+    """A prompt takes the prefill worker a second."""
+    decode = {"handoff": prefill["handoff"]} if "handoff" in prefill else {}
+    with fleet(
+        url, path, pool("prefill", prefill_tokens_per_s=800.0, **prefill), pool("decode", **decode), decoders
+    ) as s:
+        yield s
+
+
+def test_a_prefill_worker_that_dies_while_computing_costs_time_and_no_request(valkey_url: str, tmp_path: Path) -> None:
+    with slow_pair(valkey_url, tmp_path) as s, ThreadPoolExecutor() as threads:
+        answer = threads.submit(ask, s)
+        wait_until(lambda: leases(s, PREFILL)[0].running, "it computes")
+        worker_process(s, PREFILL).kill()
+        told = seen(s, answer.result())
+        assert told["attempts"] == 2
+        assert len(told["workers"]) == 1
+        assert (
+            answer.result().choices[0].text
+            == ask(s, extra_body={"ignore_eos": True, "cache_salt": "1"}).choices[0].text
+        )
+        wait_until(lambda: all_free(s), "all is free again")
+
+
+def test_a_prefill_worker_that_dies_with_the_kv_is_replaced_by_a_local_prefill(valkey_url: str, tmp_path: Path) -> None:
+    """The decode worker stands still, so that the handoff waits in its queue while its holder dies."""
+    with fleet(valkey_url, tmp_path, pool("prefill"), pool("decode")) as s, ThreadPoolExecutor() as threads:
+        whole = ask(s, extra_body={"ignore_eos": True, "cache_salt": "1"}).choices[0].text
+        decode = worker_process(s, DECODE)
+        decode.suspend()
+        answer = threads.submit(ask, s)
+        wait_until(lambda: leases(s, PREFILL)[0].lent_blocks, "it has lent the KV", 1.5, 0.01)
+        worker_process(s, PREFILL).kill()
+        decode.resume()
+        told = seen(s, answer.result())
+        assert told["workers"][-1].get("handoff_refused") or told["attempts"] == 2
+        assert answer.result().choices[0].text == whole
+        wait_until(lambda: all_free(s), "all is free again")
+
+
+def test_a_decode_worker_that_dies_before_the_hop_is_replaced_and_the_prompt_not_computed_again(
+    valkey_url: str, tmp_path: Path
+) -> None:
+    with slow_pair(valkey_url, tmp_path, 2, handoff={"lease_s": 20.0}) as s, ThreadPoolExecutor() as threads:
+        answer = threads.submit(ask, s, LONG * 3)  # three seconds: longer than a lease
+        busy = wait_until(lambda: decoding_worker(s), "it is reserved")
+        name = next(n for n in ("decode0", "decode1") if busy in s.log(n))
+        psutil.Process(s.procs[2 + int(name[-1])].pid).kill()
+        told = seen(s, answer.result())
+        assert told["attempts"] == 2
+        assert [w["worker"] != busy for w in told["workers"]] == [True, True]
+        assert told["workers"][1]["pulled"]["tokens"] == told["prompt_tokens"], "from the handoff of the first attempt"
+        wait_until(lambda: all_free(s), "all is free again", 10)
+
+
+def decoding_worker(s: Stack) -> str | None:
+    redis = Redis.from_url(s.redis_url)
+    return next((w.worker for w in leases(s, DECODE) if redis.hlen(f"xylem:reservations:{w.worker}")), None)
+
+
+def test_a_decode_worker_that_dies_decoding_ends_in_one_clear_error(valkey_url: str, tmp_path: Path) -> None:
+    with fleet(valkey_url, tmp_path, pool("prefill"), pool("decode")) as s, ThreadPoolExecutor() as threads:
+        answer = threads.submit(ask, s, max_tokens=2000)
+        wait_until(lambda: leases(s, DECODE)[0].running, "it decodes")
+        worker_process(s, DECODE).kill()
+        with pytest.raises(APIStatusError) as failed:
+            answer.result()
+        assert failed.value.code == "worker_lost"
+        wait_until(lambda: leases(s, PREFILL)[0].used_blocks == 0, "the prefill worker's blocks are free")
+
+
+@pytest.mark.parametrize(
+    ("handoff", "says"),
+    [
+        ({"layout": "other"}, "layout"),
+        ({"block_bytes": 32768}, "bytes"),
+        ({"lease_s": 0.0}, "expired"),
+    ],
+)
+def test_a_handoff_that_is_refused_is_a_local_prefill(
+    valkey_url: str, tmp_path: Path, handoff: dict[str, Any], says: str
+) -> None:
+    """Another layout, another block, a lease that is over."""
+    with fleet(valkey_url, tmp_path, pool("prefill", handoff=handoff), pool("decode")) as s:
+        answer = ask(s)
+        told = seen(s, answer)
+        assert says in told["workers"][1]["handoff_refused"]
+        assert told["attempts"] == 1
+        assert answer.usage.completion_tokens == 12
+        wait_until(lambda: all_free(s), "all is free again", 10)
+
+
+def test_an_engine_of_another_block_size_refuses(valkey_url: str, tmp_path: Path) -> None:
+    with fleet(valkey_url, tmp_path, pool("prefill", block_size=16), pool("decode")) as s:
+        assert "block" in seen(s, ask(s))["workers"][1]["handoff_refused"]
+        wait_until(lambda: all_free(s), "all is free again", 10)
+
+
+def test_a_transfer_that_takes_too_long_is_given_up(valkey_url: str, tmp_path: Path) -> None:
+    """The holder stands still when the decode engine first talks to it."""
+    with fleet(valkey_url, tmp_path, pool("prefill"), pool("decode")) as s, ThreadPoolExecutor() as threads:
+        decode, prefill = worker_process(s, DECODE), worker_process(s, PREFILL)
+        decode.suspend()
+        answer = threads.submit(ask, s)
+        wait_until(lambda: leases(s, PREFILL)[0].lent_blocks, "it has lent the KV", 1.5, 0.01)
+        prefill.suspend()
+        decode.resume()
+        try:
+            assert answer.result().usage.completion_tokens == 12
+        finally:
+            prefill.resume()
+
+
+def test_a_draining_decode_worker_gives_the_handoff_to_another(valkey_url: str, tmp_path: Path) -> None:
+    with slow_pair(valkey_url, tmp_path, 2) as s, ThreadPoolExecutor() as threads:
+        answer = threads.submit(ask, s)
+        busy = wait_until(lambda: decoding_worker(s), "it is reserved")
+        name = next(n for n in ("decode0", "decode1") if busy in s.log(n))
+        s.procs[2 + int(name[-1])].send_signal(signal.SIGTERM)
+        told = seen(s, answer.result())
+        assert told["workers"][-1]["worker"] != busy
+        wait_until(lambda: all_free(s), "all is free again", 10)
+
+
+@pytest.fixture(scope="module")
+def rooms(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Engines that meet while the prompt is being computed."""
+    handoff = {"shape": "at_once", "timeout_s": 2.0}
+    prefill, decode = pool("prefill", handoff=handoff), pool("decode", handoff=handoff)
+    with fleet(valkey_url, tmp_path_factory.mktemp("rooms"), prefill, decode) as s:
+        yield s
+
+
+@pytest.mark.parametrize("wanted", [{}, {"temperature": 1.0, "seed": 7}, {"n": 2, "logprobs": 2}], ids=str)
+def test_a_handoff_at_once_gives_the_same_answers(rooms: Stack, wanted: dict[str, Any]) -> None:
+    prompt = f"room {sorted(wanted)} " + LONG
+    apart = ask(rooms, prompt, **wanted)
+    told = seen(rooms, apart)
+    assert told["workers"][-1]["pulled"]["tokens"] == told["prompt_tokens"]
+    httpx.patch(f"{rooms.url}/admin/pools/{PREFILL}/limits", json={"remote_tokens": 100_000})
+    whole = ask(rooms, prompt, extra_body={"ignore_eos": True, "cache_salt": "other"}, **wanted)
+    httpx.patch(f"{rooms.url}/admin/pools/{PREFILL}/limits", json={"remote_tokens": None})
+    assert [c.text for c in apart.choices] == [c.text for c in whole.choices]
+    wait_until(lambda: all_free(rooms), "all is free again")
+
+
+def test_at_once_a_prefill_worker_that_dies_is_replaced_by_a_local_prefill(valkey_url: str, tmp_path: Path) -> None:
+    handoff = {"shape": "at_once", "timeout_s": 3.0}
+    with slow_pair(valkey_url, tmp_path, handoff=handoff) as s, ThreadPoolExecutor() as threads:
+        answer = threads.submit(ask, s)
+        wait_until(lambda: leases(s, PREFILL)[0].running, "it computes")
+        worker_process(s, PREFILL).kill()
+        assert answer.result().usage.completion_tokens == 12
+        wait_until(lambda: all_free(s), "all is free again")

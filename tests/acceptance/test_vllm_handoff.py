@@ -1,0 +1,318 @@
+"""Two real vLLM engines: one computes prompts, the other one pulls their KV over NIXL and decodes."""
+
+import asyncio
+import dataclasses
+import gc
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from itertools import count
+from typing import TYPE_CHECKING, Any, cast
+
+import psutil
+import pytest
+import pytest_asyncio
+from msgspec.structs import replace
+
+from app.engines import create_engine
+from app.engines.base import EngineInfo, GenerateRequest, Prefilled, StepOutput
+from app.errors import HandoffFailed
+from app.ids import RunId
+from app.messages import Begun, Lent, Sampling, TokenLogprob
+from app.pools import Pool
+from app.tokenizer import load_tokenizer
+from tests.stack import ROOT
+
+if TYPE_CHECKING:
+    from app.engines.vllm import VllmEngine
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(300),
+    # vLLM and what it imports use what torch and Python have deprecated, and leave ZeroMQ contexts to the collector.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
+]
+
+MODEL = ROOT / ".xylem/models/SmolLM2-135M-Instruct"
+BLOCK = 32
+TEXT = (
+    "The lighthouse keeper opened the old door, looked over the grey sea and thought of the boat that was late. " * 50
+)
+_ids = count()
+
+
+@dataclasses.dataclass
+class Pair:
+    prefill: "VllmEngine"
+    decode: "VllmEngine"
+    info: EngineInfo  # of the one that decodes
+    text: list[int]
+
+    def prompt(self, tokens: int) -> list[int]:
+        """One that no test has used before, from its first block on."""
+        start = 100 + next(_ids)
+        return [start, *self.text[: tokens - 1]]
+
+    async def handed_over(self, prompt: list[int], **sampling: Any) -> list[StepOutput]:
+        """The whole answer, its first token from one engine and the others from the other one."""
+        found = await self.prefill.prefill(asked(prompt, **sampling))
+        outputs = [] if found.output is None else [found.output]
+        if found.handoff is None:
+            return outputs
+        return outputs + await steps(self.decode, going_on(prompt, found, **sampling))
+
+    async def both_idle(self, within_s: float = 2.0) -> None:
+        """No request and no KV block, as vLLM itself counts them."""
+        deadline = time.monotonic() + within_s
+        while any(s.running or s.waiting or s.used_blocks or s.lent_blocks for s in self.stats()):
+            assert time.monotonic() < deadline, self.stats()
+            await asyncio.sleep(0.01)
+        assert await self.prefill.reset_prefix_cache()  # refuses while blocks are held
+        assert await self.decode.reset_prefix_cache()
+
+    def stats(self) -> list[Any]:
+        return [self.prefill.stats(), self.decode.stats()]
+
+
+def asked(prompt: list[int], **sampling: Any) -> GenerateRequest:
+    settings = {"max_tokens": 8, "temperature": 0.0, "ignore_eos": True} | sampling
+    return GenerateRequest(RunId(f"run-{next(_ids)}"), prompt, Sampling(**settings))
+
+
+def going_on(prompt: list[int], found: Prefilled, **sampling: Any) -> GenerateRequest:
+    first = found.output
+    begun = None if first is None else Begun(first.tokens, len(first.text), first.cached_tokens)
+    return replace(asked(prompt, **sampling), handoff=found.handoff, begun=begun)
+
+
+async def steps(engine: "VllmEngine", request: GenerateRequest) -> list[StepOutput]:
+    return [step async for step in engine.generate(request)]
+
+
+def said(outputs: list[StepOutput], index: int = 0) -> tuple[list[int], str, object, object]:
+    mine = [output for output in outputs if output.index == index]
+    tokens = [token for output in mine for token in output.tokens]
+    return tokens, "".join(output.text for output in mine), mine[-1].finish, mine[-1].stop
+
+
+def logprobs(outputs: list[StepOutput]) -> list[TokenLogprob]:
+    return [found for output in outputs for found in output.logprobs or []]
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def pair() -> AsyncIterator[Pair]:
+    """Each on its own core: on the same one they slow each other ten-fold."""
+    cores = sorted(psutil.Process().cpu_affinity())
+    engines: list[VllmEngine] = []
+    infos: list[EngineInfo] = []
+    for i, role in enumerate(("prefill", "decode")):
+        settings = {"model": "test", "engine": "vllm", "path": MODEL, "role": role, "block_size": BLOCK}
+        args = {"kv_cache_memory_bytes": 2**28}
+        pool = Pool.model_validate(settings | {"max_running": 4, "max_model_len": 1024, "args": args})
+        with pytest.MonkeyPatch.context() as env:  # which each engine's processes inherit
+            env.setenv("VLLM_CPU_OMP_THREADS_BIND", str(cores[i % len(cores)]))
+            env.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(19_600 + i))
+            engines.append(cast("VllmEngine", create_engine(pool)))
+            infos.append(await engines[-1].start())
+    text = load_tokenizer(MODEL).encode(TEXT, add_special_tokens=False)
+    yield Pair(engines[0], engines[1], infos[1], text)
+    for engine in engines:
+        await engine.close()
+    del engines, engine
+    gc.collect()  # what vLLM leaves to the collector is collected while this module's warning filters hold
+
+
+@pytest.mark.parametrize("tokens", [9, 8 * BLOCK, 301])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"logprobs": 2},
+        {"frequency_penalty": 1.5, "repetition_penalty": 1.3, "max_tokens": 12},
+        {"temperature": 1.5, "seed": 3},
+        {"min_tokens": 4, "ignore_eos": False},
+    ],
+    ids=lambda sampling: next(iter(sampling)),
+)
+async def test_an_answer_is_the_one_that_a_single_engine_gives(
+    pair: Pair, tokens: int, sampling: dict[str, Any]
+) -> None:
+    """Token by token, logprobs too; the decoding engine computes one token of the prompt, and nothing stays held."""
+    prompt = pair.prompt(tokens)
+    before = pair.decode.stats()
+    outputs = await pair.handed_over(prompt, **sampling)
+    after = pair.decode.stats()
+    assert after.pulled_tokens - before.pulled_tokens >= tokens - 1
+    assert after.prefill_tokens - before.prefill_tokens <= 1
+    await pair.both_idle()
+
+    whole = await steps(pair.prefill, asked(prompt, **sampling))
+    assert said(outputs) == said(whole)
+    for mine, other in zip(logprobs(outputs), logprobs(whole), strict=True):
+        assert mine.token_id == other.token_id
+        assert mine.logprob == pytest.approx(other.logprob, abs=1e-3)
+    blocks = -(-tokens // BLOCK)
+    assert [output.pulled is not None for output in outputs] == [False, True] + [False] * (len(outputs) - 2)
+    assert outputs[1].pulled is not None
+    assert outputs[1].pulled.size == blocks * pair.info.block_bytes == blocks * 1_474_560  # 30 layers, 3 heads of 64
+
+
+@pytest.mark.parametrize("include", [False, True])
+async def test_a_stop_string_across_the_border_of_the_first_token_is_found(pair: Pair, include: bool) -> None:
+    """Nothing of it leaks out with the first token."""
+    prompt = pair.prompt(100)
+    plain = await steps(pair.prefill, asked(prompt))
+    border = len(plain[0].text)
+    text = said(plain)[1]
+    stop = text[border - 2 : border + 2]
+    settings = {"stop": ("never said", stop), "include_stop": include}
+    outputs = await pair.handed_over(prompt, **settings)
+    assert said(outputs)[1:] == (text[: text.index(stop) + len(stop) * include], "stop", stop)
+    assert said(outputs) == said(await steps(pair.prefill, asked(prompt, **settings)))
+    await pair.both_idle()
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 1.0, "top_k": 1}, {"temperature": 1.5, "seed": 11}], ids=str)
+async def test_several_choices_share_what_one_of_them_pulled(pair: Pair, sampling: dict[str, Any]) -> None:
+    """Each has its index and its seed, and nobody frees the blocks under another."""
+    prompt = pair.prompt(200)
+    outputs = await pair.handed_over(prompt, n=3, logprobs=0, **sampling)
+    whole = await steps(pair.prefill, asked(prompt, n=3, logprobs=0, **sampling))
+    assert [said(outputs, i) for i in range(3)] == [said(whole, i) for i in range(3)]
+    assert len({said(outputs, i)[1] for i in range(3)}) == (1 if "top_k" in sampling else 3)
+    await pair.both_idle()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_prompt_logprobs_come_with_the_first_output_of_each_choice(pair: Pair, n: int) -> None:
+    """vLLM computes the prompt for them; with several choices the decoding engine is the one to give them."""
+    prompt = pair.prompt(70)
+    outputs = await pair.handed_over(prompt, n=n, prompt_logprobs=1, temperature=1.0, top_k=1)
+    for index in range(n):
+        first, *others = [output for output in outputs if output.index == index]
+        assert [found and found.token_id for found in first.prompt_logprobs or []] == [None, *prompt[1:]]
+        assert not any(output.prompt_logprobs for output in others)
+    assert said(outputs, n - 1) == said(await steps(pair.prefill, asked(prompt)))
+    await pair.both_idle()
+
+
+async def test_closing_an_answer_of_several_choices_ends_them_all(pair: Pair) -> None:
+    """Though they are two requests to vLLM."""
+    prompt = pair.prompt(100)
+    found = await pair.prefill.prefill(asked(prompt, n=3, temperature=1.0))
+    async with aclosing(pair.decode.generate(going_on(prompt, found, n=3, temperature=1.0, max_tokens=500))) as stream:
+        async for step in stream:
+            if step.index == 2:
+                break
+    await pair.both_idle()
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_an_abort_ends_all_choices(pair: Pair, n: int) -> None:
+    """By the request's id alone."""
+    prompt = pair.prompt(100)
+    found = await pair.prefill.prefill(asked(prompt, n=n, temperature=1.0))
+    request = going_on(prompt, found, n=n, temperature=1.0, max_tokens=500)
+    seen = set()
+    async for step in pair.decode.generate(request):
+        if step.finish is not None:
+            seen.add((step.index, step.finish))
+        elif step.index == n - 1:
+            await pair.decode.abort(request.id)
+    assert seen == {(i, "abort") for i in range(n)}
+    await pair.both_idle()
+
+
+async def test_what_is_lent_is_counted_until_it_is_discarded(pair: Pair) -> None:
+    """The holder frees it at once, not when its lease ends."""
+    found = await pair.prefill.prefill(asked(pair.prompt(10 * BLOCK)))
+    await asyncio.sleep(0.5)
+    stats = pair.prefill.stats()
+    assert (stats.running, stats.used_blocks, stats.lent_blocks) == (0, 10, 10)
+    assert isinstance(found.handoff, Lent)
+    assert found.handoff.tokens == 10 * BLOCK
+    discarding = asyncio.create_task(pair.decode.discard(found.handoff))
+    await pair.both_idle(within_s=1.0)
+    await discarding
+
+
+async def test_a_cancelled_prefill_frees_its_blocks(pair: Pair) -> None:
+    """Nobody will come for them."""
+    task = asyncio.create_task(pair.prefill.prefill(asked(pair.prompt(900))))
+    await asyncio.sleep(0.2)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+    await pair.both_idle()
+
+
+async def test_an_answer_of_one_token_is_handed_to_nobody(pair: Pair) -> None:
+    """Its KV isn't even kept."""
+    prompt = pair.prompt(50)
+    found = await pair.prefill.prefill(asked(prompt, max_tokens=1, stop=("a rather long stop string",)))
+    assert found.handoff is None
+    assert found.output is not None
+    assert (found.output.finish, bool(found.output.text)) == ("length", True)
+    await pair.both_idle()
+
+
+async def test_an_expired_handoff_is_refused(pair: Pair) -> None:
+    """Other KV may lie there by now."""
+    prompt = pair.prompt(50)
+    found = await pair.prefill.prefill(asked(prompt))
+    assert found.handoff is not None
+    assert time.time() + 20 < found.handoff.expires < time.time() + 30
+    late = replace(found, handoff=replace(found.handoff, expires=time.time()))
+    with pytest.raises(HandoffFailed, match="expired"):
+        await steps(pair.decode, going_on(prompt, late))
+    other = replace(found.handoff, params=found.handoff.params | {"compatible": {"block_size": 16}})
+    with pytest.raises(HandoffFailed):
+        await steps(pair.decode, going_on(prompt, replace(found, handoff=other)))
+    await pair.decode.discard(found.handoff)
+    await pair.both_idle()
+
+
+async def test_a_begun_answer_goes_on_without_a_handoff(pair: Pair) -> None:
+    """With the tokens that are out, whatever this engine would have said."""
+    prompt, begun = pair.prompt(50), Begun([2000, 5000, 6000], text_len=3, cached_tokens=7)
+    outputs = await steps(pair.decode, replace(asked(prompt, logprobs=0), begun=begun))
+    went_on = await steps(pair.prefill, asked([*prompt, *begun.tokens], max_tokens=5))
+    assert said(outputs)[0] == said(went_on)[0]
+    assert {output.cached_tokens for output in outputs} == {7}
+    assert all(len(output.logprobs or []) == len(output.tokens) for output in outputs)
+
+
+async def test_an_answer_that_is_over_with_its_first_token_says_so(pair: Pair) -> None:
+    """A stop token, found where the prompt was computed. Near the end: its KV is kept until its lease ends."""
+    prompt = pair.prompt(50)
+    token = said(await steps(pair.prefill, asked(prompt)))[0][0]
+    found = await pair.prefill.prefill(asked(prompt, stop_token_ids=(token,)))
+    assert found.handoff is None
+    assert found.output is not None
+    assert (found.output.tokens, found.output.finish, found.output.stop) == ([token], "stop", token)
+
+
+async def test_a_dead_holder_costs_the_handoff_and_not_the_answer(pair: Pair) -> None:
+    """Last, since it kills the engine that computes prompts."""
+    prompt = pair.prompt(300)
+    found = await pair.prefill.prefill(asked(prompt))
+    other = await pair.prefill.prefill(asked(pair.prompt(300)))
+    whole = said(await steps(pair.prefill, asked(prompt)))
+    children = [child for p in pair.prefill._processes for child in psutil.Process(p.pid).children(recursive=True)]
+    for pid in [p.pid for p in pair.prefill._processes] + [child.pid for child in children]:
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+    gone, _ = await asyncio.to_thread(psutil.wait_procs, children, 5)
+    assert len(gone) == len(children)
+    began = time.monotonic()
+    with pytest.raises(HandoffFailed):
+        await steps(pair.decode, going_on(prompt, found))
+    assert time.monotonic() - began < 10
+    assert found.output is not None
+    outputs = await steps(pair.decode, replace(going_on(prompt, found), handoff=None))
+    assert said([found.output, *outputs]) == whole
+    assert other.handoff is not None
+    await pair.decode.discard(other.handoff)
+    stats = pair.decode.stats()
+    assert (stats.running, stats.waiting, stats.used_blocks) == (0, 0, 0)

@@ -1,0 +1,274 @@
+"""Bytes move between engines through NIXL; every way of losing them ends in HandoffFailed, with nothing held."""
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from app.engines.base import Prefilled
+from app.engines.mock.engine import MockEngine
+from app.errors import HandoffFailed
+from app.kv.nixl import merged
+from app.messages import Lent, Room
+from tests.disaggregated import (
+    again,
+    at_once,
+    behind,
+    engine,
+    idle,
+    request,
+    room_of,
+    run,
+    shown,
+    stats_become,
+)  # fmt: skip
+
+pytestmark = pytest.mark.integration
+
+SAMPLINGS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 1.0, "seed": 7, "stop": (" the",)},
+    {"logprobs": 2, "min_tokens": 10, "frequency_penalty": 1.0, "repetition_penalty": 1.3},
+    {"n": 2, "temperature": 1.0},
+]
+
+
+@pytest.fixture
+async def p() -> AsyncIterator[MockEngine]:
+    async with engine(nixl=True) as made:
+        yield made
+
+
+@pytest.fixture
+async def d() -> AsyncIterator[MockEngine]:
+    async with engine(nixl=True, timeout_s=1.0) as made:
+        yield made
+
+
+async def holds(made: MockEngine, asked: Any) -> bool:
+    """Are the blocks of this prompt's cached prefix marked with its hashes?"""
+    blocks, memory = made._cores[0].blocks, made._cores[0].handoffs.link.memory
+    assert memory is not None
+    return all(memory.holds(block, digest) for digest, block in blocks._cached.items()) and bool(blocks._cached)
+
+
+def damage(made: MockEngine, block: int) -> None:
+    memory = made._cores[0].handoffs.link.memory
+    assert memory is not None
+    memory.mark(block, 0)
+
+
+async def test_an_answer_is_the_same_and_the_bytes_have_come(p: MockEngine, d: MockEngine) -> None:
+    """In sequence: the holder's blocks become free when they have been read."""
+    async with engine() as alone:
+        for i, sampling in enumerate(SAMPLINGS):
+            asked = request(100 + 4 * i, first=300 + i, **sampling)
+            prefilled = await p.prefill(asked)
+            assert p.stats().lent_blocks == 4
+            outputs = await run(d, behind(asked, prefilled))
+            head = [] if prefilled.output is None else [prefilled.output]
+            wanted = await run(alone, asked)
+            for index in range(asked.sampling.n):
+                assert shown([*head, *outputs], index) == shown(wanted, index)
+            assert outputs[0].pulled is not None
+            assert outputs[0].pulled.size == 4 * 4096
+            await stats_become(p, idle)
+            assert await holds(d, asked)
+    assert d.stats().pulled_tokens == 100 + 104 + 108 + 112
+
+
+async def test_only_what_is_not_cached_is_read(p: MockEngine, d: MockEngine) -> None:
+    """The second prompt with the same beginning moves its tail; one that is there wholly frees the holder, too."""
+    for tokens, moved in ((100, 4), (150, 2), (150, 1)):
+        asked = request(tokens)
+        outputs = await run(d, behind(asked, await p.prefill(asked)))
+        assert outputs[0].pulled is not None
+        assert outputs[0].pulled.size == moved * 4096
+        await stats_become(p, idle)
+    done = await run(d, request(128, max_tokens=40))
+    asked = request(128)
+    prefilled = await p.prefill(asked)
+    going_on = again(asked, handoff=prefilled.handoff, begun=None)
+    begun_ = behind(asked, prefilled).begun
+    assert begun_ is not None
+    assert begun_.tokens == done[0].tokens
+    outputs = await run(d, replace(going_on, begun=begun_))
+    assert outputs[0].pulled is not None
+    assert outputs[0].pulled.size == 0
+    await stats_become(p, idle)
+
+
+async def test_a_discarded_prompt_is_free(p: MockEngine, d: MockEngine) -> None:
+    """At once, not when its lease ends."""
+    lent = (await p.prefill(request())).handoff
+    assert lent is not None
+    assert p.stats().lent_blocks == 4
+    await d.discard(lent)
+    await stats_become(p, idle, within_s=1)
+    with pytest.raises(HandoffFailed):  # the blocks still hold its KV, but nobody vouches for it
+        damage(p, lent.params["blocks"][0])
+        await run(d, again(request(), handoff=lent))
+    assert idle(d.stats())
+
+
+async def test_a_lease_ends() -> None:
+    """A side that decodes and has died costs the holder no memory for ever."""
+    async with engine(nixl=True, lease_s=0.2) as p:
+        await p.prefill(request())
+        began = time.perf_counter()
+        await stats_become(p, idle)
+        assert time.perf_counter() - began == pytest.approx(0.2, abs=0.1)
+
+
+async def test_a_refusal_tells_the_holder(p: MockEngine) -> None:
+    """Its blocks are free though nobody took them."""
+    async with engine(nixl=True, layout="other") as d:
+        asked = request()
+        with pytest.raises(HandoffFailed, match="layout"):
+            await run(d, behind(asked, await p.prefill(asked)))
+        assert idle(d.stats())
+        await stats_become(p, idle, within_s=1)
+
+
+async def test_aborting_before_the_pull_tells_the_holder(p: MockEngine) -> None:
+    """A request that waits for a seat has pulled nothing yet."""
+    async with engine(nixl=True, max_running=1, speedup=1.0) as d:
+        decoding = d.generate(request(max_tokens=500))
+        await anext(decoding)
+        asked = request(first=700)
+        waiting = asyncio.create_task(run(d, behind(asked, await p.prefill(asked))))
+        await stats_become(d, lambda stats: stats.waiting == 1)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await stats_become(p, idle, within_s=1)
+        await decoding.aclose()
+
+
+@pytest.mark.parametrize("which", [0, 3])
+async def test_a_block_that_holds_something_else_is_a_loss(p: MockEngine, d: MockEngine, which: int) -> None:
+    """A full one, and the last one, which isn't."""
+    asked = request()
+    prefilled = await p.prefill(asked)
+    assert prefilled.handoff is not None
+    damage(p, prefilled.handoff.params["blocks"][which])
+    with pytest.raises(HandoffFailed, match="not the KV"):
+        await run(d, behind(asked, prefilled))
+    assert idle(d.stats())
+    assert len(await run(d, request())) == 12
+
+
+async def test_an_engine_that_restarted_is_not_the_one_that_lent(p: MockEngine, d: MockEngine) -> None:
+    """Its metadata names another life."""
+    asked = request()
+    async with engine(nixl=True) as restarted:
+        lent = (await p.prefill(asked)).handoff
+        other = (await restarted.prefill(again(asked))).handoff
+        assert lent is not None
+        assert other is not None
+        mixed = replace(lent, params=lent.params | {"agent": other.params["agent"]})
+        with pytest.raises(HandoffFailed, match="promised"):
+            await run(d, again(asked, handoff=mixed))
+        assert len(await run(d, again(asked, handoff=other))) == 12
+        assert idle(d.stats())
+
+
+CHILD = """
+import asyncio, sys, msgspec
+from tests.disaggregated import engine, request, room_of
+async def main():
+    async with engine(nixl=True, shape="at_once") as p:
+        for i in range(2):
+            print(msgspec.json.encode((await p.prefill(request(first=300 + i))).handoff).decode(), flush=True)
+        print(msgspec.json.encode(room_of(p)).decode(), flush=True)
+        await asyncio.sleep(60)
+asyncio.run(main())
+"""
+
+
+async def test_a_holder_that_was_killed_is_a_loss(d: MockEngine) -> None:
+    """Known or not, before the pull or while it is awaited: no hang, and blocks are free."""
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        lines = [await child.stdout.readline() for _ in range(3)]
+        first, second = (msgspec.json.decode(line, type=Lent) for line in lines[:2])
+        room = msgspec.json.decode(lines[2], type=Room)
+        assert len(await run(d, again(request(first=300), handoff=first))) == 12
+        async with engine(nixl=True, timeout_s=1.0) as stranger:
+            visiting = asyncio.create_task(run(d, again(request(first=500), handoff=room)))
+            await stats_become(d, lambda stats: stats.used_blocks == 4)
+            child.kill()
+            await child.wait()
+            for made in (d, stranger):
+                began = time.perf_counter()
+                with pytest.raises(HandoffFailed):
+                    await run(made, again(request(first=301), handoff=second))
+                await made.discard(second)
+                assert time.perf_counter() - began < 2.5
+            with pytest.raises(HandoffFailed):
+                await visiting
+            assert idle(stranger.stats())
+            assert idle(d.stats())
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.0005, 0.002, 0.01])
+async def test_cancelling_during_a_pull_frees_both_sides(delay: float) -> None:
+    """Local blocks are held until nobody writes into them any more."""
+    big = {"nixl": True, "block_bytes": 4 * 2**20}
+    async with engine(**big) as p, engine(**big) as d:
+        asked = request(1000)
+        pulling = asyncio.create_task(run(d, behind(asked, await p.prefill(asked))))
+        await stats_become(d, lambda stats: stats.used_blocks > 0)
+        await asyncio.sleep(delay)
+        pulling.cancel()
+        await asyncio.gather(pulling, return_exceptions=True)
+        await stats_become(d, idle)
+        await stats_become(p, idle)
+        outputs = await run(d, behind(asked, await p.prefill(again(asked))))
+        assert len(outputs) == 11
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+async def test_at_once_the_bytes_are_written(sampling: dict[str, Any], d: MockEngine) -> None:
+    """Whoever decodes offers its blocks, and makes all tokens."""
+    async with engine(nixl=True, shape="at_once") as p, engine() as alone:
+        asked = request(**sampling)
+        outputs, wanted = await at_once(p, d, asked), await run(alone, asked)
+        for index in range(asked.sampling.n):
+            assert shown(outputs, index) == shown(wanted, index)
+        assert outputs[0].pulled is not None
+        assert outputs[0].pulled.size == 4 * 4096
+        assert await holds(d, asked)
+        longer = request(150, **sampling)
+        assert (await at_once(p, d, longer))[0].cached_tokens == 96
+        assert idle(p.stats())
+        assert idle(d.stats())
+
+
+async def test_leaving_a_room_frees_both_sides(d: MockEngine) -> None:
+    """Whenever the client goes."""
+    async with engine(nixl=True, shape="at_once", timeout_s=1.0) as p:
+        for delay in (0.0, 0.001, 0.005, 0.02):
+            room = room_of(p)
+            asked = again(request(), handoff=room)
+            both = [asyncio.create_task(p.prefill(asked)), asyncio.create_task(run(d, asked))]
+            await asyncio.sleep(delay)
+            both[1].cancel()
+            results = await asyncio.gather(*both, return_exceptions=True)
+            assert isinstance(results[0], HandoffFailed | Prefilled)
+            await stats_become(d, idle)
+            await stats_become(p, idle)
+
+
+def test_neighbours_on_both_sides_are_moved_as_one() -> None:
+    """In whatever order they were given."""
+    assert merged([(20, 120), (10, 110), (40, 140), (30, 150)], 10) == [(10, 110, 20), (30, 150, 10), (40, 140, 10)]

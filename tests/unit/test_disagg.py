@@ -1,0 +1,133 @@
+"""Whether another worker computes the prompt: the promises of that decision."""
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from app.errors import NoWorker
+from app.ids import PoolId, WorkerId
+from app.messages import Lease, Pace
+from app.pools import Routing
+from app.routing.disagg import Apart, place_apart, still_fits
+from app.routing.fleet import Ask, Candidate, Limits, Option
+from app.routing.policy import place, reserve
+
+ASK = Ask(prompt_tokens=4000, max_tokens=100)
+RULES = (Routing(), Routing())
+THRESHOLDS = Limits(8, remote_tokens=256, remote_wait_s=0.5)
+
+
+def lease(name: str, role: str, **changes: Any) -> Lease:
+    own = Lease(
+        WorkerId(name),
+        PoolId(role),
+        role,
+        "host",
+        1,
+        16,
+        4000,
+        8,
+        8192,
+        pace=Pace(10_000.0),
+        block_bytes=2_000_000,  # type: ignore[arg-type]
+    )
+    return replace(own, **changes)
+
+
+def option(role: str, *, cached: int = 0, limits: Limits = THRESHOLDS, name: str = "", **changes: Any) -> Option:
+    on_candidate = {k: v for k, v in changes.items() if k in Candidate.__struct_fields__}
+    on_lease = {k: v for k, v in changes.items() if k not in on_candidate}
+    return Option(Candidate(lease(name or role[0], role, **on_lease), limits, **on_candidate), cached, cached)
+
+
+def decide(prefills: list[Option], decodes: list[Option], ask: Ask = ASK) -> Apart | None:
+    here = place(ask, decodes, RULES[1], Random(0))
+    return place_apart(ask, here, prefills, decodes, RULES, Random(0))
+
+
+def test_a_long_prompt_is_computed_apart_and_pulled_where_it_is_decoded() -> None:
+    apart = decide([option("prefill")], [option("decode")])
+    assert apart is not None
+    to = apart.decode.placement
+    assert (apart.prefill.placement.worker, apart.prefill.placement.tokens, apart.prefill.placement.pulls) == (
+        "p",
+        4000,
+        0,
+    )
+    assert (to.worker, to.tokens, to.pulls) == ("d", 0, 250)
+    assert apart.prefill.placement.blocks == 250, "no answer is written there"
+    assert to.blocks == 257
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "why"),
+    [
+        ({}, {"cached": 240}, "160 tokens are left: fewer than 256"),
+        ({"tokens": 5001}, {}, "its queue is longer than half a second"),
+        ({"draining": True}, {}, "it goes"),
+        ({"requests": 16}, {}, "it is full"),
+        ({"block_bytes": 0}, {}, "it can't hand over"),
+        ({}, {"block_bytes": 0}, "who decodes can't pull"),
+    ],
+)
+def test_else_it_is_computed_where_the_answer_is(prefill: dict[str, Any], decode: dict[str, Any], why: str) -> None:
+    assert decide([option("prefill", **prefill)], [option("decode", **decode)]) is None, why
+
+
+def test_a_worker_that_only_prefills_answers_nothing() -> None:
+    with pytest.raises(NoWorker):
+        place(ASK, [option("prefill")], RULES[0], Random(0))
+
+
+def test_who_decodes_is_the_one_with_less_to_pull_and_less_on_its_way_there() -> None:
+    """Bytes that are still to come count."""
+    slow = {"pace": Pace(10_000.0, pulled_bytes_per_s=1e9)}
+    a, b = option("decode", name="a", pulls=500, **slow), option("decode", name="b", pulls=100, **slow)
+    apart = decide([option("prefill")], [a, b])
+    assert apart is not None
+    assert apart.decode.placement.worker == "b"
+    a = option("decode", name="a", pulls=200, cached=230, **slow)
+    apart = decide([option("prefill")], [a, b])
+    assert apart is not None
+    assert apart.decode.placement.worker == "a"
+
+
+@given(st.integers(0, 20_000), st.integers(0, 7), st.integers(1, 8000))
+def test_without_a_threshold_the_choice_is_what_costs_all_together_less(
+    queued: int, decoding: int, prompt: int
+) -> None:
+    """In seconds: its own wait, and that of each request whose next token waits for a prefill."""
+    free = Limits(8, remote_tokens=0)
+    prefill = option("prefill", limits=free, tokens=queued)
+    decode = option("decode", limits=free, requests=decoding)
+    apart = decide([prefill], [decode], Ask(prompt, 100))
+    seconds = prompt / 10_000
+    there = queued / 10_000 + seconds + 0.005 + -(-prompt // 16) * 2e6 / 3e9 + 0.02 * decoding / 8
+    here = seconds + 0.02 * decoding / 8 + decoding * seconds
+    if abs(there - here) > 1e-6:
+        assert (apart is not None) == (there < here)
+
+
+def test_a_placement_apart_is_counted_before_the_next() -> None:
+    fleet = [option("prefill").candidate, option("decode").candidate]
+    apart = decide([Option(fleet[0])], [Option(fleet[1])])
+    assert apart is not None
+    for to in (apart.prefill.placement, apart.decode.placement):
+        fleet = reserve(fleet, to)
+    assert [(c.requests, c.tokens, c.waiting, c.pulls) for c in fleet] == [(1, 4000, 1, 0), (1, 0, 0, 250)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fits"),
+    [({}, True), ({"draining": True}, False), ({"used_blocks": 3800}, False), ({"used_blocks": 3750}, True)],
+)
+def test_a_decode_worker_is_kept_while_it_has_room(changes: dict[str, Any], fits: bool) -> None:
+    assert still_fits(lease("d", "decode", **changes), 250) is fits
+
+
+def test_a_decode_worker_that_is_gone_is_not_kept() -> None:
+    assert not still_fits(None, 1)

@@ -1,0 +1,271 @@
+"""Handing a prompt over changes nothing that a client sees; without NIXL, only the time of it passes."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from app.engines.base import Disaggregated, Prefilled
+from app.engines.mock.engine import MockEngine
+from app.errors import HandoffFailed, RequestError, SettingsError
+from app.messages import Begun, Lent
+from tests.disaggregated import (
+    again,
+    begun,
+    behind,
+    engine,
+    idle,
+    request,
+    run,
+    shown,
+    stats_become,
+)
+from tests.unit.test_mock_engine import pool
+
+SAMPLINGS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 1.0, "seed": 7},
+    {"logprobs": 3},
+    {"temperature": 0.7, "frequency_penalty": 1.0, "presence_penalty": 0.5, "repetition_penalty": 1.3},
+    {"logit_bias": {400: 30.0, 401: 29.0}, "frequency_penalty": 1.0},
+    {"ignore_eos": False, "min_tokens": 10, "stop_token_ids": (5,)},
+    {"max_tokens": 2},
+]
+
+
+async def test_the_mock_engine_disaggregates() -> None:
+    """It has the capability, and says how large a block is."""
+    async with engine() as made:
+        assert isinstance(made, Disaggregated)
+        assert made._rooms.meets_at == ""
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+async def test_an_answer_is_the_same_after_a_handoff(sampling: dict[str, Any]) -> None:
+    """Tokens, text, finish and logprobs, whatever was asked of the sampler."""
+    asked = request(**sampling)
+    async with engine() as p, engine() as d, engine() as alone:
+        prefilled = await p.prefill(asked)
+        assert prefilled.output is not None
+        assert len(prefilled.output.tokens) == 1
+        outputs = await run(d, behind(asked, prefilled))
+        assert shown([prefilled.output, *outputs]) == shown(await run(alone, asked))
+        assert outputs[0].pulled is not None
+        assert outputs[0].pulled.tokens == 100
+        assert [o.pulled for o in outputs[1:]] == [None] * (len(outputs) - 1)
+        assert (d.stats().pulled_tokens, d.stats().prefill_tokens) == (100, 0)
+        await stats_become(p, idle)
+        assert idle(d.stats())
+
+
+async def test_several_choices_find_the_prompt_that_came_once() -> None:
+    """Nothing is given out by the side that computes; the others find the prompt in the cache."""
+    asked = request(n=3, temperature=1.0)
+    async with engine() as p, engine() as d, engine() as alone:
+        prefilled = await p.prefill(asked)
+        assert prefilled.output is None
+        outputs, wanted = await run(d, behind(asked, prefilled)), await run(alone, asked)
+        assert [shown(outputs, i) for i in range(3)] == [shown(wanted, i) for i in range(3)]
+        assert d.stats().pulled_tokens == 100
+        assert idle(d.stats())
+
+
+@pytest.mark.parametrize("include", [False, True])
+@pytest.mark.parametrize("taken", [1, 2, 3])
+async def test_a_stop_string_across_the_border_ends_the_answer(taken: int, include: bool) -> None:
+    """Text that may begin a stop string is held back before the handoff, and found behind it."""
+    async with engine() as p, engine() as d:
+        plain = await run(p, request())
+        border = len("".join(o.text for o in plain[:taken]))
+        text = "".join(o.text for o in plain)
+        asked = request(stop=(text[border - 2 : border + 2],), include_stop=include)
+        wanted = await run(p, asked)
+        prefilled = await p.prefill(again(asked))
+        assert prefilled.output is not None
+        assert prefilled.output.text == wanted[0].text
+        outputs = await run(d, behind(asked, prefilled))
+        assert shown([prefilled.output, *outputs]) == shown(wanted)
+
+
+@pytest.mark.parametrize("first", [1, 5, 40])
+@pytest.mark.parametrize("text_len", [0, 3, None])
+async def test_an_answer_goes_on_behind_what_has_begun(first: int, text_len: int | None) -> None:
+    """Without a handoff the prompt is computed here; no token, and no character, comes twice."""
+    asked = request(max_tokens=60, temperature=1.0)
+    async with engine() as made:
+        whole = await run(made, asked)
+        out = begun(*whole[:first])
+        if text_len is not None:
+            out = Begun(out.tokens, text_len)
+        rest = await run(made, again(asked, begun=out))
+        assert [t for o in rest for t in o.tokens] == [t for o in whole[first:] for t in o.tokens]
+        assert "".join(o.text for o in rest) == "".join(o.text for o in whole)[out.text_len :]
+        assert rest[-1].finish == "length"
+        assert rest[0].cached_tokens <= 100
+
+
+async def test_more_text_out_than_is_made_again_is_left_out() -> None:
+    """Whoever began held back less than is held back here."""
+    async with engine() as made:
+        whole = await run(made, request())
+        text = "".join(o.text for o in whole)
+        asked = request(stop=("x" * 30,))
+        rest = await run(made, again(asked, begun=begun(*whole[:4])))
+        assert "".join(o.text for o in rest) == text[len("".join(o.text for o in whole[:4])) :]
+
+
+@pytest.mark.parametrize("ending", [{"max_tokens": 1}, {"stop_token_ids": tuple(range(2048))}])
+async def test_an_answer_of_one_token_is_not_handed_over(ending: dict[str, Any]) -> None:
+    """Its first output has the finish, and nothing is kept."""
+    asked = request(**ending)
+    async with engine() as p, engine() as alone:
+        prefilled = await p.prefill(asked)
+        assert idle(p.stats())
+        assert prefilled == Prefilled((await run(alone, asked))[0], None)
+
+
+async def test_blocks_are_lent_no_longer_than_a_transfer_takes() -> None:
+    """4 blocks at 100 KB/s are 0.16 s; the holder can't be told, so that is how long it keeps them."""
+    async with engine(gb_per_s=1e-4, speedup=1.0) as p:
+        await p.prefill(request())
+        assert (p.stats().lent_blocks, p.stats().used_blocks) == (4, 4)
+        began = time.perf_counter()
+        await stats_become(p, idle)
+        assert time.perf_counter() - began == pytest.approx(0.16, abs=0.05)
+
+
+async def test_a_pull_takes_its_time_while_others_decode() -> None:
+    """It holds blocks, and no step waits for it."""
+    async with engine() as p, engine(gb_per_s=4e-5, speedup=1.0, step_ms=1.0) as d:
+        decoding = d.generate(request(first=900, max_tokens=900))
+        await anext(decoding)
+        asked = request()
+        pulling = asyncio.create_task(run(d, behind(asked, await p.prefill(asked))))
+        await stats_become(d, lambda stats: stats.running == 2)
+        began, steps = time.perf_counter(), 0
+        while d.stats().pulled_tokens == 0:
+            await anext(decoding)
+            steps += 1
+        took = time.perf_counter() - began
+        assert took == pytest.approx(0.4, rel=0.3)
+        assert steps > took / 0.004
+        outputs = await pulling
+        assert outputs[0].pulled is not None
+        assert outputs[0].pulled.seconds == pytest.approx(0.41, rel=0.3)
+        await decoding.aclose()
+
+
+async def test_a_cached_prefix_is_not_pulled() -> None:
+    """Only the blocks that this engine doesn't have."""
+    async with engine() as p, engine() as d:
+        await run(d, request(64))
+        asked = request(100)
+        outputs = await run(d, behind(asked, await p.prefill(asked)))
+        assert outputs[0].cached_tokens == 64
+        assert outputs[0].pulled is not None
+        assert (outputs[0].pulled.tokens, outputs[0].pulled.size) == (36, 2 * 4096)
+
+
+def _spoilt(lent: Lent, change: dict[str, Any]) -> Lent:
+    own = {key: value for key, value in change.items() if key in ("holder", "expires", "tokens")}
+    params = {key: value for key, value in change.items() if key not in own}
+    return replace(lent, params=lent.params | params, **own)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"expires": 1.0},
+        {"block_size": 16},
+        {"block_bytes": 128},
+        {"layout": "other"},
+        {"agent": "AAAA"},
+        {"holder": "mock-of-another-life"},
+        {"tokens": 99},
+        {"blocks": [1]},
+        {"blocks": "all"},
+    ],
+    ids=str,
+)
+async def test_what_does_not_fit_is_refused_before_any_output(change: dict[str, Any]) -> None:
+    """And nothing is held afterwards; without the handoff the request goes on."""
+    asked = request()
+    async with engine() as p, engine() as d:
+        prefilled = await p.prefill(asked)
+        assert prefilled.handoff is not None
+        again_ = behind(asked, replace(prefilled, handoff=_spoilt(prefilled.handoff, change)))
+        with pytest.raises(HandoffFailed):
+            await run(d, again_)
+        assert idle(d.stats())
+        assert len(await run(d, replace(again_, handoff=None))) == 11
+
+
+async def test_a_lease_that_ends_during_the_pull_is_refused() -> None:
+    """Other KV may lie there by then."""
+    asked = request()
+    async with engine(lease_s=0.1) as p, engine(gb_per_s=1e-4, speedup=1.0) as d:
+        prefilled = await p.prefill(asked)
+        with pytest.raises(HandoffFailed, match="no longer"):
+            await run(d, behind(asked, prefilled))
+        assert idle(d.stats())
+
+
+async def test_aborting_a_pull_frees_its_blocks() -> None:
+    """Before it is there, and once."""
+    asked = request()
+    async with engine() as p, engine(gb_per_s=1e-6, speedup=1.0) as d:
+        pulling = behind(asked, await p.prefill(asked))
+        task = asyncio.create_task(run(d, pulling))
+        await stats_become(d, lambda stats: stats.used_blocks == 4)
+        await d.abort(pulling.id)
+        assert (await task)[-1].finish == "abort"
+        await stats_become(d, idle)
+
+
+async def test_cancelling_a_prefill_frees_its_blocks() -> None:
+    """Whoever asked is gone."""
+    async with engine(speedup=1.0, prefill_tokens_per_s=100.0) as p:
+        task = asyncio.create_task(p.prefill(request()))
+        await stats_become(p, lambda stats: stats.used_blocks > 0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert idle(p.stats())
+
+
+async def test_a_full_holder_computes_again_when_leases_end() -> None:
+    """Lent blocks make others wait, and their end wakes them."""
+    async with engine(total_blocks=32, gb_per_s=1e-4, speedup=1.0, step_ms=1.0) as p:
+        await p.prefill(request(900))
+        assert p.stats().lent_blocks == 29
+        assert (await asyncio.wait_for(p.prefill(request(900, first=700)), 5)).handoff is not None
+
+
+async def test_each_rank_lends_its_own_blocks() -> None:
+    """And takes into its own."""
+    asked = request(rank=1)
+    async with engine(ranks=2) as p, engine(ranks=2) as d:
+        prefilled = await p.prefill(asked)
+        assert prefilled.handoff is not None
+        assert prefilled.handoff.params["rank"] == 1
+        assert len(await run(d, again(behind(asked, prefilled), rank=0))) == 11
+
+
+async def test_an_id_in_use_is_refused_for_prefills_too() -> None:
+    """They share one space of ids."""
+    async with engine(speedup=1.0) as made:
+        asked = request()
+        decoding = made.generate(asked)
+        await anext(decoding)
+        with pytest.raises(RequestError):
+            await made.prefill(asked)
+        await decoding.aclose()
+
+
+@pytest.mark.parametrize("bad", [{"shape": "both"}, {"block_bytes": 100}, {"lease_s": 0}, {"nixl": 1}, {"port": 1}])
+def test_a_bad_handoff_argument_is_named(bad: dict[str, Any]) -> None:
+    """As every other argument."""
+    [key] = bad
+    with pytest.raises(SettingsError, match=rf"args\.handoff\.{key}"):
+        MockEngine(pool(handoff=bad))

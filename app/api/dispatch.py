@@ -68,10 +68,11 @@ class Dispatcher:
         if flight is None or event.attempt != flight.job.attempt:
             return
         if type(event) is Delta:
-            if flight.early is not None:
-                flight.early.append(event)
-                return
-            flight.began = flight.handed = True
+            if not flight.began:
+                if flight.early is not None:
+                    flight.early.append(event)
+                    return
+                flight.began = flight.handed = True
             flight.answer.push(event)
         elif type(event) is First:
             self._first(flight, event)

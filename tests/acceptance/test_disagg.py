@@ -38,8 +38,8 @@ def pool(role: str, **args: Any) -> dict[str, Any]:
 
 @contextmanager
 def fleet(url: str, path: Path, prefill: dict[str, Any], decode: dict[str, Any], decoders: int = 1) -> Iterator[Stack]:
-    Redis.from_url(url).flushall()
-    with stack(url, path, {PREFILL: prefill, DECODE: decode}, XYLEM_LEASE_TTL_S="2", XYLEM_HEARTBEAT_S="0.2") as s:
+    env = {"XYLEM_LEASE_TTL_S": "2", "XYLEM_HEARTBEAT_S": "0.2", "XYLEM_DEPLOYMENT": path.name}
+    with stack(url, path, {PREFILL: prefill, DECODE: decode}, **env) as s:
         s.api()
         s.worker(PREFILL, "prefill")
         for i in range(decoders):
@@ -57,7 +57,11 @@ def pair(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def leases(s: Stack, of: str) -> list[Lease]:
     redis = Redis.from_url(s.redis_url)
-    found = [decode_lease(raw) for key in redis.keys("xylem:worker:*") if isinstance(raw := redis.get(key), bytes)]
+    found = [
+        decode_lease(raw)
+        for key in redis.keys(f"{s.directory.name}:worker:*")
+        if isinstance(raw := redis.get(key), bytes)
+    ]
     return [lease for lease in found if lease.pool == of]
 
 
@@ -66,7 +70,7 @@ def all_free(s: Stack) -> bool:
     redis = Redis.from_url(s.redis_url)
     engines = [lease for p in (PREFILL, DECODE) for lease in leases(s, p)]
     idle = all(e.used_blocks == e.lent_blocks == e.running == e.waiting == 0 for e in engines)
-    account = [key for e in engines for key in (f"xylem:reservations:{e.worker}", f"xylem:prefilling:{e.worker}")]
+    account = [f"{s.directory.name}:{what}:{e.worker}" for e in engines for what in ("reservations", "prefilling")]
     return idle and not redis.exists(*account)
 
 
@@ -251,7 +255,9 @@ def test_a_decode_worker_that_dies_before_the_hop_is_replaced_and_the_prompt_not
 
 def decoding_worker(s: Stack) -> str | None:
     redis = Redis.from_url(s.redis_url)
-    return next((w.worker for w in leases(s, DECODE) if redis.hlen(f"xylem:reservations:{w.worker}")), None)
+    return next(
+        (w.worker for w in leases(s, DECODE) if redis.hlen(f"{s.directory.name}:reservations:{w.worker}")), None
+    )
 
 
 def test_a_decode_worker_that_dies_decoding_ends_in_one_clear_error(valkey_url: str, tmp_path: Path) -> None:
@@ -270,7 +276,7 @@ def test_a_decode_worker_that_dies_decoding_ends_in_one_clear_error(valkey_url: 
     [
         ({"layout": "other"}, "layout"),
         ({"block_bytes": 32768}, "bytes"),
-        ({"lease_s": 0.0}, "expired"),
+        ({"lease_s": 0.001}, "expired"),
     ],
 )
 def test_a_handoff_that_is_refused_is_a_local_prefill(

@@ -48,5 +48,5 @@ async def register(
     )
     own = replace(own, **lease)
     await redis.set(keys.worker(own.worker), encode(own), px=round(ttl_s * 1000))
-    await redis.hset(keys.pool(POOL), own.worker, f"{own.ranks},{int(own.kv_events)}")
+    await redis.hset(keys.pool(own.pool), own.worker, f"{own.ranks},{int(own.kv_events)}")
     return own.worker

@@ -7,7 +7,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,21 @@ _ENGINE_START_S = 240.0
 _ENGINE_ENV = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
-@contextmanager
-def xylem(run_dir: Path, pool: Mapping[str, Any], workers: int) -> Iterator[System]:
-    """Valkey, one API process and `workers` Celery workers of one pool: what `xylem up` starts, less Flower.
+def xylem(run_dir: Path, pool: Mapping[str, Any], workers: int) -> AbstractContextManager[System]:
+    """`workers` of one pool; `pool` is an entry of the pools file. Raises: Unavailable."""
+    return fleet(run_dir, {_POOL: pool}, {_POOL: workers})
 
-    `pool` is an entry of the pools file. Raises: Unavailable.
+
+@contextmanager
+def fleet(run_dir: Path, pools: Mapping[str, Mapping[str, Any]], workers: Mapping[str, int]) -> Iterator[System]:
+    """Valkey, one API process and so many Celery workers of each pool: what `xylem up` starts, less Flower.
+
+    All pools are of one model. Raises: Unavailable.
     """
     run_dir.mkdir(parents=True)
     port, redis_port = free_port(), free_port()
     pools_file = run_dir / "pools.yaml"
-    pools_file.write_text(yaml.safe_dump({"pools": {_POOL: dict(pool)}}))
+    pools_file.write_text(yaml.safe_dump({"pools": {name: dict(pool) for name, pool in pools.items()}}))
     env = {
         **_ENGINE_ENV,
         "XYLEM_REDIS_URL": f"redis://127.0.0.1:{redis_port}/0",
@@ -46,20 +51,21 @@ def xylem(run_dir: Path, pool: Mapping[str, Any], workers: int) -> Iterator[Syst
     }
     store = redis.Redis(port=redis_port)
     valkey = stack.valkey(redis_port, run_dir / "valkey").argv
-    celery = [str(_BIN / "celery"), "-A", "app", "worker", "-Q", _POOL]
+    celery = [str(_BIN / "celery"), "-A", "app", "worker", "-Q"]
     with ExitStack() as up:
         up.callback(store.close)
         server = up.enter_context(process(valkey, run_dir / "valkey.log"))
         wait_until(lambda: _answers(store), 10, {run_dir / "valkey.log": server})
-        logs = [run_dir / f"worker-{i}.log" for i in range(workers)]
-        engines = {log: up.enter_context(process(celery, log, env)) for log in logs}
+        queues = [(pool, run_dir / f"worker-{pool}-{i}.log") for pool, n in workers.items() for i in range(n)]
+        engines = {log: up.enter_context(process([*celery, pool], log, env)) for pool, log in queues}
         api = up.enter_context(process([str(_BIN / "xylem"), "api"], run_dir / "api.log", env))
-        members = Keys("xylem").pool(PoolId(_POOL))
-        wait_until(lambda: _answers(store) and store.hlen(members) == workers, _ENGINE_START_S, engines)
+        members = {Keys("xylem").pool(PoolId(pool)): n for pool, n in workers.items()}
+        complete = lambda: _answers(store) and all(store.hlen(key) == n for key, n in members.items())  # noqa: E731
+        wait_until(complete, _ENGINE_START_S, engines)
         url = f"http://127.0.0.1:{port}"
         wait_until(lambda: _get(f"{url}/ready") is not None, 30, {run_dir / "api.log": api})
         watch = {"api": [api.pid], "workers": [e.pid for e in engines.values()], "redis": [server.pid]}
-        yield System("xylem", url, pool["model"], watch)
+        yield System("xylem", url, next(iter(pools.values()))["model"], watch)
 
 
 @contextmanager

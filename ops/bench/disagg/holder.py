@@ -1,0 +1,66 @@
+"""Memory that another process reads through NIXL: `python -m ops.bench.disagg.holder`; one line of JSON says how."""
+
+import asyncio
+import base64
+import json
+import secrets
+from typing import Any
+
+import uvloop
+
+from app.engines.mock.memory import KvMemory
+from app.kv.nixl import Nixl
+
+UNIT = 64 * 2**10
+SPACE = 512 * 2**20  # bytes: twice the largest transfer, so that there are holes between scattered blocks
+_LOOK_S = 0.0005
+
+
+class Bare:
+    """NIXL's own Python interface, as it is; no progress thread, as in `Nixl`."""
+
+    def __init__(self, address: int) -> None:
+        from nixl import _api
+
+        self.name = f"bare-{secrets.token_hex(4)}"
+        config = _api.nixl_agent_config(backends=["UCX"], enable_prog_thread=False)
+        self.agent: Any = _api.nixl_agent(self.name, config)
+        self.agent.register_memory([(address, SPACE, 0, "")], "DRAM")
+        self.metadata: bytes = self.agent.get_agent_metadata()
+
+    def read(self, peer: str, spans: list[tuple[int, int, int]]) -> None:
+        """Own address, the other's, bytes. Blocks until they are here."""
+        agent = self.agent
+        own = agent.get_xfer_descs([(here, size, 0) for here, _, size in spans], "DRAM")
+        others = agent.get_xfer_descs([(there, size, 0) for _, there, size in spans], "DRAM")
+        handle = agent.initialize_xfer("READ", own, others, peer)
+        state = agent.transfer(handle)
+        while state == "PROC":
+            state = agent.check_xfer_state(handle)
+        handle.release()
+        if state != "DONE":
+            raise RuntimeError(f"bare NIXL: {state}")
+
+
+def memory() -> KvMemory:
+    """All of it touched; each 64 KiB marked with its number."""
+    made = KvMemory(SPACE // UNIT, UNIT)
+    for block in range(SPACE // UNIT):
+        made.mark(block, block)
+    return made
+
+
+async def _main() -> None:
+    held = memory()
+    ours, bare = Nixl(f"ours-{secrets.token_hex(4)}", lambda _note: None), Bare(held.address)
+    await ours.start(held.address, SPACE)
+    ours.expecting = 1  # as while a prompt is lent
+    known = {n: base64.b64encode(m).decode() for n, m in ((ours.name, ours.metadata), (bare.name, bare.metadata))}
+    print(json.dumps({"address": held.address, "ours": ours.name, "bare": bare.name, "metadata": known}), flush=True)
+    while True:
+        bare.agent.get_new_notifs()
+        await asyncio.sleep(_LOOK_S)
+
+
+if __name__ == "__main__":
+    uvloop.run(_main())

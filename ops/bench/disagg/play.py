@@ -1,0 +1,127 @@
+"""Requests at given times, whether or not those before them have been answered, and what each of them saw."""
+
+import asyncio
+import json
+import sys
+import time
+import urllib.parse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+import psutil
+
+from ops.bench.load import System, tools_dir
+
+_VOCABULARY = range(300, 1500)  # token ids that the mock's tokenizer has for sure
+_LIMIT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    at: float  # seconds from the beginning
+    prompt: int  # tokens, shared with nobody
+    answer: int
+
+
+@dataclass(frozen=True)
+class Served:
+    """One request as its client saw it; seconds."""
+
+    at: float
+    ttft: float
+    total: float
+    gaps: list[float]  # between its tokens
+    tokens: int
+    cached: int
+    id: str
+
+
+def poisson(seed: int, per_s: float, seconds: float, shapes: Sequence[tuple[int, int]]) -> list[Asked]:
+    """Arrivals with shapes (prompt, answer) drawn from those given; the same for the same seed."""
+    rng, at, asked = Random(seed), 0.0, []
+    while (at := at + rng.expovariate(per_s)) < seconds:
+        asked.append(Asked(at, *rng.choice(shapes)))
+    return asked
+
+
+async def play(system: System, requests: Sequence[Asked], seed: int) -> list[Served]:
+    """Blocks no longer than the last answer takes. Raises: RuntimeError when a request fails."""
+    conn = _loadgen().Conn
+    url = urllib.parse.urlsplit(system.url)
+    loop = asyncio.get_running_loop()
+    began = time.perf_counter() + 0.2
+
+    async def one(number: int, asked: Asked) -> Served:
+        payload = _payload(system, Random(f"{seed}/{number}"), asked)
+        await asyncio.sleep(began + asked.at - time.perf_counter())
+        _, c = await loop.create_connection(lambda: _keeping_id(conn), url.hostname, url.port)
+        r = await asyncio.wait_for(c.send(payload), _LIMIT_S)
+        c.transport.close()
+        if r.error is not None:
+            raise RuntimeError(r.error)
+        gaps = [b - a for (a, _), (b, _) in zip(r.times, r.times[1:], strict=False)]
+        gaps += [0.0] * sum(n - 1 for _, n in r.times)  # tokens that came with the one before
+        return Served(asked.at, r.first - r.start, r.end - r.start, gaps, r.tokens, r.cached, c.id)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(i, asked)) for i, asked in enumerate(requests)]
+    return [task.result() for task in tasks]
+
+
+def _payload(system: System, rng: Random, asked: Asked) -> bytes:
+    body = json.dumps(
+        {
+            "model": system.model, "prompt": rng.choices(_VOCABULARY, k=asked.prompt), "max_tokens": asked.answer,
+            "temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
+        }
+    ).encode()  # fmt: skip
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    return f"{head}\r\n\r\n".encode() + body
+
+
+def _keeping_id(conn: Any) -> Any:
+    """A connection of the load generator that remembers the id of the answer."""
+
+    class WithId(conn):  # type: ignore[misc]
+        id = ""
+
+        def data_received(self, data: bytes) -> None:
+            if not self.id and b'"id":"' in data:
+                self.id = data.split(b'"id":"', 1)[1].split(b'"', 1)[0].decode()
+            super().data_received(data)
+
+    return WithId(True)
+
+
+def _loadgen() -> Any:
+    if str(tools_dir()) not in sys.path:
+        sys.path.insert(0, str(tools_dir()))
+    import loadgen  # type: ignore[import-not-found]
+
+    return loadgen
+
+
+class Cpu:
+    """CPU seconds of the processes under test, of this one, and of the whole machine, since the beginning."""
+
+    def __init__(self, watch: dict[str, list[int]]) -> None:
+        self._processes = {part: [psutil.Process(pid) for pid in pids] for part, pids in watch.items()}
+        self._processes["client"] = [psutil.Process()]
+        self._before, self._began = self._read(), time.perf_counter()
+
+    def _read(self) -> dict[str, float]:
+        used = {p: sum(sum(x.cpu_times()[:2]) for x in each) for p, each in self._processes.items()}
+        machine = psutil.cpu_times()
+        return used | {"machine": sum(machine) - machine.idle - machine.iowait, "stolen": machine.steal}
+
+    def cores(self) -> dict[str, float]:
+        """Mean cores in use, by part."""
+        wall = time.perf_counter() - self._began
+        return {part: (now - self._before[part]) / wall for part, now in self._read().items()}
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    return float(np.percentile(values, percent)) if len(values) else float("nan")

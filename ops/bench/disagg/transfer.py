@@ -1,0 +1,112 @@
+"""KV over NIXL through `app/kv/nixl.py` against NIXL as it is: the same two processes, memory and blocks, in turns."""
+
+import asyncio
+import base64
+import json
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any
+
+import uvloop
+
+from app.kv.nixl import Nixl, merged
+from ops.bench.disagg.holder import SPACE, UNIT, Bare, memory
+from ops.bench.processes import process, wait_until
+
+Say = Callable[[str], None]
+MIB = 2**20
+# Bytes in all, in a block, and whether blocks lie side by side at both ends.
+CASES = (
+    (1 * MIB, 64 * 2**10, True), (1 * MIB, 64 * 2**10, False),
+    (16 * MIB, 4 * MIB, True), (16 * MIB, 4 * MIB, False), (16 * MIB, 64 * 2**10, False),
+    (256 * MIB, 4 * MIB, True), (256 * MIB, 4 * MIB, False), (256 * MIB, 64 * 2**10, False),
+)  # fmt: skip
+_TICK_S = 0.0005  # how often the event loop is asked whether it is free
+
+
+def transfer(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """A row per case; `nixl_efficiency` by size is the worst of its cases. Raises: Unavailable."""
+    directory.mkdir(parents=True)
+    log = directory / "holder.log"
+    with process([sys.executable, "-m", "ops.bench.disagg.holder"], log) as child:
+        wait_until(lambda: b"metadata" in log.read_bytes(), 60, {log: child})
+        holder = json.loads(next(line for line in log.read_text().splitlines() if '"metadata"' in line))
+        rows = uvloop.run(_measure(holder, quick, say))
+    by_size = {size: min(r["efficiency"] for r in rows if r["bytes"] == size) for size in {r["bytes"] for r in rows}}
+    return {
+        "transfer": rows,
+        "nixl_efficiency": {size // MIB: by_size[size] for size in sorted(by_size)},
+        "nixl_efficiency_min": min(by_size.values()),
+        "nixl_loop_held_ms": max(r["loop_held_ms"] for r in rows),
+    }
+
+
+async def _measure(holder: dict[str, Any], quick: bool, say: Say) -> list[dict[str, Any]]:
+    memory_ = memory()
+    ours, bare = Nixl(f"ours-{secrets.token_hex(4)}", lambda _note: None), Bare(memory_.address)
+    await ours.start(memory_.address, SPACE)
+    metadata = {name: base64.b64decode(text) for name, text in holder["metadata"].items()}
+    await ours.know(holder["ours"], metadata[holder["ours"]])
+    bare.agent.add_remote_agent(metadata[holder["bare"]])
+    rows = []
+    for size, block, adjacent in CASES:
+        say(f"transfer: {size // MIB} MiB in {'adjacent' if adjacent else 'scattered'} blocks of {block // 1024} KiB")
+        blocks = _blocks(size, block, adjacent)
+        here = [(memory_.address + a, holder["address"] + b) for a, b in blocks]
+        spans = merged(here, block)  # bare NIXL gets them merged as well: it is faster so
+        bare_s, ours_s, held_s = [], [], []
+        for turn in range(3 + max(10, (400 if quick else 1600) * MIB // (4 * MIB + size))):
+            began = time.perf_counter()
+            bare.read(holder["bare"], spans)
+            middle = time.perf_counter()
+            await asyncio.sleep(0.002)  # so that neither pays for what the other left to be done
+            looking = asyncio.create_task(_held())
+            await asyncio.sleep(0)
+            again = time.perf_counter()
+            await ours.move("READ", holder["ours"], here, block, b"note", timeout_s=10)
+            ended = time.perf_counter()
+            looking.cancel()
+            if turn >= 3:
+                bare_s.append(middle - began)
+                ours_s.append(ended - again)
+                held_s += (await asyncio.gather(looking, return_exceptions=True))[:0] + [_Held.most]
+            _Held.most = 0.0
+            await asyncio.sleep(0.002)
+        for a, b in blocks:
+            assert memory_.holds(a // UNIT, b // UNIT), "what came is not what was asked for"
+        rows.append(
+            {
+                "bytes": size, "block": block, "adjacent": adjacent, "descriptors": len(spans), "pairs": len(ours_s),
+                "bare_ms": 1e3 * median(bare_s), "ours_ms": 1e3 * median(ours_s),
+                "efficiency": median(a / b for a, b in zip(bare_s, ours_s, strict=True)),
+                "loop_held_ms": 1e3 * median(held_s),
+            }
+        )  # fmt: skip
+    await ours.close()
+    return rows
+
+
+class _Held:
+    most = 0.0
+
+
+async def _held() -> None:
+    """The longest time that nothing else got its turn on the event loop."""
+    while True:
+        began = time.perf_counter()
+        await asyncio.sleep(_TICK_S)
+        _Held.most = max(_Held.most, time.perf_counter() - began - _TICK_S)
+
+
+def _blocks(size: int, block: int, adjacent: bool) -> list[tuple[int, int]]:
+    """Offsets here and there. Scattered: in any order on both sides, a hole behind each."""
+    count = size // block
+    if adjacent:
+        return [(i * block, i * block) for i in range(count)]
+    rng, slots = Random(size + block), [2 * i for i in range(SPACE // block // 2)]
+    return [(a * block, b * block) for a, b in zip(rng.sample(slots, count), rng.sample(slots, count), strict=True)]

@@ -1,8 +1,9 @@
 """One NIXL agent: a region of this process's host memory that other agents read and write, and theirs.
 
 NIXL's own progress thread spins and takes a whole core, so there is none here: `_pump` makes progress, often while
-something is expected, seldom otherwise. A transfer that the CPU copies is copied inside the call that posts it, so
-all but short ones are posted from a thread.
+something is expected, seldom otherwise. A transfer that the CPU copies is copied inside the call that posts it: short
+ones are posted piece by piece, and the event loop runs in between; long ones from a thread, whose waking up costs
+more than a short one takes.
 """
 
 import asyncio
@@ -15,7 +16,8 @@ from typing import Any, Literal
 
 from app.errors import HandoffFailed, SettingsError
 
-_BRIEF = 2 * 2**20  # bytes that are copied sooner than a thread would wake up
+_PIECE = 4 * 2**20  # bytes whose copying may hold the event loop: about half a millisecond
+_SHORT = 8 * _PIECE  # a longer transfer has the time to wake a thread
 _SPIN_S = 3e-4  # a transfer is looked at this long without a pause
 _LIVELY_S, _IDLE_S = 0.0005, 0.02  # between two looks at what has come
 _LINGER_S = 0.5  # what was sent needs looks to get out
@@ -108,34 +110,45 @@ class Nixl:
         self._thread.shutdown()
 
     async def _move(self, op: str, peer: str, spans: list[tuple[int, int, int]], note: bytes, timeout_s: float) -> None:
-        agent, clock = self._agent, asyncio.get_running_loop().time
-        began = clock()
+        clock = asyncio.get_running_loop().time
+        until = clock() + timeout_s
+        short = self._peers.get(peer, False) and sum(size for _, _, size in spans) <= _SHORT
+        parts = list(pieces(spans, _PIECE)) if short else [spans]
         with self._mapped(peer):
-            own = agent.get_xfer_descs([(here, size, 0) for here, _, size in spans], "DRAM")
-            others = agent.get_xfer_descs([(there, size, 0) for _, there, size in spans], "DRAM")
-            connected = self._peers.get(peer, False)
-            brief = connected and sum(size for _, _, size in spans) <= _BRIEF
-            # A READ's note goes by itself: within the transfer it would wait for the peer's next look at what came.
-            inside = note if op == "WRITE" else b""
-            handle = await self._in(agent.initialize_xfer, op, own, others, peer, inside, brief=connected)
-            try:
-                state = await self._in(agent.transfer, handle, brief=brief)
-                while state == "PROC":
-                    waited = clock() - began
-                    if waited > timeout_s:
-                        raise HandoffFailed(f"{peer} did not answer a {op} within {timeout_s:g} s.")
-                    await asyncio.sleep(0 if waited < _SPIN_S else min(waited / 8, 1e-3))
-                    state = await self._in(agent.check_xfer_state, handle, brief=True)
-                if state != "DONE":
-                    raise HandoffFailed(f"A {op} with {peer} broke off.")
-            finally:
-                with contextlib.suppress(*self._errors):  # then the agent keeps it, and `forget` ends it
-                    handle.release()
+            for part in parts:
+                # A READ's note goes by itself: within the transfer it would wait for the peer's next look at what came.
+                inside = note if op == "WRITE" and part is parts[-1] else b""
+                await self._post(op, peer, part, inside, until, brief=short)
+                if part is not parts[-1]:
+                    await asyncio.sleep(0)
         self._peers[peer] = True
         if op == "READ":
             with contextlib.suppress(HandoffFailed):  # the peer is gone, and its KV is here
                 await self.tell(peer, note)
         self._lively_until = clock() + _LINGER_S
+
+    async def _post(
+        self, op: str, peer: str, spans: list[tuple[int, int, int]], note: bytes, until: float, *, brief: bool
+    ) -> None:
+        """To its end. Raises: HandoffFailed, and the agent's own errors."""
+        agent, clock = self._agent, asyncio.get_running_loop().time
+        own = agent.get_xfer_descs([(here, size, 0) for here, _, size in spans], "DRAM")
+        others = agent.get_xfer_descs([(there, size, 0) for _, there, size in spans], "DRAM")
+        handle = await self._in(agent.initialize_xfer, op, own, others, peer, note, brief=self._peers.get(peer, False))
+        try:
+            state = await self._in(agent.transfer, handle, brief=brief)
+            began = clock()
+            while state == "PROC":
+                now = clock()
+                if now > until:
+                    raise HandoffFailed(f"{peer} did not answer a {op} in time.")
+                await asyncio.sleep(0 if now - began < _SPIN_S else min((now - began) / 8, 1e-3))
+                state = await self._in(agent.check_xfer_state, handle, brief=True)
+            if state != "DONE":
+                raise HandoffFailed(f"A {op} with {peer} broke off.")
+        finally:
+            with contextlib.suppress(*self._errors):  # then the agent keeps it, and `forget` ends it
+                handle.release()
 
     async def _in(self, call: Callable[..., Any], *args: Any, brief: bool = False) -> Any:
         """Call in the agent's thread; here at once when it is brief and nothing runs there."""
@@ -182,6 +195,23 @@ def merged(pairs: Sequence[tuple[int, int]], size: int) -> list[tuple[int, int, 
         else:
             spans.append((here, there, size))
     return spans
+
+
+def pieces(spans: Sequence[tuple[int, int, int]], most: int) -> Iterator[list[tuple[int, int, int]]]:
+    """The same spans in parts of at most so many bytes; a longer span is cut."""
+    part: list[tuple[int, int, int]] = []
+    room = most
+    for here, there, size in spans:
+        done = 0
+        while done < size:
+            take = min(room, size - done)
+            part.append((here + done, there + done, take))
+            done, room = done + take, room - take
+            if not room:
+                yield part
+                part, room = [], most
+    if part:
+        yield part
 
 
 def _load() -> Any:

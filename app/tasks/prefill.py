@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from celery import Task, shared_task
@@ -27,17 +27,19 @@ class _Prefill(Task):  # type: ignore[misc]  # Celery has no types
     """Tells the API replica, once the chain's next message is in its queue, or can't be put there."""
 
     abstract = True
+    # By task id, since Celery calls `on_failure` where `self.request` may be over already.
+    handing: ClassVar[dict[str, tuple[Job, Lent, Handed]]] = {}
 
-    def on_success(self, retval: Any, _task_id: str, _args: Any, _kwargs: Any) -> None:
-        handed: Handed | None = self.request.handed
-        if retval is not None and handed is not None:
-            runners.current().handed(self.request.job, handed)
+    def on_success(self, _retval: Any, task_id: str, _args: Any, _kwargs: Any) -> None:
+        if task_id in self.handing:
+            job, _lent, handed = self.handing.pop(task_id)
+            runners.current().handed(job, handed)
 
-    def on_failure(self, exc: Exception, _task_id: str, _args: Any, _kwargs: Any, _einfo: Any) -> None:
-        log.error("decode_not_enqueued", error=repr(exc))
-        handed: Handed | None = self.request.handed
-        if handed is not None:
-            runners.current().handed(self.request.job, replace(handed, returned=self.request.lent))
+    def on_failure(self, exc: Exception, task_id: str, _args: Any, _kwargs: Any, _einfo: Any) -> None:
+        log.error("decode_not_enqueued", error=type(exc).__name__)
+        if task_id in self.handing:
+            job, lent, handed = self.handing.pop(task_id)
+            runners.current().handed(job, replace(handed, returned=lent))
 
 
 @shared_task(bind=True, base=_Prefill, name="app.tasks.prefill.prefill")  # type: ignore[untyped-decorator]
@@ -52,8 +54,10 @@ def prefill(self: Task, room: Any, request: str, attempt: int) -> Any:
     if found is None:
         self.request.chain = None
         return None
-    self.request.job, self.request.lent, self.request.handed = found
-    return msgspec.to_builtins(found[1])
+    job, lent, handed = found
+    if handed is not None:
+        self.handing[self.request.id] = job, lent, handed
+    return msgspec.to_builtins(lent)
 
 
 async def compute(runner: Runner, job: Job, room: Room | None) -> tuple[Job, Lent, Handed | None] | None:

@@ -37,11 +37,14 @@ def pool(role: str, **args: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def fleet(url: str, path: Path, prefill: dict[str, Any], decode: dict[str, Any], decoders: int = 1) -> Iterator[Stack]:
+def fleet(
+    url: str, path: Path, prefill: dict[str, Any], decode: dict[str, Any], decoders: int = 1, **of_prefill: str
+) -> Iterator[Stack]:
+    """`of_prefill` is the environment of the prefill worker."""
     env = {"XYLEM_LEASE_TTL_S": "2", "XYLEM_HEARTBEAT_S": "0.2", "XYLEM_DEPLOYMENT": path.name}
     with stack(url, path, {PREFILL: prefill, DECODE: decode}, **env) as s:
         s.api()
-        s.worker(PREFILL, "prefill")
+        s.worker(PREFILL, "prefill", **of_prefill)
         for i in range(decoders):
             s.worker(DECODE, f"decode{i}")
         s.wait_ready(decoders)
@@ -322,6 +325,29 @@ def test_a_draining_decode_worker_gives_the_handoff_to_another(valkey_url: str, 
         told = seen(s, answer.result())
         assert told["workers"][-1]["worker"] != busy
         wait_until(lambda: all_free(s), "all is free again", 10)
+
+
+def test_a_decode_task_that_cant_be_enqueued_is_placed_anew(valkey_url: str, tmp_path: Path) -> None:
+    """Redis says no to the prefill worker, as it would when it is full. The API replica enqueues it then."""
+    redis = Redis.from_url(valkey_url)
+    name = tmp_path.name
+    keys = [
+        f"%R~{name}:*",
+        *(f"~{name}:{p}*" for p in ("worker", "pool", "prefill", "out", "reserv", "load", "request")),
+    ]
+    keys += [f"~{name}:{p}*" for p in ("kv", "orders", "prefix", "_kombu", "unacked", "celery", "reply")]
+    redis.acl_setuser("half", enabled=True, passwords=["+x"], commands=["+@all"], keys=[], reset=True)
+    redis.execute_command("ACL", "SETUSER", "half", "allchannels", *keys)
+    env = {"XYLEM_REDIS_URL": valkey_url.replace("redis://", "redis://half:x@")}
+    try:
+        with fleet(valkey_url, tmp_path, pool("prefill"), pool("decode"), **env) as s:
+            told = seen(s, ask(s))
+            assert told["attempts"] == 2
+            assert told["workers"][1]["pulled"]["tokens"] == told["prompt_tokens"], "with the handoff that came back"
+            assert "decode_not_enqueued" in s.log("prefill")
+            wait_until(lambda: all_free(s), "all is free again", 10)
+    finally:
+        redis.acl_deluser("half")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from app.engines.base import Prefilled
 from app.engines.mock.engine import MockEngine
 from app.errors import HandoffFailed
-from app.kv.nixl import merged
+from app.kv.nixl import merged, pieces
 from app.messages import Lent, Room
 from tests.disaggregated import (
     again,
@@ -272,3 +272,13 @@ async def test_leaving_a_room_frees_both_sides(d: MockEngine) -> None:
 def test_neighbours_on_both_sides_are_moved_as_one() -> None:
     """In whatever order they were given."""
     assert merged([(20, 120), (10, 110), (40, 140), (30, 150)], 10) == [(10, 110, 20), (30, 150, 10), (40, 140, 10)]
+
+
+def test_pieces_are_the_same_bytes_in_the_same_order() -> None:
+    """Whether spans are shorter than a piece or longer."""
+    spans = [(0, 100, 3), (10, 110, 9), (30, 130, 4)]
+    parts = list(pieces(spans, 5))
+    assert [sum(size for _, _, size in part) for part in parts] == [5, 5, 5, 1]
+    of = lambda spans: [(here + i, there + i) for here, there, size in spans for i in range(size)]  # noqa: E731
+    assert of([span for part in parts for span in part]) == of(spans)
+    assert list(pieces(spans, 16)) == [spans]

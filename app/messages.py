@@ -54,7 +54,6 @@ class Begun(Struct, frozen=True, array_like=True):
 
     tokens: list[int]
     text_len: int = 0  # characters
-    cached_tokens: int = 0  # prompt tokens that nobody had to compute
 
 
 class Lent(Struct, frozen=True, tag="lent"):
@@ -101,6 +100,8 @@ class Job(Struct, frozen=True, array_like=True):
     cache_salt: str | None = None  # prompts of other salts share no KV with it
     prefill: Place | None = None  # where the prompt is computed, if not where the answer is
     begun: Begun | None = None
+    cached_tokens: int = 0  # of the prompt, where `prefill` computed the rest
+    at_once: bool = False  # both workers have begun, and meet in a Room
 
     @property
     def run(self) -> RunId:

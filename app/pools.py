@@ -49,8 +49,8 @@ class Busy(_Part):
 class Disagg(_Part):
     """When a pool of role `prefill` is used. Each may be changed at run time."""
 
-    # Fewer uncached tokens than this are computed where the answer is.
-    remote_tokens: NotNegative = 256
+    # Fewer uncached tokens than this are computed where the answer is: ops/bench/RESULTS.md says why so many.
+    remote_tokens: NotNegative = 128
     # Seconds that its queue may last; null: as long as it costs all requests together less than prefilling elsewhere.
     remote_wait_s: Seconds | None = None
 

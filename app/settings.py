@@ -26,6 +26,7 @@ class Settings(BaseSettings):
         None  # of the endpoints under /admin; without one they answer on loopback only
     )
     max_body: Annotated[int, Field(gt=0)] = 16 * 2**20
+    address: str | None = None  # of this host, for workers on others; None: that on the way to Redis
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0  # of requests that name none
     tokenize_off_loop: Annotated[int, Field(ge=0)] = 8192  # characters above which a thread tokenises
 

@@ -93,5 +93,5 @@ def room_of(made: MockEngine) -> Room:
 async def at_once(p: MockEngine, d: MockEngine, asked: GenerateRequest) -> list[StepOutput]:
     room: Handoff = room_of(p)
     done, outputs = await asyncio.gather(p.prefill(again(asked, handoff=room)), run(d, again(asked, handoff=room)))
-    assert done == Prefilled(None, None)
+    assert (done.output, done.handoff) == (None, None)
     return outputs

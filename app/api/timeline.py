@@ -42,7 +42,7 @@ class Seen(Struct, frozen=True):
         }
         if first is not last:
             spans |= {"hop": last.taken - first.ended, "resume": last.first - last.taken}
-        if last.pulled is not None:
+        if last.pulled is not None and last.pulled.seconds:
             spans["transfer"] = last.pulled.seconds
         return {stage: max(0.0, seconds) for stage, seconds in spans.items()}
 
@@ -51,7 +51,7 @@ class Seen(Struct, frozen=True):
         """Where its prompt was."""
         if self.timings[-1].refused:
             return "refused"
-        return "apart" if len(self.timings) > 1 else "here"
+        return "here" if self.timings[-1].pulled is None else "apart"
 
 
 class Timelines:

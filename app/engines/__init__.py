@@ -4,12 +4,15 @@ from app.engines.base import Engine
 from app.pools import Pool
 
 
-def create_engine(pool: Pool) -> Engine:
-    """The pool's engine, not yet started. Raises: SettingsError (unknown engine arguments)."""
+def create_engine(pool: Pool, address: str = "127.0.0.1") -> Engine:
+    """The pool's engine, not yet started; engines on other hosts reach it by `address`.
+
+    Raises: SettingsError (unknown engine arguments).
+    """
     if pool.engine == "vllm":
         from app.engines.vllm import VllmEngine
 
-        return VllmEngine(pool)
+        return VllmEngine(pool, address)
     from app.engines.mock.engine import MockEngine
 
-    return MockEngine(pool)
+    return MockEngine(pool, address)

@@ -97,6 +97,7 @@ class Prefilled(Struct, frozen=True):
     output: StepOutput | None
     # None: there is nothing to go on with, or it went through the Room. After the last token it is to be discarded.
     handoff: Lent | None
+    cached_tokens: int = 0  # prompt tokens whose KV was there already
 
 
 @runtime_checkable

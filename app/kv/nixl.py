@@ -1,25 +1,34 @@
-"""One NIXL agent: a region of this process's host memory that other agents read and write, and theirs.
+"""Our end of NIXL: a region of this process's host memory that others read and write, and theirs.
 
-NIXL's own progress thread spins and takes a whole core, so there is none here: `_pump` makes progress, often while
-something is expected, seldom otherwise. A transfer that the CPU copies is copied inside the call that posts it: short
-ones are posted piece by piece, and the event loop runs in between; long ones from a thread, whose waking up costs
-more than a short one takes.
+It is two agents. `_agent` is the one that others know: they move what is registered with it, and notes come and go
+through it. `_mover` moves to and from the memory of others; it is alone with that, so that no transfer waits for a
+note to be taken or for the progress thread's lock.
+
+NIXL's progress thread spins and takes a whole core as its Python interface starts it, which gives it no pause. Given
+one, it sleeps until UCX has something for it: `nixl_api.py` sees to that. `_pump` asks what notes have come, often
+while something is expected, seldom otherwise. A transfer that the CPU copies is copied inside the call that posts it:
+short ones are posted piece by piece, and the event loop runs in between; long ones from a thread, whose waking up
+costs as much as a short one takes.
 """
 
 import asyncio
 import contextlib
-import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from app.errors import HandoffFailed, SettingsError
+from app.kv.nixl_api import load_nixl
+from app.kv.spans import Spans, merged, pieces
+from app.telemetry import logger
+
+log = logger(__name__)
 
 _PIECE = 4 * 2**20  # bytes whose copying may hold the event loop: about half a millisecond
 _SHORT = 8 * _PIECE  # a longer transfer has the time to wake a thread
-_SPIN_S = 3e-4  # a transfer is looked at this long without a pause
-_LIVELY_S, _IDLE_S = 0.0005, 0.02  # between two looks at what has come
+_SPIN_S = 4e-3  # a transfer is looked at this long without a pause: a pause makes it longer by half of it
+# Between two looks at what has come. uvloop's timers count whole milliseconds, and less than half of one as none.
+_LIVELY_S, _IDLE_S = 0.001, 0.02
 _LINGER_S = 0.5  # what was sent needs looks to get out
 
 
@@ -32,11 +41,12 @@ class Nixl:
         self.metadata = b""  # what others need to reach it, set by `start`
         self.expecting = 0  # things that others are to tell soon
         self._on_note = on_note
-        self._api = _load()
+        self._api = load_nixl()
         self._errors = tuple(v for k, v in vars(self._api.nixlBind).items() if k.startswith("nixl") and "Error" in k)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nixl")
         self._in_thread = 0  # calls
-        self._peers: dict[str, bool] = {}  # is it connected?
+        self._peers: dict[str, bool] = {}  # has something been moved to or from it?
+        self._told: set[str] = set()  # those that were sent a note
         self._knowing = asyncio.Lock()
         self._lively_until = 0.0
         self._pumping: asyncio.Task[None] | None = None
@@ -44,14 +54,19 @@ class Nixl:
     async def start(self, address: int, size: int) -> None:
         """Register the memory (bytes), which must outlive `close`. Raises: SettingsError."""
         try:
-            strict = self._api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT  # a release may meet a call in the thread
-            config = self._api.nixl_agent_config(backends=["UCX"], enable_prog_thread=False, sync_mode=strict)
-            self._agent = await self._in(self._api.nixl_agent, self.name, config)
-            self._registered = await self._in(self._agent.register_memory, [(address, size, 0, "")], "DRAM")
+            self._agent, self._registered = await self._in(self._made, self.name, address, size)
+            self._mover, self._movable = await self._in(self._made, f"{self.name}-mover", address, size)
             self.metadata = self._agent.get_agent_metadata()
         except self._errors as exc:
             raise SettingsError(f"NIXL can't serve {size} bytes of memory: {exc}") from exc
         self._pumping = asyncio.create_task(self._pump(), name="nixl-pump")
+
+    def _made(self, name: str, address: int, size: int) -> tuple[Any, Any]:
+        """An agent, and its registration of the memory."""
+        strict = self._api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT  # calls come from two threads
+        config = self._api.nixl_agent_config(backends=["UCX"], enable_prog_thread=name == self.name, sync_mode=strict)
+        agent = self._api.nixl_agent(name, config)
+        return agent, agent.register_memory([(address, size, 0, "")], "DRAM")
 
     async def know(self, name: str, metadata: bytes) -> None:
         """Make `name` reachable. Raises: HandoffFailed (also: the metadata is that of another life)."""
@@ -59,18 +74,21 @@ class Nixl:
             if name in self._peers:
                 return
             with self._mapped(name):
-                found = (await self._in(self._agent.add_remote_agent, metadata)).decode()
+                found = (await self._in(self._mover.add_remote_agent, metadata)).decode()
                 if found != name:
                     if found not in self._peers:
-                        self._agent.remove_remote_agent(found)
+                        self._mover.remove_remote_agent(found)
                     raise HandoffFailed(f"{found} is not the {name} that was promised.")
+                await self._in(self._agent.add_remote_agent, metadata)
                 self._peers[name] = False
 
     def forget(self, name: str) -> None:
         """Disconnect. What was in flight to or from it ends."""
+        self._told.discard(name)
         if self._peers.pop(name, None) is not None:
-            with contextlib.suppress(*self._errors):
-                self._agent.remove_remote_agent(name)
+            for agent in (self._mover, self._agent):
+                with contextlib.suppress(*self._errors):
+                    agent.remove_remote_agent(name)
 
     async def move(
         self, op: Literal["READ", "WRITE"], peer: str, pairs: Sequence[tuple[int, int]], size: int, note: bytes, *,
@@ -80,7 +98,16 @@ class Nixl:
 
         Returns or raises when the memory is quiet: a caller that is cancelled waits for that. Raises: HandoffFailed.
         """
-        moving = asyncio.create_task(self._move(op, peer, merged(pairs, size), note, timeout_s))
+        spans, until = merged(pairs, size), asyncio.get_running_loop().time() + timeout_s
+        short = self._peers.get(peer, False) and not self._in_thread and sum(n for _, _, n in spans) <= _SHORT
+        parts = list(pieces(spans, _PIECE)) if short else [spans]
+        first = None
+        if short:
+            with self._mapped(peer):
+                first = self._post(op, peer, parts[0], note if len(parts) == 1 else b"")
+                if len(parts) == 1 and first[1] == "DONE":
+                    return self._moved(op, peer, note, first[0])
+        moving = asyncio.create_task(self._move(op, peer, parts, note, until, first))
         try:
             await asyncio.shield(moving)
         except asyncio.CancelledError:
@@ -89,11 +116,13 @@ class Nixl:
                     await asyncio.wait([moving])
             moving.exception()
             raise
+        return None
 
     async def tell(self, peer: str, note: bytes) -> None:
         """Raises: HandoffFailed when the peer is known to be gone."""
         with self._mapped(peer):
-            await self._in(self._agent.send_notif, peer, note, brief=self._peers.get(peer, False))
+            await self._in(self._agent.send_notif, peer, note, brief=peer in self._told)
+            self._told.add(peer)
         self._lively_until = asyncio.get_running_loop().time() + _LINGER_S
 
     async def close(self) -> None:
@@ -104,51 +133,77 @@ class Nixl:
             self._pumping = None
             for name in list(self._peers):
                 self.forget(name)
-            with contextlib.suppress(*self._errors):
-                await self._in(self._agent.deregister_memory, self._registered)
-            del self._agent
+            for agent, registered in ((self._mover, self._movable), (self._agent, self._registered)):
+                with contextlib.suppress(*self._errors):
+                    await self._in(agent.deregister_memory, registered)
+            del self._agent, self._mover, agent
         self._thread.shutdown()
 
-    async def _move(self, op: str, peer: str, spans: list[tuple[int, int, int]], note: bytes, timeout_s: float) -> None:
+    async def _move(
+        self, op: str, peer: str, parts: list[Spans], note: bytes, until: float, first: tuple[Any, str] | None
+    ) -> None:
+        """One part after the other; `first`: that one is posted."""
         clock = asyncio.get_running_loop().time
-        until = clock() + timeout_s
-        short = self._peers.get(peer, False) and sum(size for _, _, size in spans) <= _SHORT
-        parts = list(pieces(spans, _PIECE)) if short else [spans]
         with self._mapped(peer):
             for part in parts:
-                # A READ's note goes by itself: within the transfer it would wait for the peer's next look at what came.
-                inside = note if op == "WRITE" and part is parts[-1] else b""
-                await self._post(op, peer, part, inside, until, brief=short)
-                if part is not parts[-1]:
+                if first is not None:
+                    (handle, state), first = first, None
+                else:
+                    short, last = len(parts) > 1, part is parts[-1]
                     await asyncio.sleep(0)
-        self._peers[peer] = True
-        if op == "READ":
-            with contextlib.suppress(HandoffFailed):  # the peer is gone, and its KV is here
-                await self.tell(peer, note)
-        self._lively_until = clock() + _LINGER_S
+                    handle, state = await self._in(self._post, op, peer, part, note if last else b"", brief=short)
+                began = clock()
+                try:
+                    while state == "PROC":
+                        now = clock()
+                        if now > until:
+                            raise HandoffFailed(f"{peer} did not answer a {op} in time.")
+                        await asyncio.sleep(0 if now - began < _SPIN_S else _LIVELY_S)
+                        state = await self._in(self._mover.check_xfer_state, handle, brief=True)
+                    if state != "DONE":
+                        raise HandoffFailed(f"A {op} with {peer} broke off.")
+                except BaseException:
+                    self._release(handle)
+                    raise
+                if part is not parts[-1]:
+                    self._release(handle)
+            self._moved(op, peer, note, handle)
 
-    async def _post(
-        self, op: str, peer: str, spans: list[tuple[int, int, int]], note: bytes, until: float, *, brief: bool
-    ) -> None:
-        """To its end. Raises: HandoffFailed, and the agent's own errors."""
-        agent, clock = self._agent, asyncio.get_running_loop().time
+    def _post(self, op: str, peer: str, spans: Spans, note: bytes) -> tuple[Any, str]:
+        """Begin to move them, which may be all there is to it; a WRITE tells the peer at its end."""
+        agent = self._mover
         own = agent.get_xfer_descs([(here, size, 0) for here, _, size in spans], "DRAM")
         others = agent.get_xfer_descs([(there, size, 0) for _, there, size in spans], "DRAM")
-        handle = await self._in(agent.initialize_xfer, op, own, others, peer, note, brief=self._peers.get(peer, False))
+        handle = agent.initialize_xfer(op, own, others, peer, note if op == "WRITE" else b"")
         try:
-            state = await self._in(agent.transfer, handle, brief=brief)
-            began = clock()
-            while state == "PROC":
-                now = clock()
-                if now > until:
-                    raise HandoffFailed(f"{peer} did not answer a {op} in time.")
-                await asyncio.sleep(0 if now - began < _SPIN_S else min((now - began) / 8, 1e-3))
-                state = await self._in(agent.check_xfer_state, handle, brief=True)
-            if state != "DONE":
-                raise HandoffFailed(f"A {op} with {peer} broke off.")
-        finally:
-            with contextlib.suppress(*self._errors):  # then the agent keeps it, and `forget` ends it
-                handle.release()
+            return handle, agent.transfer(handle)
+        except BaseException:
+            self._release(handle)
+            raise
+
+    def _moved(self, op: str, peer: str, note: bytes, handle: Any) -> None:
+        loop = asyncio.get_running_loop()
+        self._peers[peer] = True
+        self._lively_until = loop.time() + _LINGER_S
+        loop.call_soon(self._after, op, peer, note, handle)
+
+    def _after(self, op: str, peer: str, note: bytes, handle: Any) -> None:
+        """What nobody has to wait for. A READ's note goes by itself, because the KV is here sooner so."""
+        if self._in_thread or peer not in self._told:  # where a call may take long
+            self._told.add(peer)
+            self._thread.submit(self._end, op, peer, note, handle)
+        else:
+            self._end(op, peer, note, handle)
+
+    def _end(self, op: str, peer: str, note: bytes, handle: Any) -> None:
+        self._release(handle)
+        if op == "READ" and peer in self._peers:
+            with contextlib.suppress(*self._errors):  # the peer is gone, and its KV is here
+                self._agent.send_notif(peer, note)
+
+    def _release(self, handle: Any) -> None:
+        with contextlib.suppress(*self._errors):  # then the agent keeps it, and `forget` ends it
+            handle.release()
 
     async def _in(self, call: Callable[..., Any], *args: Any, brief: bool = False) -> Any:
         """Call in the agent's thread; here at once when it is brief and nothing runs there."""
@@ -179,48 +234,15 @@ class Nixl:
         while True:
             if not self._in_thread:
                 with contextlib.suppress(*self._errors):  # of a peer, that its own transfers hear of
+                    self._mover.get_new_notifs()  # there are none, but what it has sent gets out so
                     for notes in self._agent.get_new_notifs().values():
                         for note in notes:
-                            self._on_note(note)
+                            self._heard(note)
             lively = self.expecting or clock() < self._lively_until
             await asyncio.sleep(_LIVELY_S if lively else _IDLE_S)
 
-
-def merged(pairs: Sequence[tuple[int, int]], size: int) -> list[tuple[int, int, int]]:
-    """Spans (own address, other's address, bytes): neighbours on both sides become one."""
-    spans: list[tuple[int, int, int]] = []
-    for here, there in sorted(pairs):
-        if spans and spans[-1][0] + spans[-1][2] == here and spans[-1][1] + spans[-1][2] == there:
-            spans[-1] = (*spans[-1][:2], spans[-1][2] + size)
-        else:
-            spans.append((here, there, size))
-    return spans
-
-
-def pieces(spans: Sequence[tuple[int, int, int]], most: int) -> Iterator[list[tuple[int, int, int]]]:
-    """The same spans in parts of at most so many bytes; a longer span is cut."""
-    part: list[tuple[int, int, int]] = []
-    room = most
-    for here, there, size in spans:
-        done = 0
-        while done < size:
-            take = min(room, size - done)
-            part.append((here + done, there + done, take))
-            done, room = done + take, room - take
-            if not room:
-                yield part
-                part, room = [], most
-    if part:
-        yield part
-
-
-def _load() -> Any:
-    os.environ.setdefault("NIXL_LOG_LEVEL", "FATAL")  # what goes wrong is in the HandoffFailed
-    os.environ.setdefault("UCX_LOG_LEVEL", "fatal")
-    raise_exceptions = logging.raiseExceptions
-    try:
-        from nixl import _api
-    except ImportError as exc:
-        raise SettingsError(f"handoff.nixl needs the package nixl (`pip install xylem-serve[cpu]`): {exc}") from exc
-    logging.raiseExceptions = raise_exceptions  # which nixl turns off for the whole process
-    return _api
+    def _heard(self, note: bytes) -> None:
+        try:
+            self._on_note(note)
+        except Exception as exc:  # noqa: BLE001 (whoever sent it, the others' notes are still to be heard)
+            log.error("note_not_understood", error=type(exc).__name__)

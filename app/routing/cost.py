@@ -27,7 +27,8 @@ class Fleet(Struct, frozen=True):
     drag: float  # 1/s: requests delayed by each second that a queue gets longer
 
     @classmethod
-    def of(cls, options: Sequence[Option]) -> "Fleet":
+    def of(cls, options: Sequence[Option], others: Sequence[Option] = ()) -> "Fleet":
+        """`others` say how fast a pool may be that has computed no prompt yet."""
         leases = [o.candidate.lease for o in options]
         per_s = sum(lease.pace.prefills_per_s for lease in leases) / len(leases)
         busy = sum(lease.pace.busy for lease in leases) / len(leases)
@@ -35,10 +36,15 @@ class Fleet(Struct, frozen=True):
         for lease in leases:
             if lease.pace.prefill_tokens_per_s > 0:
                 speeds[lease.pool].append(lease.pace.prefill_tokens_per_s)
+        guess = _mean([s for o in others if (s := o.candidate.lease.pace.prefill_tokens_per_s) > 0], _TOKENS_PER_S)
         return cls(
-            {pool: sum(measured) / len(measured) if measured else _TOKENS_PER_S for pool, measured in speeds.items()},
+            {pool: _mean(measured, guess) for pool, measured in speeds.items()},
             _STUCK * per_s / (1 - min(busy, _BUSY_MOST)),
         )
+
+
+def _mean(values: Sequence[float], otherwise: float) -> float:
+    return sum(values) / len(values) if values else otherwise
 
 
 def kv_cost(ask: Ask, option: Option, fleet: Fleet, weight: float) -> Cost:

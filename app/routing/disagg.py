@@ -8,7 +8,7 @@ from msgspec import Struct
 from app.errors import NoWorker, Saturated
 from app.messages import Lease
 from app.pools import Routing
-from app.routing.cost import Fleet, kv_cost, pull_cost, uncached_tokens
+from app.routing.cost import Fleet, kv_cost, pull_cost
 from app.routing.fleet import Ask, Candidate, Decision, Option, Placement
 from app.routing.policy import can_serve, place
 
@@ -36,7 +36,8 @@ def place_apart(
 
     None when no prefill worker has room, as well: what would be refused there is computed here.
     """
-    if here.placement.tokens == 0:
+    prefills = [o for o in prefills if here.placement.tokens >= o.candidate.limits.remote_tokens]
+    if not prefills:
         return None
     try:
         far = place(ask, prefills, rules[0], rng, turn, part="prefill")
@@ -52,19 +53,17 @@ def _is_better(
     ask: Ask, home: Option, far: Option, target: Option, prefills: Sequence[Option], decodes: Sequence[Option]
 ) -> bool:
     """By the pool's thresholds, or in seconds that all requests together wait longer."""
-    limits = far.candidate.limits
-    if uncached_tokens(ask, home) < limits.remote_tokens:
-        return False
-    there = kv_cost(ask, far, Fleet.of(prefills), 1.0)
-    if limits.remote_wait_s is not None:
-        return there.wait <= limits.remote_wait_s
+    longest = far.candidate.limits.remote_wait_s
+    there = kv_cost(ask, far, Fleet.of(prefills, decodes), 1.0)
+    if longest is not None:
+        return there.wait <= longest
     pull = pull_cost(ask, target)
-    here = kv_cost(ask, home, Fleet.of(decodes), 1.0)
+    here = kv_cost(ask, home, Fleet.of(decodes, prefills), 1.0)
     return there.total + _HOP_S + pull.total <= here.total + here.prefill * _decoding(home.candidate)
 
 
 def _decoding(c: Candidate) -> int:
-    """Requests whose next token a prefill there delays."""
+    """Requests whose next token a prefill there delays: not those whose own prompt is still to be computed."""
     return max(0, c.requests - c.waiting)
 
 

@@ -13,7 +13,7 @@ class Limits(Struct, frozen=True):
     active_blocks: float | None = None  # share of its KV blocks that requests hold
     queued_tokens: int | None = None  # prompt tokens that wait for their prefill
     # Of a pool that only prefills; `pools.Disagg` says what they mean.
-    remote_tokens: int = 256
+    remote_tokens: int = 128
     remote_wait_s: float | None = None
 
 

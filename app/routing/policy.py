@@ -61,7 +61,7 @@ def _loaded(c: Candidate, to: Placement) -> Candidate:
         requests=c.requests + 1,
         blocks=c.blocks + to.blocks,
         tokens=c.tokens + to.tokens,
-        waiting=c.waiting + (not to.pulls),
+        waiting=c.waiting + 1,
         pulls=c.pulls + to.pulls,
     )
 

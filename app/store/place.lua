@@ -23,14 +23,11 @@ for k = 3, #KEYS, 5 do
   redis.call('HSET', KEYS[k + 1], ARGV[1], blocks .. ',' .. tokens .. ',' .. rank .. ',' .. pulls)
   redis.call('HINCRBY', load, 'requests.' .. rank, 1)
   redis.call('HINCRBY', load, 'blocks.' .. rank, blocks)
-  if pulls == '0' then
-    redis.call('HINCRBY', load, 'tokens.' .. rank, tokens)
-    if redis.call('HINCRBY', load, 'waiting.' .. rank, 1) == 1 then
-      local clock = redis.call('TIME')
-      redis.call('HSET', load, 'since.' .. rank, clock[1] * 1000 + math.floor(clock[2] / 1000))
-    end
-  else
-    redis.call('HINCRBY', load, 'pulls.' .. rank, pulls)
+  redis.call('HINCRBY', load, 'waiting.' .. rank, 1)
+  redis.call('HINCRBY', load, 'pulls.' .. rank, pulls)
+  if redis.call('HINCRBY', load, 'tokens.' .. rank, tokens) == tonumber(tokens) then
+    local clock = redis.call('TIME')
+    redis.call('HSET', load, 'since.' .. rank, clock[1] * 1000 + math.floor(clock[2] / 1000))
   end
   redis.call('HSET', KEYS[k + 3], ARGV[1], string.sub(ARGV[4], 1, 8) .. rank)
   if message ~= '' then

@@ -16,13 +16,14 @@ for i = 1, #held, 2 do
     dropped = dropped + 1
   else
     live[run] = true
-    local blocks, tokens, rank, pulls = string.match(held[i + 1], '(%d+),(%d+),(%d+),(%d+)')
+    local blocks, tokens, rank, pulls = string.match(held[i + 1], '(%d+),(%d+),(%d+),?(%d*)')
+    pulls = tonumber(pulls) or 0
     local function add(what, value) sums[what .. '.' .. rank] = (sums[what .. '.' .. rank] or 0) + value end
     add('requests', 1)
     add('blocks', blocks)
     add('tokens', waiting[run] and tokens or 0)
     add('pulls', waiting[run] and pulls or 0)
-    add('waiting', waiting[run] and pulls == '0' and 1 or 0)
+    add('waiting', waiting[run] and 1 or 0)
   end
 end
 for run in pairs(waiting) do

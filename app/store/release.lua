@@ -11,16 +11,17 @@ local held = redis.call('HGET', KEYS[2], ARGV[1])
 if not held then
   return 0
 end
-local blocks, tokens, rank, pulls = string.match(held, '(%d+),(%d+),(%d+),(%d+)')
+local blocks, tokens, rank, pulls = string.match(held, '(%d+),(%d+),(%d+),?(%d*)')
 if redis.call('HDEL', KEYS[4], ARGV[1]) == 1 then
-  redis.call('UNLINK', KEYS[5])
-  if pulls == '0' then
-    redis.call('HINCRBY', KEYS[3], 'waiting.' .. rank, -1)
+  if ARGV[2] ~= 'left' then
+    redis.call('UNLINK', KEYS[5])
+  end
+  redis.call('HINCRBY', KEYS[3], 'waiting.' .. rank, -1)
+  redis.call('HINCRBY', KEYS[3], 'pulls.' .. rank, 0 - (tonumber(pulls) or 0))
+  if tokens ~= '0' then
     redis.call('HINCRBY', KEYS[3], 'tokens.' .. rank, -tokens)
     local clock = redis.call('TIME')
     redis.call('HSET', KEYS[3], 'since.' .. rank, clock[1] * 1000 + math.floor(clock[2] / 1000))
-  else
-    redis.call('HINCRBY', KEYS[3], 'pulls.' .. rank, -pulls)
   end
 end
 if ARGV[2] ~= 'prefilled' then

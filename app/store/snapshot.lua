@@ -60,7 +60,7 @@ local function row(id, lease, rank, has)
     lease, rank, tonumber(load[1] or 0), tonumber(load[2] or 0), tonumber(load[3] or 0), waiting,
     load[5] and now - load[5] or 0, tonumber(load[6] or 0),
   }
-  local runs = waiting + r[8] > 0 and #ARGV > 2 and call('HGETALL', prefix .. 'prefilling:' .. id) or {}
+  local runs = waiting > 0 and #ARGV > 2 and call('HGETALL', prefix .. 'prefilling:' .. id) or {}
   for p = 3, #ARGV do
     local h = ARGV[p]
     local n, low = #h / 8, 0

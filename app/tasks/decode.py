@@ -13,10 +13,9 @@ from msgspec import Struct
 
 from app.engines.base import Disaggregated
 from app.errors import EngineFailed, HandoffFailed
-from app.ids import RequestId
 from app.messages import Delta, Done, Handoff, Job, Lent, Pulled, Timing
 from app.tasks import runner as runners
-from app.tasks.message import read_handoff
+from app.tasks.message import read_args
 from app.tasks.runner import Runner
 from app.telemetry import logger
 
@@ -24,15 +23,13 @@ log = logger(__name__)
 
 
 @shared_task(name="app.tasks.decode.decode")
-def decode(handoff: Any, request: str, attempt: int) -> None:
+def decode(*args: Any) -> None:
     """Runs one request to its terminal event; the answer leaves through the runner's emitter.
 
-    `handoff` says where the KV of its prompt is, as JSON; None: the prompt is computed here.
+    `args` are request id and attempt, and before them, for a prompt that was computed elsewhere, its handoff as JSON.
     """
-    runner, given = runners.current(), read_handoff(handoff)
-    runner.run(
-        RequestId(request), attempt, lambda job: answer(runner, job, given), lambda: _nobody_waits(runner, given)
-    )
+    runner, (handoff, request, attempt) = runners.current(), read_args(args)
+    runner.run(request, attempt, lambda job: answer(runner, job, handoff), lambda: _give_up(runner, handoff))
 
 
 class _Told(Struct, frozen=True):
@@ -51,6 +48,7 @@ async def answer(runner: Runner, job: Job, handoff: Handoff | None) -> None:
             except HandoffFailed as exc:
                 refused = exc.message
                 log.warning("handoff_refused", run=job.run, reason=refused)
+                runner.aside(_give_up(runner, handoff))
         if told is None:
             told = await _generate(runner, job, None)
     timing = Timing(runner.worker, taken, told.first, time.time(), told.pulled, refused)
@@ -67,11 +65,11 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None) -> _Told:
             if o.finish == "abort":  # not by us: a cancel ends this coroutine instead
                 raise EngineFailed("The engine gave the request up.")
             if told is None:
-                cached = o.cached_tokens if handoff is None else job.begun.cached_tokens if job.begun else 0
+                cached = o.cached_tokens if handoff is None else job.cached_tokens
                 told = _Told(time.time(), cached, o.pulled)
                 if handoff is None:
                     runner.prefilled(job, len(job.prompt) - cached)
-                elif o.pulled is not None:
+                elif o.pulled is not None and o.pulled.seconds:
                     runner.pace.pulled(o.pulled.size, o.pulled.seconds, time.monotonic())
                 if o.finish is None or job.sampling.n > 1:
                     runner.emitter.prefilled(job.run)
@@ -80,7 +78,7 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None) -> _Told:
     return told
 
 
-async def _nobody_waits(runner: Runner, handoff: Handoff | None) -> None:
-    """The client left between prefill and decode."""
+async def _give_up(runner: Runner, handoff: Handoff | None) -> None:
+    """Nobody will take it: the client left between prefill and decode, or this engine refused it."""
     if isinstance(handoff, Lent) and isinstance(runner.engine, Disaggregated):
         await runner.engine.discard(handoff)

@@ -45,6 +45,10 @@ class Emitter:
         """Whoever ran or would have run it, it is no load of this worker's any more."""
         self._account(run, self._worker, "ended")
 
+    def left(self, run: RunId) -> None:
+        """It goes on elsewhere."""
+        self._account(run, self._worker, "left")
+
     def prefilled(self, run: RunId) -> None:
         """Its first token is out: its prompt is no load any more."""
         self._account(run, self._worker, "prefilled")

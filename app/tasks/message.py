@@ -9,6 +9,7 @@ import base64
 import os
 import secrets
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +18,9 @@ import orjson
 from app.ids import QueueName, RequestId, worker_queue
 from app.keys import PRIORITY_STEPS
 from app.messages import Handoff, Job, Lent, Room
+from app.telemetry import logger
+
+log = logger(__name__)
 
 DECODE_TASK = "app.tasks.decode.decode"
 PREFILL_TASK = "app.tasks.prefill.prefill"
@@ -32,15 +36,15 @@ def task_message(
     handoff: Handoff | None = None,
     then: QueueName | None = None,
 ) -> bytes:
-    """The bytes to LPUSH for `task(handoff, request, attempt)`. `step` is one of PRIORITY_STEPS.
+    """The bytes to LPUSH for `task([handoff,] request, attempt)`. `step` is one of PRIORITY_STEPS.
 
     With `then` it is chain(task, decode): what the task returns is the handoff of a decode task in that queue.
     """
-    args = (msgspec.to_builtins(handoff), request, attempt)
+    args = (request, attempt) if handoff is None else (msgspec.to_builtins(handoff), request, attempt)
     chain = [_decode_signature(then, request, attempt)] if then else None
     embed = {"callbacks": None, "errbacks": None, "chain": chain, "chord": None}
     body = base64.b64encode(orjson.dumps([args, {}, embed])).decode()
-    task_id = request if task == DECODE_TASK else f"{request}-prefill"
+    task_id = request if task == DECODE_TASK else f"{request}.{attempt}.prefill"
     return orjson.dumps(
         {
             "body": body,
@@ -59,7 +63,7 @@ def task_message(
                 "timelimit": [None, None],
                 "root_id": task_id,
                 "parent_id": None,
-                "argsrepr": repr(args),
+                "argsrepr": repr(args if handoff is None else ("a handoff", request, attempt)),
                 "kwargsrepr": "{}",
                 "origin": _ORIGIN,
                 "ignore_result": True,
@@ -113,14 +117,19 @@ def _decode_signature(queue: QueueName, request: RequestId, attempt: int) -> dic
 
 def read_task_message(raw: bytes) -> tuple[Handoff | None, RequestId, int]:
     """The arguments of a message that `task_message` or Celery's chain made and no worker has begun."""
-    (handoff, request, attempt), _, _ = orjson.loads(base64.b64decode(orjson.loads(raw)["body"]))
-    return read_handoff(handoff), RequestId(request), int(attempt)
+    args, _, _ = orjson.loads(base64.b64decode(orjson.loads(raw)["body"]))
+    return read_args(args)
 
 
-def read_handoff(raw: Any) -> Handoff | None:
-    """A task's first argument."""
-    handoff: Handoff | None = msgspec.convert(raw, Handoff | None)
-    return handoff
+def read_args(args: Sequence[Any]) -> tuple[Handoff | None, RequestId, int]:
+    """A task's arguments. A handoff that isn't understood, another version's say, is none: who decodes does without."""
+    *handoff, request, attempt = args
+    try:
+        given: Handoff | None = msgspec.convert(handoff[0], Handoff | None) if handoff else None
+    except msgspec.ValidationError as exc:
+        log.error("handoff_not_understood", request=request, error=str(exc))
+        given = None
+    return given, RequestId(request), int(attempt)
 
 
 def priority_step(priority: int) -> int:

@@ -7,16 +7,15 @@ from typing import Any, ClassVar
 import msgspec
 from celery import Task, shared_task
 from msgspec.structs import replace
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from app.engines.base import Disaggregated
-from app.errors import EngineFailed, XylemError
-from app.ids import RequestId
-from app.messages import Begun, Delta, Done, First, Handed, Job, Lease, Lent, Room, Timing, decode_lease, encode
+from app.errors import EngineFailed, HandoffFailed
+from app.messages import Begun, Delta, Done, Failed, First, Handed, Job, Lease, Lent, Room, Timing, decode_lease, encode
 from app.routing.disagg import still_fits
 from app.store import RELEASE
 from app.tasks import runner as runners
-from app.tasks.message import read_handoff
+from app.tasks.message import read_args
 from app.tasks.runner import RETRY_S, Runner
 from app.telemetry import logger
 
@@ -33,24 +32,28 @@ class _Prefill(Task):  # type: ignore[misc]  # Celery has no types
     def on_success(self, _retval: Any, task_id: str, _args: Any, _kwargs: Any) -> None:
         if task_id in self.handing:
             job, _lent, handed = self.handing.pop(task_id)
-            runners.current().handed(job, handed)
+            runners.current().tell(job, handed)
 
     def on_failure(self, exc: Exception, task_id: str, _args: Any, _kwargs: Any, _einfo: Any) -> None:
         log.error("decode_not_enqueued", error=type(exc).__name__)
-        if task_id in self.handing:
-            job, lent, handed = self.handing.pop(task_id)
-            runners.current().handed(job, replace(handed, returned=lent))
+        if task_id not in self.handing:
+            return
+        job, lent, handed = self.handing.pop(task_id)
+        if isinstance(exc.__cause__, ResponseError):  # Redis said no: nobody has the handoff
+            runners.current().tell(job, replace(handed, returned=lent))
+        else:  # perhaps the message is there all the same, and its task gives the KV up
+            runners.current().tell(job, Failed(job.request, job.attempt, HandoffFailed.code, HandoffFailed().message))
 
 
 @shared_task(bind=True, base=_Prefill, name="app.tasks.prefill.prefill")  # type: ignore[untyped-decorator]
-def prefill(self: Task, room: Any, request: str, attempt: int) -> Any:
+def prefill(self: Task, *args: Any) -> Any:
     """Computes one prompt; returns its handoff, as JSON, or None where no decode task is to follow.
 
-    `room` says, as JSON, where the decode worker comes for the KV; None: it comes later, with the handoff.
+    `args` are request id and attempt, and before them, where both workers begin at once, their Room as JSON.
     """
-    runner, meeting = runners.current(), read_handoff(room)
-    assert not isinstance(meeting, Lent), "a prompt that is computed has nothing to be prefilled"
-    found = runner.run(RequestId(request), attempt, lambda job: compute(runner, job, meeting))
+    runner, (room, request, attempt) = runners.current(), read_args(args)
+    assert not isinstance(room, Lent), "a prompt that is computed has nothing to be prefilled"
+    found = runner.run(request, attempt, lambda job: compute(runner, job, room))
     if found is None:
         self.request.chain = None
         return None
@@ -67,36 +70,33 @@ async def compute(runner: Runner, job: Job, room: Room | None) -> tuple[Job, Len
     if not isinstance(runner.engine, Disaggregated):
         raise EngineFailed("This engine computes no prompts for others.")
     taken = time.time()
-    try:
-        async with asyncio.timeout(job.deadline - taken):
-            done = await runner.engine.prefill(runner.request(job, room))
-    except XylemError as exc:
-        if room is None:
-            raise
-        log.warning("handoff_refused", run=job.run, reason=exc.message)  # who decodes finds out, and goes on alone
-        await leave(runner, job)
-        return None
-    first, o = time.time(), done.output
-    runner.prefilled(job, len(job.prompt) - (o.cached_tokens if o else 0))
-    timing = Timing(runner.worker, taken, first, first)
-    if o is not None and o.finish == "abort":  # not by us: a cancel ends this coroutine instead
-        raise EngineFailed("The engine gave the prompt up.")
-    if o is not None:
-        begun = Begun(o.tokens, len(o.text), o.cached_tokens)
-        delta = Delta(job.request, job.attempt, o.text, o.tokens, 0, o.finish, o.stop, o.logprobs)
-        runner.emitter.emit(job.reply_to, First(job.request, job.attempt, delta, begun))
-        if o.finish is not None:
-            runner.emitter.end(job, Done(job.request, job.attempt, o.cached_tokens, timing))
-            return (job, done.handoff, None) if done.handoff is not None else None  # the decode task gives it up
-        job = replace(job, begun=begun)
-    handed = Handed(job.request, job.attempt, timing)
-    try:
-        lease = await leave(runner, job)
-    except asyncio.CancelledError:
-        runner.emitter.release(job.run)
-        if done.handoff is None:
-            raise
-        return job, done.handoff, handed  # the decode task finds no record, and gives the KV up
+    async with asyncio.timeout(job.deadline - taken):
+        done = await runner.engine.prefill(runner.request(job, room))
+        first, o = time.time(), done.output
+        if o is not None and o.finish == "abort":  # not by us: a cancel ends this coroutine instead
+            raise EngineFailed("The engine gave the prompt up.")
+        runner.prefilled(job, len(job.prompt) - done.cached_tokens)
+        timing = Timing(runner.worker, taken, first, first)
+        job = replace(job, cached_tokens=done.cached_tokens)
+        if o is not None:
+            begun = Begun(o.tokens, len(o.text))
+            delta = Delta(job.request, job.attempt, o.text, o.tokens, 0, o.finish, o.stop, o.logprobs)
+            runner.emitter.emit(job.reply_to, First(job.request, job.attempt, delta, begun))
+            if o.finish is not None:
+                runner.emitter.end(job, Done(job.request, job.attempt, done.cached_tokens, timing))
+                if done.handoff is None:
+                    return None
+                await runner.emitter.drained()
+                return job, done.handoff, None  # the decode task finds no record, and gives the KV up
+            job = replace(job, begun=begun)
+        handed = Handed(job.request, job.attempt, timing)
+        try:
+            lease = await leave(runner, job)
+        except asyncio.CancelledError:
+            if done.handoff is None or runner.stopping:
+                raise
+            runner.emitter.release(job.run)  # the client has gone: again the decode task finds no record
+            return job, done.handoff, None
     if done.handoff is None:
         runner.emitter.emit(job.reply_to, handed)
         return None

@@ -45,6 +45,7 @@ class Runner:
         self.emitter: Emitter
         self.pace = PaceMeter()
         self._running: dict[RunId, asyncio.Task[Any]] = {}
+        self._aside: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._loop = uvloop.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="engine", daemon=True)
@@ -70,8 +71,8 @@ class Runner:
         """
         return self.call(self._run(run_id(request, attempt), work, nobody_waits))
 
-    def handed(self, job: Job, event: Handed) -> None:
-        """Tells that a prompt is computed and its decode task enqueued, or not."""
+    def tell(self, job: Job, event: Handed | Failed) -> None:
+        """What has become of a computed prompt's decode task."""
         self._loop.call_soon_threadsafe(self.emitter.emit, job.reply_to, event)
 
     def call(self, coro: Coroutine[Any, Any, T]) -> T:
@@ -90,6 +91,17 @@ class Runner:
 
     # On the engine's loop.
 
+    @property
+    def stopping(self) -> bool:
+        """What is cancelled now goes back to its API replica."""
+        return self._stopping
+
+    async def lent_until(self, seconds: float) -> None:
+        """Returns when other engines have taken what this one computed for them, or the time is over."""
+        end = time.monotonic() + seconds
+        while self.engine.stats().lent_blocks and time.monotonic() < end:  # noqa: ASYNC110 (engines tell nobody)
+            await asyncio.sleep(0.05)
+
     def cancel(self, run: RunId) -> None:
         """One that isn't running has ended, or waits in the queue, and won't begin: its record is gone."""
         task = self._running.get(run)
@@ -97,6 +109,12 @@ class Runner:
             task.cancel()
         else:
             self.emitter.release(run)
+
+    def aside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does it while requests go on."""
+        task = asyncio.create_task(work)
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
 
     async def _load(self) -> EngineInfo:
         self.redis = async_client(self.settings.redis_url)
@@ -119,7 +137,9 @@ class Runner:
 
     async def _close(self) -> None:
         self._give_up()
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        for task in self._aside:
+            task.cancel()
+        await asyncio.gather(*self._running.values(), *self._aside, return_exceptions=True)
         await self.emitter.drained(_LAST_WORDS_S)
         self._emitting.cancel()
         await self.engine.close()
@@ -144,6 +164,9 @@ class Runner:
         work: Work[T],
         nobody_waits: Afterwards,
     ) -> T | None:
+        if run in self._running:  # Celery publishes once more when it can't know whether it did
+            log.warning("message_came_twice", run=run)
+            return None
         # A task of its own, so that `cancel` ends the work and not this waiting.
         task: asyncio.Task[T | None] = asyncio.ensure_future(self._serve(run, work, nobody_waits))
         self._running[run] = task
@@ -195,7 +218,10 @@ class Runner:
         return None
 
     def _fail(self, job: Job, error: XylemError) -> None:
-        self.emitter.end(job, Failed(job.request, job.attempt, error.code, error.message))
+        if job.at_once and job.prefill is not None and job.prefill.worker == self.worker:
+            self.emitter.left(job.run)  # who decodes has the request, and computes the prompt when nobody comes
+        else:
+            self.emitter.end(job, Failed(job.request, job.attempt, error.code, error.message))
 
     async def hand_back(self, handoff: Handoff | None, request: RequestId, attempt: int) -> None:
         """Tells the API replica that this request was never begun here."""

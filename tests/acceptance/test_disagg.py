@@ -1,6 +1,5 @@
 """Prefill and decode on workers of their own: real processes, the mock engine, real NIXL, the official client."""
 
-import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 from openai import APIStatusError, OpenAI
 from redis import Redis
 
-from app.messages import Lease, decode_lease
-from tests.stack import Stack, stack, wait_until
+from tests.stack import Stack, leases, stack, timeline, wait_until, worker_process
+from tests.stack import all_free as stack_is_free
 
 PREFILL, DECODE = "prefill-pool-a", "decode-pool-a"
 LONG = "the quick brown fox jumps over the lazy dog " * 60
@@ -38,17 +36,25 @@ def pool(role: str, **args: Any) -> dict[str, Any]:
 
 @contextmanager
 def fleet(
-    url: str, path: Path, prefill: dict[str, Any], decode: dict[str, Any], decoders: int = 1, **of_prefill: str
+    url: str,
+    path: Path,
+    prefill: dict[str, Any],
+    decode: dict[str, Any],
+    decoders: int = 1,
+    prefillers: int = 1,
+    **of_prefill: str,
 ) -> Iterator[Stack]:
-    """`of_prefill` is the environment of the prefill worker."""
+    """`of_prefill` is the environment of the first prefill worker."""
     env = {"XYLEM_LEASE_TTL_S": "2", "XYLEM_HEARTBEAT_S": "0.2", "XYLEM_DEPLOYMENT": path.name}
     with stack(url, path, {PREFILL: prefill, DECODE: decode}, **env) as s:
         s.api()
         s.worker(PREFILL, "prefill", **of_prefill)
+        for i in range(1, prefillers):
+            s.worker(PREFILL, f"prefill{i}")
         for i in range(decoders):
             s.worker(DECODE, f"decode{i}")
         s.wait_ready(decoders)
-        wait_until(lambda: len(leases(s, PREFILL)) == 1, "the prefill worker is there")
+        wait_until(lambda: len(leases(s, PREFILL)) == prefillers, "the prefill workers are there")
         yield s
 
 
@@ -58,23 +64,8 @@ def pair(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield s
 
 
-def leases(s: Stack, of: str) -> list[Lease]:
-    redis = Redis.from_url(s.redis_url)
-    found = [
-        decode_lease(raw)
-        for key in redis.keys(f"{s.directory.name}:worker:*")
-        if isinstance(raw := redis.get(key), bytes)
-    ]
-    return [lease for lease in found if lease.pool == of]
-
-
 def all_free(s: Stack) -> bool:
-    """By the engines' own counters, and by the account in Redis."""
-    redis = Redis.from_url(s.redis_url)
-    engines = [lease for p in (PREFILL, DECODE) for lease in leases(s, p)]
-    idle = all(e.used_blocks == e.lent_blocks == e.running == e.waiting == 0 for e in engines)
-    account = [f"{s.directory.name}:{what}:{e.worker}" for e in engines for what in ("reservations", "prefilling")]
-    return idle and not redis.exists(*account)
+    return stack_is_free(s, PREFILL, DECODE)
 
 
 def ask(s: Stack, prompt: str = LONG, **wanted: Any) -> Any:
@@ -87,14 +78,7 @@ def ask(s: Stack, prompt: str = LONG, **wanted: Any) -> Any:
 
 
 def seen(s: Stack, answer: Any) -> dict[str, Any]:
-    """Its timeline."""
-    found: dict[str, Any] = httpx.get(f"{s.url}/requests/{answer.id}").json()["prompts"][0]
-    return found
-
-
-def worker_process(s: Stack, name: str) -> psutil.Process:
-    (index,) = [i for i, p in enumerate(s.procs) if name in str(p.args)]
-    return psutil.Process(s.procs[index].pid)
+    return timeline(s, answer.id)
 
 
 def test_a_long_prompt_is_computed_by_one_worker_and_answered_by_the_other(pair: Stack) -> None:
@@ -214,7 +198,7 @@ def test_a_prefill_worker_that_dies_while_computing_costs_time_and_no_request(va
     with slow_pair(valkey_url, tmp_path) as s, ThreadPoolExecutor() as threads:
         answer = threads.submit(ask, s)
         wait_until(lambda: leases(s, PREFILL)[0].running, "it computes")
-        worker_process(s, PREFILL).kill()
+        worker_process(s, "prefill").kill()
         told = seen(s, answer.result())
         assert told["attempts"] == 2
         assert len(told["workers"]) == 1
@@ -229,11 +213,11 @@ def test_a_prefill_worker_that_dies_with_the_kv_is_replaced_by_a_local_prefill(v
     """The decode worker stands still, so that the handoff waits in its queue while its holder dies."""
     with fleet(valkey_url, tmp_path, pool("prefill"), pool("decode")) as s, ThreadPoolExecutor() as threads:
         whole = ask(s, extra_body={"ignore_eos": True, "cache_salt": "1"}).choices[0].text
-        decode = worker_process(s, DECODE)
+        decode = worker_process(s, "decode0")
         decode.suspend()
         answer = threads.submit(ask, s)
         wait_until(lambda: leases(s, PREFILL)[0].lent_blocks, "it has lent the KV", 1.5, 0.01)
-        worker_process(s, PREFILL).kill()
+        worker_process(s, "prefill").kill()
         decode.resume()
         told = seen(s, answer.result())
         assert told["workers"][-1].get("handoff_refused") or told["attempts"] == 2
@@ -248,7 +232,7 @@ def test_a_decode_worker_that_dies_before_the_hop_is_replaced_and_the_prompt_not
         answer = threads.submit(ask, s, LONG * 3)  # three seconds: longer than a lease
         busy = wait_until(lambda: decoding_worker(s), "it is reserved")
         name = next(n for n in ("decode0", "decode1") if busy in s.log(n))
-        psutil.Process(s.procs[2 + int(name[-1])].pid).kill()
+        worker_process(s, name).kill()
         told = seen(s, answer.result())
         assert told["attempts"] == 2
         assert [w["worker"] != busy for w in told["workers"]] == [True, True]
@@ -267,7 +251,7 @@ def test_a_decode_worker_that_dies_decoding_ends_in_one_clear_error(valkey_url: 
     with fleet(valkey_url, tmp_path, pool("prefill"), pool("decode")) as s, ThreadPoolExecutor() as threads:
         answer = threads.submit(ask, s, max_tokens=2000)
         wait_until(lambda: leases(s, DECODE)[0].running, "it decodes")
-        worker_process(s, DECODE).kill()
+        worker_process(s, "decode0").kill()
         with pytest.raises(APIStatusError) as failed:
             answer.result()
         assert failed.value.code == "worker_lost"
@@ -279,7 +263,7 @@ def test_a_decode_worker_that_dies_decoding_ends_in_one_clear_error(valkey_url: 
     [
         ({"layout": "other"}, "layout"),
         ({"block_bytes": 32768}, "bytes"),
-        ({"lease_s": 0.001}, "expired"),
+        ({"lease_s": 0.001}, "no longer"),
     ],
 )
 def test_a_handoff_that_is_refused_is_a_local_prefill(
@@ -304,7 +288,7 @@ def test_an_engine_of_another_block_size_refuses(valkey_url: str, tmp_path: Path
 def test_a_transfer_that_takes_too_long_is_given_up(valkey_url: str, tmp_path: Path) -> None:
     """The holder stands still when the decode engine first talks to it."""
     with fleet(valkey_url, tmp_path, pool("prefill"), pool("decode")) as s, ThreadPoolExecutor() as threads:
-        decode, prefill = worker_process(s, DECODE), worker_process(s, PREFILL)
+        decode, prefill = worker_process(s, "decode0"), worker_process(s, "prefill")
         decode.suspend()
         answer = threads.submit(ask, s)
         wait_until(lambda: leases(s, PREFILL)[0].lent_blocks, "it has lent the KV", 1.5, 0.01)
@@ -316,12 +300,28 @@ def test_a_transfer_that_takes_too_long_is_given_up(valkey_url: str, tmp_path: P
             prefill.resume()
 
 
+def test_several_prefill_workers_hand_over_to_several_that_decode(valkey_url: str, tmp_path: Path) -> None:
+    """Each to each, and every answer is that of its own prompt."""
+    with fleet(valkey_url, tmp_path, pool("prefill"), pool("decode"), 2, 2) as s, ThreadPoolExecutor(8) as threads:
+        prompts = [f"several {i} {LONG}" for i in range(20)]
+        apart = list(threads.map(lambda prompt: ask(s, prompt), prompts))
+        ways = {tuple(part["worker"] for part in seen(s, answer)["workers"]) for answer in apart}
+        assert ways == {(p.worker, d.worker) for p in leases(s, PREFILL) for d in leases(s, DECODE)}
+        wait_until(lambda: all_free(s), "all is free again", 10)
+        assert sum(lease.prefill_tokens for lease in leases(s, DECODE)) <= len(prompts)
+        httpx.patch(f"{s.url}/admin/pools/{PREFILL}/limits", json={"remote_tokens": 100_000})
+        other = {"ignore_eos": True, "cache_salt": "other"}
+        whole = list(threads.map(lambda prompt: ask(s, prompt, extra_body=other), prompts))
+        assert [a.choices[0].text for a in apart] == [w.choices[0].text for w in whole]
+        assert len({a.choices[0].text for a in apart}) > 15, "prompts have answers of their own"
+
+
 def test_a_draining_decode_worker_gives_the_handoff_to_another(valkey_url: str, tmp_path: Path) -> None:
     with slow_pair(valkey_url, tmp_path, 2) as s, ThreadPoolExecutor() as threads:
         answer = threads.submit(ask, s)
         busy = wait_until(lambda: decoding_worker(s), "it is reserved")
         name = next(n for n in ("decode0", "decode1") if busy in s.log(n))
-        s.procs[2 + int(name[-1])].send_signal(signal.SIGTERM)
+        worker_process(s, name).terminate()
         told = seen(s, answer.result())
         assert told["workers"][-1]["worker"] != busy
         wait_until(lambda: all_free(s), "all is free again", 10)
@@ -377,6 +377,6 @@ def test_at_once_a_prefill_worker_that_dies_is_replaced_by_a_local_prefill(valke
     with slow_pair(valkey_url, tmp_path, handoff=handoff) as s, ThreadPoolExecutor() as threads:
         answer = threads.submit(ask, s)
         wait_until(lambda: leases(s, PREFILL)[0].running, "it computes")
-        worker_process(s, PREFILL).kill()
+        worker_process(s, "prefill").kill()
         assert answer.result().usage.completion_tokens == 12
         wait_until(lambda: all_free(s), "all is free again")

@@ -15,7 +15,7 @@ app.conf.worker_send_task_events = True
 
 
 @app.task(name=DECODE_TASK, bind=True)
-def decode(self, handoff: None, request: str, attempt: int) -> None:  # type: ignore[no-untyped-def]
+def decode(self, request: str, attempt: int) -> None:  # type: ignore[no-untyped-def]
     seen = [
         request,
         str(attempt),

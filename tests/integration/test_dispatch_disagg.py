@@ -171,6 +171,19 @@ async def test_the_death_that_matters_is_that_of_who_has_the_request(redis: "Red
     assert dead not in dict(f.workers())
 
 
+async def test_what_has_begun_goes_on_only_where_kv_can_be_taken(redis: "Redis", wire: Wire) -> None:
+    """An engine that can't take KV can't be made to go on behind a token either."""
+    one = await prefiller(redis)
+    two, three = await decoder(redis), await register(redis, KEYS, "simple", role="decode")
+    d, f = dispatcher(wire), flight()
+    await d.send(f)
+    d.deliver(first())
+    await redis.hset(KEYS.load(two), "requests.0", 7)  # the other one is idle
+    d.worker_lost(one)
+    assert await placed_again(redis, two) == (None, 1)
+    assert await queued(redis, POOL, three) == []
+
+
 @pytest.mark.parametrize("code", ["engine_failed", "engine_dead", "handoff_failed"])
 async def test_a_prefill_that_fails_is_a_prefill_elsewhere(redis: "Redis", wire: Wire, code: str) -> None:
     await prefiller(redis)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from app.engines.base import Prefilled
 from app.engines.mock.engine import MockEngine
 from app.errors import HandoffFailed
-from app.kv.nixl import merged, pieces
+from app.kv.spans import merged, pieces
 from app.messages import Lent, Room
 from tests.disaggregated import (
     again,

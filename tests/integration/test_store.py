@@ -184,7 +184,7 @@ async def test_a_prefill_and_its_decode_are_reserved_in_one_write(redis: "Redis"
     assert await place(redis, one, then=two) == 1
     assert await redis.llen(KEYS.queue(worker_queue(POOL, two))) == 0
     loads = {c.lease.worker: (c.requests, c.tokens, c.waiting, c.pulls) for c in await candidates(wire)}
-    assert loads == {one: (1, 100, 1, 0), two: (1, 0, 0, 3)}
+    assert loads == {one: (1, 100, 1, 0), two: (1, 0, 1, 3)}
 
 
 async def test_who_has_prefilled_lets_go_and_the_record_stays(redis: "Redis", wire: Wire) -> None:

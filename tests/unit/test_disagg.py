@@ -112,13 +112,33 @@ def test_without_a_threshold_the_choice_is_what_costs_all_together_less(
         assert (apart is not None) == (there < here)
 
 
+def test_who_waits_for_a_prefill_is_not_delayed_by_another() -> None:
+    """Of six requests here, four or two have their first token."""
+    free, quick = Limits(8, remote_tokens=0), Pace(10_000.0, pulled_bytes_per_s=1e15)
+    prefill = option("prefill", limits=free, requests=8, tokens=12_000)
+    for waiting, apart in ((2, True), (4, False)):
+        here = option("decode", limits=free, requests=6, waiting=waiting, pulls=500, max_running=1000, pace=quick)
+        assert (decide([prefill], [here]) is not None) is apart, waiting
+
+
+def test_a_pool_that_has_computed_nothing_is_as_fast_as_the_others() -> None:
+    """Else a prompt would rather wait for a prefill worker than be the first that is computed here."""
+    free = Limits(8, remote_tokens=0)
+    fast, unknown = Pace(40_000.0), Pace(0.0)
+    prefill = option("prefill", limits=free, tokens=10_000, pace=fast)
+    assert decide([prefill], [option("decode", limits=free, pace=unknown)]) is None
+    assert (
+        decide([option("prefill", limits=free, pace=unknown)], [option("decode", limits=free, requests=1)]) is not None
+    )
+
+
 def test_a_placement_apart_is_counted_before_the_next() -> None:
     fleet = [option("prefill").candidate, option("decode").candidate]
     apart = decide([Option(fleet[0])], [Option(fleet[1])])
     assert apart is not None
     for to in (apart.prefill.placement, apart.decode.placement):
         fleet = reserve(fleet, to)
-    assert [(c.requests, c.tokens, c.waiting, c.pulls) for c in fleet] == [(1, 4000, 1, 0), (1, 0, 0, 250)]
+    assert [(c.requests, c.tokens, c.waiting, c.pulls) for c in fleet] == [(1, 4000, 1, 0), (1, 0, 1, 250)]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def celerys_own(attempt: int, priority: int) -> dict[str, Any]:
     with app.connection_for_write() as connection:
         app.send_task(
             DECODE_TASK,
-            args=(None, REQUEST, attempt),
+            args=(REQUEST, attempt),
             task_id=REQUEST,
             queue=QUEUE,
             priority=priority,
@@ -99,8 +99,8 @@ def test_a_prefill_message_is_the_chain_that_celery_publishes(step: int) -> None
     app = Celery("xylem", broker="memory://")
     app.conf.update(task_serializer="json", task_ignore_result=True, result_backend=None)
     work = chain(
-        app.signature(PREFILL_TASK, (None, REQUEST, 0)).set(
-            queue=first, priority=step, task_id=f"{REQUEST}-prefill", ignore_result=True
+        app.signature(PREFILL_TASK, (REQUEST, 0)).set(
+            queue=first, priority=step, task_id=f"{REQUEST}.0.prefill", ignore_result=True
         ),
         app.signature(DECODE_TASK, (REQUEST, 0)).set(queue=then, task_id=REQUEST, ignore_result=True),
     )

@@ -43,7 +43,6 @@ class HandoffArgs(BaseModel):
     gb_per_s: Positive = 25.0  # a network card of 200 Gb/s, when it is simulated
     lease_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 30.0  # a computed prompt is kept so long
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0  # until KV must have come
-    host: str = "127.0.0.1"  # at which others reach the engine
     layout: str = ""  # of model and tensors, in any words: equal on both sides
 
 

@@ -21,7 +21,7 @@ from app.tokenizer import load_tokenizer
 class MockEngine:
     """Implements `app.engines.base.Engine`, and its capabilities Disaggregated and PrefixResetter."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, address: str = "127.0.0.1") -> None:
         """Raises: SettingsError (unknown or bad arguments)."""
         self._pool = pool
         self._args = args = parse_args(pool.args)
@@ -30,7 +30,7 @@ class MockEngine:
             raise SettingsError(
                 f"args.total_blocks={args.total_blocks}: {capacity} tokens don't hold one request of {pool.context_len}"
             )
-        self._rooms = Rooms(args.handoff)
+        self._rooms = Rooms(args.handoff, address)
         self._cores = [Core(args, pool, rank, self._rooms) for rank in range(pool.data_parallel_size)]
         self._streams: dict[RunId, Stream] = {}
         self._arrivals = count()
@@ -83,7 +83,7 @@ class MockEngine:
                 if output.finish is not None:  # aborted
                     raise EngineFailed("The prefill was aborted.")
                 await self._cores[request.rank].handoffs.push(stream.choices[0], meeting)
-                return Prefilled(None, None)
+                return Prefilled(None, None, output.cached_tokens)
             finally:
                 self._drop(request.id)
 
@@ -92,9 +92,9 @@ class MockEngine:
         try:
             [output] = await stream.take()
             if output.finish is not None:
-                return Prefilled(output, None)
+                return Prefilled(output, None, output.cached_tokens)
             handoff = self._cores[request.rank].handoffs.lend(stream.choices[0])
-            return Prefilled(output if output.tokens else None, handoff)
+            return Prefilled(output if output.tokens else None, handoff, output.cached_tokens)
         finally:
             self._drop(request.id)
 

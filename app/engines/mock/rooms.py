@@ -75,8 +75,9 @@ class Meeting:
 class Rooms:
     """All meetings of one engine, on both sides."""
 
-    def __init__(self, args: HandoffArgs) -> None:
-        self._args = args
+    def __init__(self, args: HandoffArgs, host: str) -> None:
+        """`host` is where others reach this engine."""
+        self._args, self._host = args, host
         self.meets_at = ""  # host:port, once it listens
         self._meetings: dict[int, Meeting] = {}
         self._context: zmq.asyncio.Context | None = None
@@ -89,10 +90,10 @@ class Rooms:
         if self._args.shape == "at_once":
             self._router = self._context.socket(zmq.ROUTER)
             try:
-                port = self._router.bind_to_random_port(f"tcp://{self._args.host}")
+                port = self._router.bind_to_random_port(f"tcp://{self._host}")
             except zmq.ZMQError as exc:
-                raise EngineFailed(f"args.handoff.host={self._args.host}: can't listen there: {exc.strerror}") from exc
-            self.meets_at = f"{self._args.host}:{port}"
+                raise EngineFailed(f"Can't listen at {self._host}: {exc.strerror}") from exc
+            self.meets_at = f"{self._host}:{port}"
             self._server = asyncio.create_task(self._serve(), name="mock-rooms")
 
     def end(self) -> None:
@@ -118,6 +119,8 @@ class Rooms:
         if self._router is None:
             raise HandoffFailed("This engine meets nobody: its args.handoff.shape is in_sequence.")
         meeting = self._meeting(room.room)
+        if meeting.over:  # who decodes has given up
+            raise HandoffFailed(meeting.over)
         meeting.entered = True
         try:
             yield meeting
@@ -178,6 +181,8 @@ class Rooms:
             yield socket
         except zmq.ZMQError as exc:
             raise HandoffFailed(f"{room.host}:{room.port} can't be reached: {exc.strerror}") from exc
+        except msgspec.DecodeError as exc:
+            raise HandoffFailed(f"{room.host}:{room.port} speaks something else: {exc}") from exc
         finally:
             socket.close(linger=0)
 

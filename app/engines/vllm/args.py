@@ -33,6 +33,7 @@ _KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer"}  # vLLM gives up 
 # vLLM's second model runner has another interface for logits processors; `force.py` is written for the first.
 _FORCE_ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 _FORCE = "app.engines.vllm.force:ForceBegun"
+_CORES = "app.engines.vllm.cores.KeepsItsCores"
 _PORTS = range(20_000, 32_000)  # below those that the system gives to outgoing connections
 
 
@@ -41,7 +42,7 @@ class EngineArgs(NamedTuple):
     fields: dict[str, Any]  # of AsyncEngineArgs
 
 
-def engine_args(pool: Pool) -> EngineArgs:
+def engine_args(pool: Pool, address: str) -> EngineArgs:
     """Raises: SettingsError naming the bad argument."""
     given = dict(pool.args)
     environment = given.pop("env", {})
@@ -79,8 +80,10 @@ def engine_args(pool: Pool) -> EngineArgs:
     eager = current_platform.is_cpu() and fields["enforce_eager"]
     defaults = {**_ENVIRONMENT, **(_CPU_EAGER_ENVIRONMENT if eager else {})}
     if fields.get("kv_transfer_config") is not None:
-        defaults |= _FORCE_ENVIRONMENT | _side_channel(pool.data_parallel_size)
+        defaults |= _FORCE_ENVIRONMENT | _side_channel(address, pool.data_parallel_size)
         fields["logits_processors"] = [*(fields.get("logits_processors") or ()), _FORCE]
+        if current_platform.is_cpu():
+            fields.setdefault("worker_extension_cls", _CORES)
     return EngineArgs({**defaults, **environment}, fields)
 
 
@@ -92,7 +95,11 @@ def vllm_config(fields: dict[str, Any]) -> VllmConfig:
     try:
         return AsyncEngineArgs(**fields).create_engine_config()
     except ValidationError as exc:
-        problems = (f"args.{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg']}" for e in exc.errors())
+        # Where several arguments don't fit together there is no path, and the input is all of them.
+        problems = (
+            f"args.{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg']}" if e["loc"] else e["msg"]
+            for e in exc.errors()
+        )
         raise SettingsError("; ".join(problems)) from exc
     except (ValueError, TypeError, OSError, ImportError, NotImplementedError) as exc:
         raise SettingsError(f"vLLM refuses these engine arguments: {exc}") from exc
@@ -108,17 +115,12 @@ def _kv_events_config(*, ranks: int, **given: Any) -> KVEventsConfig:
     return KVEventsConfig(**{"enable_kv_cache_events": True, "publisher": "zmq", **defaults, **given})
 
 
-def _side_channel(ranks: int) -> dict[str, str]:
-    """Where engines that decode ask this one's ranks for their addresses: a port each, one behind the other.
-
-    The host stays vLLM's "localhost" unless the environment or the pool's `args.env` sets VLLM_NIXL_SIDE_CHANNEL_HOST.
-    Where prefill and decode run on different hosts each prefill worker needs it: the name or address by which the
-    decode hosts reach that one host, so it belongs into the worker's environment, not into the pool.
-    """
+def _side_channel(address: str, ranks: int) -> dict[str, str]:
+    """Where engines that decode ask this one's ranks for their addresses: a port each, one behind the other."""
     while True:
         first = _PORTS.start + secrets.randbelow(len(_PORTS) - ranks)
         if all(_is_free(port) for port in range(first, first + ranks)):
-            return {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(first)}
+            return {"VLLM_NIXL_SIDE_CHANNEL_HOST": address, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(first)}
 
 
 def _is_free(port: int) -> bool:

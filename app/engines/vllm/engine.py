@@ -38,9 +38,9 @@ class VllmEngine:
     unless they are set already.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, address: str = "127.0.0.1") -> None:
         """Raises: SettingsError (unknown arguments)."""
-        self._args = engine_args(pool)
+        self._args = engine_args(pool, address)
         self._stats = StatLogger()
         self._live: dict[RunId, int] = {}  # choices of each request in flight
         self._engine: AsyncLLM | None = None  # set by start
@@ -56,7 +56,7 @@ class VllmEngine:
         await engine.get_supported_tasks()  # starts listening to the engine's processes on this loop
         config = engine.vllm_config
         self._blocks = config.cache_config.num_gpu_blocks or 0
-        self._lender = Lender(config) if config.kv_transfer_config is not None else None
+        self._lender = Lender(config, self._stats) if config.kv_transfer_config is not None else None
         log.info("vllm loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
         return EngineInfo(
             block_size=config.cache_config.block_size,

@@ -16,6 +16,7 @@ from vllm.utils.torch_utils import kv_cache_dtype_str_to_dtype
 
 from app.engines.base import GenerateRequest, StepOutput
 from app.engines.vllm.force import BEGUN
+from app.engines.vllm.stats import StatLogger
 from app.errors import HandoffFailed
 from app.ids import RunId
 from app.messages import Begun, Handoff, Lent, Pulled, Sampling
@@ -29,7 +30,7 @@ _KEEP = {  # what the connector wants to see in a request whose KV it shall keep
     "remote_port": None,
 }
 _LEASE_S = 30.0  # vLLM's default
-_MARGIN_S = 5.0  # of the lease: for clocks that differ, and the way to the engine that renews it
+_MARGIN = 1 / 6  # of the lease: for clocks that differ, and the way to the engine that renews it
 
 
 class Compatible(msgspec.Struct, frozen=True):
@@ -45,7 +46,8 @@ class Compatible(msgspec.Struct, frozen=True):
 class Lender:
     """What an engine has lent and may still be held, in KV blocks."""
 
-    def __init__(self, config: VllmConfig) -> None:
+    def __init__(self, config: VllmConfig, stats: StatLogger) -> None:
+        self._config, self._stats = config, stats
         transfer = config.kv_transfer_config
         self.lease_s = float(transfer.get_from_extra_config("kv_lease_duration", _LEASE_S))
         self.compatible = _compatible(config)
@@ -58,7 +60,13 @@ class Lender:
         # Who decodes may renew the lease while the request waits there.
         self._blocks[kv["remote_request_id"]] = (kept, now + 2 * self.lease_s)
         params = {"kv_transfer_params": kv, "compatible": msgspec.to_builtins(self.compatible)}
-        return Lent(kv["remote_engine_id"], now + max(self.lease_s - _MARGIN_S, 0.0), tokens, params)
+        return Lent(kv["remote_engine_id"], now + self.lease_s * (1 - _MARGIN), tokens, params)
+
+    def pulled(self, tokens: int) -> Pulled:
+        """Of a whole prompt, what the prefix cache had included, and at the average speed: vLLM tells sums only."""
+        size = math.ceil(tokens / self._config.cache_config.block_size) * block_bytes(self._config)
+        speed = self._stats.transfer_bytes_per_s
+        return Pulled(tokens, size, size / speed if speed else 0.0)
 
     def check(self, handoff: Handoff) -> dict[str, Any]:
         """The kv_transfer_params. Raises: HandoffFailed for what vLLM can't be asked to pull."""
@@ -123,13 +131,7 @@ def behind(step: StepOutput, begun: Begun, tokens: int, text_len: int) -> StepOu
         text=step.text[max(begun.text_len - text_len, 0) :],
         tokens=step.tokens[known:],
         logprobs=None if step.logprobs is None else step.logprobs[known:],
-        cached_tokens=begun.cached_tokens,
     )
-
-
-def pulled(config: VllmConfig, tokens: int, seconds: float) -> Pulled:
-    """Blocks that the prefix cache had are counted in: vLLM tells the sum over all requests only."""
-    return Pulled(tokens, math.ceil(tokens / config.cache_config.block_size) * block_bytes(config), seconds)
 
 
 def split(request: GenerateRequest) -> tuple[GenerateRequest, GenerateRequest]:

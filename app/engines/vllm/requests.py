@@ -1,7 +1,6 @@
 """One request on a loaded vLLM: answered whole, computed for another engine, or gone on with from one."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -34,12 +33,12 @@ async def answer(
             raise HandoffFailed("This pool's vLLM has no kv_transfer_config.")
         pull = lender.check(request.handoff)
     if pull is None or request.sampling.n == 1:
-        async with aclosing(_steps(engine, request, pull)) as steps:
+        async with aclosing(_steps(engine, request, lender, pull)) as steps:
             async for step in steps:
                 yield step
         return
     first, others = kv.split(request)
-    async with aclosing(_steps(engine, first, pull)) as one:
+    async with aclosing(_steps(engine, first, lender, pull)) as one:
         yield await anext(one)
         rest = _steps(engine, others, from_index=1)
         async with aclosing(rest), aclosing(_merged(one, rest)) as steps:
@@ -68,15 +67,15 @@ async def prefill(engine: AsyncLLM, lender: kv.Lender | None, request: GenerateR
     if output is None:
         raise EngineFailed("vLLM ended the prefill without an output.")
     if whole or output.finish == "abort":
-        return Prefilled(output, None)
+        return Prefilled(output, None, output.cached_tokens)
     if found is None:
         raise EngineFailed("vLLM did not keep the prompt's KV.")
     lent = lender.lend(found, len(request.prompt))
     if s.n > 1:
-        return Prefilled(None, lent)
+        return Prefilled(None, lent, output.cached_tokens)
     if output.finish == "stop":
-        return Prefilled(output, lent)
-    return Prefilled(replace(output, finish=None, text=kv.held_back(output.text, s)), lent)
+        return Prefilled(output, lent, output.cached_tokens)
+    return Prefilled(replace(output, finish=None, text=kv.held_back(output.text, s)), lent, output.cached_tokens)
 
 
 async def discard(engine: AsyncLLM, lent: Lent) -> None:
@@ -88,7 +87,11 @@ async def discard(engine: AsyncLLM, lent: Lent) -> None:
 
 
 async def _steps(
-    engine: AsyncLLM, request: GenerateRequest, pull: dict[str, Any] | None = None, from_index: int = 0
+    engine: AsyncLLM,
+    request: GenerateRequest,
+    lender: kv.Lender | None = None,
+    pull: dict[str, Any] | None = None,
+    from_index: int = 0,
 ) -> AsyncGenerator[StepOutput, None]:
     """Steps of the choices from `from_index` on, behind what is out already."""
     begun = request.begun
@@ -96,7 +99,6 @@ async def _steps(
         request = replace(request, sampling=replace(request.sampling, prompt_logprobs=None))
     cached: int | None = None  # of the choice that came first: the others find what it computed
     tokens = text_len = 0  # of an answer with one choice
-    asked = time.monotonic()
     outputs = _run(engine, request, sampling_params(request.sampling, kv.pulling(pull, begun)))
     async with aclosing(outputs):
         async for out in outputs:
@@ -111,11 +113,8 @@ async def _steps(
                     tokens, text_len = tokens + len(step.tokens), text_len + len(step.text)
                     if not given.tokens and given.finish is None:
                         continue
-                if pull is not None:
-                    given = replace(
-                        given, pulled=kv.pulled(engine.vllm_config, len(request.prompt), time.monotonic() - asked)
-                    )
-                    pull = None
+                if pull is not None and lender is not None:
+                    given, pull = replace(given, pulled=lender.pulled(len(request.prompt))), None
                 yield given
 
 

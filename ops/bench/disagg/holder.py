@@ -13,7 +13,7 @@ from app.kv.nixl import Nixl
 
 UNIT = 64 * 2**10
 SPACE = 512 * 2**20  # bytes: twice the largest transfer, so that there are holes between scattered blocks
-_LOOK_S = 0.0005
+_LOOK_S = 0.001
 
 
 class Bare:

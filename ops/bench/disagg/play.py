@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 
 from ops.bench.load import System, tools_dir
+from ops.bench.processes import Unavailable
 
 _VOCABULARY = range(300, 1500)  # token ids that the mock's tokenizer has for sure
 _LIMIT_S = 300.0
@@ -48,7 +49,7 @@ def poisson(seed: int, per_s: float, seconds: float, shapes: Sequence[tuple[int,
 
 
 async def play(system: System, requests: Sequence[Asked], seed: int) -> list[Served]:
-    """Blocks no longer than the last answer takes. Raises: RuntimeError when a request fails."""
+    """Blocks no longer than the last answer takes. Raises: Unavailable when a request fails."""
     conn = _loadgen().Conn
     url = urllib.parse.urlsplit(system.url)
     loop = asyncio.get_running_loop()
@@ -61,14 +62,12 @@ async def play(system: System, requests: Sequence[Asked], seed: int) -> list[Ser
         r = await asyncio.wait_for(c.send(payload), _LIMIT_S)
         c.transport.close()
         if r.error is not None:
-            raise RuntimeError(r.error)
+            raise Unavailable(f"{system.url}: {r.error}")
         gaps = [b - a for (a, _), (b, _) in zip(r.times, r.times[1:], strict=False)]
         gaps += [0.0] * sum(n - 1 for _, n in r.times)  # tokens that came with the one before
         return Served(asked.at, r.first - r.start, r.end - r.start, gaps, r.tokens, r.cached, c.id)
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(i, asked)) for i, asked in enumerate(requests)]
-    return [task.result() for task in tasks]
+    return await asyncio.gather(*(one(i, asked) for i, asked in enumerate(requests)))
 
 
 def _payload(system: System, rng: Random, asked: Asked) -> bytes:

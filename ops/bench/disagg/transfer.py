@@ -14,7 +14,8 @@ from typing import Any
 
 import uvloop
 
-from app.kv.nixl import Nixl, merged
+from app.kv.nixl import Nixl
+from app.kv.spans import merged
 from ops.bench.disagg.holder import SPACE, UNIT, Bare, memory
 from ops.bench.processes import process, wait_until
 
@@ -26,7 +27,8 @@ CASES = (
     (16 * MIB, 4 * MIB, True), (16 * MIB, 4 * MIB, False), (16 * MIB, 64 * 2**10, False),
     (256 * MIB, 4 * MIB, True), (256 * MIB, 4 * MIB, False), (256 * MIB, 64 * 2**10, False),
 )  # fmt: skip
-_TICK_S = 0.0005  # how often the event loop is asked whether it is free
+_WARM_UP = 3  # turns that don't count
+_TICK_S = 0.001  # how often the event loop is asked whether it is free
 
 
 def transfer(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
@@ -60,22 +62,21 @@ async def _measure(holder: dict[str, Any], quick: bool, say: Say) -> list[dict[s
         here = [(memory_.address + a, holder["address"] + b) for a, b in blocks]
         spans = merged(here, block)  # bare NIXL gets them merged as well: it is faster so
         bare_s, ours_s, held_s = [], [], []
-        for turn in range(3 + max(10, (400 if quick else 1600) * MIB // (4 * MIB + size))):
+        for turn in range(_WARM_UP + max(10, (400 if quick else 1600) * MIB // (4 * MIB + size))):
             began = time.perf_counter()
             bare.read(holder["bare"], spans)
             middle = time.perf_counter()
             await asyncio.sleep(0.002)  # so that neither pays for what the other left to be done
-            looking = asyncio.create_task(_held())
+            looking = _Looking()
             await asyncio.sleep(0)
             again = time.perf_counter()
             await ours.move("READ", holder["ours"], here, block, b"note", timeout_s=10)
             ended = time.perf_counter()
-            looking.cancel()
-            if turn >= 3:
+            held = looking.stop()
+            if turn >= _WARM_UP:
                 bare_s.append(middle - began)
                 ours_s.append(ended - again)
-                held_s += (await asyncio.gather(looking, return_exceptions=True))[:0] + [_Held.most]
-            _Held.most = 0.0
+                held_s.append(held)
             await asyncio.sleep(0.002)
         for a, b in blocks:
             assert memory_.holds(a // UNIT, b // UNIT), "what came is not what was asked for"
@@ -91,16 +92,22 @@ async def _measure(holder: dict[str, Any], quick: bool, say: Say) -> list[dict[s
     return rows
 
 
-class _Held:
-    most = 0.0
-
-
-async def _held() -> None:
+class _Looking:
     """The longest time that nothing else got its turn on the event loop."""
-    while True:
-        began = time.perf_counter()
-        await asyncio.sleep(_TICK_S)
-        _Held.most = max(_Held.most, time.perf_counter() - began - _TICK_S)
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._most, self._last = 0.0, time.perf_counter()
+        self._look()
+
+    def _look(self) -> None:
+        now = time.perf_counter()
+        self._most, self._last = max(self._most, now - self._last), now
+        self._next = self._loop.call_later(_TICK_S, self._look)
+
+    def stop(self) -> float:
+        self._next.cancel()
+        return max(self._most, time.perf_counter() - self._last) - _TICK_S
 
 
 def _blocks(size: int, block: int, adjacent: bool) -> list[tuple[int, int]]:

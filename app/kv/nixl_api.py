@@ -1,0 +1,35 @@
+"""NIXL's Python interface, quiet, and with a progress thread that sleeps."""
+
+import logging
+import os
+from typing import Any
+
+from app.errors import SettingsError
+
+_PAUSE_US = 10_000  # the progress thread sleeps so long if nothing wakes it
+
+
+def load_nixl() -> Any:
+    os.environ.setdefault("NIXL_LOG_LEVEL", "FATAL")  # what goes wrong is in the HandoffFailed
+    os.environ.setdefault("UCX_LOG_LEVEL", "fatal")
+    raise_exceptions = logging.raiseExceptions
+    try:
+        from nixl import _api
+    except ImportError as exc:
+        raise SettingsError(f"handoff.nixl needs the package nixl (`pip install xylem-serve[cpu]`): {exc}") from exc
+    logging.raiseExceptions = raise_exceptions  # which nixl turns off for the whole process
+    if not getattr(_api.nixlBind.nixlAgentConfig, "pauses", False):
+        _api.nixlBind.nixlAgentConfig = _pausing(_api.nixlBind.nixlAgentConfig)
+    return _api
+
+
+def _pausing(config: Any) -> Any:
+    """NIXL's configuration of an agent, but for the pause of 0 that its Python interface sets."""
+
+    class Pausing(config):  # type: ignore[misc]
+        pauses = True
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, _PAUSE_US if name == "pthrDelay" else value)
+
+    return Pausing

@@ -1,0 +1,33 @@
+"""What is to be moved between two memories: pieces of them, and how they are put together and cut."""
+
+from collections.abc import Iterator, Sequence
+
+Spans = list[tuple[int, int, int]]  # own address, the other's, bytes
+
+
+def merged(pairs: Sequence[tuple[int, int]], size: int) -> Spans:
+    """Neighbours on both sides become one."""
+    spans: Spans = []
+    for here, there in sorted(pairs):
+        if spans and spans[-1][0] + spans[-1][2] == here and spans[-1][1] + spans[-1][2] == there:
+            spans[-1] = (*spans[-1][:2], spans[-1][2] + size)
+        else:
+            spans.append((here, there, size))
+    return spans
+
+
+def pieces(spans: Spans, most: int) -> Iterator[Spans]:
+    """The same spans in parts of at most so many bytes; a longer span is cut."""
+    part: Spans = []
+    room = most
+    for here, there, size in spans:
+        done = 0
+        while done < size:
+            take = min(room, size - done)
+            part.append((here + done, there + done, take))
+            done, room = done + take, room - take
+            if not room:
+                yield part
+                part, room = [], most
+    if part:
+        yield part

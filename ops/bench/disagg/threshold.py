@@ -1,0 +1,35 @@
+"""From which prompt length on going apart pays: short prompts among a few long ones, by `remote_tokens`."""
+
+import math
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import uvloop
+
+from ops.bench.disagg.fleets import pair
+from ops.bench.disagg.load import together
+from ops.bench.disagg.play import Asked, play, poisson
+from ops.bench.disagg.transfer import Say
+
+LENGTHS = (64, 128, 256, 512, 1024, 2048)
+_SHORTEST, _LONGEST, _ANSWER = 32, 4096, (100, 300)  # tokens
+_PER_S = 10.0  # about 17 requests decode at a time
+_SECONDS, _QUICK_SECONDS = 60.0, 20.0
+
+
+def threshold(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """A row per threshold. Raises: Unavailable. All take the same requests at the same moments."""
+    rng, low, high = Random(3), math.log(_SHORTEST), math.log(_LONGEST)
+    shapes = [(int(math.exp(rng.uniform(low, high))), rng.randint(*_ANSWER)) for _ in range(3000)]
+    seconds = _QUICK_SECONDS if quick else _SECONDS
+    asked = poisson(5, _PER_S, seconds, shapes)
+    with ExitStack() as stack:
+        say(f"threshold: starting {len(LENGTHS)} fleets")
+        systems = {n: stack.enter_context(pair(directory / str(n), {"remote_tokens": n})) for n in LENGTHS}
+        for system in systems.values():
+            uvloop.run(play(system, [Asked(0.3 * i, 2000, 100) for i in range(6)], 0))
+        say(f"threshold: {_PER_S:.0f} requests/s for {seconds:.0f} s, to each of them")
+        rows = uvloop.run(together(systems, asked, seconds))
+    return {"threshold": [{"remote_tokens": n, **row} for n, row in rows.items()]}

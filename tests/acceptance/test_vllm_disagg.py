@@ -1,0 +1,359 @@
+"""Prefill and decode on workers of their own: real vLLM on both sides, the KV over NIXL, the official client."""
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from openai import APIStatusError, OpenAI
+from redis import Redis
+
+from app.messages import Lease
+from app.tokenizer import load_tokenizer
+from tests.stack import ROOT, Stack, all_free, leases, stack, timeline, wait_until, worker_process
+
+pytestmark = pytest.mark.timeout(300)
+
+PREFILL, DECODE = "prefill-pool-a", "decode-pool-a"
+MODEL, WEIGHTS = "smollm2-135m-instruct", ROOT / ".xylem/models/SmolLM2-135M-Instruct"
+BLOCK, THRESHOLD = 32, 64
+KV_LEASE_S, LEASE_TTL_S = 6, 6
+CORES = [str(core) for core in sorted(psutil.Process().cpu_affinity())]
+SENTENCE = "The lighthouse keeper opened the old door, looked over the grey sea and thought of the boat that was late. "
+
+
+def pool(role: str) -> dict[str, Any]:
+    return {
+        "role": role,
+        "model": MODEL,
+        "engine": "vllm",
+        "path": str(WEIGHTS),
+        "block_size": BLOCK,
+        "max_model_len": 2048,
+        "max_running": 8,
+        "disagg": {"remote_tokens": THRESHOLD, "remote_wait_s": 60.0},
+        "args": {
+            "kv_cache_memory_bytes": 2**28,
+            "kv_transfer_config": {"kv_connector_extra_config": {"kv_lease_duration": KV_LEASE_S}},
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Loading takes half a minute. What kills a worker is at the end of this file, and puts another in its place."""
+    path = tmp_path_factory.mktemp("vllm-disagg")
+    env = {
+        "XYLEM_DEPLOYMENT": path.name,
+        "XYLEM_HEARTBEAT_S": "0.2",
+        "XYLEM_LEASE_TTL_S": str(LEASE_TTL_S),
+    }
+    with stack(valkey_url, path, {PREFILL: pool("prefill"), DECODE: pool("decode")}, **env) as s:
+        s.api()
+        s.worker(PREFILL, "prefill", VLLM_CPU_OMP_THREADS_BIND=CORES[0])
+        s.worker(DECODE, "decode", VLLM_CPU_OMP_THREADS_BIND=CORES[-1])
+        s.wait_ready(1, MODEL, timeout_s=240)
+        wait_until(lambda: leases(s, PREFILL), "the prefill worker is there", 240)
+        yield s
+
+
+@pytest.fixture(scope="module")
+def words() -> list[int]:
+    return load_tokenizer(WEIGHTS).encode(SENTENCE * 80, add_special_tokens=False)
+
+
+@dataclass
+class Choice:
+    text: str = ""
+    finish: str | None = None
+    tokens: list[str] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Answer:
+    id: str
+    choices: dict[int, Choice]
+
+
+def ask(s: Stack, **wanted: Any) -> Answer:
+    """At temperature 0, with whatever else is wanted; streamed or not it is the same."""
+    own = {key: wanted.pop(key) for key in ("prompt", "messages", "stream") if key in wanted}
+    body = {"temperature": 0, "max_tokens": 16, "ignore_eos": True} | wanted
+    with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
+        create: Any = c.chat.completions.create if "messages" in own else c.completions.create
+        came = create(model=MODEL, **own, extra_body=body)
+        parts = list(came) if own.get("stream") else [came]
+    found = Answer(parts[0].id, {})
+    for part in parts:
+        for choice in part.choices:
+            _add(found.choices.setdefault(choice.index, Choice()), choice)
+    return found
+
+
+def _add(to: Choice, part: Any) -> None:
+    said = getattr(part, "message", None) or getattr(part, "delta", None)
+    to.text += part.text if said is None else said.content or ""
+    to.finish = part.finish_reason or to.finish
+    if part.logprobs is not None and said is None:
+        to.tokens += part.logprobs.tokens
+        to.logprobs += part.logprobs.token_logprobs
+    elif part.logprobs is not None:
+        to.tokens += [entry.token for entry in part.logprobs.content]
+        to.logprobs += [entry.logprob for entry in part.logprobs.content]
+
+
+@contextmanager
+def together(s: Stack) -> Iterator[None]:
+    """Everything is computed where it is decoded."""
+    limits = f"{s.url}/admin/pools/{PREFILL}/limits"
+    httpx.patch(limits, json={"remote_tokens": 100_000}).raise_for_status()
+    yield
+    httpx.patch(limits, json={"remote_tokens": None}).raise_for_status()
+
+
+def whole(s: Stack, **wanted: Any) -> Answer:
+    """What the decode worker says alone, with none of the KV that it has already."""
+    with together(s):
+        found = ask(s, cache_salt="whole", **wanted)
+    assert len(timeline(s, found.id)["workers"]) == 1
+    return found
+
+
+def assert_same(one: Answer, other: Answer) -> None:
+    """Token by token. Logprobs may differ by what another order of additions makes of them."""
+    assert one.choices.keys() == other.choices.keys()
+    for index, choice in one.choices.items():
+        same = other.choices[index]
+        assert (choice.text, choice.finish, choice.tokens) == (same.text, same.finish, same.tokens)
+        assert choice.logprobs == pytest.approx(same.logprobs, abs=1e-3)
+
+
+def settled(s: Stack) -> Lease:
+    """The decode worker's lease, once all is free by leases that are younger than this call."""
+    redis, asked = Redis.from_url(s.redis_url), time.monotonic()
+
+    def free() -> bool:
+        keys = [f"{s.deployment}:worker:{lease.worker}" for p in (PREFILL, DECODE) for lease in leases(s, p)]
+        now = time.monotonic()
+        ages = [LEASE_TTL_S - redis.pttl(key) / 1000 for key in keys]
+        return all(now - age > asked for age in ages) and all_free(s, PREFILL, DECODE)
+
+    wait_until(free, "all KV blocks are free", 2 * KV_LEASE_S + 10)
+    (lease,) = leases(s, DECODE)
+    return lease
+
+
+def assert_nothing_held(s: Stack, workers: int = 2) -> None:
+    """vLLM refuses to clear a cache of which a block is held by anybody."""
+    told = httpx.post(f"{s.url}/admin/clear_kv_blocks", timeout=30).json()
+    assert (len(told["cleared"]), told["refused"]) == (workers, {})
+
+
+@contextmanager
+def standing_still(s: Stack, name: str) -> Iterator[psutil.Process]:
+    """A worker that takes no task meanwhile; its engine goes on."""
+    process = worker_process(s, name)
+    process.suspend()
+    yield process
+    if process.is_running():
+        process.resume()
+
+
+def kill(s: Stack, name: str) -> None:
+    """The worker and all that it has started."""
+    children = worker_process(s, name).children(recursive=True)
+    assert children
+    for process in (worker_process(s, name), *children):
+        process.kill()
+    s.names[name].wait(10)
+    assert not psutil.wait_procs(children, 10)[1]
+
+
+def lent(s: Stack) -> int:
+    return sum(lease.lent_blocks for lease in leases(s, PREFILL))
+
+
+@contextmanager
+def client(s: Stack, **wanted: Any) -> Iterator[HTTPConnection]:
+    """One that has asked, and leaves at the end without having read anything."""
+    connection = HTTPConnection("127.0.0.1", s.port, timeout=60)
+    body = {"model": MODEL, "temperature": 0, "max_tokens": 64, "ignore_eos": True} | wanted
+    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+    yield connection
+    connection.close()
+
+
+LONG_CHAT = [
+    {"role": "system", "content": "You are a keeper of lighthouses. " + SENTENCE * 6},
+    {"role": "user", "content": "What is the capital of France?"},
+]
+SHORT, LONG = "computed where it is decoded", "computed apart"
+CASES: dict[str, tuple[str, int, dict[str, Any]]] = {  # what happens, how many words of the text, what is asked
+    "ten": (SHORT, 10, {"logprobs": 2}),
+    "one-less-than-the-threshold": (SHORT, THRESHOLD - 1, {"logprobs": 1}),
+    "a-short-chat": (SHORT, 0, {"messages": LONG_CHAT[1:], "ignore_eos": False, "stream": True}),
+    "the-threshold-two-blocks": (LONG, THRESHOLD, {"logprobs": 1}),
+    "two-blocks-and-one": (LONG, THRESHOLD + 1, {"logprobs": 1}),
+    "eight-blocks": (LONG, 8 * BLOCK, {"logprobs": 5}),
+    "eight-blocks-but-one": (LONG, 8 * BLOCK - 1, {"stream": True, "logprobs": 0}),
+    "long": (LONG, 500, {"max_tokens": 32, "logprobs": 1}),
+    "thirty-two-blocks-streamed": (LONG, 32 * BLOCK, {"stream": True, "logprobs": 1}),
+    "two-choices": (LONG, 200, {"n": 2, "temperature": 1.0, "top_k": 1, "logprobs": 1}),
+    "two-choices-streamed": (LONG, 4 * BLOCK, {"n": 2, "temperature": 1.0, "top_k": 1, "stream": True}),
+    "stop": (LONG, 150, {"stop": [" the"], "max_tokens": 32, "logprobs": 1}),
+    "stop-streamed": (LONG, 170, {"stop": ["nobody says", " the"], "max_tokens": 32, "stream": True}),
+    "stop-included": (LONG, 190, {"stop": [" the"], "include_stop_str_in_output": True, "max_tokens": 32}),
+    "penalties": (LONG, 210, {"frequency_penalty": 1.5, "repetition_penalty": 1.2, "logprobs": 1}),
+    "a-long-chat": (LONG, 0, {"messages": LONG_CHAT, "logprobs": True, "top_logprobs": 2, "ignore_eos": False}),
+    "a-long-chat-streamed": (LONG, 0, {"messages": LONG_CHAT, "stream": True, "logprobs": True, "max_tokens": 24}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_answer_is_the_one_of_a_single_worker_and_its_prompt_was_computed_once(
+    fleet: Stack, words: list[int], name: str
+) -> None:
+    """Token by token; by the engines' own counters the one that decodes computed nothing, and no KV stays held."""
+    happens, length, wanted = CASES[name]
+    prompt = {"prompt": [1000 + length, *words[: length - 1]]} if length else {}
+    one = whole(fleet, **prompt, **wanted)
+    before = settled(fleet)
+    answer = ask(fleet, cache_salt=name, **prompt, **wanted)
+    told, after = timeline(fleet, answer.id), settled(fleet)
+
+    assert_same(answer, one)
+    if "stop" in wanted:
+        assert {choice.finish for choice in answer.choices.values()} == {"stop"}
+    computed = after.prefill_tokens - before.prefill_tokens
+    pulled = after.pulled_tokens - before.pulled_tokens
+    if happens == SHORT:
+        assert (len(told["workers"]), computed, pulled) == (1, told["prompt_tokens"], 0)
+    else:
+        (prefill,), others = leases(fleet, PREFILL), wanted.get("n", 1) - 1
+        assert [part["worker"] for part in told["workers"]] == [prefill.worker, after.worker]
+        assert pulled == told["prompt_tokens"]
+        assert computed <= 1 + others * BLOCK, "another choice finds whole blocks in the cache"
+    assert told["attempts"] == 1
+
+
+def test_prompts_with_one_prefix_are_pulled_once_and_answered_as_by_one_worker(fleet: Stack, words: list[int]) -> None:
+    """Of the second only what the decode worker has not; the third lacks less than the threshold, and stays there."""
+    prefix = [2000, *words[: 10 * BLOCK - 1]]
+    prompts = [[*prefix, *words[at : at + length]] for at, length in ((400, 100), (500, 100), (600, 20))]
+    alone = [whole(fleet, prompt=prompt, logprobs=1) for prompt in prompts]
+    counted = [settled(fleet)]
+    answers = []
+    for prompt in prompts:
+        answers.append(ask(fleet, cache_salt="prefix", prompt=prompt, logprobs=1))
+        counted.append(settled(fleet))
+        cache = f"{fleet.deployment}:kv:{DECODE}:{counted[0].worker}"
+        have = -(-len(prefix) // BLOCK)
+        wait_until(lambda: Redis.from_url(fleet.redis_url).scard(cache) >= have, "routing knows of the prefix")  # noqa: B023
+    for answer, one in zip(answers, alone, strict=True):
+        assert_same(answer, one)
+    grown = list(pairwise(counted))
+    pulled = [after.pulled_tokens - before.pulled_tokens for before, after in grown]
+    computed = [after.prefill_tokens - before.prefill_tokens for before, after in grown]
+    assert pulled == [420, 100, 0]
+    assert (max(computed[:2]) <= 1, computed[2]) == (True, 20)
+    assert [len(timeline(fleet, answer.id)["workers"]) for answer in answers] == [2, 2, 1]
+    assert_nothing_held(fleet)
+
+
+def test_each_engine_computes_on_its_own_core_and_rests_when_it_has_nothing_to_do(fleet: Stack) -> None:
+    """vLLM's connector would move both to the last core, and NIXL's progress thread never sleep."""
+    settled(fleet)
+    for name, core in (("prefill", CORES[0]), ("decode", CORES[-1])):
+        (engine,) = [p for p in worker_process(fleet, name).children(recursive=True) if "Worker" in p.name()]
+        assert engine.cpu_affinity() == [int(core)]
+        assert engine.cpu_percent(interval=1.0) < 50
+
+
+def test_a_client_that_leaves_during_the_prefill_leaves_nothing_behind(fleet: Stack, words: list[int]) -> None:
+    before = settled(fleet)
+    with client(fleet, prompt=[3000, *words[:1900]]):
+        wait_until(lambda: any(p.running + p.waiting for p in leases(fleet, PREFILL)), "it computes")
+    after = settled(fleet)
+    assert (after.prefill_tokens, after.pulled_tokens) == (before.prefill_tokens, before.pulled_tokens)
+    assert_nothing_held(fleet)
+
+
+def test_a_client_that_leaves_between_the_tasks_leaves_nothing_behind(fleet: Stack, words: list[int]) -> None:
+    """The decode worker finds nobody to answer, and gives the KV up."""
+    before = settled(fleet)
+    with standing_still(fleet, "decode"):
+        with client(fleet, prompt=[3001, *words[:300]]):
+            wait_until(lambda: lent(fleet), "the prompt's KV is lent")
+        records = f"{fleet.deployment}:request:*"
+        wait_until(lambda: not Redis.from_url(fleet.redis_url).keys(records), "nobody waits for it any more")
+    after = settled(fleet)
+    assert (after.prefill_tokens, after.pulled_tokens) == (before.prefill_tokens, before.pulled_tokens)
+    assert_nothing_held(fleet)
+    assert "expired" not in fleet.log("prefill"), "it did not wait for the lease's end"
+
+
+def test_a_decode_worker_that_dies_costs_what_it_was_answering_and_another_one_goes_on(
+    fleet: Stack, words: list[int]
+) -> None:
+    """One clear error each, whether it decodes or has not begun; KV that nobody comes for is free with its lease."""
+    prompt = [4000, *words[:300]]
+    one = whole(fleet, prompt=prompt, logprobs=1)
+    with ThreadPoolExecutor() as threads, client(fleet, prompt=[4001, *words[:200]], max_tokens=1500, stream=True) as c:
+        answering = c.getresponse()
+        while not answering.readline().startswith(b"data: "):
+            pass
+        wait_until(lambda: leases(fleet, DECODE)[0].running, "it decodes")
+        with standing_still(fleet, "decode"):
+            waiting = threads.submit(ask, fleet, prompt=[4002, *words[:200]])
+            wait_until(lambda: lent(fleet), "the other prompt's KV is lent")
+            kill(fleet, "decode")
+        events = [line for line in answering.read().decode().splitlines() if line.startswith("data: ")]
+        assert [json.loads(line[6:])["error"]["code"] for line in events if '"error"' in line] == ["worker_lost"]
+        with pytest.raises(APIStatusError) as failed:
+            waiting.result(60)
+        assert failed.value.code == "no_worker"
+
+    wait_until(lambda: all_free(fleet, PREFILL), "the prefill worker's blocks are free", 3 * KV_LEASE_S)
+    assert_nothing_held(fleet, 1)
+    with pytest.raises(APIStatusError) as failed:
+        ask(fleet, prompt=prompt)
+    assert (failed.value.status_code, failed.value.code) == (503, "no_worker")
+
+    fleet.worker(DECODE, "second-decode", VLLM_CPU_OMP_THREADS_BIND=CORES[-1])
+    fleet.wait_ready(1, MODEL, timeout_s=240)
+    answer = ask(fleet, prompt=prompt, logprobs=1)
+    assert_same(answer, one)
+    told, after = timeline(fleet, answer.id), settled(fleet)
+    assert (len(told["workers"]), after.pulled_tokens) == (2, len(prompt))
+    assert after.prefill_tokens <= 1
+
+
+def test_a_prefill_worker_that_dies_with_the_kv_costs_time_and_not_the_answer(fleet: Stack, words: list[int]) -> None:
+    """The decode worker stands still, so that its holder dies before the KV is pulled. Last: nobody follows it."""
+    prompt = [5000, *words[:300]]
+    one = whole(fleet, prompt=prompt, logprobs=1)
+    before = settled(fleet)
+    with ThreadPoolExecutor() as threads:
+        with standing_still(fleet, "second-decode"):
+            asked = threads.submit(ask, fleet, prompt=prompt, logprobs=1)
+            wait_until(lambda: lent(fleet), "the prompt's KV is lent")
+            kill(fleet, "prefill")
+        answer = asked.result(60)
+    assert_same(answer, one)
+    told = timeline(fleet, answer.id)
+    assert told["workers"][-1].get("handoff_refused") or told["attempts"] == 2
+    wait_until(lambda: not leases(fleet, PREFILL), "it is known to be gone")
+    after = settled(fleet)
+    assert after.prefill_tokens - before.prefill_tokens == len(prompt)
+    assert after.pulled_tokens == before.pulled_tokens
+    assert len(timeline(fleet, ask(fleet, prompt=[5001, *words[:300]]).id)["workers"]) == 1
+    assert_nothing_held(fleet, 1)

@@ -1,0 +1,236 @@
+"""The two tasks on real engines (mock) and a real Redis, without Celery: what they emit, and what they leave behind."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import pytest
+from kombu.exceptions import OperationalError
+from msgspec.structs import replace
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError
+
+from app.engines import create_engine
+from app.ids import ApiId, PoolId, RequestId, WorkerId, run_id
+from app.keys import Keys
+from app.messages import (
+    Begun,
+    Delta,
+    Done,
+    Event,
+    Failed,
+    First,
+    Handed,
+    Handoff,
+    Job,
+    Lease,
+    Lent,
+    Place,
+    Sampling,
+    decode_job,
+    decode_step,
+    encode,
+)
+from app.pools import Pool
+from app.settings import Settings
+from app.tasks import runner as runners
+from app.tasks.decode import answer
+from app.tasks.prefill import _Prefill, compute
+from app.tasks.runner import Runner
+from tests.stack import wait_until
+
+KEYS, API, R = Keys("test"), ApiId("api1"), RequestId("r1")
+P, D = WorkerId("p1"), WorkerId("d1")
+
+
+@contextmanager
+def worker(url: str, name: WorkerId, role: str, **args: Any) -> Iterator[Runner]:
+    pool = Pool.model_validate(
+        {
+            "model": "mock",
+            "engine": "mock",
+            "role": role,
+            "max_model_len": 4096,
+            "args": {"step_ms": 2.0, "total_blocks": 512, "handoff": {"lease_s": 0.3, "gb_per_s": 1.0}, **args},
+        }
+    )
+    runner = Runner(create_engine(pool), name, Settings(redis_url=url, deployment="test"))
+    runner.load()
+    try:
+        yield runner
+    finally:
+        runner.close()
+
+
+@pytest.fixture
+def redis_db(store_url: str) -> Iterator["Redis"]:
+    redis = Redis.from_url(store_url)
+    redis.flushall()
+    lease = Lease(D, PoolId("decode"), "decode", "here", 1, 32, 512, 64, 4096)
+    redis.set(KEYS.worker(D), encode(lease))
+    yield redis
+    redis.close()
+
+
+def placed(redis: "Redis", prompt: int = 200, **changes: Any) -> Job:
+    """As `place.lua` leaves it."""
+    job = Job(
+        R,
+        0,
+        API,
+        PoolId("decode"),
+        D,
+        list(range(300, 300 + prompt)),
+        Sampling(max_tokens=6, temperature=0.0),
+        time.time() + 30,
+    )
+    job = replace(job, **{"prefill": Place(PoolId("prefill"), P, 0)} | changes)
+    redis.set(KEYS.request(job.run), encode(job), px=60_000)
+    for name, value in ((P, "7,200,0,0"), (D, "14,0,0,7")):
+        redis.hset(KEYS.reservations(name), job.run, value)
+    return job
+
+
+def events(redis: "Redis") -> list[Event]:
+    return [e for _, fields in redis.xrange(KEYS.out(API)) for e in decode_step(fields[b"s"]).events]
+
+
+def free(runner: Runner) -> bool:
+    stats = runner.engine.stats()
+    return stats.used_blocks == stats.lent_blocks == stats.running == 0
+
+
+def start(
+    runner: Runner, threads: ThreadPoolExecutor, part: Literal["prefill", "decode"], handoff: Handoff | None = None
+) -> "Future[Any]":
+    def work() -> Any:
+        if part == "prefill":
+            return runner.run(R, 0, lambda job: compute(runner, job, None))
+        return runner.run(R, 0, lambda job: answer(runner, job, handoff))
+
+    return threads.submit(work)
+
+
+def test_a_prefill_gives_the_first_token_and_the_decode_all_others(store_url: str, redis_db: "Redis") -> None:
+    job = placed(redis_db)
+    with ThreadPoolExecutor() as threads, worker(store_url, P, "prefill") as p, worker(store_url, D, "decode") as d:
+        _job, lent, handed = start(p, threads, "prefill").result()
+        record = decode_job(redis_db.get(KEYS.request(job.run)))  # type: ignore[arg-type]
+        assert record.begun is not None
+        assert isinstance(handed, Handed)
+        assert not redis_db.exists(KEYS.reservations(P)), "it is no load of the prefill worker's any more"
+        assert redis_db.exists(KEYS.reservations(D))
+        start(d, threads, "decode", lent).result()
+        wait_until(lambda: free(p) and free(d), "all is free")
+        wait_until(lambda: not redis_db.exists(KEYS.reservations(D)), "the decode worker's account is empty")
+        first, *deltas, done = events(redis_db)
+        assert isinstance(first, First)
+        assert isinstance(done, Done)
+        assert first.begun == record.begun == Begun(first.delta.tokens, len(first.delta.text))
+        assert len(first.delta.tokens) + sum(len(e.tokens) for e in deltas if isinstance(e, Delta)) == 6
+        assert done.timing is not None
+        assert done.timing.pulled is not None
+        assert done.timing.pulled.tokens == 200
+
+
+def test_a_message_that_came_twice_is_one_answer(store_url: str, redis_db: "Redis") -> None:
+    """Celery repeats a publish whose reply was lost."""
+    placed(redis_db, prefill=None)
+    with ThreadPoolExecutor() as threads, worker(store_url, D, "decode") as d:
+        twins = [start(d, threads, "decode") for _ in range(2)]
+        assert [t.result() for t in twins] == [None, None]
+        wait_until(lambda: any(isinstance(e, Done) for e in events(redis_db)), "its end")
+        assert [e for e in events(redis_db) if isinstance(e, Failed)] == []
+        assert sum(len(e.tokens) for e in events(redis_db) if isinstance(e, Delta)) == 6
+
+
+def test_a_prefill_that_ends_in_a_drain_is_given_back_or_handed_over(store_url: str, redis_db: "Redis") -> None:
+    """Redis holds up the hop here. redis-py may swallow a cancellation that comes with a reply: then it goes on."""
+    job = placed(redis_db)
+    with ThreadPoolExecutor() as threads, worker(store_url, P, "prefill") as p:
+        redis_db.client_pause(5000, all=False)  # writes wait
+        work = start(p, threads, "prefill")
+        wait_until(lambda: p.engine.stats().lent_blocks, "the prompt is computed", 4, 0.005)
+        p.give_up_after(0)
+        redis_db.client_unpause()
+        found = work.result()
+        p.call(p.emitter.drained())
+        codes = [e.code for e in events(redis_db) if isinstance(e, Failed)]
+        if found is None:
+            assert codes == ["returned"]
+        else:
+            assert codes == []
+            assert isinstance(found[1], Lent)
+            assert redis_db.exists(KEYS.request(job.run)), "the decode task finds what to do"
+
+
+def test_a_client_that_leaves_at_the_hop_leaves_nothing_behind(store_url: str, redis_db: "Redis") -> None:
+    """The chain goes on; the decode task finds no record, and gives the KV up."""
+    job = placed(redis_db)
+    with ThreadPoolExecutor() as threads, worker(store_url, P, "prefill") as p, worker(store_url, D, "decode") as d:
+        redis_db.client_pause(5000, all=False)
+        work = start(p, threads, "prefill")
+        wait_until(lambda: p.engine.stats().lent_blocks, "the prompt is computed", 4, 0.005)
+        p.call(_now(lambda: p.cancel(job.run)))
+        redis_db.client_unpause()
+        redis_db.delete(KEYS.request(job.run))
+        _job, lent, _handed = work.result()
+        start(d, threads, "decode", lent).result()
+        wait_until(lambda: free(p) and free(d), "all is free")
+        wait_until(lambda: not redis_db.exists(KEYS.reservations(P), KEYS.reservations(D)), "the accounts are empty")
+        assert [type(e) for e in events(redis_db)] == [First]
+
+
+async def _now(act: Any) -> None:
+    act()
+    await asyncio.sleep(0)
+
+
+def test_at_once_a_prefill_that_is_given_back_ends_nobodys_answer(store_url: str, redis_db: "Redis") -> None:
+    """Who decodes has the request, and computes the prompt when nobody comes to the room."""
+    job = placed(redis_db, at_once=True)
+    with worker(store_url, P, "prefill") as p:
+        p.call(p.hand_back(None, R, 0))
+        wait_until(lambda: not redis_db.exists(KEYS.reservations(P)), "it is no load here")
+        assert events(redis_db) == []
+        assert redis_db.exists(KEYS.request(job.run), KEYS.reservations(D)) == 2
+
+
+@pytest.mark.parametrize(
+    ("cause", "returned"),
+    [(OutOfMemoryError("full"), True), (RedisConnectionError("gone"), False)],
+)
+def test_a_handoff_comes_back_only_if_its_message_is_certainly_nowhere(
+    store_url: str, redis_db: "Redis", monkeypatch: pytest.MonkeyPatch, cause: Exception, returned: bool
+) -> None:
+    """A connection that broke may have delivered it: then its task gives the KV up, and it can't be used again."""
+    job = placed(redis_db)
+    lent = Lent("an engine", 9e9, 200, {})
+    with worker(store_url, P, "prefill") as p:
+        monkeypatch.setattr(runners, "_current", p)
+        task = _Prefill()
+        task.handing["t1"] = job, lent, Handed(R, 0, None)
+        failure = OperationalError(str(cause))
+        failure.__cause__ = cause
+        task.on_failure(failure, "t1", (), {}, None)
+        (event,) = wait_until(lambda: events(redis_db), "the API replica is told")
+    assert not task.handing
+    if returned:
+        assert event == Handed(R, 0, None, lent)
+    else:
+        assert isinstance(event, Failed)
+        assert event.code == "handoff_failed"
+
+
+def test_a_record_of_before_the_hop_is_run_on_the_rank_that_it_names(store_url: str, redis_db: "Redis") -> None:
+    """The ranks of the two workers have nothing to do with each other."""
+    job = placed(redis_db, rank=3, prefill=Place(PoolId("prefill"), P, 1))
+    with worker(store_url, P, "prefill") as p:
+        assert p.request(job).rank == 1
+    with worker(store_url, D, "decode") as d:
+        assert d.request(job).rank == 3
+    assert run_id(R, 0) == job.run

@@ -11,12 +11,13 @@ from fastapi import APIRouter, Depends, Request
 
 from app.api.schemas import LimitChanges, parse
 from app.api.state import ApiState, state_of
-from app.errors import Forbidden, ModelNotFound
+from app.errors import Forbidden, ModelNotFound, RequestError
 from app.ids import PoolId
 from app.messages import ClearCache, Reply, decode_reply, encode
 
 _REPLY_S = 10
 _ORDERS_TTL_S = 60
+_OF_PREFILL = {"remote_tokens", "remote_wait_s"}
 
 
 def _is_loopback(host: str) -> bool:
@@ -58,7 +59,9 @@ async def get_limits(state: Admin, pool: str) -> dict[str, Any]:
     """From where on the pool's workers get no more requests; null is no limit."""
     name = _known(state, pool)
     changed = await cast(Any, state.redis.hgetall(state.keys.limits(name)))
-    return msgspec.structs.asdict(state.fleet.limits(name, [x for pair in changed.items() for x in pair]))
+    limits = msgspec.structs.asdict(state.fleet.limits(name, [x for pair in changed.items() for x in pair]))
+    prefills = state.pools[name].role == "prefill"
+    return {field: value for field, value in limits.items() if prefills or field not in _OF_PREFILL}
 
 
 @router.patch("/pools/{pool}/limits", openapi_extra=LimitChanges.openapi())
@@ -66,6 +69,9 @@ async def change_limits(request: Request, state: Admin, pool: str) -> dict[str, 
     """For all API replicas, from their next placement on."""
     name = _known(state, pool)
     given = parse(LimitChanges, await request.body()).model_dump(exclude_unset=True)
+    foreign = _OF_PREFILL & given.keys()
+    if foreign and state.pools[name].role != "prefill":
+        raise RequestError(f"{sorted(foreign)} are limits of pools of role prefill.", param=min(foreign))
     key = state.keys.limits(name)
     pipe = state.redis.pipeline(transaction=True)
     for field, value in given.items():

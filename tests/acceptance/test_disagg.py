@@ -156,6 +156,15 @@ def test_stop_strings_and_eos_end_an_answer_at_its_first_token(pair: Stack) -> N
     wait_until(lambda: all_free(pair), "all is free again")
 
 
+def test_its_thresholds_are_limits_of_a_prefill_pool(pair: Stack) -> None:
+    """Elsewhere they would have no effect, so that they are refused there."""
+    limits = f"{pair.url}/admin/pools/%s/limits"
+    assert httpx.get(limits % PREFILL).json()["remote_tokens"] == 64
+    assert "remote_tokens" not in httpx.get(limits % DECODE).json()
+    refused = httpx.patch(limits % DECODE, json={"remote_tokens": 1})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "remote_tokens")
+
+
 def test_the_metrics_tell_where_prompts_were_computed_and_how_much_was_moved(pair: Stack) -> None:
     ask(pair, "metrics " + LONG)
     text = httpx.get(f"{pair.url}/metrics").text

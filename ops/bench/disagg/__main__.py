@@ -34,7 +34,7 @@ _USUAL = (Part.transfer, Part.hop, Part.load)
 
 
 def main(
-    quick: Annotated[bool, typer.Option(envvar="QUICK", help="Shorter: about four minutes.")] = False,
+    quick: Annotated[bool, typer.Option(envvar="QUICK", help="Shorter: about three minutes.")] = False,
     only: Annotated[list[Part] | None, typer.Option(help="Run these parts only.")] = None,
     out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
 ) -> None:

@@ -22,7 +22,6 @@ QUICK_SHARES = (0.2, 0.4, 0.6)
 REFERENCE = 0.4  # where the one prefill worker is busy 80 % of the time
 _SECONDS, _QUICK_SECONDS = 80.0, 30.0
 _WARM_UP = 0.12  # of the time: what was asked then doesn't count
-_SEED = 7
 _LAG_S = 0.005  # how often the client looks whether it is late itself
 
 T = TypeVar("T")
@@ -45,8 +44,8 @@ def load(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
         for share in QUICK_SHARES if quick else SHARES:
             per_s, seconds = share * capacity, _QUICK_SECONDS if quick else _SECONDS
             say(f"load: {per_s:.2f} requests/s for {seconds:.0f} s")
-            asked = poisson(_SEED, per_s, seconds, from_trace)
-            served = uvloop.run(together(systems, asked, seconds))
+            seed = round(100 * share)  # no load has a prompt of another, which would be cached
+            served = uvloop.run(together(systems, poisson(seed, per_s, seconds, from_trace), seconds, seed))
             rows += [{"share": share, "per_s": per_s, "mode": mode, **row} for mode, row in served.items()]
     return {"load": rows, "prompt_tokens_mean": tokens, "capacity_per_s": capacity, **_verdict(rows)}
 
@@ -57,7 +56,9 @@ async def _warm_up(systems: dict[str, System]) -> None:
         await play(system, [Asked(0.3 * i, 2000, 100) for i in range(6)], 0)
 
 
-async def together(systems: Mapping[T, System], asked: list[Asked], seconds: float) -> dict[T, dict[str, Any]]:
+async def together(
+    systems: Mapping[T, System], asked: list[Asked], seconds: float, seed: int
+) -> dict[T, dict[str, Any]]:
     """All systems take the requests at the same moments; what each client saw, and how busy the machine was."""
     cpus = {key: Cpu(system.watch) for key, system in systems.items()}
     ends: dict[T, float] = {}
@@ -65,7 +66,7 @@ async def together(systems: Mapping[T, System], asked: list[Asked], seconds: flo
     watching = asyncio.create_task(_lateness(late))
 
     async def one(key: T) -> list[Served]:
-        served = await play(systems[key], asked, _SEED)
+        served = await play(systems[key], asked, seed)
         ends[key] = time.perf_counter()
         return served
 

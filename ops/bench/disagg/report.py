@@ -88,6 +88,7 @@ def plot(results: Results, path: Path) -> None:
         rows = results["transfer"]
         names = [f"{r['bytes'] // 2**20} MiB\n{r['descriptors']} span(s)" for r in rows]
         transfer.bar(range(len(rows)), [r["efficiency"] for r in rows], tick_label=names)
+        transfer.tick_params(axis="x", labelsize=7)
         transfer.axhline(0.8, color="gray", linestyle=":")
         transfer.set(ylabel="bare NIXL's time over ours", ylim=(0, 1.1))
     if "hop" in results:

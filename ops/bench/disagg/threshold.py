@@ -31,5 +31,5 @@ def threshold(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
         for system in systems.values():
             uvloop.run(play(system, [Asked(0.3 * i, 2000, 100) for i in range(6)], 0))
         say(f"threshold: {_PER_S:.0f} requests/s for {seconds:.0f} s, to each of them")
-        rows = uvloop.run(together(systems, asked, seconds))
+        rows = uvloop.run(together(systems, asked, seconds, 5))
     return {"threshold": [{"remote_tokens": n, **row} for n, row in rows.items()]}

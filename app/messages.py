@@ -84,6 +84,17 @@ class Pulled(Struct, frozen=True, array_like=True):
     seconds: float
 
 
+class Timing(Struct, frozen=True, array_like=True):
+    """One worker's part in a request; times in seconds since the epoch."""
+
+    worker: WorkerId
+    taken: float  # from its queue
+    first: float  # its first token
+    ended: float
+    pulled: Pulled | None = None
+    refused: str = ""  # why it computed the prompt itself, although another engine had
+
+
 class Job(Struct, frozen=True, array_like=True):
     """One prompt to be completed, so that any worker of the pool can take it."""
 
@@ -102,6 +113,7 @@ class Job(Struct, frozen=True, array_like=True):
     begun: Begun | None = None
     cached_tokens: int = 0  # of the prompt, where `prefill` computed the rest
     at_once: bool = False  # both workers have begun, and meet in a Room
+    prefilled: Timing | None = None  # the prefill worker's part, once it is over
 
     @property
     def run(self) -> RunId:
@@ -130,17 +142,6 @@ class Delta(Struct, frozen=True, array_like=True, tag="d"):
     prompt_logprobs: list[TokenLogprob | None] | None = None
 
 
-class Timing(Struct, frozen=True, array_like=True):
-    """One worker's part in a request; times in seconds since the epoch."""
-
-    worker: WorkerId
-    taken: float  # from its queue
-    first: float  # its first token
-    ended: float
-    pulled: Pulled | None = None
-    refused: str = ""  # why it computed the prompt itself, although another engine had
-
-
 class First(Struct, frozen=True, array_like=True, tag="1"):
     """The first token of an answer that another worker goes on with. That one's deltas may come before it."""
 
@@ -166,7 +167,7 @@ class Done(Struct, frozen=True, array_like=True, tag="e"):
     request: RequestId
     attempt: int
     cached_tokens: int = 0  # prompt tokens that nobody had to compute for it
-    timing: Timing | None = None
+    timings: list[Timing] = []  # of the worker that computed the prompt, if another one, and of the one that answered
 
 
 class Failed(Struct, frozen=True, array_like=True, tag="f"):

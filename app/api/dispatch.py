@@ -91,8 +91,7 @@ class Dispatcher:
             self.deliver(other)
 
     def _handed(self, flight: Flight, event: Handed) -> None:
-        if event.timing is not None:
-            flight.timings.append(event.timing)
+        flight.job = replace(flight.job, prefilled=event.timing or flight.job.prefilled)
         if event.returned is None:
             flight.handed = True
         else:
@@ -112,8 +111,9 @@ class Dispatcher:
         if flight.early is not None:
             flight.early.append(event)
             return
-        if event.timing is not None:
-            flight.timings.append(event.timing)
+        prefilled = flight.job.prefilled
+        # At once, the worker that answers doesn't know how the other one fared.
+        flight.timings = [prefilled, *event.timings] if flight.job.at_once and prefilled else event.timings
         self._end(flight, event)
 
     def _end(self, flight: Flight, event: Done | Failed) -> None:
@@ -133,7 +133,7 @@ class Dispatcher:
         flight.job = replace(old, attempt=old.attempt + 1, worker=WorkerId(""), prefill=None)
         flight.handoff, flight.early, flight.handed = handoff, None, False
         if handoff is None:
-            flight.timings = []
+            flight.job = replace(flight.job, prefilled=None, at_once=False)
         task = asyncio.create_task(self._retry(flight, old))
         self._retries.add(task)
         task.add_done_callback(self._retries.discard)

@@ -51,8 +51,9 @@ async def answer(runner: Runner, job: Job, handoff: Handoff | None) -> None:
                 runner.aside(_give_up(runner, handoff))
         if told is None:
             told = await _generate(runner, job, None)
-    timing = Timing(runner.worker, taken, told.first, time.time(), told.pulled, refused)
-    runner.emitter.end(job, Done(job.request, job.attempt, told.cached_tokens, timing))
+    own = Timing(runner.worker, taken, told.first, time.time(), told.pulled, refused)
+    timings = [own] if job.prefilled is None else [job.prefilled, own]
+    runner.emitter.end(job, Done(job.request, job.attempt, told.cached_tokens, timings))
 
 
 async def _generate(runner: Runner, job: Job, handoff: Handoff | None) -> _Told:

@@ -77,13 +77,13 @@ async def compute(runner: Runner, job: Job, room: Room | None) -> tuple[Job, Len
             raise EngineFailed("The engine gave the prompt up.")
         runner.prefilled(job, len(job.prompt) - done.cached_tokens)
         timing = Timing(runner.worker, taken, first, first)
-        job = replace(job, cached_tokens=done.cached_tokens)
+        job = replace(job, cached_tokens=done.cached_tokens, prefilled=timing)
         if o is not None:
             begun = Begun(o.tokens, len(o.text))
             delta = Delta(job.request, job.attempt, o.text, o.tokens, 0, o.finish, o.stop, o.logprobs)
             runner.emitter.emit(job.reply_to, First(job.request, job.attempt, delta, begun))
             if o.finish is not None:
-                runner.emitter.end(job, Done(job.request, job.attempt, done.cached_tokens, timing))
+                runner.emitter.end(job, Done(job.request, job.attempt, done.cached_tokens, [timing]))
                 if done.handoff is None:
                     return None
                 await runner.emitter.drained()

@@ -227,7 +227,7 @@ class Runner:
         """Tells the API replica that this request was never begun here."""
         job = await self._fetch(run_id(request, attempt))
         if job is not None and isinstance(handoff, Lent):
-            self.emitter.emit(job.reply_to, Handed(request, attempt, None, handoff))
+            self.emitter.emit(job.reply_to, Handed(request, attempt, job.prefilled, handoff))
         elif job is not None:
             self._fail(job, Returned())
 

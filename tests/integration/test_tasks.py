@@ -132,9 +132,9 @@ def test_a_prefill_gives_the_first_token_and_the_decode_all_others(store_url: st
         assert isinstance(done, Done)
         assert first.begun == record.begun == Begun(first.delta.tokens, len(first.delta.text))
         assert len(first.delta.tokens) + sum(len(e.tokens) for e in deltas if isinstance(e, Delta)) == 6
-        assert done.timing is not None
-        assert done.timing.pulled is not None
-        assert done.timing.pulled.tokens == 200
+        assert [t.worker for t in done.timings] == [P, D]
+        assert done.timings[1].pulled is not None
+        assert done.timings[1].pulled.tokens == 200
 
 
 def test_a_message_that_came_twice_is_one_answer(store_url: str, redis_db: "Redis") -> None:

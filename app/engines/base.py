@@ -45,7 +45,9 @@ class GenerateRequest(Struct, frozen=True):
     priority: int = 0  # lower is sooner
     rank: int = 0  # the data-parallel rank to run on
     cache_salt: str | None = None  # only prompts of the same salt share KV
-    handoff: Handoff | None = None  # `generate`: where the prompt's KV comes from; `prefill`: the Room it goes through
+    # `generate`: where the prompt's KV comes from; `prefill`: the Room it goes through. Never with prompt_logprobs,
+    # which come with the computation of the prompt.
+    handoff: Handoff | None = None
     begun: Begun | None = None  # what is out already: the outputs begin behind it
 
 

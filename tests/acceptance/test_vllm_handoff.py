@@ -184,19 +184,6 @@ async def test_several_choices_share_what_one_of_them_pulled(pair: Pair, samplin
     await pair.both_idle()
 
 
-@pytest.mark.parametrize("n", [1, 2])
-async def test_prompt_logprobs_come_with_the_first_output_of_each_choice(pair: Pair, n: int) -> None:
-    """vLLM computes the prompt for them; with several choices the decoding engine is the one to give them."""
-    prompt = pair.prompt(70)
-    outputs = await pair.handed_over(prompt, n=n, prompt_logprobs=1, temperature=1.0, top_k=1)
-    for index in range(n):
-        first, *others = [output for output in outputs if output.index == index]
-        assert [found and found.token_id for found in first.prompt_logprobs or []] == [None, *prompt[1:]]
-        assert not any(output.prompt_logprobs for output in others)
-    assert said(outputs, n - 1) == said(await steps(pair.prefill, asked(prompt)))
-    await pair.both_idle()
-
-
 async def test_closing_an_answer_of_several_choices_ends_them_all(pair: Pair) -> None:
     """Though they are two requests to vLLM."""
     prompt = pair.prompt(100)

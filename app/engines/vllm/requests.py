@@ -26,9 +26,7 @@ async def answer(
 ) -> AsyncGenerator[StepOutput, None]:
     """All choices' steps. Raises: vLLM's errors and ours; HandoffFailed before the first step."""
     pull = None
-    if isinstance(request.handoff, Lent) and request.sampling.n > 1 and request.sampling.prompt_logprobs is not None:
-        await discard(engine, request.handoff)  # vLLM takes no KV from anywhere where it has to give these
-    elif request.handoff is not None:
+    if request.handoff is not None:
         if lender is None:
             raise HandoffFailed("This pool's vLLM has no kv_transfer_config.")
         pull = lender.check(request.handoff)
@@ -55,7 +53,7 @@ async def prefill(engine: AsyncLLM, lender: kv.Lender | None, request: GenerateR
     s = request.sampling
     # With its first token such an answer is over: nobody will come for the KV.
     whole = s.n == 1 and (s.max_tokens == 1 or len(request.prompt) + 1 >= engine.model_config.max_model_len)
-    first = kv.first_token(s if s.n == 1 else replace(s, prompt_logprobs=None))
+    first = kv.first_token(s)
     asked = replace(request, sampling=first)
     output: StepOutput | None = None
     found: dict[str, Any] | None = None
@@ -95,8 +93,6 @@ async def _steps(
 ) -> AsyncGenerator[StepOutput, None]:
     """Steps of the choices from `from_index` on, behind what is out already."""
     begun = request.begun
-    if begun is not None:  # the prompt's logprobs came with the first token
-        request = replace(request, sampling=replace(request.sampling, prompt_logprobs=None))
     cached: int | None = None  # of the choice that came first: the others find what it computed
     tokens = text_len = 0  # of an answer with one choice
     outputs = _run(engine, request, sampling_params(request.sampling, kv.pulling(pull, begun)))

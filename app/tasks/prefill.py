@@ -66,7 +66,8 @@ def prefill(self: Task, *args: Any) -> Any:
 async def compute(runner: Runner, job: Job, room: Room | None) -> tuple[Job, Lent, Handed | None] | None:
     """What the decode task gets, and what the API replica is told then; None where none is to follow.
 
-    Raises what Engine.prefill raises, and TimeoutError at the deadline."""
+    Raises what Engine.prefill raises, and TimeoutError at the deadline.
+    """
     if not isinstance(runner.engine, Disaggregated):
         raise EngineFailed("This engine computes no prompts for others.")
     taken = time.time()

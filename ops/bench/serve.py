@@ -1,20 +1,18 @@
 """`make bench NAME=serve`: what serving costs, next to NVIDIA Dynamo and to vLLM's own server."""
 
-import signal
 import sys
-import time
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ops.bench import phases, report
 from ops.bench.load import tools_dir
 from ops.bench.processes import Unavailable
 from ops.bench.runs import Runs
+from ops.bench.session import measuring
 from ops.bench.stats import Finding, Quiet
 
 
@@ -34,13 +32,8 @@ def main(
     out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
 ) -> None:
     """Measure, print tables, write plot and raw lines; the last line printed is JSON."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    console, shown = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 180)
-    out_dir = (out / time.strftime("serve-%Y%m%d-%H%M%S")).resolve()
-    out_dir.mkdir(parents=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("checking")
+    shown = Console(width=None if sys.stdout.isatty() else 180)
+    with measuring("serve", out) as (out_dir, progress, task):
         runs = Runs(out_dir, model_dir.resolve(), quick, progress, task)
         try:
             _check(runs)
@@ -65,10 +58,6 @@ def _check(runs: Runs) -> None:
     tools_dir()
     if not (runs.model_dir / "tokenizer.json").exists():
         raise Unavailable(f"no model in {runs.model_dir}: `make run` makes it, or give --model-dir")
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

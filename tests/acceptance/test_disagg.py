@@ -1,7 +1,8 @@
 """Prefill and decode on workers of their own: real processes, the mock engine, real NIXL, the official client."""
 
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from celery import Celery
 from openai import APIStatusError, OpenAI
 from redis import Redis
 
@@ -186,13 +188,41 @@ def test_a_client_that_leaves_leaves_nothing_behind(pair: Stack) -> None:
     wait_until(lambda: all_free(pair), "all is free again", 10)
 
 
-def test_flower_and_logs_see_the_handoff_and_neither_prompt_nor_answer(pair: Stack) -> None:
-    """What Celery's chain carries says where the KV is."""
-    ask(pair, "zanzibar " + LONG)
-    assert all("zanzibar" not in pair.log(name) for name in ("api", "prefill", "decode0"))
+def test_task_events_and_logs_tell_of_the_handoff_and_of_neither_prompt_nor_answer(pair: Stack) -> None:
+    """What Celery's chain carries, and Flower shows, says where the KV is."""
+    watching = Celery("watching", broker=pair.redis_url)
+    watching.conf.broker_transport_options = {"global_keyprefix": f"{pair.deployment}:"}
+    events: list[dict[str, Any]] = []
+
+    def received(event: dict[str, Any]) -> None:
+        events.append(event)
+        receiver.should_stop = len(events) == 2
+
+    with watching.connection_for_read() as connection, ThreadPoolExecutor(1) as threads:
+        receiver = watching.events.Receiver(connection, handlers={"task-received": received})
+        capturing = threads.submit(receiver.capture, limit=None, timeout=10, wakeup=False)
+        time.sleep(0.5)  # until its queue is bound, of which it does not tell
+        answer = ask(pair, "zanzibar " + LONG)
+        capturing.result()
+    told = json.dumps(events)
+    assert {e["name"] for e in events} == {"app.tasks.prefill.prefill", "app.tasks.decode.decode"}
+    assert "holder" in told
+    logs = "".join(pair.log(name) for name in ("api", "prefill", "decode0"))
+    for secret in ("zanzibar", answer.choices[0].text[:12]):
+        assert secret not in told + logs
 
 
-Prefilling = Callable[[Stack], None]
+def test_what_the_prefill_worker_had_cached_counts_as_cached(pair: Stack) -> None:
+    """Nobody computed it for this request, though the decode worker pulled it."""
+    prompt = "known " + LONG
+    assert ask(pair, prompt).usage.prompt_tokens_details.cached_tokens == 0
+    wait_until(lambda: all_free(pair), "all is free again")
+    (worker,) = httpx.post(f"{pair.url}/admin/pools/{DECODE}/clear_kv_blocks").json()["cleared"]
+    index = f"{pair.deployment}:kv:{DECODE}:{worker}"
+    wait_until(lambda: not Redis.from_url(pair.redis_url).exists(index), "the index follows")
+    again = ask(pair, prompt)
+    assert len(seen(pair, again)["workers"]) == 2
+    assert again.usage.prompt_tokens_details.cached_tokens > 1000
 
 
 @contextmanager
@@ -307,6 +337,7 @@ def test_a_transfer_that_takes_too_long_is_given_up(valkey_url: str, tmp_path: P
         decode.resume()
         try:
             assert answer.result().usage.completion_tokens == 12
+            assert seen(s, answer.result())["workers"][-1]["handoff_refused"]
         finally:
             prefill.resume()
 

@@ -1,7 +1,6 @@
 """Runs the parts, prints tables, writes plot and figures; the last line printed is JSON."""
 
 import json
-import signal
 import sys
 import time
 from enum import StrEnum
@@ -10,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from app.errors import SettingsError
 from ops.bench.disagg import report
@@ -20,6 +18,7 @@ from ops.bench.disagg.threshold import threshold
 from ops.bench.disagg.transfer import Say, transfer
 from ops.bench.load import tools_dir
 from ops.bench.processes import Unavailable
+from ops.bench.session import measuring
 
 
 class Part(StrEnum):
@@ -39,17 +38,11 @@ def main(
     out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
 ) -> None:
     """Measure what prefilling on workers of its own costs and brings."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    console, shown = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 200)
-    out_dir = (out / time.strftime("disagg-%Y%m%d-%H%M%S")).resolve()
-    out_dir.mkdir(parents=True)
+    shown = Console(width=None if sys.stdout.isatty() else 200)
     results: dict[str, Any] = {}
     reasons: list[str] = []
     began = time.monotonic()
-    with Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
-    ) as progress:
-        task = progress.add_task("checking")
+    with measuring("disagg", out) as (out_dir, progress, task):
         say: Say = lambda what: progress.update(task, description=what)  # noqa: E731
         for part in only or _USUAL:
             try:
@@ -64,10 +57,6 @@ def main(
     (out_dir / "results.json").write_text(json.dumps(results, indent=1))
     shown.print(f"{time.monotonic() - began:.0f} s; plot, figures and logs: {out_dir}", markup=False)
     print(report.json_line(results), flush=True)
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -1,16 +1,13 @@
 """Runs the parts, prints tables, writes plot and figures; the last line printed is JSON."""
 
 import json
-import signal
 import sys
-import time
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ops.bench.load import tools_dir
 from ops.bench.processes import Unavailable
@@ -20,6 +17,7 @@ from ops.bench.route.events import events
 from ops.bench.route.prefix import prefix
 from ops.bench.route.replay import replay
 from ops.bench.route.simulation import simulation
+from ops.bench.session import measuring
 
 
 class Part(StrEnum):
@@ -39,16 +37,10 @@ def main(
     out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
 ) -> None:
     """Measure what routing by KV cache costs and brings."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    console, shown = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 200)
-    out_dir = (out / time.strftime("route-%Y%m%d-%H%M%S")).resolve()
-    out_dir.mkdir(parents=True)
+    shown = Console(width=None if sys.stdout.isatty() else 200)
     results: dict[str, Any] = {}
     reasons: list[str] = []
-    with Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
-    ) as progress:
-        task = progress.add_task("checking")
+    with measuring("route", out) as (out_dir, progress, task):
         for part in only or list(Part):
             try:
                 tools_dir()
@@ -77,10 +69,6 @@ def _run(part: Part, directory: Path, quick: bool, say: Say, model_dir: Path) ->
             return replay(directory, quick, say)
         case Part.prefix:
             return prefix(directory, quick, say, model_dir.resolve())
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -10,17 +10,20 @@ pool:<pool>             hash, worker → "r,e": its data-parallel ranks r, and e
 limits:<pool>           hash, `routing.fleet.Limits` field → value changed at run time. Written by the api.
 worker:<id>             string, msgpack `messages.Lease`. Its presence is the worker's life.
                         Written by the worker each `heartbeat_s`; lives `lease_ttl_s`.
+api:<id>                string, "1". Its presence is the API replica's life. Written by it four times a second; lives
+                        `api_ttl_s`.
 kv:<pool>:<place>       set of 8-byte block hashes (`kv.blocks`): what that KV cache holds. Written by the worker
                         from its engine's KV events; gone with the worker. `…:new` while it is built anew.
 predicted:<pool>:<place>  sorted set, block hash → when that guess expires, ms since the epoch. In the place of the
                         above for engines that tell no events. Written by the api at placement.
-reservations:<worker>   hash, run → "b,t,r,p": placed on rank r and not finished: b KV blocks, t uncached prompt tokens
-                        to compute, p blocks to pull from the engine that computes them (then t is 0).
+reservations:<worker>   hash, run → "b,t,r,p,a": placed on rank r and not finished: b KV blocks, t uncached prompt
+                        tokens to compute, p blocks to pull from the engine that computes them (then t is 0); a is
+                        the API replica that awaits it.
                         Written by the api at placement and the worker at the end; gone with the worker.
 load:<worker>           hash, the sums of the above for each rank r: `requests.r`, `blocks.r`; and of those without a
                         first token `waiting.r` (how many), `pulls.r`, `tokens.r`, and `since.r`, ms since the epoch,
                         when the head of the line of prompts to compute began.
-                        Written with them, counted anew by the worker every 10 s.
+                        Written with them, counted anew by the worker every 2 s.
 prefilling:<worker>     hash, run → its prompt's first block hash (8 bytes) and its rank, of requests without a first
                         token. Written with reservations.
 prefix:<run>            string, the packed block hashes of such a request's prompt. Lives as long.
@@ -51,6 +54,9 @@ class Keys:
 
     def worker(self, worker: WorkerId) -> str:
         return f"{self.prefix}worker:{worker}"
+
+    def api(self, api: ApiId) -> str:
+        return f"{self.prefix}api:{api}"
 
     def reservations(self, worker: WorkerId) -> str:
         return f"{self.prefix}reservations:{worker}"

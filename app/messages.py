@@ -50,10 +50,11 @@ class Place(Struct, frozen=True, array_like=True):
 
 
 class Begun(Struct, frozen=True, array_like=True):
-    """What is already out of an answer with one choice: whoever goes on with it begins behind that."""
+    """What is already out of one choice: whoever goes on with it begins behind that."""
 
     tokens: list[int]
     text_len: int = 0  # characters
+    finished: bool = False  # nothing of it is left to be done
 
 
 class Lent(Struct, frozen=True, tag="lent"):
@@ -110,7 +111,7 @@ class Job(Struct, frozen=True, array_like=True):
     rank: int = 0  # of the worker's data-parallel ranks
     cache_salt: str | None = None  # prompts of other salts share no KV with it
     prefill: Place | None = None  # where the prompt is computed, if not where the answer is
-    begun: Begun | None = None
+    begun: list[Begun] = []  # of each choice, if anything is out of any
     cached_tokens: int = 0  # of the prompt, where `prefill` computed the rest
     at_once: bool = False  # both workers have begun, and meet in a Room
     prefilled: Timing | None = None  # the prefill worker's part, once it is over

@@ -33,8 +33,13 @@ class Settings(BaseSettings):
     max_queued: Annotated[int, Field(ge=0)] = 1024  # requests waiting at a worker above which it is full
     retry_after_s: Annotated[int, Field(ge=1)] = 1
 
-    lease_ttl_s: Annotated[float, Field(gt=0)] = 5.0
-    heartbeat_s: Annotated[float, Field(gt=0)] = 1.0
+    patience_s: Annotated[float, Field(ge=0)] = 60.0  # accepted requests wait so long for Redis or a worker
+    max_migrations: Annotated[int, Field(ge=0)] = 3  # workers that may die with a request before it is given up
+
+    lease_ttl_s: Annotated[float, Field(gt=0)] = 2.0
+    heartbeat_s: Annotated[float, Field(gt=0)] = 0.5
+    api_ttl_s: Annotated[float, Field(gt=0)] = 3.0
+    stall_s: Annotated[float, Field(gt=0)] = 60.0  # an engine that has work and makes no token for so long hangs
     drain_timeout_s: Annotated[float, Field(gt=0)] = 600.0
     stream_maxlen: Annotated[int, Field(gt=0)] = 8192  # messages kept for one API replica
     stream_ttl_s: Annotated[int, Field(gt=0)] = 3600

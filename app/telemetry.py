@@ -47,6 +47,7 @@ PREFILLS = Counter(
 )
 PULLED_BYTES = Counter("xylem_pulled_bytes", "KV that decode engines have taken from others.", ["model"])
 GAPS = Counter("xylem_stream_gaps", "Gaps in the token stream of a worker, by what became of them.", ["outcome"])
+MIGRATIONS = Counter("xylem_migrations", "Requests that another worker was given, since theirs would not finish them.")
 WORKERS_LOST = Counter("xylem_workers_lost", "Workers whose lease ended with requests of this replica on them.")
 
 DECISION = Histogram(

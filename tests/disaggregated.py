@@ -54,7 +54,7 @@ def begun(*outputs: StepOutput) -> Begun:
 
 def behind(asked: GenerateRequest, prefilled: Prefilled) -> GenerateRequest:
     """What the side that decodes is asked."""
-    out = None if prefilled.output is None else begun(prefilled.output)
+    out = [] if prefilled.output is None else [begun(prefilled.output)]
     return again(asked, handoff=prefilled.handoff, begun=out)
 
 

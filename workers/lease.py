@@ -12,12 +12,10 @@ from redis.exceptions import RedisError
 from app.engines.base import EngineInfo
 from app.ids import PoolId, place_id
 from app.messages import Lease, Role, encode
-from app.store import RECONCILE
 from app.tasks.runner import Runner, end_process
 from app.telemetry import logger
 
 log = logger(__name__)
-_RECONCILE_S = 10.0
 
 
 class LeaseKeeper:
@@ -26,7 +24,7 @@ class LeaseKeeper:
     def __init__(self, runner: Runner, pool: PoolId, role: Role, info: EngineInfo, *, kv_events: bool) -> None:
         self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
         self._ended = asyncio.Event()
-        self._reconciled = time.monotonic()
+        self.fresh = time.monotonic()  # when Redis last had it
         self._lease = Lease(
             worker=runner.worker,
             pool=pool,
@@ -71,9 +69,14 @@ class LeaseKeeper:
         await pipe.execute()
 
     async def _keep(self) -> None:
+        settings = self._runner.settings
         while not self._ended.is_set():
+            slept = time.monotonic()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), self._runner.settings.heartbeat_s)
+                await asyncio.wait_for(self._ended.wait(), settings.heartbeat_s)
+            stood_s = time.monotonic() - slept
+            if stood_s > settings.lease_ttl_s:
+                await self._was_dead(stood_s)
             await self._try_write()
 
     async def _try_write(self) -> None:
@@ -98,8 +101,14 @@ class LeaseKeeper:
         pipe = self._redis.pipeline(transaction=False)
         pipe.set(keys.worker(worker), encode(lease), px=round(self._runner.settings.lease_ttl_s * 1000))
         pipe.hset(keys.pool(lease.pool), worker, f"{lease.ranks},{int(lease.kv_events)}")
-        if time.monotonic() - self._reconciled > _RECONCILE_S:
-            self._reconciled = time.monotonic()
-            account = keys.reservations(worker), keys.load(worker), keys.prefilling(worker)
-            pipe.eval(RECONCILE, len(account), *account, keys.prefix)
         await pipe.execute()
+        self.fresh = time.monotonic()
+
+    async def _was_dead(self, seconds: float) -> None:
+        """This process stood still for longer than its lease: what it had runs elsewhere by now."""
+        log.error("stood_still", seconds=round(seconds, 1))
+        self._runner.give_all_back()
+        keys, worker = self._keys, self._lease.worker
+        with suppress(RedisError, OSError):  # who buried this worker has set their end
+            for key in (keys.reservations(worker), keys.load(worker), keys.prefilling(worker)):
+                await self._redis.persist(key)

@@ -24,11 +24,14 @@ from app.store import Wire
 from app.tasks import runner as runners
 from app.telemetry import logger
 from app.telemetry import setup_logging as setup_xylem_logging
+from workers.account import Account
 from workers.address import address_towards
+from workers.guard import Guard
 from workers.kv_feed import KvFeed
 from workers.lease import LeaseKeeper
 from workers.orders import obey_orders
 from workers.queue import hand_back_queue
+from workers.watchdog import Watchdog
 
 log = logger(__name__)
 _WORKER_ID = new_worker_id()
@@ -80,6 +83,7 @@ class EngineStep(bootsteps.StartStopStep):
 
     def start(self, worker: Any) -> None:
         log.info("loading_engine", pool=self.pool_id, engine=self.pool.engine, model=self.pool.model)
+        guard = Guard(self.worker_id)
         try:
             engine = create_engine(self.pool, settings.address or address_towards(settings.redis_url))
             self.runner = runners.Runner(engine, self.worker_id, settings)
@@ -87,6 +91,7 @@ class EngineStep(bootsteps.StartStopStep):
         except XylemError as exc:
             log.critical("engine_failed_to_load", pool=self.pool_id, reason=exc.message)
             raise SystemExit(1) from exc
+        guard.loaded()
         runners.set_current(self.runner)
         queues = worker.app.amqp.queues
         queues.select_add(worker_queue(self.pool_id, self.worker_id))
@@ -94,6 +99,7 @@ class EngineStep(bootsteps.StartStopStep):
             # Taken is acknowledged: kombu then spares its own record of the message, which nobody here reads.
             queue.no_ack = True
         self.runner.call(self._register(info))
+        Watchdog(self.runner, self.lease, settings.stall_s).start()
         log.info("engine_ready", pool=self.pool_id, worker=self.worker_id, total_blocks=info.total_blocks)
 
     async def _register(self, info: EngineInfo) -> None:
@@ -104,8 +110,9 @@ class EngineStep(bootsteps.StartStopStep):
         for rank, source in events.items():
             index = KvIndex(self.wire, runner.keys, self.pool_id, place_id(self.worker_id, rank))
             feeds.append(KvFeed(source, Ledger(self.pool.block_size), index))
+        account = Account(runner, worker_queue(self.pool_id, self.worker_id))
         self.background = [
-            asyncio.create_task(work) for work in (obey_orders(runner, feeds), *(f.run() for f in feeds))
+            asyncio.create_task(work) for work in (obey_orders(runner, feeds), account.run(), *(f.run() for f in feeds))
         ]
         for task in self.background:
             task.add_done_callback(runners.end_process)

@@ -14,13 +14,10 @@ from app.api.explain import explained
 from app.api.flight import Flight, Wishes
 from app.api.models import Model
 from app.api.timeline import Seen
-from app.errors import StoreDown, XylemError, from_wire
+from app.errors import XylemError, from_wire
 from app.ids import PoolId, RequestId, WorkerId, new_request_id
 from app.messages import Delta, Done, Failed, Job, Sampling
 from app.routing.cost import EXPECTED_ANSWER
-from app.telemetry import logger
-
-log = logger(__name__)
 
 # Most requests have ended by then and need no task that waits for their client to leave.
 _WATCH_AFTER_S = 0.2
@@ -199,10 +196,7 @@ class Call:
         self._dispatcher.abandon(list(self._numbers))
 
     async def _finish(self, exc: BaseException | None) -> None:
-        try:
-            await self._dispatcher.cancel(list(self._numbers))
-        except StoreDown as down:
-            log.warning("cancel_not_sent", request=self.id, error=down.message)
+        await self._dispatcher.cancel(list(self._numbers))
         name = "ok" if exc is None else exc.code if isinstance(exc, XylemError) else type(exc).__name__
         self._observe(self._failure or name)
 

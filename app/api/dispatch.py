@@ -9,14 +9,18 @@ from app.api.fleet import FleetReader
 from app.api.flight import Flight
 from app.api.placing import Placer
 from app.api.timeline import Timelines
-from app.errors import EngineDead, EngineFailed, HandoffFailed, Returned, WorkerLost, XylemError
+from app.errors import EngineDead, EngineFailed, HandoffFailed, Returned, StoreDown, WorkerLost, XylemError
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.messages import Cancel, Delta, Done, Event, Failed, First, Handed, Job, Lent, encode
 from app.pools import Pool
 from app.store import Command, Wire
+from app.telemetry import MIGRATIONS, logger
+
+log = logger(__name__)
 
 _ORDERS_TTL_S = 60
+_SUSPICIOUS = 2  # so many workers have died with a request
 # When a prefill ends so, the prompt is computed where the answer is.
 _ELSEWHERE = {error.code for error in (EngineFailed, EngineDead, HandoffFailed)}
 
@@ -32,12 +36,17 @@ class Dispatcher:
         fleet: FleetReader,
         pools: Mapping[PoolId, Pool],
         retry_after_s: int = 1,
+        patience_s: float = 0.0,
+        max_migrations: int = 3,
     ) -> None:
+        """`patience_s`: how long what can't be placed waits for Redis, or once it was accepted, for a worker."""
         self._wire, self._keys, self.api = wire, keys, api
+        self._max_migrations = max_migrations
         self._retries: set[asyncio.Task[None]] = set()
+        self._suspects = asyncio.Lock()
         self.flights: dict[RequestId, Flight] = {}
         self.timelines = Timelines()
-        self.placer = Placer(wire, keys, fleet, pools, retry_after_s, self.flights, self._stop, self.fail)
+        self.placer = Placer(wire, keys, fleet, pools, retry_after_s, patience_s, self.flights, self._stop, self.fail)
 
     async def send(self, flight: Flight) -> None:
         """Places an unplaced job on a worker of its pools. Whatever comes of it, `cancel` is to be called.
@@ -50,10 +59,16 @@ class Dispatcher:
     async def cancel(self, requests: Sequence[RequestId]) -> None:
         """Gives up on those of `requests` that have not ended: nothing of them comes any more, their engines stop.
 
-        Raises: StoreDown.
+        If Redis is away that happens later.
         """
         flights = [f for f in (self.flights.pop(r, None) for r in requests) if f is not None]
-        await self._stop([f.job for f in flights if f.job.worker])
+        jobs = [f.job for f in flights if f.job.worker]
+        try:
+            await self._stop(jobs)
+        except StoreDown as exc:
+            log.warning("cancelled_later", requests=len(jobs), error=exc.message)
+            for job in jobs:
+                self.placer.leave(job)
 
     def abandon(self, requests: Sequence[RequestId]) -> None:
         """Those of `requests` that are on no worker yet need not be placed any more."""
@@ -68,11 +83,11 @@ class Dispatcher:
         if flight is None or event.attempt != flight.job.attempt:
             return
         if type(event) is Delta:
-            if not flight.began:
-                if flight.early is not None:
-                    flight.early.append(event)
-                    return
-                flight.began = flight.handed = True
+            if flight.early is not None:
+                flight.early.append(event)
+                return
+            flight.handed = True
+            flight.taken(event)
             flight.answer.push(event)
         elif type(event) is First:
             self._first(flight, event)
@@ -85,7 +100,7 @@ class Dispatcher:
 
     def _first(self, flight: Flight, event: First) -> None:
         early, flight.early = flight.early or [], None
-        flight.job = replace(flight.job, begun=event.begun)
+        flight.taken(event.delta)
         flight.answer.push(event.delta)
         for other in early:
             self.deliver(other)
@@ -104,6 +119,8 @@ class Dispatcher:
         elif prefilling and event.code in _ELSEWHERE:
             flight.apart = False
             self.lost(flight)
+        elif event.code == EngineDead.code:
+            self.lost(flight, died=True)
         else:
             self._end(flight, event)
 
@@ -121,29 +138,32 @@ class Dispatcher:
         self.placer.room()
         flight.answer.push(event)
 
-    def lost(self, flight: Flight, handoff: Lent | None = None) -> None:
-        """Its worker won't finish it: it is placed once more, or ends with an error if too much of it is out.
+    def lost(self, flight: Flight, handoff: Lent | None = None, *, died: bool = False) -> None:
+        """Its worker won't finish it: another one goes on behind what is out.
 
         That is a new attempt: events of the old one are ignored from now on. `handoff`: where its prompt's KV lies.
+        `died`: the worker, perhaps by this request, which therefore is not tried for ever.
         """
-        if flight.began:
-            self.fail(flight, WorkerLost())
+        flight.deaths += died
+        if flight.deaths > self._max_migrations:
+            self.fail(flight, WorkerLost(f"{flight.deaths} workers have died with this request on them: given up."))
             return
         old = flight.job
-        flight.job = replace(old, attempt=old.attempt + 1, worker=WorkerId(""), prefill=None)
-        flight.handoff, flight.early, flight.handed = handoff, None, False
-        if handoff is None:
-            flight.job = replace(flight.job, prefilled=None, at_once=False)
+        flight.again(handoff)
+        if all(out.finished for out in flight.out):  # all that was to come is the last event
+            self._end(flight, Done(old.request, flight.job.attempt))
+            return
+        MIGRATIONS.inc()
         task = asyncio.create_task(self._retry(flight, old))
         self._retries.add(task)
         task.add_done_callback(self._retries.discard)
 
-    def worker_lost(self, worker: WorkerId) -> int:
+    def worker_lost(self, worker: WorkerId, *, died: bool = True) -> int:
         """`lost` for all that is on it; tells how many that were."""
         # Those whose placing is under way are left out: they are found on it later, or not at all.
         flights = [f for f in self.flights.values() if f.placed.done() and worker in dict(f.workers())]
         for flight in flights:
-            self.lost(flight)
+            self.lost(flight, died=died)
         return len(flights)
 
     def fail(self, flight: Flight, error: XylemError) -> None:
@@ -152,11 +172,28 @@ class Dispatcher:
             flight.answer.push(Failed(flight.job.request, flight.job.attempt, error.code, error.message))
 
     async def _retry(self, flight: Flight, old: Job) -> None:
+        self.placer.leave(old)  # its worker may live, and run it still
         try:
-            await self._stop([old])  # it may live, and run there still
-            await self.placer.place(flight)
+            if flight.deaths < _SUSPICIOUS:
+                await self.placer.place(flight)
+                return
+            async with self._suspects:
+                await self.placer.place(flight)
+                await self._proves_harmless(flight, flight.job.attempt)
         except XylemError as exc:
             self.fail(flight, exc)
+
+    async def _proves_harmless(self, flight: Flight, attempt: int) -> None:
+        """Returns when it got on, or no further.
+
+        Requests that were on several workers that died are tried one after the other: which of them kills workers
+        shows, and the others don't die with it once more.
+        """
+        out = sum(len(out.tokens) for out in flight.out)
+        while self.flights.get(flight.job.request) is flight and flight.job.attempt == attempt:
+            if sum(len(out.tokens) for out in flight.out) > out:
+                return
+            await asyncio.sleep(0.05)
 
     async def _stop(self, jobs: list[Job]) -> None:
         commands: list[Command] = []

@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from app.api.answer import Answer
+from app.errors import XylemError
 from app.ids import PoolId, WorkerId
 from app.kv.blocks import prompt_hashes
-from app.messages import Event, Job, Lent, Timing
+from app.messages import Begun, Delta, Event, Job, Lent, Timing
 from app.pools import Routing
 from app.routing.fleet import Decision
 
@@ -26,12 +28,20 @@ class Wishes(Struct, frozen=True):
     explain: bool = False
 
 
+class Out(Struct, gc=False):
+    """What has come of one choice, over all attempts."""
+
+    tokens: list[int]
+    text_len: int = 0  # characters
+    finished: bool = False
+
+
 class Flight:
     __slots__ = (
         "_hashes",
         "answer",
         "apart",
-        "began",
+        "deaths",
         "decision",
         "early",
         "groups",
@@ -39,11 +49,13 @@ class Flight:
         "handoff",
         "held_since",
         "job",
+        "out",
         "placed",
         "placed_at",
         "placings",
         "prefill_decision",
         "prefill_groups",
+        "refused",
         "timings",
         "wishes",
     )
@@ -56,8 +68,10 @@ class Flight:
         self.early: list[Event] | None = None  # what came before the first token, while that one is awaited
         self.handed = False  # its prefill is over, and the decode worker has it
         self.handoff: Lent | None = None  # the KV of its prompt lies there already
-        self.began = False  # there is more out than `job.begun` says: nobody else can go on with it
-        self.placings = 0
+        self.out = [Out([]) for _ in range(job.sampling.n)]
+        self.deaths = 0  # of workers that had it
+        self.placings = 0  # of this attempt
+        self.refused: XylemError | None = None  # why it is held, if not for want of room
         self.placed_at = 0.0  # seconds since the epoch
         self.held_since = 0.0  # seconds of the monotonic clock; 0: there was room at once
         self.timings: list[Timing] = []
@@ -73,11 +87,46 @@ class Flight:
             return [(job.prefill.worker, job.prefill.pool)]
         return [(job.worker, job.pool)] if job.worker else []
 
+    def taken(self, delta: Delta) -> None:
+        """A delta of this attempt is out. Once per token."""
+        out = self.out[delta.index]
+        out.tokens += delta.tokens
+        out.text_len += len(delta.text)
+        if delta.finish is not None:
+            out.finished = True
+
+    def begun(self) -> list[Begun]:
+        """For who goes on with it."""
+        if not any(out.tokens or out.finished for out in self.out):
+            return []
+        return [Begun(list(out.tokens), out.text_len, out.finished) for out in self.out]
+
+    def again(self, handoff: Lent | None) -> None:
+        """The next attempt, on no worker yet: what comes of older ones is ignored from now on."""
+        old = self.job
+        self.job = replace(
+            old,
+            attempt=old.attempt + 1,
+            worker=WorkerId(""),
+            prefill=None,
+            begun=self.begun(),
+            prefilled=old.prefilled if handoff else None,
+            at_once=old.at_once and handoff is not None,
+        )
+        self.handoff, self.early, self.handed, self.placings, self.held_since = handoff, None, False, 0, 0.0
+        self._hashes.clear()
+
+    @property
+    def context(self) -> list[int]:
+        """What an engine computes before it goes on: of several choices, what they share."""
+        job = self.job
+        return job.prompt + job.begun[0].tokens if len(job.begun) == 1 else job.prompt
+
     def hashes(self, block_size: int) -> bytes:
-        """The prompt's packed block hashes."""
+        """The packed block hashes of `context`."""
         known = self._hashes.get(block_size)
         if known is None:
-            known = self._hashes[block_size] = prompt_hashes(self.job.prompt, block_size, self.job.cache_salt)
+            known = self._hashes[block_size] = prompt_hashes(self.context, block_size, self.job.cache_salt)
         return known
 
     def rules(self, routing: Routing) -> Routing:

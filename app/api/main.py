@@ -5,9 +5,11 @@ import gc
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 
 from fastapi import FastAPI
+from redis.exceptions import RedisError
 
 from app.api import admin, chat, completions, failure, health, tokens
 from app.api.dispatch import Dispatcher
@@ -41,9 +43,11 @@ def create_app(settings: Settings | None = None) -> Express:
         redis = async_client(settings.redis_url)
         wire = Wire(redis)
         fleet = FleetReader(wire, keys, pools, settings.max_queued)
-        dispatcher = Dispatcher(wire, keys, api, fleet, pools, settings.retry_after_s)
-        inbox = Inbox(wire, keys, api, dispatcher.deliver, dispatcher.worker_lost)
-        watch = Watch(wire, keys, dispatcher, inbox, pools)
+        dispatcher = Dispatcher(
+            wire, keys, api, fleet, pools, settings.retry_after_s, settings.patience_s, settings.max_migrations
+        )
+        inbox = Inbox(wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
+        watch = Watch(wire, keys, dispatcher, inbox, pools, settings.api_ttl_s)
         app.state.xylem = ApiState(settings, models, pools, keys, redis, fleet, dispatcher, inbox, int(time.time()))
         IN_FLIGHT.set_function(lambda: len(dispatcher.flights))
         HELD.set_function(lambda: dispatcher.placer.held)
@@ -59,6 +63,8 @@ def create_app(settings: Settings | None = None) -> Express:
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
+        with suppress(RedisError, OSError):
+            await redis.unlink(keys.api(api), keys.out(api))
         wire.close()
         await redis.aclose()
 

@@ -30,6 +30,7 @@ from app.telemetry import FLEET_READ, Routed, logger
 
 log = logger(__name__)
 
+_RECOVERY_S = 3.0  # after Redis was away
 _GRACE_S = 30  # a record outlives its deadline by this, so that the worker can answer for it
 _MAX_PLACINGS = 5
 # With this many in flight a round first waits a little for others to join it: a round costs the CPU of a sixth of
@@ -51,6 +52,7 @@ class Placer:
         fleet: FleetReader,
         pools: Mapping[PoolId, Pool],
         retry_after_s: int,
+        patience_s: float,
         flights: Mapping[RequestId, Flight],
         stop: Callable[[list[Job]], Awaitable[None]],
         fail: Callable[[Flight, XylemError], None],
@@ -60,7 +62,9 @@ class Placer:
         `fail` ends a request whose `place` has already returned.
         """
         self._wire, self._keys, self._fleet, self._pools = wire, keys, fleet, pools
-        self._retry_after_s, self._flights, self._stop, self._fail = retry_after_s, flights, stop, fail
+        self._retry_after_s, self._patience_s = retry_after_s, patience_s
+        self._flights, self._stop, self._fail = flights, stop, fail
+        self._left: list[Job] = []  # older attempts, to be stopped where they may run
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
         self._turns = count()
         self._waiting: list[Flight] = []
@@ -81,32 +85,48 @@ class Placer:
         """
         flight.placed = asyncio.get_running_loop().create_future()
         self._waiting.append(flight)
-        self._room.set()
-        if self._rounds is None:
-            self._rounds = asyncio.create_task(self._run_rounds())
+        self._wake()
         await flight.placed
+
+    def leave(self, job: Job) -> None:
+        """Nobody awaits this attempt any more: it is stopped where it may run, as soon as Redis can be told."""
+        if job.worker:
+            self._left.append(job)
+            self._wake()
 
     def room(self) -> None:
         """A request has ended somewhere: who is held may look again."""
         if self._held:
             self._room.set()
 
+    def _wake(self) -> None:
+        self._room.set()
+        if self._rounds is None:
+            self._rounds = asyncio.create_task(self._run_rounds())
+
     async def _run_rounds(self) -> None:
         try:
-            while self._waiting or self._held:
+            while self._waiting or self._held or self._left:
                 await self._gather()
                 flights = self._next()
                 try:
+                    await self._stop_left()
                     if flights:
                         await self._round(flights)
                 except Exception as exc:  # noqa: BLE001 (whatever it was, no client waits for ever)
                     for flight in flights:
-                        if isinstance(exc, StoreDown) and flight.held_since:
-                            self._hold(flight)  # it waits anyway
+                        if isinstance(exc, StoreDown) and self._wire.connected_before:
+                            self._hold(flight, exc)
                         else:
                             self._settle(flight, exc)
         finally:
             self._rounds = None
+
+    async def _stop_left(self) -> None:
+        if self._left:
+            left = list(self._left)
+            await self._stop(left)
+            del self._left[: len(left)]
 
     def _next(self) -> list[Flight]:
         """Who is to be placed now, the most urgent first: the heads of the lines, and those who just came to none."""
@@ -124,6 +144,8 @@ class Placer:
             for flight in list(line):
                 if time.time() > flight.job.deadline:
                     self._fail(flight, DeadlineOver())
+                elif flight.refused is not None and now - flight.held_since > self._patience_s:
+                    self._fail(flight, flight.refused)
                 elif now - flight.held_since > _SILENT_S:
                     self._settle(flight, None)
             for gone in line.drop(lambda f: not self._awaited(f)):
@@ -161,6 +183,13 @@ class Placer:
             except Saturated:
                 self._hold(flight)
                 continue
+            except NoWorker as exc:
+                # One that was accepted waits for a worker; and after an outage workers write their leases anew first.
+                if flight.job.attempt or flight.held_since or self._wire.steady_s() < _RECOVERY_S:
+                    self._hold(flight, exc)
+                else:
+                    self._settle(flight, exc)
+                continue
             except Exception as exc:  # noqa: BLE001 (one request that can't be placed is no trouble of the others)
                 self._settle(flight, exc)
                 continue
@@ -170,11 +199,32 @@ class Placer:
                 guesses += self._guess(flight, to, round_)
                 blocks = len(flight.hashes(self._pools[to.pool].block_size)) // HASH_BYTES
                 self._routed[to.pool].decided(to.cached, blocks, time.perf_counter() - began)
-        replies = await self._wire.execute_each(commands + guesses) if commands else []
+        await self._write(placed, commands + guesses)
+        for pool, view in round_.views.items():
+            self._routed[pool].shared([c.requests for c in view.candidates])
+        for flight in placed:
+            if not self._awaited(flight):
+                self.leave(flight.job)
+
+    async def _write(self, placed: list[Flight], commands: list[Command]) -> None:
+        """The first of `commands` place those of `placed`."""
+        if not commands:
+            return
+        try:
+            replies = await self._wire.execute_each(commands)
+        except StoreDown as exc:  # who knows what got through
+            for flight in placed:
+                self.leave(flight.job)
+                flight.again(None)
+                self._hold(flight, exc)
+            return
         for flight, written in zip(placed, replies, strict=False):  # what became of the guesses doesn't matter
             if isinstance(written, StoreDown):
                 flight.job = replace(flight.job, worker=WorkerId(""), prefill=None)
-                self._settle(flight, written)
+                if flight.job.attempt:
+                    self._hold(flight, written)
+                else:
+                    self._settle(flight, written)
             elif written:
                 self._settle(flight, None)
             else:  # the worker went between the two round trips: decide again
@@ -182,9 +232,6 @@ class Placer:
                 self._waiting.append(flight)
         if any(flight.held_since for flight in placed):
             self._room.set()  # there was room: there may be for the next as well
-        for pool, view in round_.views.items():
-            self._routed[pool].shared([c.requests for c in view.candidates])
-        await self._stop([f.job for f in placed if not self._awaited(f)])
 
     def _awaited(self, flight: Flight) -> bool:
         return self._flights.get(flight.job.request) is flight
@@ -206,13 +253,15 @@ class Placer:
         flight.job = replace(flight.job, pool=to.pool, worker=to.worker, rank=to.rank, prefill=place)
         return [first, to]
 
-    def _hold(self, flight: Flight) -> None:
+    def _hold(self, flight: Flight, why: XylemError | None = None) -> None:
+        """Until there is room, or for some time until there isn't that reason any more."""
         limit = max(self._pools[pool].busy.max_held for pool in flight.groups[0])
+        flight.refused, flight.placings = why, 0
         flight.held_since = flight.held_since or time.monotonic()
         line = self._held.setdefault(flight.groups, Held())
         least = line.push(flight, *_urgency(flight), limit)
         if least is not None:
-            self._settle(least, Saturated(retry_after_s=self._retry_after_s))
+            self._settle(least, least.refused or Saturated(retry_after_s=self._retry_after_s))
 
     def _command(self, flight: Flight, places: list[Placement], meets_at: str) -> Command:
         job, keys = flight.job, self._keys
@@ -238,7 +287,7 @@ class Placer:
             ]
             values += [to.rank, to.blocks, to.tokens, to.pulls, message]
         hashes = flight.hashes(self._pools[places[0].pool].block_size)
-        return "EVAL", PLACE, len(names), *names, job.run, encode(job), ttl_ms, hashes, *values
+        return "EVAL", PLACE, len(names), *names, job.run, encode(job), ttl_ms, hashes, job.reply_to, *values
 
     def _guess(self, flight: Flight, to: Placement, round_: Round) -> list[Command]:
         """For an engine that tells no KV events: what it will have, as far as one can know."""
@@ -278,4 +327,5 @@ class Placer:
 
 
 def _urgency(flight: Flight) -> tuple[int, float]:
-    return flight.job.priority, flight.job.deadline
+    """Of those that are as urgent, who was on a worker already goes first."""
+    return flight.job.priority, 0.0 if flight.job.attempt else flight.job.deadline

@@ -43,13 +43,13 @@ class Round:
         Raises: NoWorker, Saturated: what the last of its groups said.
         """
         job = flight.job
-        ask = Ask(len(job.prompt), job.sampling.max_tokens, job.sampling.n, flight.wishes.session)
+        context = len(flight.context)
+        to_come = job.sampling.max_tokens - (context - len(job.prompt))
+        ask = Ask(context, to_come, job.sampling.n, flight.wishes.session)
         part: Part = "all" if flight.handoff is None else "decode"
         refused: XylemError = NoWorker()
         for group in flight.groups:
             options = [option for pool in group for option in self._options(flight, pool)]
-            if job.begun is not None:  # only who can take KV can go on with what another one has begun
-                options = [o for o in options if o.candidate.lease.block_bytes]
             rules = flight.rules(self._pools[group[0]].routing)
             try:
                 decision = place(ask, options, rules, rng, turn, part=part)
@@ -116,4 +116,4 @@ class Round:
 
 def _prefills(flight: Flight) -> Groups:
     """Who may compute its prompt, if that is still to be done."""
-    return flight.prefill_groups if flight.apart and flight.job.begun is None and flight.handoff is None else ()
+    return flight.prefill_groups if flight.apart and not flight.job.begun and flight.handoff is None else ()

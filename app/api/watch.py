@@ -1,4 +1,4 @@
-"""Once a second: workers that have died, and requests whose time is over."""
+"""Four times a second: this replica lives; which workers have died, and which requests' time is over?"""
 
 import asyncio
 import time
@@ -16,30 +16,34 @@ from app.telemetry import WORKERS_LOST, logger
 
 log = logger(__name__)
 
-_EVERY_S = 1.0
+_EVERY_S = 0.25
 # The engine ends a request at its deadline; this side does when nothing came of that.
 _DEADLINE_GRACE_S = 2.0
-# A lease has to be missing for this long while Redis answers: after an outage workers write theirs anew first.
-_MISSING_S = 2.0
+_STEADY_S = 3.0  # after an outage of Redis workers write their leases anew first
 _REMAINS_TTL_S = 600  # other API replicas may not have looked yet, and the worker may come back
 
 
 class Watch:
     def __init__(
-        self, wire: Wire, keys: Keys, dispatcher: Dispatcher, inbox: Inbox, pools: Mapping[PoolId, Pool]
+        self,
+        wire: Wire,
+        keys: Keys,
+        dispatcher: Dispatcher,
+        inbox: Inbox,
+        pools: Mapping[PoolId, Pool],
+        api_ttl_s: float = 3.0,
     ) -> None:
+        self._api_ttl_s = api_ttl_s
         self._wire, self._keys, self._dispatcher, self._inbox = wire, keys, dispatcher, inbox
         self._pools = pools
-        self._missing_since: dict[WorkerId, float] = {}
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
                 self._end_overdue(time.time())
-                await self._look_for_dead_workers(time.monotonic())
+                await self._look_for_dead_workers()
             except StoreDown as exc:
-                self._missing_since.clear()
                 log.warning("workers_not_looked_at", error=exc.message)
             except Exception:
                 log.exception("watch_failed")
@@ -49,18 +53,17 @@ class Watch:
             if now > flight.job.deadline + (_DEADLINE_GRACE_S if flight.job.worker else 0):
                 self._dispatcher.fail(flight, DeadlineOver())
 
-    async def _look_for_dead_workers(self, now: float) -> None:
-        members = await self._wire.execute([("HKEYS", self._keys.pool(p)) for p in self._pools])
+    async def _look_for_dead_workers(self) -> None:
+        life = ("SET", self._keys.api(self._dispatcher.api), "1", "PX", round(self._api_ttl_s * 1000))
+        members = (await self._wire.execute([life, *(("HKEYS", self._keys.pool(p)) for p in self._pools)]))[1:]
         known = {WorkerId(w.decode()): pool for pool, ids in zip(self._pools, members, strict=True) for w in ids}
         awaited = dict(chain.from_iterable(f.workers() for f in self._dispatcher.flights.values()))
         workers = known | awaited
         if not workers:
             return
         alive = await self._wire.execute([("EXISTS", self._keys.worker(w)) for w in workers])
-        missing = [w for w, lives in zip(workers, alive, strict=True) if not lives]
-        self._missing_since = {w: self._missing_since.get(w, now) for w in missing}
-        dead = [w for w, since in self._missing_since.items() if now - since >= _MISSING_S]
-        if dead:
+        dead = [w for w, lives in zip(workers, alive, strict=True) if not lives]
+        if dead and self._wire.steady_s() > _STEADY_S:
             await self._bury({w: workers[w] for w in dead})
 
     async def _bury(self, dead: dict[WorkerId, PoolId]) -> None:
@@ -68,7 +71,6 @@ class Watch:
         commands = [self._forget(worker, pool) for worker, pool in dead.items()]
         await self._wire.execute(list(chain.from_iterable(commands)))
         for worker, pool in dead.items():
-            del self._missing_since[worker]
             count = self._dispatcher.worker_lost(worker)
             log.error("worker_lost", worker=worker, pool=pool, requests=count)
             WORKERS_LOST.inc()

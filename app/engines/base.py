@@ -48,7 +48,9 @@ class GenerateRequest(Struct, frozen=True):
     # `generate`: where the prompt's KV comes from; `prefill`: the Room it goes through. Never with prompt_logprobs,
     # which come with the computation of the prompt.
     handoff: Handoff | None = None
-    begun: Begun | None = None  # what is out already: the outputs begin behind it
+    # What is out already of each choice, if of any: the outputs begin behind it. Sampling goes on as far as the engine
+    # can carry its state; the mock carries all of it.
+    begun: list[Begun] = []
 
 
 class StepOutput(Struct, frozen=True):

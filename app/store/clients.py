@@ -20,6 +20,10 @@ def _options() -> dict[str, Any]:
     }
 
 
+def sync_client(url: str) -> "redis.Redis":
+    return redis.Redis.from_url(url, socket_timeout=5.0, **_options())
+
+
 def async_client(url: str, *, socket_timeout: float | None = 5.0) -> "redis.asyncio.Redis":
     """`socket_timeout` in seconds; None for connections that block on purpose."""
     retry = Retry(ExponentialBackoff(cap=0.2, base=0.02), 3)

@@ -2,7 +2,8 @@
 --
 -- KEYS  1 request:<run>  2 prefix:<run>, and for each worker, the one that begins first:
 --       worker:<id>  reservations:<worker>  load:<worker>  prefilling:<worker>  its queue's list
--- ARGV  1 run  2 Job (msgpack)  3 the record's life, ms  4 the prompt's packed block hashes, and for each worker:
+-- ARGV  1 run  2 Job (msgpack)  3 the record's life, ms  4 the prompt's packed block hashes  5 the API replica that
+--       awaits it, and for each worker:
 --       rank  blocks  prompt tokens to compute  blocks to pull  Celery message ('': Celery's chain brings it)
 -- returns 1; 0 when a worker's lease is gone, and then nothing was written
 -- Sent twice because a connection broke, it does nothing the second time while the record is there.
@@ -18,9 +19,9 @@ if ARGV[4] ~= '' then
   redis.call('SET', KEYS[2], ARGV[4], 'PX', ARGV[3])
 end
 for k = 3, #KEYS, 5 do
-  local rank, blocks, tokens, pulls, message = ARGV[k + 2], ARGV[k + 3], ARGV[k + 4], ARGV[k + 5], ARGV[k + 6]
+  local rank, blocks, tokens, pulls, message = ARGV[k + 3], ARGV[k + 4], ARGV[k + 5], ARGV[k + 6], ARGV[k + 7]
   local load = KEYS[k + 2]
-  redis.call('HSET', KEYS[k + 1], ARGV[1], blocks .. ',' .. tokens .. ',' .. rank .. ',' .. pulls)
+  redis.call('HSET', KEYS[k + 1], ARGV[1], table.concat({blocks, tokens, rank, pulls, ARGV[5]}, ','))
   redis.call('HINCRBY', load, 'requests.' .. rank, 1)
   redis.call('HINCRBY', load, 'blocks.' .. rank, blocks)
   redis.call('HINCRBY', load, 'waiting.' .. rank, 1)

@@ -1,28 +1,41 @@
--- Makes a worker's account true again: reservations whose request is gone are dropped, the sums counted anew.
+-- Makes a worker's account true again: what nobody waits for is dropped, the sums are counted anew.
 --
--- KEYS  1 reservations:<worker>  2 load:<worker>  3 prefilling:<worker>      ARGV  1 the deployment's prefix
--- returns how many reservations were dropped
--- O(reservations). For what nobody released: a message that was lost, a Redis that came back without its last second.
-local prefix, dropped, sums = ARGV[1], 0, {}
-local waiting = {}
+-- KEYS  1 reservations:<worker>  2 load:<worker>  3 prefilling:<worker>
+-- ARGV  1 the deployment's prefix  2… API replicas that are dead: nobody waits for what they had placed
+-- returns  {runs that are reserved, API replicas that await them and have no lease, runs that were dropped}
+-- O(reservations). For what nobody released: a message that was lost, an API replica that died, a Redis that came
+-- back without its last second.
+local prefix, sums, waiting, live, dropped = ARGV[1], {}, {}, {}, {}
+local dead, alive, missing = {}, {}, {}
+for i = 2, #ARGV do dead[ARGV[i]] = true end
 local runs = redis.call('HGETALL', KEYS[3])
 for i = 1, #runs, 2 do waiting[runs[i]] = true end
-local held = redis.call('HGETALL', KEYS[1])
-local live = {}
+
+local function lives(api)
+  if alive[api] == nil then
+    alive[api] = redis.call('EXISTS', prefix .. 'api:' .. api) == 1
+    if not alive[api] then missing[#missing + 1] = api end
+  end
+  return alive[api]
+end
+
+local held, kept = redis.call('HGETALL', KEYS[1]), {}
 for i = 1, #held, 2 do
   local run = held[i]
-  if redis.call('EXISTS', prefix .. 'request:' .. run) == 0 then
+  local blocks, tokens, rank, pulls, api = string.match(held[i + 1], '(%d+),(%d+),(%d+),?(%d*),?(.*)')
+  local orphaned = not lives(api) and dead[api]
+  if orphaned then redis.call('UNLINK', prefix .. 'request:' .. run) end
+  if orphaned or redis.call('EXISTS', prefix .. 'request:' .. run) == 0 then
     redis.call('HDEL', KEYS[1], run)
-    dropped = dropped + 1
+    dropped[#dropped + 1] = run
   else
+    kept[#kept + 1] = run
     live[run] = true
-    local blocks, tokens, rank, pulls = string.match(held[i + 1], '(%d+),(%d+),(%d+),?(%d*)')
-    pulls = tonumber(pulls) or 0
     local function add(what, value) sums[what .. '.' .. rank] = (sums[what .. '.' .. rank] or 0) + value end
     add('requests', 1)
     add('blocks', blocks)
     add('tokens', waiting[run] and tokens or 0)
-    add('pulls', waiting[run] and pulls or 0)
+    add('pulls', waiting[run] and (tonumber(pulls) or 0) or 0)
     add('waiting', waiting[run] and 1 or 0)
   end
 end
@@ -38,4 +51,4 @@ end
 for field, value in pairs(sums) do
   redis.call('HSET', KEYS[2], field, value)
 end
-return dropped
+return {kept, missing, dropped}

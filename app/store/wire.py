@@ -6,6 +6,8 @@ it costs more CPU than all the rest of a request, and per message more than the 
 """
 
 import asyncio
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -90,6 +92,7 @@ class Wire:
         self._client = client
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
+        self._reconnected = -math.inf  # monotonic
 
     async def execute(self, commands: Sequence[Command]) -> list[Any]:
         """Their replies. Raises: StoreDown when Redis is away, or refuses any of the commands."""
@@ -112,6 +115,8 @@ class Wire:
             try:
                 replies = await self._try(commands)
             except (RedisError, OSError, TimeoutError) as exc:
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    raise asyncio.CancelledError from exc  # redis-py makes an error of it while it connects
                 failure = exc
                 self.close()  # it may hang, and is good for nothing either way
                 continue
@@ -127,6 +132,15 @@ class Wire:
         await connection.open(self._client)
         connection.send([("SUBSCRIBE", channel)])
         return connection
+
+    @property
+    def connected_before(self) -> bool:
+        """Redis has answered at some time: the URL is right."""
+        return self._connection is not None
+
+    def steady_s(self) -> float:
+        """For how long Redis has not been away."""
+        return time.monotonic() - self._reconnected
 
     def close(self) -> None:
         if self._connection is not None:
@@ -144,5 +158,7 @@ class Wire:
             if self._connection is None or self._connection.closed.is_set():
                 connection = Connection()
                 await connection.open(self._client)
+                if self._connection is not None:
+                    self._reconnected = time.monotonic()
                 self._connection = connection
             return self._connection

@@ -25,11 +25,13 @@ class Emitter:
         self._events: dict[ApiId, list[Event]] = {}
         self._released: list[tuple[RunId, WorkerId, str]] = []
         self._seq: dict[ApiId, int] = {}
+        self.emitted = 0
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
     def emit(self, api: ApiId, event: Event) -> None:
+        self.emitted += 1
         self._events.setdefault(api, []).append(event)
         self._wake.set()
         self._idle.clear()

@@ -89,7 +89,7 @@ async def compute(runner: Runner, job: Job, room: Room | None) -> tuple[Job, Len
                     return None
                 await runner.emitter.drained()
                 return job, done.handoff, None  # the decode task finds no record, and gives the KV up
-            job = replace(job, begun=begun)
+            job = replace(job, begun=[begun])
         handed = Handed(job.request, job.attempt, timing)
         try:
             lease = await leave(runner, job)

@@ -44,7 +44,9 @@ class Runner:
         self.redis: Redis
         self.emitter: Emitter
         self.pace = PaceMeter()
+        self.working = 0  # requests that the engine has
         self._running: dict[RunId, asyncio.Task[Any]] = {}
+        self._returned: set[RunId] = set()  # of these, what is to be placed elsewhere
         self._aside: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._loop = uvloop.new_event_loop()
@@ -79,6 +81,10 @@ class Runner:
         """Runs `coro` on the engine's loop and waits for it."""
         return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
 
+    def soon(self, call: Callable[[], None]) -> None:
+        """On the engine's loop."""
+        self._loop.call_soon_threadsafe(call)
+
     def give_up_after(self, seconds: float) -> None:
         """What still runs then goes back to its API replicas."""
         self._loop.call_soon_threadsafe(self._loop.call_later, seconds, self._give_up)
@@ -109,6 +115,12 @@ class Runner:
             task.cancel()
         else:
             self.emitter.release(run)
+
+    def give_all_back(self) -> None:
+        """What runs goes back to its API replicas, which may have given it to others."""
+        self._returned |= self.runs
+        for task in self._running.values():
+            task.cancel()
 
     def aside(self, work: Coroutine[Any, Any, None]) -> None:
         """Does it while requests go on."""
@@ -172,6 +184,7 @@ class Runner:
         self._running[run] = task
         await asyncio.wait([task])
         del self._running[run]
+        self._returned.discard(run)
         if task.cancelled():  # before it took its first step
             await self._gone(run, nobody_waits)
             return None
@@ -196,10 +209,11 @@ class Runner:
             await self._gone(run, nobody_waits)
             return None
         self.pace.begin(run, time.monotonic())
+        self.working += 1
         try:
             return await work(job)
         except asyncio.CancelledError:
-            self._fail(job, Returned() if self._stopping else Cancelled())
+            self._fail(job, Returned() if self._stopping or run in self._returned else Cancelled())
         except TimeoutError:
             self._fail(job, DeadlineOver())
         except EngineDead as exc:
@@ -214,6 +228,7 @@ class Runner:
             log.error("generate_failed", run=run, error=type(exc).__name__)
             self._fail(job, EngineFailed(f"The engine failed ({type(exc).__name__})."))
         finally:
+            self.working -= 1
             self.pace.end(run, time.monotonic())
         return None
 
@@ -222,6 +237,22 @@ class Runner:
             self.emitter.left(job.run)  # who decodes has the request, and computes the prompt when nobody comes
         else:
             self.emitter.end(job, Failed(job.request, job.attempt, error.code, error.message))
+
+    @property
+    def runs(self) -> set[RunId]:
+        """What tasks have taken and not finished."""
+        return set(self._running)
+
+    async def was_lost(self, run: RunId) -> bool:
+        """A run that is reserved here and that no message brings: its API replica is told, if that is so."""
+        job = await self._fetch(run)
+        if job is None:
+            return False
+        elsewhere = job.prefill is not None and job.prefill.worker != self.worker and not job.at_once
+        if elsewhere and job.prefilled is None:
+            return False  # it comes when its prompt is computed
+        self._fail(job, Returned())
+        return True
 
     async def hand_back(self, handoff: Handoff | None, request: RequestId, attempt: int) -> None:
         """Tells the API replica that this request was never begun here."""

@@ -83,7 +83,7 @@ def asked(prompt: list[int], **sampling: Any) -> GenerateRequest:
 
 def going_on(prompt: list[int], found: Prefilled, **sampling: Any) -> GenerateRequest:
     first = found.output
-    begun = None if first is None else Begun(first.tokens, len(first.text))
+    begun = [] if first is None else [Begun(first.tokens, len(first.text))]
     return replace(asked(prompt, **sampling), handoff=found.handoff, begun=begun)
 
 
@@ -263,7 +263,7 @@ async def test_an_expired_handoff_is_refused(pair: Pair) -> None:
 async def test_a_begun_answer_goes_on_without_a_handoff(pair: Pair) -> None:
     """With the tokens that are out, whatever this engine would have said."""
     prompt, begun = pair.prompt(50), Begun([2000, 5000, 6000], text_len=3)
-    outputs = await steps(pair.decode, replace(asked(prompt, logprobs=0), begun=begun))
+    outputs = await steps(pair.decode, replace(asked(prompt, logprobs=0), begun=[begun]))
     went_on = await steps(pair.prefill, asked([*prompt, *begun.tokens], max_tokens=5))
     assert said(outputs)[0] == said(went_on)[0]
     assert all(len(output.logprobs or []) == len(output.tokens) for output in outputs)

@@ -20,7 +20,7 @@ from app.errors import NoWorker, Saturated, StoreDown
 from app.ids import ApiId, PoolId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.kv.blocks import chain, root
-from app.messages import Cancel, Delta, Done, Failed, Job, Pace, Sampling, decode_job, encode
+from app.messages import Begun, Cancel, Delta, Done, Failed, Job, Pace, Sampling, decode_job, encode
 from app.pools import Pool
 from app.store import Wire
 from app.tasks.message import read_task_message
@@ -134,10 +134,8 @@ async def test_a_returned_request_is_placed_again_and_old_events_are_ignored(red
 
 
 @pytest.mark.parametrize("began", [False, True])
-async def test_a_dead_workers_request_is_retried_unless_part_of_it_is_out(
-    redis: "Redis", wire: Wire, began: bool
-) -> None:
-    """Its lease is gone: within seconds the request runs elsewhere, or ends with one clear error."""
+async def test_a_dead_workers_request_goes_on_elsewhere(redis: "Redis", wire: Wire, began: bool) -> None:
+    """Its lease is gone: another worker gets the prompt, and what is out already."""
     one = await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire), Answer()
     watch = Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
@@ -148,12 +146,9 @@ async def test_a_dead_workers_request_is_retried_unless_part_of_it_is_out(
     await redis.delete(KEYS.worker(one))
     two = await register(redis, KEYS, "w2")
     task = asyncio.create_task(watch.run())
-    if began:
-        (event,) = await asyncio.wait_for(answer.take(), 5)
-        assert isinstance(event, Failed)
-        assert event.code == "worker_lost"
-    else:
-        assert await attempts(redis, two) == [(RequestId("r1"), 1)]
+    assert await attempts(redis, two) == [(RequestId("r1"), 1)]
+    record = decode_job(await redis.get(KEYS.request(run_id(RequestId("r1"), 1))))
+    assert record.begun == ([Begun([1], 1)] if began else [])
     task.cancel()
     assert await redis.hkeys(KEYS.pool(POOL)) == [two.encode()]
     for key in (KEYS.reservations(one), KEYS.load(one), KEYS.queue(worker_queue(POOL, one), 3)):
@@ -423,7 +418,7 @@ async def test_an_outage_does_not_empty_the_line(redis: "Redis", wire: Wire) -> 
     """Who is held needs nothing of Redis but room, later."""
     await register(redis, KEYS, "w1", max_running=1)
     reader = FleetReader(wire, KEYS, POOLS, 0)
-    d = Dispatcher(wire, KEYS, API, reader, POOLS)
+    d = Dispatcher(wire, KEYS, API, reader, POOLS, patience_s=5)
     await d.send(flight(job("running")))
     held = asyncio.create_task(d.send(flight(job("held"))))
     await asyncio.sleep(0.15)

@@ -135,7 +135,7 @@ async def test_a_handoff_that_comes_back_goes_to_another_worker_with_the_first_t
     d.deliver(Handed(R, 0, TIMING, LENT))
     assert await placed_again(redis, three) == (LENT, 1)
     job = decode_job(await redis.get(KEYS.request(run_id(R, 1))))
-    assert (job.begun, job.prefill) == (Begun([1], 3), None)
+    assert (job.begun, job.prefill) == ([Begun([1], 3)], None)
     assert await queued(redis, PREFILL, one) == [(None, 0)], "the prompt is not computed again"
     d.deliver(Delta(R, 1, "two", [2]))
     assert [e.text for e in await f.answer.take() if isinstance(e, Delta)] == ["one", "two"]
@@ -167,21 +167,8 @@ async def test_the_death_that_matters_is_that_of_who_has_the_request(redis: "Red
         watch.cancel()
     assert f.job.worker in ({three} if when == "handed" else {two, three})
     assert (f.job.attempt, f.job.prefill) == (1, None)
-    assert f.job.begun == (None if when == "before" else Begun([1], 3))
+    assert f.job.begun == ([] if when == "before" else [Begun([1], 3)])
     assert dead not in dict(f.workers())
-
-
-async def test_what_has_begun_goes_on_only_where_kv_can_be_taken(redis: "Redis", wire: Wire) -> None:
-    """An engine that can't take KV can't be made to go on behind a token either."""
-    one = await prefiller(redis)
-    two, three = await decoder(redis), await register(redis, KEYS, "simple", role="decode")
-    d, f = dispatcher(wire), flight()
-    await d.send(f)
-    d.deliver(first())
-    await redis.hset(KEYS.load(two), "requests.0", 7)  # the other one is idle
-    d.worker_lost(one)
-    assert await placed_again(redis, two) == (None, 1)
-    assert await queued(redis, POOL, three) == []
 
 
 @pytest.mark.parametrize("code", ["engine_failed", "engine_dead", "handoff_failed"])

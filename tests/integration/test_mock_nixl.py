@@ -93,11 +93,10 @@ async def test_only_what_is_not_cached_is_read(p: MockEngine, d: MockEngine) -> 
     done = await run(d, request(128, max_tokens=40))
     asked = request(128)
     prefilled = await p.prefill(asked)
-    going_on = again(asked, handoff=prefilled.handoff, begun=None)
-    begun_ = behind(asked, prefilled).begun
-    assert begun_ is not None
+    going_on = again(asked, handoff=prefilled.handoff, begun=[])
+    [begun_] = behind(asked, prefilled).begun
     assert begun_.tokens == done[0].tokens
-    outputs = await run(d, replace(going_on, begun=begun_))
+    outputs = await run(d, replace(going_on, begun=[begun_]))
     assert outputs[0].pulled is not None
     assert outputs[0].pulled.size == 0
     await stats_become(p, idle)

@@ -8,7 +8,7 @@ from msgspec.structs import astuple
 from redis.asyncio import Redis
 
 from app.api.fleet import FleetReader, Overlap
-from app.ids import RequestId, WorkerId, place_id, run_id, worker_queue
+from app.ids import ApiId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import Keys
 from app.pools import Pool
 from app.routing.fleet import Candidate, Limits
@@ -17,6 +17,7 @@ from tests.integration.conftest import POOL, register
 
 KEYS = Keys("test")
 REQUEST = RequestId("chatcmpl-1")
+API = b"api1"
 
 
 async def place(
@@ -29,7 +30,7 @@ async def place(
 ) -> int:
     """`then` decodes what `worker` prefills."""
     run = run_id(request, 0)
-    keys, values = [KEYS.request(run), KEYS.blocks(run)], [run, b"record", 60_000, hashes]
+    keys, values = [KEYS.request(run), KEYS.blocks(run)], [run, b"record", 60_000, hashes, API]
     for to, tokens, pulls, message in ((worker, 100, 0, b"message"), (then, 0, 3, b"")):
         if to is not None:
             account = KEYS.reservations(to), KEYS.load(to), KEYS.prefilling(to)
@@ -56,7 +57,7 @@ async def test_placing_writes_record_reservation_and_message(redis: "Redis", wir
     worker = await register(redis, KEYS, "w1")
     assert await place(redis, worker) == 1
     assert await redis.get(KEYS.request(run_id(REQUEST, 0))) == b"record"
-    assert await redis.hgetall(KEYS.reservations(worker)) == {run_id(REQUEST, 0).encode(): b"7,100,0,0"}
+    assert await redis.hgetall(KEYS.reservations(worker)) == {run_id(REQUEST, 0).encode(): b"7,100,0,0,api1"}
     assert await redis.lrange(KEYS.queue(worker_queue(POOL, worker)), 0, -1) == [b"message"]
     (candidate,) = await candidates(wire)
     assert (candidate.requests, candidate.blocks, candidate.tokens) == (1, 7, 100)
@@ -156,12 +157,29 @@ async def test_an_account_that_went_wrong_is_put_right(redis: "Redis", wire: Wir
     await redis.delete(KEYS.request(run_id(RequestId("chatcmpl-2"), 0)))
     await redis.hset(KEYS.load(worker), mapping={"requests.0": 77, "tokens.0": -5, "blocks.1": 9})
     account = KEYS.reservations(worker), KEYS.load(worker), KEYS.prefilling(worker)
-    assert await redis.eval(RECONCILE, 3, *account, KEYS.prefix) == 1
+    dropped = run_id(RequestId("chatcmpl-2"), 0).encode()
+    assert await redis.eval(RECONCILE, 3, *account, KEYS.prefix) == [[run_id(REQUEST, 0).encode()], [API], [dropped]]
     (candidate,) = await candidates(wire)
     assert (candidate.requests, candidate.blocks, candidate.tokens, candidate.waiting) == (1, 7, 0, 0)
     assert await redis.hkeys(KEYS.reservations(worker)) == [run_id(REQUEST, 0).encode()]
     assert await redis.exists(KEYS.prefilling(worker), KEYS.blocks(run_id(RequestId("chatcmpl-2"), 0))) == 0
     assert await redis.hget(KEYS.load(worker), "blocks.1") == b"0"
+
+
+async def test_what_a_dead_api_replica_had_placed_is_dropped_once_it_is_given_up(redis: "Redis", wire: Wire) -> None:
+    """Who asks says which replicas it has given up; one that lives is not among them, whatever it says."""
+    worker = await register(redis, KEYS, "w1")
+    await place(redis, worker)
+    account = KEYS.reservations(worker), KEYS.load(worker), KEYS.prefilling(worker)
+    run = run_id(REQUEST, 0)
+    await redis.set(KEYS.api(ApiId(API.decode())), "1")
+    assert await redis.eval(RECONCILE, 3, *account, KEYS.prefix, API) == [[run.encode()], [], []]
+    await redis.delete(KEYS.api(ApiId(API.decode())))
+    assert await redis.eval(RECONCILE, 3, *account, KEYS.prefix, "other") == [[run.encode()], [API], []]
+    assert await redis.eval(RECONCILE, 3, *account, KEYS.prefix, API) == [[], [API], [run.encode()]]
+    assert not await redis.exists(KEYS.request(run), KEYS.reservations(worker), KEYS.prefilling(worker))
+    (candidate,) = await candidates(wire)
+    assert (candidate.requests, candidate.blocks, candidate.tokens, candidate.waiting) == (0, 0, 0, 0)
 
 
 async def test_limits_can_be_changed_at_run_time(redis: "Redis", wire: Wire) -> None:
@@ -210,5 +228,5 @@ async def test_a_recount_knows_what_is_to_be_pulled(redis: "Redis", wire: Wire) 
     await place(redis, one, then=two)
     await redis.delete(KEYS.load(two))
     account = KEYS.reservations(two), KEYS.load(two), KEYS.prefilling(two)
-    assert await redis.eval(RECONCILE, 3, *account, KEYS.prefix) == 0
+    assert (await redis.eval(RECONCILE, 3, *account, KEYS.prefix))[2] == []
     assert next(c.pulls for c in await candidates(wire) if c.lease.worker == two) == 3

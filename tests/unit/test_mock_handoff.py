@@ -99,7 +99,7 @@ async def test_an_answer_goes_on_behind_what_has_begun(first: int, text_len: int
         out = begun(*whole[:first])
         if text_len is not None:
             out = Begun(out.tokens, text_len)
-        rest = await run(made, again(asked, begun=out))
+        rest = await run(made, again(asked, begun=[out]))
         assert [t for o in rest for t in o.tokens] == [t for o in whole[first:] for t in o.tokens]
         assert "".join(o.text for o in rest) == "".join(o.text for o in whole)[out.text_len :]
         assert rest[-1].finish == "length"
@@ -112,7 +112,7 @@ async def test_more_text_out_than_is_made_again_is_left_out() -> None:
         whole = await run(made, request())
         text = "".join(o.text for o in whole)
         asked = request(stop=("x" * 30,))
-        rest = await run(made, again(asked, begun=begun(*whole[:4])))
+        rest = await run(made, again(asked, begun=[begun(*whole[:4])]))
         assert "".join(o.text for o in rest) == text[len("".join(o.text for o in whole[:4])) :]
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import app.engines.mock
 from app.engines.mock.sampler import Sampler, prompt_logprobs
-from app.engines.mock.stops import StopScanner
 from app.engines.mock.vocabulary import Vocabulary
+from app.engines.stops import StopScanner
 from app.messages import Sampling
 from app.tokenizer import load_tokenizer
 

@@ -9,8 +9,9 @@ from tokenizers.decoders import DecodeStream
 from app.engines.base import GenerateRequest, StepOutput
 from app.engines.mock.blocks import BlockTable
 from app.engines.mock.sampler import Sampler, prompt_logprobs
-from app.engines.mock.stops import StopScanner
 from app.engines.mock.vocabulary import Vocabulary
+from app.engines.resume import Behind
+from app.engines.stops import StopScanner
 from app.errors import XylemError
 from app.messages import Begun, FinishReason, Handoff, Pulled, TokenLogprob
 
@@ -65,7 +66,7 @@ class Choice:
     """One of the n answers to a request: what the scheduler moves and the sampler extends."""
 
     __slots__ = (
-        "_answer_tokens", "_banned", "_can_end", "_decode", "_owed", "_sampler", "_scanner", "_skip", "_vocabulary",
+        "_answer_tokens", "_banned", "_behind", "_can_end", "_decode", "_sampler", "_scanner", "_vocabulary",
         "computed", "context_len", "finished", "index", "lends", "prompt_len", "rank", "request", "source", "stream",
         "table", "tokens",
     )  # fmt: skip
@@ -109,10 +110,7 @@ class Choice:
         ends = {*sampling.stop_token_ids, *(() if eos is None or sampling.ignore_eos else (eos,))}
         self._banned = frozenset(ends) if sampling.stop_token_ids or bias else _NONE
         self._decode: Callable[[int], str] = self._any_text(request.prompt) if bias else vocabulary.texts.__getitem__
-        self._owed = ""  # text that goes out with the next token
-        self._skip = 0  # characters that are out before they are made here
-        if request.begun is not None:
-            self._resume(request.begun)
+        self._behind = self._resume(request.begun[index]) if request.begun else Behind()
 
     @property
     def reuse(self) -> bool:
@@ -132,11 +130,10 @@ class Choice:
         self.tokens.append(token)
         text, finish, stop = self._read(token, made + 1)
         self.finished = finish is not None
-        if self._owed or self._skip:
-            text = self._beyond(text)
         prompt_logprobs_ = self._prompt_logprobs() if made == 0 and not self.reuse else None
         cached = self.stream.cached_tokens or 0
         pulled, self.stream.pulled = self.stream.pulled, None
+        text = self._behind(text)
         return StepOutput(text, [token], self.index, finish, stop, logprobs, cached, prompt_logprobs_, pulled)
 
     def prefilled(self) -> StepOutput:
@@ -148,7 +145,7 @@ class Choice:
     def abort(self) -> StepOutput:
         """The last output of a choice that won't be finished."""
         self.finished = True
-        text = self._beyond(self._scanner.flush() if self._scanner else "")
+        text = self._behind(self._scanner.flush() if self._scanner else "")
         return StepOutput(text, [], self.index, "abort", cached_tokens=self.stream.cached_tokens or 0)
 
     def _read(self, token: int, made: int) -> tuple[str, FinishReason | None, int | str | None]:
@@ -170,7 +167,7 @@ class Choice:
             return text, "stop", found
         return (text + self._scanner.flush() if finish else text), finish, stop
 
-    def _resume(self, begun: Begun) -> None:
+    def _resume(self, begun: Begun) -> Behind:
         """Go through what is out already, as if it had been made here."""
         out = ""
         for made, token in enumerate(begun.tokens, 1):
@@ -180,16 +177,7 @@ class Choice:
             if self._scanner is not None:
                 text, _ = self._scanner.push(text, check=made > self.request.sampling.min_tokens)
             out += text
-        # Who began may have held back more, or less, than is held back here.
-        self._owed = out[begun.text_len :]
-        self._skip = max(0, begun.text_len - len(out))
-
-    def _beyond(self, text: str) -> str:
-        """What of the text is behind what was out when the answer was taken over."""
-        text, self._owed = self._owed + text, ""
-        skip = min(self._skip, len(text))
-        self._skip -= skip
-        return text[skip:]
+        return Behind(out, begun.text_len)
 
     def _prompt_logprobs(self) -> list[TokenLogprob | None]:
         top = self.request.sampling.prompt_logprobs or 0

@@ -152,9 +152,10 @@ class MockEngine:
         if not lends:
             core.handoffs.check(request)
         stream = self._streams[request.id] = Stream()
-        stream.open_choices = 1 if lends else request.sampling.n
+        indices = [0] if lends else [i for i in range(request.sampling.n) if not _finished(request, i)]
+        stream.open_choices = len(indices)
         arrival = next(self._arrivals)
-        for index in range(stream.open_choices):
+        for index in indices:
             choice = Choice(
                 request, stream, self._vocabulary, index=index, arrival=arrival,
                 context_len=self._pool.context_len, answer_tokens=self._args.answer_tokens,
@@ -178,3 +179,7 @@ class MockEngine:
         self._failure = EngineDead(f"The mock engine broke: {exc!r}")
         for stream in self._streams.values():
             stream.fail(self._failure)
+
+
+def _finished(request: GenerateRequest, index: int) -> bool:
+    return bool(request.begun) and request.begun[index].finished

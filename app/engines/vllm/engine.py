@@ -18,12 +18,14 @@ from app.engines.base import EngineInfo, EngineStats, GenerateRequest, KvEventSo
 from app.engines.vllm.args import engine_args, vllm_config
 from app.engines.vllm.convert import translate
 from app.engines.vllm.handoff import Lender, block_bytes
-from app.engines.vllm.requests import answer, discard, prefill
+from app.engines.vllm.requests import answer, can_force, discard, prefill
+from app.engines.vllm.resumed import part, resumed
 from app.engines.vllm.stats import StatLogger
 from app.errors import EngineFailed, PromptTooLong, RequestError
 from app.ids import RunId
 from app.messages import Lent
 from app.pools import Pool
+from app.tokenizer import load_tokenizer
 
 _SHUTDOWN_S = 2.0  # after which vLLM's processes are killed; on a CPU its worker never leaves by itself
 _REAP_S = 5.0  # how long a killed process may take to vanish
@@ -45,6 +47,7 @@ class VllmEngine:
         self._live: dict[RunId, int] = {}  # choices of each request in flight
         self._engine: AsyncLLM | None = None  # set by start
         self._lender: Lender | None = None  # set by start where the pool hands KV over
+        self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
         self._blocks = 0
         self._processes: list[BaseProcess] = []
 
@@ -69,7 +72,11 @@ class VllmEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
         with self._runs(request, request.sampling.n) as engine:
-            async with aclosing(answer(engine, self._lender, request)) as steps:
+            if request.begun and not can_force(self._lender, request):
+                outputs = resumed(engine, self._tokenizer, request)
+            else:
+                outputs = answer(engine, self._lender, request)
+            async with aclosing(outputs) as steps:
                 async for step in steps:
                     yield step
 
@@ -82,7 +89,7 @@ class VllmEngine:
 
     async def abort(self, request: RunId) -> None:
         if request in self._live:
-            await self._loaded().abort(request)
+            await self._loaded().abort(self._ids(request))
 
     def stats(self) -> EngineStats:
         # vLLM reports after a step that made output, so nothing tells of a last request's abort.
@@ -112,7 +119,7 @@ class VllmEngine:
     async def close(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
-            await engine.abort(list(self._live))
+            await engine.abort([id_ for request in self._live for id_ in self._ids(request)])
             if engine.output_handler is not None:
                 engine.output_handler.cancel()  # else it reports the end of its processes as a failure
             await asyncio.to_thread(engine.shutdown, _SHUTDOWN_S)
@@ -128,6 +135,10 @@ class VllmEngine:
             raise EngineFailed(f"vLLM did not start: {exc}") from exc
         self._processes = [child for child in multiprocessing.active_children() if child not in others]
         return engine
+
+    def _ids(self, request: RunId) -> list[RunId]:
+        """What vLLM may know it by."""
+        return [request, *(part(request, index) for index in range(self._live[request]))]
 
     def _loaded(self) -> AsyncLLM:
         if self._engine is None:
@@ -149,8 +160,6 @@ class VllmEngine:
 
     def _check(self, request: GenerateRequest, context_len: int) -> None:
         """What vLLM doesn't refuse, or not by its own name."""
-        if request.begun is not None and self._lender is None:
-            raise EngineFailed("Without kv_transfer_config this pool's vLLM goes on with nobody's answer.")
         if request.id in self._live:
             raise RequestError(f"A request with the id {request.id} is running already.")
         if len(request.prompt) >= context_len:

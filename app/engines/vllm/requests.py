@@ -19,6 +19,7 @@ from app.messages import Lent
 
 # vLLM reads what its background handshake left for it when it next steps, and an idle engine doesn't: it is made to.
 _NUDGES_S = (0.1, 0.4, 1.0)
+_FORCED = 8
 
 
 async def answer(
@@ -39,7 +40,7 @@ async def answer(
     async with aclosing(_steps(engine, first, lender, pull)) as one:
         yield await anext(one)
         rest = _steps(engine, others, from_index=1)
-        async with aclosing(rest), aclosing(_merged(one, rest)) as steps:
+        async with aclosing(rest), aclosing(merged(one, rest)) as steps:
             async for step in steps:
                 if step.index == 0 and step.finish == "abort":  # perhaps before vLLM knew of the others
                     await engine.abort(request.id)
@@ -57,7 +58,7 @@ async def prefill(engine: AsyncLLM, lender: kv.Lender | None, request: GenerateR
     asked = replace(request, sampling=first)
     output: StepOutput | None = None
     found: dict[str, Any] | None = None
-    outputs = _run(engine, asked, sampling_params(first, {} if whole else kv.keeping()))
+    outputs = run(engine, asked, sampling_params(first, {} if whole else kv.keeping()))
     async with aclosing(outputs):
         async for out in outputs:
             [output] = step_outputs(out, asked, out.num_cached_tokens or 0)  # there is one: of one token
@@ -84,6 +85,12 @@ async def discard(engine: AsyncLLM, lent: Lent) -> None:
         await engine.notify_kv_transfer_request_rejected(f"{name}-{nudge}", {})
 
 
+def can_force(lender: kv.Lender | None, request: GenerateRequest) -> bool:
+    """Whether the answer can be made to begin with the same tokens: exact, but a step for each of them."""
+    few = len(request.begun) == 1 and len(request.begun[0].tokens) <= _FORCED
+    return lender is not None and (few or request.handoff is not None)
+
+
 async def _steps(
     engine: AsyncLLM,
     request: GenerateRequest,
@@ -92,10 +99,10 @@ async def _steps(
     from_index: int = 0,
 ) -> AsyncGenerator[StepOutput, None]:
     """Steps of the choices from `from_index` on, behind what is out already."""
-    begun = request.begun
+    begun = request.begun[0] if request.begun else None  # `can_force`
     cached: int | None = None  # of the choice that came first: the others find what it computed
     tokens = text_len = 0  # of an answer with one choice
-    outputs = _run(engine, request, sampling_params(request.sampling, kv.pulling(pull, begun)))
+    outputs = run(engine, request, sampling_params(request.sampling, kv.pulling(pull, begun)))
     async with aclosing(outputs):
         async for out in outputs:
             if cached is None:
@@ -114,7 +121,7 @@ async def _steps(
                 yield given
 
 
-def _run(engine: AsyncLLM, request: GenerateRequest, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
+def run(engine: AsyncLLM, request: GenerateRequest, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
     """Closing it aborts what is not finished."""
     outputs: AsyncGenerator[RequestOutput, None] = engine.generate(
         tokens_input(request.prompt, cache_salt=request.cache_salt),
@@ -126,7 +133,7 @@ def _run(engine: AsyncLLM, request: GenerateRequest, params: SamplingParams) -> 
     return outputs
 
 
-async def _merged(*streams: AsyncGenerator[StepOutput, None]) -> AsyncGenerator[StepOutput, None]:
+async def merged(*streams: AsyncGenerator[StepOutput, None]) -> AsyncGenerator[StepOutput, None]:
     """Each stream's steps as they come."""
     waiting = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
     try:

@@ -1,0 +1,69 @@
+"""`make chaos`: faults under load; a table, and one line of JSON."""
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.chaos.fleet import Fleet
+from tests.chaos.load import make_cases
+from tests.chaos.run import Report, percentile, run
+from tests.stack import mock_pool
+
+
+def main() -> int:
+    """0 when nothing was lost, doubled or left behind."""
+    options = argparse.ArgumentParser(prog="make chaos")
+    options.add_argument("--faults", type=int, default=210)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--clients", type=int, default=12)
+    options.add_argument("--keep", type=Path, help="a folder for the logs, which else are deleted")
+    given = options.parse_args()
+    out = Console(file=sys.stderr)
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = given.keep or Path(scratch)
+        fleet = Fleet(directory / "fleet", {"decode-pool-a": mock_pool(step_ms=10.0, answer_tokens=1000)})
+        with fleet, out.status("starting") as status:
+            cases = make_cases("mock", 24, random.Random(given.seed))
+
+            def tell(number: int, fault: str, took_s: float) -> None:
+                out.print(f"{number:4}  {fault:32} {took_s:6.2f} s")
+                status.update(f"{number} of {given.faults} faults")
+
+            report = asyncio.run(run(fleet, cases, given.faults, seed=given.seed, clients=given.clients, tell=tell))
+        report.leaked_processes = len(fleet.left_behind())
+    show(report, out)
+    return int(bool(report.bad or report.leaked_processes or report.leaked_blocks))
+
+
+def show(report: Report, out: Console) -> None:
+    table = Table("fault", "times", "recovery p50", "worst", title="Faults under load")
+    for fault, took in sorted(report.by_fault.items()):
+        table.add_row(fault, str(len(took)), f"{percentile(took, 0.5):.2f} s", f"{max(took):.2f} s")
+    out.print(table)
+    for bad in report.bad[:20]:
+        out.print(bad, markup=False, style="red")
+    out.print(f"{report.restarted} requests began anew after the death of their API replica, {report.resumed} resumed.")
+
+
+def as_json(report: Report) -> dict[str, float]:
+    return {
+        "faults": len(report.recovery_s),
+        "requests": report.requests,
+        "lost": report.lost,
+        "duplicated": report.duplicated,
+        "failed": report.failed,
+        "recovery_p50_s": round(percentile(report.recovery_s, 0.5), 3),
+        "recovery_p99_s": round(percentile(report.recovery_s, 0.99), 3),
+        "leaked_processes": report.leaked_processes,
+        "leaked_blocks": report.leaked_blocks,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""What can go wrong. Each fault is done to a whole fleet, and returns when its cause is over."""
+
+import asyncio
+import random
+import signal
+from collections.abc import Awaitable, Callable
+
+from redis.exceptions import RedisError
+
+from tests.chaos.fleet import Fleet
+
+Fault = Callable[[Fleet, random.Random], Awaitable[None]]
+
+
+def _worker(fleet: Fleet, rng: random.Random) -> str:
+    return rng.choice(fleet.worker_names)[0]
+
+
+async def worker_killed(fleet: Fleet, rng: random.Random) -> None:
+    """As by the kernel for want of memory."""
+    name = _worker(fleet, rng)
+    fleet.process(name).send_signal(signal.SIGKILL)
+    await _restart(fleet, name)
+
+
+async def two_workers_killed(fleet: Fleet, rng: random.Random) -> None:
+    names = rng.sample([name for name, _ in fleet.worker_names], 2)
+    for name in names:
+        fleet.process(name).send_signal(signal.SIGKILL)
+        await asyncio.sleep(rng.uniform(0, 0.5))
+    for name in names:
+        await _restart(fleet, name)
+
+
+async def worker_stands_still(fleet: Fleet, rng: random.Random) -> None:
+    """For longer than its lease: when it wakes, others have its requests, and what it says comes too late."""
+    process = fleet.process(_worker(fleet, rng))
+    process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(rng.uniform(2.5, 6))
+    process.send_signal(signal.SIGCONT)
+
+
+async def worker_hiccups(fleet: Fleet, rng: random.Random) -> None:
+    """For less than its lease."""
+    process = fleet.process(_worker(fleet, rng))
+    process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(rng.uniform(0.2, 1))
+    process.send_signal(signal.SIGCONT)
+
+
+async def worker_drained(fleet: Fleet, rng: random.Random) -> None:
+    name = _worker(fleet, rng)
+    await _drain(fleet, name)
+
+
+async def worker_made_to_leave(fleet: Fleet, rng: random.Random) -> None:
+    """A second SIGTERM: what runs is handed over."""
+    name = _worker(fleet, rng)
+    fleet.process(name).send_signal(signal.SIGTERM)
+    await asyncio.sleep(rng.uniform(0.1, 0.5))
+    fleet.process(name).send_signal(signal.SIGTERM)
+    await _drain(fleet, name)
+
+
+async def rolling_restart(fleet: Fleet, rng: random.Random) -> None:
+    for name, _ in fleet.worker_names:
+        await _drain(fleet, name)
+        await _until(lambda name=name: name in fleet.live_workers())  # type: ignore[misc]
+
+
+async def redis_restarted(fleet: Fleet, rng: random.Random) -> None:
+    await _restart_redis(fleet, signal.SIGTERM, rng.uniform(0, 1))
+
+
+async def redis_killed(fleet: Fleet, rng: random.Random) -> None:
+    """It comes back without up to a second of what it knew."""
+    await _restart_redis(fleet, signal.SIGKILL, rng.uniform(0, 2))
+
+
+async def redis_stands_still(fleet: Fleet, rng: random.Random) -> None:
+    await _freeze_redis(fleet, rng.uniform(1, 8))
+
+
+async def redis_stands_still_for_long(fleet: Fleet, rng: random.Random) -> None:
+    await _freeze_redis(fleet, 30)
+
+
+async def connections_cut(fleet: Fleet, rng: random.Random) -> None:
+    """All of them, a few times."""
+    for _ in range(rng.randint(1, 4)):
+        for kind in ("normal", "pubsub"):
+            try:
+                fleet.redis.execute_command("CLIENT", "KILL", "TYPE", kind)
+            except RedisError:
+                pass  # our own connection is among them
+        await asyncio.sleep(rng.uniform(0, 0.5))
+
+
+async def api_killed(fleet: Fleet, rng: random.Random) -> None:
+    index = rng.randrange(len(fleet.api_ports))
+    fleet.process(f"api-{index}").send_signal(signal.SIGKILL)
+    await asyncio.sleep(rng.uniform(0, 1))
+    fleet.process(f"api-{index}").wait()
+    fleet.start_api(index)
+
+
+async def api_and_worker_killed(fleet: Fleet, rng: random.Random) -> None:
+    await asyncio.gather(api_killed(fleet, rng), worker_killed(fleet, rng))
+
+
+async def worker_and_redis_killed(fleet: Fleet, rng: random.Random) -> None:
+    await asyncio.gather(worker_killed(fleet, rng), redis_killed(fleet, rng))
+
+
+FAULTS: tuple[tuple[Fault, int], ...] = (  # and how often of each hundred
+    (worker_killed, 20),
+    (two_workers_killed, 6),
+    (worker_stands_still, 8),
+    (worker_hiccups, 8),
+    (worker_drained, 8),
+    (worker_made_to_leave, 6),
+    (rolling_restart, 2),
+    (redis_restarted, 7),
+    (redis_killed, 7),
+    (redis_stands_still, 5),
+    (redis_stands_still_for_long, 1),
+    (connections_cut, 8),
+    (api_killed, 8),
+    (api_and_worker_killed, 3),
+    (worker_and_redis_killed, 3),
+)
+
+
+def plan(count: int, rng: random.Random) -> list[Fault]:
+    """So many faults in an order of chance: each of them at least once, if there are enough."""
+    faults = [fault for fault, _ in FAULTS][:count]
+    weights = [weight for _, weight in FAULTS]
+    faults += rng.choices([fault for fault, _ in FAULTS], weights, k=count - len(faults))
+    rng.shuffle(faults)
+    return faults
+
+
+async def _until(condition: Callable[[], bool], timeout_s: float = 90) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 (asks processes)
+            await asyncio.sleep(0.1)
+
+
+async def _restart(fleet: Fleet, name: str) -> None:
+    await asyncio.to_thread(fleet.process(name).wait)
+    fleet.start_worker(name)
+
+
+async def _drain(fleet: Fleet, name: str) -> None:
+    process = fleet.process(name)
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    async with asyncio.timeout(60):
+        await asyncio.to_thread(process.wait)
+    fleet.start_worker(name)
+
+
+async def _restart_redis(fleet: Fleet, by: signal.Signals, pause_s: float) -> None:
+    process = fleet.redis_process
+    assert process is not None
+    process.send_signal(by)
+    await asyncio.to_thread(process.wait)
+    await asyncio.sleep(pause_s)
+    await asyncio.to_thread(fleet.start_redis)
+
+
+async def _freeze_redis(fleet: Fleet, seconds: float) -> None:
+    assert fleet.redis_process is not None
+    fleet.redis_process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(seconds)
+    fleet.redis_process.send_signal(signal.SIGCONT)

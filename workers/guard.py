@@ -1,0 +1,68 @@
+"""Outlives its worker for a moment: ends what that leaves behind, and tells at once that it is gone.
+
+A process of its own, at the other end of a pipe that breaks when the worker ends, in whatever way. Without it a killed
+worker's engine processes would go on, and its lease would last for its last two seconds.
+"""
+
+import os
+import select
+import subprocess
+import sys
+from contextlib import suppress
+
+import psutil
+
+_LOADED = b"loaded\n"
+_LOOK_S = 1.0  # how often new processes of the engine are looked for while it loads
+
+
+class Guard:
+    """The worker's side."""
+
+    def __init__(self, worker: str) -> None:
+        argv = [sys.executable, "-m", "workers.guard", str(os.getpid()), worker]
+        # In a session of its own it hears no Ctrl-C, and isn't killed with the worker's process group.
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True)
+
+    def loaded(self) -> None:
+        """The engine has all its processes."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(_LOADED)
+        self._process.stdin.flush()
+
+
+def watch(pid: int) -> list[psutil.Process]:
+    """Returns when that process has ended: its descendants, as last seen."""
+    below: list[psutil.Process] = []
+    loading = True
+    while True:
+        said = select.select([sys.stdin], [], [], _LOOK_S if loading else None)[0]
+        if said and not (line := os.read(sys.stdin.fileno(), 64)):
+            return below
+        loading = loading and not (said and _LOADED in line)
+        with suppress(psutil.NoSuchProcess):
+            below = [p for p in psutil.Process(pid).children(recursive=True) if p.pid != os.getpid()]
+
+
+def clean_up(worker: str, left: list[psutil.Process]) -> None:
+    """Kills what is left, and takes the lease away."""
+    for process in left:
+        with suppress(psutil.NoSuchProcess):  # psutil looks whether the number is another process's by now
+            for child in process.children(recursive=True):
+                child.kill()
+            process.kill()
+    # Only now: it costs memory, and most guards never come here.
+    import redis
+
+    from app.ids import WorkerId
+    from app.keys import Keys
+    from app.settings import load_settings
+    from app.store import sync_client
+
+    settings = load_settings()
+    with suppress(redis.RedisError, OSError), sync_client(settings.redis_url) as client:
+        client.unlink(Keys(settings.deployment).worker(WorkerId(worker)))
+
+
+if __name__ == "__main__":
+    clean_up(sys.argv[2], watch(int(sys.argv[1])))

@@ -25,6 +25,7 @@ class Settings(BaseSettings):
     admin_key: Annotated[SecretStr, Field(min_length=1)] | None = (
         None  # of the endpoints under /admin; without one they answer on loopback only
     )
+    require_keys: bool = False  # of clients: `xylem keys`
     max_body: Annotated[int, Field(gt=0)] = 16 * 2**20
     address: str | None = None  # of this host, for workers on others; None: that on the way to Redis
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0  # of requests that name none

@@ -45,15 +45,16 @@ def launch(
         for part in parts:
             supervisor.start(part)
         supervisor.wait_ready(*parts)
-        _welcome(stack.base_url(settings), flower_port, next(iter(pools.values())).model, logs)
+        _welcome(stack.base_url(settings), flower_port, settings.redis_url, next(iter(pools.values())).model, logs)
         supervisor.watch()
 
 
-def _welcome(url: str, flower_port: int, model: str, logs: Path) -> None:
+def _welcome(url: str, flower_port: int, redis_url: str, model: str, logs: Path) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("API", f"{url}/v1")
     table.add_row("docs", f"{url}/docs")
     table.add_row("Flower", f"http://127.0.0.1:{flower_port}")
+    table.add_row("Redis", probes.without_password(redis_url))
     table.add_row("logs", str(logs))
     out.print("\n", table, "\n[bold]Try:[/]  (or talk: xylem chat)\n", sep="")
     message = {"role": "user", "content": "What is the capital of France?"}

@@ -1,6 +1,7 @@
 """The one frozen Settings object, from the environment (`XYLEM_…`). Read once per process."""
 
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -42,6 +43,14 @@ class Settings(BaseSettings):
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether only this machine reaches the API."""
+        try:
+            return self.host == "localhost" or ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
 
 def load_settings(**overrides: Any) -> Settings:

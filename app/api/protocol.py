@@ -9,10 +9,10 @@ from typing import Any, ClassVar, cast
 
 import orjson
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from app.api.failure import as_body
-from app.errors import HeadersTooLarge
+from app.errors import HeadersTooLarge, RequestError, XylemError
 
 EXTENSION = "xylem.direct"
 MAX_HEAD = 64 * 2**10  # bytes of a request that are no body: httptools itself would keep any number
@@ -87,9 +87,15 @@ class DirectProtocol(HttpToolsProtocol):
     def _refuse(self) -> None:
         """Too many headers; or, behind a body, trailers, and then there is nobody to tell."""
         if self.cycle is None or self.cycle.response_complete:
-            exc = HeadersTooLarge(f"The request's headers are over the limit of {MAX_HEAD} bytes.")
-            body = orjson.dumps(as_body(exc))
-            head = "HTTP/1.1 %d Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
-            head += "content-length: %d\r\nconnection: close\r\n\r\n"
-            self.transport.write((head % (exc.status, len(body))).encode() + body)
+            self._say(HeadersTooLarge(f"The request's headers are over the limit of {MAX_HEAD} bytes."))
         self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """As uvicorn's, in our shape."""
+        self._say(RequestError(msg))
+        self.transport.close()
+
+    def _say(self, exc: XylemError) -> None:
+        body = orjson.dumps(as_body(exc))
+        fields = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(STATUS_LINE[exc.status] + fields.encode() + body)

@@ -1,5 +1,6 @@
 """Who may do what: API keys and their limits, the admin's key, Flower, and requests that are made to hurt."""
 
+import json
 import os
 import pickle
 import socket
@@ -243,6 +244,13 @@ def test_headers_over_the_limit_are_refused_as_they_come(locked: Stack) -> None:
     said = answered(locked.url, start + b"a" * (64 * 1024 - len(start) + 1))
     assert said.startswith(b"HTTP/1.1 431 ")
     assert b"headers_too_large" in said
+
+
+def test_what_is_no_http_is_refused_in_openais_shape(locked: Stack) -> None:
+    """Although no handler ever sees it."""
+    head, _, body = answered(locked.url, b"nonsense\r\n\r\n").partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize("parts", [

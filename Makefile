@@ -19,11 +19,12 @@ test: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## install what
 	@ops/redis-server.sh
 	@$(BIN)/pytest
 
-check: .venv/.dev ## lint, types, import contracts, unit tests: under a minute
+check: .venv/.dev ## lint, types, import contracts, known vulnerabilities, unit tests: about a minute
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports | tail -1
+	@ops/audit.sh
 	@$(BIN)/pytest -q tests/unit
 
 bench: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## NAME=serve [QUICK=1]: measure, print a table and one line of JSON

@@ -11,6 +11,7 @@ from celery import Celery
 from app.errors import SettingsError
 from app.keys import PRIORITY_STEPS, Keys
 from app.settings import load_settings
+from app.store import tls_options
 
 try:
     settings = load_settings()
@@ -23,6 +24,7 @@ os.environ.setdefault("FLOWER_ADDRESS", "127.0.0.1")
 
 app = Celery("xylem", broker=settings.redis_url, include=["app.tasks.prefill", "app.tasks.decode", "workers.lifecycle"])
 app.conf.update(
+    broker_use_ssl=tls_options(settings.redis_url),
     # JSON only: nothing that is unpickled ever comes out of Redis.
     accept_content=["json"],
     task_serializer="json",

@@ -4,10 +4,13 @@ XylemError
 ├── SettingsError        a setting or the pools file does not parse; stops the process
 ├── RequestError   400   the request can't be served as it stands
 │   └── PromptTooLong    …because prompt and answer don't fit the model
+├── Unauthorized   401   no API key of this deployment came with the request
 ├── Forbidden      403   an admin endpoint, and not an admin
 ├── ModelNotFound  404   no pool serves a model of that name
 ├── RequestNotFound 404  no request of that id is known here
 ├── BodyTooLarge   413   the body is over the limit
+├── HeadersTooLarge 431  the headers are over the limit
+├── RateLimited    429   the API key has used up its requests or tokens a minute; carries Retry-After
 ├── Saturated      429   every worker of the model is full; carries Retry-After
 ├── EngineFailed   500   the engine refused or broke while generating
 │   ├── HandoffFailed    …because it did not get the KV that another engine computed: it can compute that itself
@@ -24,6 +27,8 @@ Foreign errors are mapped to these where they enter: engines in their adapter, R
 """
 
 import inspect
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 
@@ -31,15 +36,22 @@ class XylemError(Exception):
     """Something went wrong inside the server."""
 
     status: ClassVar[int] = 500
-    type: ClassVar[str] = "server_error"
+    type: str = "server_error"
     code: ClassVar[str] = "internal_error"
 
     def __init__(
-        self, message: str | None = None, *, param: str | None = None, retry_after_s: int | None = None
+        self,
+        message: str | None = None,
+        *,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        """`headers`: of the HTTP response, besides the usual ones."""
         self.message = message or inspect.cleandoc(type(self).__doc__ or "")
         self.param = param
         self.retry_after_s = retry_after_s
+        self.headers = headers
         super().__init__(self.message)
 
 
@@ -79,10 +91,28 @@ class BodyTooLarge(XylemError):
     status, type, code = 413, "invalid_request_error", "body_too_large"
 
 
+class HeadersTooLarge(XylemError):
+    """The request's headers are over the limit."""
+
+    status, type, code = 431, "invalid_request_error", "headers_too_large"
+
+
+class Unauthorized(XylemError):
+    """This needs an API key: send 'Authorization: Bearer <key>'."""
+
+    status, type, code = 401, "invalid_request_error", "invalid_api_key"
+
+
 class Forbidden(XylemError):
     """This needs an admin's key."""
 
     status, type, code = 403, "permission_error", "forbidden"
+
+
+class RateLimited(XylemError):
+    """This API key has used up what it may do in a minute. Try again later."""
+
+    status, type, code = 429, "requests", "rate_limit_exceeded"  # or the type is "tokens", as OpenAI has it
 
 
 class Saturated(XylemError):

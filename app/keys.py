@@ -7,6 +7,10 @@ keys get the same prefix (`global_keyprefix` in `app/celery.py`): the queue of p
 pool:<pool>             hash, worker → "r,e": its data-parallel ranks r, and e = 1 when it tells its KV events.
                         A dead one stays until an API replica prunes it.
                         Written by worker and api; lives as long as a member.
+keys:api                hash, name → msgpack `messages.ApiKey`: the keys that clients may use, as digests.
+                        Written by `xylem keys`; lives for good.
+spent:<name>            hash, what an API key has left of its `requests` and `tokens` a minute, as of `at`, ms since
+                        the epoch. Written by the api; lives until it would be as good as new.
 limits:<pool>           hash, `routing.fleet.Limits` field → value changed at run time. Written by the api.
 worker:<id>             string, msgpack `messages.Lease`. Its presence is the worker's life.
                         Written by the worker each `heartbeat_s`; lives `lease_ttl_s`.
@@ -69,6 +73,12 @@ class Keys:
 
     def out(self, api: ApiId) -> str:
         return f"{self.prefix}out:{api}"
+
+    def api_keys(self) -> str:
+        return f"{self.prefix}keys:api"
+
+    def spent(self, name: str) -> str:
+        return f"{self.prefix}spent:{name}"
 
     def limits(self, pool: PoolId) -> str:
         return f"{self.prefix}limits:{pool}"

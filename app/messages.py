@@ -5,6 +5,7 @@ api    → worker   Order   in `orders:<worker>`: what can't wait behind request
 worker → worker   Handoff from the prefill task to the decode task, by Celery's chain, as JSON
 worker → api      Step    on `out:<api>`: all that one engine step made for this API replica
 worker → all      Lease   in `worker:<id>`, every second
+CLI    → api      ApiKey  in `keys:api`
 """
 
 from typing import Any, Literal
@@ -246,9 +247,20 @@ class Reply(Struct, frozen=True, array_like=True):
     reason: str = ""
 
 
+class ApiKey(Struct, frozen=True, array_like=True):
+    """Who may use the API. The key itself is known to its holder only."""
+
+    name: str
+    digest: bytes  # SHA-256 of the key
+    created: float  # seconds since the epoch
+    requests_per_min: int | None = None
+    tokens_per_min: int | None = None
+
+
 encode = msgspec.msgpack.Encoder().encode
 decode_job = msgspec.msgpack.Decoder(Job).decode
 decode_step = msgspec.msgpack.Decoder(Step).decode
 decode_lease = msgspec.msgpack.Decoder(Lease).decode
 decode_order = msgspec.msgpack.Decoder[Order](Order).decode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode
+decode_api_key = msgspec.msgpack.Decoder(ApiKey).decode

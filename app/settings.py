@@ -1,6 +1,7 @@
 """The one frozen Settings object, from the environment (`XYLEM_…`). Read once per process."""
 
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,6 +26,7 @@ class Settings(BaseSettings):
     admin_key: Annotated[SecretStr, Field(min_length=1)] | None = (
         None  # of the endpoints under /admin; without one they answer on loopback only
     )
+    require_keys: bool = False  # of clients: `xylem keys`
     max_body: Annotated[int, Field(gt=0)] = 16 * 2**20
     address: str | None = None  # of this host, for workers on others; None: that on the way to Redis
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0  # of requests that name none
@@ -46,6 +48,14 @@ class Settings(BaseSettings):
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether only this machine reaches the API."""
+        try:
+            return self.host == "localhost" or ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
 
 def load_settings(**overrides: Any) -> Settings:

@@ -2,7 +2,6 @@
 
 import asyncio
 import hmac
-import ipaddress
 import secrets
 from typing import Annotated, Any, cast
 
@@ -20,19 +19,12 @@ _ORDERS_TTL_S = 60
 _OF_PREFILL = {"remote_tokens", "remote_wait_s"}
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def authorised(request: Request) -> ApiState:
     """Raises: Forbidden."""
     state = state_of(request)
     key = state.settings.admin_key
     if key is None:
-        if not _is_loopback(state.settings.host):
+        if not state.settings.on_loopback:
             raise Forbidden("Admin endpoints are off: this server listens to others and XYLEM_ADMIN_KEY is not set.")
         if "origin" in request.headers:  # a page in a browser on this machine, whoever's it is
             raise Forbidden("Admin endpoints want XYLEM_ADMIN_KEY to be set when a web page asks.")

@@ -8,16 +8,20 @@ from typing import Self
 import orjson
 from starlette.types import Receive
 
+from app.api.allowance import Allowance
 from app.api.answer import Answer
 from app.api.dispatch import Dispatcher
 from app.api.explain import explained
 from app.api.flight import Flight, Wishes
 from app.api.models import Model
 from app.api.timeline import Seen
-from app.errors import XylemError, from_wire
+from app.errors import StoreDown, XylemError, from_wire
 from app.ids import PoolId, RequestId, WorkerId, new_request_id
 from app.messages import Delta, Done, Failed, Job, Sampling
 from app.routing.cost import EXPECTED_ANSWER
+from app.telemetry import logger
+
+log = logger(__name__)
 
 # Most requests have ended by then and need no task that waits for their client to leave.
 _WATCH_AFTER_S = 0.2
@@ -44,6 +48,7 @@ class Call:
         cache_salt: str | None = None,
         wishes: Wishes = Wishes(),  # noqa: B008 (frozen)
         edit: Callable[[int, Delta], Delta] | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
         """`edit(choice, delta)` may change each delta before it is counted and seen."""
         self.id = new_request_id(prefix)
@@ -53,6 +58,7 @@ class Call:
         self._dispatcher, self._receive, self._priority = dispatcher, receive, priority
         self._salt, self._wishes = cache_salt, wishes
         self._edit, self._failure = edit, ""
+        self._allowance = allowance
         self._deadline = self._came + timeout_s
         self._flights: list[Flight] = []
         self.answer = Answer()
@@ -69,9 +75,11 @@ class Call:
         self._numbers = {self.id if alone else RequestId(f"{self.id}-{i}"): i for i in range(len(prompts))}
 
     async def __aenter__(self) -> Self:
-        """Sends the prompts. Raises: NoWorker, Saturated, StoreDown."""
+        """Sends the prompts. Raises: RateLimited, NoWorker, Saturated, StoreDown."""
         self._watching = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._watch_client)
         try:
+            if self._allowance is not None:
+                await self._allowance.admit(self.prompt_tokens)
             await self._send()
         except BaseException as exc:
             await self.__aexit__(None, exc, None)
@@ -154,11 +162,12 @@ class Call:
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
 
-    def route(self) -> dict[str, str]:
-        """The header that explains where the prompts went, if it was asked for."""
+    def headers(self) -> dict[str, str]:
+        """Of the response: what is left to the API key, and where the prompts went if that was asked for."""
+        allowed = {} if self._allowance is None else self._allowance.headers()
         if not self._wishes.explain:
-            return {}
-        return {
+            return allowed
+        return allowed | {
             "x-xylem-route": orjson.dumps(
                 [explained(f, candidates=i == 0) for i, f in enumerate(self._flights[:_EXPLAINED])]
             ).decode()
@@ -197,6 +206,11 @@ class Call:
 
     async def _finish(self, exc: BaseException | None) -> None:
         await self._dispatcher.cancel(list(self._numbers))
+        try:
+            if self._allowance is not None:
+                await self._allowance.spend(self.completion_tokens)
+        except StoreDown as down:
+            log.warning("answer_not_charged", request=self.id, error=down.message)
         name = "ok" if exc is None else exc.code if isinstance(exc, XylemError) else type(exc).__name__
         self._observe(self._failure or name)
 

@@ -52,6 +52,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
         priority=body.priority or 0,
         cache_salt=body.cache_salt,
         wishes=body.wishes(explain=explain_wanted(scope)),
+        allowance=state.keyring.allowance(scope),
     )
     if body.stream:
         chunks = Chunks("chat", call, logprobs=chat_logprobs, options=body.stream_options)
@@ -60,7 +61,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
         deltas = await call.whole()
         choices = [_choice(i, d) for i, d in sorted(merge(deltas))]
         answer = call.envelope("chat.completion") | {"choices": choices, "usage": call.usage()}
-    return Response(orjson.dumps(answer), headers=call.route(), media_type="application/json")
+    return Response(orjson.dumps(answer), headers=call.headers(), media_type="application/json")
 
 
 def _choice(index: int, d: Delta) -> dict[str, Any]:

@@ -60,6 +60,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
         cache_salt=body.cache_salt,
         wishes=body.wishes(explain=explain_wanted(scope)),
         edit=Echo(model.tokenizer, prompts, body.n or 1, only=limit == 0) if body.echo else None,
+        allowance=state.keyring.allowance(scope),
     )
     logprobs = TextLogprobs()
     if body.stream:
@@ -77,7 +78,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
             for i, d in sorted(deltas)
         ]
         answer = call.envelope("text_completion") | {"choices": choices, "usage": call.usage()}
-    return Response(orjson.dumps(answer), headers=call.route(), media_type="application/json")
+    return Response(orjson.dumps(answer), headers=call.headers(), media_type="application/json")
 
 
 async def _prompts(body: CompletionRequest, model: Model) -> list[list[int]]:

@@ -16,6 +16,7 @@ from app.api.dispatch import Dispatcher
 from app.api.express import Express
 from app.api.fleet import FleetReader
 from app.api.inbox import Inbox
+from app.api.keyring import Keyring
 from app.api.models import load_models
 from app.api.state import ApiState
 from app.api.watch import Watch
@@ -47,13 +48,20 @@ def create_app(settings: Settings | None = None) -> Express:
             wire, keys, api, fleet, pools, settings.retry_after_s, settings.patience_s, settings.max_migrations
         )
         inbox = Inbox(wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
+        keyring = Keyring(wire, keys)
         watch = Watch(wire, keys, dispatcher, inbox, pools, settings.api_ttl_s)
-        app.state.xylem = ApiState(settings, models, pools, keys, redis, fleet, dispatcher, inbox, int(time.time()))
+        app.state.xylem = ApiState(
+            settings, models, pools, keys, redis, fleet, dispatcher, inbox, keyring, int(time.time())
+        )
         IN_FLIGHT.set_function(lambda: len(dispatcher.flights))
         HELD.set_function(lambda: dispatcher.placer.held)
         background = [asyncio.create_task(inbox.run()), asyncio.create_task(watch.run())]
+        awaited = [inbox.subscribed]
+        if settings.require_keys:
+            background.append(asyncio.create_task(keyring.run()))
+            awaited.append(keyring.loaded)
         with suppress(TimeoutError):  # without Redis the API starts all the same, and says so in /ready
-            await asyncio.wait_for(inbox.subscribed.wait(), 2)
+            await asyncio.wait_for(asyncio.gather(*(event.wait() for event in awaited)), 2)
         # What lives now lives for good: the collector need not look at it again with every request's garbage.
         gc.collect()
         gc.freeze()
@@ -64,7 +72,7 @@ def create_app(settings: Settings | None = None) -> Express:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         with suppress(RedisError, OSError):
-            await redis.unlink(keys.api(api), keys.out(api))
+            await redis.unlink(keys.api(api))
         wire.close()
         await redis.aclose()
 

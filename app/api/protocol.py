@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with one ASGI extension: writing body chunks to a stream without awaiting.
+"""uvicorn's HTTP protocol with a bound on headers, and an ASGI extension: writing to a stream without awaiting.
 
 A token that goes through `await send(...)` wakes a task and resumes the dozen coroutines between uvicorn and the
 handler. Where the extension is there and the client keeps up, a token costs one call of `write` instead.
@@ -7,10 +7,15 @@ handler. Where the extension is there and the client keeps up, a token costs one
 import asyncio
 from typing import Any, ClassVar, cast
 
+import orjson
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from app.api.failure import as_body
+from app.errors import HeadersTooLarge, RequestError, XylemError
 
 EXTENSION = "xylem.direct"
+MAX_HEAD = 64 * 2**10  # bytes of a request that are no body: httptools itself would keep any number
 
 
 class DirectWriter:
@@ -60,9 +65,37 @@ class DirectProtocol(HttpToolsProtocol):
         self.transport = transport
         self.flow = FlowControl(transport)
         self.scheme = "http"
+        self._head = 0  # bytes since the last headers or part of a body were complete
+
+    def data_received(self, data: bytes) -> None:
+        self._head += len(data)
+        super().data_received(data)
+        if self._head > MAX_HEAD and not self.transport.is_closing():
+            self._refuse()
+
+    def on_body(self, body: bytes) -> None:
+        self._head = 0
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
+        self._head = 0
         super().on_headers_complete()
         if self.cycle is not None and self.cycle.scope is self.scope:
             # uvicorn types an extension as a dict
             self.scope["extensions"] = {EXTENSION: cast(Any, DirectWriter(self.cycle))}
+
+    def _refuse(self) -> None:
+        """Too many headers; or, behind a body, trailers, and then there is nobody to tell."""
+        if self.cycle is None or self.cycle.response_complete:
+            self._say(HeadersTooLarge(f"The request's headers are over the limit of {MAX_HEAD} bytes."))
+        self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """As uvicorn's, in our shape."""
+        self._say(RequestError(msg))
+        self.transport.close()
+
+    def _say(self, exc: XylemError) -> None:
+        body = orjson.dumps(as_body(exc))
+        fields = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(STATUS_LINE[exc.status] + fields.encode() + body)

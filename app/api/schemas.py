@@ -14,10 +14,15 @@ from app.errors import RequestError
 from app.messages import Sampling
 from app.pools import Count, NotNegative, Share
 
+T = TypeVar("T")
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TokenId = Annotated[int, Field(ge=0, lt=2**32)]
 _TOKEN_ID = re.compile("[0-9]{1,9}", re.ASCII)
 Text = Annotated[str, Field(min_length=1)]
+# Lists end at their first error: each of a million would be an object with its own message.
+Some = Annotated[list[T], Field(fail_fast=True)]
+_MOST = 4096  # messages of a conversation, parts of a message
+_MOST_ERRORS = 1000  # that are looked through for one to name
 
 
 class _Body(BaseModel):
@@ -129,7 +134,7 @@ class TextPart(_Body):
 
 class Message(_Body):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | Annotated[Some[TextPart], Field(max_length=_MOST)]
     name: str | None = None
 
     def for_template(self) -> dict[str, Any]:
@@ -140,7 +145,7 @@ class Message(_Body):
 
 
 class ChatRequest(_Generation):
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[Some[Message], Field(min_length=1, max_length=_MOST)]
     max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -152,7 +157,7 @@ class ChatRequest(_Generation):
 
 
 class CompletionRequest(_Generation):
-    prompt: str | list[TokenId] | list[str] | list[list[TokenId]]
+    prompt: str | Some[TokenId] | Some[str] | Some[Some[TokenId]]
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
@@ -160,14 +165,14 @@ class CompletionRequest(_Generation):
 class TokenizeRequest(_Body):
     model: str
     prompt: str | None = None
-    messages: list[Message] | None = None
+    messages: Annotated[Some[Message], Field(max_length=_MOST)] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
 
 
 class DetokenizeRequest(_Body):
     model: str
-    tokens: list[TokenId]
+    tokens: Some[TokenId]
 
 
 class LimitChanges(_Body):
@@ -189,6 +194,8 @@ def parse(schema: type[B], raw: bytes) -> B:
         return schema.model_validate_json(raw)
     except ValidationError as exc:
         first = exc
+    if first.error_count() > _MOST_ERRORS:
+        raise RequestError(f"More than {_MOST_ERRORS} fields are wrong or not supported by this server.") from first
     # The slow way, taken on an error: unknown fields that are null count as not given.
     errors = first.errors()
     doc = None if errors[0]["type"] == "json_invalid" else json.loads(raw)

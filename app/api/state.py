@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from app.api.dispatch import Dispatcher
 from app.api.fleet import FleetReader
 from app.api.inbox import Inbox
+from app.api.keyring import Keyring
 from app.api.models import Model
 from app.ids import PoolId
 from app.keys import Keys
@@ -27,6 +28,7 @@ class ApiState:
     fleet: FleetReader
     dispatcher: Dispatcher
     inbox: Inbox
+    keyring: Keyring
     started: int  # seconds since the epoch
 
 

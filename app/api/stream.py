@@ -33,8 +33,8 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         async with self._call as call:
             deltas = await self._first()  # an error until here goes out with its status
-            route = [(name.encode(), value.encode()) for name, value in call.route().items()]
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS + route})
+            headers = [(name.encode(), value.encode()) for name, value in call.headers().items()]
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS + headers})
             try:
                 await self._write(deltas, scope, send)
             except Cancelled as exc:

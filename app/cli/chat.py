@@ -19,12 +19,16 @@ def chat(
     url: Annotated[str, typer.Option(help="Where the API is.")] = "http://127.0.0.1:8000",
     model: Annotated[str | None, typer.Option(help="A model of that API; its first one if not given.")] = None,
     temperature: Annotated[float, typer.Option(help="0: always the likeliest token.")] = 0.3,
+    key: Annotated[
+        str | None, typer.Option(envvar="XYLEM_API_KEY", help="An API key, where they are asked for.")
+    ] = None,
 ) -> None:
     """Chat with a model. Ctrl-C stops an answer, Ctrl-D ends the chat."""
     import httpx
 
     # Proxies are for what is far away; tokens may take long, a connection may not.
-    with httpx.Client(base_url=url, timeout=httpx.Timeout(None, connect=5), trust_env=False) as client:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    with httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(None, connect=5), trust_env=False) as client:
         try:
             options = {"model": model or _first_model(client), "temperature": temperature, "max_tokens": _MAX_TOKENS}
             if question is not None:

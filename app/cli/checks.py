@@ -47,6 +47,7 @@ def run_checks(redis_url: str | None, pools_file: Path | None) -> list[Check]:
         *_engines(settings),
         *(_redis(settings.redis_url) if own_redis else [_embedded()]),
         _pools(settings.pools_file) if own_pools else Check("pools", "ok", "built in (no XYLEM_POOLS_FILE)"),
+        _access(settings),
         _port(settings.host, settings.port, "API", "--port"),
         _port("127.0.0.1", 5555, "Flower", "--flower-port"),
     ]
@@ -124,6 +125,13 @@ def _pools(path: Path) -> Check:
     except SettingsError as exc:
         return Check("pools", "fail", exc.message, "correct the file, or unset XYLEM_POOLS_FILE for the built-in pool")
     return Check("pools", "ok", ", ".join(f"{name} ({pool.model} on {pool.engine})" for name, pool in pools.items()))
+
+
+def _access(settings: Settings) -> Check:
+    if settings.require_keys:
+        return Check("API keys", "ok", "asked for")
+    advice = "" if settings.on_loopback else "XYLEM_REQUIRE_KEYS=true, and: xylem keys create NAME"
+    return Check("API keys", "warn" if advice else "ok", f"not asked for, on {settings.host}", advice)
 
 
 def _port(host: str, port: int, name: str, option: str) -> Check:

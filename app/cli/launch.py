@@ -45,18 +45,23 @@ def launch(
         for part in parts:
             supervisor.start(part)
         supervisor.wait_ready(*parts)
-        _welcome(stack.base_url(settings), flower_port, next(iter(pools.values())).model, logs)
+        _welcome(settings, flower_port, next(iter(pools.values())).model, logs)
         supervisor.watch()
 
 
-def _welcome(url: str, flower_port: int, model: str, logs: Path) -> None:
+def _welcome(settings: Settings, flower_port: int, model: str, logs: Path) -> None:
+    url, redis_url = stack.base_url(settings), probes.without_password(settings.redis_url)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("API", f"{url}/v1")
     table.add_row("docs", f"{url}/docs")
     table.add_row("Flower", f"http://127.0.0.1:{flower_port}")
+    table.add_row("Redis", redis_url)
     table.add_row("logs", str(logs))
+    if settings.require_keys:
+        table.add_row("keys", f"XYLEM_REDIS_URL={redis_url} xylem keys create NAME")
     out.print("\n", table, "\n[bold]Try:[/]  (or talk: xylem chat)\n", sep="")
     message = {"role": "user", "content": "What is the capital of France?"}
     body = json.dumps({"model": model, "stream": True, "temperature": 0, "messages": [message]})
-    curl = f"curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'\n"
+    key = "-H 'Authorization: Bearer KEY' " if settings.require_keys else ""
+    curl = f"curl -N {url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d '{body}'\n"
     out.print(curl, markup=False, soft_wrap=True)

@@ -8,6 +8,7 @@ import typer
 from app.cli.api import api
 from app.cli.chat import chat
 from app.cli.doctor import doctor
+from app.cli.keys import keys
 from app.cli.up import up
 from app.cli.worker import worker
 
@@ -39,6 +40,7 @@ cli.command()(up)
 cli.command()(chat)
 cli.command()(doctor)
 cli.command()(api)
+cli.add_typer(keys)
 cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(worker)
 
 

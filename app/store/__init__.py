@@ -1,7 +1,19 @@
 """Redis clients, and the scripts that run inside Redis."""
 
-from app.store.clients import async_client, sync_client
-from app.store.scripts import PLACE, RECONCILE, RELEASE, SNAPSHOT
+from app.store.clients import async_client, sync_client, tls_options
+from app.store.scripts import CHARGE, PLACE, RECONCILE, RELEASE, SNAPSHOT
 from app.store.wire import Command, Connection, Wire
 
-__all__ = ["PLACE", "RECONCILE", "RELEASE", "SNAPSHOT", "Command", "Connection", "Wire", "async_client", "sync_client"]
+__all__ = [
+    "CHARGE",
+    "PLACE",
+    "RECONCILE",
+    "RELEASE",
+    "SNAPSHOT",
+    "Command",
+    "Connection",
+    "Wire",
+    "async_client",
+    "sync_client",
+    "tls_options",
+]

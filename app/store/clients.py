@@ -24,6 +24,17 @@ def sync_client(url: str) -> "redis.Redis":
     return redis.Redis.from_url(url, socket_timeout=5.0, **_options())
 
 
+def tls_options(url: str) -> dict[str, Any] | None:
+    """What a `rediss://` URL says of TLS, for others than redis-py; None for URLs without TLS.
+
+    Certificates are looked at unless the URL says otherwise: Celery on its own would take any.
+    """
+    if not url.startswith("rediss://"):
+        return None
+    said = {name: value for name, value in redis.connection.parse_url(url).items() if name.startswith("ssl_")}  # type: ignore[no-untyped-call]
+    return {"ssl_cert_reqs": "required", **said}
+
+
 def async_client(url: str, *, socket_timeout: float | None = 5.0) -> "redis.asyncio.Redis":
     """`socket_timeout` in seconds; None for connections that block on purpose."""
     retry = Retry(ExponentialBackoff(cap=0.2, base=0.02), 3)

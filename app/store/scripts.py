@@ -15,4 +15,4 @@ def _source(name: str) -> str:
     return "\n".join(line for line in lines if not line.lstrip().startswith("--"))
 
 
-SNAPSHOT, PLACE, RELEASE, RECONCILE = map(_source, ("snapshot", "place", "release", "reconcile"))
+SNAPSHOT, PLACE, RELEASE, RECONCILE, CHARGE = map(_source, ("snapshot", "place", "release", "reconcile", "charge"))

@@ -112,3 +112,34 @@ def test_chat_without_a_server_says_how_to_start_one() -> None:
 def test_a_shown_url_has_no_password(url: str, shown: str) -> None:
     """Terminals are shared, and logged."""
     assert without_password(url) == shown
+
+
+def test_doctor_warns_of_an_api_that_others_reach_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On this machine only, it is nobody's business."""
+
+    def keys(host: str, required: str) -> dict[str, str]:
+        monkeypatch.setenv("XYLEM_HOST", host)
+        monkeypatch.setenv("XYLEM_REQUIRE_KEYS", required)
+        found: list[dict[str, str]] = json.loads(_run("doctor", "--json").stdout)
+        return next(check for check in found if check["name"] == "API keys")
+
+    assert keys("127.0.0.1", "false")["state"] == "ok"
+    assert "XYLEM_REQUIRE_KEYS" in keys("0.0.0.0", "false")["advice"]
+    assert keys("0.0.0.0", "true")["state"] == "ok"
+
+
+def test_keys_says_which_redis_does_not_answer_and_hides_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is left with a key that was never stored."""
+    monkeypatch.setenv("XYLEM_REDIS_URL", "redis://me:pw@127.0.0.1:1")
+    for command in (("create", "alice"), ("list",), ("revoke", "alice")):
+        done = _run("keys", *command)
+        assert done.exit_code == 1
+        assert done.stdout == ""
+        assert "redis://127.0.0.1:1" in done.stderr
+        assert "pw" not in done.stderr
+
+
+def test_a_key_has_a_name_that_can_be_shown_and_limits_above_zero() -> None:
+    """Before Redis is asked for anything."""
+    for wrong in (["create", ""], ["create", "a\nb"], ["create", "x" * 65], ["create", "x", "--rpm", "0"]):
+        assert _run("keys", *wrong).exit_code == 2

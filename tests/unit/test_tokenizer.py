@@ -107,6 +107,8 @@ def test_a_model_without_a_template_takes_no_chats(tmp_path: Path) -> None:
     "{{ '{0.__class__.__mro__}'.format(messages) }}",
     "{{ '{m.__class__}'.format_map({'m': messages}) }}",
     "{% for x in (1,).__class__.__bases__ %}{{ x }}{% endfor %}",
+    "{% include '/etc/passwd' %}",
+    "{% import '/etc/passwd' as x %}{{ x }}",
 ])  # fmt: skip
 def test_a_template_cannot_reach_beyond_what_it_is_given(attack: str, tmp_path: Path) -> None:
     """It comes with a download; it must not run code here. What it may not see is undefined, which prints nothing."""

@@ -1,0 +1,56 @@
+"""What an API key may do in a minute, over all API replicas."""
+
+import math
+
+from app.errors import RateLimited
+from app.keys import Keys
+from app.messages import ApiKey
+from app.store import CHARGE, Wire
+
+
+class Allowance:
+    """Of one request. Sent twice because a connection broke, it is charged twice: rare, and on the safe side."""
+
+    def __init__(self, wire: Wire, keys: Keys, key: ApiKey) -> None:
+        self._wire, self._spent = wire, keys.spent(key.name)
+        self._limits = {"requests": key.requests_per_min or 0, "tokens": key.tokens_per_min or 0}
+        self._left: dict[str, float] = {}
+
+    async def admit(self, prompt_tokens: int) -> None:
+        """Charges a request and its prompt. Raises: RateLimited, StoreDown."""
+        refused = await self._charge(1, prompt_tokens, only_if_any_left=True)
+        if refused:
+            limit = self._limits[refused]
+            error = RateLimited(
+                f"This API key has used up its {limit} {refused} a minute. Try again later.",
+                retry_after_s=max(1, math.ceil((1 - self._left[refused]) * 60 / limit)),
+                headers=self.headers(),
+            )
+            error.type = refused
+            raise error
+
+    async def spend(self, answer_tokens: int) -> None:
+        """Charges an answer, even if that makes a debt. Raises: StoreDown."""
+        if self._limits["tokens"] and answer_tokens:
+            await self._charge(0, answer_tokens, only_if_any_left=False)
+
+    def headers(self) -> dict[str, str]:
+        """As OpenAI names them; as of the request's admission."""
+        found = {}
+        for kind, left in self._left.items():
+            limit = self._limits[kind]
+            found[f"x-ratelimit-limit-{kind}"] = str(limit)
+            found[f"x-ratelimit-remaining-{kind}"] = str(max(0, math.floor(left)))
+            found[f"x-ratelimit-reset-{kind}"] = f"{(limit - left) * 60 / limit:.3f}s"  # until all is there again
+        return found
+
+    async def _charge(self, requests: int, tokens: int, *, only_if_any_left: bool) -> str:
+        """What refused, if anything did."""
+        limits = self._limits
+        command = (
+            *("EVAL", CHARGE, 1, self._spent),
+            *(limits["requests"], requests, limits["tokens"], tokens, int(only_if_any_left)),
+        )
+        ((refused, *left),) = await self._wire.execute([command])
+        self._left = {kind: float(n) for kind, n in zip(limits, left, strict=True) if limits[kind]}
+        return str(refused.decode())

@@ -1,0 +1,93 @@
+"""`xylem keys`: who may use the API."""
+
+import hashlib
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from app.cli.report import err, out, refuse
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from app.keys import Keys
+
+keys = typer.Typer(
+    name="keys",
+    help="Keys for the API, which asks for them where XYLEM_REQUIRE_KEYS is on. In the Redis of XYLEM_REDIS_URL.",
+    no_args_is_help=True,
+)
+
+
+@keys.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Whose it is.")],
+    rpm: Annotated[int | None, typer.Option("--rpm", min=1, help="Requests a minute; no limit if not given.")] = None,
+    tpm: Annotated[int | None, typer.Option("--tpm", min=1, help="Tokens of prompts and answers a minute.")] = None,
+) -> None:
+    """Make a key and print it, this once: what is kept is a digest."""
+    from app.messages import ApiKey, encode
+
+    if not name.strip() or not name.isprintable() or len(name) > 64:
+        refuse("a key's name has 1 to 64 printable characters")
+    token = f"xyl-{secrets.token_urlsafe(32)}"
+    record = ApiKey(name, hashlib.sha256(token.encode()).digest(), time.time(), rpm, tpm)
+    with _store() as (redis, names):
+        if not redis.hsetnx(names.api_keys(), name, encode(record)):
+            refuse(f"there is a key '{name}' already; another name, or first: xylem keys revoke", code=1)
+    typer.echo(token)  # and nothing else to stdout, so that scripts can take it
+    err.print("[dim]Keep it: it can't be shown again. It is valid within two seconds.[/]")
+
+
+@keys.command("list")
+def show() -> None:
+    """Show the names, ages and limits of all keys."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from app.messages import decode_api_key
+
+    with _store() as (redis, names):
+        records = [decode_api_key(cast(bytes, raw)) for raw in redis.hvals(names.api_keys())]
+    table = Table("name", "created", "requests/min", "tokens/min", box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for record in sorted(records, key=lambda r: r.created):
+        created = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M")
+        limits = (str(limit or "no limit") for limit in (record.requests_per_min, record.tokens_per_min))
+        table.add_row(escape(record.name), created, *limits)
+    out.print(table)
+
+
+@keys.command()
+def revoke(name: Annotated[str, typer.Argument(help="As `xylem keys list` shows it.")]) -> None:
+    """Make a key invalid on every API replica within two seconds. What runs is finished."""
+    with _store() as (redis, names):
+        found = redis.hdel(names.api_keys(), name)
+        redis.unlink(names.spent(name))
+    if not found:
+        refuse(f"there is no key '{name}': xylem keys list", code=1)
+    err.print(f"revoked {name}", markup=False)
+
+
+@contextmanager
+def _store() -> "Iterator[tuple[Redis, Keys]]":
+    import redis
+
+    from app.cli.probes import without_password
+    from app.errors import SettingsError
+    from app.keys import Keys
+    from app.settings import load_settings
+
+    try:
+        settings = load_settings()
+    except SettingsError as exc:
+        refuse(exc.message)
+    try:
+        with redis.Redis.from_url(settings.redis_url, socket_timeout=5, socket_connect_timeout=2) as client:
+            yield client, Keys(settings.deployment)
+    except (redis.RedisError, OSError) as exc:
+        refuse(f"Redis at {without_password(settings.redis_url)}: {exc}", code=1)

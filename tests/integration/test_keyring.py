@@ -1,0 +1,249 @@
+"""API keys and their limits, over a real Redis: what is known in the process, and what is counted across replicas."""
+
+import asyncio
+import hashlib
+import secrets
+import time
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from app.api.allowance import Allowance
+from app.api.keyring import Keyring
+from app.errors import RateLimited, StoreDown, Unauthorized
+from app.keys import Keys
+from app.messages import ApiKey, encode
+from app.store import Wire, async_client
+from tests.stack import free_port
+
+KEYS = Keys("keyring")
+
+
+def token() -> str:
+    return f"xyl-{secrets.token_urlsafe(32)}"
+
+
+def record(name: str, key: str, rpm: int | None = None, tpm: int | None = None) -> ApiKey:
+    return ApiKey(name, hashlib.sha256(key.encode()).digest(), time.time(), rpm, tpm)
+
+
+async def store(redis: "Redis", *records: ApiKey) -> None:
+    for r in records:
+        await redis.hset(KEYS.api_keys(), r.name, encode(r))
+
+
+def request(key: str | None, path: str = "/v1/chat/completions", scheme: str = "Bearer") -> dict[str, Any]:
+    headers = [] if key is None else [(b"authorization", f"{scheme} {key}".encode())]
+    return {"type": "http", "path": path, "headers": headers}
+
+
+async def test_a_stored_key_opens_and_no_other_one_does(redis: "Redis", wire: Wire) -> None:
+    """Nor a missing one, one of another scheme, or the digest itself, which is all that Redis has."""
+    alice, bob = token(), token()
+    await store(redis, record("alice", alice), record("bob", bob))
+    ring = Keyring(wire, KEYS)
+    await ring.refresh()
+    for key in (alice, bob, f" {alice} "):
+        ring.check(request(key))
+    ring.check(request(alice, scheme="bearer"))
+    digest = hashlib.sha256(alice.encode()).digest()
+    for wrong in (None, "", "none", alice[:-1], alice + "x", token(), digest.hex(), digest.decode("latin-1")):
+        with pytest.raises(Unauthorized):
+            ring.check(request(wrong))
+    with pytest.raises(Unauthorized):
+        ring.check(request(alice, scheme="Basic"))
+
+
+async def test_a_digest_with_the_same_first_bytes_is_another_key(redis: "Redis", wire: Wire) -> None:
+    """The whole of it is compared."""
+    key = token()
+    digest = hashlib.sha256(key.encode()).digest()
+    await store(redis, ApiKey("mallory", digest[:-1] + bytes([digest[-1] ^ 1]), time.time()))
+    ring = Keyring(wire, KEYS)
+    await ring.refresh()
+    with pytest.raises(Unauthorized):
+        ring.check(request(key))
+
+
+@pytest.mark.parametrize("path", [
+    "/v1/models", "/v1/completions", "/tokenize", "/detokenize", "/requests/cmpl-1", "/", "//live", "/added/later",
+    "/Live", "/liveness", "/v1/../live", "*", "",
+])  # fmt: skip
+async def test_what_is_not_declared_open_is_closed(redis: "Redis", wire: Wire, path: str) -> None:
+    """An endpoint that is added later is closed until somebody decides otherwise."""
+    ring = Keyring(wire, KEYS)
+    await ring.refresh()
+    with pytest.raises(Unauthorized):
+        ring.check(request(None, path))
+
+
+@pytest.mark.parametrize("path", ["/live", "/health", "/ready", "/metrics", "/version", "/docs", "/openapi.json"])
+async def test_what_probes_and_people_look_at_is_open(redis: "Redis", wire: Wire, path: str) -> None:
+    """It has nothing of prompts and answers."""
+    Keyring(wire, KEYS).check(request(None, path))
+
+
+async def test_keys_come_and_go_while_the_replica_runs(redis: "Redis", wire: Wire) -> None:
+    """Both within two seconds."""
+    key, ring = token(), Keyring(wire, KEYS)
+    running = asyncio.create_task(ring.run())
+    try:
+        await ring.loaded.wait()
+
+        def valid() -> bool:
+            try:
+                ring.check(request(key))
+            except Unauthorized:
+                return False
+            return True
+
+        async def becomes(wanted: bool) -> None:
+            for _ in range(100):
+                await asyncio.sleep(0.02)
+                if valid() is wanted:
+                    return
+            raise AssertionError("not within two seconds")
+
+        await store(redis, record("alice", key))
+        await becomes(True)
+        await redis.hdel(KEYS.api_keys(), "alice")
+        await becomes(False)
+    finally:
+        running.cancel()
+
+
+async def test_a_record_that_nobody_understands_locks_out_nobody_else(redis: "Redis", wire: Wire) -> None:
+    """Another version's, say."""
+    key = token()
+    await store(redis, record("alice", key))
+    await redis.hset(KEYS.api_keys(), "bob", b"\x00nonsense")
+    ring = Keyring(wire, KEYS)
+    await ring.refresh()
+    ring.check(request(key))
+
+
+async def test_without_redis_a_key_is_neither_good_nor_bad_until_keys_were_read_once(store_url: str) -> None:
+    """A client that is told 401 throws its key away; 503 it tries again. What was known stays known."""
+    away = async_client(f"redis://127.0.0.1:{free_port()}/0")
+    ring = Keyring(Wire(away), KEYS)
+    with pytest.raises(StoreDown):
+        await ring.refresh()
+    with pytest.raises(StoreDown):
+        ring.check(request(token()))
+    with pytest.raises(Unauthorized):
+        ring.check(request(None))
+    await away.aclose()
+
+
+async def test_what_was_known_stays_known_while_redis_is_away(
+    redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart of Redis locks nobody out."""
+    key = token()
+    await store(redis, record("alice", key))
+    ring = Keyring(wire, KEYS)
+    await ring.refresh()
+    away = async_client(f"redis://127.0.0.1:{free_port()}/0")
+    monkeypatch.setattr(ring, "_wire", Wire(away))
+    with pytest.raises(StoreDown):
+        await ring.refresh()
+    ring.check(request(key))
+    await away.aclose()
+
+
+def allowance(wire: Wire, *, rpm: int | None = None, tpm: int | None = None, name: str = "alice") -> Allowance:
+    return Allowance(wire, KEYS, record(name, "key", rpm, tpm))
+
+
+async def admitted(wire: Wire, *, tokens: int = 1, **limits: Any) -> bool:
+    try:
+        await allowance(wire, **limits).admit(tokens)
+    except RateLimited:
+        return False
+    return True
+
+
+async def test_no_more_requests_are_admitted_than_the_limit_says_however_many_come_at_once(
+    redis: "Redis", wire: Wire
+) -> None:
+    """Over all replicas: here, two connections."""
+    other = Wire(redis)
+    results = await asyncio.gather(*(admitted(w, rpm=7) for w in (wire, other) * 20))
+    other.close()
+    assert sum(results) == 7
+
+
+async def test_a_refusal_says_what_is_used_up_and_when_there_is_more(redis: "Redis", wire: Wire) -> None:
+    """In OpenAI's words: type, code, Retry-After and the x-ratelimit headers."""
+    assert await admitted(wire, rpm=2)
+    assert await admitted(wire, rpm=2)
+    with pytest.raises(RateLimited, match="2 requests a minute") as refused:
+        await allowance(wire, rpm=2).admit(1)
+    error = refused.value
+    assert (error.status, error.type, error.code) == (429, "requests", "rate_limit_exceeded")
+    assert error.retry_after_s in (29, 30)
+    assert error.headers["x-ratelimit-limit-requests"] == "2"
+    assert error.headers["x-ratelimit-remaining-requests"] == "0"
+    assert 58 < float(error.headers["x-ratelimit-reset-requests"].removesuffix("s")) <= 60
+    assert not [name for name in error.headers if name.endswith("tokens")]
+
+
+async def test_a_bucket_fills_evenly(redis: "Redis", wire: Wire) -> None:
+    """600 a minute are one each 100 ms."""
+    assert sum([await admitted(wire, rpm=600, name="bob") for _ in range(700)]) < 700
+    await asyncio.sleep(0.35)
+    assert 3 <= sum([await admitted(wire, rpm=600, name="bob") for _ in range(20)]) < 20
+
+
+async def test_tokens_may_make_a_debt_that_later_requests_wait_for(redis: "Redis", wire: Wire) -> None:
+    """How long an answer gets is known when it has been given."""
+    one = allowance(wire, tpm=600)
+    await one.admit(100)
+    await one.spend(700)
+    with pytest.raises(RateLimited, match="600 tokens a minute") as refused:
+        await allowance(wire, tpm=600).admit(1)
+    assert refused.value.type == "tokens"
+    assert refused.value.retry_after_s in (20, 21)  # 201 tokens at 10 a second
+    assert refused.value.headers["x-ratelimit-remaining-tokens"] == "0"
+
+
+async def test_a_prompt_over_the_limit_is_admitted_when_nothing_is_owed(redis: "Redis", wire: Wire) -> None:
+    """Or it never would be."""
+    assert await admitted(wire, tpm=100, tokens=5000)
+    assert not await admitted(wire, tpm=100, tokens=1)
+
+
+async def test_who_is_refused_for_one_limit_is_not_charged_the_other(redis: "Redis", wire: Wire) -> None:
+    """Both or neither."""
+    assert await admitted(wire, rpm=1000, tpm=100, tokens=5000)
+    for _ in range(5):
+        assert not await admitted(wire, rpm=1000, tpm=100)
+    left = await redis.hget(KEYS.spent("alice"), "requests")
+    assert left is not None
+    assert 999 <= float(left) <= 1000
+
+
+async def test_what_is_left_is_told_with_an_admission(redis: "Redis", wire: Wire) -> None:
+    """For clients that pace themselves."""
+    one = allowance(wire, rpm=10, tpm=1000)
+    await one.admit(40)
+    headers = one.headers()
+    assert headers["x-ratelimit-remaining-requests"] == "9"
+    assert headers["x-ratelimit-remaining-tokens"] == "960"
+    assert headers["x-ratelimit-reset-tokens"] == "2.400s"
+
+
+async def test_the_account_is_gone_when_it_would_be_full(redis: "Redis", wire: Wire) -> None:
+    """Keys that are not used leave nothing behind."""
+    assert await admitted(wire, rpm=60)
+    assert 900 < await redis.pttl(KEYS.spent("alice")) <= 1001
+    await allowance(wire, rpm=60, tpm=60).spend(120)
+    assert 119_000 < await redis.pttl(KEYS.spent("alice")) <= 120_001
+
+
+async def test_keys_have_accounts_of_their_own(redis: "Redis", wire: Wire) -> None:
+    """By name."""
+    assert await admitted(wire, rpm=1)
+    assert not await admitted(wire, rpm=1)
+    assert await admitted(wire, rpm=1, name="bob")

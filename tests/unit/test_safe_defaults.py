@@ -1,0 +1,68 @@
+"""What is shipped is safe as it is: nothing is unpickled, nobody but this machine reaches Flower."""
+
+import ast
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from app.cli import stack
+from tests.stack import ROOT
+
+SOURCES = sorted([*(ROOT / "app").rglob("*.py"), *(ROOT / "workers").rglob("*.py")])
+# They run what they read.
+UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "jsonpickle"}
+
+
+def imported(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    return names | {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+
+
+def test_nothing_is_ever_unpickled() -> None:
+    """By us. What libraries do among their own processes is theirs; their switches to do it elsewhere stay off."""
+    assert len(SOURCES) > 90
+    for path in SOURCES:
+        assert not {name.split(".")[0] for name in imported(path)} & UNSAFE, path
+        assert not re.search("INSECURE_SERIALIZATION|allow_pickle", path.read_text()), path
+
+
+def test_celery_takes_and_sends_json_only() -> None:
+    """A message of any other kind is refused unread."""
+    from app.celery import app
+
+    assert list(app.conf.accept_content) == ["json"]
+    assert not app.conf.result_accept_content
+    assert {app.conf.task_serializer, app.conf.result_serializer, app.conf.event_serializer} == {"json"}
+
+
+def test_flower_is_for_this_machine_only_unless_somebody_says_otherwise() -> None:
+    """With `celery -A app flower`, and with `xylem up`."""
+    import app.celery  # noqa: F401 (sets it)
+
+    assert os.environ["FLOWER_ADDRESS"] == "127.0.0.1"
+    assert "--address=127.0.0.1" in stack.flower(5555, {}).argv
+
+
+@pytest.fixture
+def services() -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
+    return found
+
+
+def test_flower_in_a_container_asks_for_a_password_that_has_to_be_set(services: dict[str, dict[str, object]]) -> None:
+    """It listens to other containers there. Compose refuses to start without the variable."""
+    environment = services["flower"]["environment"]
+    assert isinstance(environment, dict)
+    assert environment["FLOWER_BASIC_AUTH"].startswith("${XYLEM_FLOWER_AUTH:?")
+
+
+def test_containers_are_published_on_this_machine_only(services: dict[str, dict[str, object]]) -> None:
+    """And Redis not at all."""
+    published = [port for service in services.values() for port in service.get("ports", [])]  # type: ignore[attr-defined]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+    assert "ports" not in services["valkey"]

@@ -5,11 +5,13 @@ Why each setting is what it is: `ops/decisions/0004-celery-settings.md`.
 
 import os
 import sys
+from itertools import repeat
 
 from celery import Celery
 
 from app.errors import SettingsError
 from app.keys import PRIORITY_STEPS, Keys
+from app.redis_url import broker
 from app.settings import load_settings
 
 try:
@@ -21,7 +23,8 @@ except SettingsError as exc:
 # unless an operator says so.
 os.environ.setdefault("FLOWER_ADDRESS", "127.0.0.1")
 
-app = Celery("xylem", broker=settings.redis_url, include=["app.tasks.prefill", "app.tasks.decode", "workers.lifecycle"])
+broker_url, transport_options = broker(settings.redis_url)
+app = Celery("xylem", broker=broker_url, include=["app.tasks.prefill", "app.tasks.decode", "workers.lifecycle"])
 app.conf.update(
     # JSON only: nothing that is unpickled ever comes out of Redis.
     accept_content=["json"],
@@ -45,7 +48,10 @@ app.conf.update(
     task_inherit_parent_priority=True,  # decode's is that of its prefill
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
+    # Several URLs are Sentinels of one Redis, all of which kombu asks: there is no other broker to go to.
+    broker_failover_strategy=lambda urls: repeat(urls[0]),
     broker_transport_options={
+        **transport_options,
         "global_keyprefix": Keys(settings.deployment).prefix,
         "priority_steps": list(PRIORITY_STEPS),
         "queue_order_strategy": "priority",

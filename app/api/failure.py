@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from app.errors import Saturated, StoreDown, XylemError
+from app.store import store_down
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -19,7 +20,8 @@ def as_body(exc: XylemError) -> dict[str, Any]:
 
 
 def as_response(exc: XylemError) -> Response:
-    retry_after_s = exc.retry_after_s or (1 if isinstance(exc, Saturated) else None)  # lost where it was an event
+    passes = isinstance(exc, (Saturated, StoreDown))
+    retry_after_s = exc.retry_after_s or (1 if passes else None)  # lost where it was an event
     headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
     return Response(orjson.dumps(as_body(exc)), exc.status, headers, "application/json")
 
@@ -40,7 +42,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RedisError)
     async def stores(request: Request, exc: RedisError) -> Response:
-        return await ours(request, StoreDown(f"Redis does not answer ({type(exc).__name__}). Try again."))
+        return await ours(request, store_down(exc))
 
     @app.exception_handler(HTTPException)
     async def starlettes(request: Request, exc: HTTPException) -> Response:

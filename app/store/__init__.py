@@ -1,7 +1,19 @@
 """Redis clients, and the scripts that run inside Redis."""
 
-from app.store.clients import async_client
+from app.store.clients import async_client, sync_client
+from app.store.refusal import store_down
 from app.store.scripts import PLACE, RECONCILE, RELEASE, SNAPSHOT
 from app.store.wire import Command, Connection, Wire
 
-__all__ = ["PLACE", "RECONCILE", "RELEASE", "SNAPSHOT", "Command", "Connection", "Wire", "async_client"]
+__all__ = [
+    "PLACE",
+    "RECONCILE",
+    "RELEASE",
+    "SNAPSHOT",
+    "Command",
+    "Connection",
+    "Wire",
+    "async_client",
+    "store_down",
+    "sync_client",
+]

@@ -5,7 +5,6 @@ Why each setting is what it is: `ops/decisions/0004-celery-settings.md`.
 
 import os
 import sys
-from itertools import repeat
 
 from celery import Celery
 
@@ -48,8 +47,6 @@ app.conf.update(
     task_inherit_parent_priority=True,  # decode's is that of its prefill
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
-    # Several URLs are Sentinels of one Redis, all of which kombu asks: there is no other broker to go to.
-    broker_failover_strategy=lambda urls: repeat(urls[0]),
     broker_transport_options={
         **transport_options,
         "global_keyprefix": Keys(settings.deployment).prefix,

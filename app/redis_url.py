@@ -60,10 +60,10 @@ def broker(url: str) -> tuple[str, dict[str, Any]]:
     if (watched := sentinels(url)) is None:
         return url, {}
     user, password = (quote(part or "", safe="") for part in (watched.user, watched.password))
-    first, *others = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in watched.nodes)
-    # The password stands in the first only: Celery and Flower show the others as they are.
     login = f"{user}:{password}@" if user or password else ""
-    each = [f"sentinel://{login}{first}/{watched.db}", *(f"sentinel://{node}" for node in others)]
+    nodes = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in watched.nodes)
+    # kombu asks them all, and after a failure begins with the next one, with nothing but what stands there.
+    each = [f"sentinel://{login}{node}/{watched.db}" for node in nodes]
     return ";".join(each), {"master_name": watched.master, "sentinel_kwargs": sentinel_options(watched)}
 
 

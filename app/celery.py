@@ -47,6 +47,7 @@ app.conf.update(
     task_inherit_parent_priority=True,  # decode's is that of its prefill
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
+    broker_channel_error_retry=True,  # Redis out of memory, or read-only in a failover: that passes
     broker_transport_options={
         **transport_options,
         "global_keyprefix": Keys(settings.deployment).prefix,

@@ -44,11 +44,19 @@ def answered(s: Stack) -> bool:
     return answer.status_code == 200
 
 
-def test_requests_are_answered_again_within_seconds_of_the_masters_death(watch: Watched, served: Stack) -> None:
-    """By the same API and the same worker. Until then they are told to come again."""
+@pytest.mark.parametrize("dies", [True, False])
+def test_requests_are_answered_again_within_seconds_of_a_failover(watch: Watched, served: Stack, dies: bool) -> None:
+    """By the same API and the same worker, whether the master died or became a replica on demand.
+
+    Until then they are told to come again.
+    """
     assert answered(served)
     old = watch.master
-    watch.kill(old)
+    if dies:
+        watch.kill(old)
+    else:
+        watch.ask("SENTINEL", "FAILOVER", MASTER)
+        wait_until(lambda: watch.master != old, "the failover", 20)
     wait_until(lambda: answered(served), "a request is answered", 20)
     assert watch.master != old
     assert all(answered(served) for _ in range(5))

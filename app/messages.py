@@ -7,13 +7,15 @@ worker → api      Step    on `out:<api>`: all that one engine step made for th
 worker → all      Lease   in `worker:<id>`, every second
 """
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId, run_id
 
+T = TypeVar("T")
 FinishReason = Literal["stop", "length", "abort"]
 Role = Literal["both", "prefill", "decode"]
 
@@ -246,8 +248,23 @@ class Reply(Struct, frozen=True, array_like=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-decode_job = msgspec.msgpack.Decoder(Job).decode
-decode_step = msgspec.msgpack.Decoder(Step).decode
-decode_lease = msgspec.msgpack.Decoder(Lease).decode
-decode_order = msgspec.msgpack.Decoder[Order](Order).decode
-decode_reply = msgspec.msgpack.Decoder(Reply).decode
+
+
+def decoder(kind: type[T]) -> Callable[[bytes], T]:
+    """Of a message; it raises msgspec.DecodeError, and nothing else, whatever the bytes are."""
+    decode = msgspec.msgpack.Decoder(kind).decode
+
+    def read(raw: bytes) -> T:
+        try:
+            return decode(raw)
+        except (UnicodeDecodeError, RecursionError) as exc:
+            raise msgspec.DecodeError(str(exc)) from None
+
+    return read
+
+
+decode_job = decoder(Job)
+decode_step = decoder(Step)
+decode_lease = decoder(Lease)
+decode_order: Callable[[bytes], Order] = decoder(Order)  # type: ignore[arg-type]  # a union is no type to mypy
+decode_reply = decoder(Reply)

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -15,6 +16,7 @@ from app.api.express import Express
 from app.api.fleet import FleetReader
 from app.api.inbox import Inbox
 from app.api.models import load_models
+from app.api.schemas import Refusal
 from app.api.state import ApiState
 from app.api.watch import Watch
 from app.ids import new_api_id
@@ -62,7 +64,8 @@ def create_app(settings: Settings | None = None) -> Express:
         wire.close()
         await redis.aclose()
 
-    app = FastAPI(title="Xylem", version=version("xylem-serve"), lifespan=lifespan)
+    errors: dict[int | str, dict[str, Any]] = {"default": {"model": Refusal, "description": "Refused, or failed"}}
+    app = FastAPI(title="Xylem", version=version("xylem-serve"), lifespan=lifespan, responses=errors)
     failure.install(app)
     for part in (chat, completions, tokens, health, admin):
         app.include_router(part.router)

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from app.api.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, LimitChanges, TokenizeRequest, parse
 from app.errors import RequestError
+from app.messages import encode
 from tests.fuzz.damage import damaged
 
 BODIES: list[Any] = [ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, LimitChanges]
 FIELDS = sorted({name for body in BODIES for name in body.model_fields} | {"role", "content", "type", "text", "x"})
-numbers = st.integers() | st.floats() | st.sampled_from([2**31, 2**63, 2**64, -1])
+numbers = st.integers() | st.floats() | st.sampled_from([2**31, 2**63, 2**64, -1, 10**400])
 scalars = st.none() | st.booleans() | numbers | st.text() | st.sampled_from(["user", "text", "\ud800", "\0"])
 values = st.recursive(
     scalars,
@@ -43,6 +44,8 @@ def test_a_body_is_understood_or_refused(body: Any, raw: bytes) -> None:
 @pytest.mark.parametrize("body", BODIES)
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(changes=objects)
+@example({"top_k": 2**64})
+@example({"seed": -(2**63), "priority": 2**31 - 1, "timeout": 1e-300, "logit_bias": {"999999999": 1}})
 def test_a_good_request_with_a_strange_field_is_understood_or_refused(body: Any, changes: dict[str, Any]) -> None:
     good = {name: value for name, value in valid.items() if name in body.model_fields}
     check(body, json.dumps(good | changes).encode())
@@ -55,7 +58,7 @@ def check(body: Any, raw: bytes) -> None:
         if isinstance(parsed, (ChatRequest, CompletionRequest)):
             parsed.check()
             parsed.wishes(explain=False)
-            parsed.sampling(16, logprobs=None)
+            encode(parsed.sampling(16, logprobs=None))
     except RequestError as exc:
         refusal = exc.message + (exc.param or "")
         assert refusal.strip()

@@ -10,6 +10,7 @@ from celery import Celery
 
 from app.errors import SettingsError
 from app.keys import PRIORITY_STEPS, Keys
+from app.redis_url import broker
 from app.settings import load_settings
 from app.store import tls_options
 
@@ -22,7 +23,8 @@ except SettingsError as exc:
 # unless an operator says so.
 os.environ.setdefault("FLOWER_ADDRESS", "127.0.0.1")
 
-app = Celery("xylem", broker=settings.redis_url, include=["app.tasks.prefill", "app.tasks.decode", "workers.lifecycle"])
+broker_url, transport_options = broker(settings.redis_url)
+app = Celery("xylem", broker=broker_url, include=["app.tasks.prefill", "app.tasks.decode", "workers.lifecycle"])
 app.conf.update(
     broker_use_ssl=tls_options(settings.redis_url),
     # JSON only: nothing that is unpickled ever comes out of Redis.
@@ -47,7 +49,9 @@ app.conf.update(
     task_inherit_parent_priority=True,  # decode's is that of its prefill
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
+    broker_channel_error_retry=True,  # Redis out of memory, or read-only in a failover: that passes
     broker_transport_options={
+        **transport_options,
         "global_keyprefix": Keys(settings.deployment).prefix,
         "priority_steps": list(PRIORITY_STEPS),
         "queue_order_strategy": "priority",

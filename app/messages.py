@@ -8,13 +8,15 @@ worker → all      Lease   in `worker:<id>`, every second
 CLI    → api      ApiKey  in `keys:api`
 """
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId, run_id
 
+T = TypeVar("T")
 FinishReason = Literal["stop", "length", "abort"]
 Role = Literal["both", "prefill", "decode"]
 
@@ -258,9 +260,24 @@ class ApiKey(Struct, frozen=True, array_like=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-decode_job = msgspec.msgpack.Decoder(Job).decode
-decode_step = msgspec.msgpack.Decoder(Step).decode
-decode_lease = msgspec.msgpack.Decoder(Lease).decode
-decode_order = msgspec.msgpack.Decoder[Order](Order).decode
-decode_reply = msgspec.msgpack.Decoder(Reply).decode
-decode_api_key = msgspec.msgpack.Decoder(ApiKey).decode
+
+
+def decoder(kind: type[T]) -> Callable[[bytes], T]:
+    """Of a message; it raises msgspec.DecodeError, and nothing else, whatever the bytes are."""
+    decode = msgspec.msgpack.Decoder(kind).decode
+
+    def read(raw: bytes) -> T:
+        try:
+            return decode(raw)
+        except (UnicodeDecodeError, RecursionError) as exc:
+            raise msgspec.DecodeError(str(exc)) from None
+
+    return read
+
+
+decode_job = decoder(Job)
+decode_step = decoder(Step)
+decode_lease = decoder(Lease)
+decode_order: Callable[[bytes], Order] = decoder(Order)  # type: ignore[arg-type]  # a union is no type to mypy
+decode_reply = decoder(Reply)
+decode_api_key = decoder(ApiKey)

@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.errors import SettingsError
+from app.redis_url import RedisUrl
 
 
 class Settings(BaseSettings):
@@ -16,7 +17,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="XYLEM_", frozen=True, extra="ignore")
 
-    redis_url: Annotated[str, Field(pattern=r"^(redis|rediss|unix)://")] = "redis://127.0.0.1:6379/0"
+    redis_url: RedisUrl = "redis://127.0.0.1:6379/0"
     deployment: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "xylem"
     pools_file: Path = Path("pools.yaml")
     home: Path = Path(".xylem")  # models, logs and the embedded Valkey's data

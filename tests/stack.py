@@ -47,7 +47,8 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 30.0,
 @contextmanager
 def valkey(directory: Path) -> Iterator[str]:
     """The embedded Valkey; yields its URL."""
-    with ValkeyServer(data_dir=directory, config={"maxmemory-policy": "noeviction"}) as server:
+    # Of itself it takes the first free port from 16379 on, as another test run may at the same moment.
+    with ValkeyServer(port=free_port(), data_dir=directory, config={"maxmemory-policy": "noeviction"}) as server:
         yield f"redis://127.0.0.1:{server.port}/0"
 
 

@@ -75,4 +75,4 @@ class Account:
         for step in PRIORITY_STEPS:
             pipe.lrange(self._runner.keys.queue(self._queue, step), 0, -1)
         messages = [read_task_message(raw) for listed in await pipe.execute() for raw in listed]
-        return {run_id(request, attempt) for _handoff, request, attempt in messages}
+        return {run_id(request, attempt) for _handoff, request, attempt in filter(None, messages)}

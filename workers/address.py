@@ -1,7 +1,8 @@
 """By which address the workers of other hosts reach this one."""
 
 import socket
-from urllib.parse import urlsplit
+
+from app.redis_url import hosts
 
 _LOOPBACK = "127.0.0.1"
 
@@ -11,14 +12,13 @@ def address_towards(redis_url: str) -> str:
 
     Nothing is sent: a datagram socket that is connected knows its own end.
     """
-    url = urlsplit(redis_url)
-    if not url.hostname:  # a Unix socket
-        return _LOOPBACK
-    try:
-        family, kind, protocol, _, to = socket.getaddrinfo(url.hostname, url.port or 6379, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as s:
-            s.connect(to)
-            own: str = s.getsockname()[0]
-            return own
-    except OSError:  # Redis can't be reached either, and that is told better elsewhere
-        return _LOOPBACK
+    for host, port in hosts(redis_url):  # none: a Unix socket
+        try:
+            family, kind, protocol, _, to = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind, protocol) as s:
+                s.connect(to)
+                own: str = s.getsockname()[0]
+                return own
+        except OSError:  # it can't be reached either: the next Sentinel, or that is told better elsewhere
+            continue
+    return _LOOPBACK

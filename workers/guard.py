@@ -60,7 +60,7 @@ def clean_up(worker: str, left: list[psutil.Process]) -> None:
     from app.store import sync_client
 
     settings = load_settings()
-    with suppress(redis.RedisError, OSError), sync_client(settings.redis_url) as client:
+    with suppress(redis.RedisError, OSError), sync_client(settings.redis_url, 5.0) as client:
         client.unlink(Keys(settings.deployment).worker(WorkerId(worker)))
 
 

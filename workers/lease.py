@@ -99,7 +99,9 @@ class LeaseKeeper:
         )
         worker = lease.worker
         pipe = self._redis.pipeline(transaction=False)
-        pipe.set(keys.worker(worker), encode(lease), px=round(self._runner.settings.lease_ttl_s * 1000))
+        ttl_ms = round(self._runner.settings.lease_ttl_s * 1000)
+        pipe.pexpire(keys.worker(worker), ttl_ms)  # what Redis takes also when it is out of memory
+        pipe.set(keys.worker(worker), encode(lease), px=ttl_ms)
         pipe.hset(keys.pool(lease.pool), worker, f"{lease.ranks},{int(lease.kv_events)}")
         await pipe.execute()
         self.fresh = time.monotonic()

@@ -13,6 +13,7 @@ async def hand_back_queue(runner: Runner, queue: QueueName) -> int:
     count = 0
     for step in PRIORITY_STEPS:
         while (raw := await runner.redis.rpop(runner.keys.queue(queue, step))) is not None:
-            await runner.hand_back(*read_task_message(cast(bytes, raw)))
-            count += 1
+            if (args := read_task_message(cast(bytes, raw))) is not None:
+                await runner.hand_back(*args)
+                count += 1
     return count

@@ -13,7 +13,7 @@ from app.api.chunks import Chunks, merge
 from app.api.explain import explain_wanted
 from app.api.logprobs import chat_logprobs
 from app.api.models import find_model
-from app.api.schemas import ChatRequest, parse
+from app.api.schemas import STREAMED, ChatRequest, parse
 from app.api.state import ApiState, state_of
 from app.api.stream import EventStream
 from app.errors import RequestError
@@ -23,7 +23,7 @@ router = APIRouter()
 PATH = "/v1/chat/completions"
 
 
-@router.post(PATH, openapi_extra=ChatRequest.openapi())
+@router.post(PATH, openapi_extra=ChatRequest.openapi(), responses=STREAMED)
 async def chat_completions(request: Request) -> Response:
     """One answer (or n) to a conversation, streamed or whole."""
     state = state_of(request)

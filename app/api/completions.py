@@ -14,7 +14,7 @@ from app.api.echo import Echo
 from app.api.explain import explain_wanted
 from app.api.logprobs import TextLogprobs
 from app.api.models import Model, find_model
-from app.api.schemas import CompletionRequest, parse
+from app.api.schemas import STREAMED, CompletionRequest, parse
 from app.api.state import ApiState, state_of
 from app.api.stream import EventStream
 from app.errors import RequestError
@@ -26,7 +26,7 @@ _DEFAULT_MAX_TOKENS = 16  # OpenAI's
 _MAX_PROMPTS = 128
 
 
-@router.post(PATH, openapi_extra=CompletionRequest.openapi())
+@router.post(PATH, openapi_extra=CompletionRequest.openapi(), responses=STREAMED)
 async def completions(request: Request) -> Response:
     """The continuation of one prompt or several, streamed or whole."""
     state = state_of(request)

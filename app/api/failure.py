@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from app.errors import Saturated, StoreDown, XylemError
+from app.store import store_down
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -41,7 +42,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RedisError)
     async def stores(request: Request, exc: RedisError) -> Response:
-        return await ours(request, StoreDown(f"Redis does not answer ({type(exc).__name__}). Try again."))
+        return await ours(request, store_down(exc))
 
     @app.exception_handler(HTTPException)
     async def starlettes(request: Request, exc: HTTPException) -> Response:

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from app.api.models import Model
 from app.api.state import state_of
@@ -14,6 +14,7 @@ from app.errors import ModelNotFound, StoreDown
 from app.ids import RequestId
 
 router = APIRouter()
+_NOT_READY: dict[int | str, dict[str, Any]] = {503: {"content": {"application/json": {}}, "description": "Not ready"}}
 
 
 def _card(model: Model, created: int) -> dict[str, Any]:
@@ -47,8 +48,8 @@ async def live() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/health")
-@router.get("/ready")
+@router.get("/health", responses=_NOT_READY)
+@router.get("/ready", responses=_NOT_READY)
 async def ready(request: Request) -> Response:
     """200 when Redis answers, tokens can come in, and at least one worker is live; else 503. Says which."""
     state = state_of(request)
@@ -65,7 +66,7 @@ async def ready(request: Request) -> Response:
     return Response(orjson.dumps(body), 200 if ok else 503, media_type="application/json")
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics() -> Response:
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 

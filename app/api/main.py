@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI
 from redis.exceptions import RedisError
@@ -18,6 +19,7 @@ from app.api.fleet import FleetReader
 from app.api.inbox import Inbox
 from app.api.keyring import Keyring
 from app.api.models import load_models
+from app.api.schemas import Refusal
 from app.api.state import ApiState
 from app.api.watch import Watch
 from app.ids import new_api_id
@@ -76,7 +78,8 @@ def create_app(settings: Settings | None = None) -> Express:
         wire.close()
         await redis.aclose()
 
-    app = FastAPI(title="Xylem", version=version("xylem-serve"), lifespan=lifespan)
+    errors: dict[int | str, dict[str, Any]] = {"default": {"model": Refusal, "description": "Refused, or failed"}}
+    app = FastAPI(title="Xylem", version=version("xylem-serve"), lifespan=lifespan, responses=errors)
     failure.install(app)
     for part in (chat, completions, tokens, health, admin):
         app.include_router(part.router)

@@ -31,7 +31,39 @@ class _Body(BaseModel):
     @classmethod
     def openapi(cls) -> dict[str, Any]:
         """For `openapi_extra`: handlers parse the body themselves, which spares FastAPI's detour over dicts."""
-        return {"requestBody": {"required": True, "content": {"application/json": {"schema": cls.model_json_schema()}}}}
+        schema = _inlined(cls.model_json_schema())
+        return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _inlined(schema: dict[str, Any]) -> Any:
+    """Without `$defs`, to which a schema in the middle of a document can't refer."""
+    defs = schema.pop("$defs", {})
+
+    def inline(part: Any) -> Any:
+        if isinstance(part, dict):
+            whole = defs[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+            return {key: inline(value) for key, value in whole.items()}
+        return [inline(value) for value in part] if isinstance(part, list) else part
+
+    return inline(schema)
+
+
+class Refusal(BaseModel):
+    """Every error's shape, which is OpenAI's."""
+
+    class Error(BaseModel):
+        message: str
+        type: str
+        param: str | None
+        code: str | None
+
+    error: Error
+
+
+# Of an answer that may be streamed, for the document.
+STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {}}, "description": "Whole, or as events"}
+}
 
 
 class StreamOptions(_Body):
@@ -56,7 +88,7 @@ class _Generation(_Body):
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None

@@ -54,8 +54,10 @@ class Watch:
                 self._dispatcher.fail(flight, DeadlineOver())
 
     async def _look_for_dead_workers(self) -> None:
-        life = ("SET", self._keys.api(self._dispatcher.api), "1", "PX", round(self._api_ttl_s * 1000))
-        members = (await self._wire.execute([life, *(("HKEYS", self._keys.pool(p)) for p in self._pools)]))[1:]
+        own, ttl_ms = self._keys.api(self._dispatcher.api), round(self._api_ttl_s * 1000)
+        # The first is what Redis takes also when it is out of memory.
+        await self._wire.execute_each([("PEXPIRE", own, ttl_ms), ("SET", own, "1", "PX", ttl_ms)])
+        members = await self._wire.execute([("HKEYS", self._keys.pool(p)) for p in self._pools])
         known = {WorkerId(w.decode()): pool for pool, ids in zip(self._pools, members, strict=True) for w in ids}
         awaited = dict(chain.from_iterable(f.workers() for f in self._dispatcher.flights.values()))
         workers = known | awaited

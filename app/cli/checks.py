@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
-import redis as redis_client
+from redis.exceptions import RedisError
 
 from app.cli import probes
 from app.cli.stack import needs_preparation, shipped_model, usable_cores
 from app.errors import SettingsError
 from app.pools import load_pools
+from app.redis_url import without_password
 from app.settings import Settings, load_settings
+from app.store import sync_client
 
 State = Literal["ok", "warn", "fail"]  # fail: something that was asked for can't run
 _OLDEST_REDIS = 7
@@ -98,14 +100,14 @@ def _embedded() -> Check:
 
 
 def _redis(url: str) -> Iterator[Check]:
-    shown = probes.without_password(url)
+    shown = without_password(url)
     if problem := probes.redis_problem(url):
         yield Check("Redis", "fail", f"{shown}: {problem}", "start it, or correct XYLEM_REDIS_URL")
         return
     try:
-        with redis_client.Redis.from_url(url, socket_timeout=2, decode_responses=True) as client:
+        with sync_client(url, 2) as client:
             server, memory, durable = client.info("server"), client.info("memory"), client.info("persistence")
-    except redis_client.RedisError as exc:
+    except RedisError as exc:
         yield Check("Redis", "warn", f"{shown}: {exc}", "let its user run INFO, so that this can be checked")
         return
     number = str(server["redis_version"])

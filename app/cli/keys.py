@@ -77,17 +77,18 @@ def revoke(name: Annotated[str, typer.Argument(help="As `xylem keys list` shows 
 def _store() -> "Iterator[tuple[Redis, Keys]]":
     import redis
 
-    from app.cli.probes import without_password
     from app.errors import SettingsError
     from app.keys import Keys
+    from app.redis_url import without_password
     from app.settings import load_settings
+    from app.store import sync_client
 
     try:
         settings = load_settings()
     except SettingsError as exc:
         refuse(exc.message)
     try:
-        with redis.Redis.from_url(settings.redis_url, socket_timeout=5, socket_connect_timeout=2) as client:
+        with sync_client(settings.redis_url, 5) as client:
             yield client, Keys(settings.deployment)
     except (redis.RedisError, OSError) as exc:
         refuse(f"Redis at {without_password(settings.redis_url)}: {exc}", code=1)

@@ -11,6 +11,7 @@ from app.cli.report import out
 from app.cli.supervisor import Supervisor
 from app.ids import PoolId
 from app.pools import Pool
+from app.redis_url import without_password
 from app.settings import Settings
 
 
@@ -50,7 +51,7 @@ def launch(
 
 
 def _welcome(settings: Settings, flower_port: int, model: str, logs: Path) -> None:
-    url, redis_url = stack.base_url(settings), probes.without_password(settings.redis_url)
+    url, redis_url = stack.base_url(settings), without_password(settings.redis_url)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("API", f"{url}/v1")
     table.add_row("docs", f"{url}/docs")

@@ -1,7 +1,6 @@
 """Questions to running processes, each answered quickly and without raising."""
 
 import socket
-from urllib.parse import urlsplit
 
 import httpx
 import redis
@@ -9,6 +8,7 @@ import redis
 from app.ids import PoolId
 from app.keys import Keys
 from app.messages import decode_lease
+from app.store import sync_client
 
 _QUICK_S = 1.0
 
@@ -42,23 +42,18 @@ def http_ok(url: str) -> bool:
 def redis_problem(url: str) -> str | None:
     """Why Redis does not answer there, or None."""
     try:
-        with redis.Redis.from_url(url, socket_timeout=_QUICK_S, socket_connect_timeout=_QUICK_S) as client:
+        with sync_client(url, _QUICK_S) as client:
             client.ping()
     except (redis.RedisError, OSError, ValueError) as exc:
-        return str(exc) or type(exc).__name__
+        return str(exc).partition(" : <")[0] or type(exc).__name__  # no Sentinel knows it: then come pages
     return None
-
-
-def without_password(url: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def leased_pids(url: str, deployment: str, pool: PoolId) -> set[int]:
     """The processes that hold a lease as workers of the pool: what they loaded is ready."""
     keys = Keys(deployment)
     try:
-        with redis.Redis.from_url(url, socket_timeout=_QUICK_S) as client:
+        with sync_client(url, _QUICK_S) as client:
             members = client.hkeys(keys.pool(pool))
             leases = client.mget([keys.worker(m.decode()) for m in members]) if members else []
     except (redis.RedisError, OSError):

@@ -35,6 +35,7 @@ def up(
     from app.cli.supervisor import Died, Interrupted
     from app.errors import SettingsError
     from app.pools import load_pools
+    from app.redis_url import without_password
     from app.settings import load_settings
 
     if pools and engine:
@@ -59,7 +60,7 @@ def up(
     if not probes.port_is_free("127.0.0.1", flower_port):
         refuse(f"port {flower_port} of 127.0.0.1 is in use; choose another one with --flower-port", code=1)
     if redis and (problem := probes.redis_problem(redis)):
-        refuse(f"Redis does not answer at {probes.without_password(redis)}: {problem}", code=1)
+        refuse(f"Redis does not answer at {without_password(redis)}: {problem}", code=1)
 
     settings = settings.model_copy(update={"pools_file": pools})
     try:

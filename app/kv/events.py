@@ -4,16 +4,21 @@ Frames: topic, sequence number (8 bytes, big endian, from 0), msgpack batch `[ts
 with its name under `type`; fields that are not here are skipped.
 """
 
+from typing import Annotated
+
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+from app.messages import decoder
 
 EngineHash = int | bytes
+TokenId = Annotated[int, Meta(ge=0, lt=2**32)]  # our hashes are over 32 bits of each
 
 
 class BlockStored(Struct, frozen=True, tag=True):
     block_hashes: list[EngineHash]
     parent_block_hash: EngineHash | None
-    token_ids: list[int]
+    token_ids: list[TokenId]
     block_size: int
     medium: str | None = None
     lora_name: str | None = None
@@ -40,4 +45,4 @@ class KvBatch(Struct, frozen=True, array_like=True):
     events: list[KvEvent]
 
 
-decode_batch = msgspec.msgpack.Decoder(KvBatch).decode
+decode_batch = decoder(KvBatch)

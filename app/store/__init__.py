@@ -1,6 +1,7 @@
 """Redis clients, and the scripts that run inside Redis."""
 
 from app.store.clients import async_client, sync_client, tls_options
+from app.store.refusal import store_down
 from app.store.scripts import CHARGE, PLACE, RECONCILE, RELEASE, SNAPSHOT
 from app.store.wire import Command, Connection, Wire
 
@@ -14,6 +15,7 @@ __all__ = [
     "Connection",
     "Wire",
     "async_client",
+    "store_down",
     "sync_client",
     "tls_options",
 ]

@@ -5,23 +5,35 @@ from typing import Any
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import ExponentialBackoff
+
+from app.redis_url import Sentinels, sentinel_options, sentinels
+
+
+class _MasterPool(SentinelConnectionPool):
+    """Each new connection asks the Sentinels where the master is; one that has become a replica is closed."""
+
+    async def get_master_address(self) -> Any:
+        try:
+            return await super().get_master_address()  # type: ignore[no-untyped-call]
+        except MasterNotFoundError:  # whose text is pages long
+            raise redis.exceptions.ConnectionError(f"no Sentinel knows a living {self.service_name!r}") from None
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self.sentinel_manager.aclose()
 
 
 def _options() -> dict[str, Any]:
     return {
         "health_check_interval": 15,
-        "socket_keepalive": True,
         "socket_connect_timeout": 2,
         "protocol": 2,
         # A first failure is often an idle connection that the server closed: try again, but never for long,
-        # since somebody waits for the answer.
-        "retry_on_error": [redis.exceptions.ConnectionError],
+        # since somebody waits for the answer. And who was the master may have become a replica.
+        "retry_on_error": [redis.exceptions.ConnectionError, redis.exceptions.ReadOnlyError],
     }
-
-
-def sync_client(url: str) -> "redis.Redis":
-    return redis.Redis.from_url(url, socket_timeout=5.0, **_options())
 
 
 def tls_options(url: str) -> dict[str, Any] | None:
@@ -38,4 +50,27 @@ def tls_options(url: str) -> dict[str, Any] | None:
 def async_client(url: str, *, socket_timeout: float | None = 5.0) -> "redis.asyncio.Redis":
     """`socket_timeout` in seconds; None for connections that block on purpose."""
     retry = Retry(ExponentialBackoff(cap=0.2, base=0.02), 3)
-    return redis.asyncio.Redis.from_url(url, socket_timeout=socket_timeout, retry=retry, **_options())
+    options = _options() | {"socket_timeout": socket_timeout, "retry": retry}
+    if not url.startswith("unix://"):
+        options["socket_keepalive"] = True
+    watched = sentinels(url)
+    if watched is None:
+        return redis.asyncio.Redis.from_url(url, **options)
+    manager = Sentinel(watched.nodes, sentinel_kwargs=sentinel_options(watched))  # type: ignore[no-untyped-call]
+    pool = _MasterPool(watched.master, manager, **_login(watched), **options)  # type: ignore[no-untyped-call]
+    return redis.asyncio.Redis.from_pool(pool)
+
+
+def sync_client(url: str, timeout_s: float) -> "redis.Redis":
+    """For who asks once and wants to know."""
+    options: dict[str, Any] = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "retry": None}
+    watched = sentinels(url)
+    if watched is None:
+        return redis.Redis.from_url(url, **options)
+    manager = redis.Sentinel(watched.nodes, sentinel_kwargs=sentinel_options(watched))  # type: ignore[no-untyped-call]
+    client: redis.Redis = manager.master_for(watched.master, **_login(watched), **options)  # type: ignore[no-untyped-call]
+    return client
+
+
+def _login(watched: Sentinels) -> dict[str, Any]:
+    return {"db": watched.db, "username": watched.user, "password": watched.password}

@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from app.errors import StoreDown
+from app.store.refusal import store_down
 
 _TIMEOUT_S = 5.0
 _TRIES_AFTER_S = (0.0, 0.05, 0.2)
@@ -120,8 +121,9 @@ class Wire:
                 failure = exc
                 self.close()  # it may hang, and is good for nothing either way
                 continue
-            return [StoreDown(f"Redis refuses: {r}") if isinstance(r, hiredis.ReplyError) else r for r in replies]
-        raise StoreDown(f"Redis does not answer ({type(failure).__name__}). Try again.") from failure
+            return [store_down(r) if isinstance(r, hiredis.ReplyError) else r for r in replies]
+        assert failure is not None
+        raise store_down(failure) from failure
 
     async def subscribe(self, channel: str, on_reply: Callable[[Any], None]) -> Connection:
         """A connection of its own for one channel; `on_reply` gets redis' pub/sub arrays.
@@ -151,7 +153,10 @@ class Wire:
         if connection is None or connection.closed.is_set():
             async with asyncio.timeout(_TIMEOUT_S):
                 connection = await self._connect()
-        return await connection.execute(commands)
+        replies = await connection.execute(commands)
+        if any(isinstance(r, hiredis.ReplyError) and str(r).startswith("READONLY") for r in replies):
+            raise ConnectionError("it was the master, and is a replica now")
+        return replies
 
     async def _connect(self) -> Connection:
         async with self._connecting:

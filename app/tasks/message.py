@@ -115,10 +115,17 @@ def _decode_signature(queue: QueueName, request: RequestId, attempt: int) -> dic
     }
 
 
-def read_task_message(raw: bytes) -> tuple[Handoff | None, RequestId, int]:
-    """The arguments of a message that `task_message` or Celery's chain made and no worker has begun."""
-    args, _, _ = orjson.loads(base64.b64decode(orjson.loads(raw)["body"]))
-    return read_args(args)
+def read_task_message(raw: bytes) -> tuple[Handoff | None, RequestId, int] | None:
+    """The arguments of a message that `task_message` or Celery's chain made and no worker has begun.
+
+    None for what is no such message: whoever may write to Redis may have put anything there.
+    """
+    try:
+        args, _, _ = orjson.loads(base64.b64decode(orjson.loads(raw)["body"]))
+        return read_args(args)
+    except (ValueError, TypeError, LookupError) as exc:
+        log.error("task_not_understood", error=type(exc).__name__, size=len(raw))
+        return None
 
 
 def read_args(args: Sequence[Any]) -> tuple[Handoff | None, RequestId, int]:

@@ -52,7 +52,7 @@ async def queued(redis: "Redis", worker: WorkerId) -> list[tuple[RequestId, int]
     out = []
     for step in PRIORITY_STEPS:
         raw = await redis.lrange(KEYS.queue(worker_queue(POOL, worker), step), 0, -1)
-        out += [read_task_message(m)[1:] for m in reversed(raw)]
+        out += [args[1:] for m in reversed(raw) if (args := read_task_message(m))]
     return out
 
 

@@ -73,7 +73,7 @@ def first(attempt: int = 0) -> First:
 async def queued(redis: "Redis", pool: PoolId, worker: WorkerId) -> list[tuple[Handoff | None, int]]:
     """(handoff, attempt) of each message to a worker."""
     raw = await redis.lrange(KEYS.queue(worker_queue(pool, worker), 3), 0, -1)
-    return [(handoff, attempt) for handoff, _, attempt in map(read_task_message, reversed(raw))]
+    return [(args[0], args[2]) for args in map(read_task_message, reversed(raw)) if args]
 
 
 async def placed_again(redis: "Redis", worker: WorkerId) -> tuple[Handoff | None, int]:

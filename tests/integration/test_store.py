@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import astuple
 from redis.asyncio import Redis
+from redis.exceptions import OutOfMemoryError
 
 from app.api.fleet import FleetReader, Overlap
 from app.ids import ApiId, RequestId, WorkerId, place_id, run_id, worker_queue
@@ -230,3 +231,21 @@ async def test_a_recount_knows_what_is_to_be_pulled(redis: "Redis", wire: Wire) 
     account = KEYS.reservations(two), KEYS.load(two), KEYS.prefilling(two)
     assert (await redis.eval(RECONCILE, 3, *account, KEYS.prefix))[2] == []
     assert next(c.pulls for c in await candidates(wire) if c.lease.worker == two) == 3
+
+
+async def test_without_memory_a_request_is_refused_whole_and_another_ones_end_is_accounted(
+    redis: "Redis", wire: Wire
+) -> None:
+    """A placement writes all or nothing; what only frees is allowed, so that the account stays true."""
+    worker = await register(redis, KEYS, "w1")
+    await place(redis, worker, hashes=b"12345678")
+    await redis.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(OutOfMemoryError):
+            await place(redis, worker, RequestId("chatcmpl-2"))
+        assert not await redis.keys("*chatcmpl-2*")
+        assert [await release(redis, worker, what) for what in ("prefilled", "ended")] == [1, 1]
+    finally:
+        await redis.config_set("maxmemory", 0)
+    (ended,) = await candidates(wire)
+    assert (ended.requests, ended.blocks, ended.waiting, ended.tokens) == (0, 0, 0, 0)

@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app.cli.main import cli
-from app.cli.probes import without_password
 
 
 @pytest.fixture(autouse=True)
@@ -103,15 +102,6 @@ def test_chat_without_a_server_says_how_to_start_one() -> None:
     done = _run("chat", "hello", "--url", "http://127.0.0.1:1")
     assert done.exit_code == 1
     assert "start one with: xylem up" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [("redis://user:pw@host:1/0", "redis://host:1/0"), ("redis://host:1/0", "redis://host:1/0")],
-)
-def test_a_shown_url_has_no_password(url: str, shown: str) -> None:
-    """Terminals are shared, and logged."""
-    assert without_password(url) == shown
 
 
 def test_doctor_warns_of_an_api_that_others_reach_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,94 @@
+"""`XYLEM_REDIS_URL`: where Redis is, or the Sentinels that know where it is at present.
+
+    redis://[user:password@]host[:6379][/db]      rediss:// with TLS      unix:///path/to/socket
+    sentinel://[user:password@]host[:26379],host[:26379]/name-of-the-master[/db][?sentinel_password=…]
+
+User and password are those of Redis; the Sentinels have a password of their own, or none. redis-py and kombu each
+write this in another way, which is nobody's concern but this module's and `app/store/clients.py`'s.
+"""
+
+import re
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+from pydantic import AfterValidator
+
+_SENTINELS = re.compile(
+    r"sentinel://((?P<user>[^/@:]*):(?P<password>[^/@]*)@)?(?P<nodes>[^/@?]+)/(?P<master>[^/?]+)(/(?P<db>\d+)?)?"
+    r"(\?sentinel_password=(?P<own>[^&]+))?"
+)
+_PASSWORDS = re.compile(r"(?<=://).*@|(?<=password=)[^&]*")
+
+
+class Sentinels(NamedTuple):
+    nodes: list[tuple[str, int]]
+    master: str  # as they call it
+    db: int
+    user: str | None
+    password: str | None
+    own_password: str | None  # the Sentinels'
+
+
+def sentinels(url: str) -> Sentinels | None:
+    """What a URL of Sentinels says; None for one of Redis itself. Raises: ValueError."""
+    if not url.startswith("sentinel://"):
+        return None
+    if not (found := _SENTINELS.fullmatch(url)):
+        raise ValueError("has to be sentinel://[user:password@]host:port,host:port/master[/db][?sentinel_password=…]")
+    return Sentinels(
+        [_node(node) for node in found["nodes"].split(",")],
+        unquote(found["master"]),
+        int(found["db"] or 0),
+        *(unquote(found[part]) if found[part] else None for part in ("user", "password", "own")),
+    )
+
+
+def hosts(url: str) -> list[tuple[str, int]]:
+    """The addresses in it; none in that of a Unix socket."""
+    if (watched := sentinels(url)) is not None:
+        return watched.nodes
+    parts = urlsplit(url)
+    return [(parts.hostname, parts.port or 6379)] if parts.hostname else []
+
+
+def broker(url: str) -> tuple[str, dict[str, Any]]:
+    """kombu's URL for it, and the transport options that belong to it."""
+    if url.startswith("unix://"):
+        return url.replace("unix", "redis+socket", 1), {}
+    if (watched := sentinels(url)) is None:
+        return url, {}
+    user, password = (quote(part or "", safe="") for part in (watched.user, watched.password))
+    login = f"{user}:{password}@" if user or password else ""
+    nodes = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in watched.nodes)
+    # kombu asks them all, and after a failure begins with the next one, with nothing but what stands there.
+    each = [f"sentinel://{login}{node}/{watched.db}" for node in nodes]
+    return ";".join(each), {"master_name": watched.master, "sentinel_kwargs": sentinel_options(watched)}
+
+
+def sentinel_options(watched: Sentinels) -> dict[str, Any]:
+    """How to talk to a Sentinel: one that is gone must not hold up the search, the next one knows as well."""
+    return {"password": watched.own_password, "socket_timeout": 1.0, "socket_connect_timeout": 0.5, "retry": None}
+
+
+def without_password(url: str) -> str:
+    return _PASSWORDS.sub("", url)
+
+
+def _check(url: str) -> str:
+    try:
+        if not re.match(r"(rediss?|unix|sentinel)://", url):
+            raise ValueError("has to begin with redis://, rediss://, unix:// or sentinel://")
+        hosts(url)
+    except ValueError as exc:
+        raise ValueError(f"{without_password(url)!r}: {exc}") from None  # pydantic's own message has the passwords
+    return url
+
+
+def _node(node: str) -> tuple[str, int]:
+    parts = urlsplit(f"//{node}")
+    if not parts.hostname:
+        raise ValueError(f"{node!r} is no host:port")
+    return parts.hostname, parts.port or 26379
+
+
+RedisUrl = Annotated[str, AfterValidator(_check)]

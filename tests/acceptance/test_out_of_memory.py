@@ -1,0 +1,79 @@
+"""Redis has no memory left: clients are told, nothing is lost, and nobody has to be restarted afterwards."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from redis import Redis
+
+from tests.stack import Stack, all_free, mock_pool, stack, valkey, wait_until
+
+POOL = "decode-pool-a"
+HELLO = {"model": "mock", "prompt": "hello", "max_tokens": 3}
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Stack]:
+    directory = tmp_path / "valkey"
+    directory.mkdir()
+    with valkey(directory) as url, stack(url, tmp_path, {POOL: mock_pool(step_ms=20.0)}) as s:
+        s.api()
+        s.worker()
+        s.wait_ready()
+        yield s
+        assert "Traceback" not in s.log("api")
+
+
+def test_a_worker_whose_connection_breaks_meanwhile_comes_back(served: Stack) -> None:
+    """Celery's consumer writes when it connects, and is refused."""
+    full(served)
+    Redis.from_url(served.redis_url).execute_command("CLIENT", "KILL", "TYPE", "normal")
+    wait_until(lambda: "Cannot connect" in served.log("worker"), "the worker is refused", 10)
+    free(served)
+    answer = httpx.post(f"{served.url}/v1/completions", json=HELLO, timeout=20)
+    assert answer.status_code == 200, answer.text
+
+
+def full(s: Stack) -> None:
+    Redis.from_url(s.redis_url).config_set("maxmemory", 1)
+
+
+def free(s: Stack) -> None:
+    Redis.from_url(s.redis_url).config_set("maxmemory", 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_is_refused_and_told_why_and_when_to_come_again(served: Stack, stream: bool) -> None:
+    """In OpenAI's shape; and once there is memory, it is answered."""
+    full(served)
+    answer = httpx.post(f"{served.url}/v1/completions", json=HELLO | {"stream": stream}, timeout=20)
+    assert answer.status_code == 503
+    error = answer.json()["error"]
+    assert (error["code"], error["type"]) == ("store_unavailable", "server_error")
+    assert "out of memory" in error["message"]
+    assert int(answer.headers["retry-after"]) >= 1
+    change = httpx.patch(f"{served.url}/admin/pools/{POOL}/limits", json={"max_queued": 5}, timeout=20)
+    assert (change.status_code, change.json()["error"]["code"]) == (503, "store_unavailable")
+    assert "out of memory" in change.json()["error"]["message"]
+    free(served)
+    answer = httpx.post(f"{served.url}/v1/completions", json=HELLO, timeout=20)
+    assert answer.status_code == 200, answer.text
+
+
+def test_a_stream_in_progress_goes_on_when_there_is_memory_again(served: Stack) -> None:
+    """The worker keeps what Redis does not take."""
+    asked = {"model": "mock", "prompt": "hello", "seed": 3, "max_tokens": 300, "extra_body": {"ignore_eos": True}}
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        whole = client.completions.create(**asked).choices[0].text
+        stream = iter(client.completions.create(**asked, stream=True))
+        text = "".join(next(stream).choices[0].text for _ in range(20))
+        full(served)
+        time.sleep(8)
+        free(served)
+        text += "".join(chunk.choices[0].text for chunk in stream)
+    assert text == whole
+    wait_until(lambda: all_free(served, POOL), "nothing of it is left", 20)
+    assert httpx.post(f"{served.url}/v1/completions", json=HELLO, timeout=20).status_code == 200

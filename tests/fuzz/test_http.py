@@ -1,0 +1,123 @@
+"""Requests made from the API's own document, right and wrong ones: each is answered, as declared, and soon.
+
+503 and 429 would be for want of workers, of which there are enough here: none is expected. The one error of 500 and
+above that a client can ask for is 504, with a `timeout` that nobody could keep.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode
+from schemathesis.core.transport import Response
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.stack import Stack, mock_pool, stack
+
+POOL, ADMIN_POOL = "decode-pool-a", "decode-pool-b"  # with the limits that an admin may set, none would be served
+SOON_S = 10.0
+DECLARED = [status_code_conformance, content_type_conformance, response_schema_conformance]
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    pools = {POOL: mock_pool(max_model_len=2048, step_ms=0.5), ADMIN_POOL: mock_pool(model="idle")}
+    with stack(valkey_url, tmp_path_factory.mktemp("fuzz"), pools, XYLEM_DEPLOYMENT="fuzz") as s:
+        s.api()
+        s.worker()
+        s.wait_ready()
+        yield s
+        assert "Traceback" not in s.log("api")
+        assert "Traceback" not in s.log("worker")
+        assert s.ready()["ready"]
+
+
+WITH_BODY = [
+    ("post", "/v1/chat/completions", 120), ("post", "/v1/completions", 120), ("post", "/tokenize", 60),
+    ("post", "/detokenize", 60), ("patch", "/admin/pools/{pool}/limits", 60),
+]  # fmt: skip
+WITHOUT = [
+    ("get", "/admin/pools/{pool}/limits", 10), ("post", "/admin/pools/{pool}/clear_kv_blocks", 10),
+    ("post", "/admin/clear_kv_blocks", 1), ("get", "/v1/models/{name}", 30), ("get", "/requests/{request}", 30),
+    ("get", "/v1/models", 1), ("get", "/live", 1), ("get", "/ready", 1), ("get", "/health", 1), ("get", "/metrics", 1),
+    ("get", "/version", 1),
+]  # fmt: skip
+
+
+def test_every_operation_of_the_document_is_tried(served: Stack) -> None:
+    found = httpx.get(f"{served.url}/openapi.json", timeout=20).json()["paths"]
+    assert {(m, path) for path, methods in found.items() for m in methods} == {
+        (m, path) for m, path, _ in WITH_BODY + WITHOUT
+    }
+
+
+@pytest.mark.parametrize(("method", "path", "examples"), WITH_BODY + WITHOUT)
+def test_a_right_request_is_answered_as_declared(served: Stack, method: str, path: str, examples: int) -> None:
+    """In time. It may be refused for what a schema can't say: a model that isn't there, a prompt that is too long."""
+    _try(served, method, path, examples, GenerationMode.POSITIVE)
+
+
+@pytest.mark.parametrize(("method", "path", "examples"), WITH_BODY)
+def test_a_wrong_request_is_answered_as_declared(served: Stack, method: str, path: str, examples: int) -> None:
+    """In time, and where it is refused, in OpenAI's shape."""
+    _try(served, method, path, examples, GenerationMode.NEGATIVE)
+
+
+def _try(served: Stack, method: str, path: str, examples: int, mode: GenerationMode) -> None:
+    operation = schemathesis.openapi.from_url(f"{served.url}/openapi.json")[path][method]
+
+    @settings(max_examples=examples, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy(generation_mode=mode), reachable=st.integers(0, 7))
+    def each(case: Case, reachable: int) -> None:
+        if reachable:
+            _within_reach(case)
+        response = case.call(timeout=SOON_S)
+        case.validate_response(response, checks=DECLARED)
+        assert _in_order(response), case.as_curl_command()
+
+    each()
+
+
+def _within_reach(case: Case) -> None:
+    """What is there, an answer that is short enough to wait for, and fields that go together."""
+    if case.path_parameters and "pool" in case.path_parameters:
+        case.path_parameters["pool"] = ADMIN_POOL
+    body = case.body
+    if not isinstance(body, dict) or "model" not in body:
+        return
+    body["model"] = "mock"
+    for name, value in (("stream_options", ("stream", True)), ("top_logprobs", ("logprobs", True))):
+        if body.get(name) is not None:
+            body.update([value])
+    for name, most in (("n", 3), ("max_tokens", 9), ("max_completion_tokens", 9), ("min_tokens", 2)):
+        if isinstance(body.get(name), int) and body[name] > most:
+            body[name] = most
+    for name in ("tokens", "prompt"):
+        if name in body:
+            body[name] = _known_tokens(body[name])
+    body.pop("logit_bias", None)
+    body.pop("routing", None)
+
+
+def _known_tokens(prompt: Any) -> Any:
+    if isinstance(prompt, list):
+        return [_known_tokens(part) for part in prompt[:8]]
+    return prompt % 1000 if isinstance(prompt, int) else prompt
+
+
+def _in_order(response: Response) -> bool:
+    if response.status_code < 400:
+        return True
+    error = json.loads(response.content)["error"]
+    return set(error) == {"message", "type", "param", "code"} and (
+        response.status_code < 500 or error["code"] == "deadline_exceeded"
+    )

@@ -1,0 +1,65 @@
+"""Whatever a client sends as a body is a request or a refusal that names what is wrong."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from app.api.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, LimitChanges, TokenizeRequest, parse
+from app.errors import RequestError
+from app.messages import encode
+from tests.fuzz.damage import damaged
+
+BODIES: list[Any] = [ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, LimitChanges]
+FIELDS = sorted({name for body in BODIES for name in body.model_fields} | {"role", "content", "type", "text", "x"})
+numbers = st.integers() | st.floats() | st.sampled_from([2**31, 2**63, 2**64, -1, 10**400])
+scalars = st.none() | st.booleans() | numbers | st.text() | st.sampled_from(["user", "text", "\ud800", "\0"])
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS) | st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+objects = st.dictionaries(st.sampled_from(FIELDS), values, max_size=8)
+valid = {"model": "m", "messages": [{"role": "user", "content": "x"}], "prompt": "x", "tokens": [1]}
+
+
+@pytest.mark.parametrize("body", BODIES)
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(raw=st.one_of(values.map(json.dumps).map(str.encode), damaged(objects.map(json.dumps).map(str.encode))))
+@example(b"[" * 100_000)
+@example(b'{"a":' * 100_000)
+@example(b'{"seed": ' + b"9" * 10_000 + b"}")
+@example(b'{"x": 1, "seed": ' + b"9" * 10_000 + b"}")
+@example(b'{"x": null, "seed": ' + b"9" * 10_000 + b"}")
+@example(b'{"x": null, "model": "\\ud800"}')
+@example(b'{"x": 1, "model": NaN, "timeout": 1e999}')
+@example(b'\xef\xbb\xbf{"x": 1}')
+@example('{"x": 1}'.encode("utf-16"))
+def test_a_body_is_understood_or_refused(body: Any, raw: bytes) -> None:
+    check(body, raw)
+
+
+@pytest.mark.parametrize("body", BODIES)
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(changes=objects)
+@example({"top_k": 2**64})
+@example({"seed": -(2**63), "priority": 2**31 - 1, "timeout": 1e-300, "logit_bias": {"999999999": 1}})
+def test_a_good_request_with_a_strange_field_is_understood_or_refused(body: Any, changes: dict[str, Any]) -> None:
+    good = {name: value for name, value in valid.items() if name in body.model_fields}
+    check(body, json.dumps(good | changes).encode())
+
+
+def check(body: Any, raw: bytes) -> None:
+    refusal = ""
+    try:
+        parsed = parse(body, raw)
+        if isinstance(parsed, (ChatRequest, CompletionRequest)):
+            parsed.check()
+            parsed.wishes(explain=False)
+            encode(parsed.sampling(16, logprobs=None))
+    except RequestError as exc:
+        refusal = exc.message + (exc.param or "")
+        assert refusal.strip()
+    refusal.encode()  # it goes out as UTF-8

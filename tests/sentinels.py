@@ -1,0 +1,103 @@
+"""A Redis master, its replica and the Sentinels that watch them, on free ports, for tests."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from tests.stack import free_port, stop, wait_until
+
+MASTER, PASSWORD, SENTINEL_PASSWORD = "the-master", "of redis", "of/sentinels"
+_URL = "sentinel://:of%20redis@{}/the-master/1?sentinel_password=of%2Fsentinels"
+
+
+@dataclass
+class Watched:
+    """`kill` ends a server as a power cut does; the others go on."""
+
+    directory: Path
+    servers: dict[int, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    sentinels: dict[int, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return _URL.format(",".join(f"127.0.0.1:{port}" for port in self.sentinels))
+
+    def server(self, *more: str) -> int:
+        port = free_port()
+        directory = self.directory / str(port)
+        directory.mkdir()
+        login = ("--requirepass", PASSWORD, "--masterauth", PASSWORD)
+        options = ("--port", str(port), "--save", "", "--repl-diskless-sync-delay", "0", "--dir", str(directory))
+        self.servers[port] = self._start("redis-server", *options, *login, *more)
+        wait_until(lambda: answers(port), "redis-server answers", 10)
+        return port
+
+    def sentinel(self, master: int, quorum: int) -> None:
+        port = free_port()
+        file = self.directory / f"sentinel-{port}.conf"
+        file.write_text(
+            f"port {port}\nbind 127.0.0.1\n"
+            f"requirepass {SENTINEL_PASSWORD}\nsentinel sentinel-pass {SENTINEL_PASSWORD}\n"
+            f"sentinel monitor {MASTER} 127.0.0.1 {master} {quorum}\n"
+            f'sentinel auth-pass {MASTER} "{PASSWORD}"\n'
+            f"sentinel down-after-milliseconds {MASTER} 1000\nsentinel failover-timeout {MASTER} 4000\n"
+        )
+        self.sentinels[port] = self._start("redis-server", str(file), "--sentinel")
+
+    def ask(self, *command: str | int) -> object:
+        """The first Sentinel."""
+        return Redis(port=next(iter(self.sentinels)), password=SENTINEL_PASSWORD).execute_command(*command)
+
+    @property
+    def master(self) -> int:
+        """The port of the present one, as the first Sentinel knows it."""
+        _host, port = self.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER)  # type: ignore[misc]
+        return int(port)
+
+    def kill(self, port: int) -> None:
+        proc = (self.servers | self.sentinels)[port]
+        proc.kill()
+        proc.wait()
+
+    def settled(self) -> bool:
+        """Whether a failover would succeed: the replica has everything, and every Sentinel knows of it."""
+        replicas = self.ask("SENTINEL", "REPLICAS", MASTER)
+        known = self.ask("SENTINEL", "SENTINELS", MASTER)
+        assert isinstance(replicas, list)
+        assert isinstance(known, list)
+        synced = Redis(port=self.master, password=PASSWORD).info("replication").get("slave0", {})
+        return bool(replicas) and len(known) == len(self.sentinels) - 1 and synced.get("state") == "online"
+
+    def _start(self, *command: str) -> "subprocess.Popen[bytes]":
+        binary = shutil.which(command[0])
+        assert binary, "redis-server is not installed"
+        with (self.directory / "redis.log").open("ab") as log:
+            return subprocess.Popen([binary, *command[1:]], stdout=log, stderr=log)
+
+
+def answers(port: int) -> bool:
+    try:
+        return bool(Redis(port=port, password=PASSWORD).ping())
+    except (RedisError, OSError):
+        return False
+
+
+@contextmanager
+def watched(directory: Path, sentinels: int = 3) -> Iterator[Watched]:
+    w = Watched(directory)
+    try:
+        master = w.server("--maxmemory-policy", "noeviction")
+        w.server("--replicaof", "127.0.0.1", str(master))
+        for _ in range(sentinels):
+            w.sentinel(master, quorum=sentinels // 2 + 1)
+        wait_until(w.settled, "the Sentinels know each other and the replica", 20)
+        yield w
+    finally:
+        for proc in (*w.sentinels.values(), *w.servers.values()):
+            stop(proc)

@@ -1,0 +1,78 @@
+"""One setting says where Redis is; redis-py and kombu each want it in another way."""
+
+from typing import Any
+
+import pytest
+from kombu import Connection
+
+from app.errors import SettingsError
+from app.redis_url import Sentinels, broker, hosts, sentinels, without_password
+from app.settings import load_settings
+
+FULL = "sentinel://me:p%40ss@one:1,two,[::1]:3/the-master/2?sentinel_password=s%26p"
+
+
+def test_a_sentinel_url_names_them_all_the_master_and_both_passwords() -> None:
+    """Percent-encoded, as in any URL; the port that Sentinels usually have need not be written."""
+    nodes = [("one", 1), ("two", 26379), ("::1", 3)]
+    assert sentinels(FULL) == Sentinels(nodes, "the-master", 2, "me", "p@ss", "s&p")
+    assert sentinels("sentinel://:p@h/m") == Sentinels([("h", 26379)], "m", 0, None, "p", None)
+    assert sentinels("sentinel://h/m/") == Sentinels([("h", 26379)], "m", 0, None, None, None)
+    assert sentinels("redis://h/0") is None
+
+
+@pytest.mark.parametrize("url", [
+    "http://h", "h:6379", "", "sentinel://h:1", "sentinel://h:1/", "sentinel:///m", "sentinel://h:x/m", "sentinel://,/m",
+    "sentinel://h/m/first", "sentinel://h/m/0/1", "sentinel://h/m?db=1", "sentinels://h/m", "redis://h:port/0",
+])  # fmt: skip
+def test_a_url_that_leads_nowhere_stops_the_process_and_is_named(url: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load_settings(redis_url=url)
+    assert refused.value.message.startswith(f"XYLEM_REDIS_URL: {url!r}: ")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:secret@h", "sentinel://me:secret@h:1", "sentinel://h?sentinel_password=secret"]
+)
+def test_a_refused_url_is_shown_without_its_passwords(url: str) -> None:
+    """What stops a process is in its log."""
+    with pytest.raises(SettingsError) as refused:
+        load_settings(redis_url=url)
+    assert "secret" not in refused.value.message
+
+
+def test_an_address_is_shown_without_its_passwords() -> None:
+    assert without_password(FULL) == "sentinel://one:1,two,[::1]:3/the-master/2?sentinel_password="
+    assert without_password("rediss://me:p@h:1/0") == "rediss://h:1/0"
+    assert without_password("redis://h?db=1&password=p&protocol=2") == "redis://h?db=1&password=&protocol=2"
+
+
+@pytest.mark.parametrize(("url", "found"), [
+    ("redis://me:p@h:1/0", [("h", 1)]), ("rediss://h", [("h", 6379)]), ("unix:///run/redis.sock", []),
+    ("sentinel://a:1,b/m", [("a", 1), ("b", 26379)]),
+])  # fmt: skip
+def test_the_hosts_of_a_url_are_known(url: str, found: list[tuple[str, int]]) -> None:
+    assert hosts(url) == found
+
+
+def kombus(url: str) -> Any:
+    """What kombu makes of it."""
+    kombu_url, options = broker(url)
+    return Connection(kombu_url, transport_options=options)
+
+
+def test_kombu_asks_every_sentinel_and_shows_no_password() -> None:
+    """It sends them the Sentinels' password and the master Redis' own."""
+    connection = kombus(FULL)
+    assert connection.transport_options["master_name"] == "the-master"
+    assert connection.transport_options["sentinel_kwargs"]["password"] == "s&p"
+    assert "p@ss" not in connection.as_uri()
+    for host in ("one", "two", "::1"):
+        assert (connection.hostname, connection.userid, connection.password) == (host, "me", "p@ss")
+        assert connection.virtual_host == "2"
+        connection.maybe_switch_next()
+
+
+def test_kombu_finds_a_unix_socket() -> None:
+    """It calls it by another name."""
+    assert kombus("unix:///run/redis.sock").hostname == "socket:///run/redis.sock"

@@ -35,12 +35,22 @@ request:<run>           string, msgpack `messages.Job`. Gone means done or cance
                         Written by the api; lives until the deadline and 30 s more.
 orders:<worker>         list of msgpack `messages.Order`. Written by the api; lives 60 s after the last.
 reply:<id>              list, a worker's msgpack `messages.Reply` to an order. Lives 60 s.
+kept:<id>               hash: `record` (msgpack `messages.Kept`), `owner` (an API replica), `epoch` (+1 for each new
+                        owner, and a cancel), `end` (ended or cancelled). Written by the api; lives until the deadline
+                        and `keep_s`, and from the answer's end `keep_s`.
+log:<id>                stream, ids from 1-0, field `b`: a list of msgpack events; Done or Failed is the last one's.
+                        What has come of a kept answer. Written by its owner; lives as long.
+kept-of:<api>           set of the ids that an API replica owns and that have not ended. Written by the api.
+keepers                 set of the API replicas that own any, or did. Written by the api; a dead one goes when what it
+                        had is adopted.
+joined:<hash>           string, the id that a request with this Idempotency-Key got (SHA-256 of API key's name and of
+                        it). Written by the api; lives as long as the answer could.
 out:<api>               stream, capped at `stream_maxlen`, field `s`: msgpack `messages.Step`: the truth behind
                         the channel of the same name, which carries the same bytes live.
                         Written by workers; lives `stream_ttl_s` after the last 256 messages.
 """
 
-from app.ids import ApiId, PlaceId, PoolId, QueueName, RunId, WorkerId
+from app.ids import ApiId, PlaceId, PoolId, QueueName, RequestId, RunId, WorkerId
 
 # kombu's separator between a queue's name and its priority step (0 is the most urgent).
 PRIORITY_SEP = "\x06\x16"
@@ -107,6 +117,21 @@ class Keys:
             self.prefilling(worker),
             self.blocks(run),
         )
+
+    def kept(self, request: RequestId) -> str:
+        return f"{self.prefix}kept:{request}"
+
+    def log(self, request: RequestId) -> str:
+        return f"{self.prefix}log:{request}"
+
+    def kept_of(self, api: ApiId) -> str:
+        return f"{self.prefix}kept-of:{api}"
+
+    def keepers(self) -> str:
+        return f"{self.prefix}keepers"
+
+    def joined(self, digest: str) -> str:
+        return f"{self.prefix}joined:{digest}"
 
     def orders(self, worker: WorkerId) -> str:
         return f"{self.prefix}orders:{worker}"

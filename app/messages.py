@@ -6,6 +6,7 @@ worker → worker   Handoff from the prefill task to the decode task, by Celery'
 worker → api      Step    on `out:<api>`: all that one engine step made for this API replica
 worker → all      Lease   in `worker:<id>`, every second
 CLI    → api      ApiKey  in `keys:api`
+api    → api      Kept    in `kept:<id>`; what comes of it in `log:<id>`, as lists of events
 """
 
 from collections.abc import Callable
@@ -259,6 +260,19 @@ class ApiKey(Struct, frozen=True, array_like=True):
     tokens_per_min: int | None = None
 
 
+class Kept(Struct, frozen=True, array_like=True):
+    """A request whose answer outlives its connection: all that another API replica needs to go on with it."""
+
+    id: RequestId
+    kind: str  # which endpoint understands the body: chat, text or response
+    body: bytes  # as the client sent it
+    created: float  # seconds since the epoch
+    deadline: float
+    key: str = ""  # the name of the API key that it came with
+    background: bool = False
+    explain: bool = False
+
+
 encode = msgspec.msgpack.Encoder().encode
 
 
@@ -281,3 +295,5 @@ decode_lease = decoder(Lease)
 decode_order: Callable[[bytes], Order] = decoder(Order)  # type: ignore[arg-type]  # a union is no type to mypy
 decode_reply = decoder(Reply)
 decode_api_key = decoder(ApiKey)
+decode_kept = decoder(Kept)
+decode_events = decoder(list[Event])

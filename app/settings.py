@@ -36,6 +36,7 @@ class Settings(BaseSettings):
     max_queued: Annotated[int, Field(ge=0)] = 1024  # requests waiting at a worker above which it is full
     retry_after_s: Annotated[int, Field(ge=1)] = 1
 
+    keep_s: Annotated[float, Field(gt=0)] = 3600.0  # answers that can be resumed or fetched are kept so long
     patience_s: Annotated[float, Field(ge=0)] = 60.0  # accepted requests wait so long for Redis or a worker
     max_migrations: Annotated[int, Field(ge=0)] = 3  # workers that may die with a request before it is given up
 

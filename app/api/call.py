@@ -1,23 +1,24 @@
-"""One HTTP request that generates: its prompts on their way, and the account of what came back."""
+"""A request that generates here: its prompts on their way, and the account of what came back."""
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
 from typing import Self
 
 import orjson
+from msgspec import Struct
 from starlette.types import Receive
 
+from app.api.account import Account
 from app.api.allowance import Allowance
 from app.api.answer import Answer
 from app.api.dispatch import Dispatcher
 from app.api.explain import explained
-from app.api.flight import Flight, Wishes
-from app.api.models import Model
+from app.api.flight import Flight, Out
+from app.api.plan import Plan
 from app.api.timeline import Seen
 from app.errors import StoreDown, XylemError, from_wire
 from app.ids import PoolId, RequestId, WorkerId, new_request_id
-from app.messages import Delta, Done, Failed, Job, Sampling
+from app.messages import Delta, Done, Failed, Job
 from app.routing.cost import EXPECTED_ANSWER
 from app.telemetry import logger
 
@@ -28,55 +29,47 @@ _WATCH_AFTER_S = 0.2
 _EXPLAINED = 8  # prompts of one request
 
 
-class Call:
-    """An async context manager: entering it sends the prompts, leaving it ends all that still runs.
+class Begun(Struct, frozen=True):
+    """A request that another API replica owned, or that has its id already."""
 
-    Choice i of prompt p has number p * n + i.
-    """
+    id: RequestId
+    came: float
+    attempt: int = 0  # its first one here
+    out: dict[int, Out] = {}  # what has come of its choices
+
+
+class Call(Account):
+    """An answer that is made here. An async context manager: entering sends the prompts, leaving ends what runs."""
 
     def __init__(
         self,
-        prefix: str,
-        model: Model,
-        prompts: Sequence[list[int]],
-        sampling: Sequence[Sampling],
+        plan: Plan,
         *,
         dispatcher: Dispatcher,
-        receive: Receive,
-        timeout_s: float,
-        priority: int,
-        cache_salt: str | None = None,
-        wishes: Wishes = Wishes(),  # noqa: B008 (frozen)
-        edit: Callable[[int, Delta], Delta] | None = None,
+        receive: Receive | None = None,
         allowance: Allowance | None = None,
+        begun: Begun | None = None,
     ) -> None:
-        """`edit(choice, delta)` may change each delta before it is counted and seen."""
-        self.id = new_request_id(prefix)
-        self._came = time.time()
-        self.created = int(self._came)
-        self.model, self.prompts, self.sampling = model, prompts, sampling
-        self._dispatcher, self._receive, self._priority = dispatcher, receive, priority
-        self._salt, self._wishes = cache_salt, wishes
-        self._edit, self._failure = edit, ""
-        self._allowance = allowance
-        self._deadline = self._came + timeout_s
+        """Without `receive` nobody can leave. `begun`: it is not new."""
+        came = time.time() if begun is None else begun.came
+        super().__init__(new_request_id(plan.prefix) if begun is None else begun.id, came, plan)
+        self._came, self._deadline = came, came + plan.timeout_s
+        self._dispatcher, self._receive, self._allowance = dispatcher, receive, allowance
+        self._begun, self._failure = begun, ""
         self._flights: list[Flight] = []
         self.answer = Answer()
-        self.prompt_tokens = sum(map(len, prompts))
-        self.cached_tokens = 0
-        self.completion_tokens = 0
-        self.choices = len(prompts) * sampling[0].n
         self.done: dict[int, Done] = {}  # prompt number → its end
         self._arrived = time.perf_counter()
         self._first: float | None = None
-        self._watching: asyncio.TimerHandle | asyncio.Task[None]
+        self._watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._last = self._arrived
-        alone = len(prompts) == 1
-        self._numbers = {self.id if alone else RequestId(f"{self.id}-{i}"): i for i in range(len(prompts))}
+        alone = len(self.prompts) == 1
+        self._numbers = {self.id if alone else RequestId(f"{self.id}-{i}"): i for i in range(len(self.prompts))}
 
     async def __aenter__(self) -> Self:
         """Sends the prompts. Raises: RateLimited, NoWorker, Saturated, StoreDown."""
-        self._watching = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._watch_client)
+        if self._receive is not None:
+            self._watching = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._watch_client, self._receive)
         try:
             if self._allowance is not None:
                 await self._allowance.admit(self.prompt_tokens)
@@ -88,11 +81,17 @@ class Call:
 
     async def __aexit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
         """Ends what still runs, and observes the metrics."""
-        self._watching.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         await self._finish(exc)
 
     async def _send(self) -> None:
-        self._flights = [self._flight(request, number) for request, number in self._numbers.items()]
+        for request, number in self._numbers.items():
+            flight = self._flight(request, number)
+            if all(out.finished for out in flight.out):
+                self.done[number] = Done(request, flight.job.attempt)
+            else:
+                self._flights.append(flight)
         if len(self._flights) == 1:
             await self._dispatcher.send(self._flights[0])
             return
@@ -106,16 +105,12 @@ class Call:
             raise failures[0]
 
     async def deltas(self) -> list[tuple[int, Delta]]:
-        """What has come, by choice number, not counted yet; the empty list when all prompts are done.
-
-        Raises: the error that ended a prompt; Cancelled when the client has gone.
-        """
         out: list[tuple[int, Delta]] = []
         while not out and len(self.done) < len(self.prompts):
             for event in await self.answer.take():
                 if type(event) is Delta:
                     choice = self.choice(event)
-                    out.append((choice, self._edit(choice, event) if self._edit else event))
+                    out.append((choice, self.plan.edit(choice, event) if self.plan.edit else event))
                 elif type(event) is Done:
                     self.done[self._numbers[event.request]] = event
                     self.cached_tokens += event.cached_tokens
@@ -126,46 +121,22 @@ class Call:
                 self._first = self._last
         return out
 
-    async def whole(self) -> list[tuple[int, Delta]]:
-        """All deltas to the end, counted. Raises what `deltas` raises."""
-        out: list[tuple[int, Delta]] = []
-        while batch := await self.deltas():
-            out += batch
-        for _, delta in out:
-            self.count(delta)
-        return out
-
     def choice(self, delta: Delta) -> int:
-        return self._numbers[delta.request] * self.sampling[0].n + delta.index
-
-    def count(self, delta: Delta) -> None:
-        """Each delta once, before it is shown: chunks may carry the usage so far."""
-        self.completion_tokens += len(delta.tokens)
+        return self._numbers[delta.request] * self.plan.sampling[0].n + delta.index
 
     @property
     def edited(self) -> bool:
         """Whether deltas have to go through `deltas`, which edits them."""
-        return self._edit is not None
-
-    def envelope(self, kind: str) -> dict[str, object]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model.name}
+        return self.plan.edit is not None
 
     def failed(self, exc: XylemError) -> None:
         """Told by who has already sent the error to the client."""
         self._failure = exc.code
 
-    def usage(self) -> dict[str, object]:
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        }
-
     def headers(self) -> dict[str, str]:
         """Of the response: what is left to the API key, and where the prompts went if that was asked for."""
         allowed = {} if self._allowance is None else self._allowance.headers()
-        if not self._wishes.explain:
+        if not self.plan.wishes.explain:
             return allowed
         return allowed | {
             "x-xylem-route": orjson.dumps(
@@ -175,31 +146,34 @@ class Call:
 
     def _flight(self, request: RequestId, number: int) -> Flight:
         """The job before it is placed, attempt 0 on no worker, and where it may go."""
-        sampling = self.sampling[number]
+        sampling = self.plan.sampling[number]
         tokens = len(self.prompts[number])
-        groups = self.model.groups(tokens + min(sampling.max_tokens, EXPECTED_ANSWER), self._wishes)
+        groups = self.model.groups(tokens + min(sampling.max_tokens, EXPECTED_ANSWER), self.plan.wishes)
         # Logprobs of a prompt come with its computation, and go out with the answer.
-        prefill_groups = self.model.prefill_groups(tokens, self._wishes) if sampling.prompt_logprobs is None else ()
+        prefill_groups = self.model.prefill_groups(tokens, self.plan.wishes) if sampling.prompt_logprobs is None else ()
         job = Job(
             request,
-            0,
+            self._begun.attempt if self._begun else 0,
             self._dispatcher.api,
             PoolId(""),
             WorkerId(""),
             self.prompts[number],
             sampling,
             self._deadline,
-            self._priority,
-            cache_salt=self._salt,
+            self.plan.priority,
+            cache_salt=self.plan.cache_salt,
         )
-        return Flight(job, groups, self.answer, self._wishes, prefill_groups)
+        flight = Flight(job, groups, self.answer, self.plan.wishes, prefill_groups)
+        if self._begun is not None:
+            flight.go_on([self._begun.out.get(number * sampling.n + i, Out([])) for i in range(sampling.n)])
+        return flight
 
-    def _watch_client(self) -> None:
-        self._watching = asyncio.create_task(self._await_disconnect())
+    def _watch_client(self, receive: Receive) -> None:
+        self._watching = asyncio.create_task(self._await_disconnect(receive))
 
-    async def _await_disconnect(self) -> None:
+    async def _await_disconnect(self, receive: Receive) -> None:
         """Tells the answer when the client has gone."""
-        while (await self._receive())["type"] != "http.disconnect":
+        while (await receive())["type"] != "http.disconnect":
             pass
         self.answer.client_gone()
         self._dispatcher.abandon(list(self._numbers))

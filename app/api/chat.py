@@ -8,14 +8,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.api.body import collect
-from app.api.call import Call
 from app.api.chunks import Chunks, merge
 from app.api.explain import explain_wanted
+from app.api.kept.join import answer_to
+from app.api.kept.stream import stream
 from app.api.logprobs import chat_logprobs
 from app.api.models import find_model
+from app.api.plan import Plan
 from app.api.schemas import STREAMED, ChatRequest, parse
 from app.api.state import ApiState, state_of
-from app.api.stream import EventStream
 from app.errors import RequestError
 from app.messages import Delta
 
@@ -31,7 +32,7 @@ async def chat_completions(request: Request) -> Response:
     return await handle(state, raw, request.scope, request.receive)
 
 
-async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
+async def understand(state: ApiState, raw: bytes, *, explain: bool = False) -> tuple[ChatRequest, Plan]:
     """Raises: XylemError."""
     body = parse(ChatRequest, raw)
     body.check()
@@ -41,22 +42,25 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     if limit == 0:
         raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    call = Call(
+    return body, Plan(
         "chatcmpl",
         model,
         [prompt],
         [body.sampling(model.room(prompt, limit), logprobs=logprobs)],
-        dispatcher=state.dispatcher,
-        receive=receive,
         timeout_s=body.timeout or state.settings.request_timeout_s,
         priority=body.priority or 0,
         cache_salt=body.cache_salt,
-        wishes=body.wishes(explain=explain_wanted(scope)),
-        allowance=state.keyring.allowance(scope),
+        wishes=body.wishes(explain=explain),
     )
+
+
+async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
+    """Raises: XylemError."""
+    body, plan = await understand(state, raw, explain=explain_wanted(scope))
+    call = await answer_to(state, "chat", raw, scope, receive, plan)
     if body.stream:
         chunks = Chunks("chat", call, logprobs=chat_logprobs, options=body.stream_options)
-        return EventStream(call, chunks, opening=chunks.role)
+        return stream(call, chunks, opening=chunks.role)
     async with call:
         deltas = await call.whole()
         choices = [_choice(i, d) for i, d in sorted(merge(deltas))]

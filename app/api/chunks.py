@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import orjson
 
-from app.api.call import Call
+from app.api.account import Account
 from app.api.schemas import StreamOptions
 from app.messages import Delta
 
@@ -25,7 +25,7 @@ class Chunks:
     """Writes the chunks of one answer."""
 
     def __init__(
-        self, kind: Kind, call: Call, *, logprobs: Callable[[int, Delta], Any], options: StreamOptions | None
+        self, kind: Kind, call: Account, *, logprobs: Callable[[int, Delta], Any], options: StreamOptions | None
     ) -> None:
         """`logprobs` shapes a delta's logprobs for choice i."""
         self._kind, self._logprobs, self._usage = kind, logprobs, call.usage

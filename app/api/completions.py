@@ -8,15 +8,16 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.api.body import collect
-from app.api.call import Call
 from app.api.chunks import Chunks, merge
 from app.api.echo import Echo
 from app.api.explain import explain_wanted
+from app.api.kept.join import answer_to
+from app.api.kept.stream import stream
 from app.api.logprobs import TextLogprobs
 from app.api.models import Model, find_model
+from app.api.plan import Plan
 from app.api.schemas import STREAMED, CompletionRequest, parse
 from app.api.state import ApiState, state_of
-from app.api.stream import EventStream
 from app.errors import RequestError
 
 router = APIRouter()
@@ -34,7 +35,7 @@ async def completions(request: Request) -> Response:
     return await handle(state, raw, request.scope, request.receive)
 
 
-async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
+async def understand(state: ApiState, raw: bytes, *, explain: bool = False) -> tuple[CompletionRequest, Plan]:
     """Raises: XylemError."""
     body = parse(CompletionRequest, raw)
     body.check()
@@ -44,7 +45,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     if limit == 0 and not body.echo:
         raise RequestError("'max_tokens' has to be at least 1 without 'echo'.", param="max_tokens")
     prompt_logprobs = body.logprobs if body.echo else None
-    call = Call(
+    return body, Plan(
         "cmpl",
         model,
         prompts,
@@ -53,18 +54,21 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
             body.sampling(max(1, model.room(p, limit)), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
             for p in prompts
         ],
-        dispatcher=state.dispatcher,
-        receive=receive,
         timeout_s=body.timeout or state.settings.request_timeout_s,
         priority=body.priority or 0,
         cache_salt=body.cache_salt,
-        wishes=body.wishes(explain=explain_wanted(scope)),
+        wishes=body.wishes(explain=explain),
         edit=Echo(model.tokenizer, prompts, body.n or 1, only=limit == 0) if body.echo else None,
-        allowance=state.keyring.allowance(scope),
     )
+
+
+async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
+    """Raises: XylemError."""
+    body, plan = await understand(state, raw, explain=explain_wanted(scope))
+    call = await answer_to(state, "text", raw, scope, receive, plan)
     logprobs = TextLogprobs()
     if body.stream:
-        return EventStream(call, Chunks("text", call, logprobs=logprobs, options=body.stream_options))
+        return stream(call, Chunks("text", call, logprobs=logprobs, options=body.stream_options))
     async with call:
         deltas = merge(await call.whole())
         choices: list[dict[str, Any]] = [

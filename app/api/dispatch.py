@@ -87,7 +87,7 @@ class Dispatcher:
                 flight.early.append(event)
                 return
             flight.handed = True
-            flight.taken(event)
+            flight.out[event.index].add(event)
             flight.answer.push(event)
         elif type(event) is First:
             self._first(flight, event)
@@ -100,7 +100,7 @@ class Dispatcher:
 
     def _first(self, flight: Flight, event: First) -> None:
         early, flight.early = flight.early or [], None
-        flight.taken(event.delta)
+        flight.out[0].add(event.delta)
         flight.answer.push(event.delta)
         for other in early:
             self.deliver(other)

@@ -35,6 +35,13 @@ class Out(Struct, gc=False):
     text_len: int = 0  # characters
     finished: bool = False
 
+    def add(self, delta: Delta) -> None:
+        """Once per token."""
+        self.tokens += delta.tokens
+        self.text_len += len(delta.text)
+        if delta.finish is not None:
+            self.finished = True
+
 
 class Flight:
     __slots__ = (
@@ -87,13 +94,10 @@ class Flight:
             return [(job.prefill.worker, job.prefill.pool)]
         return [(job.worker, job.pool)] if job.worker else []
 
-    def taken(self, delta: Delta) -> None:
-        """A delta of this attempt is out. Once per token."""
-        out = self.out[delta.index]
-        out.tokens += delta.tokens
-        out.text_len += len(delta.text)
-        if delta.finish is not None:
-            out.finished = True
+    def go_on(self, out: list[Out]) -> None:
+        """Behind what somebody else has had of its choices."""
+        self.out = out
+        self.job = replace(self.job, begun=self.begun())
 
     def begun(self) -> list[Begun]:
         """For who goes on with it."""

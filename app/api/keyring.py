@@ -68,6 +68,11 @@ class Keyring:
             raise Unauthorized("This API key is not valid, or has been revoked.", headers=_CHALLENGE)
         scope[_IN_SCOPE] = key
 
+    def name(self, scope: Scope) -> str:
+        """Of the key that `check` found; empty without one."""
+        key: ApiKey | None = scope.get(_IN_SCOPE)
+        return key.name if key is not None else ""
+
     def allowance(self, scope: Scope) -> Allowance | None:
         """Of the key that `check` found, if there was one and it has limits."""
         key: ApiKey | None = scope.get(_IN_SCOPE)

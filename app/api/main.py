@@ -13,10 +13,13 @@ from fastapi import FastAPI
 from redis.exceptions import RedisError
 
 from app.api import admin, chat, completions, failure, health, tokens
+from app.api.call import Begun, Call
 from app.api.dispatch import Dispatcher
 from app.api.express import Express
 from app.api.fleet import FleetReader
 from app.api.inbox import Inbox
+from app.api.kept.keeper import Keeper
+from app.api.kept.shelf import Shelf
 from app.api.keyring import Keyring
 from app.api.models import load_models
 from app.api.schemas import Refusal
@@ -24,12 +27,15 @@ from app.api.state import ApiState
 from app.api.watch import Watch
 from app.ids import new_api_id
 from app.keys import Keys
+from app.messages import Kept
 from app.pools import load_pools
 from app.settings import Settings, load_settings
 from app.store import Wire, async_client
 from app.telemetry import HELD, IN_FLIGHT, logger, setup_logging
 
 log = logger(__name__)
+
+_UNDERSTAND = {"chat": chat.understand, "text": completions.understand}  # by messages.Kept.kind
 
 
 def create_app(settings: Settings | None = None) -> Express:
@@ -52,12 +58,19 @@ def create_app(settings: Settings | None = None) -> Express:
         inbox = Inbox(wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
         keyring = Keyring(wire, keys)
         watch = Watch(wire, keys, dispatcher, inbox, pools, settings.api_ttl_s)
+        shelf = Shelf(wire, keys, api, settings.keep_s)
+
+        async def prepare(kept: Kept, begun: Begun) -> Call:
+            _body, plan = await _UNDERSTAND[kept.kind](app.state.xylem, kept.body)
+            return Call(plan, dispatcher=dispatcher, begun=begun)
+
+        keeper = Keeper(shelf, prepare)
         app.state.xylem = ApiState(
-            settings, models, pools, keys, redis, fleet, dispatcher, inbox, keyring, int(time.time())
+            settings, models, pools, keys, redis, fleet, dispatcher, inbox, keyring, shelf, keeper, int(time.time())
         )
         IN_FLIGHT.set_function(lambda: len(dispatcher.flights))
         HELD.set_function(lambda: dispatcher.placer.held)
-        background = [asyncio.create_task(inbox.run()), asyncio.create_task(watch.run())]
+        background = [asyncio.create_task(part.run()) for part in (inbox, watch, keeper)]
         awaited = [inbox.subscribed]
         if settings.require_keys:
             background.append(asyncio.create_task(keyring.run()))

@@ -10,6 +10,8 @@ from redis.asyncio import Redis
 from app.api.dispatch import Dispatcher
 from app.api.fleet import FleetReader
 from app.api.inbox import Inbox
+from app.api.kept.keeper import Keeper
+from app.api.kept.shelf import Shelf
 from app.api.keyring import Keyring
 from app.api.models import Model
 from app.ids import PoolId
@@ -29,6 +31,8 @@ class ApiState:
     dispatcher: Dispatcher
     inbox: Inbox
     keyring: Keyring
+    shelf: Shelf
+    keeper: Keeper
     started: int  # seconds since the epoch
 
 

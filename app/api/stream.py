@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 from app.api.call import Call
 from app.api.chunks import Chunks, error_event, merge
 from app.api.failure import as_body
+from app.api.kept.reading import Reading
 from app.api.protocol import EXTENSION, DirectWriter
 from app.errors import Cancelled, XylemError
 from app.messages import Delta
@@ -25,7 +26,7 @@ _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-con
 class EventStream(Response):
     """Runs `call` and streams it. Not Starlette's StreamingResponse: no task group and no generator per token."""
 
-    def __init__(self, call: Call, chunks: Chunks, opening: Callable[[int], bytes] | None = None) -> None:
+    def __init__(self, call: Call | Reading, chunks: Chunks, opening: Callable[[int], bytes] | None = None) -> None:
         """`opening(choice)` is written before a choice's first delta."""
         self.status_code, self.background = 200, None
         self._call, self._chunks, self._opening = call, chunks, opening
@@ -55,6 +56,7 @@ class EventStream(Response):
 
     async def _write(self, deltas: list[tuple[int, Delta]] | None, scope: Scope, send: Send) -> None:
         call = self._call
+        assert isinstance(call, Call)
         body = b"".join(map(self._opening, range(call.choices))) if self._opening else b""
         direct = scope.get("extensions", {}).get(EXTENSION)
         if deltas is None:
@@ -77,6 +79,7 @@ class EventStream(Response):
     def _sink(self, direct: DirectWriter) -> Callable[[Delta], bool]:
         """Writes a delta the moment it comes, if the client keeps up. The hottest function there is."""
         call, chunk, ready, write = self._call, self._chunks.delta, direct.ready, direct.write
+        assert isinstance(call, Call)
         alone = len(call.prompts) == 1
 
         def sink(d: Delta) -> bool:

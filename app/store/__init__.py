@@ -2,11 +2,15 @@
 
 from app.store.clients import async_client, sync_client, tls_options
 from app.store.refusal import store_down
-from app.store.scripts import CHARGE, PLACE, RECONCILE, RELEASE, SNAPSHOT
+from app.store.scripts import ADOPT, CANCEL, CHARGE, KEEP, NOTE, PLACE, RECONCILE, RELEASE, SNAPSHOT
 from app.store.wire import Command, Connection, Wire
 
 __all__ = [
+    "ADOPT",
+    "CANCEL",
     "CHARGE",
+    "KEEP",
+    "NOTE",
     "PLACE",
     "RECONCILE",
     "RELEASE",

@@ -15,4 +15,5 @@ def _source(name: str) -> str:
     return "\n".join(line for line in lines if not line.lstrip().startswith("--"))
 
 
-SNAPSHOT, PLACE, RELEASE, RECONCILE, CHARGE = map(_source, ("snapshot", "place", "release", "reconcile", "charge"))
+ADOPT, CANCEL, KEEP, NOTE = map(_source, ("adopt", "cancel", "keep", "note"))
+CHARGE, PLACE, RECONCILE, RELEASE, SNAPSHOT = map(_source, ("charge", "place", "reconcile", "release", "snapshot"))

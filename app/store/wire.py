@@ -110,6 +110,8 @@ class Wire:
 
         Raises: StoreDown when Redis is away.
         """
+        if not commands:
+            return []
         failure: Exception | None = None
         for wait_s in _TRIES_AFTER_S:
             await asyncio.sleep(wait_s)

@@ -14,6 +14,7 @@ from app.api.call import Call
 from app.api.chunks import DONE, Chunks, Kind, error_event, merge
 from app.api.logprobs import TextLogprobs, chat_logprobs
 from app.api.models import Model
+from app.api.plan import Plan
 from app.api.schemas import StreamOptions
 from app.ids import PoolId, RequestId
 from app.messages import Delta, Sampling, TokenLogprob
@@ -30,7 +31,7 @@ def call(name: str = 'org/"model" é') -> Call:
     """A real one, never entered: it sends nothing."""
     model = Model(name, (PoolId("p"),), (), None, load_tokenizer(MODEL_DIR), 100, 8192, Meters(name))
     none = cast(Any, None)
-    made = Call("chatcmpl", model, [[1, 2, 3]], [Sampling(9)], dispatcher=none, receive=none, timeout_s=1, priority=0)
+    made = Call(Plan("chatcmpl", model, [[1, 2, 3]], [Sampling(9)], timeout_s=1), dispatcher=none, receive=none)
     made.completion_tokens, made.cached_tokens = 4, 2
     return made
 

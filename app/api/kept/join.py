@@ -1,0 +1,79 @@
+"""Which requests' answers are kept, and who asks for one that is."""
+
+import hashlib
+import hmac
+import time
+
+from starlette.types import Receive, Scope
+
+from app.api.call import Begun, Call
+from app.api.kept.reading import Reading
+from app.api.kept.shelf import Found
+from app.api.plan import Plan
+from app.api.state import ApiState
+from app.errors import RequestError
+from app.ids import RequestId, new_request_id
+from app.messages import Kept
+
+_LONGEST_KEY = 255  # characters, as others have it
+
+
+def asks_to_keep(scope: Scope) -> bool:
+    """Whether a request wants to be resumed, or to be joined by itself when it is sent again."""
+    return any(name in (b"idempotency-key", b"last-event-id", b"x-xylem-resumable") for name, _ in scope["headers"])
+
+
+async def answer_to(
+    state: ApiState, kind: str, raw: bytes, scope: Scope, receive: Receive, plan: Plan
+) -> Call | Reading:
+    """Made for this connection, unless its client wants it kept. Raises: XylemError."""
+    if asks_to_keep(scope):
+        if plan.edit is not None:
+            raise RequestError("An answer with 'echo' can't be resumed or joined.", param="echo")
+        return await begin_or_join(state, kind, raw, scope, plan)
+    return Call(plan, dispatcher=state.dispatcher, receive=receive, allowance=state.keyring.allowance(scope))
+
+
+async def begin_or_join(state: ApiState, kind: str, raw: bytes, scope: Scope, plan: Plan) -> Reading:
+    """The answer to a new request, or from where its reader has it. Raises: XylemError."""
+    headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+    last = headers.get(b"last-event-id", "")
+    if last:
+        request, skip = _position(last)
+        return await _read(state, request, raw, scope, plan, skip)
+    join = headers.get(b"idempotency-key", "")
+    if len(join) > _LONGEST_KEY:
+        raise RequestError(f"An Idempotency-Key has at most {_LONGEST_KEY} characters.", param="Idempotency-Key")
+    kept = new_kept(state, kind, raw, scope, plan)
+    first = await state.shelf.put(kept, join=join)
+    if first != kept.id:
+        return await _read(state, first, raw, scope, plan, 0)
+    return start(state, kept, plan, scope)
+
+
+def new_kept(state: ApiState, kind: str, raw: bytes, scope: Scope, plan: Plan, *, background: bool = False) -> Kept:
+    now = time.time()
+    key = state.keyring.name(scope)
+    return Kept(new_request_id(plan.prefix), kind, raw, now, now + plan.timeout_s, key, background)
+
+
+def start(state: ApiState, kept: Kept, plan: Plan, scope: Scope) -> Reading:
+    """What has been put on the shelf begins."""
+    begun = Begun(kept.id, kept.created)
+    call = Call(plan, dispatcher=state.dispatcher, allowance=state.keyring.allowance(scope), begun=begun)
+    state.keeper.start(kept, call)
+    return Reading(state.shelf, state.keeper, plan, Found(kept, 0, ""))
+
+
+async def _read(state: ApiState, request: RequestId, raw: bytes, scope: Scope, plan: Plan, skip: int) -> Reading:
+    found = await state.shelf.find(request, state.keyring.name(scope))
+    if not hmac.compare_digest(hashlib.sha256(raw).digest(), hashlib.sha256(found.kept.body).digest()):
+        raise RequestError("This is not the body that the answer was asked for with.", param="Idempotency-Key")
+    return Reading(state.shelf, state.keeper, plan, found, skip)
+
+
+def _position(event: str) -> tuple[RequestId, int]:
+    request, _, number = event.rpartition(":")
+    if not request or not number.isdecimal() or len(number) > 9:
+        raise RequestError(f"'{event[:100]}' is no id of an event of ours.", param="Last-Event-ID")
+    return RequestId(request), int(number)

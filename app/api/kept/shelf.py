@@ -1,0 +1,118 @@
+"""Kept answers in Redis: `kept:<id>` says what was asked and who owns it, `log:<id>` what has come of it."""
+
+import hashlib
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from app.errors import RequestNotFound
+from app.ids import ApiId, RequestId
+from app.keys import Keys
+from app.messages import Event, Kept, decode_events, decode_kept, encode
+from app.store import ADOPT, CANCEL, KEEP, NOTE, Wire
+
+_PAGE = 512  # batches read at once
+
+
+class Found(Struct, frozen=True):
+    kept: Kept
+    epoch: int
+    ended: str  # '', 'ended' or 'cancelled'
+
+
+class Lost(Exception):
+    """Another API replica owns it now, or somebody has cancelled it."""
+
+
+class Shelf:
+    """All methods raise StoreDown."""
+
+    def __init__(self, wire: Wire, keys: Keys, api: ApiId, keep_s: float) -> None:
+        """`keep_s`: how long an answer is kept once it is whole."""
+        self._wire, self._keys, self._api = wire, keys, api
+        self._keep_ms = round(keep_s * 1000)
+
+    async def put(self, kept: Kept, epoch: int = 0, join: str = "") -> RequestId:
+        """Owns it from now on. Returns the id of who came first with the same `join` key; its own, if that was it."""
+        keys = self._keys
+        joined = keys.joined(hashlib.sha256(f"{kept.key}\0{join}".encode()).hexdigest())
+        life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
+        names = (keys.kept(kept.id), keys.kept_of(self._api), keys.keepers(), joined if join else keys.kept(kept.id))
+        said = kept.id if join else ""
+        command = ("EVAL", KEEP, 4, *names, kept.id, self._api, encode(kept), life_ms, epoch, said)
+        (first,) = await self._wire.execute([command])
+        return RequestId(first.decode()) if join else kept.id
+
+    async def find(self, request: RequestId, key: str) -> Found:
+        """Of who asked with that API key. Raises: RequestNotFound."""
+        ((record, epoch, ended),) = await self._wire.execute(
+            [("HMGET", self._keys.kept(request), "record", "epoch", "end")]
+        )
+        if record is None or (kept := decode_kept(record)).key != key:
+            raise RequestNotFound(f"Nothing is kept under the id '{request}'; what was kept is deleted after a time.")
+        return Found(kept, int(epoch), (ended or b"").decode())
+
+    async def note(self, kept: Kept, epoch: int, batches: Sequence[bytes], *, ended: bool) -> None:
+        """The log has all of `batches`, from its beginning on, when this returns. Raises: Lost."""
+        first = len(batches)  # what came before was noted, unless Redis has lost it
+        while True:
+            names = self._keys.kept(kept.id), self._keys.log(kept.id), self._keys.kept_of(self._api)
+            end, life_ms = ("ended", self._keep_ms) if ended else ("", "")
+            if first <= 1 and not ended:
+                life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
+            values = kept.id, epoch, first, life_ms, end
+            (last,) = await self._wire.execute([("EVAL", NOTE, 3, *names, *values, *batches[first - 1 :])])
+            if last == -1:
+                raise Lost
+            if last == -2:
+                await self.put(kept, epoch)
+                first = 1
+            elif last >= len(batches):
+                return
+            else:
+                first = last + 1
+
+    async def read(self, request: RequestId, after: int = 0) -> list[list[Event]]:
+        """The batches behind that number, in order; at most a page of them."""
+        return (await self.read_all([(request, after)]))[0]
+
+    async def read_all(self, wanted: Sequence[tuple[RequestId, int]]) -> list[list[list[Event]]]:
+        """`read` for each, in one round trip."""
+        log = self._keys.log
+        pages = await self._wire.execute(
+            [("XRANGE", log(request), f"{after + 1}-0", "+", "COUNT", _PAGE) for request, after in wanted]
+        )
+        return [[decode_events(fields[1]) for _id, fields in page] for page in pages]
+
+    async def cancel(self, request: RequestId, last: list[Event]) -> bool:
+        """False when it had ended. What comes of its owner afterwards is refused."""
+        names = self._keys.kept(request), self._keys.log(request)
+        (done,) = await self._wire.execute([("EVAL", CANCEL, 2, *names, encode(last), self._keep_ms)])
+        return bool(done)
+
+    async def delete(self, request: RequestId) -> None:
+        await self._wire.execute([("UNLINK", self._keys.kept(request), self._keys.log(request))])
+
+    async def epochs(self, requests: Sequence[RequestId]) -> list[int | None]:
+        """None for what Redis doesn't know."""
+        found = await self._wire.execute([("HGET", self._keys.kept(request), "epoch") for request in requests])
+        return [None if epoch is None else int(epoch) for epoch in found]
+
+    async def dead_owners(self) -> list[ApiId]:
+        (members,) = await self._wire.execute([("SMEMBERS", self._keys.keepers())])
+        apis = [ApiId(member.decode()) for member in members]
+        alive = await self._wire.execute([("EXISTS", self._keys.api(api)) for api in apis])
+        return [api for api, lives in zip(apis, alive, strict=True) if not lives and api != self._api]
+
+    async def adopt(self, dead: ApiId) -> list[Found]:
+        """What it had, and no other replica has adopted before."""
+        keys = self._keys
+        (members,) = await self._wire.execute([("SMEMBERS", keys.kept_of(dead))])
+        adopted = []
+        for request in (RequestId(member.decode()) for member in members):
+            names = keys.kept(request), keys.kept_of(dead), keys.kept_of(self._api), keys.keepers()
+            (reply,) = await self._wire.execute([("EVAL", ADOPT, 4, *names, request, dead, self._api)])
+            if reply is not None:
+                adopted.append(Found(decode_kept(reply[0]), int(reply[1]), ""))
+        await self._wire.execute([("SREM", keys.keepers(), dead)])
+        return adopted

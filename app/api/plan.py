@@ -1,0 +1,27 @@
+"""A request that generates, understood: what is to be done for it, before anything is."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from app.api.flight import Wishes
+from app.api.models import Model
+from app.messages import Delta, Sampling
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Choice i of prompt p has number p * n + i."""
+
+    prefix: str  # of its id
+    model: Model
+    prompts: Sequence[list[int]]
+    sampling: Sequence[Sampling]  # for each prompt
+    timeout_s: float
+    priority: int = 0
+    cache_salt: str | None = None
+    wishes: Wishes = Wishes()  # noqa: RUF009 (frozen)
+    edit: Callable[[int, Delta], Delta] | None = None  # changes a choice's delta before it is counted and seen
+
+    @property
+    def choices(self) -> int:
+        return len(self.prompts) * self.sampling[0].n

@@ -1,0 +1,13 @@
+-- Gives a kept request of a dead API replica to another one.
+--
+-- KEYS  1 kept:<id>  2 kept-of:<dead>  3 kept-of:<api>  4 keepers     ARGV  1 id  2 dead  3 api
+-- returns  {Kept (msgpack), epoch}; nothing when there is nothing to go on with, or another one was first
+redis.call('SREM', KEYS[2], ARGV[1])
+local owner, ended = unpack(redis.call('HMGET', KEYS[1], 'owner', 'end'))
+if owner ~= ARGV[2] or ended then
+  return false
+end
+redis.call('HSET', KEYS[1], 'owner', ARGV[3])
+redis.call('SADD', KEYS[3], ARGV[1])
+redis.call('SADD', KEYS[4], ARGV[3])
+return {redis.call('HGET', KEYS[1], 'record'), redis.call('HINCRBY', KEYS[1], 'epoch', 1)}

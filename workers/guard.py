@@ -11,23 +11,31 @@ import sys
 from contextlib import suppress
 
 import psutil
+import redis
 
-_LOADED = b"loaded\n"
+from app.store import sync_client
+
 _LOOK_S = 1.0  # how often new processes of the engine are looked for while it loads
+_TIMEOUT_S = 2.0  # for Redis: by then the lease is over anyhow
 
 
 class Guard:
     """The worker's side."""
 
-    def __init__(self, worker: str) -> None:
-        argv = [sys.executable, "-m", "workers.guard", str(os.getpid()), worker]
+    def __init__(self, redis_url: str, lease: str) -> None:
+        """`lease` is the key that says the worker lives."""
+        argv = [sys.executable, "-m", "workers.guard", str(os.getpid())]
         # In a session of its own it hears no Ctrl-C, and isn't killed with the worker's process group.
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True)
+        self._say(f"{lease} {redis_url}\n")  # not as arguments, which everybody sees
 
     def loaded(self) -> None:
         """The engine has all its processes."""
+        self._say("loaded\n")
+
+    def _say(self, line: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(_LOADED)
+        self._process.stdin.write(line.encode())
         self._process.stdin.flush()
 
 
@@ -37,32 +45,27 @@ def watch(pid: int) -> list[psutil.Process]:
     loading = True
     while True:
         said = select.select([sys.stdin], [], [], _LOOK_S if loading else None)[0]
-        if said and not (line := os.read(sys.stdin.fileno(), 64)):
+        if said and not os.read(sys.stdin.fileno(), 64):
             return below
-        loading = loading and not (said and _LOADED in line)
+        loading = loading and not said
         with suppress(psutil.NoSuchProcess):
             below = [p for p in psutil.Process(pid).children(recursive=True) if p.pid != os.getpid()]
 
 
-def clean_up(worker: str, left: list[psutil.Process]) -> None:
-    """Kills what is left, and takes the lease away."""
+def clean_up(redis_url: str, lease: str, left: list[psutil.Process]) -> None:
+    """Takes the lease away, and kills what is left."""
+    with suppress(redis.RedisError, OSError), sync_client(redis_url, _TIMEOUT_S) as client:
+        client.unlink(lease)
     for process in left:
         with suppress(psutil.NoSuchProcess):  # psutil looks whether the number is another process's by now
             for child in process.children(recursive=True):
                 child.kill()
             process.kill()
-    # Only now: it costs memory, and most guards never come here.
-    import redis
-
-    from app.ids import WorkerId
-    from app.keys import Keys
-    from app.settings import load_settings
-    from app.store import sync_client
-
-    settings = load_settings()
-    with suppress(redis.RedisError, OSError), sync_client(settings.redis_url, 5.0) as client:
-        client.unlink(Keys(settings.deployment).worker(WorkerId(worker)))
 
 
 if __name__ == "__main__":
-    clean_up(sys.argv[2], watch(int(sys.argv[1])))
+    first = b""
+    while not first.endswith(b"\n"):  # unbuffered: `select` sees what is left
+        first += os.read(sys.stdin.fileno(), 1) or sys.exit()
+    key, _, url = first.decode().strip().partition(" ")
+    clean_up(url, key, watch(int(sys.argv[1])))

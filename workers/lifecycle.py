@@ -17,6 +17,7 @@ from app.engines import create_engine
 from app.engines.base import EngineInfo
 from app.errors import SettingsError, XylemError
 from app.ids import PoolId, WorkerId, new_worker_id, place_id, worker_queue
+from app.keys import Keys
 from app.kv.index import KvIndex
 from app.kv.ledger import Ledger
 from app.pools import Pool, load_pools
@@ -83,7 +84,7 @@ class EngineStep(bootsteps.StartStopStep):
 
     def start(self, worker: Any) -> None:
         log.info("loading_engine", pool=self.pool_id, engine=self.pool.engine, model=self.pool.model)
-        guard = Guard(self.worker_id)
+        guard = Guard(settings.redis_url, Keys(settings.deployment).worker(self.worker_id))
         try:
             engine = create_engine(self.pool, settings.address or address_towards(settings.redis_url))
             self.runner = runners.Runner(engine, self.worker_id, settings)

@@ -3,17 +3,21 @@
 import asyncio
 from collections.abc import Callable
 
+from app.api.deltas import merge
 from app.errors import Cancelled
 from app.messages import Delta, Done, Event, Failed
+
+_MOST = 1024  # events that wait for a reader who is behind: he gets few large ones instead of many small ones
 
 
 class Answer:
     """Events of all prompts of one HTTP request, in order. Lives on the API's event loop; one reader."""
 
-    __slots__ = ("_gone", "_pending", "_sink", "_waiter")
+    __slots__ = ("_gone", "_most", "_pending", "_sink", "_waiter")
 
     def __init__(self) -> None:
         self._pending: list[Event] = []
+        self._most = _MOST
         self._waiter: asyncio.Future[None] | None = None
         self._sink: Callable[[Delta], bool] | None = None
         self._gone = False
@@ -23,6 +27,9 @@ class Answer:
         if self._waiter is not None and self._sink is not None and type(event) is Delta and self._sink(event):
             return
         self._pending.append(event)
+        if len(self._pending) > self._most:
+            self._pending = _merged(self._pending)
+            self._most = max(_MOST, 2 * len(self._pending))
         self._wake()
 
     def divert(self, sink: Callable[[Delta], bool]) -> None:
@@ -53,3 +60,9 @@ class Answer:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+def _merged(events: list[Event]) -> list[Event]:
+    """An end stays behind what it ends."""
+    deltas = merge(((e.request, e.index), e) for e in events if isinstance(e, Delta))
+    return [*(d for _, d in deltas), *(e for e in events if not isinstance(e, Delta))]

@@ -82,26 +82,3 @@ class Chunks:
 
 def error_event(body: dict[str, Any]) -> bytes:
     return b"data: %b\n\n" % orjson.dumps(body)
-
-
-def merge(deltas: list[tuple[int, Delta]]) -> list[tuple[int, Delta]]:
-    """One delta per choice, for a client that is behind."""
-    by_choice: dict[int, list[Delta]] = {}
-    for choice, d in deltas:
-        by_choice.setdefault(choice, []).append(d)
-    return [(choice, _join(ds)) for choice, ds in by_choice.items()]
-
-
-def _join(deltas: list[Delta]) -> Delta:
-    first, last = deltas[0], deltas[-1]
-    logprobs = None if first.logprobs is None else [lp for d in deltas for lp in d.logprobs or ()]
-    return Delta(
-        first.request,
-        first.attempt,
-        "".join(d.text for d in deltas),
-        [t for d in deltas for t in d.tokens],
-        first.index,
-        last.finish,
-        last.stop,
-        logprobs,
-    )

@@ -8,7 +8,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.api.body import collect
-from app.api.chunks import Chunks, merge
+from app.api.chunks import Chunks
+from app.api.deltas import merge
 from app.api.echo import Echo
 from app.api.explain import explain_wanted
 from app.api.kept.join import answer_to

@@ -21,6 +21,7 @@ log = logger(__name__)
 
 _ORDERS_TTL_S = 60
 _SUSPICIOUS = 2  # so many workers have died with a request
+_INNOCENT = 3  # times as many, when each time something had come of it
 # When a prefill ends so, the prompt is computed where the answer is.
 _ELSEWHERE = {error.code for error in (EngineFailed, EngineDead, HandoffFailed)}
 
@@ -145,7 +146,8 @@ class Dispatcher:
         `died`: the worker, perhaps by this request, which therefore is not tried for ever.
         """
         flight.deaths += died
-        if flight.deaths > self._max_migrations:
+        # Who got on where it was is less likely to be the cause.
+        if flight.deaths > self._max_migrations * (_INNOCENT if flight.got_on else 1):
             self.fail(flight, WorkerLost(f"{flight.deaths} workers have died with this request on them: given up."))
             return
         old = flight.job
@@ -189,11 +191,9 @@ class Dispatcher:
         Requests that were on several workers that died are tried one after the other: which of them kills workers
         shows, and the others don't die with it once more.
         """
-        out = sum(len(out.tokens) for out in flight.out)
-        while self.flights.get(flight.job.request) is flight and flight.job.attempt == attempt:
-            if sum(len(out.tokens) for out in flight.out) > out:
-                return
-            await asyncio.sleep(0.05)
+        awaited = self.flights
+        while awaited.get(flight.job.request) is flight and flight.job.attempt == attempt and not flight.got_on:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # an event would cost each token
 
     async def _stop(self, jobs: list[Job]) -> None:
         commands: list[Command] = []

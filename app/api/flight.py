@@ -121,6 +121,11 @@ class Flight:
         self._hashes.clear()
 
     @property
+    def got_on(self) -> bool:
+        """Something came of this attempt."""
+        return sum(len(out.tokens) for out in self.out) > sum(len(begun.tokens) for begun in self.job.begun)
+
+    @property
     def context(self) -> list[int]:
         """What an engine computes before it goes on: of several choices, what they share."""
         job = self.job

@@ -7,7 +7,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.call import Call
-from app.api.chunks import Chunks, error_event, merge
+from app.api.chunks import Chunks, error_event
+from app.api.deltas import merge
 from app.api.failure import as_body
 from app.api.kept.reading import Reading
 from app.api.protocol import EXTENSION, DirectWriter

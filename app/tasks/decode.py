@@ -60,7 +60,8 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None) -> _Told:
     """Raises: HandoffFailed, before anything was emitted."""
     if handoff is not None and not isinstance(runner.engine, Disaggregated):
         raise HandoffFailed("This engine takes no KV from others.")
-    told, emit, api, id_, attempt = None, runner.emitter.emit, job.reply_to, job.request, job.attempt
+    told, emitter, api, id_, attempt = None, runner.emitter, job.reply_to, job.request, job.attempt
+    emit = emitter.emit
     async with aclosing(runner.engine.generate(runner.request(job, handoff))) as steps:
         async for o in steps:
             if o.finish == "abort":  # not by us: a cancel ends this coroutine instead
@@ -74,6 +75,8 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None) -> _Told:
                     runner.pace.pulled(o.pulled.size, o.pulled.seconds, time.monotonic())
                 if o.finish is None or job.sampling.n > 1:
                     runner.emitter.prefilled(job.run)
+            if emitter.full:
+                await emitter.room()
             emit(api, Delta(id_, attempt, o.text, o.tokens, o.index, o.finish, o.stop, o.logprobs, o.prompt_logprobs))
     assert told is not None, "an engine gives every choice its finish"
     return told

@@ -14,6 +14,7 @@ from app.telemetry import logger
 
 log = logger(__name__)
 _RETRY_S = 0.2
+_MOST = 50_000  # events, some megabytes; Redis takes them at once
 
 
 class Emitter:
@@ -26,6 +27,8 @@ class Emitter:
         self._released: list[tuple[RunId, WorkerId, str]] = []
         self._seq: dict[ApiId, int] = {}
         self.emitted = 0
+        self._sent = 0
+        self._room = asyncio.Event()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -35,6 +38,16 @@ class Emitter:
         self._events.setdefault(api, []).append(event)
         self._wake.set()
         self._idle.clear()
+
+    @property
+    def full(self) -> bool:
+        """Redis is away, and there is enough to be said: who makes more waits for `room`, and the engine keeps it."""
+        return self.emitted - self._sent > _MOST
+
+    async def room(self) -> None:
+        while self.full:
+            self._room.clear()
+            await self._room.wait()
 
     def end(self, job: Job, event: Event) -> None:
         """The terminal event; with it the reservations and the record go."""
@@ -80,6 +93,8 @@ class Emitter:
             events, self._events = self._events, {}
             released, self._released = self._released, []
             await self._send([self._step(api, what) for api, what in events.items()], released)
+            self._sent += sum(map(len, events.values()))
+            self._room.set()
             if not self._wake.is_set():
                 self._idle.set()
 

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import json
 import random
 import sys
 import tempfile
@@ -38,6 +39,7 @@ def main() -> int:
             report = asyncio.run(run(fleet, cases, given.faults, seed=given.seed, clients=given.clients, tell=tell))
         report.leaked_processes = len(fleet.left_behind())
     show(report, out)
+    sys.stdout.write(json.dumps(as_json(report)) + "\n")
     return int(bool(report.bad or report.leaked_processes or report.leaked_blocks))
 
 

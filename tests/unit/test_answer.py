@@ -116,3 +116,18 @@ async def test_an_abandoned_wait_loses_no_event() -> None:
         await asyncio.wait_for(answer.take(), 0.001)
     answer.push(delta(0))
     assert await answer.take() == [delta(0)]
+
+
+async def test_a_reader_who_is_far_behind_gets_a_few_large_deltas() -> None:
+    """Ten thousand tokens that wait for one slow client are one text, not ten thousand objects."""
+    answer, request = Answer(), RequestId("r")
+    for i in range(10_000):
+        answer.push(Delta(request, 0, f"{i} ", [i], i % 2))
+    answer.push(Done(request, 0))
+    assert answer.pending() < 1100
+    events = await answer.take()
+    assert isinstance(events[-1], Done)
+    deltas = [e for e in events if isinstance(e, Delta)]
+    for index in (0, 1):
+        assert [t for d in deltas if d.index == index for t in d.tokens] == list(range(index, 10_000, 2))
+        assert "".join(d.text for d in deltas if d.index == index).split() == [str(i) for i in range(index, 10_000, 2)]

@@ -11,7 +11,8 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletionChunk
 
 from app.api.call import Call
-from app.api.chunks import DONE, Chunks, Kind, error_event, merge
+from app.api.chunks import DONE, Chunks, Kind, error_event
+from app.api.deltas import merge
 from app.api.logprobs import TextLogprobs, chat_logprobs
 from app.api.models import Model
 from app.api.plan import Plan

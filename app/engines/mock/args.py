@@ -62,6 +62,8 @@ class MockArgs(BaseModel):
     handoff: HandoffArgs = HandoffArgs()
     load_s: NotNegative = 0.0
     fail_to_load: str | None = None  # loading fails with this message
+    dies_on: str | None = None  # a prompt with this in it kills the process
+    hangs_on: str | None = None  # a prompt with this in it stops the engine for good, and the process goes on
 
 
 def parse_args(args: dict[str, Any]) -> MockArgs:

@@ -38,6 +38,7 @@ class Core:
         self._fetches: dict[Choice, asyncio.Task[Pulled]] = {}
         self._declining: set[asyncio.Task[None]] = set()
         self._stepper: asyncio.Task[None] | None = None
+        self.hangs = False
         self._broke: Callable[[Exception], None]
 
     async def start(self, broke: Callable[[Exception], None]) -> None:
@@ -102,6 +103,8 @@ class Core:
         scheduler = self.scheduler
         deadline = clock()
         while True:
+            if self.hangs:
+                await asyncio.get_running_loop().create_future()
             plan = scheduler.plan()
             for choice in plan.fetching:
                 self._fetch(choice)

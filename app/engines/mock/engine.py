@@ -1,6 +1,8 @@
 """The mock engine: requests and their streams; `core.py` steps them, one core for each data-parallel rank."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncGenerator
 from itertools import count
 
@@ -149,6 +151,7 @@ class MockEngine:
             raise RequestError(f"rank={request.rank}: this engine has {len(self._cores)}.", param="rank")
         check_request(request, vocabulary_size=self._vocabulary.size, context_len=self._pool.context_len)
         core = self._cores[request.rank]
+        self._break(request, core)
         if not lends:
             core.handoffs.check(request)
         stream = self._streams[request.id] = Stream()
@@ -165,6 +168,15 @@ class MockEngine:
             if index == 0 or lends or request.handoff is None:  # the others wait until the prompt has come
                 core.add(choice)
         return stream
+
+    def _break(self, request: GenerateRequest, core: Core) -> None:
+        """Fail as engines do on some inputs, where that was asked for."""
+        if self._args.dies_on is None and self._args.hangs_on is None:
+            return
+        prompt = load_tokenizer(self._pool.model_dir, self._pool.chat_template).decode(request.prompt)
+        if self._args.dies_on is not None and self._args.dies_on in prompt:
+            os.kill(os.getpid(), signal.SIGKILL)
+        core.hangs |= self._args.hangs_on is not None and self._args.hangs_on in prompt
 
     def _abort(self, stream: Stream) -> None:
         for choice in stream.choices:

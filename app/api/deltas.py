@@ -1,0 +1,32 @@
+"""Several deltas as one, for a reader who is behind."""
+
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
+
+from app.messages import Delta
+
+K = TypeVar("K", bound=Hashable)
+
+
+def merge(deltas: Iterable[tuple[K, Delta]]) -> list[tuple[K, Delta]]:
+    """One delta per choice."""
+    by_choice: dict[K, list[Delta]] = {}
+    for choice, d in deltas:
+        by_choice.setdefault(choice, []).append(d)
+    return [(choice, _join(ds)) for choice, ds in by_choice.items()]
+
+
+def _join(deltas: list[Delta]) -> Delta:
+    first, last = deltas[0], deltas[-1]
+    logprobs = None if first.logprobs is None else [lp for d in deltas for lp in d.logprobs or ()]
+    return Delta(
+        first.request,
+        first.attempt,
+        "".join(d.text for d in deltas),
+        [t for d in deltas for t in d.tokens],
+        first.index,
+        last.finish,
+        last.stop,
+        logprobs,
+        first.prompt_logprobs,
+    )

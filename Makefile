@@ -1,12 +1,14 @@
 # The two commands are `make run` and `make test`. What is installed, and how, is in ops/install.sh.
 PYTHON ?= python3
 NAME ?= serve
+FAULTS ?= 210
+SEED ?= 1
 BIN := .venv/bin
 UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --quiet --upgrade \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
 
-.PHONY: help run test check bench lock lint-docker clean
+.PHONY: help run test check chaos bench lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -26,6 +28,9 @@ check: .venv/.dev ## lint, types, import contracts, known vulnerabilities, unit 
 	@$(BIN)/lint-imports | tail -1
 	@ops/audit.sh
 	@$(BIN)/pytest -q tests/unit
+
+chaos: .venv/.dev ## [FAULTS=210 SEED=1]: faults under load; a table, and one line of JSON (about half an hour)
+	@$(BIN)/python -m tests.chaos --faults $(FAULTS) --seed $(SEED)
 
 bench: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## NAME=serve [QUICK=1]: measure, print a table and one line of JSON
 	@$(BIN)/python -m ops.bench.$(NAME)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct
@@ -41,6 +42,16 @@ class Out(Struct, gc=False):
         self.text_len += len(delta.text)
         if delta.finish is not None:
             self.finished = True
+
+
+class State(StrEnum):
+    """Of a request that has not ended; README.md draws it."""
+
+    PLACING = "placing"  # a worker is being chosen
+    HELD = "held"  # there is no room, no worker or no Redis
+    PREFILLING = "prefilling"  # with the worker that computes its prompt for another one
+    QUEUED = "queued"  # with its worker, and nothing has come of this attempt
+    ANSWERING = "answering"
 
 
 class Flight:
@@ -86,6 +97,14 @@ class Flight:
         self.prefill_decision: Decision | None = None
         self.placed: asyncio.Future[None]
         self._hashes: dict[int, bytes] = {}
+
+    @property
+    def state(self) -> State:
+        if not self.job.worker:
+            return State.HELD if self.held_since else State.PLACING
+        if self.job.prefill is not None and not self.handed:
+            return State.PREFILLING
+        return State.ANSWERING if self.got_on else State.QUEUED
 
     def workers(self) -> list[tuple[WorkerId, PoolId]]:
         """Without which of them it can't go on."""

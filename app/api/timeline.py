@@ -76,6 +76,17 @@ class Timelines:
         return {"id": request, "prompts": [_shown(seen) for seen in found]}
 
 
+def under_way(flight: Flight) -> dict[str, Any]:
+    """Of a prompt that has not ended."""
+    return {
+        "state": flight.state,
+        "attempts": flight.job.attempt + 1,
+        "workers": [worker for worker, _ in flight.workers()],
+        "prompt_tokens": len(flight.job.prompt),
+        "answer_tokens": sum(len(out.tokens) for out in flight.out),
+    }
+
+
 def _shown(seen: Seen) -> dict[str, Any]:
     """Times in seconds since the request arrived."""
     at = seen.arrived

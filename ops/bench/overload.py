@@ -1,0 +1,160 @@
+"""`make bench NAME=overload`: what is left of the service at five times its capacity, and what waiting clients cost."""
+
+import asyncio
+import json
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import psutil
+import typer
+from msgspec import Struct
+from rich.console import Console
+from rich.table import Table
+
+from ops.bench.load import System
+from ops.bench.processes import Unavailable
+from ops.bench.session import measuring
+from ops.bench.systems import xylem
+
+_SEATS, _STEP_MS, _TOKENS = 8, 20.0, 20
+CAPACITY = _SEATS * 1000 / (_STEP_MS * _TOKENS)  # requests a second
+_LATE_S = 10.0  # an answer after this long is no good one
+_POOL = {
+    "model": "mock", "engine": "mock", "max_running": _SEATS, "args": {"step_ms": _STEP_MS, "step_ms_per_sequence": 0},
+    "busy": {"max_queued": 16, "max_held": 16},
+}  # fmt: skip
+
+
+class Phase(Struct):
+    """One load, of Poisson arrivals."""
+
+    load: float  # times the capacity
+    seconds: float
+    late: int = 0
+    refused_s: list[float] = []
+    failed: int = 0
+    took_s: list[tuple[float, float]] = []  # (since the phase's begin, how long) of good answers
+
+    @property
+    def goodput(self) -> float:
+        return sum(since + took <= self.seconds for since, took in self.took_s) / self.seconds
+
+
+async def offer(system: System, phase: Phase, rng: random.Random) -> None:
+    """Open loop: who comes doesn't wait for who is there."""
+    began = time.monotonic()
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=500)
+    async with httpx.AsyncClient(base_url=system.url, timeout=60, limits=limits) as http, asyncio.TaskGroup() as group:
+        due = began
+        while (due := due + rng.expovariate(phase.load * CAPACITY)) < began + phase.seconds:
+            await asyncio.sleep(due - time.monotonic())
+            group.create_task(_ask(http, phase, due - began, rng.randrange(10**9)))
+
+
+async def _ask(http: httpx.AsyncClient, phase: Phase, since: float, seed: int) -> None:
+    began = time.monotonic()
+    body = {"model": "mock", "prompt": f"{seed} hello", "max_tokens": _TOKENS, "ignore_eos": True}
+    answer = await http.post("/v1/completions", json=body)
+    took = time.monotonic() - began
+    if answer.status_code == 429:
+        phase.refused_s.append(took)
+    elif answer.status_code != 200:
+        phase.failed += 1
+    elif took > _LATE_S:
+        phase.late += 1
+    else:
+        phase.took_s.append((since, took))
+
+
+def recovery_s(calm: Phase, after: Phase) -> float:
+    """From the end of the overload until answers take no longer than twice what they did before."""
+    usual = statistics.median(took for _, took in calm.took_s)
+    slow = [since + took for since, took in after.took_s if took > 2 * usual]
+    return max(slow, default=0.0)
+
+
+async def waiting_clients(system: System, count: int) -> dict[str, float]:
+    """Connections that ask for nothing, and readers that don't read."""
+    api = psutil.Process(system.watch["api"][0])
+    port = int(system.url.rpartition(":")[2])
+    await asyncio.sleep(1)
+    before, cpu = api.memory_info().rss, sum(api.cpu_times()[:2])
+    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
+    await asyncio.sleep(4)
+    figures = {
+        "idle_mb": round((api.memory_info().rss - before) / 2**20, 2),
+        "idle_cpu_share": round((sum(api.cpu_times()[:2]) - cpu) / 5, 4),
+    }
+    for _, writer in idle:
+        writer.close()
+    slow = []
+    body = {"model": "mock", "prompt": "x", "max_tokens": 4000, "stream": True, "ignore_eos": True}
+    raw = json.dumps(body).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    before = api.memory_info().rss
+    for _ in range(_SEATS):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+        writer.write(head % len(raw) + raw)
+        slow.append((reader, writer))
+    await asyncio.sleep(4000 * _STEP_MS / 1000 * 0.25)
+    figures["slow_reader_mb"] = round((api.memory_info().rss - before) / 2**20 / _SEATS, 3)
+    for _, writer in slow:
+        writer.transport.abort()
+    return figures
+
+
+def measure(out_dir: Path, seconds: float, say: Any) -> tuple[list[Phase], dict[str, float]]:
+    """Raises: Unavailable."""
+    rng = random.Random(1)
+    phases = [Phase(load, seconds) for load in (0.5, 1.0, 2.0, 5.0, 0.5)]
+    with xylem(out_dir, _POOL, 1) as system:
+        for phase in phases:
+            say(f"{phase.load:g} times the capacity")
+            asyncio.run(offer(system, phase, rng))
+        say("clients that wait")
+        return phases, asyncio.run(waiting_clients(system, 1000))
+
+
+def main(
+    quick: Annotated[bool, typer.Option(envvar="QUICK", help="Shorter: about two minutes.")] = False,
+    out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
+) -> None:
+    """Measure overload."""
+    shown = Console(width=None if sys.stdout.isatty() else 160)
+    with measuring("overload", out) as (out_dir, progress, task):
+        try:
+            say = lambda what: progress.update(task, description=what)  # noqa: E731
+            phases, waiting = measure(out_dir / "run", 10 if quick else 30, say)
+        except Unavailable as exc:
+            shown.print(f"not measured: {exc}", style="yellow", markup=False)
+            raise typer.Exit(1) from exc
+    columns = ("load", "offered/s", "good/s", "late", "refused", "failed", "refused after p50", "p99")
+    table = Table(*columns, title="Overload")
+    for phase in phases:
+        refused = sorted(phase.refused_s) or [0.0]
+        table.add_row(
+            f"{phase.load:g}x", f"{phase.load * CAPACITY:.0f}", f"{phase.goodput:.1f}", str(phase.late),
+            str(len(phase.refused_s)), str(phase.failed),
+            f"{1000 * refused[len(refused) // 2]:.0f} ms", f"{1000 * refused[int(len(refused) * 0.99)]:.0f} ms",
+        )  # fmt: skip
+    shown.print(table)
+    peak, worst = max(p.goodput for p in phases), phases[3]
+    refused = sorted(worst.refused_s) or [0.0]
+    line = {
+        "goodput_ratio": round(worst.goodput / peak, 3),
+        "refused_p99_ms": round(1000 * refused[int(len(refused) * 0.99)], 1),
+        "recovery_s": round(recovery_s(phases[0], phases[4]), 2),
+        "failed": sum(p.failed for p in phases),
+        **waiting,
+    }
+    (out_dir / "result.json").write_text(json.dumps(line))
+    print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -6,14 +6,17 @@ import random
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import httpx
 import psutil
 import typer
 from msgspec import Struct
 from rich.console import Console
+from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from ops.bench.load import System
@@ -45,15 +48,16 @@ class Phase(Struct):
         return sum(since + took <= self.seconds for since, took in self.took_s) / self.seconds
 
 
-async def offer(system: System, phase: Phase, rng: random.Random) -> None:
-    """Open loop: who comes doesn't wait for who is there."""
-    began = time.monotonic()
+async def offer(system: System, phases: list[Phase], rng: random.Random, say: Callable[[str], None]) -> None:
+    """Open loop: who comes doesn't wait for who is there, and a load begins where the one before has stopped."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=500)
     async with httpx.AsyncClient(base_url=system.url, timeout=60, limits=limits) as http, asyncio.TaskGroup() as group:
-        due = began
-        while (due := due + rng.expovariate(phase.load * CAPACITY)) < began + phase.seconds:
-            await asyncio.sleep(due - time.monotonic())
-            group.create_task(_ask(http, phase, due - began, rng.randrange(10**9)))
+        for phase in phases:
+            say(f"{phase.load:g} times the capacity")
+            due = began = time.monotonic()
+            while (due := due + rng.expovariate(phase.load * CAPACITY)) < began + phase.seconds:
+                await asyncio.sleep(due - time.monotonic())
+                group.create_task(_ask(http, phase, due - began, rng.randrange(10**9)))
 
 
 async def _ask(http: httpx.AsyncClient, phase: Phase, since: float, seed: int) -> None:
@@ -108,16 +112,18 @@ async def waiting_clients(system: System, count: int) -> dict[str, float]:
     return figures
 
 
-def measure(out_dir: Path, seconds: float, say: Any) -> tuple[list[Phase], dict[str, float]]:
+def measure(out_dir: Path, seconds: float, say: Callable[[str], None]) -> tuple[list[Phase], dict[str, float]]:
     """Raises: Unavailable."""
     rng = random.Random(1)
     phases = [Phase(load, seconds) for load in (0.5, 1.0, 2.0, 5.0, 0.5)]
     with xylem(out_dir, _POOL, 1) as system:
-        for phase in phases:
-            say(f"{phase.load:g} times the capacity")
-            asyncio.run(offer(system, phase, rng))
+        asyncio.run(offer(system, phases, rng, say))
         say("clients that wait")
         return phases, asyncio.run(waiting_clients(system, 1000))
+
+
+def _say(progress: Progress, task: TaskID, what: str) -> None:
+    progress.update(task, description=what)
 
 
 def main(
@@ -128,8 +134,7 @@ def main(
     shown = Console(width=None if sys.stdout.isatty() else 160)
     with measuring("overload", out) as (out_dir, progress, task):
         try:
-            say = lambda what: progress.update(task, description=what)  # noqa: E731
-            phases, waiting = measure(out_dir / "run", 10 if quick else 30, say)
+            phases, waiting = measure(out_dir / "run", 10 if quick else 30, partial(_say, progress, task))
         except Unavailable as exc:
             shown.print(f"not measured: {exc}", style="yellow", markup=False)
             raise typer.Exit(1) from exc

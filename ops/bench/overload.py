@@ -43,9 +43,7 @@ class Phase(Struct):
     failed: int = 0
     took_s: list[tuple[float, float]] = []  # (since the phase's begin, how long) of good answers
 
-    @property
-    def goodput(self) -> float:
-        return sum(since + took <= self.seconds for since, took in self.took_s) / self.seconds
+    began: float = 0.0
 
 
 async def offer(system: System, phases: list[Phase], rng: random.Random, say: Callable[[str], None]) -> None:
@@ -54,10 +52,10 @@ async def offer(system: System, phases: list[Phase], rng: random.Random, say: Ca
     async with httpx.AsyncClient(base_url=system.url, timeout=60, limits=limits) as http, asyncio.TaskGroup() as group:
         for phase in phases:
             say(f"{phase.load:g} times the capacity")
-            due = began = time.monotonic()
-            while (due := due + rng.expovariate(phase.load * CAPACITY)) < began + phase.seconds:
+            due = phase.began = time.monotonic()
+            while (due := due + rng.expovariate(phase.load * CAPACITY)) < phase.began + phase.seconds:
                 await asyncio.sleep(due - time.monotonic())
-                group.create_task(_ask(http, phase, due - began, rng.randrange(10**9)))
+                group.create_task(_ask(http, phase, due - phase.began, rng.randrange(10**9)))
 
 
 async def _ask(http: httpx.AsyncClient, phase: Phase, since: float, seed: int) -> None:
@@ -73,6 +71,12 @@ async def _ask(http: httpx.AsyncClient, phase: Phase, since: float, seed: int) -
         phase.late += 1
     else:
         phase.took_s.append((since, took))
+
+
+def goodput(phases: list[Phase], of: Phase) -> float:
+    """Good answers a second while that load was offered, whenever they were asked for."""
+    ends = (phase.began + since + took for phase in phases for since, took in phase.took_s)
+    return sum(of.began < end <= of.began + of.seconds for end in ends) / of.seconds
 
 
 def recovery_s(calm: Phase, after: Phase) -> float:
@@ -143,15 +147,15 @@ def main(
     for phase in phases:
         refused = sorted(phase.refused_s) or [0.0]
         table.add_row(
-            f"{phase.load:g}x", f"{phase.load * CAPACITY:.0f}", f"{phase.goodput:.1f}", str(phase.late),
+            f"{phase.load:g}x", f"{phase.load * CAPACITY:.0f}", f"{goodput(phases, phase):.1f}", str(phase.late),
             str(len(phase.refused_s)), str(phase.failed),
             f"{1000 * refused[len(refused) // 2]:.0f} ms", f"{1000 * refused[int(len(refused) * 0.99)]:.0f} ms",
         )  # fmt: skip
     shown.print(table)
-    peak, worst = max(p.goodput for p in phases), phases[3]
+    peak, worst = max(goodput(phases, p) for p in phases), phases[3]
     refused = sorted(worst.refused_s) or [0.0]
     line = {
-        "goodput_ratio": round(worst.goodput / peak, 3),
+        "goodput_ratio": round(goodput(phases, worst) / peak, 3),
         "refused_p99_ms": round(1000 * refused[int(len(refused) * 0.99)], 1),
         "recovery_s": round(recovery_s(phases[0], phases[4]), 2),
         "failed": sum(p.failed for p in phases),

@@ -7,7 +7,7 @@ import pytest
 
 from tests.stack import redis_server, valkey
 
-RINGS = ("unit", "contract", "integration", "acceptance", "fuzz", "gpu")
+RINGS = ("unit", "contract", "integration", "acceptance", "chaos", "fuzz", "gpu")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

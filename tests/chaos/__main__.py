@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tests.chaos.faults import plan
 from tests.chaos.fleet import Fleet
 from tests.chaos.load import make_cases
 from tests.chaos.run import Report, percentile, run
@@ -30,13 +31,14 @@ def main() -> int:
         directory = given.keep or Path(scratch)
         fleet = Fleet(directory / "fleet", {"decode-pool-a": mock_pool(step_ms=10.0, answer_tokens=1000)})
         with fleet, out.status("starting") as status:
+            faults = plan(given.faults, random.Random(given.seed))
             cases = make_cases("mock", 24, random.Random(given.seed))
 
             def tell(number: int, fault: str, took_s: float) -> None:
                 out.print(f"{number:4}  {fault:32} {took_s:6.2f} s")
                 status.update(f"{number} of {given.faults} faults")
 
-            report = asyncio.run(run(fleet, cases, given.faults, seed=given.seed, clients=given.clients, tell=tell))
+            report = asyncio.run(run(fleet, cases, faults, seed=given.seed, clients=given.clients, tell=tell))
         report.leaked_processes = len(fleet.left_behind())
     show(report, out)
     sys.stdout.write(json.dumps(as_json(report)) + "\n")

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests.chaos.faults import plan
+from tests.chaos.faults import Fault
 from tests.chaos.fleet import Fleet
 from tests.chaos.load import Asked, Case, Load
 
@@ -54,7 +54,7 @@ def stall(asked: Asked, since: float, until: float) -> float:
 async def run(
     fleet: Fleet,
     cases: list[Case],
-    count: int,
+    faults: Sequence[Fault],
     *,
     seed: int,
     clients: int,
@@ -66,7 +66,7 @@ async def run(
     await load.learn(cases)
     load.start(clients)
     await asyncio.sleep(1)
-    for number, fault in enumerate(plan(count, rng), 1):
+    for number, fault in enumerate(faults, 1):
         await asyncio.sleep(rng.uniform(0.1, 1.0))
         began, hit = time.monotonic(), set(load.running)
         await fault(fleet, rng)

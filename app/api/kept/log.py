@@ -5,10 +5,11 @@ import time
 
 from app.api.kept.keeper import Keeper
 from app.api.kept.shelf import Shelf
-from app.errors import StoreDown
+from app.errors import DeadlineOver, StoreDown
 from app.messages import Done, Event, Failed, Kept
 
 _RETRY_S = 0.2
+_LATE_S = 60.0  # behind the deadline: its owner would have said so, and Redis has lost both
 _POLL_S = 0.05  # how often the log is looked at where another replica writes it
 
 
@@ -20,7 +21,7 @@ class Log:
         self._read, self._over = 0, False
 
     async def batch(self) -> list[Event]:
-        """The next events; none when all have been read. Raises: StoreDown."""
+        """The next events; none when all have been read. Raises: StoreDown, DeadlineOver."""
         while not self._over:
             self._keeper.wrote.clear()
             try:
@@ -35,6 +36,8 @@ class Log:
             if events:
                 self._over = isinstance(events[-1], Done | Failed)
                 return events
+            if time.time() > self._kept.deadline + _LATE_S:
+                raise DeadlineOver
             try:
                 async with asyncio.timeout(_POLL_S):
                     await self._keeper.wrote.wait()

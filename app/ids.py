@@ -13,7 +13,7 @@ QueueName = NewType("QueueName", str)
 
 
 def new_request_id(prefix: str) -> RequestId:
-    return RequestId(f"{prefix}-{secrets.token_hex(12)}")
+    return RequestId(f"{prefix}{secrets.token_hex(12)}")
 
 
 def run_id(request: RequestId, attempt: int) -> RunId:

@@ -35,9 +35,9 @@ request:<run>           string, msgpack `messages.Job`. Gone means done or cance
                         Written by the api; lives until the deadline and 30 s more.
 orders:<worker>         list of msgpack `messages.Order`. Written by the api; lives 60 s after the last.
 reply:<id>              list, a worker's msgpack `messages.Reply` to an order. Lives 60 s.
-kept:<id>               hash: `record` (msgpack `messages.Kept`), `owner` (an API replica), `epoch` (+1 for each new
-                        owner, and a cancel), `end` (ended or cancelled). Written by the api; lives until the deadline
-                        and `keep_s`, and from the answer's end `keep_s`.
+kept:<id>               hash: `record` (msgpack `messages.Kept`; none when it was deleted), `owner` (an API replica),
+                        `epoch` (+1 for each new owner, and a cancel), `end` (ended or cancelled). Written by the api;
+                        lives until the deadline and `keep_s`, and from the answer's end `keep_s`.
 log:<id>                stream, ids from 1-0, field `b`: a list of msgpack events; Done or Failed is the last one's.
                         What has come of a kept answer. Written by its owner; lives as long.
 kept-of:<api>           set of the ids that an API replica owns and that have not ended. Written by the api.

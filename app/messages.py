@@ -173,6 +173,9 @@ class Done(Struct, frozen=True, array_like=True, tag="e"):
     attempt: int
     cached_tokens: int = 0  # prompt tokens that nobody had to compute for it
     timings: list[Timing] = []  # of the worker that computed the prompt, if another one, and of the one that answered
+    # Of a kept answer only, for who reads it without its prompt:
+    prompt_tokens: int = 0
+    ended: float = 0.0  # seconds since the epoch
 
 
 class Failed(Struct, frozen=True, array_like=True, tag="f"):

@@ -15,9 +15,12 @@ class Allowance:
         self._wire, self._spent = wire, keys.spent(key.name)
         self._limits = {"requests": key.requests_per_min or 0, "tokens": key.tokens_per_min or 0}
         self._left: dict[str, float] = {}
+        self._admitted = False
 
     async def admit(self, prompt_tokens: int) -> None:
-        """Charges a request and its prompt. Raises: RateLimited, StoreDown."""
+        """Charges a request and its prompt; once, however often it is asked. Raises: RateLimited, StoreDown."""
+        if self._admitted:
+            return
         refused = await self._charge(1, prompt_tokens, only_if_any_left=True)
         if refused:
             limit = self._limits[refused]
@@ -28,6 +31,7 @@ class Allowance:
             )
             error.type = refused
             raise error
+        self._admitted = True
 
     async def spend(self, answer_tokens: int) -> None:
         """Charges an answer, even if that makes a debt. Raises: StoreDown."""

@@ -37,14 +37,19 @@ async def understand(state: ApiState, raw: bytes, *, explain: bool = False) -> t
     """Raises: XylemError."""
     body = parse(ChatRequest, raw)
     body.check()
+    return body, await plan_of(state, "chatcmpl-", body, explain=explain)
+
+
+async def plan_of(state: ApiState, prefix: str, body: ChatRequest, *, explain: bool) -> Plan:
+    """`prefix`: of its id. Raises: XylemError."""
     model = find_model(state.models, body.model)
     prompt = await model.encode_chat([m.for_template() for m in body.messages])
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if limit == 0:
         raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return body, Plan(
-        "chatcmpl",
+    return Plan(
+        prefix,
         model,
         [prompt],
         [body.sampling(model.room(prompt, limit), logprobs=logprobs)],

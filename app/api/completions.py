@@ -47,7 +47,7 @@ async def understand(state: ApiState, raw: bytes, *, explain: bool = False) -> t
         raise RequestError("'max_tokens' has to be at least 1 without 'echo'.", param="max_tokens")
     prompt_logprobs = body.logprobs if body.echo else None
     return body, Plan(
-        "cmpl",
+        "cmpl-",
         model,
         prompts,
         [

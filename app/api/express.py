@@ -1,6 +1,6 @@
-"""What stands in front of FastAPI: API keys for all endpoints, and the two that generate, without middleware.
+"""What stands in front of FastAPI: API keys for all endpoints, and those that generate, without middleware.
 
-FastAPI declares those two as well, for its documentation; here they are called without what stands around them,
+FastAPI declares those as well, for its documentation; here they are called without what stands around them,
 which takes a fifth of a short request's CPU.
 """
 

@@ -9,10 +9,10 @@ from app.messages import Delta, TokenLogprob
 def chat_logprobs(_choice: int, d: Delta) -> dict[str, Any] | None:
     if d.logprobs is None:
         return None
-    return {"content": [_chat_token(lp) for lp in d.logprobs], "refusal": None}
+    return {"content": [token_logprob(lp) for lp in d.logprobs], "refusal": None}
 
 
-def _chat_token(lp: TokenLogprob) -> dict[str, Any]:
+def token_logprob(lp: TokenLogprob) -> dict[str, Any]:
     top = [{"token": t, "logprob": p, "bytes": list(t.encode())} for t, _, p in lp.top]
     return {"token": lp.token, "logprob": lp.logprob, "bytes": list(lp.token.encode()), "top_logprobs": top}
 

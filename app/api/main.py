@@ -22,6 +22,7 @@ from app.api.kept.keeper import Keeper
 from app.api.kept.shelf import Shelf
 from app.api.keyring import Keyring
 from app.api.models import load_models
+from app.api.responses import endpoint as responses
 from app.api.schemas import Refusal
 from app.api.state import ApiState
 from app.api.watch import Watch
@@ -35,7 +36,8 @@ from app.telemetry import HELD, IN_FLIGHT, logger, setup_logging
 
 log = logger(__name__)
 
-_UNDERSTAND = {"chat": chat.understand, "text": completions.understand}  # by messages.Kept.kind
+# By messages.Kept.kind.
+_UNDERSTAND = {"chat": chat.understand, "text": completions.understand, responses.KIND: responses.understand}
 
 
 def create_app(settings: Settings | None = None) -> Express:
@@ -94,6 +96,6 @@ def create_app(settings: Settings | None = None) -> Express:
     errors: dict[int | str, dict[str, Any]] = {"default": {"model": Refusal, "description": "Refused, or failed"}}
     app = FastAPI(title="Xylem", version=version("xylem-serve"), lifespan=lifespan, responses=errors)
     failure.install(app)
-    for part in (chat, completions, tokens, health, admin):
+    for part in (chat, completions, responses, tokens, health, admin):
         app.include_router(part.router)
-    return Express(app, {chat.PATH: chat.handle, completions.PATH: completions.handle})
+    return Express(app, {part.PATH: part.handle for part in (chat, completions, responses)})

@@ -21,11 +21,11 @@ _TOKEN_ID = re.compile("[0-9]{1,9}", re.ASCII)
 Text = Annotated[str, Field(min_length=1)]
 # Lists end at their first error: each of a million would be an object with its own message.
 Some = Annotated[list[T], Field(fail_fast=True)]
-_MOST = 4096  # messages of a conversation, parts of a message
+MOST = 4096  # messages of a conversation, parts of a message
 _MOST_ERRORS = 1000  # that are looked through for one to name
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     @classmethod
@@ -66,12 +66,12 @@ STREAMED: dict[int | str, dict[str, Any]] = {
 }
 
 
-class StreamOptions(_Body):
+class StreamOptions(Body):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class RoutingOptions(_Body):
+class RoutingOptions(Body):
     """Extension: what a client may say about where its request goes."""
 
     prefill_weight: Annotated[float, Field(ge=0, le=100)] | None = None
@@ -80,34 +80,39 @@ class RoutingOptions(_Body):
     itl_ms: Annotated[float, Field(gt=0)] | None = None
 
 
-class _Generation(_Body):
-    """What chat and text completions have in common. `None` is "not given" throughout."""
+class Asked(Body):
+    """What all that generate have in common. `None` is "not given" throughout."""
 
     model: str
-    max_tokens: Annotated[int, Field(ge=0)] | None = None
-    min_tokens: Annotated[int, Field(ge=0)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: Text | Annotated[list[Text], Field(max_length=16)] | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
-    include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
-    n: Annotated[int, Field(ge=1, le=128)] | None = None
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
     user: str | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None  # extension: lower is sooner
     timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None  # extension: seconds
     prompt_cache_key: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # requests that share a prefix
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # vLLM's: who has another shares none
     routing: RoutingOptions | None = None
+
+
+class _Generation(Asked):
+    """What chat and text completions have in common."""
+
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
+    stop: Text | Annotated[list[Text], Field(max_length=16)] | None = None
+    include_stop_str_in_output: bool | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    stream_options: StreamOptions | None = None
 
     def check(self) -> None:
         """What a single field can't tell. Raises: RequestError."""
@@ -159,14 +164,14 @@ class _Generation(_Body):
         return {int(token): bias for token, bias in self.logit_bias.items()}
 
 
-class TextPart(_Body):
+class TextPart(Body):
     type: Literal["text"]
     text: str
 
 
-class Message(_Body):
+class Message(Body):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[Some[TextPart], Field(max_length=_MOST)]
+    content: str | Annotated[Some[TextPart], Field(max_length=MOST)]
     name: str | None = None
 
     def for_template(self) -> dict[str, Any]:
@@ -177,7 +182,7 @@ class Message(_Body):
 
 
 class ChatRequest(_Generation):
-    messages: Annotated[Some[Message], Field(min_length=1, max_length=_MOST)]
+    messages: Annotated[Some[Message], Field(min_length=1, max_length=MOST)]
     max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -194,20 +199,20 @@ class CompletionRequest(_Generation):
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
 
-class TokenizeRequest(_Body):
+class TokenizeRequest(Body):
     model: str
     prompt: str | None = None
-    messages: Annotated[Some[Message], Field(max_length=_MOST)] | None = None
+    messages: Annotated[Some[Message], Field(max_length=MOST)] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
 
 
-class DetokenizeRequest(_Body):
+class DetokenizeRequest(Body):
     model: str
     tokens: Some[TokenId]
 
 
-class LimitChanges(_Body):
+class LimitChanges(Body):
     """A field that is null goes back to what the pools file says; one that isn't given stays."""
 
     max_queued: Annotated[NotNegative, Field(le=2**31)] | None = None
@@ -217,7 +222,7 @@ class LimitChanges(_Body):
     remote_wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
-B = TypeVar("B", bound=_Body)
+B = TypeVar("B", bound=Body)
 
 
 def parse(schema: type[B], raw: bytes) -> B:

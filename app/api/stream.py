@@ -20,8 +20,8 @@ log = logger(__name__)
 
 # An error before the first token still gets its status code. After this long the headers go out without one,
 # since proxies give up on a server that sends none.
-_HEADERS_AFTER_S = 10.0
-_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+HEADERS_AFTER_S = 10.0
+HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
 class EventStream(Response):
@@ -36,7 +36,7 @@ class EventStream(Response):
         async with self._call as call:
             deltas = await self._first()  # an error until here goes out with its status
             headers = [(name.encode(), value.encode()) for name, value in call.headers().items()]
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS + headers})
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS + headers})
             try:
                 await self._write(deltas, scope, send)
             except Cancelled as exc:
@@ -50,7 +50,7 @@ class EventStream(Response):
 
     async def _first(self) -> list[tuple[int, Delta]] | None:
         try:
-            async with asyncio.timeout(_HEADERS_AFTER_S):
+            async with asyncio.timeout(HEADERS_AFTER_S):
                 return await self._call.deltas()
         except TimeoutError:
             return None

@@ -8,7 +8,10 @@
 -- Sent twice it changes nothing.
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
 if not epoch then return -2 end
-if epoch ~= ARGV[2] then return -1 end
+if epoch ~= ARGV[2] then
+  redis.call('SREM', KEYS[3], ARGV[1])
+  return -1
+end
 local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
 local last = newest[1] and tonumber(string.match(newest[1][1], '^%d+')) or 0
 local number = tonumber(ARGV[3])

@@ -128,6 +128,16 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
         )
         next(iter(gone))
         gone.close()
+        asked = {
+            "model": "mock",
+            "input": "hello",
+            "max_output_tokens": 2,
+            "extra_headers": {"Idempotency-Key": "once"},
+        }
+        kept = client.responses.create(**asked, background=True)
+        assert len(list(client.responses.retrieve(kept.id, stream=True))) > 3
+        client.responses.cancel(kept.id)
+        client.responses.delete(kept.id)
     assert httpx.patch(f"{s.url}/admin/pools/{POOL}/limits", json={"active_blocks": 0.9}).status_code == 200
     assert len(httpx.post(f"{s.url}/admin/clear_kv_blocks", timeout=20).json()["refused"]) <= 2
     wait_until(lambda: POOL in httpx.get(f"{flower}/api/workers?refresh=1", timeout=20).text, "Flower asks the workers")

@@ -25,6 +25,8 @@ from tests.stack import Stack, mock_pool, stack
 
 POOL, ADMIN_POOL = "decode-pool-a", "decode-pool-b"  # with the limits that an admin may set, none would be served
 SOON_S = 10.0
+MOST = {"n": 3, "max_tokens": 9, "max_completion_tokens": 9, "max_output_tokens": 9, "min_tokens": 2}
+RESPONSE = {"model": "mock", "input": "x", "max_output_tokens": 2, "background": True}
 DECLARED = [status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
@@ -42,14 +44,15 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 WITH_BODY = [
-    ("post", "/v1/chat/completions", 120), ("post", "/v1/completions", 120), ("post", "/tokenize", 60),
-    ("post", "/detokenize", 60), ("patch", "/admin/pools/{pool}/limits", 60),
+    ("post", "/v1/chat/completions", 120), ("post", "/v1/completions", 120), ("post", "/v1/responses", 120),
+    ("post", "/tokenize", 60), ("post", "/detokenize", 60), ("patch", "/admin/pools/{pool}/limits", 60),
 ]  # fmt: skip
 WITHOUT = [
     ("get", "/admin/pools/{pool}/limits", 10), ("post", "/admin/pools/{pool}/clear_kv_blocks", 10),
     ("post", "/admin/clear_kv_blocks", 1), ("get", "/v1/models/{name}", 30), ("get", "/requests/{request}", 30),
-    ("get", "/v1/models", 1), ("get", "/live", 1), ("get", "/ready", 1), ("get", "/health", 1), ("get", "/metrics", 1),
-    ("get", "/version", 1),
+    ("get", "/v1/responses/{response}", 60), ("post", "/v1/responses/{response}/cancel", 20),
+    ("delete", "/v1/responses/{response}", 20), ("get", "/v1/models", 1), ("get", "/live", 1), ("get", "/ready", 1),
+    ("get", "/health", 1), ("get", "/metrics", 1), ("get", "/version", 1),
 ]  # fmt: skip
 
 
@@ -79,7 +82,7 @@ def _try(served: Stack, method: str, path: str, examples: int, mode: GenerationM
     @given(case=operation.as_strategy(generation_mode=mode), reachable=st.integers(0, 7))
     def each(case: Case, reachable: int) -> None:
         if reachable:
-            _within_reach(case)
+            _within_reach(case, served.url)
         response = case.call(timeout=SOON_S)
         case.validate_response(response, checks=DECLARED)
         assert _in_order(response), case.as_curl_command()
@@ -87,18 +90,21 @@ def _try(served: Stack, method: str, path: str, examples: int, mode: GenerationM
     each()
 
 
-def _within_reach(case: Case) -> None:
+def _within_reach(case: Case, url: str) -> None:
     """What is there, an answer that is short enough to wait for, and fields that go together."""
     if case.path_parameters and "pool" in case.path_parameters:
         case.path_parameters["pool"] = ADMIN_POOL
+    if case.path_parameters and "response" in case.path_parameters:
+        case.path_parameters["response"] = httpx.post(f"{url}/v1/responses", json=RESPONSE).json()["id"]
     body = case.body
     if not isinstance(body, dict) or "model" not in body:
         return
     body["model"] = "mock"
-    for name, value in (("stream_options", ("stream", True)), ("top_logprobs", ("logprobs", True))):
+    logprobs = ("include", ["message.output_text.logprobs"]) if "input" in body else ("logprobs", True)
+    for name, value in (("stream_options", ("stream", True)), ("top_logprobs", logprobs)):
         if body.get(name) is not None:
             body.update([value])
-    for name, most in (("n", 3), ("max_tokens", 9), ("max_completion_tokens", 9), ("min_tokens", 2)):
+    for name, most in MOST.items():
         if isinstance(body.get(name), int) and body[name] > most:
             body[name] = most
     for name in ("tokens", "prompt"):

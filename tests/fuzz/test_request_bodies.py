@@ -7,12 +7,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from app.api.responses.schema import ResponseRequest, Retrieval
 from app.api.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, LimitChanges, TokenizeRequest, parse
 from app.errors import RequestError
 from app.messages import encode
 from tests.fuzz.damage import damaged
 
-BODIES: list[Any] = [ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, LimitChanges]
+BODIES: list[Any] = [
+    ChatRequest, CompletionRequest, ResponseRequest, Retrieval, TokenizeRequest, DetokenizeRequest, LimitChanges,
+]  # fmt: skip
 FIELDS = sorted({name for body in BODIES for name in body.model_fields} | {"role", "content", "type", "text", "x"})
 numbers = st.integers() | st.floats() | st.sampled_from([2**31, 2**63, 2**64, -1, 10**400])
 scalars = st.none() | st.booleans() | numbers | st.text() | st.sampled_from(["user", "text", "\ud800", "\0"])
@@ -22,7 +25,7 @@ values = st.recursive(
     max_leaves=12,
 )
 objects = st.dictionaries(st.sampled_from(FIELDS), values, max_size=8)
-valid = {"model": "m", "messages": [{"role": "user", "content": "x"}], "prompt": "x", "tokens": [1]}
+valid = {"model": "m", "messages": [{"role": "user", "content": "x"}], "prompt": "x", "tokens": [1], "input": "x"}
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -55,6 +58,10 @@ def check(body: Any, raw: bytes) -> None:
     refusal = ""
     try:
         parsed = parse(body, raw)
+        if isinstance(parsed, (ResponseRequest, Retrieval)):
+            parsed.check()
+        if isinstance(parsed, ResponseRequest):
+            parsed = parsed.as_chat()
         if isinstance(parsed, (ChatRequest, CompletionRequest)):
             parsed.check()
             parsed.wishes(explain=False)

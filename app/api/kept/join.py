@@ -6,6 +6,7 @@ import time
 
 from starlette.types import Receive, Scope
 
+from app.api.allowance import Allowance
 from app.api.call import Begun, Call
 from app.api.kept.reading import Reading
 from app.api.kept.shelf import Found
@@ -34,7 +35,9 @@ async def answer_to(
     return Call(plan, dispatcher=state.dispatcher, receive=receive, allowance=state.keyring.allowance(scope))
 
 
-async def begin_or_join(state: ApiState, kind: str, raw: bytes, scope: Scope, plan: Plan) -> Reading:
+async def begin_or_join(
+    state: ApiState, kind: str, raw: bytes, scope: Scope, plan: Plan, *, background: bool = False
+) -> Reading:
     """The answer to a new request, or from where its reader has it. Raises: XylemError."""
     headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
     last = headers.get(b"last-event-id", "")
@@ -44,11 +47,14 @@ async def begin_or_join(state: ApiState, kind: str, raw: bytes, scope: Scope, pl
     join = headers.get(b"idempotency-key", "")
     if len(join) > _LONGEST_KEY:
         raise RequestError(f"An Idempotency-Key has at most {_LONGEST_KEY} characters.", param="Idempotency-Key")
-    kept = new_kept(state, kind, raw, scope, plan)
+    allowance = state.keyring.allowance(scope)
+    if allowance is not None and not join:  # who may not is told so, and nothing is kept
+        await allowance.admit(sum(map(len, plan.prompts)))
+    kept = new_kept(state, kind, raw, scope, plan, background=background)
     first = await state.shelf.put(kept, join=join)
     if first != kept.id:
         return await _read(state, first, raw, scope, plan, 0)
-    return start(state, kept, plan, scope)
+    return start(state, kept, plan, allowance)
 
 
 def new_kept(state: ApiState, kind: str, raw: bytes, scope: Scope, plan: Plan, *, background: bool = False) -> Kept:
@@ -57,12 +63,13 @@ def new_kept(state: ApiState, kind: str, raw: bytes, scope: Scope, plan: Plan, *
     return Kept(new_request_id(plan.prefix), kind, raw, now, now + plan.timeout_s, key, background)
 
 
-def start(state: ApiState, kept: Kept, plan: Plan, scope: Scope) -> Reading:
+def start(state: ApiState, kept: Kept, plan: Plan, allowance: Allowance | None) -> Reading:
     """What has been put on the shelf begins."""
     begun = Begun(kept.id, kept.created)
-    call = Call(plan, dispatcher=state.dispatcher, allowance=state.keyring.allowance(scope), begun=begun)
+    call = Call(plan, dispatcher=state.dispatcher, allowance=allowance, begun=begun)
     state.keeper.start(kept, call)
-    return Reading(state.shelf, state.keeper, plan, Found(kept, 0, ""))
+    allowed = {} if allowance is None else allowance.headers()
+    return Reading(state.shelf, state.keeper, plan, Found(kept, 0, ""), allowed=allowed)
 
 
 async def _read(state: ApiState, request: RequestId, raw: bytes, scope: Scope, plan: Plan, skip: int) -> Reading:

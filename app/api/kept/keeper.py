@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from app.api.call import Begun, Call
 from app.api.flight import Out
 from app.api.kept.shelf import Found, Lost, Shelf
-from app.errors import StoreDown, XylemError
+from app.errors import Cancelled, StoreDown, XylemError
 from app.ids import ApiId, RequestId
 from app.messages import Delta, Done, Event, Failed, Kept, encode
 from app.telemetry import logger
@@ -57,11 +57,25 @@ class Keeper:
                 task.cancel()
             await asyncio.gather(*(task for _, task in self._running.values()), return_exceptions=True)
 
+    async def cancel(self, request: RequestId) -> None:
+        """Ends an answer, wherever it is made: here at once, elsewhere within `_EVERY_S`. Raises: StoreDown."""
+        cancelled = await self._shelf.cancel(request, [Failed(request, 0, Cancelled.code, "It was cancelled.")])
+        self.wrote.set()
+        if cancelled and request in self._running:
+            await self._drop([request])
+
     async def _give_up(self) -> None:
         own = {request: epoch for request, (epoch, _) in self._running.items()}
-        for (request, mine), epoch in zip(own.items(), await self._shelf.epochs(list(own)), strict=True):
-            if epoch is not None and epoch != mine and request in self._running:
+        epochs = await self._shelf.epochs(list(own))
+        await self._drop(
+            [r for (r, mine), epoch in zip(own.items(), epochs, strict=True) if epoch is not None and epoch != mine]
+        )
+
+    async def _drop(self, requests: list[RequestId]) -> None:
+        for request in requests:
+            if request in self._running:
                 self._running[request][1].cancel()
+        await self._shelf.disown(requests)
 
     async def _adopt(self, now: float) -> None:
         dead = await self._shelf.dead_owners()
@@ -74,9 +88,7 @@ class Keeper:
 
     async def _resume(self, found: Found) -> None:
         kept = found.kept
-        batches: list[list[Event]] = []
-        while page := await self._shelf.read(kept.id, len(batches)):
-            batches += page
+        batches = await self._shelf.written(kept.id)
         out: dict[int, Out] = {}
         for event in (event for batch in batches for event in batch):
             if isinstance(event, Delta):
@@ -96,7 +108,9 @@ class Keeper:
                     for _choice, delta in deltas:
                         call.count(delta)
                     await self._note(kept, epoch, batches, ended=False)
-                last = Done(kept.id, 0, call.cached_tokens)
+                last = Done(
+                    kept.id, 0, call.cached_tokens, prompt_tokens=call.prompt_tokens, ended=round(time.time(), 3)
+                )
         except Lost:
             return
         except XylemError as exc:

@@ -12,6 +12,7 @@ from app.messages import Event, Kept, decode_events, decode_kept, encode
 from app.store import ADOPT, CANCEL, KEEP, NOTE, Wire
 
 _PAGE = 512  # batches read at once
+_LAST_READ_MS = 5000
 
 
 class Found(Struct, frozen=True):
@@ -76,6 +77,13 @@ class Shelf:
         """The batches behind that number, in order; at most a page of them."""
         return (await self.read_all([(request, after)]))[0]
 
+    async def written(self, request: RequestId) -> list[list[Event]]:
+        """All batches that are there now."""
+        batches: list[list[Event]] = []
+        while page := await self.read(request, len(batches)):
+            batches += page
+        return batches
+
     async def read_all(self, wanted: Sequence[tuple[RequestId, int]]) -> list[list[list[Event]]]:
         """`read` for each, in one round trip."""
         log = self._keys.log
@@ -91,7 +99,24 @@ class Shelf:
         return bool(done)
 
     async def delete(self, request: RequestId) -> None:
-        await self._wire.execute([("UNLINK", self._keys.kept(request), self._keys.log(request))])
+        """What has ended. Its log stays for some seconds, for who is just reading its end.
+
+        And its epoch stays: an owner who has not heard of it would think that Redis had lost it, and write it anew.
+        """
+        kept = self._keys.kept(request)
+        await self._wire.execute(
+            [
+                ("HDEL", kept, "record"),
+                ("HINCRBY", kept, "epoch", 1),
+                ("PEXPIRE", kept, self._keep_ms),
+                ("PEXPIRE", self._keys.log(request), _LAST_READ_MS),
+            ]
+        )
+
+    async def disown(self, requests: Sequence[RequestId]) -> None:
+        """They are cancelled, or another one's: nobody need adopt them when this replica dies."""
+        if requests:
+            await self._wire.execute([("SREM", self._keys.kept_of(self._api), *requests)])
 
     async def epochs(self, requests: Sequence[RequestId]) -> list[int | None]:
         """None for what Redis doesn't know."""

@@ -1,14 +1,15 @@
 """The streamed response of a kept answer."""
 
-import asyncio
 from collections.abc import Callable
 
 from starlette.types import Receive, Scope, Send
 
 from app.api.call import Call
 from app.api.chunks import Chunks
+from app.api.kept.leaving import until_left
 from app.api.kept.reading import Reading
 from app.api.stream import EventStream
+from app.errors import Cancelled
 from app.messages import Delta
 
 
@@ -26,16 +27,10 @@ class KeptStream(EventStream):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Ends with its reader, which the answer does not."""
-        reading = asyncio.create_task(super().__call__(scope, receive, send))
-        leaving = asyncio.create_task(_disconnected(receive))
         try:
-            await asyncio.wait({reading, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if reading.done():
-                reading.result()
-        finally:
-            reading.cancel()
-            leaving.cancel()
-            await asyncio.gather(reading, leaving, return_exceptions=True)
+            await until_left(super().__call__(scope, receive, send), receive)
+        except Cancelled:
+            pass
 
     async def _write(self, deltas: list[tuple[int, Delta]] | None, _scope: Scope, send: Send) -> None:
         body = b"".join(map(self._opening, range(self._call.choices))) if self._opening else b""
@@ -55,8 +50,3 @@ class KeptStream(EventStream):
         if self._seen <= self._skip or not chunk:
             return b""
         return b"id: %b:%d\n%b" % (self._call.id.encode(), self._seen, chunk)
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -1,0 +1,161 @@
+"""POST /v1/responses; GET, DELETE and cancel of those that are kept."""
+
+from functools import partial
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from app.api.body import collect
+from app.api.call import Call
+from app.api.chat import plan_of
+from app.api.explain import explain_wanted
+from app.api.kept.join import asks_to_keep, begin_or_join
+from app.api.kept.leaving import until_left
+from app.api.kept.log import Log
+from app.api.kept.shelf import Found
+from app.api.plan import Plan
+from app.api.responses.events import Events
+from app.api.responses.live import Live
+from app.api.responses.progress import PREFIX, Progress
+from app.api.responses.schema import ResponseRequest, Retrieval
+from app.api.responses.stream import ResponseStream
+from app.api.schemas import STREAMED, parse
+from app.api.state import ApiState, state_of
+from app.errors import Cancelled, RequestError, RequestNotFound, StoreDown, from_wire
+from app.ids import RequestId
+from app.messages import Failed
+from app.telemetry import logger
+
+log = logger(__name__)
+router = APIRouter()
+PATH = "/v1/responses"
+KIND = "response"  # messages.Kept.kind
+
+
+@router.post(PATH, openapi_extra=ResponseRequest.openapi(), responses=STREAMED)
+async def create(request: Request) -> Response:
+    """A response, streamed or whole, or begun in the background; kept for later unless `store` is false."""
+    state = state_of(request)
+    raw = await collect(request.scope, request.receive, state.settings.max_body)
+    return await handle(state, raw, request.scope, request.receive)
+
+
+async def understand(state: ApiState, raw: bytes, *, explain: bool = False) -> tuple[ResponseRequest, Plan]:
+    """Raises: XylemError."""
+    body = parse(ResponseRequest, raw)
+    body.check()
+    return body, await plan_of(state, PREFIX, body.as_chat(), explain=explain)
+
+
+async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
+    """Raises: XylemError."""
+    if any(name == b"last-event-id" for name, _ in scope["headers"]):
+        raise RequestError("A response is gone on with by GET, 'stream' and 'starting_after'.", param="Last-Event-ID")
+    body, plan = await understand(state, raw, explain=explain_wanted(scope))
+    if not body.kept:
+        return await _pass_on(state, body, plan, scope, receive)
+    reading = await begin_or_join(state, KIND, raw, scope, plan, background=bool(body.background))
+    progress = Progress(reading.id, reading.created, body)
+    if body.background and not body.stream:
+        return _json(await _read(state, progress), reading.headers())
+    # A client that sends its request again when the connection breaks wants it to go on meanwhile.
+    goes_on = body.background or asks_to_keep(scope)
+    left = {} if goes_on else {"left": partial(_give_up, state, reading.id)}
+    if body.stream:
+        events = Events(progress)
+        return ResponseStream(reading.log, events, reading.headers, at_once=bool(body.background), **left)
+    try:
+        whole = await until_left(_whole(reading.log, progress), receive)
+    except Cancelled:
+        if not goes_on:
+            await _give_up(state, reading.id)
+        raise
+    return _json(whole, reading.headers())
+
+
+async def _pass_on(state: ApiState, body: ResponseRequest, plan: Plan, scope: Scope, receive: Receive) -> Response:
+    """Made for this connection."""
+    call = Call(plan, dispatcher=state.dispatcher, receive=receive, allowance=state.keyring.allowance(scope))
+    progress = Progress(call.id, call.created, body)
+    if body.stream:
+        return ResponseStream(Live(call), Events(progress), call.headers, at_once=False)
+    async with call:
+        return _json(await _whole(Live(call), progress), call.headers())
+
+
+async def _whole(source: Log | Live, progress: Progress) -> Progress:
+    """To its end. Raises: the error that it ended with."""
+    while batch := await source.batch():
+        for event in batch:
+            progress.add(event)
+        if progress.status == "failed" and isinstance(batch[-1], Failed):
+            raise from_wire(batch[-1].code, batch[-1].message)
+    return progress
+
+
+async def _give_up(state: ApiState, request: RequestId) -> None:
+    try:
+        await state.keeper.cancel(request)
+    except StoreDown as exc:
+        log.warning("not_cancelled", request=request, error=exc.message)
+
+
+@router.get(f"{PATH}/{{response}}", openapi_extra=Retrieval.openapi(), responses=STREAMED)
+async def retrieve(request: Request, response: str) -> Response:
+    """The response as it stands; or its events, from any of them on, to its end."""
+    state = state_of(request)
+    query = parse(Retrieval, orjson.dumps(dict(request.query_params)))
+    query.check()
+    found, progress = await _find(state, request.scope, response)
+    if not query.stream:
+        return _json(await _read(state, progress))
+    if not found.kept.background:
+        raise RequestError(
+            "This response cannot be streamed because it was not created with background=true.", param="stream"
+        )
+    events = Events(progress, -1 if query.starting_after is None else query.starting_after)
+    return ResponseStream(Log(state.shelf, state.keeper, found.kept), events, dict, at_once=True)
+
+
+@router.post(f"{PATH}/{{response}}/cancel")
+async def cancel(request: Request, response: str) -> dict[str, Any]:
+    """Ends one that runs in the background; one that has ended stays as it is."""
+    state = state_of(request)
+    found, progress = await _find(state, request.scope, response)
+    if not found.kept.background:
+        raise RequestError("Cannot cancel a synchronous response.", param="response_id")
+    await state.keeper.cancel(found.kept.id)
+    return (await _read(state, progress)).response()
+
+
+@router.delete(f"{PATH}/{{response}}")
+async def delete(request: Request, response: str) -> dict[str, Any]:
+    """It is stopped if it runs, and forgotten."""
+    state = state_of(request)
+    found, _ = await _find(state, request.scope, response)
+    await state.keeper.cancel(found.kept.id)
+    await state.shelf.delete(found.kept.id)
+    return {"id": found.kept.id, "object": "response", "deleted": True}
+
+
+async def _find(state: ApiState, scope: Scope, response: str) -> tuple[Found, Progress]:
+    """Of who asks. Raises: RequestNotFound, StoreDown."""
+    found = await state.shelf.find(RequestId(response), state.keyring.name(scope))
+    if found.kept.kind != KIND:
+        raise RequestNotFound
+    return found, Progress(found.kept.id, int(found.kept.created), parse(ResponseRequest, found.kept.body))
+
+
+async def _read(state: ApiState, progress: Progress) -> Progress:
+    """What its log has now."""
+    for batch in await state.shelf.written(progress.id):
+        for event in batch:
+            progress.add(event)
+    return progress
+
+
+def _json(progress: Progress, headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(progress.response()), headers=headers, media_type="application/json")

@@ -1,0 +1,392 @@
+"""The Responses API with the official client: what runs in the background outlives connection, replica and worker."""
+
+import json
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+from openai.types.responses import Response
+from redis import Redis
+
+from tests.chaos.fleet import Fleet
+from tests.stack import BIN, Stack, all_free, leases, mock_pool, wait_until
+
+POOL = "decode-pool-a"
+ASKED: dict[str, Any] = {"model": "mock", "input": "Tell me a story.", "extra_body": {"seed": 7, "ignore_eos": True}}
+LONG = 400  # tokens, at 10 ms each
+
+
+@contextmanager
+def two_of_each(directory: Path) -> Iterator[Fleet]:
+    """Two API replicas and two workers, over a Redis of their own."""
+    with Fleet(directory / "fleet", {POOL: mock_pool(step_ms=10.0)}, workers=2) as f:
+        yield f
+        for i in range(2):
+            assert "Traceback" not in f.stack.log(f"api-{i}")
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with two_of_each(tmp_path_factory.mktemp("responses")) as f:
+        yield f
+
+
+@pytest.fixture
+def frail(tmp_path: Path) -> Iterator[Fleet]:
+    """One in which something may die."""
+    with two_of_each(tmp_path) as f:
+        yield f
+
+
+def client(fleet: Fleet, api: int = 0) -> OpenAI:
+    return OpenAI(base_url=f"{fleet.urls()[api]}/v1", api_key="none", max_retries=0, timeout=60)
+
+
+def free(fleet: Fleet) -> bool:
+    return all_free(fleet.stack, POOL)
+
+
+def whole(fleet: Fleet, tokens: int = LONG) -> str:
+    """The undisturbed text."""
+    with client(fleet) as c:
+        return c.responses.create(**ASKED, max_output_tokens=tokens).output_text
+
+
+def finished(c: OpenAI, response: str, timeout_s: float = 60) -> Response:
+    """The response when it is over."""
+
+    def over() -> Response | None:
+        try:
+            found = c.responses.retrieve(response)
+        except (openai.APIConnectionError, openai.InternalServerError):
+            return None
+        return found if found.status not in ("queued", "in_progress") else None
+
+    found = wait_until(over, "the response is over", timeout_s, 0.1)
+    assert isinstance(found, Response)
+    return found
+
+
+def begun(c: OpenAI, tokens: int = LONG) -> str:
+    """The id of a background response of which something has come."""
+    made = c.responses.create(**ASKED, max_output_tokens=tokens, background=True)
+    assert made.status == "queued"
+    wait_until(lambda: c.responses.retrieve(made.id).output_text, "it has begun")
+    return made.id
+
+
+def kept(fleet: Fleet) -> set[str]:
+    """The ids of all that is kept."""
+    keys: Any = fleet.redis.keys("xylem:kept:*")
+    return {key.decode().removeprefix("xylem:kept:") for key in keys}
+
+
+def texts(events: Any) -> str:
+    return "".join(event.delta for event in events if event.type == "response.output_text.delta")
+
+
+def test_a_response_is_made_whole_streamed_and_kept(fleet: Fleet) -> None:
+    """The same text each way, with usage; other fields are those that were asked for."""
+    with client(fleet) as c, client(fleet, 1) as other:
+        made = c.responses.create(**ASKED, max_output_tokens=20, metadata={"a": "b"}, instructions="Be brief.")
+        assert (made.status, made.metadata, made.instructions) == ("incomplete", {"a": "b"}, "Be brief.")
+        assert made.incomplete_details is not None
+        assert made.incomplete_details.reason == "max_output_tokens"
+        assert made.usage is not None
+        assert made.usage.output_tokens == 20
+        assert made.usage.total_tokens == made.usage.input_tokens + 20
+        assert other.responses.retrieve(made.id) == made
+
+        text = whole(fleet, 20)
+        for store in (True, False):
+            events = list(c.responses.create(**ASKED, max_output_tokens=20, stream=True, store=store))
+            assert [event.sequence_number for event in events] == list(range(len(events)))
+            assert texts(events) == text
+            assert events[-1].type == "response.incomplete"
+            last = events[-1].response
+            assert last.output_text == text
+            if store:
+                assert other.responses.retrieve(last.id) == last
+            else:
+                with pytest.raises(openai.NotFoundError):
+                    c.responses.retrieve(last.id)
+        ended = c.responses.create(model="mock", input="x", store=False)
+        assert ended.status in ("completed", "incomplete")
+        assert c.responses.create(**ASKED, max_output_tokens=20, store=False).output_text == text
+
+
+def test_an_answer_can_be_the_input_of_the_next_request(fleet: Fleet) -> None:
+    with client(fleet) as c:
+        said = [{"role": "user", "content": "Hello."}]
+        first = c.responses.create(model="mock", input=said, max_output_tokens=5)  # type: ignore[arg-type]
+        going_on: Any = [*said, *first.output, {"role": "user", "content": "Go on."}]
+        with_logprobs = c.responses.create(
+            model="mock", input=going_on, max_output_tokens=5, include=["message.output_text.logprobs"], top_logprobs=2
+        )
+        assert with_logprobs.usage is not None
+        assert first.usage is not None
+        assert with_logprobs.usage.input_tokens > first.usage.total_tokens
+        (message,) = with_logprobs.output
+        assert message.type == "message"
+        (part,) = message.content
+        assert part.type == "output_text"
+        assert part.logprobs is not None
+        assert [len(token.top_logprobs) for token in part.logprobs] == [2] * 5
+
+
+def test_a_background_response_is_followed_on_another_replica_from_any_event_on(fleet: Fleet) -> None:
+    """While it runs and when it is over, each time the same events under the same numbers."""
+    with client(fleet) as c, client(fleet, 1) as other:
+        response = begun(c)
+        assert c.responses.retrieve(response).status == "in_progress"
+        live = list(other.responses.retrieve(response, stream=True))
+        assert [event.type for event in live[:3]] == ["response.created", "response.queued", "response.in_progress"]
+        assert [event.sequence_number for event in live] == list(range(len(live)))
+        assert live[-1].type == "response.incomplete"
+        assert texts(live) == live[-1].response.output_text == whole(fleet)
+        for api in (c, other):
+            assert list(api.responses.retrieve(response, stream=True)) == live
+            for after in (0, 2, 100, len(live) - 2):
+                assert list(api.responses.retrieve(response, stream=True, starting_after=after)) == live[after + 1 :]
+            assert list(api.responses.retrieve(response, stream=True, starting_after=len(live))) == []
+            assert api.responses.retrieve(response) == live[-1].response
+
+
+def test_a_background_stream_can_be_left_and_gone_on_with(fleet: Fleet) -> None:
+    """What is left behind goes on without its reader."""
+    with client(fleet) as c, client(fleet, 1) as other:
+        with c.responses.create(**ASKED, max_output_tokens=LONG, background=True, stream=True) as stream:
+            seen = [next(stream) for _ in range(40)]
+        assert seen[0].type == "response.created"
+        assert seen[0].response.status == "queued"
+        rest = other.responses.retrieve(seen[0].response.id, stream=True, starting_after=seen[-1].sequence_number)
+        events = [*seen, *rest]
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        assert texts(events) == whole(fleet)
+
+
+@pytest.mark.parametrize("canceller", [0, 1])
+def test_a_cancelled_response_stops_within_a_second_or_so(fleet: Fleet, canceller: int) -> None:
+    """From any replica, and as often as one likes; what has come stays."""
+    with client(fleet) as c, client(fleet, canceller) as by:
+        response = begun(c, 4000)
+        stream = iter(c.responses.retrieve(response, stream=True))
+        next(stream)
+        cancelled = by.responses.cancel(response)
+        assert cancelled.status == "cancelled"
+        wait_until(lambda: free(fleet), "the engine is empty", 3)
+        assert cancelled.output_text
+        assert by.responses.cancel(response) == cancelled
+        assert c.responses.retrieve(response) == cancelled
+        *_, last = stream
+        assert last.type == "response.failed"
+        assert last.response == cancelled
+        over = c.responses.create(**ASKED, max_output_tokens=2, background=True)
+        ended = finished(c, over.id)
+        assert by.responses.cancel(over.id) == ended
+
+
+def test_a_cancelled_response_leaves_nothing_to_be_adopted(fleet: Fleet) -> None:
+    with client(fleet) as c, client(fleet, 1) as other:
+        for by in (c, other):
+            by.responses.cancel(begun(c, 4000))
+        wait_until(lambda: not fleet.redis.keys("xylem:kept-of:*"), "nobody owns it", 3)
+
+
+@pytest.mark.parametrize("deleter", [0, 1])
+def test_a_deleted_response_is_stopped_and_forgotten(fleet: Fleet, deleter: int) -> None:
+    """Who follows it is told its end."""
+    with client(fleet) as c, client(fleet, deleter) as by:
+        response = begun(c, 4000)
+        stream = iter(c.responses.retrieve(response, stream=True))
+        next(stream)
+        answer = httpx.delete(f"{fleet.urls()[deleter]}/v1/responses/{response}")
+        assert answer.json() == {"id": response, "object": "response", "deleted": True}
+        assert list(stream)[-1].type == "response.failed"
+        wait_until(lambda: free(fleet), "the engine is empty", 3)
+        for gone in (c.responses.retrieve, c.responses.cancel, c.responses.delete):
+            with pytest.raises(openai.NotFoundError):
+                gone(response)
+        time.sleep(1)  # its owner has heard of it, and has not written it anew
+        with pytest.raises(openai.NotFoundError):
+            by.responses.retrieve(response)
+
+
+def test_only_background_responses_are_cancelled_or_streamed_later(fleet: Fleet) -> None:
+    """And only what is there; chat completions are not."""
+    with client(fleet) as c:
+        made = c.responses.create(**ASKED, max_output_tokens=2)
+        with pytest.raises(openai.BadRequestError, match="synchronous"):
+            c.responses.cancel(made.id)
+        with pytest.raises(openai.BadRequestError, match="not created with background=true"):
+            c.responses.retrieve(made.id, stream=True)
+        with pytest.raises(openai.BadRequestError, match="background"):
+            c.responses.create(**ASKED, background=True, store=False)
+        with pytest.raises(openai.BadRequestError, match="starting_after"):
+            c.responses.retrieve(made.id, extra_query={"starting_after": 3})
+        with pytest.raises(openai.NotFoundError):
+            c.responses.retrieve("resp_0")
+        chat = c.chat.completions.with_raw_response.create(
+            model="mock",
+            messages=[{"role": "user", "content": "x"}],
+            max_tokens=1,
+            extra_headers={"Idempotency-Key": "chat"},
+        )
+        with pytest.raises(openai.NotFoundError):
+            c.responses.retrieve(chat.headers["x-xylem-kept"])
+
+
+@pytest.mark.parametrize("body", [{"stream": True}, {}, {"stream": True, "store": False}, {"store": False}])
+def test_closing_the_connection_stops_what_is_not_in_the_background(fleet: Fleet, body: dict[str, Any]) -> None:
+    """Streamed or whole, kept or not; what was kept says that it is cancelled."""
+    before = kept(fleet)
+    raw = json.dumps({"model": "mock", "input": "x", "max_output_tokens": 4000, "ignore_eos": True} | body).encode()
+    with socket.create_connection(("127.0.0.1", fleet.api_ports[0])) as sock:
+        sock.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(raw), raw))
+        wait_until(lambda: not free(fleet), "it runs")
+        found = kept(fleet) - before
+        assert len(found) == body.get("store", True)
+    wait_until(lambda: free(fleet), "the engine is empty", 3)
+    with client(fleet) as c:
+        for response in found:
+            assert c.responses.retrieve(response).status == "cancelled"
+
+
+def test_a_request_that_is_sent_again_joins_the_first(fleet: Fleet) -> None:
+    """On any replica; and it goes on when the first connection breaks."""
+    key = {"Idempotency-Key": "once"}
+    with client(fleet) as c, client(fleet, 1) as other:
+        with c.responses.create(**ASKED, max_output_tokens=LONG, stream=True, extra_headers=key) as stream:
+            first = next(stream)
+        assert first.type == "response.created"
+        with other.responses.create(**ASKED, max_output_tokens=LONG, stream=True, extra_headers=key) as again:
+            events = list(again)
+        assert events[0] == first
+        assert texts(events) == whole(fleet)
+        with pytest.raises(openai.BadRequestError):
+            other.responses.create(**ASKED, max_output_tokens=1, extra_headers=key)
+
+
+def test_a_response_is_finished_though_the_replica_that_owns_it_dies(frail: Fleet) -> None:
+    """Its follower on another replica sees a pause, and the text is the undisturbed one."""
+    text = whole(frail)
+    with client(frail) as c, client(frail, 1) as other:
+        response = begun(c)
+        stream = iter(other.responses.retrieve(response, stream=True))
+        seen = [next(stream)]
+        frail.process("api-0").send_signal(signal.SIGKILL)
+        seen += stream
+        assert finished(other, response).output_text == text
+        assert texts(seen) == text
+        assert [event.sequence_number for event in seen] == list(range(len(seen)))
+        assert list(other.responses.retrieve(response, stream=True)) == seen
+
+
+def test_a_response_is_finished_though_its_worker_dies(frail: Fleet) -> None:
+    text = whole(frail)
+    with client(frail) as c, client(frail, 1) as other:
+        response = begun(c)
+        stream = iter(other.responses.retrieve(response, stream=True))
+        next(stream)
+        busy = next(n for n, _ in frail.worker_names if frail.process(n).pid == _busy(frail))
+        frail.process(busy).send_signal(signal.SIGKILL)
+        assert texts(stream) == text
+        assert finished(c, response).output_text == text
+
+
+def _busy(fleet: Fleet) -> int:
+    """The pid of the worker that has a reservation."""
+    (pid,) = [e.pid for e in leases(fleet.stack, POOL) if fleet.redis.exists(f"xylem:reservations:{e.worker}")]
+    return pid
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
+def test_a_response_is_finished_though_redis_restarts(frail: Fleet, by: signal.Signals) -> None:
+    """Killed, it forgets up to a second; who follows still gets each event once."""
+    text = whole(frail)
+    with client(frail) as c, client(frail, 1) as other:
+        response = begun(c)
+        stream = iter(other.responses.retrieve(response, stream=True))
+        seen = [next(stream) for _ in range(20)]
+        assert frail.redis_process is not None
+        frail.redis_process.send_signal(by)
+        frail.redis_process.wait()
+        frail.start_redis()
+        seen += stream
+        assert texts(seen) == text
+        assert [event.sequence_number for event in seen] == list(range(len(seen)))
+        assert finished(c, response).output_text == text
+        assert list(c.responses.retrieve(response, stream=True)) == seen
+
+
+def test_what_fails_says_why(fleet: Fleet) -> None:
+    """As an HTTP error where one waits for it, else as the status; over its deadline, both."""
+    with client(fleet) as c:
+        late: dict[str, Any] = {**ASKED, "extra_body": {"timeout": 0.3, "ignore_eos": True}, "max_output_tokens": LONG}
+        with pytest.raises(openai.InternalServerError) as error:
+            c.responses.create(**late)
+        assert error.value.status_code == 504
+        made = c.responses.create(**late, background=True)
+        failed = finished(c, made.id)
+        assert failed.status == "failed"
+        assert failed.error is not None
+        assert failed.error.code == "server_error"
+        assert "deadline_exceeded" in failed.error.message
+        *_, last = c.responses.retrieve(made.id, stream=True)
+        assert last.type == "response.failed"
+        with pytest.raises(openai.NotFoundError):
+            c.responses.create(model="nobody", input="x", background=True)
+
+
+def test_nothing_of_a_prompt_is_in_a_log(fleet: Fleet) -> None:
+    with client(fleet) as c:
+        word = "Rumpelstiltskin"
+        made = c.responses.create(model="mock", input=word, instructions=word, background=True)
+        finished(c, made.id)
+    for name in ("api-0", "api-1", f"{POOL}-0", f"{POOL}-1"):
+        assert word not in fleet.stack.log(name)
+
+
+def test_a_response_is_only_for_the_api_key_that_made_it(valkey_url: str, tmp_path: Path) -> None:
+    """To another one it isn't there. A key over its limit is told so with its headers."""
+    Redis.from_url(valkey_url).flushall()
+    s = Stack(valkey_url, tmp_path, {POOL: mock_pool(step_ms=1.0)}, {"XYLEM_REQUIRE_KEYS": "true"})
+    try:
+        keys = {name: _key(s, name, *limits) for name, limits in {"alice": (), "bob": ("--rpm", "1")}.items()}
+        s.api()
+        s.worker()
+        s.wait_ready()
+        alice, bob = (
+            OpenAI(base_url=f"{s.url}/v1", api_key=keys[name], max_retries=0, timeout=30) for name in ("alice", "bob")
+        )
+        with alice, bob:
+            made = alice.responses.create(model="mock", input="x", max_output_tokens=2, background=True)
+            assert finished(alice, made.id).status == "incomplete"
+            for closed in (bob.responses.retrieve, bob.responses.cancel, bob.responses.delete):
+                with pytest.raises(openai.NotFoundError):
+                    closed(made.id)
+            assert alice.responses.retrieve(made.id).status == "incomplete"
+            told = bob.responses.with_raw_response.create(model="mock", input="x", max_output_tokens=2)
+            assert told.headers["x-ratelimit-limit-requests"] == "1"
+            kept = len(Redis.from_url(valkey_url).keys("xylem:kept:*"))  # type: ignore[arg-type]
+            with pytest.raises(openai.RateLimitError) as error:
+                bob.responses.create(model="mock", input="x", background=True)
+            assert error.value.response.headers["retry-after"]
+            assert len(Redis.from_url(valkey_url).keys("xylem:kept:*")) == kept  # type: ignore[arg-type]
+    finally:
+        s.close()
+
+
+def _key(s: Stack, name: str, *limits: str) -> str:
+    command = [str(BIN / "xylem"), "keys", "create", name, *limits]
+    out = subprocess.run(command, env=s.environment(), capture_output=True, text=True, check=True).stdout
+    return next(word for word in out.split() if word.startswith("xyl-"))

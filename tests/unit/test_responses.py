@@ -1,0 +1,261 @@
+"""A response and its events are a function of request and log: whoever reads it, from where and in which pieces."""
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from app.api.responses.events import Events
+from app.api.responses.progress import Progress
+from app.api.responses.schema import InputMessage, ResponseRequest, Retrieval
+from app.api.schemas import parse
+from app.errors import RequestError, Saturated, WorkerLost
+from app.ids import RequestId
+from app.messages import Delta, Done, Event, Failed, TokenLogprob
+
+ID = RequestId("resp_0123")
+OPENAIS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+LOGPROBS = [TokenLogprob('é"', 5, -0.5, [('é"', 5, -0.5), ("\n", 6, -1.25)])]
+CANCELLED = Failed(ID, 0, "cancelled", "It was cancelled.")
+
+
+def asked(**fields: Any) -> ResponseRequest:
+    return ResponseRequest(model="m", input="x", **fields)
+
+
+def delta(text: str, **fields: Any) -> Delta:
+    return Delta(ID, 0, text, [1], **fields)
+
+
+texts = st.text(max_size=3) | st.sampled_from(["", '"', "\n\n", "\u2028", "🙂", "\x00", "data: [DONE]\n\n"])
+deltas = st.builds(delta, texts, logprobs=st.sampled_from([None, [], LOGPROBS]))
+ends = st.sampled_from([Done(ID, 0, 2, prompt_tokens=9, ended=1700.5), Failed(ID, 0, "worker_lost", "gone"), CANCELLED])
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Event]:
+    """Whole or not."""
+    log: list[Event] = [*draw(st.lists(deltas, max_size=8))]
+    if log and draw(st.booleans()):
+        log.append(delta("", finish=draw(st.sampled_from(["stop", "length"]))))
+    return log + [draw(ends)] * draw(st.booleans())
+
+
+bodies = st.sampled_from(
+    [asked(), asked(background=True), asked(background=True, metadata={"a": "b"}, instructions="é")]
+)
+
+
+def written(body: ResponseRequest, batches: Sequence[Sequence[Event]], after: int = -1) -> bytes:
+    events = Events(Progress(ID, 1600, body), after)
+    return events.opening() + b"".join(map(events.write, batches))
+
+
+def read(raw: bytes) -> list[dict[str, Any]]:
+    """Each event's data, whose name and number are those of its frame, too."""
+    found = []
+    for frame in raw.decode().split("\n\n")[:-1]:
+        event, number, data = frame.split("\n")
+        parsed = json.loads(data.removeprefix("data: "))
+        assert event == f"event: {parsed['type']}"
+        assert number == f"id: {parsed['sequence_number']}"
+        found.append(parsed)
+    return found
+
+
+@given(bodies, logs())
+def test_the_numbers_of_events_count_from_0_without_a_gap(body: ResponseRequest, log: list[Event]) -> None:
+    numbers = [event["sequence_number"] for event in read(written(body, [log]))]
+    assert numbers == list(range(len(numbers)))
+
+
+@given(bodies, logs(), st.data())
+def test_the_events_are_the_same_in_however_many_batches_a_log_is_read(
+    body: ResponseRequest, log: list[Event], data: st.DataObject
+) -> None:
+    """Another replica, or a later reader, finds other pieces."""
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=4)))
+    edges = [0, *cuts, len(log)]
+    batches = [log[a:b] for a, b in itertools.pairwise(edges)]
+    assert written(body, batches) == written(body, [log])
+
+
+@given(bodies, logs())
+def test_who_resumes_behind_an_event_gets_exactly_the_rest(body: ResponseRequest, log: list[Event]) -> None:
+    whole = read(written(body, [log]))
+    for after in range(-1, len(whole) + 1):
+        assert read(written(body, [log], after)) == whole[after + 1 :]
+
+
+@given(bodies, logs())
+def test_every_event_is_one_that_openais_client_knows(body: ResponseRequest, log: list[Event]) -> None:
+    """By its strict types, not as the client itself reads them: with every field that these want."""
+    for event in read(written(body, [log])):
+        OPENAIS.validate_python(event)
+
+
+@given(bodies, logs())
+def test_the_last_event_has_the_response_as_it_can_be_fetched(body: ResponseRequest, log: list[Event]) -> None:
+    progress = Progress(ID, 1600, body)
+    for event in log:
+        progress.add(event)
+    response = Response.model_validate(progress.response())
+    events = read(written(body, [log]))
+    if response.status in ("queued", "in_progress"):
+        assert not response.usage
+        assert "".join(e["delta"] for e in events if "delta" in e) == response.output_text
+    else:
+        assert events[-1]["response"] == progress.response()
+
+
+def kinds(body: ResponseRequest, *log: Event) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in read(written(body, [log]))]
+
+
+OPENED = ["output_item.added", "content_part.added"]
+CLOSED = ["output_text.done", "content_part.done", "output_item.done"]
+DONE = Done(ID, 0, 2, prompt_tokens=9, ended=1700.5)
+
+
+def test_a_streams_events_come_in_openais_order() -> None:
+    """A token that ends no character makes none."""
+    said = [delta("a"), delta(""), delta("b", finish="stop")]
+    text = [*OPENED, "output_text.delta", "output_text.delta", *CLOSED, "completed"]
+    assert kinds(asked(), *said, DONE) == ["created", "in_progress", *text]
+    assert kinds(asked(background=True), *said, DONE) == ["created", "queued", "in_progress", *text]
+
+
+@pytest.mark.parametrize(
+    ("log", "status", "last"),
+    [
+        ([], "queued", "response.queued"),
+        ([delta("a")], "in_progress", "response.output_text.delta"),
+        ([delta("a", finish="stop"), DONE], "completed", "response.completed"),
+        ([delta("a", finish="length"), DONE], "incomplete", "response.incomplete"),
+        ([delta("a"), Failed(ID, 0, "worker_lost", "gone")], "failed", "response.failed"),
+        ([Failed(ID, 0, "no_worker", "none")], "failed", "response.failed"),
+        ([delta("a"), CANCELLED], "cancelled", "response.failed"),
+        ([CANCELLED], "cancelled", "response.failed"),
+    ],
+)
+def test_a_log_tells_the_status(log: list[Event], status: str, last: str) -> None:
+    """With what belongs to it: reason, error, time of completion, usage, and the message's own status."""
+    progress = Progress(ID, 1600, asked(background=True))
+    for event in log:
+        progress.add(event)
+    response = Response.model_validate(progress.response())
+    assert response.status == status
+    assert read(written(asked(background=True), [log]))[-1]["type"] == last
+    assert (response.completed_at is not None) == (status == "completed")
+    assert (response.incomplete_details is not None) == (status == "incomplete")
+    assert (response.error is not None) == (status == "failed")
+    assert (response.usage is not None) == (status in ("completed", "incomplete"))
+    assert response.output_text == ("a" if any(isinstance(event, Delta) for event in log) else "")
+    for item in response.output:
+        assert item.type == "message"
+        assert item.status == (status if status in ("in_progress", "completed") else "incomplete")
+
+
+def test_a_response_counts_its_tokens() -> None:
+    progress = Progress(ID, 1600, asked())
+    for event in (delta("a"), Delta(ID, 0, "b", [2, 3]), DONE):
+        progress.add(event)
+    usage = Response.model_validate(progress.response()).usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.input_tokens_details.cached_tokens) == (9, 2)
+    assert (usage.output_tokens, usage.total_tokens) == (3, 12)
+
+
+@pytest.mark.parametrize(("error", "code"), [(WorkerLost, "server_error"), (Saturated, "rate_limit_exceeded")])
+def test_an_error_has_openais_code_and_ours_in_its_message(error: Any, code: str) -> None:
+    progress = Progress(ID, 1600, asked())
+    progress.add(Failed(ID, 0, error.code, "why"))
+    assert progress.response()["error"] == {"code": code, "message": f"why ({error.code})"}
+
+
+def test_instructions_and_messages_are_the_conversation() -> None:
+    """Also a message that an earlier response answered with."""
+    earlier = Progress(ID, 1600, asked())
+    earlier.add(delta("hello"))
+    raw = {
+        "model": "m",
+        "instructions": "be kind",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
+            *earlier.response()["output"],
+            {"type": "message", "role": "user", "content": "c"},
+        ],
+        "max_output_tokens": 5,
+        "seed": 7,
+        "top_logprobs": 2,
+        "include": ["message.output_text.logprobs"],
+    }
+    body = parse(ResponseRequest, json.dumps(raw).encode())
+    body.check()
+    chat = body.as_chat()
+    assert [m.for_template() for m in chat.messages] == [
+        {"role": "system", "content": "be kind"},
+        {"role": "user", "content": "a\nb"},
+        {"role": "assistant", "content": "hello"},
+        {"role": "user", "content": "c"},
+    ]
+    assert (chat.max_completion_tokens, chat.seed, chat.logprobs, chat.top_logprobs) == (5, 7, True, 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "c"}, "conversation"),
+        ({"reasoning": {"effort": "low"}}, "reasoning"),
+        ({"max_tool_calls": 1}, "max_tool_calls"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"service_tier": "flex"}, "service_tier"),
+        ({"include": ["reasoning.encrypted_content"]}, "include.0"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
+        ({"metadata": {"k" * 65: ""}}, f"metadata.{'k' * 65}"),
+        ({"metadata": {"k": "v" * 513}}, "metadata.k"),
+        ({"input": []}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0.type"),
+        ({"background": True, "store": False}, "background"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"stop": "x"}, "stop"),
+        ({"n": 2}, "n"),
+    ],
+)  # fmt: skip
+def test_what_is_not_supported_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        parse(ResponseRequest, json.dumps({"model": "m", "input": "x"} | fields).encode()).check()
+    assert refused.value.param == param
+
+
+def test_null_is_not_given() -> None:
+    """Of fields that are known, and of others."""
+    raw = {"model": "m", "input": "x", "store": None, "background": True, "reasoning": None, "conversation": None}
+    body = parse(ResponseRequest, json.dumps(raw).encode())
+    body.check()
+    assert body.kept
+
+
+def test_a_query_is_checked_like_a_body() -> None:
+    query = parse(Retrieval, b'{"stream": "true", "starting_after": "12"}')
+    assert (query.stream, query.starting_after) == (True, 12)
+    for raw in (b'{"starting_after": "1"}', b'{"include": "x"}', b'{"stream": "true", "starting_after": "-1"}'):
+        with pytest.raises(RequestError):
+            parse(Retrieval, raw).check()
+
+
+def test_a_message_may_be_as_the_easy_one() -> None:
+    assert InputMessage(role="developer", content="x").as_chat().for_template() == {"role": "system", "content": "x"}

@@ -5,15 +5,18 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from redis.asyncio import Redis
 
 from app.api.answer import Answer
+from app.api.call import Begun, Call
 from app.api.dispatch import Dispatcher
 from app.api.fleet import FleetReader
-from app.api.flight import Flight
+from app.api.flight import Flight, Out
 from app.api.inbox import Inbox
+from app.api.plan import Plan
 from app.api.watch import Watch
 from app.errors import NoWorker, StoreDown
 from app.ids import RequestId, WorkerId, run_id, worker_queue
@@ -311,6 +314,14 @@ async def test_what_has_ended_is_not_taken_for_forgotten(redis: "Redis", wire: W
         with suppress(asyncio.CancelledError):
             await task
     assert len(await queued(redis, worker)) == 1
+
+
+async def test_an_adopted_answer_of_which_only_the_end_was_lost_ends(wire: Wire) -> None:
+    """Its owner died between the last token and the end: nothing is left to be computed, and nothing fails."""
+    plan = Plan("chatcmpl", MagicMock(), [[1, 2]], [Sampling(max_tokens=1)], 60)
+    begun = Begun(R1, time.time(), 1000, {0: Out([7], 1, True)})
+    async with Call(plan, dispatcher=dispatcher(wire), begun=begun) as call:
+        assert await call.deltas() == []
 
 
 async def test_a_placement_sent_twice_is_one_also_when_its_worker_went_in_between(redis: "Redis", wire: Wire) -> None:

@@ -9,10 +9,11 @@ from app.api.account import Account
 from app.api.kept.keeper import Keeper
 from app.api.kept.shelf import Found, Shelf
 from app.api.plan import Plan
-from app.errors import StoreDown, XylemError, from_wire
+from app.errors import DeadlineOver, StoreDown, XylemError, from_wire
 from app.messages import Delta, Done, Event, Failed
 
 _RETRY_S = 0.2
+_LATE_S = 30.0  # behind its deadline, after which nobody writes the end of an answer any more
 _POLL_S = 0.05  # how often the log is looked at where another replica writes it
 
 
@@ -36,9 +37,10 @@ class Reading(Account):
         """The answer goes on without this reader."""
 
     async def batch(self) -> list[Event]:
-        """The next events; none when all have been read. Raises: StoreDown."""
+        """The next events; none when all have been read. Raises: StoreDown, DeadlineOver."""
         while not self._over:
-            self._keeper.wrote.clear()
+            wrote = self._keeper.wrote(self.id)
+            wrote.clear()
             try:
                 pages = await self._shelf.read(self.id, self._read)
             except StoreDown:  # the answer goes on meanwhile
@@ -51,9 +53,11 @@ class Reading(Account):
             if events:
                 self._over = isinstance(events[-1], Done | Failed)
                 return events
+            if time.time() > self._deadline + _LATE_S:
+                raise DeadlineOver
             try:
                 async with asyncio.timeout(_POLL_S):
-                    await self._keeper.wrote.wait()
+                    await wrote.wait()
             except TimeoutError:
                 pass
         return []

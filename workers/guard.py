@@ -1,7 +1,7 @@
 """Outlives its worker for a moment: ends what that leaves behind, and tells at once that it is gone.
 
-A process of its own, at the other end of a pipe that breaks when the worker ends, in whatever way. Without it a killed
-worker's engine processes would go on, and its lease would last for its last two seconds.
+A process of its own, which hears from the kernel when the worker ends, in whatever way. Without it a killed worker's
+engine processes would go on, and its lease would last for its last two seconds.
 """
 
 import os
@@ -14,6 +14,9 @@ import psutil
 import redis
 
 from app.store import sync_client
+from app.telemetry import logger
+
+log = logger(__name__)
 
 _LOOK_S = 1.0  # how often new processes of the engine are looked for while it loads
 _TIMEOUT_S = 2.0  # for Redis: by then the lease is over anyhow
@@ -26,7 +29,7 @@ class Guard:
         """`lease` is the key that says the worker lives."""
         argv = [sys.executable, "-m", "workers.guard", str(os.getpid())]
         # In a session of its own it hears no Ctrl-C, and isn't killed with the worker's process group.
-        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True)
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
         self._say(f"{lease} {redis_url}\n")  # not as arguments, which everybody sees
 
     def loaded(self) -> None:
@@ -35,21 +38,26 @@ class Guard:
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(line.encode())
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(line.encode())
+        except BrokenPipeError:  # what has loaded does without
+            log.error("guard_lost", code=self._process.poll())
 
 
 def watch(pid: int) -> list[psutil.Process]:
-    """Returns when that process has ended: its descendants, as last seen."""
+    """Returns when our parent, that process, has ended: its descendants, as last seen."""
     below: list[psutil.Process] = []
-    loading = True
-    while True:
-        said = select.select([sys.stdin], [], [], _LOOK_S if loading else None)[0]
-        if said and not os.read(sys.stdin.fileno(), 64):
-            return below
-        loading = loading and not said
-        with suppress(psutil.NoSuchProcess):
-            below = [p for p in psutil.Process(pid).children(recursive=True) if p.pid != os.getpid()]
+    # Not the pipe tells its end: a child that was forked, as engines do, has the other end open as well.
+    with suppress(ProcessLookupError):
+        ended, loading = os.pidfd_open(pid), True
+        while os.getppid() == pid:
+            ready = select.select([ended, sys.stdin] if loading else [ended], [], [], _LOOK_S if loading else None)[0]
+            if ended in ready:
+                break
+            loading = loading and not ready  # it says one thing only
+            with suppress(psutil.NoSuchProcess):
+                below = [p for p in psutil.Process(pid).children(recursive=True) if p.pid != os.getpid()]
+    return below
 
 
 def clean_up(redis_url: str, lease: str, left: list[psutil.Process]) -> None:

@@ -10,7 +10,8 @@ import msgspec
 from redis.exceptions import RedisError
 
 from app.engines.base import EngineInfo
-from app.ids import PoolId, place_id
+from app.ids import PoolId, place_id, worker_queue
+from app.keys import PRIORITY_STEPS
 from app.messages import Lease, Role, encode
 from app.tasks.runner import Runner, end_process
 from app.telemetry import logger
@@ -76,7 +77,7 @@ class LeaseKeeper:
                 await asyncio.wait_for(self._ended.wait(), settings.heartbeat_s)
             stood_s = time.monotonic() - slept
             if stood_s > settings.lease_ttl_s:
-                await self._was_dead(stood_s)
+                self.stood_still(stood_s)
             await self._try_write()
 
     async def _try_write(self) -> None:
@@ -103,14 +104,19 @@ class LeaseKeeper:
         pipe.pexpire(keys.worker(worker), ttl_ms)  # what Redis takes also when it is out of memory
         pipe.set(keys.worker(worker), encode(lease), px=ttl_ms)
         pipe.hset(keys.pool(lease.pool), worker, f"{lease.ranks},{int(lease.kv_events)}")
-        await pipe.execute()
+        lived, *_ = await pipe.execute()
+        if not lived:  # whoever buried it meanwhile has set their end
+            for key in self._account():
+                await self._redis.persist(key)
         self.fresh = time.monotonic()
 
-    async def _was_dead(self, seconds: float) -> None:
-        """This process stood still for longer than its lease: what it had runs elsewhere by now."""
+    def _account(self) -> list[str]:
+        keys, worker = self._keys, self._lease.worker
+        queue = worker_queue(self._lease.pool, worker)
+        own = [keys.reservations(worker), keys.load(worker), keys.prefilling(worker)]
+        return own + [keys.queue(queue, step) for step in PRIORITY_STEPS]
+
+    def stood_still(self, seconds: float) -> None:
+        """This process, for longer than its lease: what it had runs elsewhere by now."""
         log.error("stood_still", seconds=round(seconds, 1))
         self._runner.give_all_back()
-        keys, worker = self._keys, self._lease.worker
-        with suppress(RedisError, OSError):  # who buried this worker has set their end
-            for key in (keys.reservations(worker), keys.load(worker), keys.prefilling(worker)):
-                await self._redis.persist(key)

@@ -92,6 +92,8 @@ class Call(Account):
                 self.done[number] = Done(request, flight.job.attempt)
             else:
                 self._flights.append(flight)
+        if not self._flights:  # only the end of the answer was lost with who owned it
+            return
         if len(self._flights) == 1:
             await self._dispatcher.send(self._flights[0])
             return

@@ -9,7 +9,7 @@ from app.api.fleet import FleetReader
 from app.api.flight import Flight
 from app.api.placing import Placer
 from app.api.timeline import Timelines
-from app.errors import EngineDead, EngineFailed, HandoffFailed, Returned, StoreDown, WorkerLost, XylemError
+from app.errors import Cancelled, EngineDead, EngineFailed, HandoffFailed, Returned, StoreDown, WorkerLost, XylemError
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.messages import Cancel, Delta, Done, Event, Failed, First, Handed, Job, Lent, encode
@@ -115,7 +115,8 @@ class Dispatcher:
 
     def _failed(self, flight: Flight, event: Failed) -> None:
         prefilling = flight.job.prefill is not None and not flight.handed
-        if event.code == Returned.code:
+        # A worker that thought this replica dead gave up what is awaited all the same.
+        if event.code in (Returned.code, Cancelled.code):
             self.lost(flight)
         elif prefilling and event.code in _ELSEWHERE:
             flight.apart = False
@@ -156,14 +157,14 @@ class Dispatcher:
             self._end(flight, Done(old.request, flight.job.attempt))
             return
         MIGRATIONS.inc()
-        task = asyncio.create_task(self._retry(flight, old))
+        task = flight.retry = asyncio.create_task(self._retry(flight, old))
         self._retries.add(task)
         task.add_done_callback(self._retries.discard)
 
     def worker_lost(self, worker: WorkerId, *, died: bool = True) -> int:
         """`lost` for all that is on it; tells how many that were."""
         # Those whose placing is under way are left out: they are found on it later, or not at all.
-        flights = [f for f in self.flights.values() if f.placed.done() and worker in dict(f.workers())]
+        flights = [f for f in self.flights.values() if f.is_placed and worker in dict(f.workers())]
         for flight in flights:
             self.lost(flight, died=died)
         return len(flights)
@@ -181,18 +182,18 @@ class Dispatcher:
                 return
             async with self._suspects:
                 await self.placer.place(flight)
-                await self._proves_harmless(flight, flight.job.attempt)
+                await self._proves_harmless(flight)
         except XylemError as exc:
             self.fail(flight, exc)
 
-    async def _proves_harmless(self, flight: Flight, attempt: int) -> None:
-        """Returns when it got on, or no further.
+    async def _proves_harmless(self, flight: Flight) -> None:
+        """Returns when it got on, or no further: it has ended, or was lost again.
 
         Requests that were on several workers that died are tried one after the other: which of them kills workers
         shows, and the others don't die with it once more.
         """
-        awaited = self.flights
-        while awaited.get(flight.job.request) is flight and flight.job.attempt == attempt and not flight.got_on:  # noqa: ASYNC110
+        awaited, this = self.flights, asyncio.current_task()
+        while awaited.get(flight.job.request) is flight and flight.retry is this and not flight.got_on:  # noqa: ASYNC110
             await asyncio.sleep(0.05)  # an event would cost each token
 
     async def _stop(self, jobs: list[Job]) -> None:

@@ -74,6 +74,7 @@ class Flight:
         "prefill_decision",
         "prefill_groups",
         "refused",
+        "retry",
         "timings",
         "wishes",
     )
@@ -95,7 +96,8 @@ class Flight:
         self.timings: list[Timing] = []
         self.decision: Decision | None = None
         self.prefill_decision: Decision | None = None
-        self.placed: asyncio.Future[None]
+        self.placed: asyncio.Future[None] | None = None  # until it is on its worker's queue
+        self.retry: asyncio.Task[None] | None = None  # what places it anew
         self._hashes: dict[int, bytes] = {}
 
     @property
@@ -105,6 +107,11 @@ class Flight:
         if self.job.prefill is not None and not self.handed:
             return State.PREFILLING
         return State.ANSWERING if self.got_on else State.QUEUED
+
+    @property
+    def is_placed(self) -> bool:
+        """Or held for long; no placing that somebody waits for is under way."""
+        return self.placed is not None and self.placed.done()
 
     def workers(self) -> list[tuple[WorkerId, PoolId]]:
         """Without which of them it can't go on."""

@@ -8,6 +8,7 @@ trips, and a burst of sixty costs two as well. Those that find no room are held 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from itertools import count
 from random import Random
 
@@ -69,6 +70,7 @@ class Placer:
         self._turns = count()
         self._waiting: list[Flight] = []
         self._held: dict[Groups, Held[Flight]] = {}  # a line for each choice of pools
+        self._full: dict[Groups, float] = {}  # when a line last heard that there are workers, all of them full
         self._room = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
         self._routed = {name: Routed(name) for name in pools}
@@ -83,7 +85,8 @@ class Placer:
 
         Raises: NoWorker, Saturated, StoreDown.
         """
-        flight.placed = asyncio.get_running_loop().create_future()
+        if flight.placed is None or flight.placed.done():  # else it came back before its placing was confirmed
+            flight.placed = asyncio.get_running_loop().create_future()
         self._waiting.append(flight)
         self._wake()
         await flight.placed
@@ -110,7 +113,6 @@ class Placer:
                 await self._gather()
                 flights = self._next()
                 try:
-                    await self._stop_left()
                     if flights:
                         await self._round(flights)
                 except Exception as exc:  # noqa: BLE001 (whatever it was, no client waits for ever)
@@ -119,14 +121,16 @@ class Placer:
                             self._hold(flight, exc)
                         else:
                             self._settle(flight, exc)
+                await self._stop_left()
         finally:
             self._rounds = None
 
     async def _stop_left(self) -> None:
         if self._left:
             left = list(self._left)
-            await self._stop(left)
-            del self._left[: len(left)]
+            with suppress(StoreDown):  # after the next round, then
+                await self._stop(left)
+                del self._left[: len(left)]
 
     def _next(self) -> list[Flight]:
         """Who is to be placed now, the most urgent first: the heads of the lines, and those who just came to none."""
@@ -140,11 +144,12 @@ class Placer:
                 self._waiting.append(flight)
         heads = []
         now = time.monotonic()
-        for line in self._held.values():
+        for groups, line in self._held.items():
+            full = self._full.get(groups, 0.0)
             for flight in list(line):
                 if time.time() > flight.job.deadline:
                     self._fail(flight, DeadlineOver())
-                elif flight.refused is not None and now - flight.held_since > self._patience_s:
+                elif flight.refused is not None and now - max(flight.held_since, full) > self._patience_s:
                     self._fail(flight, flight.refused)
                 elif now - flight.held_since > _SILENT_S:
                     self._settle(flight, None)
@@ -181,6 +186,7 @@ class Placer:
                 places = self._decide(round_, flight)
                 command = self._command(flight, places, round_.meets_at(places[0]))
             except Saturated:
+                self._full[flight.groups] = time.monotonic()
                 self._hold(flight)
                 continue
             except NoWorker as exc:
@@ -210,15 +216,20 @@ class Placer:
         """The first of `commands` place those of `placed`."""
         if not commands:
             return
+        attempts = [flight.job.attempt for flight in placed]
         try:
             replies = await self._wire.execute_each(commands)
         except StoreDown as exc:  # who knows what got through
-            for flight in placed:
-                self.leave(flight.job)
-                flight.again(None)
-                self._hold(flight, exc)
+            for flight, attempt in zip(placed, attempts, strict=True):
+                if flight.job.attempt == attempt:
+                    self.leave(flight.job)
+                    flight.again(None)
+                    self._hold(flight, exc)
             return
-        for flight, written in zip(placed, replies, strict=False):  # what became of the guesses doesn't matter
+        # What became of the guesses doesn't matter.
+        for flight, attempt, written in zip(placed, attempts, replies, strict=False):
+            if flight.job.attempt != attempt:
+                continue  # its worker was quicker than this reply: it has come back, and waits to be placed anew
             if isinstance(written, StoreDown):
                 flight.job = replace(flight.job, worker=WorkerId(""), prefill=None)
                 if flight.job.attempt:
@@ -317,6 +328,7 @@ class Placer:
         if error is not None and not isinstance(error, XylemError):
             log.error("placement_failed", request=flight.job.request, exc_info=error)
             error = XylemError()
+        assert flight.placed is not None
         if not flight.placed.done():
             if error is None:
                 flight.placed.set_result(None)

@@ -1,4 +1,4 @@
-"""Four times a second: this replica lives; which workers have died, and which requests' time is over?"""
+"""Four times a second: this replica lives; which workers have died, which requests' time is over or were forgotten?"""
 
 import asyncio
 import time
@@ -36,13 +36,16 @@ class Watch:
         self._api_ttl_s = api_ttl_s
         self._wire, self._keys, self._dispatcher, self._inbox = wire, keys, dispatcher, inbox
         self._pools = pools
+        self._doubtful = True  # Redis may have forgotten what was placed
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
                 self._end_overdue(time.time())
+                await self._say_that_we_live()
                 await self._look_for_dead_workers()
+                await self._look_for_forgotten_requests()
             except StoreDown as exc:
                 log.warning("workers_not_looked_at", error=exc.message)
             except Exception:
@@ -53,10 +56,29 @@ class Watch:
             if now > flight.job.deadline + (_DEADLINE_GRACE_S if flight.job.worker else 0):
                 self._dispatcher.fail(flight, DeadlineOver())
 
-    async def _look_for_dead_workers(self) -> None:
+    async def _say_that_we_live(self) -> None:
         own, ttl_ms = self._keys.api(self._dispatcher.api), round(self._api_ttl_s * 1000)
         # The first is what Redis takes also when it is out of memory.
-        await self._wire.execute_each([("PEXPIRE", own, ttl_ms), ("SET", own, "1", "PX", ttl_ms)])
+        lived, _ = await self._wire.execute_each([("PEXPIRE", own, ttl_ms), ("SET", own, "1", "PX", ttl_ms)])
+        self._doubtful = self._doubtful or not lived or self._wire.steady_s() <= _STEADY_S
+
+    async def _look_for_forgotten_requests(self) -> None:
+        """By a Redis that came back without its last second, or by workers that thought this replica dead."""
+        if not self._doubtful or self._wire.steady_s() <= _STEADY_S:
+            return
+        jobs = [f.job for f in self._dispatcher.flights.values() if f.is_placed and f.job.worker]
+        there = await self._wire.execute([("EXISTS", self._keys.request(job.run)) for job in jobs])
+        forgotten = [job for job, is_there in zip(jobs, there, strict=True) if not is_there]
+        if forgotten:
+            await self._inbox.repair()  # the last events of those that have ended
+        for job in forgotten:
+            flight = self._dispatcher.flights.get(job.request)
+            if flight is not None and flight.job.attempt == job.attempt:
+                log.warning("request_was_forgotten", run=job.run)
+                self._dispatcher.lost(flight)
+        self._doubtful = False
+
+    async def _look_for_dead_workers(self) -> None:
         members = await self._wire.execute([("HKEYS", self._keys.pool(p)) for p in self._pools])
         known = {WorkerId(w.decode()): pool for pool, ids in zip(self._pools, members, strict=True) for w in ids}
         awaited = dict(chain.from_iterable(f.workers() for f in self._dispatcher.flights.values()))

@@ -7,14 +7,15 @@
 --       rank  blocks  prompt tokens to compute  blocks to pull  Celery message ('': Celery's chain brings it)
 -- returns 1; 0 when a worker's lease is gone, and then nothing was written
 -- Sent twice because a connection broke, it does nothing the second time while the record is there.
+if redis.call('EXISTS', KEYS[1]) == 1 then
+  return 1
+end
 for k = 3, #KEYS, 5 do
   if redis.call('EXISTS', KEYS[k]) == 0 then
     return 0
   end
 end
-if not redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3], 'NX') then
-  return 1
-end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 if ARGV[4] ~= '' then
   redis.call('SET', KEYS[2], ARGV[4], 'PX', ARGV[3])
 end

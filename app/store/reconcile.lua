@@ -12,6 +12,7 @@ local runs = redis.call('HGETALL', KEYS[3])
 for i = 1, #runs, 2 do waiting[runs[i]] = true end
 
 local function lives(api)
+  if api == '' then return true end -- one of an older version, which has no lease
   if alive[api] == nil then
     alive[api] = redis.call('EXISTS', prefix .. 'api:' .. api) == 1
     if not alive[api] then missing[#missing + 1] = api end

@@ -49,6 +49,8 @@ async def answer(runner: Runner, job: Job, handoff: Handoff | None) -> None:
                 refused = exc.message
                 log.warning("handoff_refused", run=job.run, reason=refused)
                 runner.aside(_give_up(runner, handoff))
+        if told is None and job.begun and all(begun.finished for begun in job.begun):
+            told = _Told()  # all of it is out, only its end was lost
         if told is None:
             told = await _generate(runner, job, None)
     own = Timing(runner.worker, taken, told.first, time.time(), told.pulled, refused)

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 
 from app.api.call import Begun, Call
 from app.api.flight import Out
@@ -22,23 +23,39 @@ _ATTEMPTS = 1000  # of one owner; those of the next one are above
 Prepare = Callable[[Kept, Begun], Awaitable[Call]]  # from what the client sent
 
 
+@dataclass
+class _Run:
+    epoch: int
+    task: asyncio.Task[None]
+    wrote: asyncio.Event  # something that may be read
+
+
 class Keeper:
     """On the API's event loop."""
 
     def __init__(self, shelf: Shelf, prepare: Prepare) -> None:
         self._shelf, self._prepare = shelf, prepare
-        self._running: dict[RequestId, tuple[int, asyncio.Task[None]]] = {}  # with their epochs
+        self._running: dict[RequestId, _Run] = {}
         self._missing: dict[ApiId, float] = {}
-        self.wrote = asyncio.Event()  # something that may be read
+        self._idle: set[RequestId] = set()  # owned, and not running at the last look
 
     def start(self, kept: Kept, call: Call) -> None:
         """One that came here."""
         self._run(kept.id, 0, self._keep(kept, 0, [], call))
 
+    def wrote(self, request: RequestId) -> asyncio.Event:
+        """Set when something of it was written here; never, if it isn't made here."""
+        run = self._running.get(request)
+        return asyncio.Event() if run is None else run.wrote
+
     def _run(self, request: RequestId, epoch: int, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._running[request] = epoch, task
-        task.add_done_callback(lambda _: self._running.pop(request, None))
+        run = self._running[request] = _Run(epoch, asyncio.create_task(work), asyncio.Event())
+
+        def over(_: asyncio.Task[None]) -> None:
+            if self._running.get(request) is run:
+                del self._running[request]
+
+        run.task.add_done_callback(over)
 
     async def run(self) -> None:
         """Until cancelled: gives up what was cancelled elsewhere, and adopts what lost its owner."""
@@ -53,19 +70,20 @@ class Keeper:
                 except Exception:
                     log.exception("keeper_failed")
         finally:
-            for _, task in list(self._running.values()):
+            tasks = [run.task for run in self._running.values()]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*(task for _, task in self._running.values()), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def cancel(self, request: RequestId) -> None:
         """Ends an answer, wherever it is made: here at once, elsewhere within `_EVERY_S`. Raises: StoreDown."""
         cancelled = await self._shelf.cancel(request, [Failed(request, 0, Cancelled.code, "It was cancelled.")])
-        self.wrote.set()
+        self.wrote(request).set()
         if cancelled and request in self._running:
             await self._drop([request])
 
     async def _give_up(self) -> None:
-        own = {request: epoch for request, (epoch, _) in self._running.items()}
+        own = {request: run.epoch for request, run in self._running.items()}
         epochs = await self._shelf.epochs(list(own))
         await self._drop(
             [r for (r, mine), epoch in zip(own.items(), epochs, strict=True) if epoch is not None and epoch != mine]
@@ -74,21 +92,36 @@ class Keeper:
     async def _drop(self, requests: list[RequestId]) -> None:
         for request in requests:
             if request in self._running:
-                self._running[request][1].cancel()
+                self._running[request].task.cancel()
         await self._shelf.disown(requests)
 
     async def _adopt(self, now: float) -> None:
+        # Its own as well: Redis may have taken what it then didn't confirm, and no other replica looks after them.
+        idle = await self._shelf.owned_by(self._shelf.api) - self._running.keys()
+        for request in idle & self._idle:
+            await self._take(request, self._shelf.api)
+        self._idle = idle
         dead = await self._shelf.dead_owners()
         self._missing = {api: self._missing.get(api, now) for api in dead}
         for api, since in self._missing.items():
             if now - since >= _DEAD_S:
-                for found in await self._shelf.adopt(api):
-                    log.warning("request_adopted", request=found.kept.id, of=api)
-                    self._run(found.kept.id, found.epoch, self._resume(found))
+                for request in await self._shelf.owned_by(api):
+                    await self._take(request, api)
+                await self._shelf.forget_owner(api)
+
+    async def _take(self, request: RequestId, owner: ApiId) -> None:
+        found = await self._shelf.adopt(request, owner)
+        if found is not None and request not in self._running:
+            log.warning("request_adopted", request=request, of=owner)
+            self._run(request, found.epoch, self._resume(found))
 
     async def _resume(self, found: Found) -> None:
         kept = found.kept
-        batches = await self._shelf.written(kept.id)
+        try:
+            batches = await self._shelf.written(kept.id)
+        except StoreDown as exc:  # it is found idle
+            log.warning("adopted_answer_not_read", request=kept.id, error=exc.message)
+            return
         out: dict[int, Out] = {}
         for event in (event for batch in batches for event in batch):
             if isinstance(event, Delta):
@@ -132,7 +165,7 @@ class Keeper:
             except StoreDown as exc:  # what comes meanwhile is gathered behind
                 log.warning("kept_answer_not_written", request=kept.id, error=exc.message)
                 await asyncio.sleep(_RETRY_S)
-        self.wrote.set()
+        self.wrote(kept.id).set()
 
 
 def _numbered(request: RequestId, choice: int, d: Delta) -> Delta:

@@ -23,7 +23,8 @@ class Log:
     async def batch(self) -> list[Event]:
         """The next events; none when all have been read. Raises: StoreDown, DeadlineOver."""
         while not self._over:
-            self._keeper.wrote.clear()
+            wrote = self._keeper.wrote(self._kept.id)
+            wrote.clear()
             try:
                 pages = await self._shelf.read(self._kept.id, self._read)
             except StoreDown:  # the answer goes on meanwhile
@@ -40,7 +41,7 @@ class Log:
                 raise DeadlineOver
             try:
                 async with asyncio.timeout(_POLL_S):
-                    await self._keeper.wrote.wait()
+                    await wrote.wait()
             except TimeoutError:
                 pass
         return []

@@ -30,7 +30,7 @@ class Shelf:
 
     def __init__(self, wire: Wire, keys: Keys, api: ApiId, keep_s: float) -> None:
         """`keep_s`: how long an answer is kept once it is whole."""
-        self._wire, self._keys, self._api = wire, keys, api
+        self._wire, self._keys, self.api = wire, keys, api
         self._keep_ms = round(keep_s * 1000)
 
     async def put(self, kept: Kept, epoch: int = 0, join: str = "") -> RequestId:
@@ -38,9 +38,9 @@ class Shelf:
         keys = self._keys
         joined = keys.joined(hashlib.sha256(f"{kept.key}\0{join}".encode()).hexdigest())
         life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
-        names = (keys.kept(kept.id), keys.kept_of(self._api), keys.keepers(), joined if join else keys.kept(kept.id))
+        names = (keys.kept(kept.id), keys.kept_of(self.api), keys.keepers(), joined if join else keys.kept(kept.id))
         said = kept.id if join else ""
-        command = ("EVAL", KEEP, 4, *names, kept.id, self._api, encode(kept), life_ms, epoch, said)
+        command = ("EVAL", KEEP, 4, *names, kept.id, self.api, encode(kept), life_ms, epoch, said)
         (first,) = await self._wire.execute([command])
         return RequestId(first.decode()) if join else kept.id
 
@@ -57,7 +57,7 @@ class Shelf:
         """The log has all of `batches`, from its beginning on, when this returns. Raises: Lost."""
         first = len(batches)  # what came before was noted, unless Redis has lost it
         while True:
-            names = self._keys.kept(kept.id), self._keys.log(kept.id), self._keys.kept_of(self._api)
+            names = self._keys.kept(kept.id), self._keys.log(kept.id), self._keys.kept_of(self.api)
             end, life_ms = ("ended", self._keep_ms) if ended else ("", "")
             if first <= 1 and not ended:
                 life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
@@ -116,7 +116,7 @@ class Shelf:
     async def disown(self, requests: Sequence[RequestId]) -> None:
         """They are cancelled, or another one's: nobody need adopt them when this replica dies."""
         if requests:
-            await self._wire.execute([("SREM", self._keys.kept_of(self._api), *requests)])
+            await self._wire.execute([("SREM", self._keys.kept_of(self.api), *requests)])
 
     async def epochs(self, requests: Sequence[RequestId]) -> list[int | None]:
         """None for what Redis doesn't know."""
@@ -127,17 +127,19 @@ class Shelf:
         (members,) = await self._wire.execute([("SMEMBERS", self._keys.keepers())])
         apis = [ApiId(member.decode()) for member in members]
         alive = await self._wire.execute([("EXISTS", self._keys.api(api)) for api in apis])
-        return [api for api, lives in zip(apis, alive, strict=True) if not lives and api != self._api]
+        return [api for api, lives in zip(apis, alive, strict=True) if not lives and api != self.api]
 
-    async def adopt(self, dead: ApiId) -> list[Found]:
-        """What it had, and no other replica has adopted before."""
+    async def owned_by(self, api: ApiId) -> set[RequestId]:
+        (members,) = await self._wire.execute([("SMEMBERS", self._keys.kept_of(api))])
+        return {RequestId(member.decode()) for member in members}
+
+    async def adopt(self, request: RequestId, owner: ApiId) -> Found | None:
+        """A new epoch of it, as this replica's; None if it has ended, or is another one's by now."""
         keys = self._keys
-        (members,) = await self._wire.execute([("SMEMBERS", keys.kept_of(dead))])
-        adopted = []
-        for request in (RequestId(member.decode()) for member in members):
-            names = keys.kept(request), keys.kept_of(dead), keys.kept_of(self._api), keys.keepers()
-            (reply,) = await self._wire.execute([("EVAL", ADOPT, 4, *names, request, dead, self._api)])
-            if reply is not None:
-                adopted.append(Found(decode_kept(reply[0]), int(reply[1]), ""))
-        await self._wire.execute([("SREM", keys.keepers(), dead)])
-        return adopted
+        names = keys.kept(request), keys.kept_of(owner), keys.kept_of(self.api), keys.keepers()
+        (reply,) = await self._wire.execute([("EVAL", ADOPT, 4, *names, request, owner, self.api)])
+        return None if reply is None else Found(decode_kept(reply[0]), int(reply[1]), "")
+
+    async def forget_owner(self, api: ApiId) -> None:
+        """All that it had is adopted."""
+        await self._wire.execute([("SREM", self._keys.keepers(), api)])

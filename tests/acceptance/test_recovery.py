@@ -1,0 +1,221 @@
+"""Real processes that die, stand still and come back in the middle of answers; clients see a pause."""
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from redis import Redis
+
+from tests.stack import Stack, all_free, free_port, leases, mock_pool, stack, wait_until
+
+POOL = "decode-pool-a"
+
+
+@pytest.fixture
+def fleet(valkey_url: str, tmp_path: Path) -> Iterator[Stack]:
+    """An API replica, and two workers that take 10 ms for a token."""
+    Redis.from_url(valkey_url).flushall()
+    with stack(valkey_url, tmp_path, {POOL: mock_pool(step_ms=10.0, answer_tokens=4000)}) as s:
+        s.api()
+        for name in ("w1", "w2"):
+            s.worker(name=name)
+        s.wait_ready(2)
+        yield s
+
+
+def busy(s: Stack) -> str:
+    """The name of a worker that runs something."""
+
+    def find() -> str:
+        running = {lease.pid for lease in leases(s, POOL) if lease.running}
+        return next((name for name in ("w1", "w2") if s.names[name].pid in running), "")
+
+    return str(wait_until(find, "a worker is busy", 10))
+
+
+def nothing_left(s: Stack) -> None:
+    wait_until(lambda: len(leases(s, POOL)) > 0 and all_free(s, POOL), "nothing is held or reserved", 15)
+
+
+BODY: dict[str, Any] = {"model": "mock", "prompt": "A fox went out", "max_tokens": 150, "ignore_eos": True, "seed": 7}
+
+
+async def choices(s: Stack, **asked: Any) -> tuple[dict[int, Any], int]:
+    """Of each choice its text, tokens and finish; and the completion tokens that were counted."""
+    found: dict[int, Any] = {}
+    usage = 0
+    async with AsyncOpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
+        stream = await c.completions.create(
+            **{k: v for k, v in (BODY | asked).items() if k != "ignore_eos"},
+            extra_body={"ignore_eos": True},
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        async for chunk in stream:
+            usage = chunk.usage.completion_tokens if chunk.usage else usage
+            for choice in chunk.choices:
+                one = found.setdefault(choice.index, ["", [], []])
+                one[0] += choice.text
+                one[1] += (choice.logprobs.tokens or []) if choice.logprobs else []
+                one[2] += [choice.finish_reason] if choice.finish_reason else []
+    return found, usage
+
+
+def test_an_answer_whose_worker_is_killed_is_the_one_it_would_have_been(fleet: Stack) -> None:
+    """Several choices, sampled, with logprobs and a stop string: no token is missing, there twice or counted twice."""
+
+    async def run() -> None:
+        (plain, _) = await choices(fleet, n=3, temperature=1, logprobs=0)
+        stop = plain[0][0][-30:-22]  # one of them ends early
+        asked = {"n": 3, "temperature": 1, "logprobs": 0, "stop": [stop]}
+        undisturbed = await choices(fleet, **asked)
+        disturbed = asyncio.create_task(choices(fleet, **asked))
+        await asyncio.sleep(0.5)
+        fleet.names[await asyncio.to_thread(busy, fleet)].send_signal(signal.SIGKILL)
+        assert await disturbed == undisturbed
+        assert undisturbed[0][0][2] == ["stop"]
+
+    asyncio.run(run())
+    nothing_left(fleet)
+
+
+def test_a_worker_that_stood_still_says_nothing_twice(fleet: Stack) -> None:
+    """When it wakes, another one has its requests: what it still sends is nobody's, and what it holds becomes free."""
+
+    async def run() -> None:
+        asked = {"max_tokens": 800, "logprobs": 0}
+        undisturbed = await choices(fleet, **asked)
+        disturbed = asyncio.create_task(choices(fleet, **asked))
+        await asyncio.sleep(0.5)
+        process = fleet.names[await asyncio.to_thread(busy, fleet)]
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(5)
+        process.send_signal(signal.SIGCONT)
+        assert await disturbed == undisturbed
+
+    asyncio.run(run())
+    wait_until(lambda: len(leases(fleet, POOL)) == 2, "both live")
+    nothing_left(fleet)
+
+
+def test_what_a_killed_api_replica_had_asked_for_is_dropped(fleet: Stack) -> None:
+    """Nobody hears it: engines stop, reservations go."""
+    with httpx.Client(timeout=5) as http:
+        body = BODY | {"max_tokens": 1900, "stream": True}
+        with http.stream("POST", f"{fleet.url}/v1/completions", json=body) as answer:
+            assert answer.status_code == 200, answer.read()
+            busy(fleet)
+            fleet.names["api"].send_signal(signal.SIGKILL)
+            fleet.names["api"].wait()
+    began = time.monotonic()
+    wait_until(lambda: all_free(fleet, POOL), "engines and account are empty", 12)
+    assert time.monotonic() - began < 12
+
+
+def test_workers_are_restarted_one_after_the_other_and_no_request_fails(fleet: Stack) -> None:
+    async def run() -> None:
+        stop = asyncio.Event()
+        done: list[tuple[dict[int, Any], int]] = []
+
+        async def ask() -> None:
+            while not stop.is_set():
+                done.append(await choices(fleet, max_tokens=40))
+
+        clients = [asyncio.create_task(ask()) for _ in range(8)]
+        for name in ("w1", "w2"):
+            process = fleet.names[name]
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, 30) == 0
+            fleet.worker(name=name)
+            await asyncio.to_thread(fleet.wait_ready, 2)
+        stop.set()
+        await asyncio.gather(*clients)
+        assert len(done) > 20
+        assert all(answer == done[0] for answer in done)
+
+    asyncio.run(run())
+    nothing_left(fleet)
+
+
+CHAT = "/v1/chat/completions"
+ASKED: dict[str, dict[str, Any]] = {
+    "/v1/completions": BODY | {"stream": True, "n": 2, "stream_options": {"include_usage": True}},
+    CHAT: {
+        "model": "mock",
+        "messages": [{"role": "user", "content": "A fox?"}],
+        **{k: v for k, v in BODY.items() if k not in ("model", "prompt")},
+        "stream": True,
+    },
+}
+
+
+def lines(url: str, body: dict[str, Any], most: int = 10**6, **headers: str) -> list[str]:
+    """The data of so many events at most, each behind its id."""
+    found, last = [], ""
+    with httpx.stream("POST", url, json=body, headers=headers, timeout=30) as answer:
+        assert answer.status_code == 200, answer.read()
+        for line in answer.iter_lines():
+            if line.startswith("id: "):
+                last = line[4:]
+            elif line.startswith("data: "):
+                found.append(f"{last} {line[6:]}")
+                if len(found) == most:
+                    break
+    return found
+
+
+def data(event: str) -> Any:
+    """Without what differs from request to request."""
+    raw = event.partition(" ")[2]
+    if raw == "[DONE]":
+        return raw
+    return {k: v for k, v in json.loads(raw).items() if k not in ("id", "created")}
+
+
+@pytest.mark.parametrize("path", list(ASKED))
+def test_a_stream_goes_on_at_another_replica_behind_the_last_event(fleet: Stack, path: str) -> None:
+    """Whether the first replica lives or was killed: the two parts are the whole answer."""
+    other = free_port()
+    fleet.api("api2", other)
+    wait_until(lambda: _listens(other), "the second replica listens")
+    url, url2 = f"{fleet.url}{path}", f"http://127.0.0.1:{other}{path}"
+    whole = [data(event) for event in lines(url, ASKED[path])]
+    for kill in (False, True):
+        part = lines(url, ASKED[path], most=40, **{"x-xylem-resumable": "1"})
+        last = part[-1].partition(" ")[0]
+        if kill:
+            fleet.names["api"].send_signal(signal.SIGKILL)
+            fleet.names["api"].wait()
+        rest = lines(url2, ASKED[path], **{"last-event-id": last})
+        assert [data(event) for event in part + rest] == whole
+    nothing_left(fleet)
+
+
+def _listens(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_a_request_sent_again_with_its_key_is_the_same_one(fleet: Stack) -> None:
+    """One id, one text, one run on an engine; with another body the key is refused."""
+    c = OpenAI(base_url=f"{fleet.url}/v1", api_key="none", max_retries=0, timeout=30)
+    own = {"extra_headers": {"Idempotency-Key": "k1"}, "extra_body": {"ignore_eos": True}}
+    asked: dict[str, Any] = {"model": "mock", "prompt": "A fox" * 80, "max_tokens": 20, "temperature": 1.0}
+    before = sum(lease.prefill_tokens for lease in leases(fleet, POOL))
+    answers = [c.completions.create(**asked, **own) for _ in range(3)]
+    assert len({a.id for a in answers}) == len({a.choices[0].text for a in answers}) == 1
+    tokens = answers[0].usage.prompt_tokens  # type: ignore[union-attr]
+    time.sleep(1.2)
+    assert sum(lease.prefill_tokens for lease in leases(fleet, POOL)) - before <= tokens
+    with pytest.raises(Exception, match="not the body"):
+        c.completions.create(**(asked | {"max_tokens": 21}), **own)
+    nothing_left(fleet)

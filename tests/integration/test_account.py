@@ -1,0 +1,222 @@
+"""What a worker's account is held against, its lease, and its watchdog: a real engine (mock) and a real Redis."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from app.ids import PoolId, RequestId, worker_queue
+from app.keys import Keys
+from app.messages import Begun, Delta, Done, Failed, Job, Sampling, Timing
+from app.settings import Settings
+from app.tasks.decode import answer
+from app.tasks.message import task_messages
+from app.tasks.runner import Runner
+from tests.integration.test_tasks import API, D, P, R, events, placed, redis_db, worker
+from tests.stack import wait_until
+from workers.account import Account
+from workers.lease import LeaseKeeper
+from workers.watchdog import Watchdog
+
+KEYS = Keys("test")
+QUEUE = worker_queue(PoolId("decode"), D)
+__all__ = ["redis_db"]
+
+
+@pytest.fixture
+def runner(store_url: str, redis_db: "Redis") -> Iterator[Runner]:
+    redis_db.set(KEYS.api(API), "1")
+    with worker(store_url, D, "both") as found:
+        yield found
+
+
+class Looks:
+    """An Account whose time is ours."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.account = Account(runner, QUEUE)
+        self._now = time.monotonic()
+
+    def __call__(self, times: int = 1) -> None:
+        for _ in range(times):
+            self._now += 2
+            self._runner.call(self.account.look(self._now))
+        self._runner.call(self._runner.emitter.drained(5))
+
+
+def codes(redis: "Redis") -> list[str]:
+    return [e.code for e in events(redis) if isinstance(e, Failed)]
+
+
+def reserve(redis: "Redis", job: Job, api: str = API) -> None:
+    redis.hset(KEYS.reservations(D), job.run, f"14,0,0,7,{api}")
+
+
+def test_what_no_message_brings_is_given_back_after_two_looks(runner: Runner, redis_db: "Redis") -> None:
+    """Its message was lost on the way; one look is not enough to know."""
+    job = placed(redis_db, prefill=None)
+    look = Looks(runner)
+    look()
+    assert codes(redis_db) == []
+    look()
+    assert codes(redis_db) == ["returned"]
+    assert not redis_db.exists(KEYS.request(job.run), KEYS.reservations(D))
+
+
+def test_what_is_queued_or_prefilling_elsewhere_is_not_lost(runner: Runner, redis_db: "Redis") -> None:
+    """It comes; once its prompt is computed it should be here at once."""
+    job = placed(redis_db, prefill=None)
+    redis_db.lpush(KEYS.queue(QUEUE, 3), *task_messages(job, 3, None, ""))
+    elsewhere = placed(redis_db, request=RequestId("r2"))
+    redis_db.hset(KEYS.reservations(D), elsewhere.run, "14,0,0,7")
+    look = Looks(runner)
+    look(4)
+    assert codes(redis_db) == []
+    redis_db.delete(KEYS.queue(QUEUE, 3), KEYS.request(elsewhere.run))
+    placed(redis_db, request=RequestId("r2"), prefilled=Timing(P, 1.0, 2.0, 2.0))
+    look(2)
+    assert sorted(codes(redis_db)) == ["returned", "returned"]
+
+
+def test_what_runs_is_not_lost(runner: Runner, redis_db: "Redis") -> None:
+    placed(redis_db, prefill=None, sampling=Sampling(max_tokens=200, ignore_eos=True))
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None)))
+        wait_until(lambda: runner.runs, "it runs")
+        Looks(runner)(3)
+        running.result()
+    wait_until(lambda: any(isinstance(e, Done) for e in events(redis_db)), "its end")
+    assert codes(redis_db) == []
+
+
+def test_what_a_dead_api_replica_had_placed_is_dropped_after_the_grace(runner: Runner, redis_db: "Redis") -> None:
+    """Not at once: after an outage of Redis replicas write their leases anew."""
+    job = placed(redis_db, prefill=None, sampling=Sampling(max_tokens=3000, ignore_eos=True))
+    reserve(redis_db, job)
+    redis_db.delete(KEYS.api(API))
+    look = Looks(runner)
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None)))
+        wait_until(lambda: runner.runs, "it runs")
+        look(2)
+        assert runner.runs
+        look(1)
+        running.result(5)
+    look()
+    assert not redis_db.exists(KEYS.request(job.run), KEYS.reservations(D))
+    wait_until(lambda: runner.engine.stats().used_blocks == 0, "the engine is free")
+
+
+def test_a_replica_of_an_older_version_has_no_lease_and_keeps_its_requests(runner: Runner, redis_db: "Redis") -> None:
+    """Its reservations don't say whose they are."""
+    job = placed(redis_db, prefill=None)
+    redis_db.lpush(KEYS.queue(QUEUE, 3), *task_messages(job, 3, None, ""))
+    Looks(runner)(4)
+    assert redis_db.exists(KEYS.request(job.run), KEYS.reservations(D)) == 2
+
+
+def test_a_worker_that_does_not_hear_the_broker_ends(runner: Runner, redis_db: "Redis") -> None:
+    """It would be the least loaded of all."""
+    job = placed(redis_db, prefill=None)
+    redis_db.lpush(KEYS.queue(QUEUE, 3), *task_messages(job, 3, None, ""))
+    look = Looks(runner)
+    look(4)
+    with pytest.raises(RuntimeError):
+        look(20)
+
+
+def test_of_an_answer_that_is_all_out_only_the_end_is_sent(runner: Runner, redis_db: "Redis") -> None:
+    """An engine has nothing to do for it."""
+    placed(redis_db, prefill=None, begun=[Begun([1, 2, 3, 4, 5, 6], 6, True)])
+    with ThreadPoolExecutor() as threads:
+        threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None))).result(5)
+    wait_until(lambda: events(redis_db), "its end")
+    assert [type(e) for e in events(redis_db)] == [Done]
+
+
+def keeper(runner: Runner) -> LeaseKeeper:
+    async def make() -> LeaseKeeper:
+        from app.engines.base import EngineInfo
+
+        return LeaseKeeper(runner, PoolId("decode"), "both", EngineInfo(32, 512, 64, 4096), kv_events=False)
+
+    return runner.call(make())
+
+
+def test_a_worker_that_lives_again_keeps_its_account(runner: Runner, redis_db: "Redis") -> None:
+    """Who buried it has set an end to its keys, whether it stood still or Redis was out of its reach."""
+    placed(redis_db, prefill=None)
+    lease = keeper(runner)
+    runner.call(lease._write())
+    kept = (KEYS.reservations(D), KEYS.queue(QUEUE, 3))
+    redis_db.lpush(kept[1], b"{}")
+    redis_db.delete(KEYS.worker(D))
+    for key in kept:
+        redis_db.expire(key, 600)
+    runner.call(lease._write())
+    assert [redis_db.ttl(key) for key in kept] == [-1, -1]
+
+
+def test_what_a_worker_had_when_it_stood_still_goes_back(runner: Runner, redis_db: "Redis") -> None:
+    """Others have it by now, or will: its client hears nothing of a cancel."""
+    placed(redis_db, prefill=None, sampling=Sampling(max_tokens=3000, ignore_eos=True))
+    lease = keeper(runner)
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None)))
+        wait_until(lambda: any(isinstance(e, Delta) for e in events(redis_db)), "a token")
+        runner.call(_call(lease.stood_still, 3.0))
+        running.result(5)
+    wait_until(lambda: codes(redis_db), "its end")
+    assert codes(redis_db) == ["returned"]
+
+
+async def _call(what: Any, *args: Any) -> None:
+    what(*args)
+    await asyncio.sleep(0)
+
+
+class Dog(Watchdog):
+    """Whose runner is what a test says."""
+
+    def __init__(self, *, working: int = 1, store_fresh: float = 0.0) -> None:
+        self.emitter = SimpleNamespace(emitted=0)
+        runner: Any = SimpleNamespace(emitter=self.emitter, working=working, settings=Settings())
+        self.lease: Any = SimpleNamespace(fresh=store_fresh)
+        super().__init__(runner, self.lease, 60)
+        self._moved = self._turned = 0.0
+
+    def ask(self, now: float, *, turns: bool = True, store: bool = True) -> str:
+        if turns:
+            self._turned = now
+        if store:
+            self.lease.fresh = now
+        return self.hangs(now)
+
+
+def test_an_engine_with_work_and_without_a_token_hangs() -> None:
+    dog = Dog()
+    assert [dog.ask(t) for t in (1, 30, 61)] == ["", "", ""]
+    assert dog.ask(62) == "no token for 60 s"
+    dog.emitter.emitted = 1
+    assert [dog.ask(t) for t in (63, 123)] == ["", ""]
+    assert dog.ask(124)
+
+
+def test_an_idle_engine_hangs_only_if_its_loop_does() -> None:
+    dog = Dog(working=0)
+    assert [dog.ask(t) for t in (1, 300)] == ["", ""]
+    assert dog.ask(361, turns=False) == "its event loop stands still"
+
+
+def test_an_engine_does_not_hang_because_redis_is_away() -> None:
+    """Nobody could go on with what it has."""
+    dog = Dog()
+    assert [dog.ask(t, store=False) for t in (10, 100, 200)] == ["", "", ""]
+    assert dog.ask(201) == ""
+    assert dog.ask(262) == "no token for 60 s"

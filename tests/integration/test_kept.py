@@ -1,0 +1,304 @@
+"""Kept answers against a real Redis: written once and in order, by one owner at a time, and read to their end."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+from unittest.mock import AsyncMock
+
+import pytest
+from msgspec.structs import replace
+from redis.asyncio import Redis
+
+from app.api.call import Call
+from app.api.kept.keeper import Keeper
+from app.api.kept.reading import Reading
+from app.api.kept.shelf import Found, Lost, Shelf
+from app.api.plan import Plan
+from app.errors import DeadlineOver, RequestNotFound, Saturated, StoreDown
+from app.ids import ApiId, RequestId
+from app.keys import Keys
+from app.messages import Delta, Done, Event, Failed, Kept, encode
+from app.store import Command, Wire
+
+KEYS = Keys("test")
+A, B = ApiId("a"), ApiId("b")
+R = RequestId("chatcmpl-1")
+
+
+def kept(deadline_s: float = 60, request: str = R) -> Kept:
+    now = time.time()
+    return Kept(RequestId(request), "chat", b"{}", now, now + deadline_s, "key")
+
+
+def shelf(wire: Wire, api: ApiId = A) -> Shelf:
+    return Shelf(wire, KEYS, api, 30)
+
+
+def batch(*tokens: int) -> bytes:
+    return encode([Delta(R, 0, f"t{t} ", [t]) for t in tokens])
+
+
+END = encode([Done(R, 0)])
+
+
+async def tokens(s: Shelf, request: RequestId = R) -> list[int]:
+    return [t for events in await s.read(request) for e in events if isinstance(e, Delta) for t in e.tokens]
+
+
+class FakeCall(Call):
+    """What a Keeper runs: batches of deltas, then the end or an error."""
+
+    def __init__(self, *batches: list[int], error: Exception | None = None) -> None:
+        self._batches, self._error, self.cached_tokens = list(batches), error, 0
+
+    async def __aenter__(self) -> "FakeCall":
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def deltas(self) -> list[tuple[int, Delta]]:
+        if self._batches:
+            return [(0, Delta(R, 0, f"t{t} ", [t])) for t in self._batches.pop(0)]
+        if self._error is not None:
+            raise self._error
+        return []
+
+    def count(self, _delta: Delta) -> None: ...
+
+
+class Going:
+    """A Keeper that prepares FakeCalls, and runs."""
+
+    def __init__(self, s: Shelf, *rest: list[int]) -> None:
+        self.begun: list[Any] = []
+
+        async def prepare(_kept: Kept, begun: Any) -> Any:
+            self.begun.append(begun)
+            return FakeCall(*rest)
+
+        self.keeper = Keeper(s, prepare)
+
+    async def __aenter__(self) -> "Going":
+        self._task = asyncio.create_task(self.keeper.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.api.kept.keeper._EVERY_S", 0.05)
+    monkeypatch.setattr("app.api.kept.keeper._DEAD_S", 0.2)
+
+
+def reading(s: Shelf, keeper: Keeper, k: Kept, skip: int = 0) -> Reading:
+    plan = Plan("chatcmpl", AsyncMock(), [[1]], [AsyncMock(n=1)], 60)
+    return Reading(s, keeper, plan, Found(k, 0, ""), skip)
+
+
+async def until(condition: Any, within_s: float = 5.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def ended(redis: "Redis", request: RequestId = R) -> bool:
+    return bool(await redis.hexists(KEYS.kept(request), "end"))
+
+
+async def test_who_asks_with_the_same_key_gets_the_first_ones_id(wire: Wire) -> None:
+    """Also when the first was sent twice; another API key's client knows nothing of it."""
+    one, two = kept(), kept(request="chatcmpl-2")
+    assert [await shelf(wire).put(one, join="k"), await shelf(wire).put(one, join="k")] == [one.id, one.id]
+    assert await shelf(wire, B).put(two, join="k") == one.id
+    assert await shelf(wire, B).put(replace(two, key="other"), join="k") == two.id
+    with pytest.raises(RequestNotFound):
+        await shelf(wire).find(one.id, "other")
+    assert (await shelf(wire).find(one.id, "key")).kept == one
+
+
+async def test_batches_are_written_once_and_in_order_however_often_they_are_sent(redis: "Redis", wire: Wire) -> None:
+    """A connection that broke doesn't tell what got through."""
+    s, k = shelf(wire), kept()
+    await s.put(k)
+    batches = [batch(1, 2), batch(3), END]
+    await s.note(k, 0, batches[:1], ended=False)
+    for _ in range(2):
+        await s.note(k, 0, batches[:2], ended=False)
+        await s.note(k, 0, batches, ended=True)
+    assert await tokens(s) == [1, 2, 3]
+    assert await redis.xlen(KEYS.log(k.id)) == 3
+    assert not await redis.exists(KEYS.kept_of(A))
+    assert 29_000 < await redis.pttl(KEYS.log(k.id)) <= 30_000
+
+
+@pytest.mark.parametrize("lost", ["the end of the log", "the log", "all"])
+async def test_what_redis_has_lost_is_written_again(redis: "Redis", wire: Wire, lost: str) -> None:
+    """It came back without its last second, or with nothing."""
+    s, k = shelf(wire), kept()
+    await s.put(k)
+    batches = [batch(1), batch(2), batch(3)]
+    for count in (1, 2, 3):
+        await s.note(k, 0, batches[:count], ended=False)
+    if lost == "the end of the log":
+        await redis.delete(KEYS.log(k.id))
+        await s.note(k, 0, batches[:1], ended=False)
+    elif lost == "the log":
+        await redis.delete(KEYS.log(k.id))
+    else:
+        await redis.flushall()
+    batches.append(END)
+    await s.note(k, 0, batches, ended=True)
+    assert await tokens(s) == [1, 2, 3]
+    assert (await s.find(k.id, "key")).ended == "ended"
+    assert await redis.pttl(KEYS.log(k.id)) > 0
+
+
+async def test_an_owner_that_was_thought_dead_is_fenced_off(redis: "Redis", wire: Wire) -> None:
+    """Of two replicas one adopts; what the old owner still writes is refused."""
+    k = kept()
+    await shelf(wire).put(k)
+    await shelf(wire).note(k, 0, [batch(1)], ended=False)
+    c = ApiId("c")
+    found = await asyncio.gather(shelf(wire, B).adopt(R, A), shelf(wire, c).adopt(R, A))
+    assert [f.epoch for f in found if f is not None] == [1]
+    with pytest.raises(Lost):
+        await shelf(wire).note(k, 0, [batch(1), batch(9)], ended=False)
+    owner = B if found[0] else c
+    await shelf(wire, owner).note(k, 1, [batch(1), batch(2)], ended=False)
+    assert await tokens(shelf(wire)) == [1, 2]
+    assert await redis.smembers(KEYS.kept_of(owner)) == {k.id.encode()}
+    assert not await redis.exists(KEYS.kept_of(A))
+
+
+async def test_what_is_cancelled_is_cancelled_once_and_ends_for_its_readers(wire: Wire) -> None:
+    """Its owner may write nothing any more, and nobody adopts it."""
+    s, k = shelf(wire), kept()
+    await s.put(k)
+    await s.note(k, 0, [batch(1)], ended=False)
+    last: list[Event] = [Failed(k.id, 0, "cancelled", "")]
+    assert [await s.cancel(k.id, last), await s.cancel(k.id, last)] == [True, False]
+    with pytest.raises(Lost):
+        await s.note(k, 0, [batch(1), batch(2)], ended=False)
+    assert await shelf(wire, B).adopt(R, A) is None
+    assert (await s.read(k.id))[1:] == [last]
+    assert not await s.cancel(RequestId("unknown"), last)
+
+
+async def test_an_answer_is_adopted_behind_what_is_out_of_it(redis: "Redis", wire: Wire) -> None:
+    """Its attempts have numbers above those of the old owner."""
+    k = kept()
+    await shelf(wire).put(k)
+    await shelf(wire).note(k, 0, [batch(1), batch(2)], ended=False)
+    async with Going(shelf(wire, B), [3], [4]) as b:
+        await until(lambda: ended(redis))
+    assert await tokens(shelf(wire)) == [1, 2, 3, 4]
+    (begun,) = b.begun
+    assert (begun.attempt, begun.out[0].tokens, begun.came) == (1000, [1, 2], k.created)
+
+
+async def test_the_live_owner_of_an_answer_keeps_it(redis: "Redis", wire: Wire) -> None:
+    """Nobody adopts what somebody lives for, nor what has just been asked for."""
+    k = kept()
+    await redis.set(KEYS.api(A), "1")
+    await shelf(wire).put(k)
+    async with Going(shelf(wire, B), [3]) as b:
+        await asyncio.sleep(0.6)
+    assert b.begun == []
+
+
+async def test_what_was_put_and_never_begun_is_begun(redis: "Redis", wire: Wire) -> None:
+    """Redis took it and its reply was lost: the client asks again, and is told to wait for it."""
+    k = kept()
+    await redis.set(KEYS.api(A), "1")
+    await shelf(wire).put(k, join="k")
+    async with Going(shelf(wire), [1]) as a:
+        await until(lambda: ended(redis))
+    assert (len(a.begun), await tokens(shelf(wire))) == (1, [1])
+
+
+async def test_an_adoption_that_redis_interrupts_is_completed(redis: "Redis", wire: Wire) -> None:
+    """Some were adopted, and the log of none could be read: none of them is forgotten."""
+    names = [RequestId(f"chatcmpl-{i}") for i in range(3)]
+    for name in names:
+        await shelf(wire).put(kept(request=name))
+    await redis.set(KEYS.api(B), "1")
+
+    class Interrupted(Wire):
+        count = 0
+
+        async def execute(self, commands: Sequence[Command]) -> list[Any]:
+            replies = await super().execute(commands)
+            if any(c[0] == "XRANGE" or (c[0] == "EVAL" and "HINCRBY" in c[1]) for c in commands):
+                self.count += 1
+                if self.count in (2, 3):
+                    raise StoreDown("lost")
+            return replies
+
+    broken = Interrupted(redis)
+    async with Going(shelf(broken, B), [1]):
+        for name in names:
+            await until(lambda name=name: ended(redis, name))
+    broken.close()
+
+
+async def test_a_running_answer_is_not_begun_twice(redis: "Redis", wire: Wire) -> None:
+    """It is in nobody's way that its owner looks after what it owns."""
+    k = kept()
+    await redis.set(KEYS.api(A), "1")
+    await shelf(wire).put(k)
+    slow = FakeCall()
+    slow.deltas = AsyncMock(side_effect=asyncio.Event().wait)  # type: ignore[method-assign]
+    async with Going(shelf(wire), [9]) as a:
+        a.keeper.start(k, slow)  # type: ignore[arg-type]
+        await asyncio.sleep(0.5)
+        assert a.begun == []
+        await shelf(wire).cancel(k.id, [Failed(k.id, 0, "cancelled", "")])
+        await asyncio.sleep(0.2)
+        assert not a.keeper._running, "what somebody else cancelled is given up"
+
+
+async def test_a_failed_answer_is_read_to_its_last_token_and_then_fails(redis: "Redis", wire: Wire) -> None:
+    """Also when all of it stands in the log already."""
+    k, s = kept(), shelf(wire)
+    await redis.set(KEYS.api(A), "1")
+    await s.put(k)
+    async with Going(s) as a:
+        a.keeper.start(k, FakeCall([1], [2], error=Saturated()))  # type: ignore[arg-type]
+        await until(lambda: ended(redis))
+        r = reading(s, a.keeper, k)
+        assert [d.tokens for _, d in await r.deltas()] == [[1], [2]]
+        with pytest.raises(Saturated):
+            await r.deltas()
+
+
+async def test_a_reader_is_not_kept_waiting_for_what_nobody_writes(wire: Wire) -> None:
+    """The deadline is over, and whoever owned it had time to say so."""
+    k = kept(deadline_s=-60)
+    keeper = Keeper(shelf(wire), AsyncMock())
+    with pytest.raises(DeadlineOver):
+        await asyncio.wait_for(reading(shelf(wire), keeper, k).deltas(), 2)
+
+
+async def test_a_reader_looks_when_its_own_answer_goes_on_and_not_at_each_ones(redis: "Redis", wire: Wire) -> None:
+    """A hundred readers of a hundred answers would look ten thousand times a token."""
+    await redis.set(KEYS.api(A), "1")
+    s = shelf(wire)
+    mine, other = kept(), kept(request="chatcmpl-2")
+    for k in (mine, other):
+        await s.put(k)
+    still = FakeCall()
+    still.deltas = AsyncMock(side_effect=asyncio.Event().wait)  # type: ignore[method-assign]
+    async with Going(s) as a:
+        a.keeper.start(mine, still)  # type: ignore[arg-type]
+        s.read = AsyncMock(return_value=[])  # type: ignore[method-assign]
+        task = asyncio.create_task(reading(s, a.keeper, mine).deltas())
+        await asyncio.sleep(0.02)
+        a.keeper.start(other, FakeCall(*[[i] for i in range(300)]))  # type: ignore[arg-type]
+        await until(lambda: ended(redis, other.id))
+        looks = s.read.await_count
+        task.cancel()
+    assert looks < 40

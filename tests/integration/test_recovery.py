@@ -1,0 +1,342 @@
+"""What becomes of requests whose worker, or Redis, goes away: against a real Redis and workers that are only leases."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from redis.asyncio import Redis
+
+from app.api.answer import Answer
+from app.api.call import Begun, Call
+from app.api.dispatch import Dispatcher
+from app.api.fleet import FleetReader
+from app.api.flight import Flight, Out
+from app.api.inbox import Inbox
+from app.api.plan import Plan
+from app.api.watch import Watch
+from app.errors import NoWorker, StoreDown
+from app.ids import RequestId, WorkerId, run_id, worker_queue
+from app.messages import Cancel, Delta, Done, Event, Failed, Sampling, Step, decode_job, encode
+from app.pools import Pool
+from app.store import Command, Wire
+from tests.integration.conftest import POOL, register
+from tests.integration.test_dispatch import API, KEYS, POOLS, attempts, flight, job, queued
+
+R1 = RequestId("r1")
+
+
+def dispatcher(wire: Wire, max_queued: int = 100, patience_s: float = 5.0, max_migrations: int = 3) -> Dispatcher:
+    pools = {POOL: Pool(model="m", engine="mock")}
+    reader = FleetReader(wire, KEYS, pools, max_queued)
+    return Dispatcher(wire, KEYS, API, reader, pools, patience_s=patience_s, max_migrations=max_migrations)
+
+
+async def until(condition: Any, within_s: float = 5.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def events(answer: Answer, count: int = 1) -> list[Event]:
+    found: list[Event] = []
+    async with asyncio.timeout(5):
+        while len(found) < count:
+            found += await answer.take()
+    return found
+
+
+class Flaky(Wire):
+    """A wire whose placements are written, and whose replies come late or never."""
+
+    def __init__(self, redis: "Redis") -> None:
+        super().__init__(redis)
+        self.written = asyncio.Event()
+        self.reply = asyncio.Event()
+        self.reply.set()
+        self.lose = 0  # so many replies
+
+    async def execute_each(self, commands: Sequence[Command]) -> list[Any]:
+        replies = await super().execute_each(commands)
+        if any(command[0] == "EVAL" and b"LPUSH" in str(command[1]).encode() for command in commands):
+            self.written.set()
+            await self.reply.wait()
+            if self.lose:
+                self.lose -= 1
+                raise StoreDown("lost")
+        return replies
+
+
+async def test_a_request_that_comes_back_before_its_placing_is_confirmed_is_placed_once_more(redis: "Redis") -> None:
+    """A dead engine answers sooner than this process gets round to reading Redis' reply: nobody waits for ever."""
+    await register(redis, KEYS, "w1")
+    wire = Flaky(redis)
+    wire.reply.clear()
+    d, answer = dispatcher(wire), Answer()
+    sending = asyncio.create_task(d.send(flight(job(), answer)))
+    await asyncio.wait_for(wire.written.wait(), 5)
+    d.deliver(Failed(R1, 0, "returned", ""))
+    await asyncio.sleep(0.05)
+    wire.reply.set()
+    await asyncio.wait_for(sending, 5)
+    await until(lambda: d.flights[R1].job.worker)
+    await asyncio.sleep(0.1)
+    assert d.flights[R1].job.attempt == 1
+    assert await queued(redis, WorkerId("w1")) == [(R1, 0), (R1, 1)]
+    wire.close()
+
+
+async def test_a_placing_that_nobody_confirms_is_a_new_attempt_and_the_old_one_is_stopped(redis: "Redis") -> None:
+    """Who knows what got through: what it makes is nobody's, and its worker is told."""
+    worker = await register(redis, KEYS, "w1")
+    wire = Flaky(redis)
+    d, answer = dispatcher(wire), Answer()
+    wire.lose = 1
+    await asyncio.wait_for(d.send(flight(job(), answer)), 5)
+    d.deliver(Delta(R1, 0, "stale", [1]))
+    d.deliver(Delta(R1, 1, "fresh", [2]))
+    (event,) = await events(answer)
+    assert isinstance(event, Delta)
+    assert event.text == "fresh"
+    assert await redis.exists(KEYS.request(run_id(R1, 0))) == 0
+    assert await redis.lrange(KEYS.orders(worker), 0, -1) == [encode(Cancel(run_id(R1, 0)))]
+    wire.close()
+
+
+async def test_a_request_is_nowhere_twice_when_it_comes_back_and_its_placing_is_lost(redis: "Redis") -> None:
+    """Both at once: still one attempt is the living one, with one message."""
+    await register(redis, KEYS, "w1")
+    wire = Flaky(redis)
+    wire.reply.clear()
+    wire.lose = 1
+    d = dispatcher(wire)
+    sending = asyncio.create_task(d.send(flight(job())))
+    await asyncio.wait_for(wire.written.wait(), 5)
+    d.deliver(Failed(R1, 0, "returned", ""))
+    await asyncio.sleep(0.05)
+    wire.reply.set()
+    await asyncio.wait_for(sending, 5)
+    await until(lambda: d.flights[R1].job.worker)
+    await asyncio.sleep(0.2)
+    living = d.flights[R1].job.attempt
+    found = await queued(redis, WorkerId("w1"))
+    assert len(found) == len(set(found))
+    assert (R1, living) in found
+    assert await redis.keys(KEYS.request(run_id(R1, 0))[:-1] + "*") == [KEYS.request(run_id(R1, living)).encode()]
+    wire.close()
+
+
+async def test_what_redis_refuses_of_a_cancel_holds_up_nobody_else(
+    redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Orders that can't be given, for want of memory, say: others are placed all the same."""
+    worker = await register(redis, KEYS, "w1")
+    d = dispatcher(wire)
+    await d.send(flight(job()))
+    await redis.set(KEYS.orders(worker), "no list")
+    await d.cancel([R1])
+    await asyncio.wait_for(d.send(flight(job("r2"))), 2)
+    await redis.delete(KEYS.orders(worker))
+    await asyncio.sleep(0.3)
+    assert await redis.lrange(KEYS.orders(worker), 0, -1) == [encode(Cancel(run_id(R1, 0)))], "told later"
+
+
+async def test_who_has_waited_for_room_has_all_his_patience_for_an_outage(redis: "Redis", wire: Wire) -> None:
+    """The time in the line is no time without Redis or a worker."""
+    worker = await register(redis, KEYS, "w1", max_running=1)
+    d, answer = dispatcher(wire, max_queued=0, patience_s=0.5), Answer()
+    await d.send(flight(job("running")))
+    held = asyncio.create_task(d.send(flight(job("held"), answer)))
+    await asyncio.sleep(0.8)
+    lease = await redis.getdel(KEYS.worker(worker))
+    await asyncio.sleep(0.2)
+    assert d.placer.held == 1
+    await redis.set(KEYS.worker(worker), lease)
+    await redis.delete(KEYS.load(worker))
+    await asyncio.wait_for(held, 5)
+    assert (RequestId("held"), 0) in await queued(redis, worker)
+
+
+async def test_without_workers_an_accepted_request_waits_as_long_as_it_has_patience(redis: "Redis", wire: Wire) -> None:
+    """A new one is refused at once; one that has lost its worker hopes for another, and then hears why not."""
+    worker = await register(redis, KEYS, "w1")
+    d, answer = dispatcher(wire, patience_s=0.6), Answer()
+    await d.send(flight(job(), answer))
+    await redis.delete(KEYS.worker(worker))
+    began = time.monotonic()
+    d.worker_lost(worker)
+    (event,) = await events(answer)
+    assert isinstance(event, Failed)
+    assert event.code == NoWorker.code
+    assert 0.6 <= time.monotonic() - began < 2
+    d.placer._wire._reconnected = -100
+    with pytest.raises(NoWorker):
+        await asyncio.wait_for(d.send(flight(job("r2"))), 0.5)
+
+
+async def test_a_request_that_kills_its_workers_is_given_up(redis: "Redis", wire: Wire) -> None:
+    """With how many it was; those that were only given back don't count."""
+    worker = await register(redis, KEYS, "w1")
+    d, answer = dispatcher(wire, max_migrations=2), Answer()
+    await d.send(flight(job(), answer))
+    f = d.flights[R1]
+    for died in (True, False, False, True):
+        attempt = f.job.attempt
+        d.lost(f, died=died)
+        await until(lambda before=attempt: f.job.worker and f.job.attempt == before + 1)
+    assert d.worker_lost(worker) == 1
+    (event,) = await events(answer)
+    assert isinstance(event, Failed)
+    assert (event.code, event.message) == ("worker_lost", "3 workers have died with this request on them: given up.")
+    assert not d.flights
+
+
+async def suspects(d: Dispatcher, names: Sequence[str]) -> list[Flight]:
+    """On two dead workers each."""
+    found = []
+    for name in names:
+        await d.send(flight(job(name)))
+        found.append(d.flights[RequestId(name)])
+    for deaths in (1, 2):
+        for f in found:
+            await until(lambda f=f: f.job.worker)
+            f.deaths = deaths - 1
+            d.lost(f, died=True)
+        if deaths == 1:
+            await until(lambda: all(f.job.worker for f in found))
+    return found
+
+
+async def test_suspects_are_tried_one_at_a_time(redis: "Redis", wire: Wire) -> None:
+    """Who of them kills workers shows; the next is tried when one has made a token."""
+    await register(redis, KEYS, "w1")
+    d = dispatcher(wire)
+    found = await suspects(d, ("a", "b", "c"))
+    for done in range(3):
+        await until(lambda n=done: sum(bool(f.job.worker) for f in found) == n + 1)
+        await asyncio.sleep(0.1)
+        placed = [f for f in found if f.job.worker]
+        assert len(placed) == done + 1
+        for f in placed:
+            if not f.out[0].tokens:
+                d.deliver(Delta(f.job.request, f.job.attempt, "x", [1]))
+
+
+async def test_a_suspect_that_is_lost_at_once_is_in_nobodys_way(redis: "Redis", wire: Wire) -> None:
+    """Also not in its own, when it comes back before who tried it has noticed that it was placed."""
+    await register(redis, KEYS, "w1")
+    d = dispatcher(wire)
+    real = d.placer.place
+
+    async def place(f: Flight) -> None:
+        await real(f)
+        if f.job.request == "a" and f.job.attempt == 2:
+            d.lost(f)
+
+    d.placer.place = place  # type: ignore[method-assign]
+    found = await suspects(d, ("a", "b"))
+    await until(lambda: found[1].job.worker)
+    d.deliver(Delta(RequestId("b"), 2, "x", [1]))
+    await until(lambda: found[0].job.attempt == 3 and found[0].job.worker)
+
+
+async def test_an_answer_that_is_all_out_ends_without_another_worker(redis: "Redis", wire: Wire) -> None:
+    """Only its last event was lost."""
+    worker = await register(redis, KEYS, "w1")
+    d, answer = dispatcher(wire), Answer()
+    await d.send(flight(job(), answer))
+    d.deliver(Delta(R1, 0, "x", [1], finish="stop"))
+    d.worker_lost(worker)
+    assert [type(e) for e in await events(answer, 2)] == [Delta, Done]
+    assert len(await queued(redis, worker)) == 1
+
+
+async def test_a_gap_that_cannot_be_filled_is_a_new_attempt_and_no_death(redis: "Redis", wire: Wire) -> None:
+    """What the worker said in between is lost, which is not the request's fault."""
+    worker = await register(redis, KEYS, "w1")
+    d = dispatcher(wire)
+    inbox = Inbox(wire, KEYS, API, d.deliver, lambda w: d.worker_lost(w, died=False))
+    await d.send(flight(job()))
+    for seq in (1, 3):
+        delta = Delta(R1, 0, "x", [seq])
+        await redis.xadd(KEYS.out(API), {"s": encode(Step(worker, seq, [delta]))})
+    await inbox.repair()
+    f = d.flights[R1]
+    assert (f.job.attempt, f.deaths, f.out[0].tokens) == (1, 0, [1])
+    await until(lambda: f.job.worker)
+    record = decode_job(await redis.get(KEYS.request(f.job.run)))
+    assert record.begun[0].tokens == [1]
+
+
+async def test_a_worker_that_gave_up_what_is_still_awaited_ends_nobodys_answer(redis: "Redis", wire: Wire) -> None:
+    """It thought this API replica dead. The client never left, and must not hear that it did."""
+    await register(redis, KEYS, "w1")
+    d, answer = dispatcher(wire), Answer()
+    await d.send(flight(job(), answer))
+    d.deliver(Failed(R1, 0, "cancelled", ""))
+    await until(lambda: d.flights[R1].job.attempt == 1 and d.flights[R1].job.worker)
+    assert answer.pending() == 0
+
+
+async def test_what_redis_has_forgotten_is_placed_again(redis: "Redis", wire: Wire) -> None:
+    """A Redis without its last second, or workers that dropped it while this replica had no lease."""
+    worker = await register(redis, KEYS, "w1")
+    d = dispatcher(wire)
+    watch = Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
+    await d.send(flight(job()))
+    await redis.delete(KEYS.request(run_id(R1, 0)), KEYS.queue(worker_queue(POOL, worker), 3), KEYS.api(API))
+    task = asyncio.create_task(watch.run())
+    try:
+        assert await attempts(redis, worker) == [(R1, 1)]
+        assert d.flights[R1].deaths == 0
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_what_has_ended_is_not_taken_for_forgotten(redis: "Redis", wire: Wire) -> None:
+    """Its record is gone, since its last event is there: that is read first."""
+    worker = await register(redis, KEYS, "w1")
+    d, answer = dispatcher(wire), Answer()
+    watch = Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
+    await d.send(flight(job(), answer))
+    await redis.xadd(KEYS.out(API), {"s": encode(Step(worker, 1, [Done(R1, 0)]))})
+    await redis.delete(KEYS.request(run_id(R1, 0)))
+    task = asyncio.create_task(watch.run())
+    try:
+        assert [type(e) for e in await events(answer)] == [Done]
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    assert len(await queued(redis, worker)) == 1
+
+
+async def test_an_adopted_answer_of_which_only_the_end_was_lost_ends(wire: Wire) -> None:
+    """Its owner died between the last token and the end: nothing is left to be computed, and nothing fails."""
+    plan = Plan("chatcmpl", MagicMock(), [[1, 2]], [Sampling(max_tokens=1)], 60)
+    begun = Begun(R1, time.time(), 1000, {0: Out([7], 1, True)})
+    async with Call(plan, dispatcher=dispatcher(wire), begun=begun) as call:
+        assert await call.deltas() == []
+
+
+async def test_a_placement_sent_twice_is_one_also_when_its_worker_went_in_between(redis: "Redis", wire: Wire) -> None:
+    """Else the same attempt would be decided anew, and its message stay where nobody reads it."""
+    worker = await register(redis, KEYS, "w1")
+    d = dispatcher(wire)
+    sent: list[Command] = []
+    real = wire.execute_each
+
+    async def spy(commands: Sequence[Command]) -> list[Any]:
+        sent.extend(c for c in commands if c[0] == "EVAL" and "LPUSH" in c[1])
+        return await real(commands)
+
+    wire.execute_each = spy  # type: ignore[method-assign]
+    await d.send(flight(job(), Answer()))
+    await redis.delete(KEYS.worker(worker))
+    assert await real(sent) == [1]
+    assert Sampling(max_tokens=5) == d.flights[R1].job.sampling

@@ -220,6 +220,19 @@ async def test_what_was_put_and_never_begun_is_begun(redis: "Redis", wire: Wire)
     assert (len(a.begun), await tokens(shelf(wire))) == (1, [1])
 
 
+async def test_what_has_just_been_put_is_not_taken_for_idle(redis: "Redis", wire: Wire) -> None:
+    """Between Redis' taking it and its beginning there may be a look, but not two."""
+    k = kept()
+    await redis.set(KEYS.api(A), "1")
+    going = Going(shelf(wire), [1])
+    await shelf(wire).put(k)
+    await going.keeper._adopt(time.monotonic())
+    assert not going.keeper._running
+    await going.keeper._adopt(time.monotonic())
+    assert going.keeper._running
+    await until(lambda: ended(redis))
+
+
 async def test_an_adoption_that_redis_interrupts_is_completed(redis: "Redis", wire: Wire) -> None:
     """Some were adopted, and the log of none could be read: none of them is forgotten."""
     names = [RequestId(f"chatcmpl-{i}") for i in range(3)]

@@ -58,23 +58,33 @@ class Flaky(Wire):
         self.reply = asyncio.Event()
         self.reply.set()
         self.lose = 0  # so many replies
+        self.gone = 0  # so many of them say that the worker has gone
+        self.placings = 0
 
     async def execute_each(self, commands: Sequence[Command]) -> list[Any]:
         replies = await super().execute_each(commands)
         if any(command[0] == "EVAL" and b"LPUSH" in str(command[1]).encode() for command in commands):
+            self.placings += sum(command[0] == "EVAL" for command in commands)
             self.written.set()
             await self.reply.wait()
             if self.lose:
                 self.lose -= 1
                 raise StoreDown("lost")
+            if self.gone:
+                self.gone -= 1
+                return [0] * len(replies)
         return replies
 
 
-async def test_a_request_that_comes_back_before_its_placing_is_confirmed_is_placed_once_more(redis: "Redis") -> None:
+@pytest.mark.parametrize("gone", [0, 1])
+async def test_a_request_that_comes_back_before_its_placing_is_confirmed_is_placed_once_more(
+    redis: "Redis", gone: int
+) -> None:
     """A dead engine answers sooner than this process gets round to reading Redis' reply: nobody waits for ever."""
     await register(redis, KEYS, "w1")
     wire = Flaky(redis)
     wire.reply.clear()
+    wire.gone = gone
     d, answer = dispatcher(wire), Answer()
     sending = asyncio.create_task(d.send(flight(job(), answer)))
     await asyncio.wait_for(wire.written.wait(), 5)
@@ -86,6 +96,7 @@ async def test_a_request_that_comes_back_before_its_placing_is_confirmed_is_plac
     await asyncio.sleep(0.1)
     assert d.flights[R1].job.attempt == 1
     assert await queued(redis, WorkerId("w1")) == [(R1, 0), (R1, 1)]
+    assert wire.placings == 2
     wire.close()
 
 

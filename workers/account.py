@@ -17,7 +17,9 @@ log = logger(__name__)
 
 _EVERY_S = 2.0
 _GRACE_S = 3.0  # an API replica without a lease may have lost it with Redis, and writes it anew
-_DEAF_S = 10.0  # after which a worker with nothing to do, whose queue is not empty, does not hear the broker
+# After this a worker with nothing to do, whose queue is not empty, does not hear the broker. Celery tries to reconnect
+# at intervals that grow to half a minute.
+_DEAF_S = 45.0
 
 
 class Account:

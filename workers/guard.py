@@ -51,12 +51,13 @@ def watch(pid: int) -> list[psutil.Process]:
     with suppress(ProcessLookupError):
         ended, loading = os.pidfd_open(pid), True
         while os.getppid() == pid:
+            with suppress(psutil.NoSuchProcess):
+                seen = [p for p in psutil.Process(pid).children(recursive=True) if p.pid != os.getpid()]
+                below = seen or below  # one that has just died has none any more
             ready = select.select([ended, sys.stdin] if loading else [ended], [], [], _LOOK_S if loading else None)[0]
             if ended in ready:
                 break
             loading = loading and not ready  # it says one thing only
-            with suppress(psutil.NoSuchProcess):
-                below = [p for p in psutil.Process(pid).children(recursive=True) if p.pid != os.getpid()]
     return below
 
 

@@ -5,6 +5,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +220,19 @@ def test_a_request_sent_again_with_its_key_is_the_same_one(fleet: Stack) -> None
     with pytest.raises(Exception, match="not the body"):
         c.completions.create(**(asked | {"max_tokens": 21}), **own)
     nothing_left(fleet)
+
+
+def test_a_key_that_met_no_worker_is_served_when_it_comes_again(valkey_url: str, tmp_path: Path) -> None:
+    """A refusal is no answer: only answers are given twice."""
+    with stack(valkey_url, tmp_path, {POOL: mock_pool()}, XYLEM_DEPLOYMENT="refused-key") as s:
+        s.api()
+        wait_until(s.ready, "the API listens")
+        ask = partial(
+            httpx.post, f"{s.url}/v1/completions", json={"model": "mock", "prompt": "x", "max_tokens": 3},
+            headers={"idempotency-key": "k"}, timeout=30,
+        )  # fmt: skip
+        assert ask().status_code == 503
+        s.worker()
+        s.wait_ready()
+        first, second = ask(), ask()
+        assert (first.status_code, first.json()) == (200, second.json())

@@ -16,7 +16,7 @@ from tests.stack import PYTHON, ROOT, wait_until
 WORKER = """
 import os, subprocess, sys, time
 from workers.guard import Guard
-guard = Guard("w1")
+guard = Guard(os.environ["XYLEM_REDIS_URL"], "test:worker:w1")
 how = sys.argv[1]
 if how == "forked":
     child = os.fork()

@@ -12,11 +12,12 @@ from app.api.kept.reading import Reading
 from app.api.kept.shelf import Found
 from app.api.plan import Plan
 from app.api.state import ApiState
-from app.errors import RequestError
+from app.errors import NoWorker, RateLimited, RequestError, Saturated, StoreDown
 from app.ids import RequestId, new_request_id
-from app.messages import Kept
+from app.messages import Failed, Kept
 
 _LONGEST_KEY = 255  # characters, as others have it
+_REFUSALS = {error.code for error in (NoWorker, RateLimited, Saturated, StoreDown)}
 
 
 def asks_to_keep(scope: Scope) -> bool:
@@ -52,6 +53,8 @@ async def begin_or_join(
         await allowance.admit(sum(map(len, plan.prompts)))
     kept = new_kept(state, kind, raw, scope, plan, background=background)
     first = await state.shelf.put(kept, join=join)
+    if first != kept.id and await _was_refused(state, first):  # who tries again is served
+        first = await state.shelf.put(kept, join=join, instead_of=first)
     if first != kept.id:
         return await _read(state, first, raw, scope, plan, 0)
     return start(state, kept, plan, allowance)
@@ -70,6 +73,12 @@ def start(state: ApiState, kept: Kept, plan: Plan, allowance: Allowance | None) 
     state.keeper.start(kept, call)
     allowed = {} if allowance is None else allowance.headers()
     return Reading(state.shelf, state.keeper, plan, Found(kept, 0, ""), allowed=allowed)
+
+
+async def _was_refused(state: ApiState, request: RequestId) -> bool:
+    """For want of room, a worker or Redis, before anything came of it."""
+    batches = await state.shelf.read(request)
+    return len(batches) == 1 and isinstance(end := batches[0][-1], Failed) and end.code in _REFUSALS
 
 
 async def _read(state: ApiState, request: RequestId, raw: bytes, scope: Scope, plan: Plan, skip: int) -> Reading:

@@ -33,14 +33,17 @@ class Shelf:
         self._wire, self._keys, self.api = wire, keys, api
         self._keep_ms = round(keep_s * 1000)
 
-    async def put(self, kept: Kept, epoch: int = 0, join: str = "") -> RequestId:
-        """Owns it from now on. Returns the id of who came first with the same `join` key; its own, if that was it."""
+    async def put(self, kept: Kept, epoch: int = 0, join: str = "", instead_of: str = "") -> RequestId:
+        """Owns it from now on. Returns the id of who came first with the same `join` key; its own, if that was it.
+
+        `instead_of`: who had that key before, and doesn't count.
+        """
         keys = self._keys
         joined = keys.joined(hashlib.sha256(f"{kept.key}\0{join}".encode()).hexdigest())
         life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
         names = (keys.kept(kept.id), keys.kept_of(self.api), keys.keepers(), joined if join else keys.kept(kept.id))
         said = kept.id if join else ""
-        command = ("EVAL", KEEP, 4, *names, kept.id, self.api, encode(kept), life_ms, epoch, said)
+        command = ("EVAL", KEEP, 4, *names, kept.id, self.api, encode(kept), life_ms, epoch, said, instead_of)
         (first,) = await self._wire.execute([command])
         return RequestId(first.decode()) if join else kept.id
 

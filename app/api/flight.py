@@ -16,6 +16,8 @@ from app.messages import Begun, Delta, Event, Job, Lent, Timing
 from app.pools import Routing
 from app.routing.fleet import Decision
 
+ATTEMPTS = 1000  # numbers of one owner's; those of the next one are above
+
 Groups = tuple[tuple[PoolId, ...], ...]
 
 
@@ -145,6 +147,11 @@ class Flight:
         )
         self.handoff, self.early, self.handed, self.placings, self.held_since = handoff, None, False, 0, 0.0
         self._hashes.clear()
+
+    @property
+    def attempts(self) -> int:
+        """How many there were, its former owners' last ones among them."""
+        return sum(divmod(self.job.attempt, ATTEMPTS)) + 1
 
     @property
     def got_on(self) -> bool:

@@ -17,22 +17,21 @@ from msgspec.structs import replace
 from app.api.fleet import FleetReader
 from app.api.flight import Flight, Groups
 from app.api.round import Round
+from app.api.writing import guess, placement
 from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
-from app.ids import PoolId, RequestId, WorkerId, place_id, worker_queue
+from app.ids import PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
-from app.messages import Job, Place, encode
+from app.messages import Job, Place
 from app.pools import Pool
 from app.routing.fleet import Placement
 from app.routing.held import Held
-from app.store import PLACE, Command, Wire
-from app.tasks.message import priority_step, task_messages
+from app.store import Command, Wire
 from app.telemetry import FLEET_READ, Routed, logger
 
 log = logger(__name__)
 
 _RECOVERY_S = 3.0  # after Redis was away
-_GRACE_S = 30  # a record outlives its deadline by this, so that the worker can answer for it
 _MAX_PLACINGS = 5
 # With this many in flight a round first waits a little for others to join it: a round costs the CPU of a sixth of
 # a short request, and at such a load the wait is a small part of the time to the first token.
@@ -184,7 +183,7 @@ class Placer:
             began = time.perf_counter()
             try:
                 places = self._decide(round_, flight)
-                command = self._command(flight, places, round_.meets_at(places[0]))
+                command = placement(self._keys, self._pools, flight, places, round_.lease(places[0]).meets_at)
             except Saturated:
                 self._full[flight.groups] = time.monotonic()
                 self._hold(flight)
@@ -202,7 +201,7 @@ class Placer:
             commands.append(command)
             placed.append(flight)
             for to in places:
-                guesses += self._guess(flight, to, round_)
+                guesses += guess(self._keys, self._pools[to.pool], flight, to, round_.lease(to))
                 blocks = len(flight.hashes(self._pools[to.pool].block_size)) // HASH_BYTES
                 self._routed[to.pool].decided(to.cached, blocks, time.perf_counter() - began)
         await self._write(placed, commands + guesses)
@@ -273,55 +272,6 @@ class Placer:
         least = line.push(flight, *_urgency(flight), limit)
         if least is not None:
             self._settle(least, least.refused or Saturated(retry_after_s=self._retry_after_s))
-
-    def _command(self, flight: Flight, places: list[Placement], meets_at: str) -> Command:
-        job, keys = flight.job, self._keys
-        step = priority_step(job.priority)
-        flight.placed_at = time.time()
-        ttl_ms = max(1, round((job.deadline - flight.placed_at + _GRACE_S) * 1000))
-        messages = task_messages(job, step, flight.handoff, meets_at)
-        # At once, the decode worker has the request from the beginning.
-        in_sequence = messages[-1] == b""
-        flight.handed = not in_sequence
-        if len(places) > 1 and not in_sequence:
-            job = flight.job = replace(job, at_once=True)
-        flight.early = [] if in_sequence and job.sampling.n == 1 else None
-        names = [keys.request(job.run), keys.blocks(job.run)]
-        values: list[str | int | bytes] = []
-        for to, message in zip(places, messages, strict=True):
-            names += [
-                keys.worker(to.worker),
-                keys.reservations(to.worker),
-                keys.load(to.worker),
-                keys.prefilling(to.worker),
-                keys.queue(worker_queue(to.pool, to.worker), step),
-            ]
-            values += [to.rank, to.blocks, to.tokens, to.pulls, message]
-        hashes = flight.hashes(self._pools[places[0].pool].block_size)
-        return "EVAL", PLACE, len(names), *names, job.run, encode(job), ttl_ms, hashes, job.reply_to, *values
-
-    def _guess(self, flight: Flight, to: Placement, round_: Round) -> list[Command]:
-        """For an engine that tells no KV events: what it will have, as far as one can know."""
-        pool = self._pools[to.pool]
-        chosen = next(c for c in round_.views[to.pool].candidates if c.lease.worker == to.worker)
-        hashes = flight.hashes(pool.block_size)
-        if chosen.lease.kv_events or pool.routing.policy != "kv" or not hashes:
-            return []
-        key = self._keys.predicted(to.pool, place_id(to.worker, to.rank))
-        ttl_ms = round(pool.routing.predicted_ttl_s * 1000)
-        expires = round(time.time() * 1000) + ttl_ms
-        entries = [
-            x
-            for i in range(0, len(hashes), HASH_BYTES)
-            # A prompt's tail expires first, and goes first where there are too many: what is left are prefixes.
-            for x in (expires - i / 1000, hashes[i : i + HASH_BYTES])
-        ]
-        return [
-            ("ZADD", key, *entries),
-            ("ZREMRANGEBYSCORE", key, "-inf", expires - ttl_ms),
-            ("ZREMRANGEBYRANK", key, 0, -1 - chosen.lease.total_blocks),  # it holds no more than that: the oldest go
-            ("PEXPIRE", key, ttl_ms),
-        ]
 
     def _settle(self, flight: Flight, error: Exception | None) -> None:
         """Wakes who waits in `place`; who doesn't any more is told of an error by an event."""

@@ -8,6 +8,7 @@ from app.api.flight import Flight, Groups
 from app.errors import NoWorker, Saturated, XylemError
 from app.ids import PoolId, WorkerId
 from app.kv.blocks import common_blocks
+from app.messages import Lease
 from app.pools import Pool, Routing
 from app.routing.disagg import Apart, place_apart
 from app.routing.fleet import Ask, Decision, Option, Placement
@@ -79,9 +80,9 @@ class Round:
                 return apart
         return None
 
-    def meets_at(self, to: Placement) -> str:
-        """Where that worker's prefills meet who decodes; empty: nowhere."""
-        return next(c.lease.meets_at for c in self.views[to.pool].candidates if c.lease.worker == to.worker)
+    def lease(self, to: Placement) -> Lease:
+        """Of the worker that was chosen."""
+        return next(c.lease for c in self.views[to.pool].candidates if c.lease.worker == to.worker)
 
     def _reserve(self, to: Placement, flight: Flight) -> None:
         view = self.views[to.pool]

@@ -27,7 +27,7 @@ class Seen(Struct, frozen=True):
     @classmethod
     def of(cls, flight: Flight, model: str, outcome: str, arrived: float, ended: float) -> "Seen":
         job = flight.job
-        return cls(model, outcome, arrived, flight.placed_at, ended, job.attempt + 1, len(job.prompt), flight.timings)
+        return cls(model, outcome, arrived, flight.placed_at, ended, flight.attempts, len(job.prompt), flight.timings)
 
     def stages(self) -> dict[str, float]:
         """Seconds of each. `transfer` is what the engine says of it, and part of `resume`."""
@@ -80,7 +80,7 @@ def under_way(flight: Flight) -> dict[str, Any]:
     """Of a prompt that has not ended."""
     return {
         "state": flight.state,
-        "attempts": flight.job.attempt + 1,
+        "attempts": flight.attempts,
         "workers": [worker for worker, _ in flight.workers()],
         "prompt_tokens": len(flight.job.prompt),
         "answer_tokens": sum(len(out.tokens) for out in flight.out),

@@ -60,7 +60,7 @@ def _welcome(settings: Settings, flower_port: int, model: str, logs: Path) -> No
     table.add_row("logs", str(logs))
     if settings.require_keys:
         table.add_row("keys", f"XYLEM_REDIS_URL={redis_url} xylem keys create NAME")
-    out.print("\n", table, "\n[bold]Try:[/]  (or talk: xylem chat)\n", sep="")
+    out.print("\n", table, f"\n[bold]Try:[/]  (or talk: xylem chat --url {url})\n", sep="")
     message = {"role": "user", "content": "What is the capital of France?"}
     body = json.dumps({"model": model, "stream": True, "temperature": 0, "messages": [message]})
     key = "-H 'Authorization: Bearer KEY' " if settings.require_keys else ""

@@ -23,7 +23,9 @@ from app.cli.report import err
 
 _TICK_S = 0.1
 _UNREADY_GRACE_S = 3.0  # who isn't ready has nothing to finish, and a loading engine hears no SIGTERM
-_YOUNG_S = 10.0  # who dies younger than this after a restart would die again
+_YOUNG_S = 10.0  # who dies younger than this
+_YOUNG_DEATHS = 3  # so often, one after the other, would die again
+_PAUSE_S = 1.0  # before who has died young is started again
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -47,6 +49,7 @@ class Component:
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     began: float = field(default=0.0, init=False)
     ready: bool = field(default=False, init=False)
+    young_deaths: int = field(default=0, init=False)  # in a row
 
 
 class Supervisor:
@@ -119,10 +122,14 @@ class Supervisor:
                 if _running(component).poll() is None:
                     _has_become_ready(component)
                     continue
-                if time.monotonic() - component.began < _YOUNG_S:
-                    raise Died(self._obituary(component))
+                young = time.monotonic() - component.began < _YOUNG_S
+                component.young_deaths = component.young_deaths + 1 if young else 0
+                if component.young_deaths >= _YOUNG_DEATHS:
+                    raise Died(f"{self._obituary(component)}\nthat was {_YOUNG_DEATHS} times in a row: giving up")
                 err.print(f"{self._obituary(component)}\nstarting it again", markup=False, soft_wrap=True)
                 _kill_group(component)
+                if young:
+                    time.sleep(_PAUSE_S)
                 self.start(component)
 
     def log_file(self, component: Component) -> Path:

@@ -20,6 +20,7 @@ from app.errors import StoreDown
 from app.store.refusal import store_down
 
 _TIMEOUT_S = 5.0
+_NOT_THERE = ("READONLY", "LOADING", "MASTERDOWN")  # who says so is not the one that is to be asked, or not yet
 _TRIES_AFTER_S = (0.0, 0.05, 0.2)
 
 Command = tuple[Any, ...]  # its name and arguments: str, bytes, int or float
@@ -156,8 +157,8 @@ class Wire:
             async with asyncio.timeout(_TIMEOUT_S):
                 connection = await self._connect()
         replies = await connection.execute(commands)
-        if any(isinstance(r, hiredis.ReplyError) and str(r).startswith("READONLY") for r in replies):
-            raise ConnectionError("it was the master, and is a replica now")
+        if any(isinstance(r, hiredis.ReplyError) and str(r).startswith(_NOT_THERE) for r in replies):
+            raise ConnectionError("it has just been started, or is a replica now")
         return replies
 
     async def _connect(self) -> Connection:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
 from app.api.call import Begun, Call
-from app.api.flight import Out
+from app.api.flight import ATTEMPTS, Out
 from app.api.kept.shelf import Found, Lost, Shelf
 from app.errors import Cancelled, StoreDown, XylemError
 from app.ids import ApiId, RequestId
@@ -18,7 +18,6 @@ log = logger(__name__)
 _EVERY_S = 0.5
 _DEAD_S = 2.0  # an API replica without a lease for this long is dead
 _RETRY_S = 0.2
-_ATTEMPTS = 1000  # of one owner; those of the next one are above
 
 Prepare = Callable[[Kept, Begun], Awaitable[Call]]  # from what the client sent
 
@@ -126,7 +125,7 @@ class Keeper:
         for event in (event for batch in batches for event in batch):
             if isinstance(event, Delta):
                 out.setdefault(event.index, Out([])).add(event)
-        begun = Begun(kept.id, kept.created, found.epoch * _ATTEMPTS, out)
+        begun = Begun(kept.id, kept.created, found.epoch * ATTEMPTS, out)
         await self._keep(kept, found.epoch, [encode(batch) for batch in batches], begun)
 
     async def _keep(self, kept: Kept, epoch: int, batches: list[bytes], made: Call | Begun) -> None:

@@ -36,6 +36,11 @@ class Guard:
         """The engine has all its processes."""
         self._say("loaded\n")
 
+    def close(self) -> None:
+        """There is nothing left to guard."""
+        self._process.kill()
+        self._process.wait()
+
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
         try:

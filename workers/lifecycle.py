@@ -84,7 +84,7 @@ class EngineStep(bootsteps.StartStopStep):
 
     def start(self, worker: Any) -> None:
         log.info("loading_engine", pool=self.pool_id, engine=self.pool.engine, model=self.pool.model)
-        guard = Guard(settings.redis_url, Keys(settings.deployment).worker(self.worker_id))
+        self.guard = Guard(settings.redis_url, Keys(settings.deployment).worker(self.worker_id))
         try:
             engine = create_engine(self.pool, settings.address or address_towards(settings.redis_url))
             self.runner = runners.Runner(engine, self.worker_id, settings)
@@ -92,7 +92,7 @@ class EngineStep(bootsteps.StartStopStep):
         except XylemError as exc:
             log.critical("engine_failed_to_load", pool=self.pool_id, reason=exc.message)
             raise SystemExit(1) from exc
-        guard.loaded()
+        self.guard.loaded()
         runners.set_current(self.runner)
         queues = worker.app.amqp.queues
         queues.select_add(worker_queue(self.pool_id, self.worker_id))
@@ -147,6 +147,7 @@ class EngineStep(bootsteps.StartStopStep):
         except (RedisError, OSError) as exc:
             log.error("not_deregistered", error=repr(exc))
         self.runner.close()
+        self.guard.close()
         log.info("worker_stopped", worker=self.worker_id)
 
     def terminate(self, worker: Any) -> None:

@@ -52,7 +52,7 @@ def test_up_serves_chats_and_stops_on_ctrl_c(system: System) -> None:
 
     system.process.send_signal(signal.SIGINT)
     assert system.process.wait(30) == 0
-    assert len(system.children) == 5
+    assert len(system.children) == 7, "Valkey, the API, Flower, two workers, and the guard of each"
     assert [p for p in system.children if p.is_running()] == []
 
 

@@ -273,7 +273,6 @@ class Kept(Struct, frozen=True, array_like=True):
     deadline: float
     key: str = ""  # the name of the API key that it came with
     background: bool = False
-    explain: bool = False
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -275,7 +275,7 @@ class Runner:
                 break
         try:
             return decode_job(record) if record is not None else None
-        except msgspec.DecodeError as exc:  # another version's: its API replica places it elsewhere, or gives it up
+        except msgspec.DecodeError as exc:  # another version's: who awaits it hears at its deadline
             log.error("record_not_understood", run=run, error=str(exc))
             return None
 

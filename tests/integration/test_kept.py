@@ -153,7 +153,7 @@ async def test_what_redis_has_lost_is_written_again(redis: "Redis", wire: Wire, 
     batches.append(END)
     await s.note(k, 0, batches, ended=True)
     assert await tokens(s) == [1, 2, 3]
-    assert (await s.find(k.id, "key")).ended == "ended"
+    assert await ended(redis, k.id)
     assert await redis.pttl(KEYS.log(k.id)) > 0
 
 

@@ -1,8 +1,11 @@
 """Which requests' answers are kept, and who asks for one that is."""
 
+import asyncio
 import hashlib
 import hmac
 import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from starlette.types import Receive, Scope
 
@@ -16,7 +19,10 @@ from app.errors import NoWorker, RateLimited, RequestError, Saturated, StoreDown
 from app.ids import RequestId, new_request_id
 from app.messages import Failed, Kept
 
+T = TypeVar("T")
+
 _LONGEST_KEY = 255  # characters, as others have it
+_RETRY_S = 0.2
 _REFUSALS = {error.code for error in (NoWorker, RateLimited, Saturated, StoreDown)}
 
 
@@ -52,12 +58,29 @@ async def begin_or_join(
     if allowance is not None and not join:  # who may not is told so, and nothing is kept
         await allowance.admit(sum(map(len, plan.prompts)))
     kept = new_kept(state, kind, raw, scope, plan, background=background)
-    first = await state.shelf.put(kept, join=join)
-    if first != kept.id and await _was_refused(state, first):  # who tries again is served
-        first = await state.shelf.put(kept, join=join, instead_of=first)
+    first = await patiently(state, lambda: _put(state, kept, join))
     if first != kept.id:
         return await _read(state, first, raw, scope, plan, 0)
     return start(state, kept, plan, allowance)
+
+
+async def patiently(state: ApiState, ask: Callable[[], Awaitable[T]]) -> T:
+    """What Redis says, who may be away for a time, as for requests that are placed. Raises: StoreDown."""
+    end = time.monotonic() + state.settings.patience_s
+    while True:
+        try:
+            return await ask()
+        except StoreDown:
+            if time.monotonic() > end or not state.shelf.connected_before:
+                raise
+        await asyncio.sleep(_RETRY_S)
+
+
+async def _put(state: ApiState, kept: Kept, join: str) -> RequestId:
+    first = await state.shelf.put(kept, join=join)
+    if first != kept.id and await _was_refused(state, first):  # who tries again is served
+        first = await state.shelf.put(kept, join=join, instead_of=first)
+    return first
 
 
 def new_kept(state: ApiState, kind: str, raw: bytes, scope: Scope, plan: Plan, *, background: bool = False) -> Kept:
@@ -72,7 +95,7 @@ def start(state: ApiState, kept: Kept, plan: Plan, allowance: Allowance | None) 
     call = Call(plan, dispatcher=state.dispatcher, allowance=allowance, begun=begun)
     state.keeper.start(kept, call)
     allowed = {} if allowance is None else allowance.headers()
-    return Reading(state.shelf, state.keeper, plan, Found(kept, 0, ""), allowed=allowed)
+    return Reading(state.shelf, state.keeper, plan, Found(kept, 0), allowed=allowed)
 
 
 async def _was_refused(state: ApiState, request: RequestId) -> bool:
@@ -82,7 +105,7 @@ async def _was_refused(state: ApiState, request: RequestId) -> bool:
 
 
 async def _read(state: ApiState, request: RequestId, raw: bytes, scope: Scope, plan: Plan, skip: int) -> Reading:
-    found = await state.shelf.find(request, state.keyring.name(scope))
+    found = await patiently(state, lambda: state.shelf.find(request, state.keyring.name(scope)))
     if not hmac.compare_digest(hashlib.sha256(raw).digest(), hashlib.sha256(found.kept.body).digest()):
         raise RequestError("This is not the body that the answer was asked for with.", param="Idempotency-Key")
     return Reading(state.shelf, state.keeper, plan, found, skip)

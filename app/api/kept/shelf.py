@@ -18,7 +18,6 @@ _LAST_READ_MS = 5000
 class Found(Struct, frozen=True):
     kept: Kept
     epoch: int
-    ended: str  # '', 'ended' or 'cancelled'
 
 
 class Lost(Exception):
@@ -32,6 +31,10 @@ class Shelf:
         """`keep_s`: how long an answer is kept once it is whole."""
         self._wire, self._keys, self.api = wire, keys, api
         self._keep_ms = round(keep_s * 1000)
+
+    @property
+    def connected_before(self) -> bool:
+        return self._wire.connected_before
 
     async def put(self, kept: Kept, epoch: int = 0, join: str = "", instead_of: str = "") -> RequestId:
         """Owns it from now on. Returns the id of who came first with the same `join` key; its own, if that was it.
@@ -49,12 +52,10 @@ class Shelf:
 
     async def find(self, request: RequestId, key: str) -> Found:
         """Of who asked with that API key. Raises: RequestNotFound."""
-        ((record, epoch, ended),) = await self._wire.execute(
-            [("HMGET", self._keys.kept(request), "record", "epoch", "end")]
-        )
+        ((record, epoch),) = await self._wire.execute([("HMGET", self._keys.kept(request), "record", "epoch")])
         if record is None or (kept := decode_kept(record)).key != key:
             raise RequestNotFound(f"Nothing is kept under the id '{request}'; what was kept is deleted after a time.")
-        return Found(kept, int(epoch), (ended or b"").decode())
+        return Found(kept, int(epoch))
 
     async def note(self, kept: Kept, epoch: int, batches: Sequence[bytes], *, ended: bool) -> None:
         """The log has all of `batches`, from its beginning on, when this returns. Raises: Lost."""
@@ -141,7 +142,7 @@ class Shelf:
         keys = self._keys
         names = keys.kept(request), keys.kept_of(owner), keys.kept_of(self.api), keys.keepers()
         (reply,) = await self._wire.execute([("EVAL", ADOPT, 4, *names, request, owner, self.api)])
-        return None if reply is None else Found(decode_kept(reply[0]), int(reply[1]), "")
+        return None if reply is None else Found(decode_kept(reply[0]), int(reply[1]))
 
     async def forget_owner(self, api: ApiId) -> None:
         """All that it had is adopted."""

@@ -96,7 +96,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def reading(s: Shelf, keeper: Keeper, k: Kept, skip: int = 0) -> Reading:
     plan = Plan("chatcmpl", AsyncMock(), [[1]], [AsyncMock(n=1)], 60)
-    return Reading(s, keeper, plan, Found(k, 0, ""), skip)
+    return Reading(s, keeper, plan, Found(k, 0), skip)
 
 
 async def until(condition: Any, within_s: float = 5.0) -> None:

@@ -137,7 +137,7 @@ class Placer:
         for flight in sorted(came, key=_urgency):
             if not self._awaited(flight):
                 self._settle(flight, None)  # its answer has its end, or nobody waits for one
-            elif flight.groups in self._held:
+            elif self._has_to_queue(flight):
                 self._hold(flight)
             else:
                 self._waiting.append(flight)
@@ -158,6 +158,13 @@ class Placer:
         self._held = {groups: line for groups, line in self._held.items() if line}
         flights, self._waiting = self._waiting[:_ROUND], self._waiting[_ROUND:]
         return heads + flights
+
+    def _has_to_queue(self, flight: Flight) -> bool:
+        """Behind those who are held; but who is new does not wait for a worker that is gone."""
+        line = self._held.get(flight.groups)
+        if line is None:
+            return False
+        return flight.job.attempt > 0 or not isinstance(next(iter(line)).refused, NoWorker)
 
     async def _gather(self) -> None:
         if self._waiting:

@@ -351,3 +351,17 @@ async def test_a_placement_sent_twice_is_one_also_when_its_worker_went_in_betwee
     await redis.delete(KEYS.worker(worker))
     assert await real(sent) == [1]
     assert Sampling(max_tokens=5) == d.flights[R1].job.sampling
+
+
+async def test_who_is_new_does_not_wait_for_a_worker_that_is_gone(redis: "Redis", wire: Wire) -> None:
+    """Who was accepted does; a new client is told at once, though others are in the line."""
+    one = await register(redis, KEYS, "w1")
+    d = dispatcher(wire, patience_s=30)
+    await d.send(flight(job("accepted")))
+    await redis.delete(KEYS.worker(one))
+    d.worker_lost(one)
+    await asyncio.sleep(0.3)
+    assert d.placer.held == 1
+    with pytest.raises(NoWorker):
+        await asyncio.wait_for(d.send(flight(job("new"))), 2)
+    assert d.placer.held == 1

@@ -326,7 +326,7 @@ def test_when_the_decode_worker_dies_the_next_one_goes_on(fleet: Stack, words: l
         assert waiting.result(200).choices[0].finish == "length"
 
     wait_until(lambda: all_free(fleet, PREFILL), "the prefill worker's blocks are free", 3 * KV_LEASE_S)
-    assert_nothing_held(fleet, 1)
+    assert_nothing_held(fleet)
     answer = ask(fleet, prompt=prompt, logprobs=1)
     assert_same(answer, one)
     told, after = timeline(fleet, answer.id), settled(fleet)

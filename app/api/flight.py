@@ -40,7 +40,7 @@ class Out(Struct, gc=False):
 
     def add(self, delta: Delta) -> None:
         """Once per token."""
-        self.tokens += delta.tokens
+        self.tokens.extend(delta.tokens)
         self.text_len += len(delta.text)
         if delta.finish is not None:
             self.finished = True

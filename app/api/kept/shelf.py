@@ -79,7 +79,9 @@ class Shelf:
 
     async def read(self, request: RequestId, after: int = 0) -> list[list[Event]]:
         """The batches behind that number, in order; at most a page of them."""
-        return (await self.read_all([(request, after)]))[0]
+        command = ("XRANGE", self._keys.log(request), f"{after + 1}-0", "+", "COUNT", _PAGE)
+        (page,) = await self._wire.execute([command])
+        return [decode_events(fields[1]) for _id, fields in page]
 
     async def written(self, request: RequestId) -> list[list[Event]]:
         """All batches that are there now."""
@@ -87,14 +89,6 @@ class Shelf:
         while page := await self.read(request, len(batches)):
             batches += page
         return batches
-
-    async def read_all(self, wanted: Sequence[tuple[RequestId, int]]) -> list[list[list[Event]]]:
-        """`read` for each, in one round trip."""
-        log = self._keys.log
-        pages = await self._wire.execute(
-            [("XRANGE", log(request), f"{after + 1}-0", "+", "COUNT", _PAGE) for request, after in wanted]
-        )
-        return [[decode_events(fields[1]) for _id, fields in page] for page in pages]
 
     async def cancel(self, request: RequestId, last: list[Event]) -> bool:
         """False when it had ended. What comes of its owner afterwards is refused."""

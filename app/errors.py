@@ -8,6 +8,8 @@ XylemError
 ├── Forbidden      403   an admin endpoint, and not an admin
 ├── ModelNotFound  404   no pool serves a model of that name
 ├── RequestNotFound 404  no request of that id is known here
+├── FileGone       404  no file of that id or name
+├── BatchNotFound  404  no batch of that id
 ├── BodyTooLarge   413   the body is over the limit
 ├── HeadersTooLarge 431  the headers are over the limit
 ├── RateLimited    429   the API key has used up its requests or tokens a minute; carries Retry-After
@@ -18,6 +20,7 @@ XylemError
 ├── WorkerLost     502   the worker died with the request on it
 ├── NoWorker       503   no live worker serves the model
 ├── StoreDown      503   Redis does not answer
+├── StorageDown    503   files can't be read or written
 ├── DeadlineOver   504   the request's deadline passed
 ├── Cancelled      499   the client has gone
 └── Returned             (internal) a draining worker gives a request back before it began
@@ -83,6 +86,18 @@ class RequestNotFound(XylemError):
     """No request of that id is known here."""
 
     status, type, code = 404, "invalid_request_error", "request_not_found"
+
+
+class FileGone(XylemError):
+    """There is no such file."""
+
+    status, type, code = 404, "invalid_request_error", "file_not_found"
+
+
+class BatchNotFound(XylemError):
+    """There is no such batch."""
+
+    status, type, code = 404, "invalid_request_error", "batch_not_found"
 
 
 class BodyTooLarge(XylemError):
@@ -155,6 +170,12 @@ class StoreDown(XylemError):
     """Redis does not answer."""
 
     status, code = 503, "store_unavailable"
+
+
+class StorageDown(XylemError):
+    """Files can't be read or written."""
+
+    status, code = 503, "storage_unavailable"
 
 
 class DeadlineOver(XylemError):

@@ -10,6 +10,10 @@ PlaceId = NewType("PlaceId", str)  # one KV cache: "<worker>", and "<worker>.<ra
 PoolId = NewType("PoolId", str)  # the pool's name, which is also its queue's name
 ApiId = NewType("ApiId", str)  # one life of one API process
 QueueName = NewType("QueueName", str)
+FileId = NewType("FileId", str)  # "file-<24 hex>"
+BatchId = NewType("BatchId", str)  # "batch_<24 hex>"
+
+BATCH_QUEUE = QueueName("batch")  # of the workers that have no engine, and ask those that have one
 
 
 def new_request_id(prefix: str) -> RequestId:
@@ -31,6 +35,14 @@ def new_api_id() -> ApiId:
 
 def new_worker_id() -> WorkerId:
     return WorkerId(secrets.token_hex(4))
+
+
+def new_file_id() -> FileId:
+    return FileId(f"file-{secrets.token_hex(12)}")
+
+
+def new_batch_id() -> BatchId:
+    return BatchId(f"batch_{secrets.token_hex(12)}")
 
 
 def worker_queue(pool: PoolId, worker: WorkerId) -> QueueName:

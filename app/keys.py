@@ -45,12 +45,28 @@ keepers                 set of the API replicas that own any, or did. Written by
                         had is adopted.
 joined:<hash>           string, the id that a request with this Idempotency-Key got (SHA-256 of API key's name and of
                         it). Written by the api; lives as long as the answer could.
+file:<id>               string, msgpack `batch.records.StoredFile`. Its bytes are in the storage. Written by api and
+                        batch workers; lives until it expires or is deleted, and then until its bytes are gone.
+files-of:<key>          sorted set, file id → when it was made: those of one API key ("": of who needs none).
+files-expiring          sorted set, file id → when it expires.
+batch:<id>              hash, `batch.records.Batch` by field; `hand`, the batch worker that validates or finishes it;
+                        `ticket`, a counter: each sending of a part gets a number. Written by api and batch
+                        workers; lives `batch_keep_s` after its end.
+batches-of:<key>        sorted set, batch id → when it was made, of one API key.
+batches                 sorted set, batch id → when its time is over: those that have not ended.
+todo:<batch>            sorted set of the numbers of parts that no worker has. Lives as long as the batch runs.
+taken:<batch>           hash, part → "ticket|worker|since": sent with that ticket, and taken by that batch worker, if by
+                        any, at that time (ms since the epoch). Lives as long.
+done:<batch>:<part>     hash, line number → msgpack `batch.records.Result`: what a part that is not finished has. Then
+                        it goes to the storage, as one file. Written by the batch worker that has the part.
+batch-leader            string, the batch worker that looks after all batches. Lives 3 s after its last look.
+batch-totals            hash, what all batches have had: `completed` and `failed` lines, and tokens. Lives for good.
 out:<api>               stream, capped at `stream_maxlen`, field `s`: msgpack `messages.Step`: the truth behind
                         the channel of the same name, which carries the same bytes live.
                         Written by workers; lives `stream_ttl_s` after the last 256 messages.
 """
 
-from app.ids import ApiId, PlaceId, PoolId, QueueName, RequestId, RunId, WorkerId
+from app.ids import ApiId, BatchId, FileId, PlaceId, PoolId, QueueName, RequestId, RunId, WorkerId
 
 # kombu's separator between a queue's name and its priority step (0 is the most urgent).
 PRIORITY_SEP = "\x06\x16"
@@ -138,6 +154,39 @@ class Keys:
 
     def reply(self, order: str) -> str:
         return f"{self.prefix}reply:{order}"
+
+    def file(self, file: FileId) -> str:
+        return f"{self.prefix}file:{file}"
+
+    def files_of(self, key: str) -> str:
+        return f"{self.prefix}files-of:{key}"
+
+    def files_expiring(self) -> str:
+        return f"{self.prefix}files-expiring"
+
+    def batch(self, batch: BatchId) -> str:
+        return f"{self.prefix}batch:{batch}"
+
+    def batches_of(self, key: str) -> str:
+        return f"{self.prefix}batches-of:{key}"
+
+    def batches(self) -> str:
+        return f"{self.prefix}batches"
+
+    def todo(self, batch: BatchId) -> str:
+        return f"{self.prefix}todo:{batch}"
+
+    def taken(self, batch: BatchId) -> str:
+        return f"{self.prefix}taken:{batch}"
+
+    def done(self, batch: BatchId, part: int) -> str:
+        return f"{self.prefix}done:{batch}:{part}"
+
+    def batch_leader(self) -> str:
+        return f"{self.prefix}batch-leader"
+
+    def batch_totals(self) -> str:
+        return f"{self.prefix}batch-totals"
 
     def queue(self, queue: QueueName, step: int = 0) -> str:
         """The list behind a Celery queue at one priority step."""

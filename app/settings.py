@@ -36,6 +36,14 @@ class Settings(BaseSettings):
     max_queued: Annotated[int, Field(ge=0)] = 1024  # requests waiting at a worker above which it is full
     retry_after_s: Annotated[int, Field(ge=1)] = 1
 
+    files: str | None = None  # where files lie: a path or, for fsspec, `s3://bucket/folder`; None: a folder of `home`
+    max_file: Annotated[int, Field(gt=0)] = 200 * 2**20
+    file_keep_s: Annotated[int, Field(ge=3600)] = 30 * 86_400  # files that say nothing else
+    batch_keep_s: Annotated[float, Field(gt=0)] = 30 * 86_400.0  # after its end
+    webhook_url: str | None = None  # is told of the ends of batches
+    webhook_secret: SecretStr | None = None  # "whsec_…", which signs that
+    schedule_file: Path | None = None  # batches that begin by the clock, for `celery -A app beat`
+
     keep_s: Annotated[float, Field(gt=0)] = 3600.0  # answers that can be resumed or fetched are kept so long
     patience_s: Annotated[float, Field(ge=0)] = 60.0  # accepted requests wait so long for Redis or a worker
     max_migrations: Annotated[int, Field(ge=0)] = 3  # workers that may die with a request before it is given up
@@ -50,6 +58,10 @@ class Settings(BaseSettings):
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False
+
+    @property
+    def files_url(self) -> str:
+        return self.files or str((self.home / "files").resolve())
 
     @property
     def on_loopback(self) -> bool:

@@ -2,19 +2,43 @@
 
 from app.store.clients import async_client, sync_client, tls_options
 from app.store.refusal import store_down
-from app.store.scripts import ADOPT, CANCEL, CHARGE, KEEP, NOTE, PLACE, RECONCILE, RELEASE, SNAPSHOT
+from app.store.scripts import (
+    ADOPT,
+    CANCEL,
+    CHARGE,
+    CLAIM,
+    CLOSE,
+    FEED,
+    GRASP,
+    KEEP,
+    LEAD,
+    NOTE,
+    PLACE,
+    RECONCILE,
+    RELEASE,
+    RESULT,
+    SNAPSHOT,
+    TURN,
+)
 from app.store.wire import Command, Connection, Wire
 
 __all__ = [
     "ADOPT",
     "CANCEL",
     "CHARGE",
+    "CLAIM",
+    "CLOSE",
+    "FEED",
+    "GRASP",
     "KEEP",
+    "LEAD",
     "NOTE",
     "PLACE",
     "RECONCILE",
     "RELEASE",
+    "RESULT",
     "SNAPSHOT",
+    "TURN",
     "Command",
     "Connection",
     "Wire",

@@ -17,3 +17,6 @@ def _source(name: str) -> str:
 
 ADOPT, CANCEL, KEEP, NOTE = map(_source, ("adopt", "cancel", "keep", "note"))
 CHARGE, PLACE, RECONCILE, RELEASE, SNAPSHOT = map(_source, ("charge", "place", "reconcile", "release", "snapshot"))
+CLAIM, CLOSE, FEED, GRASP, LEAD, RESULT, TURN = map(
+    _source, ("claim", "close", "feed", "grasp", "lead", "result", "turn")
+)

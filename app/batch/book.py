@@ -1,0 +1,193 @@
+"""The batches, in Redis: how each stands, and who has which part of it. All methods raise StoreDown."""
+
+import time
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from app.batch.records import LIVE, Batch, Order, Result, Status, decode_result, packed, read_batch
+from app.batch.shelf import page
+from app.errors import BatchNotFound
+from app.ids import ApiId, BatchId
+from app.keys import Keys
+from app.messages import encode
+from app.store import CLAIM, CLOSE, FEED, GRASP, LEAD, RESULT, TURN, Command, Wire
+
+_LEADER_MS = 3000
+_LOST_MS = 10_000  # a message that no worker has taken for so long is sent again: sent twice, it is taken once
+_CHUNK = 5000  # members of one command
+
+
+class Ticket(Struct, frozen=True):
+    """One sending of a part; a later one makes it worthless."""
+
+    batch: BatchId
+    part: int
+    number: int
+
+
+class Load(Struct, frozen=True):
+    """What there is to do of a batch."""
+
+    todo: int  # parts that nobody has
+    taken: int
+    hand: ApiId | None  # the worker that validates or finishes it, if it lives
+
+
+class Book:
+    def __init__(self, wire: Wire, keys: Keys, keep_s: float) -> None:
+        """`keep_s`: how long batches are known after their end."""
+        self._wire, self._keys, self._keep_ms = wire, keys, round(keep_s * 1000)
+
+    async def create(self, order: Order) -> Batch:
+        keys = self._keys
+        await self._wire.execute(
+            [
+                ("HSET", keys.batch(order.id), "order", packed(order), "status", "validating"),
+                ("ZADD", keys.batches_of(order.key), order.created, order.id),
+                ("ZADD", keys.batches(), order.expires, order.id),
+            ]
+        )
+        return Batch(order)
+
+    async def find(self, batch: BatchId, key: str | None) -> Batch:
+        """Of that API key; None: of any. Raises: BatchNotFound."""
+        (found,) = await self._read([batch])
+        if found is None or (key is not None and found.order.key != key):
+            raise BatchNotFound(f"No batch found with id '{batch}'.")
+        return found
+
+    async def owned(self, key: str, after: str, limit: int) -> tuple[list[Batch], bool]:
+        """Up to `limit` of them behind `after`, the newest first, and whether there are more."""
+        ids, more = await page(self._wire, self._keys.batches_of(key), after, limit, newest_first=True)
+        found = await self._read([BatchId(id_) for id_ in ids])
+        gone = [id_ for id_, batch in zip(ids, found, strict=True) if batch is None]
+        if gone:
+            await self._wire.execute([("ZREM", self._keys.batches_of(key), *gone)])
+        return [batch for batch in found if batch is not None], more
+
+    async def live(self) -> list[Batch]:
+        """Those that have not ended, the most urgent first."""
+        (ids,) = await self._wire.execute([("ZRANGE", self._keys.batches(), 0, -1)])
+        return [batch for batch in await self._read([BatchId(id_.decode()) for id_ in ids]) if batch is not None]
+
+    async def _read(self, ids: Sequence[BatchId]) -> list[Batch | None]:
+        replies = await self._wire.execute([("HGETALL", self._keys.batch(id_)) for id_ in ids])
+        hashes = [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies]
+        return [read_batch(fields) if b"order" in fields else None for fields in hashes]
+
+    async def turn(
+        self, batch: BatchId, expected: Iterable[Status], hand: str = "", **fields: str | int | bytes
+    ) -> bool:
+        """Sets `status` and other fields, if its status is an expected one and `hand` has it. False: it hasn't."""
+        ended = fields.get("status") not in (None, *LIVE)
+        flat = [x for pair in fields.items() for x in pair]
+        may = f",{','.join(expected)},"
+        names = self._keys.batch(batch), self._keys.batches()
+        (done,) = await self._wire.execute(
+            [("EVAL", TURN, 2, *names, batch, may, hand, self._keep_ms if ended else "", *flat)]
+        )
+        return bool(done)
+
+    async def cancel(self, batch: BatchId) -> None:
+        """Nothing of it is begun any more. One that is being finished, or has ended, stays as it is."""
+        now = int(time.time())
+        await self.turn(
+            batch, ("validating", "in_progress"), status="cancelling", cancelling_at=now, ending="cancelled"
+        )
+
+    async def pause(self, batch: BatchId, *, paused: bool) -> None:
+        """What is being computed of it is given up, and computed when it goes on."""
+        await self.turn(batch, ("validating", "in_progress"), paused=int(paused))
+
+    async def grasp(self, batch: BatchId, status: Status, worker: ApiId) -> bool:
+        """Whether this worker is the one to do what is due at that status."""
+        values = status, worker, self._keys.api(ApiId(""))
+        (mine,) = await self._wire.execute([("EVAL", GRASP, 1, self._keys.batch(batch), *values)])
+        return bool(mine)
+
+    async def lay_out(self, batch: BatchId, parts: int) -> None:
+        """There are so many parts to do. It is still validating: nobody takes them yet."""
+        key = self._keys.todo(batch)
+        commands: list[Command] = [("UNLINK", key)]
+        for first in range(0, parts, _CHUNK):
+            numbers = range(first, min(first + _CHUNK, parts))
+            commands.append(("ZADD", key, *(x for number in numbers for x in (number, number))))
+        await self._wire.execute(commands)
+
+    async def lead(self, worker: ApiId) -> bool:
+        """Whether this worker looks after all batches for the next seconds."""
+        (mine,) = await self._wire.execute([("EVAL", LEAD, 1, self._keys.batch_leader(), worker, _LEADER_MS)])
+        return bool(mine)
+
+    async def loads(self, batches: Sequence[BatchId]) -> list[Load]:
+        keys = self._keys
+        commands: list[Command] = []
+        for batch in batches:
+            commands += [
+                ("ZCARD", keys.todo(batch)),
+                ("HLEN", keys.taken(batch)),
+                ("HGET", keys.batch(batch), "hand"),
+            ]
+        replies = await self._wire.execute(commands)
+        hands = [ApiId(hand.decode()) if hand is not None else None for hand in replies[2::3]]
+        alive = await self._wire.execute([("EXISTS", keys.api(hand or ApiId(""))) for hand in hands])
+        return [
+            Load(todo, taken, hand if lives else None)
+            for todo, taken, hand, lives in zip(replies[::3], replies[1::3], hands, alive, strict=True)
+        ]
+
+    async def feed(self, wanted: dict[BatchId, int]) -> list[Ticket]:
+        """So many parts of each that are to be sent now, and those that have to be sent again."""
+        keys, now = self._keys, round(time.time() * 1000)
+        tail = now, keys.api(ApiId("")), _LOST_MS
+        commands: list[Command] = [
+            ("EVAL", FEED, 3, keys.batch(batch), keys.todo(batch), keys.taken(batch), count, *tail)
+            for batch, count in wanted.items()
+        ]
+        return [
+            Ticket(batch, int(part), int(number))
+            for batch, flat in zip(wanted, await self._wire.execute(commands), strict=True)
+            for part, number in zip(flat[::2], flat[1::2], strict=True)
+        ]
+
+    async def claim(self, ticket: Ticket, worker: ApiId) -> bool:
+        """Whether the part is this worker's from now on."""
+        keys = self._keys
+        values = ticket.part, ticket.number, worker, round(time.time() * 1000)
+        names = keys.batch(ticket.batch), keys.taken(ticket.batch)
+        (mine,) = await self._wire.execute([("EVAL", CLAIM, 2, *names, *values)])
+        return bool(mine)
+
+    async def note(self, ticket: Ticket, worker: ApiId, result: Result) -> bool:
+        """What came of a line. False: the part is another worker's by now."""
+        keys, batch = self._keys, ticket.batch
+        names = keys.batch(batch), keys.taken(batch), keys.done(batch, ticket.part), keys.batch_totals()
+        outcome = "completed" if result.problem is None else "failed"
+        values = ticket.part, ticket.number, worker, result.number, encode(result), outcome
+        tokens = result.prompt, result.cached, result.completion
+        (mine,) = await self._wire.execute([("EVAL", RESULT, 4, *names, *values, *tokens)])
+        return bool(mine)
+
+    async def done(self, batch: BatchId, part: int) -> list[Result]:
+        """What a part has that is not in the storage yet."""
+        (found,) = await self._wire.execute([("HVALS", self._keys.done(batch, part))])
+        return [decode_result(raw) for raw in found]
+
+    async def close(self, ticket: Ticket, worker: ApiId, *, done: bool) -> None:
+        """It is in the storage; or it is to be taken by another worker."""
+        keys, batch = self._keys, ticket.batch
+        names = keys.taken(batch), keys.todo(batch), keys.done(batch, ticket.part)
+        values = ticket.part, ticket.number, worker, "done" if done else "back"
+        await self._wire.execute([("EVAL", CLOSE, 3, *names, *values)])
+
+    async def forget_parts(self, batch: BatchId, parts: int) -> None:
+        """All that came of it is in its output and error file."""
+        keys = self._keys
+        names = [keys.todo(batch), keys.taken(batch), *(keys.done(batch, part) for part in range(parts))]
+        await self._wire.execute([("UNLINK", *names[i : i + _CHUNK]) for i in range(0, len(names), _CHUNK)])
+
+    async def totals(self) -> dict[str, int]:
+        """Since this deployment began: lines `completed` and `failed`; tokens `prompt`, `cached`, `completion`."""
+        (flat,) = await self._wire.execute([("HGETALL", self._keys.batch_totals())])
+        return {name.decode(): int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}

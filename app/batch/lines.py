@@ -1,0 +1,74 @@
+"""One line of a batch's input, read. Pure."""
+
+from collections.abc import Container
+from typing import Any
+
+import orjson
+from xxhash import xxh3_64_digest
+
+from app.batch.records import Line, Problem
+
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+MAX_LINES = 50_000
+_MAX_ID = 512  # characters
+_CHUNK = 512  # bytes of a prompt that are compared at once
+_MOST_CHUNKS = 64
+# What of a body the prompt is made of, in the order in which it is.
+_PROMPT = ("model", "instructions", "messages", "prompt", "input")
+
+
+class Broken(Exception):
+    """This line, and no other one."""
+
+    def __init__(self, problem: Problem, custom_id: str | None = None) -> None:
+        self.problem, self.custom_id = problem, custom_id
+        super().__init__(problem.message)
+
+
+def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> tuple[Line, dict[str, Any]]:
+    """The request, and its body once more, decoded. `seen`: the ids of the lines before. Raises: Broken."""
+
+    def broken(code: str, message: str, param: str | None = None) -> Broken:
+        return Broken(Problem(code, message, number, param), known)
+
+    known: str | None = None
+    try:
+        line = orjson.loads(raw)
+    except orjson.JSONDecodeError as exc:
+        raise broken("invalid_json_line", f"This line is not parseable as valid JSON: {exc.msg}.") from None
+    if not isinstance(line, dict):
+        raise broken("invalid_json_line", "This line is not a JSON object.")
+    custom_id = line.get("custom_id")
+    if not isinstance(custom_id, str) or not custom_id or len(custom_id) > _MAX_ID:
+        raise broken(
+            "missing_required_parameter" if custom_id is None else "invalid_value",
+            f"'custom_id' has to be a string of 1 to {_MAX_ID} characters.",
+            "custom_id",
+        )
+    known = custom_id
+    if custom_id in seen:
+        raise broken("duplicate_custom_id", f"The custom_id '{custom_id}' stands in a line before.", "custom_id")
+    if line.get("method") != "POST":
+        raise broken("invalid_method", "'method' has to be 'POST'.", "method")
+    if line.get("url") != endpoint:
+        raise broken("invalid_url", f"'url' has to be the batch's endpoint, '{endpoint}'.", "url")
+    body = line.get("body")
+    if not isinstance(body, dict):
+        raise broken("missing_required_parameter", "'body' has to be a JSON object.", "body")
+    if unknown := line.keys() - {"custom_id", "method", "url", "body"}:
+        raise broken("unknown_parameter", f"'{min(unknown)}' is not a parameter of a line.", min(unknown))
+    if body.get("stream"):
+        raise broken("invalid_value", "Answers of a batch can't be streamed.", "body.stream")
+    return Line(number, custom_id, orjson.dumps(body)), body
+
+
+def prefix_key(body: dict[str, Any]) -> bytes:
+    """Sorting by it brings prompts together that begin alike; how long they do so decides how close they are.
+
+    Chained hashes of the prompt's chunks, as for KV blocks: 8 bytes for each 512, of the first 32 KiB.
+    """
+    text = orjson.dumps([body.get(name) for name in _PROMPT])[: _CHUNK * _MOST_CHUNKS]
+    key = b""
+    for start in range(0, len(text) - _CHUNK + 1, _CHUNK):
+        key += xxh3_64_digest(key[-8:] + text[start : start + _CHUNK])
+    return key

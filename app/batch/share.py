@@ -1,0 +1,86 @@
+"""Which batch is next, and which can't wait any longer. Pure."""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from app.batch.records import Batch
+from app.ids import BatchId
+
+LINES = 64  # of a part: what is sent to a batch worker at once
+_MOST_WEIGHT = 16.0
+_LATE = 0.9  # share of its time after which a batch doesn't wait for idle engines any more
+
+
+class Running(Struct, frozen=True):
+    """A batch that has parts to be sent."""
+
+    batch: BatchId
+    key: str  # whose it is
+    model: str
+    todo: int  # parts
+    out: int  # parts that are sent and not finished
+    weight: float = 1.0
+    fed: float = 0.0  # when it was last given a part: of two that have as much, who waits longer is next
+
+
+def weight(batch: Batch, now: float) -> float:
+    """1 for a batch that will be done in time at its pace; as many times more as it is too slow, up to 16."""
+    began = batch.in_progress_at or batch.order.created
+    done, left_s = batch.completed + batch.failed, batch.order.expires - now
+    if left_s <= 0:
+        return _MOST_WEIGHT
+    if not batch.left:
+        return 1.0
+    if not done:  # it has no pace yet
+        waited = (now - batch.order.created) / max(1, batch.order.expires - batch.order.created)
+        return 1.0 + (_MOST_WEIGHT - 1) * min(1.0, max(0.0, waited))
+    needed, pace = batch.left / left_s, done / max(1.0, now - began)
+    return min(_MOST_WEIGHT, max(1.0, needed / pace))
+
+
+def is_urgent(batch: Batch, now: float) -> bool:
+    """From now on it doesn't wait until engines are idle.
+
+    That is in the second half of its time, when at its pace it would not be done; and in the last tenth.
+    """
+    if not batch.left and batch.total:
+        return False
+    order = batch.order
+    elapsed = (now - order.created) / max(1, order.expires - order.created)
+    return elapsed >= _LATE or (elapsed >= 0.5 and weight(batch, now) > 1.0)
+
+
+def feed(running: Iterable[Running], room: Mapping[str, int]) -> dict[BatchId, int]:
+    """How many parts of each batch to send. `room`: how many more parts of each model may be out.
+
+    Each is given to who has least for its weight: first among API keys, then among that key's batches. A key weighs
+    what its heaviest batch does, so that having many batches is no advantage.
+    """
+    state = {r.batch: r for r in running}
+    given: dict[BatchId, int] = {}
+    for model, parts in room.items():
+        for _ in range(parts):
+            waiting = [r for r in state.values() if r.model == model and r.todo > 0]
+            if not waiting:
+                break
+            key = min({r.key for r in waiting}, key=lambda k: _of_key(k, state.values()))
+            chosen = min((r for r in waiting if r.key == key), key=_of_batch)
+            given[chosen.batch] = given.get(chosen.batch, 0) + 1
+            state[chosen.batch] = replace(chosen, todo=chosen.todo - 1, out=chosen.out + 1)
+    return given
+
+
+def _of_batch(r: Running) -> tuple[float, float, BatchId]:
+    return r.out / r.weight, r.fed, r.batch
+
+
+def _of_key(key: str, running: Iterable[Running]) -> tuple[float, float, str]:
+    own = [r for r in running if r.key == key]
+    waiting = [r for r in own if r.todo > 0]
+    return (
+        sum(r.out for r in own) / max(r.weight for r in own),
+        min(r.fed for r in waiting),
+        key,
+    )

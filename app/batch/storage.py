@@ -1,0 +1,86 @@
+"""Where files lie: a folder, or whatever else fsspec knows, S3 among them. All calls block."""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import fsspec
+
+from app.errors import FileGone, SettingsError, StorageDown
+
+
+class Storage:
+    def __init__(self, url: str) -> None:
+        """`url`: a path, or `s3://bucket/folder` and the like. Raises: SettingsError when nobody here speaks that."""
+        try:
+            self._fs, self._root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as exc:
+            raise SettingsError(f"XYLEM_FILES={url}: {exc}") from exc
+
+    @contextmanager
+    def write(self, path: str) -> Iterator[IO[bytes]]:
+        """All or nothing: it is there under its name when this has ended without an error. Raises: StorageDown."""
+        whole = self._path(path)
+        part = f"{whole}.{secrets.token_hex(4)}.part"
+        with _mapped(path):
+            self._fs.makedirs(whole.rpartition("/")[0], exist_ok=True)
+            try:
+                with self._fs.open(part, "wb") as file:
+                    yield file
+                self._fs.mv(part, whole)
+            except BaseException:
+                if self._fs.exists(part):
+                    self._fs.rm_file(part)
+                raise
+
+    @contextmanager
+    def read(self, path: str) -> Iterator[IO[bytes]]:
+        """Raises: FileGone, StorageDown."""
+        with _mapped(path), self._fs.open(self._path(path), "rb") as file:
+            yield file
+
+    def put(self, path: str, data: bytes) -> None:
+        with self.write(path) as file:
+            file.write(data)
+
+    def get(self, path: str) -> bytes | None:
+        """None if it isn't there. Raises: StorageDown."""
+        try:
+            with self.read(path) as file:
+                return file.read()
+        except FileGone:
+            return None
+
+    def size(self, path: str) -> int:
+        """In bytes. Raises: FileGone, StorageDown."""
+        with _mapped(path):
+            self._fs.invalidate_cache()  # S3's listings are remembered
+            return int(self._fs.size(self._path(path)))
+
+    def delete(self, path: str) -> None:
+        """A file or a folder; what isn't there is gone already. Raises: StorageDown."""
+        with _mapped(path):
+            self._fs.invalidate_cache()
+            if self._fs.exists(self._path(path)):
+                self._fs.rm(self._path(path), recursive=True)
+
+    def _path(self, path: str) -> str:
+        parts = path.split("/")
+        if not all(parts) or {".", ".."} & set(parts):
+            raise FileGone(f"'{path}' is no file of the storage.")
+        return f"{self._root}/{path}"
+
+
+@contextmanager
+def _mapped(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, IsADirectoryError) as exc:
+        raise FileGone(f"There is no '{path}' in the storage.") from exc
+    except OSError as exc:  # and what S3 says, which fsspec makes one of these
+        raise StorageDown(f"The storage of files: {_reason(exc)}.") from exc
+
+
+def _reason(exc: OSError) -> Any:
+    return exc.strerror or type(exc).__name__

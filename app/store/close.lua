@@ -1,0 +1,13 @@
+-- A batch worker lets go of a part: it is done and in the storage, or it is to be taken by another one.
+--
+-- KEYS  1 taken:<batch>  2 todo:<batch>  3 done:<batch>:<part>     ARGV  1 part  2 ticket  3 worker  4 'done' or 'back'
+-- returns 1; 0 when the part is another one's by now
+local ticket, worker = string.match(redis.call('HGET', KEYS[1], ARGV[1]) or '', '^(%d+)|(.*)|')
+if ticket ~= ARGV[2] or worker ~= ARGV[3] then return 0 end
+redis.call('HDEL', KEYS[1], ARGV[1])
+if ARGV[4] == 'done' then
+  redis.call('UNLINK', KEYS[3])
+else
+  redis.call('ZADD', KEYS[2], ARGV[1], ARGV[1])
+end
+return 1

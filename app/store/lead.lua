@@ -1,0 +1,8 @@
+-- One batch worker at a time looks after all batches.
+--
+-- KEYS  1 batch-leader     ARGV  1 worker  2 ms
+-- returns 1 when this one does, for so long
+local leader = redis.call('GET', KEYS[1])
+if leader and leader ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1

@@ -8,15 +8,18 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.api.body import collect
+from app.api.call import Call
 from app.api.chunks import Chunks
 from app.api.deltas import merge
 from app.api.explain import explain_wanted
 from app.api.kept.join import answer_to
+from app.api.kept.reading import Reading
 from app.api.kept.stream import stream
 from app.api.logprobs import chat_logprobs
 from app.api.models import find_model
 from app.api.plan import Plan
 from app.api.schemas import STREAMED, ChatRequest, parse
+from app.api.serving import Known
 from app.api.state import ApiState, state_of
 from app.errors import RequestError
 from app.messages import Delta
@@ -33,14 +36,14 @@ async def chat_completions(request: Request) -> Response:
     return await handle(state, raw, request.scope, request.receive)
 
 
-async def understand(state: ApiState, raw: bytes, *, explain: bool = False) -> tuple[ChatRequest, Plan]:
+async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tuple[ChatRequest, Plan]:
     """Raises: XylemError."""
     body = parse(ChatRequest, raw)
     body.check()
     return body, await plan_of(state, "chatcmpl-", body, explain=explain)
 
 
-async def plan_of(state: ApiState, prefix: str, body: ChatRequest, *, explain: bool) -> Plan:
+async def plan_of(state: Known, prefix: str, body: ChatRequest, *, explain: bool) -> Plan:
     """`prefix`: of its id. Raises: XylemError."""
     model = find_model(state.models, body.model)
     prompt = await model.encode_chat([m.for_template() for m in body.messages])
@@ -68,10 +71,14 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
         chunks = Chunks("chat", call, logprobs=chat_logprobs, options=body.stream_options)
         return stream(call, chunks, opening=chunks.role)
     async with call:
-        deltas = await call.whole()
-        choices = [_choice(i, d) for i, d in sorted(merge(deltas))]
-        answer = call.envelope("chat.completion") | {"choices": choices, "usage": call.usage()}
+        answer = await whole(call, body)
     return Response(orjson.dumps(answer), headers=call.headers(), media_type="application/json")
+
+
+async def whole(call: Call | Reading, _body: ChatRequest) -> dict[str, Any]:
+    """Raises: what ended it."""
+    choices = [_choice(i, d) for i, d in sorted(merge(await call.whole()))]
+    return call.envelope("chat.completion") | {"choices": choices, "usage": call.usage()}
 
 
 def _choice(index: int, d: Delta) -> dict[str, Any]:

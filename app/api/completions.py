@@ -8,16 +8,19 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.api.body import collect
+from app.api.call import Call
 from app.api.chunks import Chunks
 from app.api.deltas import merge
 from app.api.echo import Echo
 from app.api.explain import explain_wanted
 from app.api.kept.join import answer_to
+from app.api.kept.reading import Reading
 from app.api.kept.stream import stream
 from app.api.logprobs import TextLogprobs
 from app.api.models import Model, find_model
 from app.api.plan import Plan
 from app.api.schemas import STREAMED, CompletionRequest, parse
+from app.api.serving import Known
 from app.api.state import ApiState, state_of
 from app.errors import RequestError
 
@@ -36,7 +39,7 @@ async def completions(request: Request) -> Response:
     return await handle(state, raw, request.scope, request.receive)
 
 
-async def understand(state: ApiState, raw: bytes, *, explain: bool = False) -> tuple[CompletionRequest, Plan]:
+async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tuple[CompletionRequest, Plan]:
     """Raises: XylemError."""
     body = parse(CompletionRequest, raw)
     body.check()
@@ -67,23 +70,27 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     """Raises: XylemError."""
     body, plan = await understand(state, raw, explain=explain_wanted(scope))
     call = await answer_to(state, "text", raw, scope, receive, plan)
-    logprobs = TextLogprobs()
     if body.stream:
-        return stream(call, Chunks("text", call, logprobs=logprobs, options=body.stream_options))
+        return stream(call, Chunks("text", call, logprobs=TextLogprobs(), options=body.stream_options))
     async with call:
-        deltas = merge(await call.whole())
-        choices: list[dict[str, Any]] = [
-            {
-                "index": i,
-                "text": d.text,
-                "logprobs": logprobs(i, d),
-                "finish_reason": d.finish,
-                "stop_reason": d.stop,
-            }
-            for i, d in sorted(deltas)
-        ]
-        answer = call.envelope("text_completion") | {"choices": choices, "usage": call.usage()}
+        answer = await whole(call, body)
     return Response(orjson.dumps(answer), headers=call.headers(), media_type="application/json")
+
+
+async def whole(call: Call | Reading, _body: CompletionRequest) -> dict[str, Any]:
+    """Raises: what ended it."""
+    deltas, logprobs = merge(await call.whole()), TextLogprobs()
+    choices: list[dict[str, Any]] = [
+        {
+            "index": i,
+            "text": d.text,
+            "logprobs": logprobs(i, d),
+            "finish_reason": d.finish,
+            "stop_reason": d.stop,
+        }
+        for i, d in sorted(deltas)
+    ]
+    return call.envelope("text_completion") | {"choices": choices, "usage": call.usage()}
 
 
 async def _prompts(body: CompletionRequest, model: Model) -> list[list[int]]:

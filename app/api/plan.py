@@ -20,6 +20,8 @@ class Plan:
     priority: int = 0
     cache_salt: str | None = None
     wishes: Wishes = Wishes()  # noqa: RUF009 (frozen)
+    aside: bool = False  # it gives way to who can't wait
+    whole: bool = False  # nobody reads along
     edit: Callable[[int, Delta], Delta] | None = None  # changes a choice's delta before it is counted and seen
 
     @property

@@ -23,6 +23,7 @@ from app.api.responses.progress import PREFIX, Progress
 from app.api.responses.schema import ResponseRequest, Retrieval
 from app.api.responses.stream import ResponseStream
 from app.api.schemas import STREAMED, parse
+from app.api.serving import Known
 from app.api.state import ApiState, state_of
 from app.errors import Cancelled, RequestError, RequestNotFound, StoreDown, from_wire
 from app.ids import RequestId
@@ -43,7 +44,7 @@ async def create(request: Request) -> Response:
     return await handle(state, raw, request.scope, request.receive)
 
 
-async def understand(state: ApiState, raw: bytes, *, explain: bool = False) -> tuple[ResponseRequest, Plan]:
+async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tuple[ResponseRequest, Plan]:
     """Raises: XylemError."""
     body = parse(ResponseRequest, raw)
     body.check()
@@ -84,6 +85,11 @@ async def _pass_on(state: ApiState, body: ResponseRequest, plan: Plan, scope: Sc
         return ResponseStream(Live(call), Events(progress), call.headers, at_once=False)
     async with call:
         return _json(await _whole(Live(call), progress), call.headers())
+
+
+async def whole(call: Call, body: ResponseRequest) -> dict[str, Any]:
+    """Raises: what ended it."""
+    return (await _whole(Live(call), Progress(call.id, call.created, body))).response()
 
 
 async def _whole(source: Log | Live, progress: Progress) -> Progress:

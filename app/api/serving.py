@@ -1,0 +1,85 @@
+"""What asks the engines: the same in an API replica, and in a batch worker."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from app.api.dispatch import Dispatcher
+from app.api.fleet import FleetReader
+from app.api.inbox import Inbox
+from app.api.models import Model, load_models
+from app.api.watch import Watch
+from app.ids import PoolId, new_api_id
+from app.keys import Keys
+from app.pools import Pool, load_pools
+from app.settings import Settings
+from app.store import Wire, async_client
+from app.telemetry import HELD, IN_FLIGHT
+
+_SUBSCRIBED_S = 2.0
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known before anybody is asked."""
+
+    settings: Settings
+    pools: Mapping[PoolId, Pool]
+    models: dict[str, Model]
+
+    @classmethod
+    def read(cls, settings: Settings) -> "Known":
+        """Raises: SettingsError."""
+        declared = load_pools(settings.pools_file)
+        return cls(settings, declared.pools, load_models(declared, settings.tokenize_off_loop))
+
+
+@dataclass(frozen=True)
+class Serving(Known):
+    """A process that has requests computed, under an id of its own, to which their tokens come."""
+
+    keys: Keys
+    redis: "Redis"
+    wire: Wire
+    fleet: FleetReader
+    dispatcher: Dispatcher
+    inbox: Inbox
+
+
+@asynccontextmanager
+async def serving(known: Known) -> AsyncIterator[Serving]:
+    """Without Redis it begins all the same, and says so where it is asked for something."""
+    settings, pools = known.settings, known.pools
+    keys, api = Keys(settings.deployment), new_api_id()
+    redis = async_client(settings.redis_url)
+    wire = Wire(redis)
+    fleet = FleetReader(wire, keys, pools, settings.max_queued)
+    dispatcher = Dispatcher(
+        wire, keys, api, fleet, pools, settings.retry_after_s, settings.patience_s, settings.max_migrations
+    )
+    inbox = Inbox(wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
+    watch = Watch(wire, keys, dispatcher, inbox, pools, settings.api_ttl_s)
+    IN_FLIGHT.set_function(lambda: len(dispatcher.flights))
+    HELD.set_function(lambda: dispatcher.placer.held)
+    background = [asyncio.create_task(part.run()) for part in (inbox, watch)]
+    try:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(inbox.subscribed.wait(), _SUBSCRIBED_S)
+        yield Serving(settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox)
+    finally:
+        await end(background)
+        with suppress(RedisError, OSError):
+            await redis.unlink(keys.api(api))
+        wire.close()
+        await redis.aclose()
+
+
+async def end(background: "list[asyncio.Task[None]]") -> None:
+    for task in background:
+        task.cancel()
+    await asyncio.gather(*background, return_exceptions=True)

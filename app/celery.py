@@ -23,8 +23,11 @@ except SettingsError as exc:
 # unless an operator says so.
 os.environ.setdefault("FLOWER_ADDRESS", "127.0.0.1")
 
+# By name: nothing in app imports workers.
+_INCLUDED = ["app.tasks.prefill", "app.tasks.decode", "app.tasks.batch", "workers.lifecycle", "workers.batch.step"]
+
 broker_url, transport_options = broker(settings.redis_url)
-app = Celery("xylem", broker=broker_url, include=["app.tasks.prefill", "app.tasks.decode", "workers.lifecycle"])
+app = Celery("xylem", broker=broker_url, include=_INCLUDED)
 app.conf.update(
     broker_use_ssl=tls_options(settings.redis_url),
     # JSON only: nothing that is unpickled ever comes out of Redis.

@@ -16,7 +16,7 @@ from app.celery import app, settings
 from app.engines import create_engine
 from app.engines.base import EngineInfo
 from app.errors import SettingsError, XylemError
-from app.ids import PoolId, WorkerId, new_worker_id, place_id, worker_queue
+from app.ids import BATCH_QUEUE, PoolId, WorkerId, new_worker_id, place_id, worker_queue
 from app.keys import Keys
 from app.kv.index import KvIndex
 from app.kv.ledger import Ledger
@@ -72,8 +72,12 @@ class EngineStep(bootsteps.StartStopStep):
 
     def __init__(self, worker: Any, **_: Any) -> None:
         self.worker_id: WorkerId = _WORKER_ID
+        queues = list(worker.app.amqp.queues.consume_from)
+        self.enabled = queues != [BATCH_QUEUE]
+        if not self.enabled:  # `workers/batch/step.py` is
+            return
         try:
-            self.pool_id, self.pool = my_pool(list(worker.app.amqp.queues.consume_from))
+            self.pool_id, self.pool = my_pool(queues)
         except XylemError as exc:
             raise SystemExit(f"xylem: {exc}") from exc
         # Workers have nothing to ask each other, and asking takes a second in which requests already arrive.

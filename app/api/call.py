@@ -131,6 +131,11 @@ class Call(Account):
         """Whether deltas have to go through `deltas`, which edits them."""
         return self.plan.edit is not None
 
+    @property
+    def waits(self) -> bool:
+        """No worker has any of it."""
+        return not any(flight.job.worker for flight in self._flights)
+
     def failed(self, exc: XylemError) -> None:
         """Told by who has already sent the error to the client."""
         self._failure = exc.code

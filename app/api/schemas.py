@@ -97,6 +97,9 @@ class Asked(Body):
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # vLLM's: who has another shares none
     routing: RoutingOptions | None = None
 
+    def check(self) -> None:
+        """What a single field can't tell. Raises: RequestError."""
+
 
 class _Generation(Asked):
     """What chat and text completions have in common."""

@@ -1,7 +1,7 @@
 """The batches, in Redis: how each stands, and who has which part of it. All methods raise StoreDown."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -15,6 +15,8 @@ from app.store import CLAIM, CLOSE, FEED, GRASP, LEAD, RESULT, TURN, Command, Wi
 
 _LEADER_MS = 3000
 _LOST_MS = 10_000  # a message that no worker has taken for so long is sent again: sent twice, it is taken once
+Fields = Mapping[str, str | int | bytes]  # of Batch
+
 _CHUNK = 5000  # members of one command
 
 
@@ -67,7 +69,7 @@ class Book:
         return [batch for batch in found if batch is not None], more
 
     async def live(self) -> list[Batch]:
-        """Those that have not ended, the most urgent first."""
+        """Those that have not ended, and those that are not cleaned up; the most urgent first."""
         (ids,) = await self._wire.execute([("ZRANGE", self._keys.batches(), 0, -1)])
         return [batch for batch in await self._read([BatchId(id_.decode()) for id_ in ids]) if batch is not None]
 
@@ -76,35 +78,41 @@ class Book:
         hashes = [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies]
         return [read_batch(fields) if b"order" in fields else None for fields in hashes]
 
-    async def turn(
-        self, batch: BatchId, expected: Iterable[Status], hand: str = "", **fields: str | int | bytes
-    ) -> bool:
-        """Sets `status` and other fields, if its status is an expected one and `hand` has it. False: it hasn't."""
+    async def turn(self, batch: BatchId, expected: Iterable[Status], fields: Fields, hand: str = "") -> bool:
+        """Sets fields, `status` first if it is one, when its status is an expected one and `hand` has it.
+
+        False: it isn't, or hasn't.
+        """
         ended = fields.get("status") not in (None, *LIVE)
         flat = [x for pair in fields.items() for x in pair]
         may = f",{','.join(expected)},"
-        names = self._keys.batch(batch), self._keys.batches()
-        (done,) = await self._wire.execute(
-            [("EVAL", TURN, 2, *names, batch, may, hand, self._keep_ms if ended else "", *flat)]
-        )
+        life_ms = self._keep_ms if ended else ""
+        (done,) = await self._wire.execute([("EVAL", TURN, 1, self._keys.batch(batch), may, hand, life_ms, *flat)])
         return bool(done)
 
     async def cancel(self, batch: BatchId) -> None:
         """Nothing of it is begun any more. One that is being finished, or has ended, stays as it is."""
         now = int(time.time())
-        await self.turn(
-            batch, ("validating", "in_progress"), status="cancelling", cancelling_at=now, ending="cancelled"
-        )
+        fields: Fields = {"status": "cancelling", "cancelling_at": now, "ending": "cancelled"}
+        await self.turn(batch, ("validating", "in_progress"), fields)
 
     async def pause(self, batch: BatchId, *, paused: bool) -> None:
         """What is being computed of it is given up, and computed when it goes on."""
-        await self.turn(batch, ("validating", "in_progress"), paused=int(paused))
+        await self.turn(batch, ("validating", "in_progress"), {"paused": int(paused)})
 
     async def grasp(self, batch: BatchId, status: Status, worker: ApiId) -> bool:
         """Whether this worker is the one to do what is due at that status."""
         values = status, worker, self._keys.api(ApiId(""))
         (mine,) = await self._wire.execute([("EVAL", GRASP, 1, self._keys.batch(batch), *values)])
         return bool(mine)
+
+    async def let_go(self, batch: BatchId) -> None:
+        """Told by who has the hand: another one may do it."""
+        await self._wire.execute([("HDEL", self._keys.batch(batch), "hand")])
+
+    async def leave(self, batch: BatchId) -> None:
+        """It has ended, and nothing is left to be done."""
+        await self._wire.execute([("ZREM", self._keys.batches(), batch)])
 
     async def lay_out(self, batch: BatchId, parts: int) -> None:
         """There are so many parts to do. It is still validating: nobody takes them yet."""

@@ -86,6 +86,10 @@ class Batch(Struct, frozen=True):
     cancelled_at: int | None = None
     output: FileId | None = None
     errors_file: FileId | None = None
+    cleaned: bool = False  # nothing but its record is left of it
+    tries: int = 0  # to tell the webhook
+    tell_at: int = 0  # when the next one is due
+    told: bool = False
     problems: list[Problem] = []
 
     @property
@@ -141,6 +145,7 @@ class Part(Struct, frozen=True, array_like=True):
 
 
 decode_file = decoder(StoredFile)
+decode_line = decoder(Line)
 decode_part = decoder(Part)
 decode_result = decoder(Result)
 decode_results = decoder(list[Result])

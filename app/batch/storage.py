@@ -1,6 +1,7 @@
 """Where files lie: a folder, or whatever else fsspec knows, S3 among them. All calls block."""
 
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
@@ -51,6 +52,11 @@ class Storage:
                 return file.read()
         except FileGone:
             return None
+
+    def copy(self, path: str, to: str) -> None:
+        """Raises: FileGone, StorageDown."""
+        with self.read(path) as source, self.write(to) as file:
+            shutil.copyfileobj(source, file, 2**20)
 
     def size(self, path: str) -> int:
         """In bytes. Raises: FileGone, StorageDown."""

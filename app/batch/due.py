@@ -1,0 +1,31 @@
+"""What a batch needs next. Pure."""
+
+from typing import Literal
+
+from app.batch.book import Load
+from app.batch.records import LIVE, Batch
+
+Due = Literal["begin", "feed", "expire", "complete", "finish", "tell", "leave"]
+
+# Seconds from one try to tell the webhook to the next one.
+TRIES_AFTER_S = (5, 30, 120, 600, 3600, 10_800, 36_000)
+
+
+def due(batch: Batch, load: Load, now: float, *, webhook: bool) -> Due | None:
+    """None: whoever has it is at work, or it is not time yet. `webhook`: there is one to be told."""
+    if batch.status not in LIVE:
+        if not batch.cleaned:
+            return "finish" if load.hand is None else None
+        if not webhook or batch.told or batch.tries > len(TRIES_AFTER_S):
+            return "leave"
+        return "tell" if now >= batch.tell_at else None
+    if batch.status in ("validating", "in_progress") and now >= batch.order.expires:
+        return "expire"
+    if batch.status == "validating":
+        return "begin" if load.hand is None else None
+    if batch.status == "in_progress":
+        return "feed" if load.todo or load.taken else "complete"
+    # Cancelling or finalizing: who has parts of it lets go of them first.
+    if load.taken:
+        return "feed"
+    return "finish" if load.hand is None else None

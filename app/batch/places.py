@@ -1,0 +1,29 @@
+"""Where things of a batch lie in the storage, while it runs and afterwards."""
+
+import hashlib
+
+from app.ids import BatchId, FileId
+
+
+def folder(batch: BatchId) -> str:
+    return f"batches/{batch}"
+
+
+def broken(batch: BatchId) -> str:
+    """The lines that can't be asked: a list of Result."""
+    return f"{folder(batch)}/broken"
+
+
+def part(batch: BatchId, number: int) -> str:
+    """The lines of a Part."""
+    return f"{folder(batch)}/in/{number}"
+
+
+def answers(batch: BatchId, number: int) -> str:
+    """What came of them: a list of Result."""
+    return f"{folder(batch)}/out/{number}"
+
+
+def file_of(batch: BatchId, kind: str) -> FileId:
+    """Its output or error file. Whoever makes it gives it the same id, so that twice made it is there once."""
+    return FileId(f"file-{hashlib.sha256(f'{batch}/{kind}'.encode()).hexdigest()[:24]}")

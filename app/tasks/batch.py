@@ -1,0 +1,66 @@
+"""The tasks of batches, in the queue `batch`: of workers that have no engine, and ask those that have one.
+
+Their arguments are ids: prompts and answers are in files. Each may come twice; the second time does nothing.
+"""
+
+from typing import Protocol
+
+from celery import Task, shared_task
+
+from app.ids import BATCH_QUEUE
+
+
+class Desk(Protocol):
+    """What a batch worker does. All block."""
+
+    def submit(self, path: str, endpoint: str, window: str, metadata: dict[str, str] | None, task: str) -> str: ...
+    def begin(self, batch: str) -> None: ...
+    def answer(self, batch: str, part: int, ticket: int) -> None: ...
+    def finish(self, batch: str) -> None: ...
+    def notify(self, batch: str) -> None: ...
+
+
+@shared_task(bind=True, queue=BATCH_QUEUE, name="app.tasks.batch.submit")
+def submit(
+    self: Task, path: str, endpoint: str, completion_window: str = "24h", metadata: dict[str, str] | None = None
+) -> str:
+    """Begins a batch of a file that lies in the storage (XYLEM_FILES) under `path`; returns the batch's id."""
+    return current().submit(path, endpoint, completion_window, metadata, self.request.id)
+
+
+@shared_task(queue=BATCH_QUEUE, name="app.tasks.batch.begin")
+def begin(batch: str) -> None:
+    """Validates its lines, and lays out its parts."""
+    current().begin(batch)
+
+
+@shared_task(queue=BATCH_QUEUE, name="app.tasks.batch.answer")
+def answer(batch: str, part: int, ticket: int) -> None:
+    """Has the lines of a part answered, if no later ticket for it was sent."""
+    current().answer(batch, part, ticket)
+
+
+@shared_task(queue=BATCH_QUEUE, name="app.tasks.batch.finish")
+def finish(batch: str) -> None:
+    """Makes one output and one error file of what all parts have."""
+    current().finish(batch)
+
+
+@shared_task(queue=BATCH_QUEUE, name="app.tasks.batch.notify")
+def notify(batch: str) -> None:
+    """Tells the webhook of its end."""
+    current().notify(batch)
+
+
+_current: Desk | None = None
+
+
+def set_current(desk: Desk) -> None:
+    global _current  # noqa: PLW0603 (one in a process: set once, asserted on read)
+    assert _current is None, "a process has one desk"
+    _current = desk
+
+
+def current() -> Desk:
+    assert _current is not None, "these tasks run in a worker of the queue 'batch'"
+    return _current

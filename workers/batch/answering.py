@@ -1,0 +1,191 @@
+"""One part of a batch in this worker's hands: all its lines are asked at once, and engines take each when they may."""
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from app.api.call import Call
+from app.api.endpoints import ENDPOINTS
+from app.api.failure import as_body
+from app.api.serving import Serving
+from app.batch import places
+from app.batch.book import Book, Ticket
+from app.batch.records import Batch, Line, Problem, Result, decode_part
+from app.batch.share import is_urgent
+from app.batch.storage import Storage
+from app.errors import (
+    Cancelled,
+    DeadlineOver,
+    EngineFailed,
+    FileGone,
+    NoWorker,
+    Saturated,
+    StorageDown,
+    StoreDown,
+    XylemError,
+)
+from app.messages import encode
+from app.telemetry import logger
+
+log = logger(__name__)
+
+_RETRY_S = 1.0
+_PASSING = (NoWorker, Saturated, StoreDown)  # these are no answer to a line that has a day
+_MOST_FAILURES = 3  # of an engine, with one line
+_PRIORITY = 100  # of engines' schedulers: behind all that is online
+_URGENT = 10  # behind most
+
+
+class Answering:
+    """On the worker's event loop."""
+
+    def __init__(self, serving: Serving, book: Book, storage: Storage, ticket: Ticket, batch: Batch) -> None:
+        self.ticket, self.batch = ticket, batch
+        self._serving, self._book, self._storage = serving, book, storage
+        self._worker = serving.dispatcher.api
+        self._endpoint = ENDPOINTS[batch.order.endpoint]
+        self._results: dict[int, Result] = {}
+        self._asking: dict[asyncio.Task[None], Line] = {}
+        self._calls: dict[int, Call] = {}  # by line
+        self._urgent = is_urgent(batch, time.time())
+        self._stopping = False
+
+    async def run(self) -> None:
+        """Until all lines have a result that is in the storage, or it is stopped."""
+        batch, part = self.ticket.batch, self.ticket.part
+        try:
+            raw = await asyncio.to_thread(self._storage.get, places.part(batch, part))
+            if raw is None:
+                raise FileGone(f"part {part} is not in the storage")
+            lines = decode_part(raw).lines
+            self._results = {r.number: r for r in await self._patiently(self._book.done, batch, part)}
+            if not self._stopping:
+                self._ask([line for line in lines if line.number not in self._results])
+            while self._asking:
+                await asyncio.wait(self._asking, return_when=asyncio.FIRST_COMPLETED)
+            whole = len(self._results) == len(lines)
+            if whole:
+                results = sorted(self._results.values(), key=lambda r: r.number)
+                await self._keep(encode(results))
+            await self._patiently(self._book.close, self.ticket, self._worker, done=whole)
+        finally:
+            self.stop()
+
+    def look(self, batch: Batch) -> None:
+        """How the batch stands now: it may have stopped, or not be able to wait any longer."""
+        self.batch = batch
+        if batch.status != "in_progress" or batch.paused:
+            self.stop()
+        elif not self._urgent and is_urgent(batch, time.time()):
+            self._urgent = True
+            waiting = self._waiting()
+            self._cancel(waiting)
+            self._ask(waiting)
+
+    def stop(self) -> None:
+        """What has no result yet is given up."""
+        self._stopping = True
+        self._cancel(list(self._asking.values()))
+
+    def drain(self) -> None:
+        """What runs on an engine is finished, what waits for one is given up."""
+        self._stopping = True
+        self._cancel(self._waiting())
+
+    def _waiting(self) -> list[Line]:
+        """Lines that no engine has."""
+        return [line for line in self._asking.values() if (call := self._calls.get(line.number)) is None or call.waits]
+
+    def _ask(self, lines: list[Line]) -> None:
+        for line in lines:
+            task = asyncio.create_task(self._answer(line))
+            self._asking[task] = line
+            task.add_done_callback(self._answered)
+
+    def _answered(self, task: "asyncio.Task[None]") -> None:
+        self._asking.pop(task, None)
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            log.error("line_broke", batch=self.ticket.batch, part=self.ticket.part, exc_info=exc)
+
+    def _cancel(self, lines: list[Line]) -> None:
+        numbers = {line.number for line in lines}
+        for task, line in list(self._asking.items()):
+            if line.number in numbers:
+                task.cancel()
+
+    async def _answer(self, line: Line) -> None:
+        """To the result that is written down; none when the batch's time is over."""
+        failures = 0
+        while True:
+            try:
+                result = await self._request(line)
+                break
+            except DeadlineOver:
+                return
+            except (*_PASSING, Cancelled):
+                pass
+            except EngineFailed as exc:
+                failures += 1
+                if failures >= _MOST_FAILURES:
+                    result = self._failed(line, exc)
+                    break
+            except XylemError as exc:
+                result = self._failed(line, exc)
+                break
+            except Exception as exc:
+                log.error("line_broke", batch=self.ticket.batch, exc_info=exc)
+                result = self._failed(line, XylemError())
+                break
+            await asyncio.sleep(_RETRY_S)
+        if await self._patiently(self._book.note, self.ticket, self._worker, result):
+            self._results[line.number] = result
+        else:  # the part is another worker's
+            self.stop()
+
+    async def _request(self, line: Line) -> Result:
+        """Raises: XylemError."""
+        left_s = self.batch.order.expires - time.time()
+        if left_s <= 0:
+            raise DeadlineOver
+        body, plan = await self._endpoint.understand(self._serving, line.body)
+        plan = replace(
+            plan, timeout_s=left_s, aside=not self._urgent, whole=True,
+            priority=(_URGENT if self._urgent else _PRIORITY) + plan.priority,
+        )  # fmt: skip
+        call = self._calls[line.number] = Call(plan, dispatcher=self._serving.dispatcher)
+        try:
+            async with call:
+                answer: dict[str, Any] = await self._endpoint.whole(call, body)
+        finally:
+            del self._calls[line.number]
+        tokens = call.prompt_tokens, call.cached_tokens, call.completion_tokens
+        return Result(line.number, line.custom_id, 200, call.id, orjson.dumps(answer), None, *tokens)
+
+    def _failed(self, line: Line, exc: XylemError) -> Result:
+        problem = Problem(exc.code, exc.message, line.number, exc.param)
+        return Result(line.number, line.custom_id, exc.status, "", orjson.dumps(as_body(exc)), problem)
+
+    async def _keep(self, results: bytes) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(self._storage.put, places.answers(*self._place), results)
+                return
+            except StorageDown as exc:
+                log.error("answers_not_stored", batch=self.ticket.batch, part=self.ticket.part, reason=exc.message)
+            await asyncio.sleep(_RETRY_S)
+
+    @property
+    def _place(self) -> tuple[Any, int]:
+        return self.ticket.batch, self.ticket.part
+
+    async def _patiently(self, ask: Any, *args: Any, **kwargs: Any) -> Any:
+        """Redis may be away: what has been computed waits for it."""
+        while True:
+            try:
+                return await ask(*args, **kwargs)
+            except StoreDown as exc:
+                log.warning("batch_waits_for_redis", batch=self.ticket.batch, error=exc.message)
+            await asyncio.sleep(_RETRY_S)

@@ -1,0 +1,97 @@
+"""Looks after all batches, in one batch worker at a time: what each needs next, and whose part is sent."""
+
+import asyncio
+import math
+import time
+
+from celery import group
+from kombu.exceptions import OperationalError
+
+from app.api.serving import Serving
+from app.batch import share
+from app.batch.book import Book, Fields, Ticket
+from app.batch.due import Due, due
+from app.batch.records import Batch
+from app.errors import StoreDown
+from app.ids import BatchId
+from app.tasks import batch as tasks
+from app.telemetry import logger
+
+log = logger(__name__)
+
+_EVERY_S = 0.5
+_AGAIN_S = 5.0  # a message that nobody has taken may have been lost
+# Lines that are out, for each seat of the engines: what one ends is followed by the next at once.
+_AHEAD = 1.5
+
+
+class Leader:
+    def __init__(self, serving: Serving, book: Book, *, webhook: bool) -> None:
+        self._serving, self._book, self._webhook = serving, book, webhook
+        self._worker = serving.dispatcher.api
+        self._sent: dict[tuple[Due, BatchId], float] = {}
+        self._fed: dict[BatchId, float] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            try:
+                if await self._book.lead(self._worker):
+                    await self.look(time.time())
+            except StoreDown as exc:
+                log.warning("batches_not_looked_at", error=exc.message)
+            except OperationalError as exc:
+                log.warning("batch_tasks_not_sent", error=repr(exc))
+            except Exception:
+                log.exception("leader_failed")
+
+    async def look(self, now: float) -> None:
+        """Raises: StoreDown, OperationalError."""
+        batches = {batch.order.id: batch for batch in await self._book.live()}
+        loads = await self._book.loads(list(batches))
+        running: list[share.Running] = []
+        self._sent = {key: at for key, at in self._sent.items() if key[1] in batches}
+        self._fed = {id_: at for id_, at in self._fed.items() if id_ in batches}
+        for (id_, batch), load in zip(batches.items(), loads, strict=True):
+            next_ = due(batch, load, now, webhook=self._webhook)
+            if next_ == "feed":
+                todo = 0 if batch.paused or batch.status != "in_progress" else load.todo
+                weight, fed = share.weight(batch, now), self._fed.get(id_, 0.0)
+                running.append(share.Running(id_, batch.order.key, batch.model, todo, load.taken, weight, fed))
+            elif next_ is not None:
+                await self._do(next_, batch, now)
+        if running:
+            wanted = {r.batch: 0 for r in running} | share.feed(running, await self._room(running))
+            await self._send(await self._book.feed(wanted), now)
+
+    async def _do(self, what: Due, batch: Batch, now: float) -> None:
+        id_ = batch.order.id
+        if what == "leave":
+            await self._book.leave(id_)
+        elif what in ("expire", "complete"):
+            ending = "expired" if what == "expire" else "completed"
+            fields: Fields = {"status": "finalizing", "finalizing_at": int(now), "ending": ending}
+            await self._book.turn(id_, (batch.status,), fields)
+        elif now - self._sent.get((what, id_), 0.0) > _AGAIN_S:
+            self._sent[what, id_] = now
+            task = {"begin": tasks.begin, "finish": tasks.finish, "tell": tasks.notify}[what]
+            await asyncio.to_thread(task.delay, id_)
+
+    async def _room(self, running: list[share.Running]) -> dict[str, int]:
+        """How many more parts of each model may be out."""
+        room = {}
+        for model in {r.model for r in running}:
+            known = self._serving.models.get(model)
+            leases = await self._serving.fleet.live(known.pools) if known is not None else []
+            seats = sum(lease.max_running * lease.ranks for lease in leases if not lease.draining)
+            out = sum(r.out for r in running if r.model == model)
+            most = math.ceil(_AHEAD * seats / share.LINES) + 1 if seats else 0
+            room[model] = max(0, most - out)
+        return room
+
+    async def _send(self, tickets: list[Ticket], now: float) -> None:
+        if tickets:
+            parts = group(tasks.answer.s(t.batch, t.part, t.number) for t in tickets)
+            self._fed |= {t.batch: now for t in tickets}
+            await asyncio.to_thread(parts.apply_async)

@@ -8,6 +8,7 @@ import sys
 
 from celery import Celery
 
+from app.batch.schedule import beat_schedule
 from app.errors import SettingsError
 from app.keys import PRIORITY_STEPS, Keys
 from app.redis_url import broker
@@ -16,6 +17,7 @@ from app.store import tls_options
 
 try:
     settings = load_settings()
+    schedule = beat_schedule(settings.schedule_file)
 except SettingsError as exc:
     sys.exit(f"xylem: {exc}")
 
@@ -48,6 +50,7 @@ app.conf.update(
     worker_hijack_root_logger=False,
     worker_redirect_stdouts=False,
     task_default_queue="unplaced",
+    beat_schedule=schedule,
     task_create_missing_queues=True,
     task_inherit_parent_priority=True,  # decode's is that of its prefill
     broker_connection_retry_on_startup=True,

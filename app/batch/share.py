@@ -78,9 +78,4 @@ def _of_batch(r: Running) -> tuple[float, float, BatchId]:
 
 def _of_key(key: str, running: Iterable[Running]) -> tuple[float, float, str]:
     own = [r for r in running if r.key == key]
-    waiting = [r for r in own if r.todo > 0]
-    return (
-        sum(r.out for r in own) / max(r.weight for r in own),
-        min(r.fed for r in waiting),
-        key,
-    )
+    return sum(r.out for r in own) / max(r.weight for r in own), max(r.fed for r in own), key

@@ -14,7 +14,7 @@ def read_window(window: str) -> int:
     seconds = int(match[1]) * _UNITS_S[match[2]] if match else 0
     if not _LEAST_S <= seconds <= _MOST_S:
         raise RequestError(
-            "'completion_window' is a number and one of s, m, h, d, from 60s to 30d, such as 24h.",
+            f"'{window[:20]}' is no 'completion_window': a number and one of s, m, h, d, from 60s to 30d, such as 24h.",
             param="completion_window",
         )
     return seconds

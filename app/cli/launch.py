@@ -41,6 +41,7 @@ def launch(
         parts = [
             stack.api(settings, env),
             *stack.workers(pools, workers, settings, env),
+            stack.batch(settings, env),
             stack.flower(flower_port, env),
         ]
         for part in parts:

@@ -59,3 +59,12 @@ def leased_pids(url: str, deployment: str, pool: PoolId) -> set[int]:
     except (redis.RedisError, OSError):
         return set()
     return {decode_lease(lease).pid for lease in leases if lease}
+
+
+def has_batch_leader(url: str, deployment: str) -> bool:
+    """Whether a batch worker looks after batches."""
+    try:
+        with sync_client(url, _QUICK_S) as client:
+            return bool(client.exists(Keys(deployment).batch_leader()))
+    except (redis.RedisError, OSError):
+        return False

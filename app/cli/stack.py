@@ -3,12 +3,13 @@
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from app.cli import probes
 from app.cli.supervisor import Component
-from app.ids import PoolId
+from app.ids import BATCH_QUEUE, PoolId
 from app.pools import Pool
 from app.settings import Settings
 
@@ -46,6 +47,13 @@ def flower(port: int, env: Mapping[str, str]) -> Component:
     return Component("flower", argv, env, lambda _: probes.http_ok(url), _API_AND_FLOWER)
 
 
+def batch(settings: Settings, env: Mapping[str, str]) -> Component:
+    """A worker without an engine, for the lines of batches."""
+    argv = [*_CELERY, "worker", "-Q", BATCH_QUEUE]
+    ready = partial(probes.has_batch_leader, settings.redis_url, settings.deployment)
+    return Component("batch", argv, env, lambda _: ready(), _API_AND_FLOWER)
+
+
 def workers(pools: Mapping[PoolId, Pool], count: int, settings: Settings, env: Mapping[str, str]) -> list[Component]:
     """`count` for each pool."""
     slots = [(pool, number) for pool in pools for number in range(1, count + 1)]
@@ -69,6 +77,7 @@ def environment(settings: Settings) -> dict[str, str]:
         "XYLEM_REDIS_URL": settings.redis_url,
         "XYLEM_POOLS_FILE": str(settings.pools_file.resolve()),
         "XYLEM_HOME": str(settings.home.resolve()),
+        "XYLEM_FILES": settings.files_url,
         "XYLEM_HOST": settings.host,
         "XYLEM_PORT": str(settings.port),
         "PYTHONUNBUFFERED": "1",

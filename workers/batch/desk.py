@@ -138,6 +138,7 @@ class Desk:
         finally:
             del self._handling[batch]
             self.call(self._let_go(batch))
+            self._loop.call_soon_threadsafe(self._leader.soon)
 
     def _cut(self, batch: Batch) -> None:
         order, began = batch.order, time.monotonic()
@@ -204,8 +205,8 @@ class Desk:
         keys, wire = self.serving.keys, self.serving.wire
         self._book = Book(wire, keys, self._settings.batch_keep_s)
         self._shelf = FileShelf(wire, keys)
-        leader = Leader(self.serving, self._book, webhook=self._settings.webhook_url is not None)
-        self._background = [asyncio.create_task(leader.run()), asyncio.create_task(self._look())]
+        self._leader = Leader(self.serving, self._book, webhook=self._settings.webhook_url is not None)
+        self._background = [asyncio.create_task(self._leader.run()), asyncio.create_task(self._look())]
 
     async def _close(self) -> None:
         for task in self._background:
@@ -237,6 +238,7 @@ class Desk:
             await part.run()
         finally:
             self._parts.discard(part)
+            self._leader.soon()
 
     async def _look(self) -> None:
         """How do the batches stand that this worker has something of?"""

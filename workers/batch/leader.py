@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from contextlib import suppress
 
 from celery import group
 from kombu.exceptions import OperationalError
@@ -29,13 +30,16 @@ class Leader:
     def __init__(self, serving: Serving, book: Book, *, webhook: bool) -> None:
         self._serving, self._book, self._webhook = serving, book, webhook
         self._worker = serving.dispatcher.api
+        self._soon = asyncio.Event()
         self._sent: dict[tuple[Due, BatchId], float] = {}
         self._fed: dict[BatchId, float] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await asyncio.sleep(_EVERY_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._soon.wait(), _EVERY_S)
+            self._soon.clear()
             try:
                 if await self._book.lead(self._worker):
                     await self.look(time.time())
@@ -45,6 +49,10 @@ class Leader:
                 log.warning("batch_tasks_not_sent", error=repr(exc))
             except Exception:
                 log.exception("leader_failed")
+
+    def soon(self) -> None:
+        """Something has ended: what is next may be sent."""
+        self._soon.set()
 
     async def look(self, now: float) -> None:
         """Raises: StoreDown, OperationalError."""

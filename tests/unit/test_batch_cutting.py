@@ -1,0 +1,151 @@
+"""From an input file to parts, and from what came of them to an output and an error file. On a real folder."""
+
+import io
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.batch import places
+from app.batch.records import Batch, Order, Result, decode_part
+from app.batch.share import LINES
+from app.batch.storage import Storage
+from app.errors import ModelNotFound
+from app.ids import BatchId, FileId
+from app.messages import encode
+from workers.batch.assembling import assemble
+from workers.batch.cutting import Unusable, cut, numbered
+
+pytestmark = pytest.mark.unit
+
+CHAT = "/v1/chat/completions"
+ORDER = Order(BatchId("batch_1"), "", CHAT, FileId("file-1"), "24h", 0, 86_400)
+
+
+def check(body: bytes) -> str:
+    model: str = json.loads(body)["model"]
+    if model != "m":
+        raise ModelNotFound("no such model", param="model")
+    return model
+
+
+def request(i: int, text: str = "hello", model: str = "m") -> str:
+    body = {"model": model, "messages": [{"role": "user", "content": text}]}
+    return json.dumps({"custom_id": f"id-{i}", "method": "POST", "url": CHAT, "body": body})
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(str(tmp_path))
+
+
+def put(storage: Storage, lines: list[str]) -> None:
+    storage.put("files/file-1", "\n".join(lines).encode())
+
+
+def parts(storage: Storage, count: int) -> list[Any]:
+    return [decode_part(storage.get(places.part(ORDER.id, i)) or b"").lines for i in range(count)]
+
+
+def test_every_line_is_in_one_part_or_broken_and_blank_ones_are_none(storage: Storage) -> None:
+    lines = [request(i) for i in range(150)]
+    lines[10], lines[20], lines[30] = "{broken", "", request(5)
+    lines[40] = request(40, model="other")
+    put(storage, lines)
+    done = cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    assert (done.lines, done.broken, done.model, done.parts) == (149, 3, "m", -(-146 // LINES))
+    numbers = [line.number for part in parts(storage, done.parts) for line in part]
+    assert sorted(numbers) == [n for n in range(1, 151) if n not in (11, 21, 31, 41)]
+
+
+def test_lines_that_begin_alike_are_in_the_same_part(storage: Storage) -> None:
+    put(storage, [request(i, f"Subject {i % 3}. " * 100 + str(i)) for i in range(3 * LINES)])
+    done = cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    for part in parts(storage, done.parts):
+        assert len({json.loads(line.body)["messages"][0]["content"][:9] for line in part}) == 1
+
+
+def test_an_empty_file_and_one_of_too_many_lines_are_unusable(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(storage, ["", "  "])
+    with pytest.raises(Unusable, match="no line"):
+        cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    monkeypatch.setattr("workers.batch.cutting.MAX_LINES", 3)
+    put(storage, [request(i) for i in range(4)])
+    with pytest.raises(Unusable, match="at most 3"):
+        cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+
+
+def test_a_line_that_is_too_long_costs_itself_only(storage: Storage) -> None:
+    put(storage, [request(1), request(2, "x" * 5000), request(3)])
+    done = cut(storage, ORDER, "files/file-1", check, 1000, lambda: False)
+    assert (done.lines, done.broken) == (3, 1)
+    assert [line.number for line in parts(storage, 1)[0]] == [1, 3]
+
+
+def test_of_a_long_line_no_more_is_read_than_may_be() -> None:
+    file = io.BytesIO(b"a" * 1_000_000 + b"\nshort\n")
+    assert [(number, len(raw)) for number, raw in numbered(file, 100)] == [(1, 101), (2, 6)]
+
+
+def test_a_big_file_is_not_held_in_memory(storage: Storage) -> None:
+    put(storage, [request(i, "word " * 2000) for i in range(2000)])  # 20 MB
+    tracemalloc.start()
+    cut(storage, ORDER, "files/file-1", check, 100_000, lambda: False)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5_000_000
+
+
+def answered(i: int) -> Result:
+    return Result(i, f"id-{i - 1}", 200, f"req-{i}", b'{"text":"hi"}', None, 10, 4, 3)
+
+
+def test_the_files_have_each_line_once_wherever_its_result_lies(storage: Storage) -> None:
+    put(storage, [request(i) for i in range(3 * LINES)] + ["{broken"])
+    done = cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    whole, half, none = parts(storage, 3)
+    storage.put(places.answers(ORDER.id, 0), encode([answered(line.number) for line in whole]))
+    found = {1: [answered(line.number) for line in half[:10]]}
+    batch = Batch(ORDER, "finalizing", parts=done.parts, ending="expired")
+    sums = assemble(storage, batch, lambda _id, part: found.get(part, []))
+    assert (sums.completed, sums.failed) == (LINES + 10, LINES - 10 + LINES + 1)
+    assert (sums.prompt, sums.cached, sums.completion) == tuple(n * (LINES + 10) for n in (10, 4, 3))
+    output, errors = (
+        [json.loads(raw) for raw in (storage.get(f"files/{places.file_of(ORDER.id, kind)}") or b"").splitlines()]
+        for kind in ("output", "error")
+    )
+    ids = [line["custom_id"] for line in output + errors]
+    assert sorted(filter(None, ids)) == sorted(f"id-{i}" for i in range(3 * LINES))
+    assert len(ids) == 3 * LINES + 1
+    assert output[0]["response"] == {
+        "status_code": 200, "request_id": f"req-{whole[0].number}", "body": {"text": "hi"},
+    }  # fmt: skip
+    assert output[0]["error"] is None
+    unasked = [line for line in errors if line["custom_id"] == f"id-{none[0].number - 1}"]
+    assert unasked[0]["response"] is None
+    assert unasked[0]["error"]["code"] == "batch_expired"
+    assert unasked[0]["error"]["line"] == none[0].number
+
+
+def test_a_file_without_lines_is_not_there(storage: Storage) -> None:
+    put(storage, [request(1)])
+    cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    storage.put(places.answers(ORDER.id, 0), encode([answered(1)]))
+    sums = assemble(storage, Batch(ORDER, "finalizing", parts=1, ending="completed"), lambda _id, _part: [])
+    assert sums.errors == 0
+    assert storage.get(f"files/{places.file_of(ORDER.id, 'error')}") is None
+
+
+def test_making_the_files_once_more_changes_nothing(storage: Storage) -> None:
+    put(storage, [request(1), "{"])
+    cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    storage.put(places.answers(ORDER.id, 0), encode([answered(1)]))
+    batch = Batch(ORDER, "finalizing", parts=1, ending="completed")
+    first = assemble(storage, batch, lambda _id, _part: [])
+    made = storage.get(f"files/{places.file_of(ORDER.id, 'output')}")
+    assert assemble(storage, batch, lambda _id, _part: []) == first
+    assert storage.get(f"files/{places.file_of(ORDER.id, 'output')}") == made

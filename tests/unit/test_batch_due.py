@@ -1,0 +1,111 @@
+"""What a batch needs next, its window, its schedule and its webhook."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from openai import OpenAI
+
+from app.batch.book import Load
+from app.batch.due import TRIES_AFTER_S, due
+from app.batch.records import Batch, Order
+from app.batch.schedule import beat_schedule
+from app.batch.window import read_window
+from app.errors import RequestError, SettingsError
+from app.ids import ApiId, BatchId, FileId
+from workers.batch.webhook import event, signature
+
+pytestmark = pytest.mark.unit
+
+ORDER = Order(BatchId("batch_1"), "", "/v1/completions", FileId("file-1"), "24h", 1000, 2000)
+NONE = Load(0, 0, None)
+BUSY = Load(0, 0, ApiId("w"))
+
+
+@pytest.mark.parametrize(
+    ("status", "load", "now", "next_"),
+    [
+        ("validating", NONE, 1500, "begin"),
+        ("validating", BUSY, 1500, None),
+        ("validating", BUSY, 2000, "expire"),
+        ("in_progress", Load(3, 0, None), 1500, "feed"),
+        ("in_progress", Load(0, 1, None), 1500, "feed"),
+        ("in_progress", NONE, 1500, "complete"),
+        ("in_progress", Load(3, 2, None), 2000, "expire"),
+        ("finalizing", Load(3, 1, None), 2500, "feed"),
+        ("finalizing", Load(3, 0, None), 2500, "finish"),
+        ("cancelling", Load(3, 0, ApiId("w")), 1500, None),
+        ("cancelling", NONE, 1500, "finish"),
+        ("completed", NONE, 1500, "finish"),
+    ],
+)
+def test_what_is_next(status: str, load: Load, now: float, next_: str | None) -> None:
+    assert due(replace(Batch(ORDER), status=status), load, now, webhook=False) == next_
+
+
+def test_an_ended_batch_is_left_once_it_is_cleaned_and_the_webhook_told_or_given_up() -> None:
+    ended = replace(Batch(ORDER), status="completed", cleaned=True)
+    assert due(ended, NONE, 1500, webhook=False) == "leave"
+    assert due(ended, NONE, 1500, webhook=True) == "tell"
+    assert due(replace(ended, tries=1, tell_at=1600), NONE, 1500, webhook=True) is None
+    assert due(replace(ended, tries=1, tell_at=1600), NONE, 1600, webhook=True) == "tell"
+    assert due(replace(ended, told=True, tries=1), NONE, 1600, webhook=True) == "leave"
+    assert due(replace(ended, tries=len(TRIES_AFTER_S) + 1), NONE, 1e9, webhook=True) == "leave"
+
+
+@pytest.mark.parametrize(("window", "seconds"), [("24h", 86_400), ("90m", 5400), ("60s", 60), ("30d", 2_592_000)])
+def test_windows(window: str, seconds: int) -> None:
+    assert read_window(window) == seconds
+
+
+@pytest.mark.parametrize("window", ["", "24", "h", "0h", "-1h", "59s", "31d", "1w", "24 h", "1.5h", "９h"])
+def test_what_is_no_window_is_refused_by_name(window: str) -> None:
+    with pytest.raises(RequestError) as exc:
+        read_window(window)
+    assert exc.value.param == "completion_window"
+
+
+def test_a_schedule_is_celerys(tmp_path: Path) -> None:
+    path = tmp_path / "schedule.yaml"
+    path.write_text("nightly: {cron: '0 2 * * *', file: in/a.jsonl, endpoint: /v1/completions, completion_window: 8h}")
+    entry = beat_schedule(path)["nightly"]
+    assert entry["task"] == "app.tasks.batch.submit"
+    assert entry["args"] == ["in/a.jsonl", "/v1/completions", "8h", None]
+    assert entry["schedule"].hour == {2}
+    assert entry["schedule"].minute == {0}
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("n: {cron: 'never', file: a, endpoint: /v1/completions}", "n.cron: 'never'"),
+        ("n: {cron: '0 2 * * *', file: a, endpoint: /v1/embeddings}", "/v1/embeddings"),
+        ("n: {cron: '0 2 * * *', file: a, endpoint: /v1/completions, completion_window: 1w}", "1w"),
+        ("n: {cron: '0 2 * * *', file: a, endpoint: /v1/completions, more: 1}", "n.more"),
+        ("n: [", "not YAML"),
+    ],
+)
+def test_a_schedule_that_does_not_parse_names_key_and_value(tmp_path: Path, text: str, named: str) -> None:
+    path = tmp_path / "schedule.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as exc:
+        beat_schedule(path)
+    assert "schedule.yaml" in exc.value.message
+    assert named in exc.value.message
+
+
+def test_openais_client_takes_a_webhook_for_genuine_and_no_other() -> None:
+    import time
+
+    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    body = event(replace(Batch(ORDER), status="completed"), 1500)
+    now = int(time.time())
+    headers = {
+        "webhook-id": "wh_1", "webhook-timestamp": str(now), "webhook-signature": signature(secret, "wh_1", now, body),
+    }  # fmt: skip
+    client = OpenAI(api_key="x", webhook_secret=secret)
+    told = client.webhooks.unwrap(body.decode(), headers)
+    assert told.type == "batch.completed"
+    assert told.data.id == "batch_1"
+    with pytest.raises(Exception, match="signature"):
+        client.webhooks.unwrap(body.decode().replace("batch_1", "batch_2"), headers)

@@ -1,0 +1,107 @@
+"""Which batch is next: fairness and deadlines, as properties of pure functions."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from app.batch.records import Batch, Order
+from app.batch.share import Running, feed, is_urgent, weight
+from app.ids import BatchId, FileId
+
+pytestmark = pytest.mark.unit
+
+NOW = 1_000_000.0
+
+
+def batch(*, began_ago: float, left_s: float, done: int, left: int) -> Batch:
+    began = int(NOW - began_ago)
+    order = Order(BatchId("b"), "", "/v1/completions", FileId("f"), "24h", began, int(NOW + left_s))
+    return Batch(order, "in_progress", "m", done + left, done, in_progress_at=began)
+
+
+keys = st.sampled_from(["a", "b", "c"])
+runnings = st.lists(
+    st.builds(
+        Running, st.uuids().map(lambda u: BatchId(str(u))), keys, st.just("m"),
+        st.integers(0, 30), st.integers(0, 10), st.floats(1, 16), st.floats(0, 100),
+    ),
+    max_size=8, unique_by=lambda r: r.batch,
+)  # fmt: skip
+
+
+@given(runnings, st.integers(0, 60))
+def test_all_room_is_used_and_no_part_is_sent_that_there_is_not(running: list[Running], room: int) -> None:
+    given_ = feed(running, {"m": room})
+    todo = {r.batch: r.todo for r in running}
+    assert sum(given_.values()) == min(room, sum(todo.values()))
+    assert all(0 < count <= todo[id_] for id_, count in given_.items())
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 60))
+def test_two_api_keys_with_enough_to_do_get_the_same_however_many_batches_each_has(
+    ours: int, theirs: int, room: int
+) -> None:
+    running = [Running(BatchId(f"{k}{i}"), k, "m", 100, 0) for k, n in (("a", ours), ("b", theirs)) for i in range(n)]
+    given_ = feed(running, {"m": room})
+    of = {k: sum(n for id_, n in given_.items() if id_.startswith(k)) for k in "ab"}
+    assert abs(of["a"] - of["b"]) <= 1
+
+
+@given(st.integers(1, 6), st.integers(1, 60))
+def test_batches_of_one_key_get_the_same(count: int, room: int) -> None:
+    running = [Running(BatchId(str(i)), "a", "m", 100, 0) for i in range(count)]
+    given_ = feed(running, {"m": room})
+    shares = [given_.get(r.batch, 0) for r in running]
+    assert max(shares) - min(shares) <= 1
+
+
+@given(st.integers(2, 6))
+def test_with_room_for_one_at_a_time_each_batch_has_its_turn(count: int) -> None:
+    running = {BatchId(str(i)): Running(BatchId(str(i)), str(i % 2), "m", 100, 0) for i in range(count)}
+    turns: list[BatchId] = []
+    for now in range(1, 10 * count):
+        ((chosen, _),) = feed(running.values(), {"m": 1}).items()
+        turns.append(chosen)
+        running[chosen] = replace(running[chosen], fed=float(now), todo=running[chosen].todo - 1)
+    of_even = [turn for turn in turns if int(turn) % 2 == 0]
+    assert set(turns) == set(running)
+    assert abs(2 * len(of_even) - len(turns)) <= 1, "each key has half of the turns"
+
+
+@given(st.floats(1, 16))
+def test_a_heavier_batch_gets_more_in_proportion(heavy: float) -> None:
+    running = [Running(BatchId("light"), "a", "m", 1000, 0), Running(BatchId("heavy"), "a", "m", 1000, 0, heavy)]
+    given_ = feed(running, {"m": 170})
+    assert given_["heavy"] / given_["light"] == pytest.approx(heavy, rel=0.15)
+
+
+def test_a_model_without_room_holds_up_no_other_one() -> None:
+    running = [Running(BatchId("x"), "a", "full", 9, 3), Running(BatchId("y"), "a", "free", 9, 0)]
+    assert feed(running, {"full": 0, "free": 2}) == {"y": 2}
+
+
+@given(st.floats(1, 1e5), st.floats(1, 1e5), st.integers(0, 50_000), st.integers(1, 50_000))
+def test_a_batch_weighs_more_the_less_time_it_has(began_ago: float, left_s: float, done: int, left: int) -> None:
+    """With the same time behind it and the same pace."""
+    sooner = weight(batch(began_ago=began_ago, left_s=left_s, done=done, left=left), NOW)
+    later = weight(batch(began_ago=began_ago, left_s=left_s * 2 + 1, done=done, left=left), NOW)
+    assert 1.0 <= later <= sooner <= 16.0
+
+
+def test_a_batch_that_will_be_done_in_time_weighs_one_and_waits_for_idle_engines() -> None:
+    good = batch(began_ago=3600, left_s=3600, done=600, left=500)
+    assert weight(good, NOW) == 1.0
+    assert not is_urgent(good, NOW)
+
+
+def test_one_that_would_be_late_weighs_by_how_much_and_is_urgent_in_the_second_half_of_its_time() -> None:
+    late = batch(began_ago=3600, left_s=3600, done=250, left=750)
+    assert weight(late, NOW) == pytest.approx(3.0, rel=0.01)
+    assert is_urgent(late, NOW)
+    assert not is_urgent(batch(began_ago=1000, left_s=6200, done=10, left=990), NOW)
+
+
+def test_in_the_last_tenth_every_batch_is_urgent_that_has_something_left() -> None:
+    assert is_urgent(batch(began_ago=95, left_s=5, done=99, left=1), NOW)
+    assert not is_urgent(batch(began_ago=95, left_s=5, done=100, left=0), NOW)

@@ -53,12 +53,12 @@ def test_an_ended_batch_is_left_once_it_is_cleaned_and_the_webhook_told_or_given
     assert due(replace(ended, tries=len(TRIES_AFTER_S) + 1), NONE, 1e9, webhook=True) == "leave"
 
 
-@pytest.mark.parametrize(("window", "seconds"), [("24h", 86_400), ("90m", 5400), ("60s", 60), ("30d", 2_592_000)])
+@pytest.mark.parametrize(("window", "seconds"), [("24h", 86_400), ("90m", 5400), ("1s", 1), ("30d", 2_592_000)])
 def test_windows(window: str, seconds: int) -> None:
     assert read_window(window) == seconds
 
 
-@pytest.mark.parametrize("window", ["", "24", "h", "0h", "-1h", "59s", "31d", "1w", "24 h", "1.5h", "９h"])
+@pytest.mark.parametrize("window", ["", "24", "h", "0h", "-1h", "31d", "1w", "24 h", "1.5h", "９h"])
 def test_what_is_no_window_is_refused_by_name(window: str) -> None:
     with pytest.raises(RequestError) as exc:
         read_window(window)

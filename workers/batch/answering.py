@@ -50,29 +50,39 @@ class Answering:
         self._results: dict[int, Result] = {}
         self._asking: dict[asyncio.Task[None], Line] = {}
         self._calls: dict[int, Call] = {}  # by line
+        self._noting: set[int] = set()  # lines that have a result which is being written down
         self._urgent = is_urgent(batch, time.time())
         self._stopping = False
 
     async def run(self) -> None:
         """Until all lines have a result that is in the storage, or it is stopped."""
-        batch, part = self.ticket.batch, self.ticket.part
+        whole = False
         try:
-            raw = await asyncio.to_thread(self._storage.get, places.part(batch, part))
-            if raw is None:
-                raise FileGone(f"part {part} is not in the storage")
-            lines = decode_part(raw).lines
-            self._results = {r.number: r for r in await self._patiently(self._book.done, batch, part)}
-            if not self._stopping:
-                self._ask([line for line in lines if line.number not in self._results])
-            while self._asking:
-                await asyncio.wait(self._asking, return_when=asyncio.FIRST_COMPLETED)
-            whole = len(self._results) == len(lines)
-            if whole:
-                results = sorted(self._results.values(), key=lambda r: r.number)
-                await self._keep(encode(results))
-            await self._patiently(self._book.close, self.ticket, self._worker, done=whole)
+            whole = await self._all()
+        except (FileGone, StorageDown) as exc:
+            log.error("part_not_answered", batch=self.ticket.batch, part=self.ticket.part, reason=exc.message)
+            await asyncio.sleep(_RETRY_S)
         finally:
             self.stop()
+            await self._patiently(self._book.close, self.ticket, self._worker, done=whole)
+
+    async def _all(self) -> bool:
+        """Whether all lines have a result that is in the storage. Raises: FileGone, StorageDown."""
+        batch, part = self.ticket.batch, self.ticket.part
+        raw = await asyncio.to_thread(self._storage.get, places.part(batch, part))
+        if raw is None:
+            raise FileGone(f"There is no part {part} of {batch} in the storage.")
+        lines = decode_part(raw).lines
+        self._results = {r.number: r for r in await self._patiently(self._book.done, batch, part)}
+        if not self._stopping:
+            self._ask([line for line in lines if line.number not in self._results])
+        while self._asking:
+            await asyncio.wait(self._asking, return_when=asyncio.FIRST_COMPLETED)
+        if len(self._results) < len(lines):
+            return False
+        results = sorted(self._results.values(), key=lambda r: r.number)
+        await asyncio.to_thread(self._storage.put, places.answers(batch, part), encode(results))
+        return True
 
     def look(self, batch: Batch) -> None:
         """How the batch stands now: it may have stopped, or not be able to wait any longer."""
@@ -96,8 +106,9 @@ class Answering:
         self._cancel(self._waiting())
 
     def _waiting(self) -> list[Line]:
-        """Lines that no engine has."""
-        return [line for line in self._asking.values() if (call := self._calls.get(line.number)) is None or call.waits]
+        """Lines that no engine has, or has had."""
+        asked = {number for number, call in self._calls.items() if not call.waits} | self._noting
+        return [line for line in self._asking.values() if line.number not in asked]
 
     def _ask(self, lines: list[Line]) -> None:
         for line in lines:
@@ -140,6 +151,7 @@ class Answering:
                 result = self._failed(line, XylemError())
                 break
             await asyncio.sleep(_RETRY_S)
+        self._noting.add(line.number)
         if await self._patiently(self._book.note, self.ticket, self._worker, result):
             self._results[line.number] = result
         else:  # the part is another worker's
@@ -160,26 +172,14 @@ class Answering:
             async with call:
                 answer: dict[str, Any] = await self._endpoint.whole(call, body)
         finally:
-            del self._calls[line.number]
+            if self._calls.get(line.number) is call:
+                del self._calls[line.number]
         tokens = call.prompt_tokens, call.cached_tokens, call.completion_tokens
         return Result(line.number, line.custom_id, 200, call.id, orjson.dumps(answer), None, *tokens)
 
     def _failed(self, line: Line, exc: XylemError) -> Result:
         problem = Problem(exc.code, exc.message, line.number, exc.param)
         return Result(line.number, line.custom_id, exc.status, "", orjson.dumps(as_body(exc)), problem)
-
-    async def _keep(self, results: bytes) -> None:
-        while True:
-            try:
-                await asyncio.to_thread(self._storage.put, places.answers(*self._place), results)
-                return
-            except StorageDown as exc:
-                log.error("answers_not_stored", batch=self.ticket.batch, part=self.ticket.part, reason=exc.message)
-            await asyncio.sleep(_RETRY_S)
-
-    @property
-    def _place(self) -> tuple[Any, int]:
-        return self.ticket.batch, self.ticket.part
 
     async def _patiently(self, ask: Any, *args: Any, **kwargs: Any) -> Any:
         """Redis may be away: what has been computed waits for it."""

@@ -1,0 +1,339 @@
+"""Batches with the official client, on real processes: what comes out is what online requests get, line for line.
+
+Workers, API and Redis die meanwhile.
+"""
+
+import io
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+from openai.types import Batch
+
+from tests.chaos.fleet import Fleet
+from tests.stack import mock_pool, stop, wait_until
+
+POOL = "decode-pool-a"
+CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+ENDED = ("completed", "failed", "expired", "cancelled")
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+def fleet_of(directory: Path, *, step_ms: float = 2.0, workers: int = 2, **env: str) -> Fleet:
+    return Fleet(directory, {POOL: mock_pool(step_ms=step_ms)}, apis=1, workers=workers, **env)
+
+
+def batch_workers(fleet: Fleet, count: int) -> None:
+    for i in range(count):
+        fleet.stack.worker("batch", f"batch-{i}")
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with fleet_of(tmp_path_factory.mktemp("batch") / "fleet") as f:
+        batch_workers(f, 2)
+        yield f
+        for name in f.stack.names:
+            assert "Traceback" not in f.stack.log(name), name
+
+
+@pytest.fixture(scope="module")
+def client(fleet: Fleet) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{fleet.urls()[0]}/v1", api_key="none", max_retries=3, timeout=60) as c:
+        yield c
+
+
+def line(custom_id: str, url: str = CHAT, **body: Any) -> dict[str, Any]:
+    return {"custom_id": custom_id, "method": "POST", "url": url, "body": {"model": "mock", "temperature": 0} | body}
+
+
+def asks(i: int, tokens: int = 12) -> dict[str, Any]:
+    return line(
+        f"id-{i}", messages=[{"role": "user", "content": f"Subject {i % 9}. " * 20 + str(i)}], max_tokens=tokens
+    )
+
+
+def submitted(c: OpenAI, lines: list[Any], url: Any = CHAT, **asked: Any) -> Batch:
+    """`lines`: dicts, or what stands there instead of one."""
+    raw = "\n".join(each if isinstance(each, str) else json.dumps(each) for each in lines)
+    file = c.files.create(file=("in.jsonl", io.BytesIO(raw.encode())), purpose="batch")
+    return c.batches.create(input_file_id=file.id, endpoint=url, **{"completion_window": "24h"} | asked)
+
+
+def ended(c: OpenAI, batch: Batch, timeout_s: float = 90) -> Batch:
+    def over() -> Batch | None:
+        try:
+            found = c.batches.retrieve(batch.id)
+        except (openai.APIConnectionError, openai.InternalServerError):
+            return None
+        return found if found.status in ENDED else None
+
+    found = wait_until(over, "the batch has ended", timeout_s, 0.2)
+    assert isinstance(found, Batch)
+    return found
+
+
+def lines_of(c: OpenAI, file: str | None) -> list[dict[str, Any]]:
+    return [json.loads(raw) for raw in c.files.content(file).text.splitlines()] if file else []
+
+
+def results(c: OpenAI, batch: Batch) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    return lines_of(c, batch.output_file_id), lines_of(c, batch.error_file_id)
+
+
+def progressed(c: OpenAI, batch: Batch, least: int) -> None:
+    def far_enough() -> bool:
+        counts = c.batches.retrieve(batch.id).request_counts
+        return counts is not None and counts.completed >= least
+
+    wait_until(far_enough, f"{least} lines are done", 60, 0.1)
+
+
+def nothing_left(fleet: Fleet) -> None:
+    """Of the lines' bookkeeping, in Redis and in the storage."""
+
+    def clean() -> bool:
+        kinds = ("todo:", "taken:", "done:", "request:", "batches")
+        keys = [key.decode() for key in fleet.redis.keys("*")]
+        folders = list(fleet.directory.glob("files/batches/*"))
+        return not folders and not [k for k in keys if k.split(":", 1)[1].startswith(kinds) and "batches-of" not in k]
+
+    wait_until(clean, "nothing of it is left", 15)
+
+
+BODIES: dict[Any, dict[str, Any]] = {
+    CHAT: {"messages": [{"role": "user", "content": "Tell me a story"}], "max_tokens": 20, "logprobs": True, "n": 2},
+    TEXT: {"prompt": ["Once upon", "There was"], "max_tokens": 15, "logprobs": 1, "stop": [" the"]},
+    RESPONSES: {"input": "Tell me a story", "max_output_tokens": 20, "instructions": "Be short.", "store": False},
+}  # fmt: skip
+OWN = ("id", "created", "created_at", "completed_at")  # of each request, and its token cache's luck
+
+
+def bare(answer: Any) -> Any:
+    """Without what differs from request to request."""
+    if isinstance(answer, dict):
+        return {k: bare(v) for k, v in answer.items() if k not in (*OWN, "cached_tokens")}
+    return [bare(each) for each in answer] if isinstance(answer, list) else answer
+
+
+@pytest.mark.parametrize("url", [CHAT, TEXT, RESPONSES])
+def test_bodies_are_those_of_online_requests(fleet: Fleet, client: OpenAI, url: Any) -> None:
+    """Every endpoint, with what it can do: same template, parameters and shape."""
+    body = {"model": "mock", "temperature": 0} | BODIES[url]
+    online = httpx.post(f"{fleet.urls()[0]}{url}", json=body, timeout=60).json()
+    batch = ended(client, submitted(client, [line("one", url, **BODIES[url])], url))
+    (found,), errors = results(client, batch)
+    assert errors == []
+    assert found["custom_id"] == "one"
+    assert found["error"] is None
+    assert found["response"]["status_code"] == 200
+    assert json.dumps(bare(found["response"]["body"])) == json.dumps(bare(online))
+
+
+def test_the_batch_object_says_how_it_went(client: OpenAI) -> None:
+    batch = submitted(client, [asks(i) for i in range(70)], metadata={"kind": "test"})
+    assert batch.status == "validating"
+    done = ended(client, batch)
+    assert done.status == "completed"
+    assert done.metadata == {"kind": "test"}
+    assert done.request_counts is not None
+    assert (done.request_counts.total, done.request_counts.completed, done.request_counts.failed) == (70, 70, 0)
+    assert done.created_at <= (done.in_progress_at or 0) <= (done.finalizing_at or 0) <= (done.completed_at or 0)
+    assert done.expires_at == done.created_at + 86_400
+    assert done.error_file_id is None
+    assert done.usage is not None
+    assert done.usage.output_tokens == 70 * 12
+    answers = lines_of(client, done.output_file_id)
+    usages = [answer["response"]["body"]["usage"] for answer in answers]
+    assert done.usage.input_tokens == sum(u["prompt_tokens"] for u in usages)
+    assert done.usage.input_tokens_details.cached_tokens > 0
+    assert done.model == "mock"
+
+
+def bad_lines() -> dict[int, tuple[Any, str]]:
+    """By where each stands: what it is, and the code of its error."""
+    good = asks(0)
+    return {
+        100: ('{"custom_id": "cut', "invalid_json_line"),
+        500: (good | {"custom_id": "model", "body": good["body"] | {"model": "nobody"}}, "model_not_found"),
+        900: (asks(3), "duplicate_custom_id"),
+        1300: (line("long", messages=[{"role": "user", "content": "word " * 40_000}]), "context_length_exceeded"),
+        1700: (good | {"custom_id": "refused", "body": good["body"] | {"temperature": 9}}, "invalid_value"),
+    }
+
+
+@pytest.mark.timeout(240)
+def test_each_of_two_thousand_lines_gives_one_line_though_workers_are_killed(tmp_path: Path) -> None:
+    """Five broken ones cost themselves only. An engine's worker and a batch worker die, and Redis restarts."""
+    with fleet_of(tmp_path / "fleet", step_ms=5.0, XYLEM_API_TTL_S="1.5") as fleet:
+        batch_workers(fleet, 2)
+        lines: list[Any] = [asks(i) for i in range(2000)]
+        for at, (what, _) in bad_lines().items():
+            lines[at] = what
+        with OpenAI(base_url=f"{fleet.urls()[0]}/v1", api_key="none", max_retries=5, timeout=60) as c:
+            batch = submitted(c, lines)
+            progressed(c, batch, 300)
+            fleet.kill(f"{POOL}-0")
+            progressed(c, batch, 700)
+            stop(fleet.process("batch-0"), signal.SIGKILL)
+            progressed(c, batch, 1100)
+            fleet.start_worker(f"{POOL}-0")
+            fleet.stack.worker("batch", "batch-0")
+            fleet.restart_redis()
+            done = ended(c, batch, 120)
+            assert done.status == "completed"
+            assert done.request_counts is not None
+            assert (done.request_counts.total, done.request_counts.failed) == (2000, 5)
+            output, errors = results(c, done)
+        wanted = {f"id-{i}" for i in range(2000)} - {f"id-{at}" for at in bad_lines()}
+        assert sorted(answer["custom_id"] for answer in output) == sorted(wanted)
+        assert {e["error"]["line"]: e["error"]["code"] for e in errors} == {
+            at + 1: code for at, (_, code) in bad_lines().items()
+        }
+        shapes = [error["response"]["body"]["error"].keys() for error in errors]
+        assert all(shape == {"message", "type", "param", "code"} for shape in shapes)
+        assert all(a["response"]["body"]["usage"]["completion_tokens"] == 12 for a in output)
+        nothing_left(fleet)
+
+
+def test_what_a_cancelled_batch_has_is_in_its_files_and_every_line_is_in_one(client: OpenAI, fleet: Fleet) -> None:
+    batch = submitted(client, [asks(i, tokens=150) for i in range(1500)])
+    progressed(client, batch, 30)
+    assert client.batches.cancel(batch.id).status == "cancelling"
+    done = ended(client, batch)
+    assert done.status == "cancelled"
+    assert done.cancelling_at is not None
+    assert done.cancelled_at is not None
+    output, errors = results(client, done)
+    assert 30 <= len(output) < 1500
+    assert {error["error"]["code"] for error in errors} == {"batch_cancelled"}
+    assert sorted(x["custom_id"] for x in output + errors) == sorted(f"id-{i}" for i in range(1500))
+    nothing_left(fleet)
+
+
+def test_what_is_not_done_when_the_window_is_over_says_so(client: OpenAI, fleet: Fleet) -> None:
+    batch = submitted(client, [asks(i, tokens=300) for i in range(1500)], completion_window="4s")
+    done = ended(client, batch)
+    assert done.status == "expired"
+    assert done.expired_at is not None
+    output, errors = results(client, done)
+    assert {error["error"]["code"] for error in errors} == {"batch_expired"}
+    assert all(error["response"] is None for error in errors)
+    assert len(output) + len(errors) == 1500
+    assert done.request_counts is not None
+    assert done.request_counts.completed == len(output)
+    nothing_left(fleet)
+
+
+def test_a_file_of_which_nothing_can_be_read_fails_the_batch(client: OpenAI) -> None:
+    done = ended(client, submitted(client, [" "]))
+    assert done.status == "failed"
+    assert done.failed_at is not None
+    assert done.errors is not None
+    assert [problem.code for problem in done.errors.data or []] == ["empty_file"]
+
+
+def test_a_paused_batch_computes_nothing_and_goes_on_where_it_was(client: OpenAI, fleet: Fleet) -> None:
+    batch = submitted(client, [asks(i, tokens=60) for i in range(800)])
+    progressed(client, batch, 50)
+
+    def told(what: str) -> int:
+        found = httpx.post(f"{fleet.urls()[0]}/v1/batches/{batch.id}/{what}").json()
+        assert found["paused"] is (what == "pause")
+        return int(found["request_counts"]["completed"])
+
+    told("pause")
+    time.sleep(1.5)  # the workers look twice a second
+    first = told("pause")
+    time.sleep(1.0)
+    assert told("pause") == first < 800
+    told("resume")
+    done = ended(client, batch)
+    assert done.request_counts is not None
+    assert done.request_counts.completed == 800
+
+
+def test_a_rolling_restart_of_batch_workers_loses_nothing(client: OpenAI, fleet: Fleet) -> None:
+    batch = submitted(client, [asks(i, tokens=40) for i in range(800)])
+    for i in range(2):
+        progressed(client, batch, 100 + 200 * i)
+        process = fleet.process(f"batch-{i}")
+        process.terminate()
+        assert process.wait(30) == 0
+        fleet.stack.worker("batch", f"batch-{i}")
+    done = ended(client, batch)
+    output, errors = results(client, done)
+    assert errors == []
+    assert sorted(answer["custom_id"] for answer in output) == sorted(f"id-{i}" for i in range(800))
+
+
+def test_a_group_of_tasks_does_without_http(client: OpenAI, fleet: Fleet) -> None:
+    """As README has it."""
+    for name in ("a", "b"):
+        raw = "\n".join(json.dumps(asks(i)) for i in range(5)).encode()
+        (fleet.directory / "files/inbox").mkdir(exist_ok=True)
+        (fleet.directory / f"files/inbox/{name}.jsonl").write_bytes(raw)
+    code = f"""
+from celery import group
+from app.celery import app
+from app.tasks.batch import submit
+
+group(submit.s(f"inbox/{{name}}.jsonl", "{CHAT}", metadata={{"of": name}}) for name in "ab").apply_async()
+"""
+    from tests.stack import PYTHON
+
+    fleet.stack.spawn("group", PYTHON, "-c", code).wait(30)
+
+    def both() -> list[Batch]:
+        found = [b for b in client.batches.list(limit=20) if (b.metadata or {}).get("of")]
+        return found if len(found) == 2 and all(b.status == "completed" for b in found) else []
+
+    batches = wait_until(both, "both batches are done", 30)
+    assert {batch.metadata["of"] for batch in batches} == {"a", "b"}
+    assert all(len(lines_of(client, batch.output_file_id)) == 5 for batch in batches)
+
+
+@pytest.mark.timeout(180)
+def test_a_webhook_is_told_once_it_takes_it_and_openais_client_believes_it(tmp_path: Path) -> None:
+    heard: list[tuple[dict[str, str], str]] = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"])).decode()
+            heard.append((dict(self.headers.items()), body))
+            self.send_response(500 if len(heard) == 1 else 200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    env = {"XYLEM_WEBHOOK_URL": f"http://127.0.0.1:{server.server_port}/hook", "XYLEM_WEBHOOK_SECRET": SECRET}
+    try:
+        with fleet_of(tmp_path / "fleet", workers=1, **env) as fleet:
+            batch_workers(fleet, 1)
+            with OpenAI(base_url=f"{fleet.urls()[0]}/v1", api_key="none", webhook_secret=SECRET) as c:
+                batch = ended(c, submitted(c, [asks(1)]))
+                wait_until(lambda: len(heard) == 2, "it is told again", 30)
+                time.sleep(1)
+                assert len(heard) == 2
+                for headers, body in heard:
+                    event = c.webhooks.unwrap(body, {k.lower(): v for k, v in headers.items()})
+                    assert event.type == "batch.completed"
+                    assert event.data.id == batch.id
+                assert len({json.loads(body)["id"] for _, body in heard}) == 1
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

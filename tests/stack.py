@@ -118,6 +118,7 @@ class Stack:
             "XYLEM_REDIS_URL": self.redis_url,
             "XYLEM_POOLS_FILE": str(self.pools_file),
             "XYLEM_PORT": str(self.port),
+            "XYLEM_FILES": str(self.directory / "files"),
             **self.env,
         }
 

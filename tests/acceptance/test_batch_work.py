@@ -182,13 +182,15 @@ def test_each_of_two_thousand_lines_gives_one_line_though_workers_are_killed(tmp
         with OpenAI(base_url=f"{fleet.urls()[0]}/v1", api_key="none", max_retries=5, timeout=60) as c:
             batch = submitted(c, lines)
             progressed(c, batch, 300)
-            fleet.kill(f"{POOL}-0")
+            stop(fleet.process(f"{POOL}-0"), signal.SIGKILL)
             progressed(c, batch, 700)
             stop(fleet.process("batch-0"), signal.SIGKILL)
             progressed(c, batch, 1100)
             fleet.start_worker(f"{POOL}-0")
             fleet.stack.worker("batch", "batch-0")
-            fleet.restart_redis()
+            assert fleet.redis_process is not None
+            stop(fleet.redis_process, signal.SIGKILL)
+            fleet.start_redis()
             done = ended(c, batch, 120)
             assert done.status == "completed"
             assert done.request_counts is not None

@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import FastAPI
 from redis.exceptions import RedisError
 
-from app.api import admin, chat, completions, failure, health, tokens
+from app.api import admin, batches, chat, completions, failure, files, health, tokens
 from app.api.call import Begun, Call
 from app.api.dispatch import Dispatcher
 from app.api.express import Express
@@ -25,7 +25,11 @@ from app.api.models import load_models
 from app.api.responses import endpoint as responses
 from app.api.schemas import Refusal
 from app.api.state import ApiState
+from app.api.sweep import Sweeper
 from app.api.watch import Watch
+from app.batch.book import Book
+from app.batch.shelf import FileShelf
+from app.batch.storage import Storage
 from app.ids import new_api_id
 from app.keys import Keys
 from app.messages import Kept
@@ -47,6 +51,7 @@ def create_app(settings: Settings | None = None) -> Express:
     declared = load_pools(settings.pools_file)
     pools = declared.pools
     models = load_models(declared, settings.tokenize_off_loop)
+    storage = Storage(settings.files_url)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -61,6 +66,7 @@ def create_app(settings: Settings | None = None) -> Express:
         keyring = Keyring(wire, keys)
         watch = Watch(wire, keys, dispatcher, inbox, pools, settings.api_ttl_s)
         shelf = Shelf(wire, keys, api, settings.keep_s)
+        on_file, book = FileShelf(wire, keys), Book(wire, keys, settings.batch_keep_s)
 
         async def prepare(kept: Kept, begun: Begun) -> Call:
             _body, plan = await _UNDERSTAND[kept.kind](app.state.xylem, kept.body)
@@ -68,11 +74,25 @@ def create_app(settings: Settings | None = None) -> Express:
 
         keeper = Keeper(shelf, prepare)
         app.state.xylem = ApiState(
-            settings, models, pools, keys, redis, fleet, dispatcher, inbox, keyring, shelf, keeper, int(time.time())
+            settings,
+            models,
+            pools,
+            keys,
+            redis,
+            fleet,
+            dispatcher,
+            inbox,
+            keyring,
+            shelf,
+            keeper,
+            storage,
+            on_file,
+            book,
+            int(time.time()),
         )
         IN_FLIGHT.set_function(lambda: len(dispatcher.flights))
         HELD.set_function(lambda: dispatcher.placer.held)
-        background = [asyncio.create_task(part.run()) for part in (inbox, watch, keeper)]
+        background = [asyncio.create_task(part.run()) for part in (inbox, watch, keeper, Sweeper(storage, on_file))]
         awaited = [inbox.subscribed]
         if settings.require_keys:
             background.append(asyncio.create_task(keyring.run()))
@@ -96,6 +116,6 @@ def create_app(settings: Settings | None = None) -> Express:
     errors: dict[int | str, dict[str, Any]] = {"default": {"model": Refusal, "description": "Refused, or failed"}}
     app = FastAPI(title="Xylem", version=version("xylem-serve"), lifespan=lifespan, responses=errors)
     failure.install(app)
-    for part in (chat, completions, responses, tokens, health, admin):
+    for part in (chat, completions, responses, files, batches, tokens, health, admin):
         app.include_router(part.router)
     return Express(app, {part.PATH: part.handle for part in (chat, completions, responses)})

@@ -14,6 +14,9 @@ from app.api.kept.keeper import Keeper
 from app.api.kept.shelf import Shelf
 from app.api.keyring import Keyring
 from app.api.models import Model
+from app.batch.book import Book
+from app.batch.shelf import FileShelf
+from app.batch.storage import Storage
 from app.ids import PoolId
 from app.keys import Keys
 from app.pools import Pool
@@ -33,6 +36,9 @@ class ApiState:
     keyring: Keyring
     shelf: Shelf
     keeper: Keeper
+    storage: Storage
+    files: FileShelf
+    book: Book
     started: int  # seconds since the epoch
 
 

@@ -23,7 +23,7 @@ class Storage:
         """All or nothing: it is there under its name when this has ended without an error. Raises: StorageDown."""
         whole = self._path(path)
         part = f"{whole}.{secrets.token_hex(4)}.part"
-        with _mapped(path):
+        with _mapped(path, writes=True):
             self._fs.makedirs(whole.rpartition("/")[0], exist_ok=True)
             try:
                 with self._fs.open(part, "wb") as file:
@@ -73,14 +73,23 @@ class Storage:
 
 
 @contextmanager
-def _mapped(path: str) -> Iterator[None]:
+def _mapped(path: str, *, writes: bool = False) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, IsADirectoryError) as exc:
+        if writes:  # what is to be written to is not there
+            raise StorageDown(f"The storage of files: {_reason(exc)}.") from exc
         raise FileGone(f"There is no '{path}' in the storage.") from exc
-    except OSError as exc:  # and what S3 says, which fsspec makes one of these
+    except Exception as exc:
+        if not _is_foreign(exc):
+            raise
         raise StorageDown(f"The storage of files: {_reason(exc)}.") from exc
 
 
-def _reason(exc: OSError) -> Any:
-    return exc.strerror or type(exc).__name__
+def _is_foreign(exc: Exception) -> bool:
+    """fsspec makes OSErrors of what S3 says, but not of its client's own errors, such as nobody answering."""
+    return isinstance(exc, OSError) or any(cls.__module__.startswith("botocore.") for cls in type(exc).__mro__)
+
+
+def _reason(exc: Exception) -> Any:
+    return getattr(exc, "strerror", None) or type(exc).__name__

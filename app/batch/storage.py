@@ -14,7 +14,8 @@ class Storage:
     def __init__(self, url: str) -> None:
         """`url`: a path, or `s3://bucket/folder` and the like. Raises: SettingsError when nobody here speaks that."""
         try:
-            self._fs, self._root = fsspec.core.url_to_fs(url)
+            # Others write there too: what S3 listed before would be out of date.
+            self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except (ImportError, ValueError) as exc:
             raise SettingsError(f"XYLEM_FILES={url}: {exc}") from exc
 
@@ -55,13 +56,11 @@ class Storage:
     def size(self, path: str) -> int:
         """In bytes. Raises: FileGone, StorageDown."""
         with _mapped(path):
-            self._fs.invalidate_cache()  # S3's listings are remembered
             return int(self._fs.size(self._path(path)))
 
     def delete(self, path: str) -> None:
         """A file or a folder; what isn't there is gone already. Raises: StorageDown."""
         with _mapped(path):
-            self._fs.invalidate_cache()
             if self._fs.exists(self._path(path)):
                 self._fs.rm(self._path(path), recursive=True)
 

@@ -10,6 +10,7 @@ XylemError
 ├── RequestNotFound 404  no request of that id is known here
 ├── FileGone       404  no file of that id or name
 ├── BatchNotFound  404  no batch of that id
+├── BatchOver      409   the batch has ended, so that there is nothing to cancel
 ├── BodyTooLarge   413   the body is over the limit
 ├── HeadersTooLarge 431  the headers are over the limit
 ├── RateLimited    429   the API key has used up its requests or tokens a minute; carries Retry-After
@@ -98,6 +99,12 @@ class BatchNotFound(XylemError):
     """There is no such batch."""
 
     status, type, code = 404, "invalid_request_error", "batch_not_found"
+
+
+class BatchOver(XylemError):
+    """The batch has ended."""
+
+    status, type, code = 409, "invalid_request_error", "batch_over"
 
 
 class BodyTooLarge(XylemError):

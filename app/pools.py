@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from app.errors import SettingsError
-from app.ids import PoolId
+from app.ids import BATCH_QUEUE, PoolId
 from app.messages import Role
 from app.settings import explain
 
@@ -153,6 +153,8 @@ def load_pools(path: Path) -> PoolsFile:
         parsed = PoolsFile.model_validate(doc)
     except ValidationError as exc:
         raise SettingsError(f"{path}: {explain(exc, '.'.join)}") from exc
+    if PoolId(BATCH_QUEUE) in parsed.pools:
+        raise SettingsError(f"{path}: pools.{BATCH_QUEUE}: the queue of that name is the batch workers'")
     for name, pool in parsed.pools.items():
         if pool.engine != "mock" and pool.path is None:
             raise SettingsError(f"{path}: pools.{name}.path: engine {pool.engine} needs a model directory")

@@ -8,7 +8,7 @@ from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from app.errors import Saturated, StoreDown, XylemError
+from app.errors import Saturated, StorageDown, StoreDown, XylemError
 from app.store import store_down
 from app.telemetry import logger
 
@@ -21,7 +21,7 @@ def as_body(exc: XylemError) -> dict[str, Any]:
 
 def as_response(exc: XylemError) -> Response:
     # Lost where it was an event.
-    retry_after_s = exc.retry_after_s or (1 if isinstance(exc, Saturated | StoreDown) else None)
+    retry_after_s = exc.retry_after_s or (1 if isinstance(exc, Saturated | StoreDown | StorageDown) else None)
     headers = {**exc.headers} if retry_after_s is None else {**exc.headers, "retry-after": str(retry_after_s)}
     return Response(orjson.dumps(as_body(exc)), exc.status, headers, "application/json")
 

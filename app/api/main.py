@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from app.api import admin, chat, completions, failure, health, tokens
+from app.api import admin, batches, chat, completions, failure, files, health, tokens
 from app.api.call import Begun, Call
 from app.api.endpoints import ENDPOINTS
 from app.api.express import Express
@@ -21,6 +21,10 @@ from app.api.responses import endpoint as responses
 from app.api.schemas import Refusal
 from app.api.serving import Known, end, serving
 from app.api.state import ApiState
+from app.api.sweep import Sweeper
+from app.batch.book import Book
+from app.batch.shelf import FileShelf
+from app.batch.storage import Storage
 from app.messages import Kept
 from app.settings import Settings, load_settings
 from app.telemetry import logger, setup_logging
@@ -35,6 +39,7 @@ def create_app(settings: Settings | None = None) -> Express:
     settings = settings or load_settings()
     setup_logging(settings.log_level, json=settings.log_json)
     known = Known.read(settings)
+    storage = Storage(settings.files_url)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -47,10 +52,12 @@ def create_app(settings: Settings | None = None) -> Express:
                 return Call(plan, dispatcher=core.dispatcher, begun=begun)
 
             keeper = Keeper(shelf, prepare)
+            files_shelf, book = FileShelf(core.wire, core.keys), Book(core.wire, core.keys, settings.batch_keep_s)
             app.state.xylem = ApiState(
-                **vars(core), keyring=keyring, shelf=shelf, keeper=keeper, started=int(time.time())
-            )
-            background = [asyncio.create_task(keeper.run())]
+                **vars(core), keyring=keyring, shelf=shelf, keeper=keeper, storage=storage, files=files_shelf, book=book,
+                started=int(time.time()),
+            )  # fmt: skip
+            background = [asyncio.create_task(part.run()) for part in (keeper, Sweeper(storage, files_shelf))]
             if settings.require_keys:
                 background.append(asyncio.create_task(keyring.run()))
                 with suppress(TimeoutError):  # without Redis the API starts all the same, and says so in /ready
@@ -66,6 +73,6 @@ def create_app(settings: Settings | None = None) -> Express:
     errors: dict[int | str, dict[str, Any]] = {"default": {"model": Refusal, "description": "Refused, or failed"}}
     app = FastAPI(title="Xylem", version=version("xylem-serve"), lifespan=lifespan, responses=errors)
     failure.install(app)
-    for part in (chat, completions, responses, tokens, health, admin):
+    for part in (chat, completions, responses, files, batches, tokens, health, admin):
         app.include_router(part.router)
     return Express(app, {part.PATH: part.handle for part in (chat, completions, responses)})

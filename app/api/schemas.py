@@ -35,6 +35,17 @@ class Body(BaseModel):
         return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
+class Query(Body):
+    """What comes as text behind the path."""
+
+    model_config = ConfigDict(strict=False)
+
+    @classmethod
+    def openapi(cls) -> dict[str, Any]:
+        fields = cls.model_json_schema()["properties"].items()
+        return {"parameters": [{"name": name, "in": "query", "schema": schema} for name, schema in fields]}
+
+
 def _inlined(schema: dict[str, Any]) -> Any:
     """Without `$defs`, to which a schema in the middle of a document can't refer."""
     defs = schema.pop("$defs", {})

@@ -46,7 +46,7 @@ class Book:
         await self._wire.execute(
             [
                 ("HSET", keys.batch(order.id), "order", packed(order), "status", "validating"),
-                ("ZADD", keys.batches_of(order.key), order.created, order.id),
+                ("ZADD", keys.batches_of(order.key), time.time(), order.id),  # in their order, also within a second
                 ("ZADD", keys.batches(), order.expires, order.id),
             ]
         )

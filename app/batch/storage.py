@@ -15,7 +15,8 @@ class Storage:
     def __init__(self, url: str) -> None:
         """`url`: a path, or `s3://bucket/folder` and the like. Raises: SettingsError when nobody here speaks that."""
         try:
-            self._fs, self._root = fsspec.core.url_to_fs(url)
+            # Others write there too: what S3 listed before would be out of date.
+            self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except (ImportError, ValueError) as exc:
             raise SettingsError(f"XYLEM_FILES={url}: {exc}") from exc
 
@@ -24,7 +25,7 @@ class Storage:
         """All or nothing: it is there under its name when this has ended without an error. Raises: StorageDown."""
         whole = self._path(path)
         part = f"{whole}.{secrets.token_hex(4)}.part"
-        with _mapped(path):
+        with _mapped(path, writes=True):
             self._fs.makedirs(whole.rpartition("/")[0], exist_ok=True)
             try:
                 with self._fs.open(part, "wb") as file:
@@ -61,13 +62,11 @@ class Storage:
     def size(self, path: str) -> int:
         """In bytes. Raises: FileGone, StorageDown."""
         with _mapped(path):
-            self._fs.invalidate_cache()  # S3's listings are remembered
             return int(self._fs.size(self._path(path)))
 
     def delete(self, path: str) -> None:
         """A file or a folder; what isn't there is gone already. Raises: StorageDown."""
         with _mapped(path):
-            self._fs.invalidate_cache()
             if self._fs.exists(self._path(path)):
                 self._fs.rm(self._path(path), recursive=True)
 
@@ -79,14 +78,23 @@ class Storage:
 
 
 @contextmanager
-def _mapped(path: str) -> Iterator[None]:
+def _mapped(path: str, *, writes: bool = False) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, IsADirectoryError) as exc:
+        if writes:  # what is to be written to is not there
+            raise StorageDown(f"The storage of files: {_reason(exc)}.") from exc
         raise FileGone(f"There is no '{path}' in the storage.") from exc
-    except OSError as exc:  # and what S3 says, which fsspec makes one of these
+    except Exception as exc:
+        if not _is_foreign(exc):
+            raise
         raise StorageDown(f"The storage of files: {_reason(exc)}.") from exc
 
 
-def _reason(exc: OSError) -> Any:
-    return exc.strerror or type(exc).__name__
+def _is_foreign(exc: Exception) -> bool:
+    """fsspec makes OSErrors of what S3 says, but not of its client's own errors, such as nobody answering."""
+    return isinstance(exc, OSError) or any(cls.__module__.startswith("botocore.") for cls in type(exc).__mro__)
+
+
+def _reason(exc: Exception) -> Any:
+    return getattr(exc, "strerror", None) or type(exc).__name__

@@ -82,7 +82,9 @@ def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         "prefill-pool-a": mock_pool() | {"role": "prefill", "disagg": {"remote_tokens": 64, "remote_wait_s": 10}},
     }
     flower = f"http://127.0.0.1:{free_port()}"
-    with stack(guarded.url("xylem-api"), tmp_path_factory.mktemp("run"), pools, XYLEM_REQUIRE_KEYS="true") as s:
+    directory = tmp_path_factory.mktemp("run")
+    env = {"XYLEM_REQUIRE_KEYS": "true", "XYLEM_FILES": str(directory / "files")}
+    with stack(guarded.url("xylem-api"), directory, pools, **env) as s:
         s.api()
         for pool in pools:
             s.worker(pool, pool, XYLEM_REDIS_URL=guarded.url("xylem-worker"))
@@ -138,6 +140,12 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
         assert len(list(client.responses.retrieve(kept.id, stream=True))) > 3
         client.responses.cancel(kept.id)
         client.responses.delete(kept.id)
+        file = client.files.create(file=("in.jsonl", b"{}"), purpose="batch")
+        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
+        assert [b.id for b in client.batches.list()] == [batch.id]
+        assert client.batches.cancel(batch.id).status == "cancelling"
+        assert [f.id for f in client.files.list()] == [file.id]
+        client.files.delete(file.id)
     assert httpx.patch(f"{s.url}/admin/pools/{POOL}/limits", json={"active_blocks": 0.9}).status_code == 200
     assert len(httpx.post(f"{s.url}/admin/clear_kv_blocks", timeout=20).json()["refused"]) <= 2
     wait_until(lambda: POOL in httpx.get(f"{flower}/api/workers?refresh=1", timeout=20).text, "Flower asks the workers")
@@ -159,7 +167,7 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
 
 
 @pytest.mark.parametrize(("user", "command"), [
-    *((user, command) for user in ("api", "worker", "flower", "operator") for command in (
+    *((user, command) for user in ("api", "worker", "batch", "flower", "operator") for command in (
         ("FLUSHALL",), ("FLUSHDB",), ("KEYS", "*"), ("SCAN", "0"), ("CONFIG", "GET", "*"), ("SHUTDOWN",),
         ("ACL", "LIST"), ("MONITOR",),  ("CLIENT", "LIST"), ("SCRIPT", "FLUSH"),
         ("FUNCTION", "LIST"), ("GET", "elsewhere"), ("SET", "elsewhere", "1"), ("PUBLISH", "elsewhere", "1"),
@@ -168,7 +176,14 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
     ("api", ("DEL", "xylem:keys:api")),
     ("api", ("XADD", "xylem:out:1", "*", "s", "x")),
     ("api", ("PUBLISH", "xylem:/0.celery.pidbox", "x")),
+    ("api", ("HGETALL", "xylem:done:batch_1:0")),
+    ("api", ("SET", "xylem:batch-leader", "x")),
+    ("api", ("LPUSH", "xylem:batch", "x")),
     ("worker", ("HGETALL", "xylem:keys:api")),
+    ("worker", ("GET", "xylem:file:file-1")),
+    ("worker", ("HGETALL", "xylem:batch:batch_1")),
+    ("batch", ("HSET", "xylem:keys:api", "mallory", "x")),
+    ("batch", ("XADD", "xylem:out:1", "*", "s", "x")),
     ("worker", ("HSET", "xylem:keys:api", "mallory", "x")),
     ("worker", ("DEL", "xylem:spent:alice")),
     ("worker", ("HSET", "xylem:limits:decode-pool-a", "max_queued", "0")),
@@ -176,6 +191,8 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
     ("flower", ("XRANGE", "xylem:out:1", "-", "+")),
     ("flower", ("SUBSCRIBE", "xylem:out:1")),
     ("flower", ("HGETALL", "xylem:keys:api")),
+    ("flower", ("HGETALL", "xylem:batch:batch_1")),
+    ("flower", ("HGETALL", "xylem:done:batch_1:0")),
     ("flower", ("LPUSH", "xylem:decode-pool-a", "x")),
     ("flower", ("SET", "xylem:worker:1", "x")),
     ("operator", ("GET", "xylem:request:cmpl-1.0")),

@@ -33,7 +33,9 @@ DECLARED = [status_code_conformance, content_type_conformance, response_schema_c
 @pytest.fixture(scope="module")
 def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     pools = {POOL: mock_pool(max_model_len=2048, step_ms=0.5), ADMIN_POOL: mock_pool(model="idle")}
-    with stack(valkey_url, tmp_path_factory.mktemp("fuzz"), pools, XYLEM_DEPLOYMENT="fuzz") as s:
+    directory = tmp_path_factory.mktemp("fuzz")
+    env = {"XYLEM_DEPLOYMENT": "fuzz", "XYLEM_FILES": str(directory / "files")}
+    with stack(valkey_url, directory, pools, **env) as s:
         s.api()
         s.worker()
         s.wait_ready()
@@ -45,13 +47,18 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 WITH_BODY = [
     ("post", "/v1/chat/completions", 120), ("post", "/v1/completions", 120), ("post", "/v1/responses", 120),
+    ("post", "/v1/files", 60), ("post", "/v1/batches", 60),
     ("post", "/tokenize", 60), ("post", "/detokenize", 60), ("patch", "/admin/pools/{pool}/limits", 60),
 ]  # fmt: skip
 WITHOUT = [
     ("get", "/admin/pools/{pool}/limits", 10), ("post", "/admin/pools/{pool}/clear_kv_blocks", 10),
     ("post", "/admin/clear_kv_blocks", 1), ("get", "/v1/models/{name}", 30), ("get", "/requests/{request}", 30),
     ("get", "/v1/responses/{response}", 60), ("post", "/v1/responses/{response}/cancel", 20),
-    ("delete", "/v1/responses/{response}", 20), ("get", "/v1/models", 1), ("get", "/live", 1), ("get", "/ready", 1),
+    ("delete", "/v1/responses/{response}", 20), ("get", "/v1/files", 30), ("get", "/v1/files/{file}", 20),
+    ("get", "/v1/files/{file}/content", 20), ("delete", "/v1/files/{file}", 10), ("get", "/v1/batches", 30),
+    ("get", "/v1/batches/{batch}", 20), ("post", "/v1/batches/{batch}/cancel", 20),
+    ("post", "/v1/batches/{batch}/pause", 10), ("post", "/v1/batches/{batch}/resume", 10), ("get", "/v1/models", 1),
+    ("get", "/live", 1), ("get", "/ready", 1),
     ("get", "/health", 1), ("get", "/metrics", 1), ("get", "/version", 1),
 ]  # fmt: skip
 
@@ -92,11 +99,11 @@ def _try(served: Stack, method: str, path: str, examples: int, mode: GenerationM
 
 def _within_reach(case: Case, url: str) -> None:
     """What is there, an answer that is short enough to wait for, and fields that go together."""
-    if case.path_parameters and "pool" in case.path_parameters:
-        case.path_parameters["pool"] = ADMIN_POOL
-    if case.path_parameters and "response" in case.path_parameters:
-        case.path_parameters["response"] = httpx.post(f"{url}/v1/responses", json=RESPONSE).json()["id"]
+    for name in case.path_parameters or {}:
+        case.path_parameters[name] = _there(name, url) or case.path_parameters[name]
     body = case.body
+    if isinstance(body, dict) and "input_file_id" in body:
+        body["input_file_id"] = _there("file", url)
     if not isinstance(body, dict) or "model" not in body:
         return
     body["model"] = "mock"
@@ -112,6 +119,22 @@ def _within_reach(case: Case, url: str) -> None:
             body[name] = _known_tokens(body[name])
     body.pop("logit_bias", None)
     body.pop("routing", None)
+
+
+def _there(kind: str, url: str) -> str | None:
+    """Something of that kind that the API knows."""
+    if kind == "pool":
+        return ADMIN_POOL
+    if kind == "response":
+        made = httpx.post(f"{url}/v1/responses", json=RESPONSE)
+    elif kind == "file":
+        made = httpx.post(f"{url}/v1/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", b"{}")})
+    elif kind == "batch":
+        asked = {"input_file_id": _there("file", url), "endpoint": "/v1/responses", "completion_window": "24h"}
+        made = httpx.post(f"{url}/v1/batches", json=asked)
+    else:
+        return None
+    return str(made.json()["id"])
 
 
 def _known_tokens(prompt: Any) -> Any:

@@ -87,6 +87,7 @@ def test_a_pool_needs_a_model_and_an_engine_only(tmp_path: Path) -> None:
     ("pools: {p.q: {model: m, engine: mock}}", "pools.p.q"),
     ("pools: {'p q': {model: m, engine: mock}}", "pools.p q"),
     ("pools: {p: {model: m, engine: vllm}}", "pools.p.path: engine vllm needs a model directory"),
+    ("pools: {batch: {model: m, engine: mock}}", "pools.batch: the queue of that name"),
     ("", "None"),
     ("just text", "'just text'"),
 ])  # fmt: skip

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from app.api.schemas import MOST, Asked, Body, ChatRequest, Message, Some
+from app.api.schemas import MOST, Asked, Body, ChatRequest, Message, Query, Some
 from app.errors import RequestError
 
 Label = Annotated[str, Field(max_length=64)]
@@ -95,10 +95,8 @@ class ResponseRequest(Asked):
         )
 
 
-class Retrieval(Body):
+class Retrieval(Query):
     """The query of a GET."""
-
-    model_config = ConfigDict(strict=False)
 
     stream: bool = False
     starting_after: Annotated[int, Field(ge=0)] | None = None
@@ -108,8 +106,3 @@ class Retrieval(Body):
         """Raises: RequestError."""
         if self.starting_after is not None and not self.stream:
             raise RequestError("'starting_after' is only allowed when 'stream' is true.", param="starting_after")
-
-    @classmethod
-    def openapi(cls) -> dict[str, Any]:
-        fields = cls.model_json_schema()["properties"].items()
-        return {"parameters": [{"name": name, "in": "query", "schema": schema} for name, schema in fields]}

@@ -1,0 +1,150 @@
+"""Where files lie: a folder, memory, and S3 as moto plays it. The same is promised of each."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+from moto.server import ThreadedMotoServer
+
+from app.batch.storage import Storage
+from app.errors import FileGone, SettingsError, StorageDown
+
+BIG = bytes(range(256)) * 2**16  # 16 MiB: S3 takes it in parts
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedMotoServer]:
+    """A server with a bucket, and an environment in which S3 is there."""
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "x")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "y")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setenv("AWS_MAX_ATTEMPTS", "1")
+        fsspec.filesystem("s3").mkdir("bucket")
+        yield server
+    server.stop()
+
+
+@pytest.fixture(params=["folder", "memory", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "s3":
+        request.getfixturevalue("s3")
+        return f"s3://bucket/{tmp_path.name}"
+    return str(tmp_path / "store") if request.param == "folder" else f"memory://{tmp_path.name}"
+
+
+@pytest.fixture
+def storage(url: str) -> Storage:
+    return Storage(url)
+
+
+@pytest.fixture
+def names(url: str) -> Callable[[], list[str]]:
+    """All that lies there, also what has no business to."""
+
+    def find() -> list[str]:
+        fs, root = fsspec.core.url_to_fs(url)
+        fs.invalidate_cache()
+        return [name.removeprefix(f"{root}/") for name in fs.find(root)]
+
+    return find
+
+
+def test_what_was_put_is_there(storage: Storage, names: Callable[[], list[str]]) -> None:
+    """Under its name only, to the byte; and putting it again replaces it."""
+    for content in (b"", b"one", BIG):
+        storage.put("files/a", content)
+        assert storage.get("files/a") == content
+        assert storage.size("files/a") == len(content)
+        assert names() == ["files/a"]
+
+
+def test_what_breaks_in_the_middle_was_never_there(storage: Storage, names: Callable[[], list[str]]) -> None:
+    """Nor is what was there before touched."""
+    with pytest.raises(ZeroDivisionError), storage.write("files/a") as file:
+        file.write(BIG)
+        raise ZeroDivisionError
+    assert names() == []
+    storage.put("files/a", b"before")
+    with pytest.raises(ZeroDivisionError), storage.write("files/a") as file:
+        file.write(b"after")
+        raise ZeroDivisionError
+    assert storage.get("files/a") == b"before"
+    assert names() == ["files/a"]
+
+
+def test_nobody_sees_half_a_file(storage: Storage) -> None:
+    with storage.write("files/a") as file:
+        file.write(BIG)
+        assert storage.get("files/a") is None
+    assert storage.size("files/a") == len(BIG)
+
+
+def test_it_is_read_in_pieces_from_any_place(storage: Storage) -> None:
+    storage.put("files/a", BIG)
+    with storage.read("files/a") as file:
+        file.seek(len(BIG) - 5)
+        assert file.read(3) == BIG[-5:-2]
+
+
+def test_what_is_not_there_is_said_so(storage: Storage) -> None:
+    storage.put("files/a", b"x")
+    assert storage.get("files/b") is None
+    with pytest.raises(FileGone):
+        storage.size("files/b")
+    with pytest.raises(FileGone), storage.read("files/b"):
+        pass
+
+
+def test_a_file_or_a_folder_is_deleted_as_often_as_one_likes(storage: Storage, names: Callable[[], list[str]]) -> None:
+    for name in ("a/1", "a/b/2", "c/3", "c/4"):
+        storage.put(name, b"x")
+    storage.delete("a")
+    storage.delete("c/3")
+    for gone in ("a", "c/3", "never/there"):
+        storage.delete(gone)
+    assert names() == ["c/4"]
+
+
+@pytest.mark.parametrize("path", ["", "..", "../x", "a/../../x", "a/..", "./a", "/etc/passwd", "a//b", "a/"])
+def test_no_path_leads_out_of_the_storage(tmp_path: Path, path: str) -> None:
+    storage = Storage(str(tmp_path / "store"))
+    for act in (storage.get, storage.size, storage.delete):
+        try:
+            assert act(path) is None
+        except FileGone:
+            pass
+    with pytest.raises(FileGone):
+        storage.put(path, b"x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_address_that_nobody_speaks_is_named() -> None:
+    with pytest.raises(SettingsError, match="XYLEM_FILES=nothing://here"):
+        Storage("nothing://here")
+
+
+def test_a_disk_that_refuses_is_said_so(tmp_path: Path) -> None:
+    """And is no missing file: who asks shall come again."""
+    (tmp_path / "store").write_text("no folder")
+    with pytest.raises(StorageDown, match=r"File exists|Not a directory"):
+        Storage(str(tmp_path / "store")).put("files/a", b"x")
+
+
+def test_an_s3_that_is_away_is_said_so(s3: ThreadedMotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client's own errors are ours where they enter; it tries again for a few seconds by itself."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    fsspec.filesystem("s3").clear_instance_cache()
+    try:
+        began = time.monotonic()
+        with pytest.raises(StorageDown, match="EndpointConnectionError"):
+            Storage("s3://bucket/x").get("files/a")
+        assert time.monotonic() - began < 30
+    finally:
+        fsspec.filesystem("s3").clear_instance_cache()

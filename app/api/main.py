@@ -52,12 +52,12 @@ def create_app(settings: Settings | None = None) -> Express:
                 return Call(plan, dispatcher=core.dispatcher, begun=begun)
 
             keeper = Keeper(shelf, prepare)
-            files_shelf, book = FileShelf(core.wire, core.keys), Book(core.wire, core.keys, settings.batch_keep_s)
+            on_files, book = FileShelf(core.wire, core.keys), Book(core.wire, core.keys, settings.batch_keep_s)
             app.state.xylem = ApiState(
-                **vars(core), keyring=keyring, shelf=shelf, keeper=keeper, storage=storage, files=files_shelf, book=book,
+                **vars(core), keyring=keyring, shelf=shelf, keeper=keeper, storage=storage, files=on_files, book=book,
                 started=int(time.time()),
             )  # fmt: skip
-            background = [asyncio.create_task(part.run()) for part in (keeper, Sweeper(storage, files_shelf))]
+            background = [asyncio.create_task(part.run()) for part in (keeper, Sweeper(storage, on_files))]
             if settings.require_keys:
                 background.append(asyncio.create_task(keyring.run()))
                 with suppress(TimeoutError):  # without Redis the API starts all the same, and says so in /ready

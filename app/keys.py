@@ -22,7 +22,8 @@ predicted:<pool>:<place>  sorted set, block hash → when that guess expires, ms
                         above for engines that tell no events. Written by the api at placement.
 reservations:<worker>   hash, run → "b,t,r,p,a": placed on rank r and not finished: b KV blocks, t uncached prompt
                         tokens to compute, p blocks to pull from the engine that computes them (then t is 0); a is
-                        the API replica that awaits it.
+                        the API replica that awaits it. An aside run, which gives way to others, has "<r>a" for r
+                        here and below: it counts apart, and nobody else sees it as load.
                         Written by the api at placement and the worker at the end; gone with the worker.
 load:<worker>           hash, the sums of the above for each rank r: `requests.r`, `blocks.r`; and of those without a
                         first token `waiting.r` (how many), `pulls.r`, `tokens.r`, and `since.r`, ms since the epoch,

@@ -119,6 +119,8 @@ class Job(Struct, frozen=True, array_like=True):
     cached_tokens: int = 0  # of the prompt, where `prefill` computed the rest
     at_once: bool = False  # both workers have begun, and meet in a Room
     prefilled: Timing | None = None  # the prefill worker's part, once it is over
+    aside: bool = False  # gives way to who can't wait
+    whole: bool = False  # nobody reads along: what comes goes out in few pieces
 
     @property
     def run(self) -> RunId:
@@ -230,6 +232,9 @@ class Lease(Struct, frozen=True, array_like=True):
     lent_blocks: int = 0  # of the used ones: kept for engines that decode
     prefill_tokens: int = 0  # prompt tokens computed since its start
     pulled_tokens: int = 0  # and those whose KV came from other engines
+    aside: int = 0  # requests here that give way to others, running or waiting for that
+    aside_most: int = 0  # so many of them each rank takes now
+    worked_s: float = 0.0  # since its start, in which the engine had a request
 
 
 class Cancel(Struct, frozen=True, array_like=True, tag="c"):

@@ -55,6 +55,13 @@ class Disagg(_Part):
     remote_wait_s: Seconds | None = None
 
 
+class Aside(_Part):
+    """What requests that give way may cost the others on the same engine."""
+
+    step_share: Annotated[float, Field(ge=0, le=1)] = 0.05  # by which they make a step longer
+    prefill_share: Annotated[float, Field(ge=0, le=1)] = 0.01  # of the time, in which their prompts are computed
+
+
 class Pool(_Part):
     """A named set of identical workers."""
 
@@ -70,6 +77,7 @@ class Pool(_Part):
     routing: Routing = Routing()
     busy: Busy = Busy()
     disagg: Disagg = Disagg()
+    aside: Aside = Aside()
     args: dict[str, Any] = {}  # the engine's own arguments
 
     @cached_property

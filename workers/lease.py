@@ -87,7 +87,7 @@ class LeaseKeeper:
             log.warning("lease_not_renewed", error=repr(exc))
 
     async def _write(self) -> None:
-        stats, keys = self._runner.engine.stats(), self._keys
+        stats, keys, gates = self._runner.engine.stats(), self._keys, self._runner.gates
         lease = msgspec.structs.replace(
             self._lease,
             running=stats.running,
@@ -97,6 +97,9 @@ class LeaseKeeper:
             prefill_tokens=stats.prefill_tokens,
             pulled_tokens=stats.pulled_tokens,
             pace=self._runner.pace.read(time.monotonic()),
+            aside=sum(map(len, gates)),
+            aside_most=0 if self._lease.draining else min(gate.most for gate in gates),
+            worked_s=self._runner.working.seconds,
         )
         worker = lease.worker
         pipe = self._redis.pipeline(transaction=False)

@@ -37,9 +37,9 @@ from workers.watchdog import Watchdog
 log = logger(__name__)
 _WORKER_ID = new_worker_id()
 
-# Tasks that wait for the engine beyond those it can run: a slot that becomes free is taken in the next step.
-# What is more waits in Redis, where it can be taken back.
-_TASKS_PER_SLOT = 2
+# Of each slot's tasks one runs, one waits for the engine, so that a slot that becomes free is taken in the next step,
+# and one may be aside and wait at the gate. What is more waits in Redis, where it can be taken back.
+_TASKS_PER_SLOT = 3
 
 
 @setup_logging.connect
@@ -91,7 +91,7 @@ class EngineStep(bootsteps.StartStopStep):
         self.guard = Guard(settings.redis_url, Keys(settings.deployment).worker(self.worker_id))
         try:
             engine = create_engine(self.pool, settings.address or address_towards(settings.redis_url))
-            self.runner = runners.Runner(engine, self.worker_id, settings)
+            self.runner = runners.Runner(engine, self.worker_id, settings, self.pool.aside)
             info = self.runner.load()
         except XylemError as exc:
             log.critical("engine_failed_to_load", pool=self.pool_id, reason=exc.message)

@@ -36,7 +36,8 @@ class Account:
         self.completion_tokens += len(delta.tokens)
 
     def envelope(self, kind: str) -> dict[str, object]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model.name}
+        named = {"id": self.id, "object": kind, "created": self.created, "model": self.model.name}
+        return named | {"service_tier": self.plan.tier} if self.plan.tier else named
 
     def usage(self) -> dict[str, object]:
         return {

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from app.api.deltas import merge
+from app.deltas import merge
 from app.errors import Cancelled
 from app.messages import Delta, Done, Event, Failed
 

@@ -169,6 +169,8 @@ class Call(Account):
             self._deadline,
             self.plan.priority,
             cache_salt=self.plan.cache_salt,
+            aside=self.plan.aside,
+            whole=self.plan.whole,
         )
         flight = Flight(job, groups, self.answer, self.plan.wishes, prefill_groups)
         if self._begun is not None:

@@ -10,7 +10,6 @@ from starlette.types import Receive, Scope
 from app.api.body import collect
 from app.api.call import Call
 from app.api.chunks import Chunks
-from app.api.deltas import merge
 from app.api.explain import explain_wanted
 from app.api.kept.join import answer_to
 from app.api.kept.reading import Reading
@@ -21,6 +20,7 @@ from app.api.plan import Plan
 from app.api.schemas import STREAMED, ChatRequest, parse
 from app.api.serving import Known
 from app.api.state import ApiState, state_of
+from app.deltas import merge
 from app.errors import RequestError
 from app.messages import Delta
 
@@ -57,9 +57,11 @@ async def plan_of(state: Known, prefix: str, body: ChatRequest, *, explain: bool
         [prompt],
         [body.sampling(model.room(prompt, limit), logprobs=logprobs)],
         timeout_s=body.timeout or state.settings.request_timeout_s,
-        priority=body.priority or 0,
+        priority=body.urgency,
         cache_salt=body.cache_salt,
         wishes=body.wishes(explain=explain),
+        aside=body.aside,
+        tier=body.tier,
     )
 
 

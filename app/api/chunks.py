@@ -31,11 +31,13 @@ class Chunks:
         self._kind, self._logprobs, self._usage = kind, logprobs, call.usage
         self._usage_at_end = bool(options and options.include_usage)
         self._usage_always = bool(options and options.continuous_usage_stats)
-        self._start = b'data: {"id":"%b","object":"%b","created":%d,"model":%b,' % (
+        tier = call.plan.tier
+        self._start = b'data: {"id":"%b","object":"%b","created":%d,"model":%b,%b' % (
             call.id.encode(),
             _OBJECT[kind],
             call.created,
             orjson.dumps(call.model.name),
+            b'"service_tier":"%b",' % tier.encode() if tier else b"",
         )
         self._heads: dict[int, bytes] = {}
         # OpenAI sends `usage: null` with every chunk when the last one will carry it.

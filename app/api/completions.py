@@ -10,7 +10,6 @@ from starlette.types import Receive, Scope
 from app.api.body import collect
 from app.api.call import Call
 from app.api.chunks import Chunks
-from app.api.deltas import merge
 from app.api.echo import Echo
 from app.api.explain import explain_wanted
 from app.api.kept.join import answer_to
@@ -22,6 +21,7 @@ from app.api.plan import Plan
 from app.api.schemas import STREAMED, CompletionRequest, parse
 from app.api.serving import Known
 from app.api.state import ApiState, state_of
+from app.deltas import merge
 from app.errors import RequestError
 
 router = APIRouter()
@@ -59,9 +59,11 @@ async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tupl
             for p in prompts
         ],
         timeout_s=body.timeout or state.settings.request_timeout_s,
-        priority=body.priority or 0,
+        priority=body.urgency,
         cache_salt=body.cache_salt,
         wishes=body.wishes(explain=explain),
+        aside=body.aside,
+        tier=body.tier,
         edit=Echo(model.tokenizer, prompts, body.n or 1, only=limit == 0) if body.echo else None,
     )
 

@@ -80,12 +80,11 @@ class FleetReader:
         limits = self.limits(pool, reply[0])
         candidates = []
         overlaps: list[list[Overlap]] = [[] for _ in range(prompts)]
-        for raw, rank, requests, blocks, tokens, waiting, head_ms, pulls, *found in reply[1:]:
+        for raw, rank, requests, blocks, tokens, waiting, head_ms, pulls, aside, aside_blocks, *found in reply[1:]:
             if raw not in self._leases:
                 continue
-            candidates.append(
-                Candidate(self._leases[raw], limits, rank, requests, blocks, tokens, waiting, head_ms / 1000, pulls)
-            )
+            sums = requests, blocks, tokens, waiting, head_ms / 1000, pulls, aside, aside_blocks
+            candidates.append(Candidate(self._leases[raw], limits, rank, *sums))
             for i, overlap in enumerate(overlaps):
                 overlap.append(Overlap(found[2 * i], found[2 * i + 1]))
         return PoolView(candidates, overlaps)

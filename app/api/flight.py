@@ -16,9 +16,11 @@ from app.messages import Begun, Delta, Event, Job, Lent, Timing
 from app.pools import Routing
 from app.routing.fleet import Decision
 
-ATTEMPTS = 1000  # numbers of one owner's; those of the next one are above
+# Numbers of one owner's; those of the next one are above. What gives way may be given back every few seconds for a day.
+ATTEMPTS = 1_000_000
 
 Groups = tuple[tuple[PoolId, ...], ...]
+Line = tuple[Groups, bool]  # where it waits when there is no room: those that give way in a line of their own
 
 
 class Wishes(Struct, frozen=True):
@@ -101,6 +103,10 @@ class Flight:
         self.placed: asyncio.Future[None] | None = None  # until it is on its worker's queue
         self.retry: asyncio.Task[None] | None = None  # what places it anew
         self._hashes: dict[int, bytes] = {}
+
+    @property
+    def line(self) -> Line:
+        return self.groups, self.job.aside
 
     @property
     def state(self) -> State:

@@ -15,7 +15,7 @@ from random import Random
 from msgspec.structs import replace
 
 from app.api.fleet import FleetReader
-from app.api.flight import Flight, Groups
+from app.api.flight import Flight, Line
 from app.api.round import Round
 from app.api.writing import guess, placement
 from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
@@ -68,8 +68,8 @@ class Placer:
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
         self._turns = count()
         self._waiting: list[Flight] = []
-        self._held: dict[Groups, Held[Flight]] = {}  # a line for each choice of pools
-        self._full: dict[Groups, float] = {}  # when a line last heard that there are workers, all of them full
+        self._held: dict[Line, Held[Flight]] = {}
+        self._full: dict[Line, float] = {}  # when a line last heard that there are workers, all of them full
         self._room = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
         self._routed = {name: Routed(name) for name in pools}
@@ -141,10 +141,14 @@ class Placer:
                 self._hold(flight)
             else:
                 self._waiting.append(flight)
-        heads = []
+        heads: list[Flight] = []
+        last: list[Flight] = []
         now = time.monotonic()
-        for groups, line in self._held.items():
-            full = self._full.get(groups, 0.0)
+        for name, line in self._held.items():
+            full = self._full.get(name, 0.0)
+            aside = name[1]
+            if aside and now - full < _HELD_EVERY_S:
+                continue  # each end of a request wakes the others, and these would look again each time
             for flight in list(line):
                 if time.time() > flight.job.deadline:
                     self._fail(flight, DeadlineOver())
@@ -154,14 +158,19 @@ class Placer:
                     self._settle(flight, None)
             for gone in line.drop(lambda f: not self._awaited(f)):
                 self._settle(gone, None)
-            heads += line.take(_HELD_AT_ONCE)
-        self._held = {groups: line for groups, line in self._held.items() if line}
+            (last if aside else heads).extend(line.take(_HELD_AT_ONCE))
+        self._held = {name: line for name, line in self._held.items() if line}
         flights, self._waiting = self._waiting[:_ROUND], self._waiting[_ROUND:]
-        return heads + flights
+        return heads + flights + last
 
     def _has_to_queue(self, flight: Flight) -> bool:
-        """Behind those who are held; but who is new does not wait for a worker that is gone."""
-        line = self._held.get(flight.groups)
+        """Behind those who are held; but who is new does not wait for a worker that is gone.
+
+        What gives way always does: a thousand of them cost each round of the others a few.
+        """
+        if flight.job.aside:
+            return True
+        line = self._held.get(flight.line)
         if line is None:
             return False
         return flight.job.attempt > 0 or not isinstance(next(iter(line)).refused, NoWorker)
@@ -192,7 +201,7 @@ class Placer:
                 places = self._decide(round_, flight)
                 command = placement(self._keys, self._pools, flight, places, round_.lease(places[0]).meets_at)
             except Saturated:
-                self._full[flight.groups] = time.monotonic()
+                self._full[flight.line] = time.monotonic()
                 self._hold(flight)
                 continue
             except NoWorker as exc:
@@ -275,7 +284,7 @@ class Placer:
         limit = max(self._pools[pool].busy.max_held for pool in flight.groups[0])
         flight.refused, flight.placings = why, 0
         flight.held_since = flight.held_since or time.monotonic()
-        line = self._held.setdefault(flight.groups, Held())
+        line = self._held.setdefault(flight.line, Held())
         least = line.push(flight, *_urgency(flight), limit)
         if least is not None:
             self._settle(least, least.refused or Saturated(retry_after_s=self._retry_after_s))

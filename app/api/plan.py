@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from app.api.flight import Wishes
 from app.api.models import Model
@@ -20,8 +21,9 @@ class Plan:
     priority: int = 0
     cache_salt: str | None = None
     wishes: Wishes = Wishes()  # noqa: RUF009 (frozen)
-    aside: bool = False  # it gives way to who can't wait
+    aside: bool = False  # gives way to who can't wait
     whole: bool = False  # nobody reads along
+    tier: Literal["default", "flex"] | None = None  # what the answer says, if the request named one
     edit: Callable[[int, Delta], Delta] | None = None  # changes a choice's delta before it is counted and seen
 
     @property

@@ -46,7 +46,7 @@ class Round:
         job = flight.job
         context = len(flight.context)
         to_come = job.sampling.max_tokens - (context - len(job.prompt))
-        ask = Ask(context, to_come, job.sampling.n, flight.wishes.session)
+        ask = Ask(context, to_come, job.sampling.n, flight.wishes.session, job.aside)
         part: Part = "all" if flight.handoff is None else "decode"
         refused: XylemError = NoWorker()
         for group in flight.groups:
@@ -86,7 +86,7 @@ class Round:
 
     def _reserve(self, to: Placement, flight: Flight) -> None:
         view = self.views[to.pool]
-        self.views[to.pool] = PoolView(reserve(view.candidates, to), view.overlaps)
+        self.views[to.pool] = PoolView(reserve(view.candidates, to, aside=flight.job.aside), view.overlaps)
         if not self._alone:
             self._before.append((to, flight.hashes(self._pools[to.pool].block_size)))
 
@@ -116,5 +116,10 @@ class Round:
 
 
 def _prefills(flight: Flight) -> Groups:
-    """Who may compute its prompt, if that is still to be done."""
-    return flight.prefill_groups if flight.apart and not flight.job.begun and flight.handoff is None else ()
+    """Who may compute its prompt for somebody else, if that is still to be done.
+
+    Not of what gives way: it could do so at one of the two workers only.
+    """
+    job = flight.job
+    apart = flight.apart and not job.begun and flight.handoff is None and not job.aside
+    return flight.prefill_groups if apart else ()

@@ -22,6 +22,7 @@ Text = Annotated[str, Field(min_length=1)]
 # Lists end at their first error: each of a million would be an object with its own message.
 Some = Annotated[list[T], Field(fail_fast=True)]
 MOST = 4096  # messages of a conversation, parts of a message
+ASIDE_PRIORITY = 100  # of what gives way, unless it names its own
 _MOST_ERRORS = 1000  # that are looked through for one to name
 
 
@@ -107,6 +108,20 @@ class Asked(Body):
     prompt_cache_key: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # requests that share a prefix
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # vLLM's: who has another shares none
     routing: RoutingOptions | None = None
+    service_tier: Literal["auto", "default", "flex"] | None = None
+
+    @property
+    def aside(self) -> bool:
+        return self.service_tier == "flex"
+
+    @property
+    def tier(self) -> Literal["default", "flex"] | None:
+        """The one that it gets, if it named one."""
+        return None if self.service_tier is None else "flex" if self.aside else "default"
+
+    @property
+    def urgency(self) -> int:
+        return self.priority if self.priority is not None else ASIDE_PRIORITY if self.aside else 0
 
     def check(self) -> None:
         """What a single field can't tell. Raises: RequestError."""

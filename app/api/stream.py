@@ -8,10 +8,10 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.call import Call
 from app.api.chunks import Chunks, error_event
-from app.api.deltas import merge
 from app.api.failure import as_body
 from app.api.kept.reading import Reading
 from app.api.protocol import EXTENSION, DirectWriter
+from app.deltas import merge
 from app.errors import Cancelled, XylemError
 from app.messages import Delta
 from app.telemetry import logger

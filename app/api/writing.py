@@ -23,7 +23,7 @@ def placement(
 ) -> Command:
     """Record, reservations and messages, for `place.lua`; the flight knows of it. `meets_at`: see Lease."""
     job = flight.job
-    step = priority_step(job.priority)
+    step = priority_step(job.priority, aside=job.aside)
     flight.placed_at = time.time()
     ttl_ms = max(1, round((job.deadline - flight.placed_at + _GRACE_S) * 1000))
     messages = task_messages(job, step, flight.handoff, meets_at)
@@ -43,7 +43,8 @@ def placement(
             keys.prefilling(to.worker),
             keys.queue(worker_queue(to.pool, to.worker), step),
         ]
-        values += [to.rank, to.blocks, to.tokens, to.pulls, message]
+        rank = f"{to.rank}a" if job.aside else to.rank
+        values += [rank, to.blocks, to.tokens, to.pulls, message]
     hashes = flight.hashes(pools[places[0].pool].block_size)
     return "EVAL", PLACE, len(names), *names, job.run, encode(job), ttl_ms, hashes, job.reply_to, *values
 

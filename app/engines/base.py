@@ -28,6 +28,9 @@ class EngineStats(Struct, frozen=True):
     prefill_tokens: int = 0  # prompt tokens computed since the start, neither cached nor pulled ones
     pulled_tokens: int = 0  # prompt tokens whose KV came from other engines, since the start
     lent_blocks: int = 0  # of the used ones: kept for engines that decode
+    # A step that computes no prompt takes step_s + running · request_step_s. Both are 0 while that isn't known.
+    step_s: float = 0.0
+    request_step_s: float = 0.0
 
 
 class KvEventSource(Struct, frozen=True):

@@ -82,8 +82,11 @@ def new_blocks(ask: Ask, option: Option) -> int:
 
 
 def held_blocks(c: Candidate) -> float:
-    """Blocks that requests hold: as the worker reports, or what was reserved, which is known at once."""
-    return max(c.blocks, c.lease.used_blocks / c.lease.ranks)
+    """Blocks that requests hold: as the worker reports, or what was reserved, which is known at once.
+
+    Those that aside requests hold are as good as free.
+    """
+    return max(c.blocks, c.lease.used_blocks / c.lease.ranks - c.aside_blocks)
 
 
 def load(c: Candidate) -> float:

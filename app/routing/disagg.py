@@ -73,4 +73,7 @@ def _option(to: Placement, options: Sequence[Option]) -> Option:
 
 def still_fits(lease: Lease | None, blocks: int) -> bool:
     """Whether the worker that is to decode can still take a prompt of so many blocks, now that it is computed."""
-    return lease is not None and not lease.draining and lease.used_blocks + blocks <= lease.total_blocks * lease.ranks
+    if lease is None or lease.draining:
+        return False
+    # What aside requests hold comes free when it is needed.
+    return lease.aside > 0 or lease.used_blocks + blocks <= lease.total_blocks * lease.ranks

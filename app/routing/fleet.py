@@ -29,6 +29,9 @@ class Candidate(Struct, frozen=True):
     waiting: int = 0  # requests without a first token
     head_s: float = 0.0  # since the first of them began
     pulls: int = 0  # blocks to come from engines that prefill, of requests without a first token here
+    # Requests that give way to others, and the blocks that they hold or will hold; not in the numbers above.
+    aside: int = 0
+    aside_blocks: int = 0
 
 
 class Option(Struct, frozen=True):
@@ -46,6 +49,7 @@ class Ask(Struct, frozen=True):
     max_tokens: int
     n: int = 1  # answers to the one prompt
     session: str | None = None  # requests of one session should meet the same cache
+    aside: bool = False  # gives way to who can't wait
 
 
 class Placement(Struct, frozen=True):

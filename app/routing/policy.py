@@ -10,6 +10,7 @@ from xxhash import xxh3_64_intdigest
 
 from app.errors import NoWorker, Saturated
 from app.pools import Policy, Routing
+from app.routing.aside import behind_all, has_slack
 from app.routing.cost import Fleet, held_blocks, kv_cost, missing_blocks, new_blocks, pull_cost, uncached_tokens
 from app.routing.fleet import Ask, Candidate, Cost, Decision, Option, Placement
 
@@ -28,7 +29,10 @@ def place(
         able = [o for o in able if o.candidate.lease.block_bytes]
     if not able:
         raise NoWorker("No live worker serves this model. It may be starting: try again.")
-    free = [o for o in able if not is_full(o.candidate)]
+    if ask.aside:
+        free = [replace(o, candidate=behind_all(o.candidate)) for o in able if has_slack(ask, o)]
+    else:
+        free = [o for o in able if not is_full(o.candidate)]
     if not free:
         raise Saturated
     if rules.policy == "kv" and part == "decode":
@@ -50,9 +54,14 @@ def _placement(ask: Ask, best: Option, part: Part) -> Placement:
     return Placement(lease.pool, lease.worker, best.candidate.rank, blocks, to_compute, best.cached, to_pull)
 
 
-def reserve(fleet: Sequence[Candidate], to: Placement) -> list[Candidate]:
+def reserve(fleet: Sequence[Candidate], to: Placement, *, aside: bool = False) -> list[Candidate]:
     """The fleet as it is with the placement on it, for the next decision of the same round."""
-    return [_loaded(c, to) if (c.lease.worker, c.rank) == (to.worker, to.rank) else c for c in fleet]
+    loaded = _loaded_aside if aside else _loaded
+    return [loaded(c, to) if (c.lease.worker, c.rank) == (to.worker, to.rank) else c for c in fleet]
+
+
+def _loaded_aside(c: Candidate, to: Placement) -> Candidate:
+    return replace(c, aside=c.aside + 1, aside_blocks=c.aside_blocks + to.blocks)
 
 
 def _loaded(c: Candidate, to: Placement) -> Candidate:

@@ -4,7 +4,8 @@
 --       worker:<id>  reservations:<worker>  load:<worker>  prefilling:<worker>  its queue's list
 -- ARGV  1 run  2 Job (msgpack)  3 the record's life, ms  4 the prompt's packed block hashes  5 the API replica that
 --       awaits it, and for each worker:
---       rank  blocks  prompt tokens to compute  blocks to pull  Celery message ('': Celery's chain brings it)
+--       rank ('<rank>a': aside, see app/keys.py)  blocks  prompt tokens to compute  blocks to pull
+--       Celery message ('': Celery's chain brings it)
 -- returns 1; 0 when a worker's lease is gone, and then nothing was written
 -- Sent twice because a connection broke, it does nothing the second time while the record is there.
 if redis.call('EXISTS', KEYS[1]) == 1 then

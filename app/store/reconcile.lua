@@ -23,7 +23,7 @@ end
 local held, kept = redis.call('HGETALL', KEYS[1]), {}
 for i = 1, #held, 2 do
   local run = held[i]
-  local blocks, tokens, rank, pulls, api = string.match(held[i + 1], '(%d+),(%d+),(%d+),?(%d*),?(.*)')
+  local blocks, tokens, rank, pulls, api = string.match(held[i + 1], '(%d+),(%d+),(%d+a?),?(%d*),?(.*)')
   local orphaned = not lives(api) and dead[api]
   if orphaned then redis.call('UNLINK', prefix .. 'request:' .. run) end
   if orphaned or redis.call('EXISTS', prefix .. 'request:' .. run) == 0 then

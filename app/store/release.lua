@@ -11,7 +11,7 @@ local held = redis.call('HGET', KEYS[2], ARGV[1])
 if not held then
   return 0
 end
-local blocks, tokens, rank, pulls = string.match(held, '(%d+),(%d+),(%d+),?(%d*)')
+local blocks, tokens, rank, pulls = string.match(held, '(%d+),(%d+),(%d+a?),?(%d*)')
 if redis.call('HDEL', KEYS[4], ARGV[1]) == 1 then
   if ARGV[2] ~= 'left' then
     redis.call('UNLINK', KEYS[5])

@@ -3,6 +3,7 @@
 -- KEYS     1 pool:<pool>    ARGV  1 the deployment's prefix  2 the pool's name  3… prompts as packed block hashes
 -- returns  {limits, row, row, …}; limits: the hash limits:<pool> as a flat list; row: a flat list of
 --          Lease (msgpack), rank, requests, blocks, tokens, waiting, ms since the head of line began, pulls,
+--          aside requests, their blocks,
 --          then two for each prompt: leading blocks that are cached there, and that are cached or on their way
 --
 -- A cached set is prefix-closed (children are evicted before their parents), so the match is a binary search:
@@ -48,6 +49,7 @@ local function fields_of(rank)
   if not fields[rank] then
     fields[rank] = {
       'requests.' .. rank, 'blocks.' .. rank, 'tokens.' .. rank, 'waiting.' .. rank, 'since.' .. rank, 'pulls.' .. rank,
+      'requests.' .. rank .. 'a', 'blocks.' .. rank .. 'a',
     }
   end
   return unpack(fields[rank])
@@ -59,6 +61,7 @@ local function row(id, lease, rank, has)
   local r = {
     lease, rank, tonumber(load[1] or 0), tonumber(load[2] or 0), tonumber(load[3] or 0), waiting,
     load[5] and now - load[5] or 0, tonumber(load[6] or 0),
+    tonumber(load[7] or 0), tonumber(load[8] or 0),
   }
   local runs = waiting > 0 and #ARGV > 2 and call('HGETALL', prefix .. 'prefilling:' .. id) or {}
   for p = 3, #ARGV do

@@ -27,6 +27,7 @@ class Emitter:
         self._released: list[tuple[RunId, WorkerId, str]] = []
         self._seq: dict[ApiId, int] = {}
         self.emitted = 0
+        self.withheld = 0  # outputs that go out later, several as one
         self._sent = 0
         self._room = asyncio.Event()
         self._wake = asyncio.Event()

@@ -139,9 +139,11 @@ def read_args(args: Sequence[Any]) -> tuple[Handoff | None, RequestId, int]:
     return given, RequestId(request), int(attempt)
 
 
-def priority_step(priority: int) -> int:
-    """The Redis list for a request's priority: lower is sooner, 0 is usual; the last step is for batch work."""
-    urgent, usual, later, _ = PRIORITY_STEPS
+def priority_step(priority: int, *, aside: bool = False) -> int:
+    """The Redis list for a request's priority: lower is sooner, 0 is usual; the last is for what gives way."""
+    urgent, usual, later, last = PRIORITY_STEPS
+    if aside:
+        return last
     if priority == 0:
         return usual
     return urgent if priority < 0 else later

@@ -8,7 +8,8 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from threading import Thread
 from typing import Any, TypeVar, cast
 
@@ -22,10 +23,13 @@ from app.errors import Cancelled, DeadlineOver, EngineDead, EngineFailed, Return
 from app.ids import RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
 from app.messages import Failed, Handed, Handoff, Job, Lent, decode_job
+from app.pools import Aside
 from app.routing.pace import PaceMeter
 from app.settings import Settings
 from app.store import async_client
 from app.tasks.emitter import Emitter
+from app.tasks.gate import Gate
+from app.tasks.working import Working
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -33,22 +37,28 @@ T = TypeVar("T")
 Work = Callable[[Job], Coroutine[Any, Any, T]]
 Afterwards = Callable[[], Awaitable[None]] | None
 RETRY_S = 0.2
+_BEHIND_ALL = 2**32  # what is added to the priority of those that give way: no client's is as high
+_SPEED = 10_000.0  # prompt tokens a second, of an engine that has computed none
+_RULES = Aside()
 _LAST_WORDS_S = 5.0  # how long a worker that ends waits for Redis to take its last events
 
 
 class Runner:
     """One engine, the requests on it, and the way their tokens leave."""
 
-    def __init__(self, engine: Engine, worker: WorkerId, settings: Settings) -> None:
-        self.engine, self.worker, self.settings = engine, worker, settings
+    def __init__(self, engine: Engine, worker: WorkerId, settings: Settings, rules: Aside = _RULES) -> None:
+        """`rules` are those of requests that give way to others."""
+        self.engine, self.worker, self.settings, self._rules = engine, worker, settings, rules
         self.keys = Keys(settings.deployment)
         self.redis: Redis
         self.emitter: Emitter
         self.pace = PaceMeter()
-        self.working = 0  # requests that the engine has
+        self.aside_pace = PaceMeter()  # of what nobody else may see as load
+        self.gates: list[Gate] = []  # of each rank
+        self.working = Working()
         self._running: dict[RunId, asyncio.Task[Any]] = {}
         self._returned: set[RunId] = set()  # of these, what is to be placed elsewhere
-        self._aside: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._loop = uvloop.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="engine", daemon=True)
@@ -123,11 +133,11 @@ class Runner:
         for task in self._running.values():
             task.cancel()
 
-    def aside(self, work: Coroutine[Any, Any, None]) -> None:
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Does it while requests go on."""
         task = asyncio.create_task(work)
-        self._aside.add(task)
-        task.add_done_callback(self._aside.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _load(self) -> EngineInfo:
         self.redis = async_client(self.settings.redis_url)
@@ -136,7 +146,9 @@ class Runner:
         except (RedisError, OSError) as exc:
             raise StoreDown(f"XYLEM_REDIS_URL: Redis does not answer: {exc}") from exc
         info = await self.engine.start()
-        self.pace, self._seats = PaceMeter(info.ranks), info.max_running * info.ranks
+        self.pace, self.aside_pace = PaceMeter(info.ranks), PaceMeter(info.ranks)
+        self._seats = info.max_running * info.ranks
+        self.gates = [Gate(info, self._rules, self.engine.stats, self._speed) for _ in range(info.ranks)]
         self.block_size = info.block_size
         self.emitter = Emitter(self.redis, self.keys, self.worker, self.settings)
         self._emitting = asyncio.create_task(self.emitter.run())
@@ -150,23 +162,45 @@ class Runner:
 
     async def _close(self) -> None:
         self._give_up()
-        for task in self._aside:
+        for task in self._background:
             task.cancel()
-        await asyncio.gather(*self._running.values(), *self._aside, return_exceptions=True)
+        await asyncio.gather(*self._running.values(), *self._background, return_exceptions=True)
         await self.emitter.drained(_LAST_WORDS_S)
         self._emitting.cancel()
         await self.engine.close()
         await self.redis.aclose()
 
     def request(self, job: Job, handoff: Handoff | None = None) -> GenerateRequest:
+        priority = job.priority + _BEHIND_ALL if job.aside else job.priority
         return GenerateRequest(
-            job.run, job.prompt, job.sampling, job.priority, self._rank(job), job.cache_salt, handoff, job.begun
+            job.run, job.prompt, job.sampling, priority, self._rank(job), job.cache_salt, handoff, job.begun
         )
+
+    def gate(self, job: Job) -> Gate:
+        return self.gates[self._rank(job)]
 
     def prefilled(self, job: Job, tokens: int) -> None:
         """So many tokens of its prompt were computed: measures the pace."""
-        queued = len(self._running) > self._seats
-        self.pace.first_token(job.run, self._rank(job), tokens, time.monotonic(), queued=queued)
+        queued = self.working.requests > self._seats
+        pace = self.aside_pace if job.aside else self.pace
+        pace.first_token(job.run, self._rank(job), tokens, time.monotonic(), queued=queued)
+        self.gate(job).computed(job.run, tokens)
+
+    @contextmanager
+    def has(self, job: Job) -> Iterator[None]:
+        """While the engine has the request, or gets it next."""
+        pace = self.aside_pace if job.aside else self.pace
+        pace.begin(job.run, time.monotonic())
+        try:
+            with self.working.one():
+                yield
+        finally:
+            pace.end(job.run, time.monotonic())
+
+    def _speed(self) -> float:
+        """Prompt tokens a second."""
+        now = time.monotonic()
+        return self.pace.read(now).prefill_tokens_per_s or self.aside_pace.read(now).prefill_tokens_per_s or _SPEED
 
     def _rank(self, job: Job) -> int:
         return job.prefill.rank if job.prefill is not None and job.prefill.worker == self.worker else job.rank
@@ -209,10 +243,11 @@ class Runner:
         if job is None:  # cancelled while it was queued
             await self._gone(run, nobody_waits)
             return None
-        self.pace.begin(run, time.monotonic())
-        self.working += 1
         try:
-            return await work(job)
+            if job.aside:
+                return await work(job)
+            with self.has(job), self.gate(job).online(job):
+                return await work(job)
         except asyncio.CancelledError:
             self._fail(job, Returned() if self._stopping or run in self._returned else Cancelled())
         except TimeoutError:
@@ -221,6 +256,8 @@ class Runner:
             self._fail(job, exc)
             log.critical("engine_died", run=run)
             os.kill(os.getpid(), signal.SIGTERM)  # a worker without an engine would be the least loaded of all
+        except Returned as exc:
+            self._fail(job, exc)
         except XylemError as exc:
             if exc.status >= 500:
                 log.error("generate_failed", run=run, code=exc.code)
@@ -228,9 +265,6 @@ class Runner:
         except Exception as exc:  # noqa: BLE001 (what the adapter let through; its text may hold the prompt)
             log.error("generate_failed", run=run, error=type(exc).__name__)
             self._fail(job, EngineFailed(f"The engine failed ({type(exc).__name__})."))
-        finally:
-            self.working -= 1
-            self.pace.end(run, time.monotonic())
         return None
 
     def _fail(self, job: Job, error: XylemError) -> None:

@@ -13,7 +13,7 @@ from openai import AsyncOpenAI, OpenAI
 from redis import Redis
 
 from app.messages import decode_lease
-from tests.stack import ROOT, Stack, stack, wait_until
+from tests.stack import ROOT, Stack, leases, stack, wait_until
 
 MODEL = "smollm2-135m-instruct"
 POOL = {
@@ -225,3 +225,34 @@ def used_by_all(s: Stack) -> int:
         decode_lease(raw) for key in redis.keys("two-real-ones:worker:*") if isinstance(raw := redis.get(key), bytes)
     ]
     return sum(lease.running + lease.waiting for lease in leases)
+
+
+@pytest.mark.timeout(180)
+def test_a_flex_answer_is_the_usual_one_though_it_gave_way(fleet: Stack) -> None:
+    """On the real engine too: sent away in the middle, it goes on behind what it had said."""
+    questions = [f"Tell me about the {thing}." for thing in ("sea", "moon", "wind", "rain", "sun", "snow")]
+
+    async def ask(c: AsyncOpenAI, question: str, tier: str, tokens: int = 80) -> str:
+        answer = await c.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": question}], temperature=0, max_tokens=tokens,
+            service_tier=tier,  # type: ignore[arg-type]
+        )  # fmt: skip
+        assert answer.service_tier == tier
+        return answer.choices[0].message.content or ""
+
+    async def run() -> None:
+        async with AsyncOpenAI(base_url=f"{fleet.url}/v1", api_key="none", timeout=120) as c:
+            usual = [await ask(c, question, "default") for question in questions]
+            flex = [asyncio.create_task(ask(c, question, "flex")) for question in questions]
+            while leases(fleet, "decode-pool-a")[0].running < len(flex):  # noqa: ASYNC110 (another process)
+                await asyncio.sleep(0.02)
+            online = asyncio.create_task(ask(c, "Who was Newton?", "default", 40))
+            gone = False
+            while not online.done():
+                (lease,) = leases(fleet, "decode-pool-a")
+                gone |= lease.aside - lease.running >= 2
+                await asyncio.sleep(0.02)
+            assert gone, "most of them waited while the other one ran"
+            assert await asyncio.gather(*flex) == usual
+
+    asyncio.run(run())

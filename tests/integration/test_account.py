@@ -185,8 +185,10 @@ class Dog(Watchdog):
     """Whose runner is what a test says."""
 
     def __init__(self, *, working: int = 1, store_fresh: float = 0.0) -> None:
-        self.emitter = SimpleNamespace(emitted=0)
-        runner: Any = SimpleNamespace(emitter=self.emitter, working=working, settings=Settings())
+        self.emitter = SimpleNamespace(emitted=0, withheld=0)
+        runner: Any = SimpleNamespace(
+            emitter=self.emitter, working=SimpleNamespace(requests=working), settings=Settings()
+        )
         self.lease: Any = SimpleNamespace(fresh=store_fresh)
         super().__init__(runner, self.lease, 60)
         self._moved = self._turned = 0.0
@@ -206,6 +208,8 @@ def test_an_engine_with_work_and_without_a_token_hangs() -> None:
     dog.emitter.emitted = 1
     assert [dog.ask(t) for t in (63, 123)] == ["", ""]
     assert dog.ask(124)
+    dog.emitter.withheld = 1  # of an answer that goes out whole
+    assert [dog.ask(t) for t in (125, 185)] == ["", ""]
 
 
 def test_an_idle_engine_hangs_only_if_its_loop_does() -> None:

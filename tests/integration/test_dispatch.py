@@ -40,11 +40,10 @@ def flight(job: Job, answer: Answer | None = None, **wishes: Any) -> Flight:
     return Flight(job, ((POOL,),), answer or Answer(), Wishes(**wishes))
 
 
-def job(request: str = "r1", deadline_s: float = 60, priority: int = 0) -> Job:
+def job(request: str = "r1", deadline_s: float = 60, priority: int = 0, *, aside: bool = False) -> Job:
     nowhere = PoolId(""), WorkerId("")
-    return Job(
-        RequestId(request), 0, API, *nowhere, [1, 2, 3], Sampling(max_tokens=5), time.time() + deadline_s, priority
-    )
+    sampling, deadline = Sampling(max_tokens=5), time.time() + deadline_s
+    return Job(RequestId(request), 0, API, *nowhere, [1, 2, 3], sampling, deadline, priority, aside=aside)
 
 
 async def queued(redis: "Redis", worker: WorkerId) -> list[tuple[RequestId, int]]:
@@ -430,3 +429,38 @@ async def test_an_outage_does_not_empty_the_line(redis: "Redis", wire: Wire) -> 
     await redis.flushdb()
     await register(redis, KEYS, "w2")
     await asyncio.wait_for(held, 5)
+
+
+async def test_what_gives_way_waits_in_a_line_of_its_own(redis: "Redis", wire: Wire) -> None:
+    """An online request goes past it, drops nobody from it, and is not dropped for it."""
+    worker = await register(redis, KEYS, "w1", max_running=1, aside_most=1)
+    d = dispatcher(wire, max_queued=0, busy={"max_held": 2})
+    await d.send(flight(job("aside0", aside=True)))
+    assert await queued(redis, worker) == [(RequestId("aside0"), 0)]
+    held = [asyncio.create_task(d.send(flight(job(f"aside{i}", priority=i, aside=True)))) for i in (1, 2)]
+    await asyncio.sleep(0.15)
+    await asyncio.wait_for(d.send(flight(job("online"))), 1)
+    assert (await queued(redis, worker))[0] == (RequestId("online"), 0), "and is taken from the queue before it"
+    waiting = asyncio.create_task(d.send(flight(job("online2"))))
+    await asyncio.sleep(0.15)
+    assert d.placer.held == 3
+    assert not any(task.done() for task in (*held, waiting))
+    await redis.delete(KEYS.load(worker))
+    d.deliver(Done(RequestId("online"), 0))
+    await asyncio.wait_for(waiting, 1)
+    assert not held[0].done(), "a first token is awaited there"
+    await redis.delete(KEYS.load(worker))
+    await asyncio.wait_for(held[0], 1)
+    assert not held[1].done()
+    await d.cancel([RequestId("aside2")])
+    await asyncio.wait_for(held[1], 1)
+
+
+async def test_a_burst_of_what_gives_way_goes_through_its_line_without_a_pause(redis: "Redis", wire: Wire) -> None:
+    """A few in each round, one round after the other."""
+    worker = await register(redis, KEYS, "w1", max_running=200, aside_most=200)
+    d = dispatcher(wire)
+    began = time.monotonic()
+    await asyncio.wait_for(asyncio.gather(*(d.send(flight(job(f"a{i}", aside=True))) for i in range(100))), 5)
+    assert time.monotonic() - began < 0.5
+    assert len(await queued(redis, worker)) == 100

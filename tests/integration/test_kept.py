@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from app.api.call import Call
+from app.api.flight import ATTEMPTS
 from app.api.kept.keeper import Keeper
 from app.api.kept.reading import Reading
 from app.api.kept.shelf import Found, Lost, Shelf
@@ -197,7 +198,7 @@ async def test_an_answer_is_adopted_behind_what_is_out_of_it(redis: "Redis", wir
         await until(lambda: ended(redis))
     assert await tokens(shelf(wire)) == [1, 2, 3, 4]
     (begun,) = b.begun
-    assert (begun.attempt, begun.out[0].tokens, begun.came) == (1000, [1, 2], k.created)
+    assert (begun.attempt, begun.out[0].tokens, begun.came) == (ATTEMPTS, [1, 2], k.created)
 
 
 async def test_the_live_owner_of_an_answer_keeps_it(redis: "Redis", wire: Wire) -> None:

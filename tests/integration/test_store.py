@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
@@ -26,7 +26,7 @@ async def place(
     worker: WorkerId,
     request: RequestId = REQUEST,
     hashes: bytes = b"",
-    rank: int = 0,
+    rank: int | str = 0,
     then: WorkerId | None = None,
 ) -> int:
     """`then` decodes what `worker` prefills."""
@@ -249,3 +249,41 @@ async def test_without_memory_a_request_is_refused_whole_and_another_ones_end_is
         await redis.config_set("maxmemory", 0)
     (ended,) = await candidates(wire)
     assert (ended.requests, ended.blocks, ended.waiting, ended.tokens) == (0, 0, 0, 0)
+
+
+async def test_what_gives_way_counts_apart(redis: "Redis", wire: Wire) -> None:
+    """Nobody else sees it as load: not its request, its blocks, nor the prompt that it is still to compute."""
+    worker = await register(redis, KEYS, "w1", ranks=2)
+    await redis.set(KEYS.api(ApiId("api1")), "1")
+    await place(redis, worker, rank="1a", hashes=b"12345678")
+    await place(redis, worker, RequestId("chatcmpl-2"), rank=1)
+    _, both = await candidates(wire)
+    assert (both.aside, both.aside_blocks) == (1, 7)
+    assert (both.requests, both.blocks, both.tokens, both.waiting, both.head_s < 1) == (1, 7, 100, 1, True)
+    account = KEYS.reservations(worker), KEYS.load(worker), KEYS.prefilling(worker)
+    await redis.hset(KEYS.load(worker), mapping={"requests.1a": 5, "blocks.1a": 99, "requests.0a": 3})
+    await redis.eval(RECONCILE, 3, *account, KEYS.prefix)
+    anew = (await candidates(wire))[1]
+    assert replace(anew, head_s=both.head_s) == both, "counted anew it is the same"
+    await release(redis, worker, "prefilled")
+    assert await redis.hmget(KEYS.load(worker), "requests.1a", "tokens.1a", "waiting.1a") == [b"1", b"0", b"0"]
+    await release(redis, worker)
+    none, one = await candidates(wire)
+    assert (one.aside, one.aside_blocks, one.requests, one.waiting) == (0, 0, 1, 1)
+    assert (none.aside, none.requests) == (0, 0)
+
+
+async def test_entries_of_an_older_version_are_released_and_counted(redis: "Redis", wire: Wire) -> None:
+    """Of one without the API replica, and of one without the blocks to pull."""
+    worker = await register(redis, KEYS, "w1")
+    for name, entry in (("a", "7,100,0,0"), ("b", "7,100,0")):
+        run = run_id(RequestId(name), 0)
+        await redis.hset(KEYS.reservations(worker), run, entry)
+        await redis.set(KEYS.request(run), b"record")
+    await redis.eval(RECONCILE, 3, KEYS.reservations(worker), KEYS.load(worker), KEYS.prefilling(worker), KEYS.prefix)
+    (before,) = await candidates(wire)
+    assert (before.requests, before.blocks) == (2, 14)
+    run = run_id(RequestId("b"), 0)
+    assert await redis.eval(RELEASE, 5, *KEYS.account(run, worker), run, "ended") == 1
+    (after,) = await candidates(wire)
+    assert (after.requests, after.blocks) == (1, 7)

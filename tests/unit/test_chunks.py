@@ -12,11 +12,11 @@ from openai.types.chat import ChatCompletionChunk
 
 from app.api.call import Call
 from app.api.chunks import DONE, Chunks, Kind, error_event
-from app.api.deltas import merge
 from app.api.logprobs import TextLogprobs, chat_logprobs
 from app.api.models import Model
 from app.api.plan import Plan
 from app.api.schemas import StreamOptions
+from app.deltas import merge
 from app.ids import PoolId, RequestId
 from app.messages import Delta, Sampling, TokenLogprob
 from app.pools import Pool

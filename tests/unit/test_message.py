@@ -122,6 +122,7 @@ def test_lower_priorities_never_come_later(a: int, b: int) -> None:
 def test_usual_requests_leave_room_on_both_sides() -> None:
     """Urgent ones overtake them, and the last list is kept for batch work."""
     assert priority_step(-1) < priority_step(0) < priority_step(1) < PRIORITY_STEPS[-1]
+    assert priority_step(-1, aside=True) == PRIORITY_STEPS[-1]
 
 
 def test_kombu_uses_our_priority_steps_and_separator() -> None:

@@ -220,7 +220,7 @@ def test_instructions_and_messages_are_the_conversation() -> None:
         ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"truncation": "auto"}, "truncation"),
-        ({"service_tier": "flex"}, "service_tier"),
+        ({"service_tier": "priority"}, "service_tier"),
         ({"include": ["reasoning.encrypted_content"]}, "include.0"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),

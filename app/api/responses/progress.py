@@ -75,7 +75,7 @@ class Progress:
             "prompt_cache_key": body.prompt_cache_key,
             "reasoning": {"effort": None, "summary": None},
             "safety_identifier": body.safety_identifier,
-            "service_tier": "default",
+            "service_tier": body.tier or "default",
             "store": body.kept,
             "temperature": 1.0 if body.temperature is None else body.temperature,
             "text": {"format": {"type": "text"}},

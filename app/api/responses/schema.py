@@ -61,7 +61,6 @@ class ResponseRequest(Asked):
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
     text: TextOptions | None = None
     truncation: Literal["disabled"] | None = None
-    service_tier: Literal["auto", "default"] | None = None
 
     @property
     def kept(self) -> bool:

@@ -14,6 +14,7 @@ from app.engines.mock.kv_events import KvPublisher
 from app.engines.mock.link import Link
 from app.engines.mock.rooms import Rooms
 from app.engines.mock.scheduler import Scheduler
+from app.engines.steps import StepMeter
 from app.errors import HandoffFailed
 from app.messages import Handoff, Pulled
 from app.pools import Pool
@@ -26,9 +27,9 @@ log = structlog.get_logger(__name__)
 class Core:
     """Steps at the pace of the simulated hardware while there is work."""
 
-    def __init__(self, args: MockArgs, pool: Pool, rank: int, rooms: Rooms) -> None:
+    def __init__(self, args: MockArgs, pool: Pool, rank: int, rooms: Rooms, steps: StepMeter) -> None:
         """Raises: SettingsError."""
-        self._args, self._rank = args, rank
+        self._args, self._rank, self._steps = args, rank, steps
         self.blocks = BlockManager(args.total_blocks, pool.block_size, record_events=args.kv_events is not None)
         self.scheduler = Scheduler(args, self.blocks, pool.max_running)
         self.publisher: KvPublisher | None = None
@@ -101,7 +102,7 @@ class Core:
     async def _step_forever(self) -> None:
         clock = asyncio.get_running_loop().time
         scheduler = self.scheduler
-        deadline = clock()
+        deadline = ended = clock()
         while True:
             if self.hangs:
                 await asyncio.get_running_loop().create_future()
@@ -112,11 +113,14 @@ class Core:
                 self._publish()
                 self._work.clear()
                 await self._work.wait()
-                deadline = clock()
+                deadline = ended = clock()
                 continue
             # Steps are paced against an absolute deadline, so a late wake-up shortens the next step.
             deadline = max(deadline, clock() - _MAX_LAG_S) + plan.duration
             await asyncio.sleep(max(0.0, deadline - clock()))
+            began, ended = ended, clock()
+            if not plan.prefill:
+                self._steps.add(plan.running, ended - began)
             for choice in plan.sampled:
                 if not choice.finished:  # it may have been aborted meanwhile
                     self._advance(choice)

@@ -13,6 +13,7 @@ from app.engines.mock.choice import Choice, Stream
 from app.engines.mock.core import Core
 from app.engines.mock.rooms import Rooms
 from app.engines.mock.vocabulary import Vocabulary
+from app.engines.steps import StepMeter
 from app.errors import EngineDead, EngineFailed, RequestError, SettingsError, XylemError
 from app.ids import RunId
 from app.messages import Lent, Room
@@ -33,7 +34,8 @@ class MockEngine:
                 f"args.total_blocks={args.total_blocks}: {capacity} tokens don't hold one request of {pool.context_len}"
             )
         self._rooms = Rooms(args.handoff, address)
-        self._cores = [Core(args, pool, rank, self._rooms) for rank in range(pool.data_parallel_size)]
+        self._steps = StepMeter()  # of all ranks, which are alike
+        self._cores = [Core(args, pool, rank, self._rooms, self._steps) for rank in range(pool.data_parallel_size)]
         self._streams: dict[RunId, Stream] = {}
         self._arrivals = count()
         self._vocabulary: Vocabulary | None = None  # set by start
@@ -110,6 +112,7 @@ class MockEngine:
             self._abort(stream)
 
     def stats(self) -> EngineStats:
+        steps = self._steps.read()
         return EngineStats(
             running=sum(core.scheduler.seated for core in self._cores),
             waiting=sum(len(core.scheduler.waiting) for core in self._cores),
@@ -117,6 +120,8 @@ class MockEngine:
             prefill_tokens=sum(core.scheduler.prefill_tokens for core in self._cores),
             pulled_tokens=sum(core.scheduler.pulled_tokens for core in self._cores),
             lent_blocks=sum(core.handoffs.lent_blocks for core in self._cores),
+            step_s=steps.base_s,
+            request_step_s=steps.request_s,
         )
 
     def kv_events(self) -> dict[int, KvEventSource]:

@@ -22,6 +22,8 @@ class Plan(NamedTuple):
     duration: float  # seconds
     fetching: list[Choice]  # they have got blocks, which are to be filled from elsewhere
     idle: bool  # nothing to compute, nor will there be before something changes
+    running: int = 0  # choices
+    prefill: int = 0  # prompt tokens it computes
 
 
 def _rank(choice: Choice) -> tuple[int, int, int]:
@@ -87,7 +89,8 @@ class Scheduler:
         if len(self.running) == seats:  # nobody was pushed out: there may be room
             prefill += self._admit(sampled, fetching, budget)
         duration = self._step_s + len(self.running) * self._sequence_s + prefill * self._token_s
-        return Plan(sampled, duration, fetching, idle=not seats and not self.running)
+        idle = not seats and not self.running
+        return Plan(sampled, duration, fetching, idle, len(self.running), prefill)
 
     def _unlist(self, choice: Choice) -> None:
         for queue in (self.running, self.fetched, self.waiting):

@@ -97,6 +97,7 @@ class VllmEngine:
         running = min(self._stats.running, live)
         used = round(self._stats.kv_usage * self._blocks)
         lent = self._lender.lent_blocks(used) if self._lender else 0
+        steps = self._stats.steps.read()
         return EngineStats(
             running=running,
             waiting=live - running,
@@ -104,6 +105,8 @@ class VllmEngine:
             prefill_tokens=self._stats.prefill_tokens,
             pulled_tokens=self._stats.pulled_tokens,
             lent_blocks=lent,
+            step_s=steps.base_s,
+            request_step_s=steps.request_s,
         )
 
     def kv_events(self) -> dict[int, KvEventSource]:

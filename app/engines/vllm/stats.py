@@ -1,8 +1,12 @@
 """What vLLM tells of itself after each step."""
 
+import time
+
 from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
+
+from app.engines.steps import StepMeter
 
 
 class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy skips vLLM
@@ -13,6 +17,8 @@ class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy 
         self.kv_usage = 0.0  # share of the blocks that requests hold
         self.prefill_tokens = 0  # of prompts, computed since the start
         self.pulled_tokens = 0  # of prompts, whose KV came from other engines
+        self.steps = StepMeter()
+        self._before: dict[int, tuple[int, float]] = {}  # rank → what ran after its last step, and when that was
         self._transferred = self._transfer_s = 0.0  # bytes of that KV, and how long it took
 
     @property
@@ -29,8 +35,10 @@ class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy 
         scheduler_stats: SchedulerStats | None,
         iteration_stats: IterationStats | None,
         mm_cache_stats: object = None,  # noqa: ARG002  vLLM names them
-        engine_idx: int = 0,  # noqa: ARG002
+        engine_idx: int = 0,
     ) -> None:
+        if scheduler_stats is not None and iteration_stats is not None:
+            self._step(engine_idx, scheduler_stats.num_running_reqs, iteration_stats, time.monotonic())
         if scheduler_stats is not None:
             self.running = scheduler_stats.num_running_reqs
             self.kv_usage = scheduler_stats.kv_cache_usage
@@ -40,6 +48,13 @@ class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy 
         if iteration_stats is not None:
             self.prefill_tokens += iteration_stats.prompt_token_stats.computed
             self.pulled_tokens += iteration_stats.prompt_token_stats.external_kv_transfer
+
+    def _step(self, rank: int, running: int, made: IterationStats, now: float) -> None:
+        before, ended = self._before.get(rank, (0, 0.0))
+        self._before[rank] = running, now
+        # A step in which all that ran made a token, and no others, computed no prompt: also no part of a long one.
+        if before and made.num_generation_tokens == before and not made.prompt_token_stats.computed:
+            self.steps.add(before, now - ended)
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""

@@ -1,4 +1,4 @@
-"""Several deltas as one, for a reader who is behind."""
+"""Several deltas as one, for a reader who is behind or doesn't read along."""
 
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
@@ -18,7 +18,7 @@ def merge(deltas: Iterable[tuple[K, Delta]]) -> list[tuple[K, Delta]]:
 
 def _join(deltas: list[Delta]) -> Delta:
     first, last = deltas[0], deltas[-1]
-    logprobs = None if first.logprobs is None else [lp for d in deltas for lp in d.logprobs or ()]
+    logprobs = None if all(d.logprobs is None for d in deltas) else [lp for d in deltas for lp in d.logprobs or ()]
     return Delta(
         first.request,
         first.attempt,

@@ -1,0 +1,46 @@
+"""How long an engine's steps take, by how many requests are in them. Pure."""
+
+from msgspec import Struct
+
+_KEPT = 0.998  # of what is known, at each new step: the last 500 count
+_OUTLIER = 4.0  # a step that takes so many times what was expected was held up by something else
+_LEAST_SPREAD = 0.01  # standard deviation of the requests in a step, squared, over their mean squared
+
+
+class StepFit(Struct, frozen=True):
+    """A step takes `base_s` + requests · `request_s`; both are 0 while that isn't known."""
+
+    base_s: float = 0.0
+    request_s: float = 0.0
+
+
+class StepMeter:
+    """Least squares over the steps that computed no prompt; older ones fade."""
+
+    def __init__(self) -> None:
+        # Sums over the steps: of 1, requests, their squares, seconds, and requests times seconds.
+        self._w = self._n = self._nn = self._t = self._nt = 0.0
+        self._fit = StepFit()
+
+    def add(self, requests: int, seconds: float) -> None:
+        if self._w and seconds > _OUTLIER * (expected := self._t / self._w):
+            seconds = _OUTLIER * expected
+        self._w = self._w * _KEPT + 1
+        self._n = self._n * _KEPT + requests
+        self._nn = self._nn * _KEPT + requests * requests
+        self._t = self._t * _KEPT + seconds
+        self._nt = self._nt * _KEPT + requests * seconds
+
+    def read(self) -> StepFit:
+        """Where all steps had as many requests, what one of them costs is what it last was known to."""
+        if not self._w:
+            return self._fit
+        n, t = self._n / self._w, self._t / self._w
+        variance = self._nn / self._w - n * n
+        a_request = self._fit.request_s
+        if variance > _LEAST_SPREAD * n * n:
+            a_request = max(0.0, (self._nt / self._w - n * t) / variance)
+        if a_request > 0:
+            a_request = min(a_request, t / n)
+            self._fit = StepFit(t - n * a_request, a_request)
+        return self._fit

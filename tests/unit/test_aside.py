@@ -1,0 +1,190 @@
+"""Who gives way never costs the others more than was allowed: where it goes, and what it gets there."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from app.errors import NoWorker, Saturated
+from app.pools import Aside, Routing
+from app.routing.aside import FULL
+from app.routing.cost import EXPECTED_ANSWER, held_blocks
+from app.routing.fleet import Ask, Option
+from app.routing.policy import can_serve, place, reserve
+from app.tasks.slack import Load, Wish, may_enter, most, pause, taken, too_many
+from tests.unit.test_policy import KV, asks, candidate, fleets, option, rules
+
+ASIDE = Ask(prompt_tokens=100, max_tokens=50, aside=True)
+
+
+@st.composite
+def with_aside(draw: st.DrawFn) -> list[Option]:
+    """Any fleet, with any such requests in it."""
+    return [
+        Option(
+            replace(
+                o.candidate,
+                aside=draw(st.integers(0, 40)),
+                aside_blocks=draw(st.integers(0, 5000)),
+                lease=replace(o.candidate.lease, aside_most=draw(st.integers(0, 64))),
+            ),
+            o.cached,
+            o.coming,
+        )
+        for o in draw(fleets())
+    ]
+
+
+@given(asks, with_aside(), rules, st.integers())
+def test_an_aside_request_goes_only_where_there_is_slack(
+    ask: Ask, fleet: list[Option], how: Routing, seed: int
+) -> None:
+    """And it is placed where there is any."""
+    ask = replace(ask, aside=True)
+
+    def room(o: Option) -> bool:
+        c = o.candidate
+        tokens = ask.prompt_tokens - min(max(o.cached, o.coming) * c.lease.block_size, ask.prompt_tokens - 1)
+        new = -(-(tokens + min(ask.max_tokens, EXPECTED_ANSWER)) // c.lease.block_size)
+        held = max(c.blocks + c.aside_blocks, c.lease.used_blocks)
+        return held + new <= FULL * c.lease.total_blocks or not (c.requests or c.aside)
+
+    slack = [
+        o.candidate.lease.worker
+        for o in fleet
+        if can_serve(o.candidate) and not o.candidate.waiting and o.candidate.aside < o.candidate.lease.aside_most
+        and room(o)
+    ]  # fmt: skip
+    try:
+        to = place(ask, fleet, how, Random(seed)).placement
+    except (NoWorker, Saturated):
+        assert not slack
+    else:
+        assert to.worker in slack
+
+
+@given(asks, fleets(), rules, st.integers(), st.data())
+def test_an_online_request_goes_where_it_would_without_them(
+    ask: Ask, fleet: list[Option], how: Routing, seed: int, data: st.DataObject
+) -> None:
+    """Whatever there is of them, and whatever blocks they hold on top of the others'."""
+    filled = []
+    for o in fleet:
+        lease, blocks = o.candidate.lease, data.draw(st.integers(0, 1000))
+        lease = replace(lease, used_blocks=lease.used_blocks + blocks, aside=3)
+        filled.append(Option(replace(o.candidate, lease=lease, aside=3, aside_blocks=blocks), o.cached, o.coming))
+    try:
+        expected = place(ask, fleet, how, Random(seed)).placement
+    except (NoWorker, Saturated) as exc:
+        with pytest.raises(type(exc)):
+            place(ask, filled, how, Random(seed))
+    else:
+        assert place(ask, filled, how, Random(seed)).placement == expected
+
+
+def test_among_those_with_slack_the_cached_prefix_decides() -> None:
+    fleet = [option("cold", aside_most=9), option("warm", cached=6, aside_most=9), option("no", cached=6)]
+    assert place(ASIDE, fleet, KV, Random(0)).placement.worker == "warm"
+
+
+def test_they_see_each_other_as_load() -> None:
+    fleet = [option("a", aside_most=9, aside=5), option("b", aside_most=9)]
+    assert place(ASIDE, fleet, KV, Random(0)).placement.worker == "b"
+
+
+def test_what_was_placed_in_this_round_counts_apart() -> None:
+    o = option("w", aside_most=1)
+    to = place(ASIDE, [o], KV, Random(0)).placement
+    (after,) = reserve([o.candidate], to, aside=True)
+    assert (after.aside, after.aside_blocks, after.requests, held_blocks(after)) == (1, to.blocks, 0, 0)
+    with pytest.raises(Saturated):
+        place(ASIDE, [Option(after)], KV, Random(0))
+
+
+def test_one_that_is_larger_than_the_slack_can_be_runs_on_an_empty_worker() -> None:
+    large = Ask(prompt_tokens=15_500, max_tokens=50, aside=True)
+    assert place(large, [Option(candidate(aside_most=8))], KV, Random(0)).placement.blocks > FULL * 1000
+    with pytest.raises(Saturated):
+        place(large, [Option(candidate(aside_most=8, requests=1))], KV, Random(0))
+
+
+# At the gate.
+
+shares = st.builds(Aside, step_share=st.floats(0, 1), prefill_share=st.floats(0, 1))
+loads = st.builds(
+    Load,
+    seats=st.integers(1, 256),
+    blocks=st.integers(1, 10_000),
+    used=st.integers(0, 12_000),
+    online=st.integers(0, 300),
+    aside=st.integers(0, 256),
+    step_s=st.floats(0, 0.1),
+    request_step_s=st.just(0.0) | st.floats(1e-6, 0.01),
+)
+wishes = st.builds(Wish, seats=st.integers(1, 8), blocks=st.integers(1, 500), tokens=st.integers(1, 10_000))
+
+
+@given(loads, shares, st.lists(wishes, max_size=70))
+def test_beside_others_no_more_stay_than_a_step_may_get_longer(load: Load, share: Aside, inside: list[Wish]) -> None:
+    load = replace(load, aside=sum(w.seats for w in inside))
+    gone = too_many(load, share, inside)
+    stay = inside[: len(inside) - gone]
+    seats = sum(w.seats for w in stay)
+    if not load.online:
+        assert not gone
+        return
+    assert seats + load.online < load.seats or not seats, "a seat is left to who may come"
+    if load.request_step_s and seats:
+        alone = load.step_s + load.online * load.request_step_s
+        assert seats * load.request_step_s <= share.step_share * alone * (1 + 1e-9)
+    if gone:  # and no more go than have to
+        seats += inside[-gone].seats
+        used = load.used - sum(w.blocks for w in inside[len(inside) - gone + 1 :])
+        assert seats > most(load, share) or used > FULL * load.blocks
+
+
+@given(loads, shares, wishes, st.integers(0, 5000))
+def test_who_enters_need_not_go_at_once(load: Load, share: Aside, wish: Wish, computing: int) -> None:
+    if may_enter(load, share, wish, computing, 10_000.0) and (load.online or load.aside):
+        entered = replace(load, aside=load.aside + wish.seats, used=load.used + wish.blocks)
+        assert too_many(entered, share, [wish]) == 0
+
+
+@given(loads, shares, wishes)
+def test_an_empty_engine_takes_any(load: Load, share: Aside, wish: Wish) -> None:
+    assert may_enter(replace(load, online=0, aside=0), share, wish, 0, 1.0)
+
+
+@given(loads, shares)
+def test_what_is_taken_may_run_or_waits_for_a_seat(load: Load, share: Aside) -> None:
+    """Nothing is taken that could not get in."""
+    assert taken(load, share) <= load.seats + 2
+    if load.online and (not most(load, share) or not share.prefill_share):
+        assert taken(load, share) == 0
+
+
+def test_the_usual_numbers() -> None:
+    """Of a large engine: 7 ms a step, 0.05 ms for each request."""
+    load, share = Load(64, 8192, step_s=0.007, request_step_s=0.00005), Aside()
+    assert most(load, share) == 60
+    assert most(replace(load, online=1), share) == 7
+    assert most(replace(load, online=40), share) == 9
+    assert most(replace(load, online=58), share) == 2, "and a seat in sixteen is free"
+    assert most(replace(load, online=1, request_step_s=0.0), share) == 8, "before it was measured"
+    assert most(replace(load, online=1), Aside(step_share=0)) == 0
+    assert most(Load(1, 100), share) == 1, "also an engine with one seat has idle time"
+
+
+def test_prompts_take_their_share_of_the_time() -> None:
+    assert pause(1000, 25_000.0, Aside()) == pytest.approx(4.0)
+    assert pause(1000, 25_000.0, Aside(prefill_share=0)) == float("inf")
+
+
+def test_with_nobody_there_prompts_come_in_small_portions() -> None:
+    """Whoever comes then waits for a short step."""
+    load, wish = Load(64, 8192, aside=1), Wish(1, 8, 250)
+    assert may_enter(load, Aside(), wish, 250, 10_000.0)
+    assert not may_enter(load, Aside(), wish, 500, 10_000.0)
+    assert may_enter(load, Aside(), replace(wish, tokens=9000), 0, 10_000.0), "a long one alone"

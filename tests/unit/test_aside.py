@@ -11,8 +11,8 @@ from app.errors import NoWorker, Saturated
 from app.pools import Aside, Routing
 from app.routing.aside import FULL
 from app.routing.cost import EXPECTED_ANSWER, held_blocks
-from app.routing.fleet import Ask, Option
-from app.routing.policy import can_serve, place, reserve
+from app.routing.fleet import Ask, Limits, Option
+from app.routing.policy import can_serve, is_full, place, reserve
 from app.tasks.slack import Load, Wish, may_enter, most, pause, taken, too_many
 from tests.unit.test_policy import KV, asks, candidate, fleets, option, rules
 
@@ -84,6 +84,13 @@ def test_an_online_request_goes_where_it_would_without_them(
         assert place(ask, filled, how, Random(seed)).placement == expected
 
 
+def test_blocks_that_they_hold_are_as_good_as_free() -> None:
+    full = candidate(limits=Limits(4, active_blocks=0.5), used_blocks=900, blocks=50, aside_blocks=800)
+    assert held_blocks(full) == 100
+    assert not is_full(full)
+    assert is_full(replace(full, aside_blocks=0))
+
+
 def test_among_those_with_slack_the_cached_prefix_decides() -> None:
     fleet = [option("cold", aside_most=9), option("warm", cached=6, aside_most=9), option("no", cached=6)]
     assert place(ASIDE, fleet, KV, Random(0)).placement.worker == "warm"
@@ -139,6 +146,8 @@ def test_beside_others_no_more_stay_than_a_step_may_get_longer(load: Load, share
     if load.request_step_s and seats:
         alone = load.step_s + load.online * load.request_step_s
         assert seats * load.request_step_s <= share.step_share * alone * (1 + 1e-9)
+    held = load.used - sum(w.blocks for w in inside[len(stay) :])
+    assert held <= FULL * load.blocks or not stay, "and blocks for the prompts that have come"
     if gone:  # and no more go than have to
         seats += inside[-gone].seats
         used = load.used - sum(w.blocks for w in inside[len(inside) - gone + 1 :])

@@ -10,6 +10,8 @@ import fsspec
 
 from app.errors import FileGone, SettingsError, StorageDown
 
+_BLOCK = 8 * 2**20  # bytes that S3 is sent or asked for at once, and a file takes in memory: its own default is 50 MiB
+
 
 class Storage:
     def __init__(self, url: str) -> None:
@@ -28,7 +30,7 @@ class Storage:
         with _mapped(path, writes=True):
             self._fs.makedirs(whole.rpartition("/")[0], exist_ok=True)
             try:
-                with self._fs.open(part, "wb") as file:
+                with self._fs.open(part, "wb", block_size=_BLOCK) as file:
                     yield file
                 self._fs.mv(part, whole)
             except BaseException:
@@ -39,7 +41,7 @@ class Storage:
     @contextmanager
     def read(self, path: str) -> Iterator[IO[bytes]]:
         """Raises: FileGone, StorageDown."""
-        with _mapped(path), self._fs.open(self._path(path), "rb") as file:
+        with _mapped(path), self._fs.open(self._path(path), "rb", block_size=_BLOCK) as file:
             yield file
 
     def put(self, path: str, data: bytes) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from app.cli.api import api
+from app.cli.batch import batch
 from app.cli.chat import chat
 from app.cli.doctor import doctor
 from app.cli.keys import keys
@@ -41,6 +42,7 @@ cli.command()(chat)
 cli.command()(doctor)
 cli.command()(api)
 cli.add_typer(keys)
+cli.add_typer(batch)
 cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(worker)
 
 

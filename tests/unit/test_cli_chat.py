@@ -5,7 +5,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from app.cli.chat import ApiError, stream
+from app.cli.chat import stream
+from app.cli.client import ApiError
 
 _OPTIONS = {"model": "mock"}
 _MESSAGES = [{"role": "user", "content": "hello"}]

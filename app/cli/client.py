@@ -1,0 +1,48 @@
+"""Talking to a running API."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.report import refuse
+
+Url = Annotated[str, typer.Option("--url", help="Where the API is.")]
+Key = Annotated[str | None, typer.Option("--key", envvar="XYLEM_API_KEY", help="An API key, where they are asked for.")]
+HERE = "http://127.0.0.1:8000"
+
+
+class ApiError(Exception):
+    """The API refused."""
+
+
+@contextmanager
+def connected(url: str, key: str | None) -> Iterator[Any]:
+    """An httpx client. An API that refuses or isn't there ends the command, with one line that says so."""
+    import httpx
+
+    # Proxies are for what is far away; tokens may take long, a connection may not.
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    with httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(None, connect=5), trust_env=False) as client:
+        try:
+            yield client
+        except httpx.TransportError as exc:
+            refuse(f"no server at {url} ({exc}); start one with: xylem up", code=1)
+        except ApiError as exc:
+            refuse(str(exc), code=1)
+
+
+def checked(response: Any) -> Any:
+    """What a response that has been read says. Raises: ApiError."""
+    if response.is_error:
+        raise ApiError(reason(response))
+    return response.json()
+
+
+def reason(response: Any) -> str:
+    """Why it refused, in the API's own words."""
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return f"the server at {response.url.host}:{response.url.port} answered {response.status_code}; is it Xylem?"

@@ -1,0 +1,74 @@
+"""How a batch stands, and what came of it."""
+
+import sys
+from contextlib import nullcontext
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from app.cli.client import ApiError, reason
+from app.cli.report import err, refuse
+
+_SHOWN = 10  # problems
+_TIMES = (
+    "created",
+    "in_progress",
+    "finalizing",
+    "completed",
+    "failed",
+    "expired",
+    "cancelling",
+    "cancelled",
+    "expires",
+)
+
+
+def report(batch: Any, to: Console) -> None:
+    counts, usage = batch["request_counts"], batch["usage"]
+    done = f"{counts['completed']} of {counts['total']} lines done, {counts['failed']} failed"
+    tokens = f"{usage['input_tokens']} + {usage['output_tokens']} tokens"
+    paused = " (paused)" if batch["paused"] else ""
+    to.print(f"{batch['id']}  {batch['status']}{paused}: {done}; {tokens}", markup=False, soft_wrap=True)
+    for name in _TIMES:
+        if at := batch.get(f"{name}_at"):
+            to.print(f"  {name.replace('_', ' '):12} {datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}")
+    problems = (batch["errors"] or {}).get("data", [])
+    for problem in problems[:_SHOWN]:
+        where = f"line {problem['line']}: " if problem["line"] else ""
+        to.print(f"  {where}{problem['message']}", style="red", markup=False, soft_wrap=True)
+    if len(problems) > _SHOWN:
+        to.print(f"  and {len(problems) - _SHOWN} more", style="red")
+
+
+def save(client: Any, batch: Any, output: Path | None, errors: Path | None, *, to_stdout: bool) -> None:
+    """Its answers, and what became of the lines that failed; of those without a path only their number is told."""
+    answers, failures = batch["output_file_id"], batch["error_file_id"]
+    if not (answers or failures):
+        refuse(f"{batch['id']} is {batch['status']} and has no results", code=1)
+    if answers and (output or to_stdout):
+        _write(client, answers, output)
+    elif not answers:
+        err.print("no line was answered")
+    if failures and errors:
+        _write(client, failures, errors)
+    elif failures:
+        hint = f"; see them with: xylem batch results {batch['id']} --errors PATH"
+        err.print(f"{batch['request_counts']['failed']} lines failed{hint}", markup=False, soft_wrap=True)
+
+
+def _write(client: Any, file: str, path: Path | None) -> None:
+    """To stdout without a path."""
+    try:
+        with (
+            path.open("wb") if path else nullcontext(sys.stdout.buffer) as target,
+            client.stream("GET", f"/v1/files/{file}/content") as response,
+        ):
+            if response.is_error:
+                response.read()
+                raise ApiError(reason(response))
+            for piece in response.iter_bytes():
+                target.write(piece)
+    except OSError as exc:
+        refuse(f"{path or 'stdout'}: {exc.strerror}", code=1)

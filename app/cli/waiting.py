@@ -1,0 +1,59 @@
+"""Waiting for a batch, with a bar."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from app.cli.client import checked
+from app.cli.report import err
+
+_EVERY_S = 0.5
+_PATIENCE_S = 60.0  # for an API that is away for a while
+_ENDED = ("completed", "failed", "expired", "cancelled")
+
+
+def await_end(client: Any, path: str) -> Any:
+    """The batch when it has ended. Raises: ApiError, httpx.TransportError, KeyboardInterrupt."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    texts = TextColumn("{task.fields[failed]} failed"), TextColumn("{task.fields[rate]:.0f} tokens/s")
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *texts, TimeRemainingColumn()
+    found: Any = None
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("waiting", total=None, failed=0, rate=0.0)
+        began, before = time.monotonic(), None
+        for found in _each(client, path):
+            tokens = found["usage"]["output_tokens"]
+            before = tokens if before is None else before
+            counts = found["request_counts"]
+            progress.update(
+                task,
+                description="paused" if found["paused"] else found["status"],
+                total=counts["total"] or None,
+                completed=counts["completed"] + counts["failed"],
+                failed=counts["failed"],
+                rate=(tokens - before) / max(_EVERY_S, time.monotonic() - began),
+            )
+    return found
+
+
+def _each(client: Any, path: str) -> Iterator[Any]:
+    """The batch as it stands, again and again, until it has ended."""
+    import httpx
+
+    answered = time.monotonic()
+    while True:
+        patient = time.monotonic() - answered < _PATIENCE_S
+        try:
+            response = client.get(path, timeout=10)
+        except httpx.TransportError:
+            if not patient:
+                raise
+        else:
+            if not (response.is_server_error and patient):
+                found = checked(response)
+                answered = time.monotonic()
+                yield found
+                if found["status"] in _ENDED:
+                    return
+        time.sleep(_EVERY_S)

@@ -75,7 +75,7 @@ def as_worker(s: Stack, do: Callable[[Wire, Keys], Awaitable[Any]]) -> Any:
 
 
 def turn(s: Stack, batch: str, *expected: Any, **fields: Any) -> None:
-    assert as_worker(s, lambda wire, keys: Book(wire, keys, 60).turn(BatchId(batch), expected, **fields))
+    assert as_worker(s, lambda wire, keys: Book(wire, keys, 60).turn(BatchId(batch), expected, fields))
 
 
 def test_a_batch_is_what_was_asked_for_and_nothing_of_it_is_done(client: OpenAI, input_file: str) -> None:
@@ -190,7 +190,7 @@ def test_a_batch_is_paused_and_resumed(served: Stack, client: OpenAI, input_file
 @pytest.mark.parametrize(("field", "value", "param"), [
     *(("endpoint", endpoint, "endpoint") for endpoint in ("/v1/embeddings", "/v1/moderations", "/v1/models", "")),
     *(("completion_window", window, "completion_window")
-      for window in ("", "24", "0h", "59s", "31d", "1w", "-24h", "24h ", "1e3s", "9999999d")),
+      for window in ("", "24", "0h", "31d", "1w", "-24h", "24h ", "1e3s", "9999999d")),
     ("metadata", {str(i): "x" for i in range(17)}, "metadata"),
     ("metadata", {"k" * 65: "x"}, "metadata"),
     ("metadata", {"k": "x" * 513}, "metadata.k"),

@@ -52,7 +52,7 @@ def test_up_serves_chats_and_stops_on_ctrl_c(system: System) -> None:
 
     system.process.send_signal(signal.SIGINT)
     assert system.process.wait(30) == 0
-    assert len(system.children) == 7, "Valkey, the API, Flower, two workers, and the guard of each"
+    assert len(system.children) == 8, "Valkey, the API, Flower, the batch worker, two workers, and the guard of each"
     assert [p for p in system.children if p.is_running()] == []
 
 
@@ -70,4 +70,4 @@ def test_a_killed_worker_is_started_again(system: System) -> None:
 
 def _workers(system: System) -> set[int]:
     children = psutil.Process(system.process.pid).children()
-    return {p.pid for p in children if p.status() != psutil.STATUS_ZOMBIE and "worker" in " ".join(p.cmdline())}
+    return {p.pid for p in children if p.status() != psutil.STATUS_ZOMBIE and "decode-pool" in " ".join(p.cmdline())}

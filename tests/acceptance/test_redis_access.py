@@ -1,5 +1,6 @@
 """Redis with a user for each kind of process (ops/redis-acl.conf), and Redis over TLS: the whole system over both."""
 
+import json
 import os
 import re
 import shutil
@@ -88,6 +89,7 @@ def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         s.api()
         for pool in pools:
             s.worker(pool, pool, XYLEM_REDIS_URL=guarded.url("xylem-worker"))
+        s.worker("batch", "batch", XYLEM_REDIS_URL=guarded.url("xylem-batch"))
         s.spawn(
             "flower", str(BIN / "celery"), "-A", "app", "flower", f"--port={flower.rpartition(':')[2]}",
             XYLEM_REDIS_URL=guarded.url("xylem-flower"), FLOWER_UNAUTHENTICATED_API="true",
@@ -102,6 +104,10 @@ def xylem(guarded: Guarded, *argv: str) -> str:
     done = subprocess.run([str(BIN / "xylem"), *argv], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def asked_of_batch() -> dict[str, Any]:
+    return {"model": "mock", "input": "hello", "max_output_tokens": 2}
 
 
 def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
@@ -140,11 +146,14 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
         assert len(list(client.responses.retrieve(kept.id, stream=True))) > 3
         client.responses.cancel(kept.id)
         client.responses.delete(kept.id)
-        file = client.files.create(file=("in.jsonl", b"{}"), purpose="batch")
+        line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": asked_of_batch()}
+        file = client.files.create(file=("in.jsonl", json.dumps(line).encode()), purpose="batch")
         batch = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
-        assert [b.id for b in client.batches.list()] == [batch.id]
-        assert client.batches.cancel(batch.id).status == "cancelling"
-        assert [f.id for f in client.files.list()] == [file.id]
+        other = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
+        client.batches.cancel(other.id)
+        wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", "the batch is done")
+        assert len(list(client.batches.list())) == 2
+        assert file.id in [f.id for f in client.files.list()]
         client.files.delete(file.id)
     assert httpx.patch(f"{s.url}/admin/pools/{POOL}/limits", json={"active_blocks": 0.9}).status_code == 200
     assert len(httpx.post(f"{s.url}/admin/clear_kv_blocks", timeout=20).json()["refused"]) <= 2
@@ -156,12 +165,12 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
     def processed() -> list[int]:
         return [worker.get("processed", 0) for worker in httpx.get(f"{flower}/workers?json=1").json()["data"]]
 
-    wait_until(lambda: len(processed()) == 2 and all(processed()), "Flower saw tasks on both workers")
+    wait_until(lambda: len(processed()) == 3 and all(processed()), "Flower saw tasks on all workers")
     time.sleep(11)  # a worker counts its account anew every 10 s
     stop(s.names["prefill-pool-a"])
     xylem(guarded, "doctor")
     assert guarded.refused() == []
-    for name in ("api", "flower", POOL, "prefill-pool-a"):
+    for name in ("api", "flower", POOL, "prefill-pool-a", "batch"):
         assert "NOPERM" not in s.log(name)
         assert "no permissions" not in s.log(name)
 

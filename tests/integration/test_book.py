@@ -31,7 +31,7 @@ async def running(redis: "Redis", book: Book) -> AsyncIterator[BatchId]:
         await redis.set(KEYS.api(worker), "1")
     made = await book.create(order())
     await book.lay_out(made.order.id, 3)
-    await book.turn(made.order.id, ["validating"], status="in_progress", total=6, parts=3)
+    await book.turn(made.order.id, ["validating"], {"status": "in_progress", "total": 6, "parts": 3})
     yield made.order.id
 
 
@@ -84,23 +84,26 @@ async def test_pages_hold_each_batch_once_the_newest_first(redis: "Redis", book:
     assert await redis.zcard(KEYS.batches_of("alice")) == 4
 
 
-async def test_live_batches_are_those_that_have_not_ended_the_most_urgent_first(book: Book) -> None:
+async def test_live_batches_are_those_of_which_something_is_to_be_done_the_most_urgent_first(book: Book) -> None:
+    """One that has ended is to be cleaned up, and its webhook told."""
     now = int(time.time())
     late, soon, ended = [(await book.create(order(expires=now + s))).order.id for s in (900, 300, 600)]
-    await book.turn(ended, ["validating"], status="failed")
+    await book.turn(ended, ["validating"], {"status": "failed"})
+    assert [b.order.id for b in await book.live()] == [soon, ended, late]
+    await book.leave(ended)
     assert [b.order.id for b in await book.live()] == [soon, late]
 
 
 async def test_a_batch_turns_only_from_where_it_was_expected_to_be(redis: "Redis", book: Book) -> None:
     """So that of two who do the same, or the same one twice, the second does nothing. Ended, it is kept for a while."""
     batch = (await book.create(order())).order.id
-    assert await book.turn(batch, ["validating"], status="in_progress", total=2)
-    assert not await book.turn(batch, ["validating"], status="in_progress", total=9)
+    assert await book.turn(batch, ["validating"], {"status": "in_progress", "total": 2})
+    assert not await book.turn(batch, ["validating"], {"status": "in_progress", "total": 9})
     assert (await book.find(batch, None)).total == 2
     assert await redis.pttl(KEYS.batch(batch)) == -1
-    assert await book.turn(batch, ["in_progress", "cancelling"], status="completed", completed_at=1)
+    assert await book.turn(batch, ["in_progress", "cancelling"], {"status": "completed", "completed_at": 1})
     assert 50_000 < await redis.pttl(KEYS.batch(batch)) <= 60_000
-    assert not await book.turn(BatchId("batch_unknown"), ["validating"], status="failed")
+    assert not await book.turn(BatchId("batch_unknown"), ["validating"], {"status": "failed"})
     assert not await redis.exists(KEYS.batch(BatchId("batch_unknown")))
 
 
@@ -116,8 +119,8 @@ async def test_one_worker_has_the_hand_and_the_next_when_it_has_died(redis: "Red
     await redis.delete(KEYS.api(A))
     assert await book.loads([batch]) == [Load(0, 0, None)]
     assert await book.grasp(batch, "validating", B)
-    assert not await book.turn(batch, ["validating"], A, status="in_progress")
-    assert await book.turn(batch, ["validating"], B, status="in_progress")
+    assert not await book.turn(batch, ["validating"], {"status": "in_progress"}, A)
+    assert await book.turn(batch, ["validating"], {"status": "in_progress"}, B)
     assert await redis.hget(KEYS.batch(batch), "hand") is None  # what comes next is for anybody
 
 
@@ -221,7 +224,7 @@ async def test_of_a_batch_that_has_stopped_nothing_is_begun(book: Book, running:
 async def test_cancel_and_pause_change_nothing_of_what_is_being_finished(
     book: Book, running: BatchId, status: Status
 ) -> None:
-    await book.turn(running, ["in_progress"], status=status)
+    await book.turn(running, ["in_progress"], {"status": status})
     before = await book.find(running, None)
     await book.cancel(running)
     await book.pause(running, paused=True)
@@ -254,7 +257,7 @@ async def test_one_worker_leads_and_the_next_when_it_is_silent(redis: "Redis", b
 
 async def test_problems_are_read_as_they_were_written(book: Book, running: BatchId) -> None:
     problems = [Problem("a", "ä", 3, "p"), Problem("b", "")]
-    await book.turn(running, ["in_progress"], status="failed", problems=packed(problems))
+    await book.turn(running, ["in_progress"], {"status": "failed", "problems": packed(problems)})
     assert (await book.find(running, None)).problems == problems
 
 

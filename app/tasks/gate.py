@@ -8,6 +8,7 @@ from asyncio import Timeout
 from bisect import insort
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from time import monotonic
 
 from app.engines.base import EngineInfo, EngineStats
@@ -46,6 +47,7 @@ class Gate:
         """`speed`: prompt tokens that the engine computes in a second."""
         self._info, self._rules, self._stats, self._speed = info, rules, stats, speed
         self._online: dict[RunId, Wish] = {}
+        self._left = -inf  # when the last of them did
         self._waiting: list[Guest] = []  # the most urgent first
         self._inside: list[Guest] = []  # in the order of their entry
         self._count = 0
@@ -69,6 +71,7 @@ class Gate:
             yield
         finally:
             del self._online[job.run]
+            self._left = monotonic()
             self.look()
 
     def computed(self, run: RunId, tokens: int) -> None:
@@ -84,7 +87,7 @@ class Gate:
     @contextmanager
     def guest(self, job: Job) -> Iterator[Guest]:
         """While an aside request is here. Raises: Returned when there are enough of them."""
-        if len(self) >= self._info.max_running:  # more would take the threads that others need
+        if len(self) >= 2 * self._info.max_running:  # more would take the threads that others need
             raise Returned
         self._count += 1
         guest = Guest(job.run, (job.priority, self._count))
@@ -164,6 +167,7 @@ class Gate:
             sum(g.wish.seats for g in self._inside),
             stats.step_s,
             stats.request_step_s,
+            monotonic() - self._left,
         )
 
     def _wish(self, job: Job) -> Wish:

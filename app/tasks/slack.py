@@ -9,9 +9,12 @@ from app.routing.aside import FULL
 
 _ARRIVALS = 16  # one of so many seats is left to who may come
 _UNKNOWN = 8  # one of so many seats is theirs beside others, until it is known how long steps take
+_NEXT = 4  # one for so many seats waits at the gate while the engine has no others, so that no seat stays empty
 _WAITING = 2  # more of them than may run beside others, so that there is one when a seat becomes free
-# With nobody else there, so many seconds of prompts at once: who comes waits for the step that is under way.
-_AT_ONCE_S = 0.05
+# With nobody else there, so many seconds of prompts at once, since who comes waits for the step that is under way: the
+# least, and the more the longer nobody has come.
+_AT_ONCE_S, _AT_ONCE_SHARE = 0.05, 0.01
+_QUIET_S = 60.0  # after which no seat is kept free for who may come: a guest is sent away within a step
 
 
 class Load(Struct, frozen=True):
@@ -24,6 +27,7 @@ class Load(Struct, frozen=True):
     aside: int = 0  # and of those that give way to them
     step_s: float = 0.0  # of a step with nothing in it; 0: not known
     request_step_s: float = 0.0  # by which a request makes it longer
+    quiet_s: float = 0.0  # since a request was here that nothing is put before
 
 
 class Wish(Struct, frozen=True):
@@ -50,7 +54,7 @@ def taken(load: Load, rules: Aside) -> int:
     if load.used > FULL * load.blocks:
         return 0
     if not load.online:
-        return load.seats
+        return load.seats + max(_WAITING, load.seats // _NEXT)
     run = most(load, rules) if rules.prefill_share else 0
     return run + _WAITING if run else 0
 
@@ -64,7 +68,8 @@ def may_enter(load: Load, rules: Aside, wish: Wish, computing: int, speed: float
         return True  # whatever its size: there will be no better moment
     if load.aside + wish.seats > most(load, rules) or load.used + wish.blocks > FULL * load.blocks:
         return False
-    return not computing or computing + wish.tokens <= _AT_ONCE_S * speed
+    at_once_s = max(_AT_ONCE_S, _AT_ONCE_SHARE * load.quiet_s)
+    return not computing or computing + wish.tokens <= at_once_s * speed
 
 
 def pause(tokens: int, speed: float, rules: Aside) -> float:
@@ -85,4 +90,4 @@ def too_many(load: Load, rules: Aside, inside: Sequence[Wish]) -> int:
 
 
 def _reserve(load: Load) -> int:
-    return max(1, load.seats // _ARRIVALS)
+    return max(1, load.seats // _ARRIVALS) if load.quiet_s < _QUIET_S else 0

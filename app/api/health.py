@@ -1,5 +1,6 @@
 """GET /v1/models, /live, /health, /ready, /metrics, /requests, /version."""
 
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
 
@@ -8,6 +9,7 @@ from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import PlainTextResponse, Response
 
+from app.api.batch_metrics import BatchMetrics
 from app.api.models import Model
 from app.api.state import state_of
 from app.api.timeline import under_way
@@ -15,6 +17,7 @@ from app.errors import ModelNotFound, StoreDown
 from app.ids import RequestId
 
 router = APIRouter()
+_BATCHES = BatchMetrics()
 _NOT_READY: dict[int | str, dict[str, Any]] = {503: {"content": {"application/json": {}}, "description": "Not ready"}}
 
 
@@ -68,7 +71,10 @@ async def ready(request: Request) -> Response:
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-async def metrics() -> Response:
+async def metrics(request: Request) -> Response:
+    """For Prometheus. Without Redis there are none of batches."""
+    with suppress(StoreDown):
+        await _BATCHES.read(state_of(request))
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -236,6 +236,32 @@ def test_what_is_not_done_when_the_window_is_over_says_so(client: OpenAI, fleet:
     nothing_left(fleet)
 
 
+def test_metrics_tell_of_batches(client: OpenAI, fleet: Fleet) -> None:
+    def told() -> dict[str, float]:
+        text = httpx.get(f"{fleet.urls()[0]}/metrics").text
+        found = [
+            raw.rpartition(" ") for raw in text.splitlines() if raw.startswith(("xylem_batch", "xylem_worker_busy"))
+        ]
+        return {name: float(value) for name, _, value in found}
+
+    before = told()
+    batch = submitted(client, [asks(i, tokens=60) for i in range(400)])
+    progressed(client, batch, 20)
+    wait_until(lambda: told()["xylem_batch_capacity_share"] > 0, "some seats are theirs", 10)
+    during = told()
+    assert during['xylem_batches{status="in_progress"}'] == 1
+    assert 0 < during["xylem_batch_backlog_lines"] <= 380
+    assert 0 < during["xylem_batch_oldest_seconds"] < 60
+    ended(client, batch)
+    after = told()
+    lines, tokens = 'xylem_batch_lines_total{outcome="completed"}', 'xylem_batch_tokens_total{kind="completion"}'
+    assert after[lines] - before[lines] == 400
+    assert after[tokens] - before[tokens] == 400 * 60
+    assert after["xylem_batch_backlog_lines"] == 0
+    busy = [name for name in after if name.startswith("xylem_worker_busy_seconds_total")]
+    assert sum(after[name] - before.get(name, 0) for name in busy) > 0.5
+
+
 def test_a_file_of_which_nothing_can_be_read_fails_the_batch(client: OpenAI) -> None:
     done = ended(client, submitted(client, [" "]))
     assert done.status == "failed"

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -13,7 +14,7 @@ from openai import AsyncOpenAI, OpenAI
 from redis import Redis
 
 from app.messages import decode_lease
-from tests.stack import ROOT, Stack, leases, stack, wait_until
+from tests.stack import ROOT, Stack, leases, stack, stop, wait_until
 
 MODEL = "smollm2-135m-instruct"
 POOL = {
@@ -116,6 +117,47 @@ def test_a_disconnect_frees_the_real_engine_within_a_second(fleet: Stack) -> Non
         wait_until(lambda: used(fleet)[0] == 1 and used(fleet)[1] > 0, "the lease shows the load", 5)
     # Leases are written once a second, so the abort has that much less time.
     wait_until(lambda: used(fleet) == (0, 0), "the engine is idle again", 2)
+
+
+@pytest.mark.timeout(240)
+def test_a_batch_answers_what_online_requests_are_answered(fleet: Stack) -> None:
+    """Fifty lines on real vLLM: every body is the online one's, but for its id and times."""
+    countries = ("France", "Italy", "Japan", "Peru", "Kenya")
+    bodies: list[dict[str, Any]] = [
+        {
+            "model": MODEL, "temperature": 0, "max_tokens": 10 + i % 7,
+            "messages": [{"role": "user", "content": f"{i}. What is the capital of {countries[i % 5]}?"}],
+        }
+        for i in range(50)
+    ]  # fmt: skip
+    url = "/v1/chat/completions"
+    lines = [{"custom_id": str(i), "method": "POST", "url": url, "body": body} for i, body in enumerate(bodies)]
+
+    def bare(body: dict[str, Any]) -> dict[str, Any]:
+        usage = {k: n for k, n in body["usage"].items() if isinstance(n, int)}
+        return {k: v for k, v in body.items() if k not in ("id", "created")} | {"usage": usage}
+
+    async def online() -> list[dict[str, Any]]:
+        async with httpx.AsyncClient(timeout=120) as http:
+            answers = await asyncio.gather(*(http.post(f"{fleet.url}{url}", json=body) for body in bodies))
+        return [bare(answer.json()) for answer in answers]
+
+    worker = fleet.worker("batch", name="batch")
+    try:
+        with OpenAI(base_url=f"{fleet.url}/v1", api_key="none") as c:
+            raw = "\n".join(map(json.dumps, lines)).encode()
+            file = c.files.create(file=("in.jsonl", raw), purpose="batch")
+            batch = c.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
+            wait_until(lambda: c.batches.retrieve(batch.id).status == "completed", "the batch is done", 180, 0.5)
+            output = c.batches.retrieve(batch.id).output_file_id
+            assert output is not None
+            answers = {
+                line["custom_id"]: bare(line["response"]["body"])
+                for line in map(json.loads, c.files.content(output).text.splitlines())
+            }
+        assert [answers[str(i)] for i in range(50)] == asyncio.run(online())
+    finally:
+        stop(worker)
 
 
 def test_the_engines_refusals_reach_the_client(fleet: Stack) -> None:

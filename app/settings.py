@@ -1,15 +1,26 @@
 """The one frozen Settings object, from the environment (`XYLEM_…`). Read once per process."""
 
+from base64 import b64decode
 from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.errors import SettingsError
 from app.redis_url import RedisUrl
+
+
+def _whsec(secret: SecretStr) -> SecretStr:
+    scheme, _, key = secret.get_secret_value().partition("_")
+    try:
+        if scheme != "whsec" or not b64decode(key, validate=True):
+            raise ValueError("is empty")
+    except ValueError as exc:
+        raise ValueError(f"has to be 'whsec_' and a key in base64: {exc}") from exc
+    return secret
 
 
 class Settings(BaseSettings):
@@ -41,7 +52,7 @@ class Settings(BaseSettings):
     file_keep_s: Annotated[int, Field(ge=3600)] = 30 * 86_400  # files that say nothing else
     batch_keep_s: Annotated[float, Field(gt=0)] = 30 * 86_400.0  # after its end
     webhook_url: str | None = None  # is told of the ends of batches
-    webhook_secret: SecretStr | None = None  # "whsec_…", which signs that
+    webhook_secret: Annotated[SecretStr, AfterValidator(_whsec)] | None = None  # "whsec_…", which signs that
     schedule_file: Path | None = None  # batches that begin by the clock, for `celery -A app beat`
 
     keep_s: Annotated[float, Field(gt=0)] = 3600.0  # answers that can be resumed or fetched are kept so long

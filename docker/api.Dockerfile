@@ -13,7 +13,7 @@ COPY app app
 COPY workers workers
 RUN pip install --no-deps .
 
-RUN useradd --create-home --uid 10001 xylem
+RUN useradd --create-home --uid 10001 xylem && install -d -o xylem /files
 USER 10001
 WORKDIR /home/xylem
 ENV XYLEM_HOST=0.0.0.0

@@ -13,9 +13,10 @@ from typing import Literal
 import psutil
 from redis.exceptions import RedisError
 
+from app.batch.storage import Storage
 from app.cli import probes
 from app.cli.stack import needs_preparation, shipped_model, usable_cores
-from app.errors import SettingsError
+from app.errors import SettingsError, XylemError
 from app.pools import load_pools
 from app.redis_url import without_password
 from app.settings import Settings, load_settings
@@ -49,6 +50,7 @@ def run_checks(redis_url: str | None, pools_file: Path | None) -> list[Check]:
         *_engines(settings),
         *(_redis(settings.redis_url) if own_redis else [_embedded()]),
         _pools(settings.pools_file) if own_pools else Check("pools", "ok", "built in (no XYLEM_POOLS_FILE)"),
+        _files(settings),
         _access(settings),
         _port(settings.host, settings.port, "API", "--port"),
         _port("127.0.0.1", 5555, "Flower", "--flower-port"),
@@ -127,6 +129,16 @@ def _pools(path: Path) -> Check:
     except SettingsError as exc:
         return Check("pools", "fail", exc.message, "correct the file, or unset XYLEM_POOLS_FILE for the built-in pool")
     return Check("pools", "ok", ", ".join(f"{name} ({pool.model} on {pool.engine})" for name, pool in pools.items()))
+
+
+def _files(settings: Settings) -> Check:
+    try:
+        storage = Storage(settings.files_url)
+        storage.put("doctor", b"")
+        storage.delete("doctor")
+    except XylemError as exc:
+        return Check("files", "fail", f"{settings.files_url}: {exc.message}", "correct XYLEM_FILES")
+    return Check("files", "ok", settings.files_url)
 
 
 def _access(settings: Settings) -> Check:

@@ -27,7 +27,7 @@ def event(batch: Batch, now: float) -> bytes:
 
 
 def signature(secret: str, id_: str, stamp: int, body: bytes) -> str:
-    key = base64.b64decode(secret[6:]) if secret.startswith("whsec_") else secret.encode()
+    key = base64.b64decode(secret.removeprefix("whsec_"))
     digest = hmac.new(key, b"%s.%d.%s" % (id_.encode(), stamp, body), hashlib.sha256).digest()
     return f"v1,{base64.b64encode(digest).decode()}"
 

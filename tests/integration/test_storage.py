@@ -6,6 +6,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
+import s3fs
 from moto.server import ThreadedMotoServer
 
 from app.batch.storage import Storage
@@ -91,6 +92,20 @@ def test_it_is_read_in_pieces_from_any_place(storage: Storage) -> None:
     with storage.read("files/a") as file:
         file.seek(len(BIG) - 5)
         assert file.read(3) == BIG[-5:-2]
+
+
+def test_it_is_read_line_by_line(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long line no more than is asked for; and S3 is not asked once more for each."""
+    asked: list[int] = []
+    fetch = s3fs.core.S3File._fetch_range
+    monkeypatch.setattr(s3fs.core.S3File, "_fetch_range", lambda *a: asked.append(a[2] - a[1]) or fetch(*a))
+    lines = [b"%d %s\n" % (i, b"x" * 2000) for i in range(10_000)]
+    storage.put("files/a", b"".join(lines))
+    with storage.read("files/a") as file:
+        assert file.readline(3) == lines[0][:3]
+        assert file.readline(10_000) == lines[0][3:]
+        assert [*iter(file.readline, b"")] == lines[1:]
+    assert sum(asked) <= 2 * sum(map(len, lines))
 
 
 def test_what_is_not_there_is_said_so(storage: Storage) -> None:

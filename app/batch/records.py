@@ -93,6 +93,10 @@ class Batch(Struct, frozen=True):
     problems: list[Problem] = []
 
     @property
+    def ended_at(self) -> int:
+        return self.completed_at or self.failed_at or self.expired_at or self.cancelled_at or 0
+
+    @property
     def left(self) -> int:
         """Lines that have no result yet."""
         return self.total - self.completed - self.failed

@@ -3,6 +3,7 @@
 import io
 import json
 import tracemalloc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from workers.batch.cutting import Unusable, cut, numbered
 pytestmark = pytest.mark.unit
 
 CHAT = "/v1/chat/completions"
+MINE = partial(bool, 1)  # the batch is still to be finished by who asks
 ORDER = Order(BatchId("batch_1"), "", CHAT, FileId("file-1"), "24h", 0, 86_400)
 
 
@@ -111,7 +113,7 @@ def test_the_files_have_each_line_once_wherever_its_result_lies(storage: Storage
     storage.put(places.answers(ORDER.id, 0), encode([answered(line.number) for line in whole]))
     found = {1: [answered(line.number) for line in half[:10]]}
     batch = Batch(ORDER, "finalizing", parts=done.parts, ending="expired")
-    sums = assemble(storage, batch, lambda _id, part: found.get(part, []))
+    sums = assemble(storage, batch, lambda _id, part: found.get(part, []), MINE)
     assert (sums.completed, sums.failed) == (LINES + 10, LINES - 10 + LINES + 1)
     assert (sums.prompt, sums.cached, sums.completion) == tuple(n * (LINES + 10) for n in (10, 4, 3))
     output, errors = (
@@ -135,7 +137,7 @@ def test_a_file_without_lines_is_not_there(storage: Storage) -> None:
     put(storage, [request(1)])
     cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     storage.put(places.answers(ORDER.id, 0), encode([answered(1)]))
-    sums = assemble(storage, Batch(ORDER, "finalizing", parts=1, ending="completed"), lambda _id, _part: [])
+    sums = assemble(storage, Batch(ORDER, "finalizing", parts=1, ending="completed"), lambda _id, _part: [], MINE)
     assert sums.errors == 0
     assert storage.get(f"files/{places.file_of(ORDER.id, 'error')}") is None
 
@@ -145,7 +147,7 @@ def test_making_the_files_once_more_changes_nothing(storage: Storage) -> None:
     cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     storage.put(places.answers(ORDER.id, 0), encode([answered(1)]))
     batch = Batch(ORDER, "finalizing", parts=1, ending="completed")
-    first = assemble(storage, batch, lambda _id, _part: [])
+    first = assemble(storage, batch, lambda _id, _part: [], MINE)
     made = storage.get(f"files/{places.file_of(ORDER.id, 'output')}")
-    assert assemble(storage, batch, lambda _id, _part: []) == first
+    assert assemble(storage, batch, lambda _id, _part: [], MINE) == first
     assert storage.get(f"files/{places.file_of(ORDER.id, 'output')}") == made

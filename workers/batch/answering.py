@@ -13,7 +13,7 @@ from app.api.failure import as_body
 from app.api.serving import Serving
 from app.batch import places
 from app.batch.book import Book, Ticket
-from app.batch.records import Batch, Line, Problem, Result, decode_part
+from app.batch.records import Batch, Line, Problem, Result, decode_part, decode_results
 from app.batch.share import is_urgent
 from app.batch.storage import Storage
 from app.errors import (
@@ -62,6 +62,9 @@ class Answering:
         except (FileGone, StorageDown) as exc:
             log.error("part_not_answered", batch=self.ticket.batch, part=self.ticket.part, reason=exc.message)
             await asyncio.sleep(_RETRY_S)
+        except Exception as exc:
+            log.error("part_broke", batch=self.ticket.batch, part=self.ticket.part, exc_info=exc)
+            await asyncio.sleep(_RETRY_S)
         finally:
             self.stop()
             await self._patiently(self._book.close, self.ticket, self._worker, done=whole)
@@ -73,6 +76,9 @@ class Answering:
         if raw is None:
             raise FileGone(f"There is no part {part} of {batch} in the storage.")
         lines = decode_part(raw).lines
+        stored = await asyncio.to_thread(self._storage.get, places.answers(batch, part))
+        if stored is not None and {r.number for r in decode_results(stored)} == {line.number for line in lines}:
+            return True  # and Redis has forgotten that
         self._results = {r.number: r for r in await self._patiently(self._book.done, batch, part)}
         if not self._stopping:
             self._ask([line for line in lines if line.number not in self._results])
@@ -89,11 +95,10 @@ class Answering:
         self.batch = batch
         if batch.status != "in_progress" or batch.paused:
             self.stop()
-        elif not self._urgent and is_urgent(batch, time.time()):
-            self._urgent = True
-            waiting = self._waiting()
-            self._cancel(waiting)
-            self._ask(waiting)
+            return
+        self._urgent = self._urgent or is_urgent(batch, time.time())
+        if self._urgent and not self._stopping:
+            self._hurry()
 
     def stop(self) -> None:
         """What has no result yet is given up."""
@@ -104,6 +109,13 @@ class Answering:
         """What runs on an engine is finished, what waits for one is given up."""
         self._stopping = True
         self._cancel(self._waiting())
+
+    def _hurry(self) -> None:
+        """What gives way to others and waits doesn't any more. What an engine has may come back, and is found later."""
+        waiting = {line.number: line for line in self._waiting()}
+        patient = [line for n, line in waiting.items() if (call := self._calls.get(n)) is not None and call.plan.aside]
+        self._cancel(patient)
+        self._ask(patient)
 
     def _waiting(self) -> list[Line]:
         """Lines that no engine has, or has had."""

@@ -20,6 +20,7 @@ _UNASKED = {
 _LOST = Problem("internal_error", "This request was not executed.")
 
 Done = Callable[[BatchId, int], list[Result]]  # what a part has that is not in the storage
+Mine = Callable[[], bool]  # whether the batch is still to be finished, and by who asks
 
 
 class Sums(NamedTuple):
@@ -32,8 +33,12 @@ class Sums(NamedTuple):
     errors: int  # and of the error file
 
 
-def assemble(storage: Storage, batch: Batch, done: Done) -> Sums:
-    """Writes both files; one that would be empty isn't there. Holds one part in memory. Raises: StorageDown."""
+def assemble(storage: Storage, batch: Batch, done: Done, mine: Mine) -> Sums:
+    """Writes both files; one that would be empty isn't there. Holds one part in memory.
+
+    Raises: StorageDown, and InterruptedError when it is not `mine` any more: then what was to be read may have been
+    cleaned up meanwhile, and the files that are there stay.
+    """
     id_ = batch.order.id
     kinds = ("output", "error")
     paths = [f"files/{places.file_of(id_, kind)}" for kind in kinds]
@@ -48,6 +53,8 @@ def assemble(storage: Storage, batch: Batch, done: Done) -> Sums:
             sizes[to] += len(raw)
             for i, n in enumerate((result.prompt, result.cached, result.completion)):
                 tokens[i] += n
+        if not mine():
+            raise InterruptedError
     for path, size in zip(paths, sizes, strict=True):
         if not size:
             storage.delete(path)

@@ -42,7 +42,7 @@ class _Place(NamedTuple):
 def cut(storage: Storage, order: Order, source: str, check: Check, max_line: int, stopped: Callable[[], bool]) -> Cut:
     """Writes the parts of a batch, and what is wrong with its other lines. `source`: the input file's path.
 
-    Raises: Unusable, FileGone, StorageDown. Holds one line in memory, and a key for each.
+    Raises: Unusable, FileGone, StorageDown, InterruptedError. Holds one line in memory, and a key for each.
     """
     seen: set[str] = set()
     wrong: list[Result] = []
@@ -74,6 +74,8 @@ def cut(storage: Storage, order: Order, source: str, check: Check, max_line: int
         good.sort()
         count = 0
         for count, first in enumerate(range(0, len(good), LINES), 1):
+            if stopped():
+                raise InterruptedError
             lines = [_again(aside, place) for place in good[first : first + LINES]]
             storage.put(places.part(order.id, count - 1), encode(Part(lines)))
     storage.put(places.broken(order.id), encode(wrong))

@@ -21,6 +21,7 @@ from app.telemetry import logger
 log = logger(__name__)
 
 _EVERY_S = 0.5
+_STEADY_S = 6.0  # after an outage of Redis workers say first that they live, and what they have
 _AGAIN_S = 5.0  # a message that nobody has taken may have been lost
 # Lines that are out, for each seat of the engines: what one ends is followed by the next at once.
 _AHEAD = 1.5
@@ -41,7 +42,7 @@ class Leader:
                 await asyncio.wait_for(self._soon.wait(), _EVERY_S)
             self._soon.clear()
             try:
-                if await self._book.lead(self._worker):
+                if await self._book.lead(self._worker) and self._serving.wire.steady_s() > _STEADY_S:
                     await self.look(time.time())
             except StoreDown as exc:
                 log.warning("batches_not_looked_at", error=exc.message)
@@ -80,7 +81,10 @@ class Leader:
         elif what in ("expire", "complete"):
             ending = "expired" if what == "expire" else "completed"
             fields: Fields = {"status": "finalizing", "finalizing_at": int(now), "ending": ending}
-            await self._book.turn(id_, (batch.status,), fields)
+            if what == "expire":
+                await self._book.turn(id_, (batch.status,), fields)
+            else:
+                await self._book.complete(id_, fields)
         elif now - self._sent.get((what, id_), 0.0) > _AGAIN_S:
             self._sent[what, id_] = now
             task = {"begin": tasks.begin, "finish": tasks.finish, "tell": tasks.notify}[what]

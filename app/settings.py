@@ -1,15 +1,25 @@
 """The one frozen Settings object, from the environment (`XYLEM_…`). Read once per process."""
 
+import base64
 from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.errors import SettingsError
 from app.redis_url import RedisUrl
+
+
+def _signs(secret: SecretStr) -> SecretStr:
+    value = secret.get_secret_value()
+    try:
+        base64.b64decode(value[6:] if value.startswith("whsec_") else "", validate=True)
+    except ValueError:
+        raise ValueError("behind 'whsec_' has to be base64") from None
+    return secret
 
 
 class Settings(BaseSettings):
@@ -41,7 +51,7 @@ class Settings(BaseSettings):
     file_keep_s: Annotated[int, Field(ge=3600)] = 30 * 86_400  # files that say nothing else
     batch_keep_s: Annotated[float, Field(gt=0)] = 30 * 86_400.0  # after its end
     webhook_url: str | None = None  # is told of the ends of batches
-    webhook_secret: SecretStr | None = None  # "whsec_…", which signs that
+    webhook_secret: Annotated[SecretStr, AfterValidator(_signs)] | None = None  # "whsec_…", which signs that
     schedule_file: Path | None = None  # batches that begin by the clock, for `celery -A app beat`
 
     keep_s: Annotated[float, Field(gt=0)] = 3600.0  # answers that can be resumed or fetched are kept so long

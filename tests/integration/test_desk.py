@@ -16,7 +16,7 @@ from app.batch.book import Book, Ticket
 from app.batch.records import Line, Order, Part, Result, StoredFile
 from app.batch.shelf import FileShelf
 from app.batch.storage import Storage
-from app.errors import StoreDown
+from app.errors import RequestError, StoreDown
 from app.ids import BatchId, FileId, new_batch_id
 from app.keys import Keys
 from app.messages import encode
@@ -226,3 +226,21 @@ def test_a_validation_that_ends_after_the_batch_leaves_nothing_behind(
     assert slow.call(slow._book.find(batch, None)).status == "cancelled"
     assert not (Path(storage._root) / places.folder(batch)).exists()
     assert not redis.exists(KEYS.todo(batch))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [({"endpoint": "/v1/embeddings"}, "endpoint"), ({"metadata": {"n": 7}}, "metadata"), ({"window": "1w"}, "window")],
+)
+def test_a_task_that_asks_for_no_batch_begins_none(
+    redis: Redis, desks: list[Desk], storage: Storage, wrong: dict[str, Any], named: str
+) -> None:
+    """One that could not be read again would be in the way of all others."""
+    storage.put("inbox/a", b"{}")
+    asked = {"path": "inbox/a", "endpoint": "/v1/completions", "window": "1h", "metadata": {"n": "7"}}
+    with pytest.raises(RequestError, match=named):
+        desks[0].submit(**asked | wrong, task="1")
+    assert redis.zcard(KEYS.batches()) == 0
+    batch = desks[0].submit(**asked, task="1")
+    assert desks[0].submit(**asked, task="1") == batch
+    assert redis.zcard(KEYS.batches()) == 1

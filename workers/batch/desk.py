@@ -9,8 +9,10 @@ from itertools import count
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
+import orjson
 import uvloop
 
+from app.api.batch_shape import BatchRequest
 from app.api.endpoints import ENDPOINTS
 from app.api.models import find_model
 from app.api.schemas import parse
@@ -79,8 +81,10 @@ class Desk:
         self._thread.join()
 
     def submit(self, path: str, endpoint: str, window: str, metadata: dict[str, str] | None, task: str) -> str:
-        """Twice with one `task` it is one batch."""
+        """Twice with one `task` it is one batch. Raises: RequestError, FileGone, StorageDown, StoreDown."""
         now = int(time.time())
+        asked = {"input_file_id": "", "endpoint": endpoint, "completion_window": window, "metadata": metadata}
+        parse(BatchRequest, orjson.dumps(asked)).check()
         id_ = BatchId(f"batch_{hashlib.sha256(task.encode()).hexdigest()[:24]}")
         try:
             return self.call(self._book.find(id_, None)).order.id
@@ -112,7 +116,10 @@ class Desk:
             self._handle(found.order.id, found.status, self._clean)
 
     def notify(self, batch: str) -> None:
-        found = self.call(self._book.find(BatchId(batch), None))
+        try:
+            found = self.call(self._book.find(BatchId(batch), None))
+        except BatchNotFound:
+            return
         url, secret = self._settings.webhook_url, self._settings.webhook_secret
         if url is None or found.told:
             return

@@ -140,6 +140,7 @@ class Result(Struct, frozen=True, array_like=True):
     prompt: int = 0  # tokens
     cached: int = 0
     completion: int = 0
+    apart: bool = False  # its body is too long for Redis, and lies in the storage by its request's id
 
 
 class Part(Struct, frozen=True, array_like=True):

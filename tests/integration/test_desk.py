@@ -244,3 +244,33 @@ def test_a_task_that_asks_for_no_batch_begins_none(
     batch = desks[0].submit(**asked, task="1")
     assert desks[0].submit(**asked, task="1") == batch
     assert redis.zcard(KEYS.batches()) == 1
+
+
+def test_a_long_answer_does_not_lie_in_redis(
+    redis: Redis, desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty-four of them, with the logprobs of many choices, would be gigabytes; nor in the worker's memory."""
+    desk, batch = desks[0], in_progress(desks[0], storage, parts=1)
+    long = b'"%s"' % (b"x" * 1_000_000)
+    noted: list[int] = []
+    note = desk._book.note
+
+    async def answer(_: Answering, asked: Line) -> Result:
+        return Result(asked.number, asked.custom_id, 200, f"cmpl-{asked.number}", long if asked.number > 1 else b"1")
+
+    async def measured(*args: Any) -> bool:
+        noted.append(len(encode(args[-1])))
+        return await note(*args)
+
+    monkeypatch.setattr(Answering, "_request", answer)
+    monkeypatch.setattr(desk._book, "note", measured)
+    (ticket,) = desk.call(desk._book.feed({batch: 1}))
+    desk.answer(batch, ticket.part, ticket.number)
+    assert len(noted) == 3
+    assert max(noted) < 1000
+    assert storage.size(places.answers(batch, 0)) < 1000
+    desk.call(desk._book.turn(batch, ["in_progress"], {"status": "finalizing", "ending": "completed"}))
+    desk.finish(batch)
+    raw = (storage.get(f"files/{places.file_of(batch, 'output')}") or b"").splitlines()
+    bodies = [orjson.loads(each)["response"]["body"] for each in raw]
+    assert bodies == [1, orjson.loads(long), orjson.loads(long)]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import orjson
+from msgspec import structs
 
 from app.api.call import Call
 from app.api.endpoints import ENDPOINTS
@@ -35,6 +36,7 @@ log = logger(__name__)
 _RETRY_S = 1.0
 _PASSING = (NoWorker, Saturated, StoreDown)  # these are no answer to a line that has a day
 _MOST_FAILURES = 3  # of an engine, with one line
+_LONG = 64 * 2**10  # bytes of an answer that doesn't go through Redis
 _PRIORITY = 100  # of engines' schedulers: behind all that is online
 _URGENT = 10  # behind most
 
@@ -164,6 +166,10 @@ class Answering:
                 break
             await asyncio.sleep(_RETRY_S)
         self._noting.add(line.number)
+        if len(result.body) > _LONG:
+            path = places.body(self.ticket.batch, result.request)
+            await self._patiently(asyncio.to_thread, self._storage.put, path, result.body)
+            result = structs.replace(result, body=b"", apart=True)
         if await self._patiently(self._book.note, self.ticket, self._worker, result):
             self._results[line.number] = result
         else:  # the part is another worker's
@@ -194,10 +200,10 @@ class Answering:
         return Result(line.number, line.custom_id, exc.status, "", orjson.dumps(as_body(exc)), problem)
 
     async def _patiently(self, ask: Any, *args: Any, **kwargs: Any) -> Any:
-        """Redis may be away: what has been computed waits for it."""
+        """Redis or the storage may be away: what has been computed waits for it."""
         while True:
             try:
                 return await ask(*args, **kwargs)
-            except StoreDown as exc:
-                log.warning("batch_waits_for_redis", batch=self.ticket.batch, error=exc.message)
+            except (StoreDown, StorageDown) as exc:
+                log.warning("batch_waits", batch=self.ticket.batch, error=exc.message)
             await asyncio.sleep(_RETRY_S)

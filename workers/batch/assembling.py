@@ -5,9 +5,10 @@ from contextlib import ExitStack
 from typing import IO, NamedTuple
 
 import orjson
+from msgspec.structs import replace
 
 from app.batch import places
-from app.batch.records import Batch, Line, Problem, Result, decode_part, decode_results
+from app.batch.records import Batch, Problem, Result, decode_part, decode_results
 from app.batch.storage import Storage
 from app.ids import BatchId
 from workers.batch.cutting import failed
@@ -45,7 +46,8 @@ def assemble(storage: Storage, batch: Batch, done: Done, mine: Mine) -> Sums:
     counts, sizes, tokens = [0, 0], [0, 0], [0, 0, 0]
     with ExitStack() as stack:
         files: list[IO[bytes]] = [stack.enter_context(storage.write(path)) for path in paths]
-        for result in _results(storage, batch, done):
+        for found in _results(storage, batch, done):
+            result = _whole(storage, id_, found)
             to = 0 if result.problem is None else 1
             raw = line_of(id_, result)
             files[to].write(raw)
@@ -77,12 +79,21 @@ def _results(storage: Storage, batch: Batch, done: Done) -> Iterator[Result]:
         lines = storage.get(places.part(id_, part))
         for line in decode_part(lines).lines if lines is not None else ():
             if line.number not in known:
-                yield _unasked(line, batch.ending)
+                yield _unasked(line.number, line.custom_id, batch.ending)
 
 
-def _unasked(line: Line, ending: str) -> Result:
+def _whole(storage: Storage, batch: BatchId, result: Result) -> Result:
+    if not result.apart:
+        return result
+    body = storage.get(places.body(batch, result.request))
+    if body is None:
+        return _unasked(result.number, result.custom_id, "")  # somebody has deleted it: other lines don't suffer
+    return replace(result, body=body, apart=False)
+
+
+def _unasked(number: int, custom_id: str | None, ending: str) -> Result:
     problem = _UNASKED.get(ending, _LOST)
-    return failed(line.number, line.custom_id, 0, Problem(problem.code, problem.message, line.number))
+    return failed(number, custom_id, 0, Problem(problem.code, problem.message, number))
 
 
 def line_of(batch: BatchId, result: Result) -> bytes:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,3 +64,32 @@ async def test_what_comes_back_from_an_engine_waits_behind_nobody_either() -> No
     part.look(LATE)
     await asyncio.sleep(0)
     assert part.asked[6:] == []
+
+
+@dataclass(frozen=True)
+class Planned:
+    priority: int
+    timeout_s: float = 0
+    aside: bool = False
+    whole: bool = False
+
+
+@pytest.mark.parametrize(("asked", "got"), [(-(2**31), 10), (0, 10), (7, 17)])
+async def test_no_line_is_put_before_what_is_online(monkeypatch: pytest.MonkeyPatch, asked: int, got: int) -> None:
+    """Nor before other batches' lines, whatever it says of itself."""
+    plans: list[Planned] = []
+
+    async def understand(*_: Any) -> Any:
+        return None, Planned(asked)
+
+    def call(plan: Planned, **_: Any) -> None:
+        plans.append(plan)
+        raise InterruptedError
+
+    part = Asked()
+    part._endpoint = SimpleNamespace(understand=understand)  # type: ignore[assignment]
+    monkeypatch.setattr("workers.batch.answering.Call", call)
+    for part._urgent in (True, False):
+        with pytest.raises(InterruptedError):
+            await part._request(Line(1, "id", b"{}"))
+    assert [(plan.aside, plan.priority) for plan in plans] == [(False, got), (True, got + 90)]

@@ -183,7 +183,7 @@ class Answering:
         body, plan = await self._endpoint.understand(self._serving, line.body)
         plan = replace(
             plan, timeout_s=left_s, aside=not self._urgent, whole=True,
-            priority=(_URGENT if self._urgent else _PRIORITY) + plan.priority,
+            priority=(_URGENT if self._urgent else _PRIORITY) + max(0, plan.priority),
         )  # fmt: skip
         call = self._calls[line.number] = Call(plan, dispatcher=self._serving.dispatcher)
         try:

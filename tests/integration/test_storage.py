@@ -9,8 +9,14 @@ import pytest
 import s3fs
 from moto.server import ThreadedMotoServer
 
+from app.api.sweep import Sweeper
+from app.batch.records import StoredFile
+from app.batch.shelf import FileShelf
 from app.batch.storage import Storage
 from app.errors import FileGone, SettingsError, StorageDown
+from app.ids import FileId
+from app.keys import Keys
+from app.store import Wire
 
 BIG = bytes(range(256)) * 2**16  # 16 MiB: S3 takes it in parts
 
@@ -163,3 +169,24 @@ def test_an_s3_that_is_away_is_said_so(s3: ThreadedMotoServer, monkeypatch: pyte
         assert time.monotonic() - began < 30
     finally:
         fsspec.filesystem("s3").clear_instance_cache()
+
+
+async def test_a_file_that_stays_keeps_no_other_one(
+    tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, shelf = Storage(str(tmp_path)), FileShelf(wire, Keys("test"))
+    for name in "abc":
+        file = StoredFile(FileId(f"file-{name}"), "", name, "batch", 1, 1, 2)
+        storage.put(file.path, b"x")
+        await shelf.add(file)
+    delete = storage.delete
+
+    def refuses(path: str) -> None:
+        if path == "files/file-a":
+            raise StorageDown("Permission denied")
+        delete(path)
+
+    monkeypatch.setattr(storage, "delete", refuses)
+    with pytest.raises(StorageDown):
+        await Sweeper(storage, shelf).sweep()
+    assert [file.name for file in await shelf.expired(time.time())] == ["a"]

@@ -1,5 +1,6 @@
 """What batch workers do, in a real Redis and on a real folder: twice, late, or without having heard that they may."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -195,6 +196,42 @@ def test_an_answered_part_that_redis_has_forgotten_is_not_computed_again(desks: 
     assert desk.call(desk._book.find(batch, None)).left == 3  # nothing was noted
 
 
+def test_what_is_let_go_of_while_it_says_that_it_has_it_is_let_go_of(
+    desks: list[Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, batch = desks[0], created(desks[0])
+    grasp = desk._book.grasp
+
+    async def late(*args: Any) -> bool:
+        desk._handling.clear()
+        return await grasp(*args)
+
+    desk._handling[batch] = "validating"
+    monkeypatch.setattr(desk._book, "grasp", late)
+    desk.call(desk._say())
+    assert desk.call(desk._book.loads([batch]))[0].hand is None
+
+
+def test_a_worker_says_what_it_has(redis: Redis, desks: list[Desk], storage: Storage) -> None:
+    desk, batch = desks[0], in_progress(desks[0], storage, parts=1)
+    waiting = created(desk)
+    me = desk.serving.dispatcher.api
+    redis.set(KEYS.api(me), "1")  # a moment before it says so itself
+    (ticket,) = desk.call(desk._book.feed({batch: 1}))
+    assert desk.call(desk._book.claim(ticket, me))
+    assert desk.call(desk._book.grasp(waiting, "validating", me))
+    redis.hset(KEYS.taken(batch), "0", f"{ticket.number}|{me}|1")
+    redis.hset(KEYS.batch(waiting), "hand_at", 1)
+    found = desk.call(desk._book.find(batch, None))
+    desk._parts.add(Answering(desk.serving, desk._book, storage, ticket, found))
+    desk._handling[waiting] = "validating"
+    desk.call(desk._say())
+    assert desk.call(desk._book.feed({batch: 0})) == []
+    assert desk.call(desk._book.loads([waiting]))[0].hand == me
+    desk._parts.clear()
+    desk._handling.clear()
+
+
 def test_one_batch_that_is_gone_hides_no_other_one(desks: list[Desk]) -> None:
     desk, batch = desks[0], created(desks[0])
     gone = {BatchId(f"batch_gone{i}"): "in_progress" for i in range(30)}
@@ -274,3 +311,20 @@ def test_a_long_answer_does_not_lie_in_redis(
     raw = (storage.get(f"files/{places.file_of(batch, 'output')}") or b"").splitlines()
     bodies = [orjson.loads(each)["response"]["body"] for each in raw]
     assert bodies == [1, orjson.loads(long), orjson.loads(long)]
+
+
+def test_a_worker_ends_also_when_its_last_task_has_just_ended(redis: Redis, store_url: str, tmp_path: Path) -> None:
+    known = Known(load_settings(redis_url=store_url, files=str(tmp_path)), {}, {})
+    for _ in range(5):
+        desk = Desk(known)
+        desk.start()
+
+        async def both(desk: Desk = desk) -> None:
+            await asyncio.sleep(0.05)
+            desk._leader.soon()  # as a task does at its end
+            desk._background[0].cancel()
+            await asyncio.wait([desk._background[0]], timeout=2)
+
+        desk.call(both())
+        assert desk._background[0].cancelled()
+        desk.close()

@@ -320,6 +320,8 @@ class Desk:
             await self._book.claim(part.ticket, me)
         for id_, status in list(self._handling.items()):
             await self._book.grasp(id_, status, me)
+            if id_ not in self._handling:  # it has been let go of meanwhile
+                await self._book.let_go(id_, me)
 
     async def _let_go(self, batch: BatchId) -> None:
         while True:

@@ -38,8 +38,10 @@ class Leader:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
+            # Not `wait_for`, which in Python 3.11 misses a cancel that comes with the event.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._soon.wait(), _EVERY_S)
+                async with asyncio.timeout(_EVERY_S):
+                    await self._soon.wait()
             self._soon.clear()
             try:
                 if await self._book.lead(self._worker) and self._serving.wire.steady_s() > _STEADY_S:

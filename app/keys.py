@@ -50,14 +50,15 @@ file:<id>               string, msgpack `batch.records.StoredFile`. Its bytes ar
                         batch workers; lives until it expires or is deleted, and then until its bytes are gone.
 files-of:<key>          sorted set, file id → when it was made: those of one API key ("": of who needs none).
 files-expiring          sorted set, file id → when it expires.
-batch:<id>              hash, `batch.records.Batch` by field; `hand`, the batch worker that validates or finishes it;
+batch:<id>              hash, `batch.records.Batch` by field; `hand`, the batch worker that validates or finishes it,
+                        and `hand_at`, ms since the epoch, when it last said so;
                         `ticket`, a counter: each sending of a part gets a number. Written by api and batch
                         workers; lives `batch_keep_s` after its end.
 batches-of:<key>        sorted set, batch id → when it was made, of one API key.
 batches                 sorted set, batch id → when its time is over: those that have not ended.
 todo:<batch>            sorted set of the numbers of parts that no worker has. Lives as long as the batch runs.
 taken:<batch>           hash, part → "ticket|worker|since": sent with that ticket, and taken by that batch worker, if by
-                        any, at that time (ms since the epoch). Lives as long.
+                        any; at that time (ms since the epoch) who has it last said so. Lives as long.
 done:<batch>:<part>     hash, line number → msgpack `batch.records.Result`: what a part that is not finished has. Then
                         it goes to the storage, as one file. Written by the batch worker that has the part.
 batch-leader            string, the batch worker that looks after all batches. Lives 3 s after its last look.

@@ -61,8 +61,10 @@ class Inbox:
         await self.repair()
         while not connection.closed.is_set():
             self._silent = True
+            # Not `wait_for`, which in Python 3.11 misses a cancel that comes with the event.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._attention.wait(), _SILENCE_S)
+                async with asyncio.timeout(_SILENCE_S):
+                    await self._attention.wait()
             if self._attention.is_set():
                 await self.repair()
             elif self._silent and await self.repair():

@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from app.batch.records import StoredFile
 from app.batch.shelf import FileShelf
 from app.batch.storage import Storage
-from app.errors import XylemError
+from app.errors import StorageDown, XylemError
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -38,7 +38,13 @@ class Sweeper:
             await asyncio.sleep(_EVERY_S)
 
     async def sweep(self) -> None:
-        """Raises: StorageDown, StoreDown."""
-        while expired := await self._files.expired(time.time()):
+        """Raises: StorageDown, when all else is gone that can go; StoreDown."""
+        stays: StorageDown | None = None
+        while stays is None and (expired := await self._files.expired(time.time())):
             for file in expired:
-                await forget(self._storage, self._files, file)
+                try:
+                    await forget(self._storage, self._files, file)
+                except StorageDown as exc:
+                    stays = exc
+        if stays is not None:
+            raise stays

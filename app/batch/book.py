@@ -3,21 +3,42 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from app.batch.records import LIVE, Batch, Order, Result, Status, decode_result, packed, read_batch
 from app.batch.shelf import page
+from app.batch.window import MOST_S
 from app.errors import BatchNotFound
 from app.ids import ApiId, BatchId
 from app.keys import Keys
 from app.messages import encode
-from app.store import CLAIM, CLOSE, FEED, GRASP, LEAD, RESULT, TURN, Command, Wire
+from app.store import (
+    CLAIM,
+    CLOSE,
+    COMPLETE,
+    CREATE,
+    FEED,
+    GRASP,
+    LAYOUT,
+    LEAD,
+    LET_GO,
+    RESULT,
+    TURN,
+    Command,
+    Wire,
+)
+from app.telemetry import logger
+
+log = logger(__name__)
 
 _LEADER_MS = 3000
 _LOST_MS = 10_000  # a message that no worker has taken for so long is sent again: sent twice, it is taken once
+_SILENT_MS = 30_000  # who has a part or the hand, and has not said so for so long, has let go of it
 Fields = Mapping[str, str | int | bytes]  # of Batch
 
 _CHUNK = 5000  # members of one command
+_SLACK_S = 86_400  # by which a batch may be longer on its way than its window
 
 
 class Ticket(Struct, frozen=True):
@@ -42,14 +63,10 @@ class Book:
         self._wire, self._keys, self._keep_ms = wire, keys, round(keep_s * 1000)
 
     async def create(self, order: Order) -> Batch:
-        keys = self._keys
-        await self._wire.execute(
-            [
-                ("HSET", keys.batch(order.id), "order", packed(order), "status", "validating"),
-                ("ZADD", keys.batches_of(order.key), time.time(), order.id),  # in their order, also within a second
-                ("ZADD", keys.batches(), order.expires, order.id),
-            ]
-        )
+        keys, now = self._keys, time.time()  # with its fractions: in their order, also within a second
+        names = keys.batch(order.id), keys.batches_of(order.key), keys.batches()
+        oldest = now - MOST_S - self._keep_ms / 1000 - _SLACK_S
+        await self._wire.execute([("EVAL", CREATE, 3, *names, order.id, packed(order), now, order.expires, oldest)])
         return Batch(order)
 
     async def find(self, batch: BatchId, key: str | None) -> Batch:
@@ -70,13 +87,28 @@ class Book:
 
     async def live(self) -> list[Batch]:
         """Those that have not ended, and those that are not cleaned up; the most urgent first."""
-        (ids,) = await self._wire.execute([("ZRANGE", self._keys.batches(), 0, -1)])
-        return [batch for batch in await self._read([BatchId(id_.decode()) for id_ in ids]) if batch is not None]
+        (raw,) = await self._wire.execute([("ZRANGE", self._keys.batches(), 0, -1)])
+        ids = [BatchId(id_.decode()) for id_ in raw]
+        found: list[Batch] = []
+        gone: list[BatchId] = []
+        for id_, fields in zip(ids, await self._hashes(ids), strict=True):
+            try:
+                if (batch := _batch(fields)) is None:
+                    gone.append(id_)
+                else:
+                    found.append(batch)
+            except msgspec.MsgspecError as exc:  # another version's; the others go on
+                log.error("batch_not_understood", batch=id_, error=str(exc))
+        if gone:
+            await self._wire.execute([("ZREM", self._keys.batches(), *gone)])
+        return found
 
     async def _read(self, ids: Sequence[BatchId]) -> list[Batch | None]:
+        return [_batch(fields) for fields in await self._hashes(ids)]
+
+    async def _hashes(self, ids: Sequence[BatchId]) -> list[dict[bytes, bytes]]:
         replies = await self._wire.execute([("HGETALL", self._keys.batch(id_)) for id_ in ids])
-        hashes = [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies]
-        return [read_batch(fields) if b"order" in fields else None for fields in hashes]
+        return [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies]
 
     async def turn(self, batch: BatchId, expected: Iterable[Status], fields: Fields, hand: str = "") -> bool:
         """Sets fields, `status` first if it is one, when its status is an expected one and `hand` has it.
@@ -101,27 +133,34 @@ class Book:
         await self.turn(batch, ("validating", "in_progress"), {"paused": int(paused)})
 
     async def grasp(self, batch: BatchId, status: Status, worker: ApiId) -> bool:
-        """Whether this worker is the one to do what is due at that status."""
-        values = status, worker, self._keys.api(ApiId(""))
+        """Whether this worker is the one to do what is due at that status; asked again, whether it still is."""
+        values = status, worker, self._keys.api(ApiId("")), _SILENT_MS
         (mine,) = await self._wire.execute([("EVAL", GRASP, 1, self._keys.batch(batch), *values)])
         return bool(mine)
 
-    async def let_go(self, batch: BatchId) -> None:
-        """Told by who has the hand: another one may do it."""
-        await self._wire.execute([("HDEL", self._keys.batch(batch), "hand")])
+    async def let_go(self, batch: BatchId, worker: ApiId) -> None:
+        """If it has the hand: another one may do it."""
+        await self._wire.execute([("EVAL", LET_GO, 1, self._keys.batch(batch), worker)])
 
     async def leave(self, batch: BatchId) -> None:
         """It has ended, and nothing is left to be done."""
         await self._wire.execute([("ZREM", self._keys.batches(), batch)])
 
-    async def lay_out(self, batch: BatchId, parts: int) -> None:
-        """There are so many parts to do. It is still validating: nobody takes them yet."""
-        key = self._keys.todo(batch)
-        commands: list[Command] = [("UNLINK", key)]
-        for first in range(0, parts, _CHUNK):
-            numbers = range(first, min(first + _CHUNK, parts))
-            commands.append(("ZADD", key, *(x for number in numbers for x in (number, number))))
-        await self._wire.execute(commands)
+    async def lay_out(self, batch: BatchId, parts: int, hand: str = "") -> bool:
+        """There are so many parts to do. It is still validating: nobody takes them yet.
+
+        False: it isn't, or `hand` hasn't the hand any more.
+        """
+        names = self._keys.batch(batch), self._keys.todo(batch)
+        (done,) = await self._wire.execute([("EVAL", LAYOUT, 2, *names, hand, parts)])
+        return bool(done)
+
+    async def complete(self, batch: BatchId, fields: Fields) -> bool:
+        """Sets fields when it is in progress and has no part left. What `loads` says may be older."""
+        keys, flat = self._keys, [x for pair in fields.items() for x in pair]
+        names = keys.batch(batch), keys.todo(batch), keys.taken(batch)
+        (done,) = await self._wire.execute([("EVAL", COMPLETE, 3, *names, *flat)])
+        return bool(done)
 
     async def lead(self, worker: ApiId) -> bool:
         """Whether this worker looks after all batches for the next seconds."""
@@ -135,10 +174,11 @@ class Book:
             commands += [
                 ("ZCARD", keys.todo(batch)),
                 ("HLEN", keys.taken(batch)),
-                ("HGET", keys.batch(batch), "hand"),
+                ("HMGET", keys.batch(batch), "hand", "hand_at"),
             ]
-        replies = await self._wire.execute(commands)
-        hands = [ApiId(hand.decode()) if hand is not None else None for hand in replies[2::3]]
+        *replies, (seconds, micros) = await self._wire.execute([*commands, ("TIME",)])
+        oldest = int(seconds) * 1000 + int(micros) // 1000 - _SILENT_MS
+        hands = [ApiId(hand.decode()) if hand and int(at or 0) >= oldest else None for hand, at in replies[2::3]]
         alive = await self._wire.execute([("EXISTS", keys.api(hand or ApiId(""))) for hand in hands])
         return [
             Load(todo, taken, hand if lives else None)
@@ -147,8 +187,8 @@ class Book:
 
     async def feed(self, wanted: dict[BatchId, int]) -> list[Ticket]:
         """So many parts of each that are to be sent now, and those that have to be sent again."""
-        keys, now = self._keys, round(time.time() * 1000)
-        tail = now, keys.api(ApiId("")), _LOST_MS
+        keys = self._keys
+        tail = keys.api(ApiId("")), _LOST_MS, _SILENT_MS
         commands: list[Command] = [
             ("EVAL", FEED, 3, keys.batch(batch), keys.todo(batch), keys.taken(batch), count, *tail)
             for batch, count in wanted.items()
@@ -160,9 +200,9 @@ class Book:
         ]
 
     async def claim(self, ticket: Ticket, worker: ApiId) -> bool:
-        """Whether the part is this worker's from now on."""
+        """Whether the part is this worker's from now on, for a while: it has to say so again."""
         keys = self._keys
-        values = ticket.part, ticket.number, worker, round(time.time() * 1000)
+        values = ticket.part, ticket.number, worker
         names = keys.batch(ticket.batch), keys.taken(ticket.batch)
         (mine,) = await self._wire.execute([("EVAL", CLAIM, 2, *names, *values)])
         return bool(mine)
@@ -199,3 +239,8 @@ class Book:
         """Since this deployment began: lines `completed` and `failed`; tokens `prompt`, `cached`, `completion`."""
         (flat,) = await self._wire.execute([("HGETALL", self._keys.batch_totals())])
         return {name.decode(): int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def _batch(fields: dict[bytes, bytes]) -> Batch | None:
+    """Raises: msgspec.MsgspecError."""
+    return read_batch(fields) if b"order" in fields else None

@@ -10,15 +10,20 @@ Due = Literal["begin", "feed", "expire", "complete", "finish", "tell", "leave"]
 # Seconds from one try to tell the webhook to the next one.
 TRIES_AFTER_S = (5, 30, 120, 600, 3600, 10_800, 36_000)
 
+# Seconds from a batch's end until what it was made of is deleted: a Redis that comes back without its last second
+# doesn't know of that end, and then both files are made once more.
+_SETTLED_S = 10
+
 
 def due(batch: Batch, load: Load, now: float, *, webhook: bool) -> Due | None:
     """None: whoever has it is at work, or it is not time yet. `webhook`: there is one to be told."""
     if batch.status not in LIVE:
-        if not batch.cleaned:
-            return "finish" if load.hand is None else None
-        if not webhook or batch.told or batch.tries > len(TRIES_AFTER_S):
-            return "leave"
-        return "tell" if now >= batch.tell_at else None
+        if not batch.cleaned and load.hand is None and now >= batch.ended_at + _SETTLED_S:
+            return "finish"
+        untold = webhook and not batch.told and batch.tries <= len(TRIES_AFTER_S)
+        if untold and now >= batch.tell_at:
+            return "tell"
+        return None if untold or not batch.cleaned else "leave"
     if batch.status in ("validating", "in_progress") and now >= batch.order.expires:
         return "expire"
     if batch.status == "validating":

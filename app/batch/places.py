@@ -24,6 +24,11 @@ def answers(batch: BatchId, number: int) -> str:
     return f"{folder(batch)}/out/{number}"
 
 
+def body(batch: BatchId, request: str) -> str:
+    """One that lies apart from its Result."""
+    return f"{folder(batch)}/bodies/{request}"
+
+
 def file_of(batch: BatchId, kind: str) -> FileId:
     """Its output or error file. Whoever makes it gives it the same id, so that twice made it is there once."""
     return FileId(f"file-{hashlib.sha256(f'{batch}/{kind}'.encode()).hexdigest()[:24]}")

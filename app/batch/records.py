@@ -93,6 +93,10 @@ class Batch(Struct, frozen=True):
     problems: list[Problem] = []
 
     @property
+    def ended_at(self) -> int:
+        return self.completed_at or self.failed_at or self.expired_at or self.cancelled_at or 0
+
+    @property
     def left(self) -> int:
         """Lines that have no result yet."""
         return self.total - self.completed - self.failed
@@ -136,6 +140,7 @@ class Result(Struct, frozen=True, array_like=True):
     prompt: int = 0  # tokens
     cached: int = 0
     completion: int = 0
+    apart: bool = False  # its body is too long for Redis, and lies in the storage by its request's id
 
 
 class Part(Struct, frozen=True, array_like=True):

@@ -59,16 +59,18 @@ def feed(running: Iterable[Running], room: Mapping[str, int]) -> dict[BatchId, i
     what its heaviest batch does, so that having many batches is no advantage.
     """
     state = {r.batch: r for r in running}
+    keys = _keys(state.values())
     given: dict[BatchId, int] = {}
     for model, parts in room.items():
         for _ in range(parts):
             waiting = [r for r in state.values() if r.model == model and r.todo > 0]
             if not waiting:
                 break
-            key = min({r.key for r in waiting}, key=lambda k: _of_key(k, state.values()))
+            key = min({r.key for r in waiting}, key=lambda k: keys[k].least)
             chosen = min((r for r in waiting if r.key == key), key=_of_batch)
             given[chosen.batch] = given.get(chosen.batch, 0) + 1
             state[chosen.batch] = replace(chosen, todo=chosen.todo - 1, out=chosen.out + 1)
+            keys[key].out += 1
     return given
 
 
@@ -76,6 +78,23 @@ def _of_batch(r: Running) -> tuple[float, float, BatchId]:
     return r.out / r.weight, r.fed, r.batch
 
 
-def _of_key(key: str, running: Iterable[Running]) -> tuple[float, float, str]:
-    own = [r for r in running if r.key == key]
-    return sum(r.out for r in own) / max(r.weight for r in own), max(r.fed for r in own), key
+class _Key(Struct):
+    """All batches of one."""
+
+    name: str
+    out: int = 0
+    weight: float = 0.0
+    fed: float = 0.0
+
+    @property
+    def least(self) -> tuple[float, float, str]:
+        return self.out / self.weight, self.fed, self.name
+
+
+def _keys(running: Iterable[Running]) -> dict[str, _Key]:
+    keys: dict[str, _Key] = {}
+    for r in running:
+        key = keys.setdefault(r.key, _Key(r.key))
+        key.out += r.out
+        key.weight, key.fed = max(key.weight, r.weight), max(key.fed, r.fed)
+    return keys

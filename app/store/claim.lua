@@ -1,10 +1,12 @@
--- A batch worker takes a part that was sent to it.
+-- A batch worker takes a part that was sent to it; and then says again and again that it has it.
 --
--- KEYS  1 batch:<id>  2 taken:<batch>     ARGV  1 part  2 ticket  3 worker  4 ms since the epoch
+-- KEYS  1 batch:<id>  2 taken:<batch>     ARGV  1 part  2 ticket  3 worker
 -- returns 1; 0 when the batch has stopped, the part was sent anew, or another one has it
 local status, paused = unpack(redis.call('HMGET', KEYS[1], 'status', 'paused'))
 if status ~= 'in_progress' or paused == '1' then return 0 end
 local ticket, worker = string.match(redis.call('HGET', KEYS[2], ARGV[1]) or '', '^(%d+)|(.*)|')
 if ticket ~= ARGV[2] or (worker ~= '' and worker ~= ARGV[3]) then return 0 end
-redis.call('HSET', KEYS[2], ARGV[1], ARGV[2] .. '|' .. ARGV[3] .. '|' .. ARGV[4])
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[2] .. '|' .. ARGV[3] .. '|' .. now)
 return 1

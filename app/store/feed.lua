@@ -1,24 +1,26 @@
 -- Takes parts of a batch that are to be sent: the next ones that nobody has, and those whose worker or message is lost.
 --
 -- KEYS  1 batch:<id>  2 todo:<batch>  3 taken:<batch>
--- ARGV  1 how many of the next ones  2 ms since the epoch  3 the prefix of workers' leases  4 ms after which a message that
---       no worker has taken is lost
+-- ARGV  1 how many of the next ones  2 the prefix of workers' leases  3 ms after which a message that no worker has taken
+--       is lost  4 ms after which a part is, of which its worker has not said that it has it
 -- When the batch goes on no more, or not now, what is lost is nobody's.
 -- returns  part, ticket, part, ticket, …   Sent twice, what the first took counts as lost, and is sent later.
 local status, paused = unpack(redis.call('HMGET', KEYS[1], 'status', 'paused'))
 local goes_on = status == 'in_progress' and paused ~= '1'
 local out = {}
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local function send(part)
   local ticket = redis.call('HINCRBY', KEYS[1], 'ticket', 1)
-  redis.call('HSET', KEYS[3], part, ticket .. '||' .. ARGV[2])
+  redis.call('HSET', KEYS[3], part, ticket .. '||' .. now)
   out[#out + 1], out[#out + 2] = part, ticket
 end
 local taken = redis.call('HGETALL', KEYS[3])
 for i = 1, #taken, 2 do
   local worker, since = string.match(taken[i + 1], '^%d+|(.*)|(%d+)$')
   local lost
-  if worker == '' then lost = not goes_on or tonumber(ARGV[2]) - tonumber(since) > tonumber(ARGV[4])
-  else lost = redis.call('EXISTS', ARGV[3] .. worker) == 0 end
+  if worker == '' then lost = not goes_on or now - since > tonumber(ARGV[3])
+  else lost = now - since > tonumber(ARGV[4]) or redis.call('EXISTS', ARGV[2] .. worker) == 0 end
   if lost and goes_on then
     send(taken[i])
   elseif lost then

@@ -7,7 +7,7 @@
 local status, hand = unpack(redis.call('HMGET', KEYS[1], 'status', 'hand'))
 if not status or not string.find(ARGV[1], ',' .. status .. ',', 1, true) then return 0 end
 if ARGV[2] ~= '' and hand ~= ARGV[2] then return 0 end
-if ARGV[4] == 'status' then redis.call('HDEL', KEYS[1], 'hand') end
+if ARGV[4] == 'status' then redis.call('HDEL', KEYS[1], 'hand', 'hand_at') end
 redis.call('HSET', KEYS[1], unpack(ARGV, 4))
 if ARGV[3] ~= '' then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
 return 1

@@ -3,11 +3,12 @@
 import time
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 
-from app.batch.book import _LOST_MS, Book, Load, Ticket
+from app.batch.book import _LOST_MS, _SILENT_MS, Book, Load, Ticket
 from app.batch.records import Order, Problem, Result, Status, packed
 from app.batch.shelf import FileShelf
 from app.errors import BatchNotFound
@@ -54,7 +55,7 @@ async def counts(book: Book, batch: BatchId) -> tuple[int, ...]:
 
 async def later(redis: "Redis", batch: BatchId, ticket: Ticket) -> None:
     """As if it had been sent long ago, and nobody has taken it."""
-    since = round(time.time() * 1000) - _LOST_MS - 1
+    since = round(time.time() * 1000) - _LOST_MS - 1000
     await redis.hset(KEYS.taken(batch), str(ticket.part), f"{ticket.number}||{since}")
 
 
@@ -238,13 +239,97 @@ async def test_a_cancelled_batch_says_when_and_how_it_will_end(book: Book, runni
     assert batch.cancelling_at is not None
 
 
-async def test_a_new_layout_replaces_the_one_that_was_begun(book: Book, running: BatchId) -> None:
-    """Whoever validated before may have died in the middle of it. More parts than fit one command are laid out too."""
-    await book.lay_out(running, 12_000)
-    await book.lay_out(running, 11_000)
-    assert await book.loads([running]) == [Load(11_000, 0, None)]
-    tickets = await book.feed({running: 11_001})
+async def test_a_new_layout_replaces_the_one_that_was_begun(book: Book) -> None:
+    """Whoever validated before may have died in the middle of it."""
+    batch = (await book.create(order())).order.id
+    assert await book.lay_out(batch, 12_000)
+    assert await book.lay_out(batch, 11_000)
+    await book.turn(batch, ["validating"], {"status": "in_progress", "total": 6, "parts": 11_000})
+    assert await book.loads([batch]) == [Load(11_000, 0, None)]
+    tickets = await book.feed({batch: 11_001})
     assert [t.part for t in tickets] == list(range(11_000))
+
+
+async def test_who_stood_still_lays_out_nothing_once_more(redis: "Redis", book: Book) -> None:
+    """Parts that are done would be computed again."""
+    batch = (await book.create(order())).order.id
+    await redis.set(KEYS.api(B), "1")
+    assert await book.grasp(batch, "validating", A)
+    assert await book.grasp(batch, "validating", B)
+    assert not await book.lay_out(batch, 2, A)
+    assert await book.lay_out(batch, 2, B)
+    assert await book.turn(batch, ["validating"], {"status": "in_progress"}, B)
+    for ticket in await book.feed({batch: 2}):
+        await book.claim(ticket, B)
+        await book.close(ticket, B, done=True)
+    assert not await book.lay_out(batch, 2, A)
+    assert await book.loads([batch]) == [Load(0, 0, None)]
+
+
+async def test_a_batch_is_complete_when_no_part_is_left(book: Book, running: BatchId) -> None:
+    """Whatever was read a moment ago."""
+    tickets = await book.feed({running: 3})
+    for ticket in tickets:
+        await book.claim(ticket, A)
+        await book.close(ticket, A, done=ticket.part != 1)
+    assert not await book.complete(running, {"status": "finalizing"})  # in `todo`
+    (ticket,) = await book.feed({running: 1})
+    assert not await book.complete(running, {"status": "finalizing"})  # in `taken`
+    await book.claim(ticket, A)
+    await book.close(ticket, A, done=True)
+    assert await book.complete(running, {"status": "finalizing"})
+    assert not await book.complete(running, {"status": "finalizing"})
+
+
+async def test_a_worker_that_lives_and_does_not_say_that_it_has_a_part_has_let_go_of_it(
+    redis: "Redis", book: Book, running: BatchId
+) -> None:
+    """Redis gave it the part and could not say so, or has forgotten that it is done."""
+    said, silent = await book.feed({running: 2})
+    since = round(time.time() * 1000) - _SILENT_MS - 1000
+    for ticket in (said, silent):
+        await book.claim(ticket, A)
+        await redis.hset(KEYS.taken(running), str(ticket.part), f"{ticket.number}|{A}|{since}")
+    assert await book.claim(said, A)
+    (new,) = await book.feed({running: 0})
+    assert new.part == silent.part
+    assert await book.claim(new, B)
+
+
+async def test_a_worker_that_lives_and_does_not_say_that_it_has_the_hand_has_let_go_of_it(
+    redis: "Redis", book: Book
+) -> None:
+    batch = (await book.create(order())).order.id
+    await redis.set(KEYS.api(A), "1")
+    await book.grasp(batch, "validating", A)
+    await redis.hset(KEYS.batch(batch), "hand_at", round(time.time() * 1000) - _SILENT_MS - 1000)
+    assert await book.loads([batch]) == [Load(0, 0, None)]
+    assert await book.grasp(batch, "validating", B)
+    await book.let_go(batch, A)
+    assert await redis.hget(KEYS.batch(batch), "hand") == B.encode()  # it is B's to let go
+    await book.let_go(batch, B)
+    assert await redis.hget(KEYS.batch(batch), "hand") is None
+
+
+async def test_a_batch_that_is_written_down_twice_goes_on(redis: "Redis", book: Book, running: BatchId) -> None:
+    """A lost connection doesn't tell what got through, and by the second time it may be far."""
+    before = await book.find(running, None)
+    await book.create(before.order)
+    assert await book.find(running, None) == before
+
+
+async def test_what_cannot_be_read_any_more_is_in_nobodys_way(redis: "Redis", book: Book, running: BatchId) -> None:
+    """Nor is what is gone. A key's list forgets what nothing can be known of."""
+    unreadable = msgspec.structs.replace(order(), metadata={"n": 7})
+    await book.create(unreadable)
+    gone = (await book.create(order())).order.id
+    await redis.delete(KEYS.batch(gone))
+    await redis.zadd(KEYS.batches_of("alice"), {"batch_old": 1})
+    await book.create(order("alice"))
+    assert running in [batch.order.id for batch in await book.live()]
+    assert await redis.zscore(KEYS.batches(), gone) is None
+    assert await redis.zscore(KEYS.batches(), unreadable.id) is not None
+    assert await redis.zscore(KEYS.batches_of("alice"), "batch_old") is None
 
 
 async def test_one_worker_leads_and_the_next_when_it_is_silent(redis: "Redis", book: Book) -> None:

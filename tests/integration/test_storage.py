@@ -6,10 +6,17 @@ from pathlib import Path
 
 import fsspec
 import pytest
+import s3fs
 from moto.server import ThreadedMotoServer
 
+from app.api.sweep import Sweeper
+from app.batch.records import StoredFile
+from app.batch.shelf import FileShelf
 from app.batch.storage import Storage
 from app.errors import FileGone, SettingsError, StorageDown
+from app.ids import FileId
+from app.keys import Keys
+from app.store import Wire
 
 BIG = bytes(range(256)) * 2**16  # 16 MiB: S3 takes it in parts
 
@@ -93,6 +100,20 @@ def test_it_is_read_in_pieces_from_any_place(storage: Storage) -> None:
         assert file.read(3) == BIG[-5:-2]
 
 
+def test_it_is_read_line_by_line(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long line no more than is asked for; and S3 is not asked once more for each."""
+    asked: list[int] = []
+    fetch = s3fs.core.S3File._fetch_range
+    monkeypatch.setattr(s3fs.core.S3File, "_fetch_range", lambda *a: asked.append(a[2] - a[1]) or fetch(*a))
+    lines = [b"%d %s\n" % (i, b"x" * 2000) for i in range(10_000)]
+    storage.put("files/a", b"".join(lines))
+    with storage.read("files/a") as file:
+        assert file.readline(3) == lines[0][:3]
+        assert file.readline(10_000) == lines[0][3:]
+        assert [*iter(file.readline, b"")] == lines[1:]
+    assert sum(asked) <= 2 * sum(map(len, lines))
+
+
 def test_what_is_not_there_is_said_so(storage: Storage) -> None:
     storage.put("files/a", b"x")
     assert storage.get("files/b") is None
@@ -148,3 +169,24 @@ def test_an_s3_that_is_away_is_said_so(s3: ThreadedMotoServer, monkeypatch: pyte
         assert time.monotonic() - began < 30
     finally:
         fsspec.filesystem("s3").clear_instance_cache()
+
+
+async def test_a_file_that_stays_keeps_no_other_one(
+    tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, shelf = Storage(str(tmp_path)), FileShelf(wire, Keys("test"))
+    for name in "abc":
+        file = StoredFile(FileId(f"file-{name}"), "", name, "batch", 1, 1, 2)
+        storage.put(file.path, b"x")
+        await shelf.add(file)
+    delete = storage.delete
+
+    def refuses(path: str) -> None:
+        if path == "files/file-a":
+            raise StorageDown("Permission denied")
+        delete(path)
+
+    monkeypatch.setattr(storage, "delete", refuses)
+    with pytest.raises(StorageDown):
+        await Sweeper(storage, shelf).sweep()
+    assert [file.name for file in await shelf.expired(time.time())] == ["a"]

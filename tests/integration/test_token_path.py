@@ -214,3 +214,15 @@ async def test_the_stream_is_capped(redis: "Redis", wire: Wire) -> None:
     task.cancel()
     assert await redis.xlen(KEYS.out(API)) < 300
     assert await redis.ttl(KEYS.out(API)) > 0
+
+
+async def test_a_replica_ends_also_when_a_gap_shows_just_then(redis: "Redis", wire: Wire) -> None:
+    box = Inbox(wire, KEYS, API, Seen().deliver, lambda _: None)
+    task = asyncio.create_task(box.run())
+    async with asyncio.timeout(5):
+        await box.subscribed.wait()
+    await asyncio.sleep(0.1)
+    box._attention.set()
+    task.cancel()
+    await asyncio.wait([task], timeout=1)
+    assert task.cancelled()

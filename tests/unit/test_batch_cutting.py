@@ -3,6 +3,7 @@
 import io
 import json
 import tracemalloc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ from workers.batch.cutting import Unusable, cut, numbered
 pytestmark = pytest.mark.unit
 
 CHAT = "/v1/chat/completions"
+MINE = partial(bool, 1)  # the batch is still to be finished by who asks
 ORDER = Order(BatchId("batch_1"), "", CHAT, FileId("file-1"), "24h", 0, 86_400)
 
 
 def check(body: bytes) -> str:
     model: str = json.loads(body)["model"]
-    if model != "m":
+    if model not in ("m", "n"):
         raise ModelNotFound("no such model", param="model")
     return model
 
@@ -65,6 +67,23 @@ def test_lines_that_begin_alike_are_in_the_same_part(storage: Storage) -> None:
     done = cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     for part in parts(storage, done.parts):
         assert len({json.loads(line.body)["messages"][0]["content"][:9] for line in part}) == 1
+
+
+def test_a_batch_is_for_one_model_and_lines_for_another_one_cost_themselves(storage: Storage) -> None:
+    put(storage, [request(1, model="gone"), request(2), request(3, model="n"), request(4)])
+    done = cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    assert (done.lines, done.broken, done.model) == (4, 2, "m")
+    assert [line.number for line in parts(storage, 1)[0]] == [2, 4]
+
+
+def test_a_part_of_long_lines_has_few_of_them(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.batch.cutting._PART", 1000)
+    put(storage, [request(i, "x" * 300) for i in range(7)] + [request(7, "x" * 3000)])
+    done = cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    sizes = [len(part) for part in parts(storage, done.parts)]
+    assert sum(sizes) == 8
+    assert max(sizes) == 2
+    assert sizes.count(1) >= 1
 
 
 def test_an_empty_file_and_one_of_too_many_lines_are_unusable(
@@ -111,7 +130,7 @@ def test_the_files_have_each_line_once_wherever_its_result_lies(storage: Storage
     storage.put(places.answers(ORDER.id, 0), encode([answered(line.number) for line in whole]))
     found = {1: [answered(line.number) for line in half[:10]]}
     batch = Batch(ORDER, "finalizing", parts=done.parts, ending="expired")
-    sums = assemble(storage, batch, lambda _id, part: found.get(part, []))
+    sums = assemble(storage, batch, lambda _id, part: found.get(part, []), MINE)
     assert (sums.completed, sums.failed) == (LINES + 10, LINES - 10 + LINES + 1)
     assert (sums.prompt, sums.cached, sums.completion) == tuple(n * (LINES + 10) for n in (10, 4, 3))
     output, errors = (
@@ -135,7 +154,7 @@ def test_a_file_without_lines_is_not_there(storage: Storage) -> None:
     put(storage, [request(1)])
     cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     storage.put(places.answers(ORDER.id, 0), encode([answered(1)]))
-    sums = assemble(storage, Batch(ORDER, "finalizing", parts=1, ending="completed"), lambda _id, _part: [])
+    sums = assemble(storage, Batch(ORDER, "finalizing", parts=1, ending="completed"), lambda _id, _part: [], MINE)
     assert sums.errors == 0
     assert storage.get(f"files/{places.file_of(ORDER.id, 'error')}") is None
 
@@ -145,7 +164,7 @@ def test_making_the_files_once_more_changes_nothing(storage: Storage) -> None:
     cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     storage.put(places.answers(ORDER.id, 0), encode([answered(1)]))
     batch = Batch(ORDER, "finalizing", parts=1, ending="completed")
-    first = assemble(storage, batch, lambda _id, _part: [])
+    first = assemble(storage, batch, lambda _id, _part: [], MINE)
     made = storage.get(f"files/{places.file_of(ORDER.id, 'output')}")
-    assert assemble(storage, batch, lambda _id, _part: []) == first
+    assert assemble(storage, batch, lambda _id, _part: [], MINE) == first
     assert storage.get(f"files/{places.file_of(ORDER.id, 'output')}") == made

@@ -53,6 +53,17 @@ def test_an_ended_batch_is_left_once_it_is_cleaned_and_the_webhook_told_or_given
     assert due(replace(ended, tries=len(TRIES_AFTER_S) + 1), NONE, 1e9, webhook=True) == "leave"
 
 
+def test_what_a_batch_was_made_of_stays_for_a_while_after_its_end_and_the_webhook_does_not_wait_for_that() -> None:
+    """A Redis that comes back without its last second has the files made once more."""
+    ended = replace(Batch(ORDER), status="expired", expired_at=1500)
+    assert due(ended, NONE, 1501, webhook=False) is None
+    assert due(ended, NONE, 1501, webhook=True) == "tell"
+    assert due(replace(ended, told=True), NONE, 1501, webhook=True) is None
+    assert due(replace(ended, told=True), NONE, 1520, webhook=True) == "finish"
+    assert due(replace(ended, tell_at=1600), BUSY, 1520, webhook=True) is None
+    assert due(replace(ended, tell_at=1600, cleaned=True), NONE, 1520, webhook=True) is None
+
+
 @pytest.mark.parametrize(("window", "seconds"), [("24h", 86_400), ("90m", 5400), ("1s", 1), ("30d", 2_592_000)])
 def test_windows(window: str, seconds: int) -> None:
     assert read_window(window) == seconds

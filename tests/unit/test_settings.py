@@ -153,3 +153,13 @@ def test_what_is_wrong_with_a_pools_file_is_named(tmp_path: Path, text: str, sai
         load_pools(file)
     assert said in refused.value.message
     assert str(file) in refused.value.message
+
+
+def test_a_secret_that_signs_nothing_is_refused_at_the_start_and_not_shown() -> None:
+    with pytest.raises(SettingsError, match="XYLEM_WEBHOOK_SECRET") as exc:
+        load_settings(webhook_secret="whsec_not base64")
+    assert "not base64" not in str(exc.value)
+    for good in ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "any other one"):
+        secret = load_settings(webhook_secret=good).webhook_secret
+        assert secret is not None
+        assert secret.get_secret_value() == good

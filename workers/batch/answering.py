@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import orjson
+from msgspec import structs
 
 from app.api.call import Call
 from app.api.endpoints import ENDPOINTS
@@ -13,7 +14,7 @@ from app.api.failure import as_body
 from app.api.serving import Serving
 from app.batch import places
 from app.batch.book import Book, Ticket
-from app.batch.records import Batch, Line, Problem, Result, decode_part
+from app.batch.records import Batch, Line, Problem, Result, decode_part, decode_results
 from app.batch.share import is_urgent
 from app.batch.storage import Storage
 from app.errors import (
@@ -35,6 +36,7 @@ log = logger(__name__)
 _RETRY_S = 1.0
 _PASSING = (NoWorker, Saturated, StoreDown)  # these are no answer to a line that has a day
 _MOST_FAILURES = 3  # of an engine, with one line
+_LONG = 64 * 2**10  # bytes of an answer that doesn't go through Redis
 _PRIORITY = 100  # of engines' schedulers: behind all that is online
 _URGENT = 10  # behind most
 
@@ -62,6 +64,9 @@ class Answering:
         except (FileGone, StorageDown) as exc:
             log.error("part_not_answered", batch=self.ticket.batch, part=self.ticket.part, reason=exc.message)
             await asyncio.sleep(_RETRY_S)
+        except Exception as exc:
+            log.error("part_broke", batch=self.ticket.batch, part=self.ticket.part, exc_info=exc)
+            await asyncio.sleep(_RETRY_S)
         finally:
             self.stop()
             await self._patiently(self._book.close, self.ticket, self._worker, done=whole)
@@ -73,6 +78,9 @@ class Answering:
         if raw is None:
             raise FileGone(f"There is no part {part} of {batch} in the storage.")
         lines = decode_part(raw).lines
+        stored = await asyncio.to_thread(self._storage.get, places.answers(batch, part))
+        if stored is not None and {r.number for r in decode_results(stored)} == {line.number for line in lines}:
+            return True  # and Redis has forgotten that
         self._results = {r.number: r for r in await self._patiently(self._book.done, batch, part)}
         if not self._stopping:
             self._ask([line for line in lines if line.number not in self._results])
@@ -89,11 +97,10 @@ class Answering:
         self.batch = batch
         if batch.status != "in_progress" or batch.paused:
             self.stop()
-        elif not self._urgent and is_urgent(batch, time.time()):
-            self._urgent = True
-            waiting = self._waiting()
-            self._cancel(waiting)
-            self._ask(waiting)
+            return
+        self._urgent = self._urgent or is_urgent(batch, time.time())
+        if self._urgent and not self._stopping:
+            self._hurry()
 
     def stop(self) -> None:
         """What has no result yet is given up."""
@@ -104,6 +111,13 @@ class Answering:
         """What runs on an engine is finished, what waits for one is given up."""
         self._stopping = True
         self._cancel(self._waiting())
+
+    def _hurry(self) -> None:
+        """What gives way to others and waits doesn't any more. What an engine has may come back, and is found later."""
+        waiting = {line.number: line for line in self._waiting()}
+        patient = [line for n, line in waiting.items() if (call := self._calls.get(n)) is not None and call.plan.aside]
+        self._cancel(patient)
+        self._ask(patient)
 
     def _waiting(self) -> list[Line]:
         """Lines that no engine has, or has had."""
@@ -152,6 +166,10 @@ class Answering:
                 break
             await asyncio.sleep(_RETRY_S)
         self._noting.add(line.number)
+        if len(result.body) > _LONG:
+            path = places.body(self.ticket.batch, result.request)
+            await self._patiently(asyncio.to_thread, self._storage.put, path, result.body)
+            result = structs.replace(result, body=b"", apart=True)
         if await self._patiently(self._book.note, self.ticket, self._worker, result):
             self._results[line.number] = result
         else:  # the part is another worker's
@@ -165,7 +183,7 @@ class Answering:
         body, plan = await self._endpoint.understand(self._serving, line.body)
         plan = replace(
             plan, timeout_s=left_s, aside=not self._urgent, whole=True,
-            priority=(_URGENT if self._urgent else _PRIORITY) + plan.priority,
+            priority=(_URGENT if self._urgent else _PRIORITY) + max(0, plan.priority),
         )  # fmt: skip
         call = self._calls[line.number] = Call(plan, dispatcher=self._serving.dispatcher)
         try:
@@ -182,10 +200,10 @@ class Answering:
         return Result(line.number, line.custom_id, exc.status, "", orjson.dumps(as_body(exc)), problem)
 
     async def _patiently(self, ask: Any, *args: Any, **kwargs: Any) -> Any:
-        """Redis may be away: what has been computed waits for it."""
+        """Redis or the storage may be away: what has been computed waits for it."""
         while True:
             try:
                 return await ask(*args, **kwargs)
-            except StoreDown as exc:
-                log.warning("batch_waits_for_redis", batch=self.ticket.batch, error=exc.message)
+            except (StoreDown, StorageDown) as exc:
+                log.warning("batch_waits", batch=self.ticket.batch, error=exc.message)
             await asyncio.sleep(_RETRY_S)

@@ -5,9 +5,10 @@ from contextlib import ExitStack
 from typing import IO, NamedTuple
 
 import orjson
+from msgspec.structs import replace
 
 from app.batch import places
-from app.batch.records import Batch, Line, Problem, Result, decode_part, decode_results
+from app.batch.records import Batch, Problem, Result, decode_part, decode_results
 from app.batch.storage import Storage
 from app.ids import BatchId
 from workers.batch.cutting import failed
@@ -20,6 +21,7 @@ _UNASKED = {
 _LOST = Problem("internal_error", "This request was not executed.")
 
 Done = Callable[[BatchId, int], list[Result]]  # what a part has that is not in the storage
+Mine = Callable[[], bool]  # whether the batch is still to be finished, and by who asks
 
 
 class Sums(NamedTuple):
@@ -32,15 +34,20 @@ class Sums(NamedTuple):
     errors: int  # and of the error file
 
 
-def assemble(storage: Storage, batch: Batch, done: Done) -> Sums:
-    """Writes both files; one that would be empty isn't there. Holds one part in memory. Raises: StorageDown."""
+def assemble(storage: Storage, batch: Batch, done: Done, mine: Mine) -> Sums:
+    """Writes both files; one that would be empty isn't there. Holds one part in memory.
+
+    Raises: StorageDown, and InterruptedError when it is not `mine` any more: then what was to be read may have been
+    cleaned up meanwhile, and the files that are there stay.
+    """
     id_ = batch.order.id
     kinds = ("output", "error")
     paths = [f"files/{places.file_of(id_, kind)}" for kind in kinds]
     counts, sizes, tokens = [0, 0], [0, 0], [0, 0, 0]
     with ExitStack() as stack:
         files: list[IO[bytes]] = [stack.enter_context(storage.write(path)) for path in paths]
-        for result in _results(storage, batch, done):
+        for found in _results(storage, batch, done):
+            result = _whole(storage, id_, found)
             to = 0 if result.problem is None else 1
             raw = line_of(id_, result)
             files[to].write(raw)
@@ -48,6 +55,8 @@ def assemble(storage: Storage, batch: Batch, done: Done) -> Sums:
             sizes[to] += len(raw)
             for i, n in enumerate((result.prompt, result.cached, result.completion)):
                 tokens[i] += n
+        if not mine():
+            raise InterruptedError
     for path, size in zip(paths, sizes, strict=True):
         if not size:
             storage.delete(path)
@@ -70,12 +79,21 @@ def _results(storage: Storage, batch: Batch, done: Done) -> Iterator[Result]:
         lines = storage.get(places.part(id_, part))
         for line in decode_part(lines).lines if lines is not None else ():
             if line.number not in known:
-                yield _unasked(line, batch.ending)
+                yield _unasked(line.number, line.custom_id, batch.ending)
 
 
-def _unasked(line: Line, ending: str) -> Result:
+def _whole(storage: Storage, batch: BatchId, result: Result) -> Result:
+    if not result.apart:
+        return result
+    body = storage.get(places.body(batch, result.request))
+    if body is None:
+        return _unasked(result.number, result.custom_id, "")  # somebody has deleted it: other lines don't suffer
+    return replace(result, body=body, apart=False)
+
+
+def _unasked(number: int, custom_id: str | None, ending: str) -> Result:
     problem = _UNASKED.get(ending, _LOST)
-    return failed(line.number, line.custom_id, 0, Problem(problem.code, problem.message, line.number))
+    return failed(number, custom_id, 0, Problem(problem.code, problem.message, number))
 
 
 def line_of(batch: BatchId, result: Result) -> bytes:

@@ -11,8 +11,10 @@ from app.batch.lines import MAX_LINES, Broken, prefix_key, read_line
 from app.batch.records import Line, Order, Part, Problem, Result, decode_line
 from app.batch.share import LINES
 from app.batch.storage import Storage
-from app.errors import XylemError
+from app.errors import RequestError, XylemError
 from app.messages import encode
+
+_PART = 16 * 2**20  # bytes
 
 Check = Callable[[bytes], str]  # of a body: its model. Raises: XylemError
 
@@ -29,7 +31,7 @@ class Cut(NamedTuple):
     parts: int
     lines: int
     broken: int
-    model: str  # of most lines that ask for one that is there
+    model: str  # that all its lines ask for
 
 
 class _Place(NamedTuple):
@@ -42,12 +44,12 @@ class _Place(NamedTuple):
 def cut(storage: Storage, order: Order, source: str, check: Check, max_line: int, stopped: Callable[[], bool]) -> Cut:
     """Writes the parts of a batch, and what is wrong with its other lines. `source`: the input file's path.
 
-    Raises: Unusable, FileGone, StorageDown. Holds one line in memory, and a key for each.
+    Raises: Unusable, FileGone, StorageDown, InterruptedError. Holds one line in memory, and a key for each.
     """
     seen: set[str] = set()
     wrong: list[Result] = []
     good: list[_Place] = []
-    models: dict[str, int] = {}
+    model = ""
     with storage.read(source) as file, tempfile.TemporaryFile() as aside:
         for number, raw in numbered(file, max_line):
             if stopped():
@@ -57,7 +59,10 @@ def cut(storage: Storage, order: Order, source: str, check: Check, max_line: int
             try:
                 line, body = _read(raw, number, order, seen, max_line)
                 seen.add(line.custom_id)
-                model = check(line.body)
+                asked = check(line.body)
+                model = model or asked
+                if asked != model:  # as at OpenAI; and room is made by model
+                    raise RequestError(f"The lines before ask for '{model}': a batch is for one model.", param="model")
             except Broken as exc:
                 wrong.append(failed(number, exc.custom_id, 400, exc.problem))
                 continue
@@ -65,19 +70,31 @@ def cut(storage: Storage, order: Order, source: str, check: Check, max_line: int
                 problem = Problem(exc.code, exc.message, number, exc.param)
                 wrong.append(failed(number, line.custom_id, exc.status, problem, exc))
                 continue
-            models[model] = models.get(model, 0) + 1
             packed = encode(line)
             good.append(_Place(prefix_key(body), number, aside.tell(), len(packed)))
             aside.write(packed)
         if not good and not wrong:
             raise Unusable(Problem("empty_file", "The input file has no line."))
         good.sort()
-        count = 0
-        for count, first in enumerate(range(0, len(good), LINES), 1):
-            lines = [_again(aside, place) for place in good[first : first + LINES]]
-            storage.put(places.part(order.id, count - 1), encode(Part(lines)))
+        parts = list(_parts(good))
+        for number, part in enumerate(parts):
+            if stopped():
+                raise InterruptedError
+            storage.put(places.part(order.id, number), encode(Part([_again(aside, place) for place in part])))
     storage.put(places.broken(order.id), encode(wrong))
-    return Cut(count, len(good) + len(wrong), len(wrong), max(models, key=lambda m: models[m], default=""))
+    return Cut(len(parts), len(good) + len(wrong), len(wrong), model)
+
+
+def _parts(good: list[_Place]) -> Iterator[list[_Place]]:
+    """Neighbours, so many at most, and few of those that are long: a part is held in memory."""
+    part: list[_Place] = []
+    for place in good:
+        if part and (len(part) == LINES or sum(p.length for p in part) + place.length > _PART):
+            yield part
+            part = []
+        part.append(place)
+    if part:
+        yield part
 
 
 def numbered(file: IO[bytes], max_line: int) -> Iterator[tuple[int, bytes]]:

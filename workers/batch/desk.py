@@ -5,11 +5,14 @@ import hashlib
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from threading import Thread
+from itertools import count
+from threading import Lock, Thread
 from typing import Any, TypeVar
 
+import orjson
 import uvloop
 
+from app.api.batch_shape import BatchRequest
 from app.api.endpoints import ENDPOINTS
 from app.api.models import find_model
 from app.api.schemas import parse
@@ -33,6 +36,7 @@ from workers.batch.webhook import tell
 log = logger(__name__)
 T = TypeVar("T")
 _LOOK_S = 0.5
+_SAY_EVERY = 10  # looks: that this worker still has what it has
 _RETRY_S = 1.0
 
 
@@ -48,7 +52,9 @@ class Desk:
         self._loop = uvloop.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="batch", daemon=True)
         self._parts: set[Answering] = set()
+        self._tickets: set[Ticket] = set()
         self._handling: dict[BatchId, Status] = {}  # what is validated or finished here, and at which status
+        self._lock = Lock()  # of that
         self._draining = False
 
     # From any thread.
@@ -75,8 +81,10 @@ class Desk:
         self._thread.join()
 
     def submit(self, path: str, endpoint: str, window: str, metadata: dict[str, str] | None, task: str) -> str:
-        """Twice with one `task` it is one batch."""
+        """Twice with one `task` it is one batch. Raises: RequestError, FileGone, StorageDown, StoreDown."""
         now = int(time.time())
+        asked = {"input_file_id": "", "endpoint": endpoint, "completion_window": window, "metadata": metadata}
+        parse(BatchRequest, orjson.dumps(asked)).check()
         id_ = BatchId(f"batch_{hashlib.sha256(task.encode()).hexdigest()[:24]}")
         try:
             return self.call(self._book.find(id_, None)).order.id
@@ -108,7 +116,10 @@ class Desk:
             self._handle(found.order.id, found.status, self._clean)
 
     def notify(self, batch: str) -> None:
-        found = self.call(self._book.find(BatchId(batch), None))
+        try:
+            found = self.call(self._book.find(BatchId(batch), None))
+        except BatchNotFound:
+            return
         url, secret = self._settings.webhook_url, self._settings.webhook_secret
         if url is None or found.told:
             return
@@ -124,11 +135,13 @@ class Desk:
 
     def _handle(self, batch: BatchId, status: Status, work: Callable[[Batch], None]) -> None:
         """Does it, if it is still due and nobody else does; if it can't be done now, it is sent again."""
-        if not self.call(self._book.grasp(batch, status, self.serving.dispatcher.api)):
-            return
-        self._handling[batch] = status
+        with self._lock:
+            if batch in self._handling:  # the message came twice
+                return
+            self._handling[batch] = status
         try:
-            work(self.call(self._book.find(batch, None)))
+            if self._is_mine(batch, status):
+                work(self.call(self._book.find(batch, None)))
         except InterruptedError:
             log.info("batch_interrupted", batch=batch, status=status)
         except (StoreDown, StorageDown) as exc:
@@ -136,9 +149,13 @@ class Desk:
         except Exception as exc:
             log.error("batch_work_broke", batch=batch, status=status, exc_info=exc)
         finally:
-            del self._handling[batch]
+            with self._lock:
+                del self._handling[batch]
             self.call(self._let_go(batch))
             self._loop.call_soon_threadsafe(self._leader.soon)
+
+    def _is_mine(self, batch: BatchId, status: Status) -> bool:
+        return self.call(self._book.grasp(batch, status, self.serving.dispatcher.api))
 
     def _cut(self, batch: Batch) -> None:
         order, began = batch.order, time.monotonic()
@@ -161,19 +178,38 @@ class Desk:
             failed: Fields = {"status": "failed", "failed_at": int(time.time()), "problems": packed([problem])}
             self.call(self._book.turn(id_, ("validating",), failed, me))
             return
-        self.call(self._book.lay_out(id_, done.parts))
+        except InterruptedError:
+            self._leave_nothing(id_)
+            raise
         fields: Fields = {
             "status": "in_progress", "in_progress_at": int(time.time()), "model": done.model,
             "total": done.lines, "failed": done.broken, "parts": done.parts,
         }  # fmt: skip
-        self.call(self._book.turn(id_, ("validating",), fields, me))
+        if not (
+            self.call(self._book.lay_out(id_, done.parts, me))
+            and self.call(self._book.turn(id_, ("validating",), fields, me))
+        ):
+            self._leave_nothing(id_)
+            return
         took = round(time.monotonic() - began, 2)
         log.info("batch_validated", batch=id_, lines=done.lines, broken=done.broken, parts=done.parts, seconds=took)
+
+    def _leave_nothing(self, batch: BatchId) -> None:
+        """What was written after somebody else had cleaned up is nobody's."""
+        try:
+            gone = self.call(self._book.find(batch, None)).cleaned
+        except BatchNotFound:
+            gone = True
+        if gone:
+            self._storage.delete(places.folder(batch))
 
     def _assemble(self, batch: Batch) -> None:
         order = batch.order
         id_, now = order.id, int(time.time())
-        sums = assemble(self._storage, batch, lambda b, part: self.call(self._book.done(b, part)))
+        sums = assemble(
+            self._storage, batch, lambda b, part: self.call(self._book.done(b, part)),
+            lambda: self._is_mine(id_, batch.status),
+        )  # fmt: skip
         keep_s = order.output_expires_s or self._settings.file_keep_s
         ending = batch.ending or "completed"
         fields: dict[str, str | int | bytes] = {
@@ -190,7 +226,6 @@ class Desk:
         done = self._book.turn(id_, (batch.status,), fields, self.serving.dispatcher.api)
         if self.call(done):
             log.info("batch_ended", batch=id_, status=ending, completed=sums.completed, failed=sums.failed)
-            self._clean(self.call(self._book.find(id_, None)))
 
     def _clean(self, batch: Batch) -> None:
         self.call(self._book.forget_parts(batch.order.id, batch.parts))
@@ -225,11 +260,20 @@ class Desk:
             part.stop()
 
     async def _answer(self, ticket: Ticket) -> None:
+        if self._draining or ticket in self._tickets:  # the message came twice
+            return
+        self._tickets.add(ticket)
         try:
-            if self._draining or not await self._book.claim(ticket, self.serving.dispatcher.api):
+            await self._begin(ticket)
+        finally:
+            self._tickets.discard(ticket)
+
+    async def _begin(self, ticket: Ticket) -> None:
+        try:
+            if not await self._book.claim(ticket, self.serving.dispatcher.api):
                 return
             batch = await self._book.find(ticket.batch, None)
-        except StoreDown as exc:  # it is sent again
+        except (StoreDown, BatchNotFound) as exc:  # nobody says any more that it is here: it is sent again
             log.warning("part_not_begun", batch=ticket.batch, part=ticket.part, error=exc.message)
             return
         part = Answering(self.serving, self._book, self._storage, ticket, batch)
@@ -242,26 +286,47 @@ class Desk:
 
     async def _look(self) -> None:
         """How do the batches stand that this worker has something of?"""
-        while True:
+        for i in count(1):
             await asyncio.sleep(_LOOK_S)
             try:
                 for id_ in {part.ticket.batch for part in self._parts} | set(self._handling):
-                    batch = await self._book.find(id_, None)
-                    for part in [p for p in self._parts if p.ticket.batch == id_]:
-                        part.look(batch)
-                    if id_ in self._handling:
-                        self._handling[id_] = batch.status
-            except BatchNotFound as exc:
-                log.warning("batch_gone", error=exc.message)
+                    await self._look_at(id_)
+                if i % _SAY_EVERY == 0:
+                    await self._say()
             except StoreDown as exc:
                 log.warning("batches_not_looked_at", error=exc.message)
             except Exception:
                 log.exception("desk_failed")
 
+    async def _look_at(self, id_: BatchId) -> None:
+        parts = [part for part in self._parts if part.ticket.batch == id_]
+        try:
+            batch = await self._book.find(id_, None)
+        except BatchNotFound as exc:
+            log.warning("batch_gone", error=exc.message)
+            for part in parts:
+                part.stop()
+            return
+        for part in parts:
+            part.look(batch)
+        with self._lock:
+            if id_ in self._handling:
+                self._handling[id_] = batch.status
+
+    async def _say(self) -> None:
+        """What this worker has. What Redis believes that it has, and it hasn't, is another one's soon."""
+        me = self.serving.dispatcher.api
+        for part in list(self._parts):
+            await self._book.claim(part.ticket, me)
+        for id_, status in list(self._handling.items()):
+            await self._book.grasp(id_, status, me)
+            if id_ not in self._handling:  # it has been let go of meanwhile
+                await self._book.let_go(id_, me)
+
     async def _let_go(self, batch: BatchId) -> None:
         while True:
             try:
-                await self._book.let_go(batch)
+                await self._book.let_go(batch, self.serving.dispatcher.api)
                 return
             except StoreDown as exc:
                 log.warning("hand_not_let_go", batch=batch, error=exc.message)

@@ -21,6 +21,7 @@ from app.telemetry import logger
 log = logger(__name__)
 
 _EVERY_S = 0.5
+_STEADY_S = 6.0  # after an outage of Redis workers say first that they live, and what they have
 _AGAIN_S = 5.0  # a message that nobody has taken may have been lost
 # Lines that are out, for each seat of the engines: what one ends is followed by the next at once.
 _AHEAD = 1.5
@@ -37,11 +38,13 @@ class Leader:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
+            # Not `wait_for`, which in Python 3.11 misses a cancel that comes with the event.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._soon.wait(), _EVERY_S)
+                async with asyncio.timeout(_EVERY_S):
+                    await self._soon.wait()
             self._soon.clear()
             try:
-                if await self._book.lead(self._worker):
+                if await self._book.lead(self._worker) and self._serving.wire.steady_s() > _STEADY_S:
                     await self.look(time.time())
             except StoreDown as exc:
                 log.warning("batches_not_looked_at", error=exc.message)
@@ -80,7 +83,10 @@ class Leader:
         elif what in ("expire", "complete"):
             ending = "expired" if what == "expire" else "completed"
             fields: Fields = {"status": "finalizing", "finalizing_at": int(now), "ending": ending}
-            await self._book.turn(id_, (batch.status,), fields)
+            if what == "expire":
+                await self._book.turn(id_, (batch.status,), fields)
+            else:
+                await self._book.complete(id_, fields)
         elif now - self._sent.get((what, id_), 0.0) > _AGAIN_S:
             self._sent[what, id_] = now
             task = {"begin": tasks.begin, "finish": tasks.finish, "tell": tasks.notify}[what]

@@ -40,7 +40,7 @@ def tell(url: str, secret: str | None, batch: Batch) -> str:
     if secret is not None:
         headers["webhook-signature"] = signature(secret, id_, int(now), body)
     try:
-        answer = httpx.post(url, content=body, headers=headers, timeout=_TIMEOUT_S)
+        with httpx.stream("POST", url, content=body, headers=headers, timeout=_TIMEOUT_S) as answer:
+            return "" if answer.is_success else f"status {answer.status_code}"  # what else it says is not read
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         return type(exc).__name__
-    return "" if answer.is_success else f"status {answer.status_code}"

@@ -1,0 +1,9 @@
+-- Moves a batch of which nothing is left to be computed from 'in_progress' to where it is finished.
+--
+-- KEYS  1 batch:<id>  2 todo:<batch>  3 taken:<batch>     ARGV  fields and values to set
+-- returns 1; 0 when it is not in progress, or a part has come back meanwhile
+if redis.call('HGET', KEYS[1], 'status') ~= 'in_progress' then return 0 end
+if redis.call('ZCARD', KEYS[2]) + redis.call('HLEN', KEYS[3]) > 0 then return 0 end
+redis.call('HDEL', KEYS[1], 'hand', 'hand_at')
+redis.call('HSET', KEYS[1], unpack(ARGV))
+return 1

@@ -1,0 +1,330 @@
+"""What batch workers do, in a real Redis and on a real folder: twice, late, or without having heard that they may."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from redis import Redis
+
+from app.api.serving import Known
+from app.batch import places
+from app.batch.book import Book, Ticket
+from app.batch.records import Line, Order, Part, Result, StoredFile
+from app.batch.shelf import FileShelf
+from app.batch.storage import Storage
+from app.errors import RequestError, StoreDown
+from app.ids import BatchId, FileId, new_batch_id
+from app.keys import Keys
+from app.messages import encode
+from app.settings import load_settings
+from workers.batch.answering import Answering
+from workers.batch.desk import Desk
+
+KEYS = Keys("xylem")
+
+
+@pytest.fixture
+def redis(store_url: str) -> Iterator[Redis]:
+    client = Redis.from_url(store_url)
+    client.flushall()
+    client.set(KEYS.batch_leader(), "nobody")  # what is due is done by the tests
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(str(tmp_path))
+
+
+@pytest.fixture
+def desks(redis: Redis, store_url: str, tmp_path: Path) -> Iterator[list[Desk]]:
+    known = Known(load_settings(redis_url=store_url, files=str(tmp_path)), {}, {})
+    two = [Desk(known), Desk(known)]
+    for desk in two:
+        desk.start()
+    yield two
+    for desk in two:
+        desk.close()
+
+
+def created(desk: Desk) -> BatchId:
+    now = int(time.time())
+    order = Order(new_batch_id(), "", "/v1/completions", FileId("file-1"), "24h", now, now + 86_400)
+    desk.call(desk._book.create(order))
+    return order.id
+
+
+def in_progress(desk: Desk, storage: Storage, parts: int = 2, lines: int = 3) -> BatchId:
+    batch = created(desk)
+    for part in range(parts):
+        storage.put(places.part(batch, part), encode(Part([line(part * lines + i) for i in range(1, lines + 1)])))
+    desk.call(desk._book.lay_out(batch, parts))
+    fields = {"status": "in_progress", "total": parts * lines, "parts": parts}
+    desk.call(desk._book.turn(batch, ["validating"], fields))
+    return batch
+
+
+def line(number: int) -> Line:
+    return Line(number, f"id-{number}", b"{}")
+
+
+def answered(number: int) -> Result:
+    return Result(number, f"id-{number}", 200, "", b"{}", None, 1, 0, 1)
+
+
+def finalizing(desk: Desk, storage: Storage) -> BatchId:
+    """All its lines are answered."""
+    batch = in_progress(desk, storage)
+    for part in range(2):
+        storage.put(places.answers(batch, part), encode([answered(part * 3 + i) for i in range(1, 4)]))
+    desk.call(desk._book.turn(batch, ["in_progress"], {"status": "finalizing", "ending": "completed"}))
+    return batch
+
+
+def ids(storage: Storage, batch: BatchId) -> list[str]:
+    raw = storage.get(f"files/{places.file_of(batch, 'output')}") or b""
+    return sorted(orjson.loads(each)["custom_id"] for each in raw.splitlines())
+
+
+def while_reading(desk: Desk, monkeypatch: pytest.MonkeyPatch, path: str, act: Callable[[], None]) -> None:
+    """Before it has what lies under `path`."""
+    get, acted = desk._storage.get, []
+
+    def slow(asked: str) -> bytes | None:
+        if asked == path and not acted:
+            acted.append(asked)
+            act()
+        return get(asked)
+
+    monkeypatch.setattr(desk._storage, "get", slow)
+
+
+def done_but_not_said(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    async def asked(*args: Any) -> Any:
+        await ask(*args)
+        raise StoreDown("the connection is lost")
+
+    return asked
+
+
+def test_who_stood_still_while_another_one_finished_leaves_the_files_as_they_are(
+    redis: Redis, desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it would have read is deleted by then."""
+    slow, other = desks
+    batch = finalizing(slow, storage)
+
+    def meanwhile() -> None:
+        redis.hset(KEYS.batch(batch), "hand_at", 0)
+        other.finish(batch)
+        other.finish(batch)
+        assert not (Path(storage._root) / places.folder(batch)).exists()
+
+    while_reading(slow, monkeypatch, places.answers(batch, 1), meanwhile)
+    slow.finish(batch)
+    assert ids(storage, batch) == [f"id-{i}" for i in range(1, 7)]
+    found = slow.call(slow._book.find(batch, None))
+    assert (found.status, found.completed, found.failed, found.errors_file) == ("completed", 6, 0, None)
+
+
+def test_what_comes_twice_to_one_worker_is_done_once(
+    desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, batch = desks[0], finalizing(desks[0], storage)
+    began: list[BatchId] = []
+    assemble = desk._assemble
+    monkeypatch.setattr(desk, "_assemble", lambda b: (began.append(b.order.id), assemble(b)))
+    while_reading(desk, monkeypatch, places.answers(batch, 1), lambda: desk.finish(batch))
+    desk.finish(batch)
+    assert began == [batch]
+    assert len(ids(storage, batch)) == 6
+    assert not desk._handling
+
+
+def test_a_part_that_comes_twice_to_one_worker_is_answered_once(
+    redis: Redis, desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, batch = desks[0], in_progress(desks[0], storage, parts=1)
+    (ticket,) = desk.call(desk._book.feed({batch: 1}))
+    begun: list[Ticket] = []
+    run = Answering.run
+
+    async def counted(part: Answering) -> None:
+        begun.append(part.ticket)
+        await run(part)
+
+    def again() -> None:
+        thread = threading.Thread(target=desk.answer, args=(batch, ticket.part, ticket.number))
+        thread.start()
+        thread.join(5)
+        assert not thread.is_alive()
+
+    def stopped() -> None:
+        again()
+        redis.hset(KEYS.batch(batch), "paused", 1)
+        time.sleep(1)
+
+    monkeypatch.setattr(Answering, "run", counted)
+    while_reading(desk, monkeypatch, places.part(batch, 0), stopped)
+    desk.answer(batch, ticket.part, ticket.number)
+    assert begun == [ticket]
+
+
+def test_a_hand_that_was_given_and_not_said_so_is_let_go(desks: list[Desk], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nobody would validate it as long as that worker lives."""
+    desk, batch = desks[0], created(desks[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(Book, "grasp", done_but_not_said(desk._book.grasp))
+        desk.begin(batch)
+    assert desk.call(desk._book.loads([batch]))[0].hand is None
+    assert desks[1].call(desks[1]._book.grasp(batch, "validating", desks[1].serving.dispatcher.api))
+
+
+def test_an_answered_part_that_redis_has_forgotten_is_not_computed_again(desks: list[Desk], storage: Storage) -> None:
+    desk, batch = desks[0], in_progress(desks[0], storage, parts=1)
+    storage.put(places.answers(batch, 0), encode([answered(i) for i in range(1, 4)]))
+    (ticket,) = desk.call(desk._book.feed({batch: 1}))
+    desk.answer(batch, ticket.part, ticket.number)
+    (load,) = desk.call(desk._book.loads([batch]))
+    assert (load.todo, load.taken) == (0, 0)
+    assert desk.call(desk._book.find(batch, None)).left == 3  # nothing was noted
+
+
+def test_what_is_let_go_of_while_it_says_that_it_has_it_is_let_go_of(
+    desks: list[Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, batch = desks[0], created(desks[0])
+    grasp = desk._book.grasp
+
+    async def late(*args: Any) -> bool:
+        desk._handling.clear()
+        return await grasp(*args)
+
+    desk._handling[batch] = "validating"
+    monkeypatch.setattr(desk._book, "grasp", late)
+    desk.call(desk._say())
+    assert desk.call(desk._book.loads([batch]))[0].hand is None
+
+
+def test_a_worker_says_what_it_has(redis: Redis, desks: list[Desk], storage: Storage) -> None:
+    desk, batch = desks[0], in_progress(desks[0], storage, parts=1)
+    waiting = created(desk)
+    me = desk.serving.dispatcher.api
+    redis.set(KEYS.api(me), "1")  # a moment before it says so itself
+    (ticket,) = desk.call(desk._book.feed({batch: 1}))
+    assert desk.call(desk._book.claim(ticket, me))
+    assert desk.call(desk._book.grasp(waiting, "validating", me))
+    redis.hset(KEYS.taken(batch), "0", f"{ticket.number}|{me}|1")
+    redis.hset(KEYS.batch(waiting), "hand_at", 1)
+    found = desk.call(desk._book.find(batch, None))
+    desk._parts.add(Answering(desk.serving, desk._book, storage, ticket, found))
+    desk._handling[waiting] = "validating"
+    desk.call(desk._say())
+    assert desk.call(desk._book.feed({batch: 0})) == []
+    assert desk.call(desk._book.loads([waiting]))[0].hand == me
+    desk._parts.clear()
+    desk._handling.clear()
+
+
+def test_one_batch_that_is_gone_hides_no_other_one(desks: list[Desk]) -> None:
+    desk, batch = desks[0], created(desks[0])
+    gone = {BatchId(f"batch_gone{i}"): "in_progress" for i in range(30)}
+    desk._handling.update(gone)  # type: ignore[arg-type]
+    desk._handling[batch] = "in_progress"
+    time.sleep(1.5)
+    assert desk._handling[batch] == "validating"
+
+
+def test_a_validation_that_ends_after_the_batch_leaves_nothing_behind(
+    redis: Redis, desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, other = desks
+    batch = created(slow)
+    shelf = FileShelf(slow._book._wire, KEYS)
+    storage.put("files/file-1", b"{}\n" * 3)
+    slow.call(shelf.add(StoredFile(FileId("file-1"), "", "in", "batch", 9, 1)))
+
+    def cancelled(path: str, data: bytes) -> None:
+        other.call(other._book.cancel(batch))
+        other.finish(batch)
+        redis.hset(KEYS.batch(batch), "cancelled_at", 1)
+        other.finish(batch)
+        put(path, data)
+
+    put = slow._storage.put
+    monkeypatch.setattr(slow._storage, "put", cancelled)
+    slow.begin(batch)
+    assert slow.call(slow._book.find(batch, None)).status == "cancelled"
+    assert not (Path(storage._root) / places.folder(batch)).exists()
+    assert not redis.exists(KEYS.todo(batch))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [({"endpoint": "/v1/embeddings"}, "endpoint"), ({"metadata": {"n": 7}}, "metadata"), ({"window": "1w"}, "window")],
+)
+def test_a_task_that_asks_for_no_batch_begins_none(
+    redis: Redis, desks: list[Desk], storage: Storage, wrong: dict[str, Any], named: str
+) -> None:
+    """One that could not be read again would be in the way of all others."""
+    storage.put("inbox/a", b"{}")
+    asked = {"path": "inbox/a", "endpoint": "/v1/completions", "window": "1h", "metadata": {"n": "7"}}
+    with pytest.raises(RequestError, match=named):
+        desks[0].submit(**asked | wrong, task="1")
+    assert redis.zcard(KEYS.batches()) == 0
+    batch = desks[0].submit(**asked, task="1")
+    assert desks[0].submit(**asked, task="1") == batch
+    assert redis.zcard(KEYS.batches()) == 1
+
+
+def test_a_long_answer_does_not_lie_in_redis(
+    redis: Redis, desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty-four of them, with the logprobs of many choices, would be gigabytes; nor in the worker's memory."""
+    desk, batch = desks[0], in_progress(desks[0], storage, parts=1)
+    long = b'"%s"' % (b"x" * 1_000_000)
+    noted: list[int] = []
+    note = desk._book.note
+
+    async def answer(_: Answering, asked: Line) -> Result:
+        return Result(asked.number, asked.custom_id, 200, f"cmpl-{asked.number}", long if asked.number > 1 else b"1")
+
+    async def measured(*args: Any) -> bool:
+        noted.append(len(encode(args[-1])))
+        return await note(*args)
+
+    monkeypatch.setattr(Answering, "_request", answer)
+    monkeypatch.setattr(desk._book, "note", measured)
+    (ticket,) = desk.call(desk._book.feed({batch: 1}))
+    desk.answer(batch, ticket.part, ticket.number)
+    assert len(noted) == 3
+    assert max(noted) < 1000
+    assert storage.size(places.answers(batch, 0)) < 1000
+    desk.call(desk._book.turn(batch, ["in_progress"], {"status": "finalizing", "ending": "completed"}))
+    desk.finish(batch)
+    raw = (storage.get(f"files/{places.file_of(batch, 'output')}") or b"").splitlines()
+    bodies = [orjson.loads(each)["response"]["body"] for each in raw]
+    assert bodies == [1, orjson.loads(long), orjson.loads(long)]
+
+
+def test_a_worker_ends_also_when_its_last_task_has_just_ended(redis: Redis, store_url: str, tmp_path: Path) -> None:
+    known = Known(load_settings(redis_url=store_url, files=str(tmp_path)), {}, {})
+    for _ in range(5):
+        desk = Desk(known)
+        desk.start()
+
+        async def both(desk: Desk = desk) -> None:
+            await asyncio.sleep(0.05)
+            desk._leader.soon()  # as a task does at its end
+            desk._background[0].cancel()
+            await asyncio.wait([desk._background[0]], timeout=2)
+
+        desk.call(both())
+        assert desk._background[0].cancelled()
+        desk.close()

@@ -1,0 +1,95 @@
+"""A part in a worker's hands, when its batch can't wait any longer."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from app.batch.book import Ticket
+from app.batch.records import Batch, Line, Order
+from app.ids import BatchId, FileId
+from workers.batch.answering import Answering
+
+pytestmark = pytest.mark.unit
+
+NOW = int(time.time())
+ID = BatchId("batch_1")
+BATCH = Batch(Order(ID, "", "/v1/completions", FileId("file-1"), "1h", NOW, NOW + 3600), "in_progress", total=3)
+LATE = replace(BATCH, order=replace(BATCH.order, created=NOW - 3590, expires=NOW + 10))
+
+
+class Asked(Answering):
+    """Whose lines only wait."""
+
+    def __init__(self) -> None:
+        nothing: Any = SimpleNamespace(dispatcher=SimpleNamespace(api="a"))
+        super().__init__(nothing, nothing, nothing, Ticket(ID, 0, 1), BATCH)
+        self.asked: list[tuple[int, bool]] = []
+
+    async def _answer(self, line: Line) -> None:
+        self.asked.append((line.number, self._urgent))
+        call: Any = SimpleNamespace(waits=True, plan=SimpleNamespace(aside=not self._urgent))
+        self._calls[line.number] = call
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if self._calls.get(line.number) is call:
+                del self._calls[line.number]
+
+
+async def test_what_comes_back_from_an_engine_waits_behind_nobody_either() -> None:
+    """It may be at an engine's gate when its batch becomes urgent, and is sent back from there later."""
+    part = Asked()
+    part._ask([Line(n, f"id-{n}", b"{}") for n in (1, 2, 3)])
+    await asyncio.sleep(0)
+    part._calls[3].waits = False  # type: ignore[misc]
+    part.look(BATCH)
+    await asyncio.sleep(0)
+    assert part.asked == [(1, False), (2, False), (3, False)]
+    for _ in range(2):
+        part.look(LATE)
+        await asyncio.sleep(0)
+    assert part.asked[3:] == [(1, True), (2, True)]
+    part._calls[3].waits = True  # type: ignore[misc]
+    for _ in range(2):
+        part.look(LATE)
+        await asyncio.sleep(0)
+    assert part.asked[5:] == [(3, True)]
+    part.drain()
+    part._calls.clear()
+    part.look(LATE)
+    await asyncio.sleep(0)
+    assert part.asked[6:] == []
+
+
+@dataclass(frozen=True)
+class Planned:
+    priority: int
+    timeout_s: float = 0
+    aside: bool = False
+    whole: bool = False
+
+
+@pytest.mark.parametrize(("asked", "got"), [(-(2**31), 10), (0, 10), (7, 17)])
+async def test_no_line_is_put_before_what_is_online(monkeypatch: pytest.MonkeyPatch, asked: int, got: int) -> None:
+    """Nor before other batches' lines, whatever it says of itself."""
+    plans: list[Planned] = []
+
+    async def understand(*_: Any) -> Any:
+        return None, Planned(asked)
+
+    def call(plan: Planned, **_: Any) -> None:
+        plans.append(plan)
+        raise InterruptedError
+
+    part = Asked()
+    part._endpoint = SimpleNamespace(understand=understand)  # type: ignore[assignment]
+    monkeypatch.setattr("workers.batch.answering.Call", call)
+    for part._urgent in (True, False):
+        with pytest.raises(InterruptedError):
+            await part._request(Line(1, "id", b"{}"))
+    assert [(plan.aside, plan.priority) for plan in plans] == [(False, got), (True, got + 90)]

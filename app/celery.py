@@ -10,6 +10,7 @@ from celery import Celery
 
 from app.batch.schedule import beat_schedule
 from app.errors import SettingsError
+from app.ids import BATCH_QUEUE
 from app.keys import PRIORITY_STEPS, Keys
 from app.redis_url import broker
 from app.settings import load_settings
@@ -50,6 +51,7 @@ app.conf.update(
     worker_hijack_root_logger=False,
     worker_redirect_stdouts=False,
     task_default_queue="unplaced",
+    task_routes={"app.tasks.batch.*": {"queue": BATCH_QUEUE}},
     beat_schedule=schedule,
     task_create_missing_queues=True,
     task_inherit_parent_priority=True,  # decode's is that of its prefill

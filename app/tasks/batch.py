@@ -7,8 +7,6 @@ from typing import Protocol
 
 from celery import Task, shared_task
 
-from app.ids import BATCH_QUEUE
-
 
 class Desk(Protocol):
     """What a batch worker does. All block."""
@@ -20,7 +18,7 @@ class Desk(Protocol):
     def notify(self, batch: str) -> None: ...
 
 
-@shared_task(bind=True, queue=BATCH_QUEUE, name="app.tasks.batch.submit")
+@shared_task(bind=True, name="app.tasks.batch.submit")
 def submit(
     self: Task, path: str, endpoint: str, completion_window: str = "24h", metadata: dict[str, str] | None = None
 ) -> str:
@@ -28,25 +26,25 @@ def submit(
     return current().submit(path, endpoint, completion_window, metadata, self.request.id)
 
 
-@shared_task(queue=BATCH_QUEUE, name="app.tasks.batch.begin")
+@shared_task(name="app.tasks.batch.begin")
 def begin(batch: str) -> None:
     """Validates its lines, and lays out its parts."""
     current().begin(batch)
 
 
-@shared_task(queue=BATCH_QUEUE, name="app.tasks.batch.answer")
+@shared_task(name="app.tasks.batch.answer")
 def answer(batch: str, part: int, ticket: int) -> None:
     """Has the lines of a part answered, if no later ticket for it was sent."""
     current().answer(batch, part, ticket)
 
 
-@shared_task(queue=BATCH_QUEUE, name="app.tasks.batch.finish")
+@shared_task(name="app.tasks.batch.finish")
 def finish(batch: str) -> None:
     """Makes one output and one error file of what all parts have."""
     current().finish(batch)
 
 
-@shared_task(queue=BATCH_QUEUE, name="app.tasks.batch.notify")
+@shared_task(name="app.tasks.batch.notify")
 def notify(batch: str) -> None:
     """Tells the webhook of its end."""
     current().notify(batch)

@@ -1,6 +1,7 @@
 """The batches, in Redis: how each stands, and who has which part of it. All methods raise StoreDown."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -55,6 +56,7 @@ class Load(Struct, frozen=True):
     todo: int  # parts that nobody has
     taken: int
     hand: ApiId | None  # the worker that validates or finishes it, if it lives
+    answered: int = 0  # lines of the parts that are taken
 
 
 class Book:
@@ -173,16 +175,21 @@ class Book:
         for batch in batches:
             commands += [
                 ("ZCARD", keys.todo(batch)),
-                ("HLEN", keys.taken(batch)),
+                ("HKEYS", keys.taken(batch)),
                 ("HMGET", keys.batch(batch), "hand", "hand_at"),
             ]
         *replies, (seconds, micros) = await self._wire.execute([*commands, ("TIME",)])
         oldest = int(seconds) * 1000 + int(micros) // 1000 - _SILENT_MS
         hands = [ApiId(hand.decode()) if hand and int(at or 0) >= oldest else None for hand, at in replies[2::3]]
         alive = await self._wire.execute([("EXISTS", keys.api(hand or ApiId(""))) for hand in hands])
+        parts = [(batch, int(part)) for batch, taken in zip(batches, replies[1::3], strict=True) for part in taken]
+        done = await self._wire.execute([("HLEN", keys.done(batch, part)) for batch, part in parts])
+        answered = Counter[BatchId]()
+        for (batch, _), lines in zip(parts, done, strict=True):
+            answered[batch] += lines
         return [
-            Load(todo, taken, hand if lives else None)
-            for todo, taken, hand, lives in zip(replies[::3], replies[1::3], hands, alive, strict=True)
+            Load(todo, len(taken), hand if lives else None, answered[batch])
+            for batch, todo, taken, hand, lives in zip(batches, replies[::3], replies[1::3], hands, alive, strict=True)
         ]
 
     async def feed(self, wanted: dict[BatchId, int]) -> list[Ticket]:

@@ -1,6 +1,7 @@
 """Which batch is next, and which can't wait any longer. Pure."""
 
 from collections.abc import Iterable, Mapping
+from math import ceil
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -9,6 +10,8 @@ from app.batch.records import Batch
 from app.ids import BatchId
 
 LINES = 64  # of a part: what is sent to a batch worker at once
+# Lines that are out, for each seat of the engines: what one ends is followed by the next at once.
+_AHEAD = 1.5
 _MOST_WEIGHT = 16.0
 _LATE = 0.9  # share of its time after which a batch doesn't wait for idle engines any more
 
@@ -23,6 +26,7 @@ class Running(Struct, frozen=True):
     out: int  # parts that are sent and not finished
     weight: float = 1.0
     fed: float = 0.0  # when it was last given a part: of two that have as much, who waits longer is next
+    answered: int = 0  # lines of the parts that are out which have a result
 
 
 def weight(batch: Batch, now: float) -> float:
@@ -50,6 +54,15 @@ def is_urgent(batch: Batch, now: float) -> bool:
     order = batch.order
     elapsed = (now - order.created) / max(1, order.expires - order.created)
     return elapsed >= _LATE or (elapsed >= 0.5 and weight(batch, now) > 1.0)
+
+
+def room(seats: int, running: Iterable[Running]) -> int:
+    """How many more parts may be out of a model whose engines have so many seats.
+
+    A part may be out for long for its last line, and fills no other seat then.
+    """
+    out = sum(max(0, r.out * LINES - r.answered) for r in running)
+    return max(0, ceil((_AHEAD * seats + LINES - out) / LINES)) if seats else 0
 
 
 def feed(running: Iterable[Running], room: Mapping[str, int]) -> dict[BatchId, int]:

@@ -153,6 +153,7 @@ async def test_a_line_counts_once(book: Book, running: BatchId) -> None:
     assert await book.totals() == {"completed": 1, "failed": 1, "prompt": 20, "cached": 8, "completion": 6}
     assert {r.number: r.problem is None for r in await book.done(running, 0)} == {1: True, 2: False}
     assert (await book.find(running, None)).left == 4
+    assert await book.loads([running]) == [Load(2, 1, None, answered=2)]
 
 
 async def test_a_lost_message_is_sent_again_and_the_old_ticket_is_worth_nothing(

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.batch.records import Batch, Order
-from app.batch.share import Running, feed, is_urgent, weight
+from app.batch.share import Running, feed, is_urgent, room, weight
 from app.ids import BatchId, FileId
 
 pytestmark = pytest.mark.unit
@@ -74,6 +74,20 @@ def test_a_heavier_batch_gets_more_in_proportion(heavy: float) -> None:
     running = [Running(BatchId("light"), "a", "m", 1000, 0), Running(BatchId("heavy"), "a", "m", 1000, 0, heavy)]
     given_ = feed(running, {"m": 170})
     assert given_["heavy"] / given_["light"] == pytest.approx(heavy, rel=0.15)
+
+
+@given(st.integers(0, 2000), st.integers(0, 50), st.integers(0, 64))
+def test_lines_are_out_for_all_seats_and_half_as_many_more(seats: int, out: int, answered_each: int) -> None:
+    """However few lines each of the parts still has."""
+    running = [Running(BatchId("x"), "a", "m", 9, out, answered=out * answered_each)]
+    more = room(seats, running)
+    left = out * (64 - answered_each)
+    if not seats:
+        assert more == 0
+    elif more:
+        assert 1.5 * seats + 64 <= left + more * 64 < 1.5 * seats + 2 * 64
+    else:
+        assert left >= 1.5 * seats + 64
 
 
 def test_a_model_without_room_holds_up_no_other_one() -> None:

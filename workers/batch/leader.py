@@ -1,7 +1,6 @@
 """Looks after all batches, in one batch worker at a time: what each needs next, and whose part is sent."""
 
 import asyncio
-import math
 import time
 from contextlib import suppress
 
@@ -23,8 +22,6 @@ log = logger(__name__)
 _EVERY_S = 0.5
 _STEADY_S = 6.0  # after an outage of Redis workers say first that they live, and what they have
 _AGAIN_S = 5.0  # a message that nobody has taken may have been lost
-# Lines that are out, for each seat of the engines: what one ends is followed by the next at once.
-_AHEAD = 1.5
 
 
 class Leader:
@@ -69,7 +66,9 @@ class Leader:
             if next_ == "feed":
                 todo = 0 if batch.paused or batch.status != "in_progress" else load.todo
                 weight, fed = share.weight(batch, now), self._fed.get(id_, 0.0)
-                running.append(share.Running(id_, batch.order.key, batch.model, todo, load.taken, weight, fed))
+                running.append(
+                    share.Running(id_, batch.order.key, batch.model, todo, load.taken, weight, fed, load.answered)
+                )
             elif next_ is not None:
                 await self._do(next_, batch, now)
         if running:
@@ -99,9 +98,7 @@ class Leader:
             known = self._serving.models.get(model)
             leases = await self._serving.fleet.live(known.pools) if known is not None else []
             seats = sum(lease.max_running * lease.ranks for lease in leases if not lease.draining)
-            out = sum(r.out for r in running if r.model == model)
-            most = math.ceil(_AHEAD * seats / share.LINES) + 1 if seats else 0
-            room[model] = max(0, most - out)
+            room[model] = share.room(seats, [r for r in running if r.model == model])
         return room
 
     async def _send(self, tickets: list[Ticket], now: float) -> None:

@@ -29,7 +29,11 @@ _TOKENS = 64  # of an answer
 _WARM_UP = 8  # prompts
 _LIMIT_S = 600.0
 _PARTS = ("api", "batch", "workers", "redis", "engine")  # whose CPU is no other's
-_VOCABULARY = ["the", "of", "and", "to", "in", "is", "that", "for", "it", "was", "with", "be", "by", "on", "not", "he", "his", "but", "at", "are", "this", "have", "from", "or", "had", "an", "they", "which", "one", "you", "were", "all", "her", "she", "there", "would", "their", "we", "him", "been", "has", "when", "who", "will", "no", "more", "if", "out", "so", "up", "said", "what", "its", "about", "than", "into", "them", "can", "only", "other", "time", "new", "some", "could", "these", "two", "may", "first", "then", "do", "any", "like", "my", "now", "over", "such", "our", "man"]
+_WORD_LIST = """
+the of and to in is that for it was with be by on not he his but at are this have from or had an they which one you were
+all her she there would their we him been has when who will no more if out so up said what its about than into them can
+only other time new some could these two may first then do any like my now over such our man me even most made after
+"""
 
 
 def alone(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
@@ -56,7 +60,7 @@ def alone(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
 
 
 def _texts(rng: Random, count: int) -> list[str]:
-    return [" ".join(rng.choices(_VOCABULARY, k=rng.randint(*_WORDS))) for _ in range(count)]
+    return [" ".join(rng.choices(_WORD_LIST.split(), k=rng.randint(*_WORDS))) for _ in range(count)]
 
 
 def _theirs(path: Path, pool: dict[str, Any], env: dict[str, str], texts: list[str]) -> dict[str, Any]:

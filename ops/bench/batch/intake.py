@@ -64,13 +64,13 @@ def intake(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
             ended = time.monotonic()
             time.sleep(3.0)  # in which what is left of it goes
         after, cores = redis_bytes(redis)(), cpu.cores()
-        keys = sum(1 for _ in redis.scan_iter("*"))
+        left = _by_kind(redis)
     ours = sum(cores[part] for part in ("api", "workers", "redis", "batch", "client"))
     taken = [x for at, x in apis if at <= validated]
     return {
         "intake": {
             "file_mb": mb, "lines": _LINES, "run_lines": lines, "completed": done["request_counts"]["completed"],
-            "prompt_tokens": done["usage"]["input_tokens"], "cores": cores, "keys_after": keys,
+            "prompt_tokens": done["usage"]["input_tokens"], "cores": cores, "left": left,
             "series": {
                 name: [(at - began, x - before.get(name, 0.0)) for at, x in series]
                 for name, series in (("api", apis), ("batch", workers), ("redis", stored), ("live", live))
@@ -87,6 +87,15 @@ def intake(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
         "live_p99_ms_intake": percentile([x for at, x in live if at <= validated], 99),
         "intake_other_cores": cores["machine"] - ours,
     }  # fmt: skip
+
+
+def _by_kind(redis: "Redis") -> dict[str, int]:
+    """Bytes of keys, by what stands behind the deployment in their names; the largest first."""
+    kinds: dict[str, int] = {}
+    for key in redis.scan_iter("*"):
+        kind = key.decode().removeprefix("xylem:").partition(":")[0]
+        kinds[kind] = kinds.get(kind, 0) + (redis.memory_usage(key, samples=0) or 0)
+    return dict(sorted(kinds.items(), key=lambda pair: -pair[1])[:6])
 
 
 def _settled(client: Client, batch: str) -> None:

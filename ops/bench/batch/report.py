@@ -91,7 +91,8 @@ def _intake(results: Results) -> Table:
     for key in keys:
         table.add_row(key, f"{results[key]:,.4g}")
     table.add_row("completed", f"{r['completed']:,}")
-    table.add_row("keys in Redis afterwards", str(r["keys_after"]))
+    for kind, used in r["left"].items():
+        table.add_row(f"bytes in Redis afterwards: {kind}", f"{used:,}")
     return table
 
 

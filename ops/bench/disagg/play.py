@@ -105,7 +105,7 @@ def _loadgen() -> Any:
 
 
 class Cpu:
-    """CPU seconds, since the beginning: of the processes under test with their children, of this one, of the machine."""
+    """CPU seconds since the beginning: of the processes under test, their children, this one, and the machine."""
 
     def __init__(self, watch: dict[str, list[int]]) -> None:
         self._processes = {part: [p for pid in pids for p in _family(pid)] for part, pids in watch.items()}

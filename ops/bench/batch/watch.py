@@ -79,7 +79,10 @@ class Busy:
         """By worker: when its lease was written, as its time to live tells, and for how long it had worked then."""
         found = {}
         for key in self._redis.scan_iter(Keys("xylem").worker("*")):  # type: ignore[arg-type]
-            raw, left_ms = self._redis.pipeline().get(key).pttl(key).execute()
+            pipe = self._redis.pipeline()
+            pipe.get(key)
+            pipe.pttl(key)
+            raw, left_ms = pipe.execute()
             lease = decode_lease(raw)
             found[str(lease.worker)] = time.monotonic() - (_TTL_S - left_ms / 1e3), lease.worked_s
         return found

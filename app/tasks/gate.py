@@ -81,7 +81,7 @@ class Gate:
         for guest in self._inside:
             if guest.run == run and guest.computing:
                 guest.computing = 0
-                self._paused_until = guest.entered + pause(tokens, self._speed(), self._rules)
+                self._pause(guest, tokens)
         self.look()
 
     @contextmanager
@@ -145,10 +145,13 @@ class Gate:
 
     def _let_in(self, guest: Guest) -> None:
         guest.entered, guest.computing = monotonic(), guest.wish.tokens
-        self._paused_until = guest.entered + pause(guest.computing, self._speed(), self._rules)
+        self._pause(guest, guest.computing)
         self._inside.append(guest)
         if guest.let_in is not None and not guest.let_in.done():
             guest.let_in.set_result(None)
+
+    def _pause(self, after: Guest, tokens: int) -> None:
+        self._paused_until = after.entered + pause(tokens, self._speed(), self._stats().step_s, self._rules)
 
     def _leave(self, guest: Guest) -> None:
         for here in (self._waiting, self._inside):

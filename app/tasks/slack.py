@@ -72,9 +72,12 @@ def may_enter(load: Load, rules: Aside, wish: Wish, computing: int, speed: float
     return not computing or computing + wish.tokens <= at_once_s * speed
 
 
-def pause(tokens: int, speed: float, rules: Aside) -> float:
-    """Seconds after which the next one may enter beside others, when so many tokens of the last one are computed."""
-    return tokens / speed / rules.prefill_share if rules.prefill_share else float("inf")
+def pause(tokens: int, speed: float, step_s: float, rules: Aside) -> float:
+    """Seconds after which the next one may enter beside others, when so many tokens of the last one are computed.
+
+    However few these are, they make a step longer, and a gap in everybody's answer: that share of the steps may be so.
+    """
+    return max(tokens / speed, step_s) / rules.prefill_share if rules.prefill_share else float("inf")
 
 
 def too_many(load: Load, rules: Aside, inside: Sequence[Wish]) -> int:

@@ -24,6 +24,7 @@ class System:
     model: str
     watch: dict[str, list[int]]  # part of the system → the process ids it consists of
     prefix: list[str] = field(default_factory=list)  # command that leads into the system's network namespace
+    redis_url: str = ""
 
 
 def tools_dir() -> Path:

@@ -15,7 +15,8 @@ import redis
 import yaml
 
 from app.cli import stack
-from app.ids import PoolId
+from app.cli.probes import has_batch_leader
+from app.ids import BATCH_QUEUE, PoolId
 from app.keys import Keys
 from ops.bench.load import System, tools_dir
 from ops.bench.processes import Unavailable, free_port, process, tail, wait_until
@@ -32,10 +33,16 @@ def xylem(run_dir: Path, pool: Mapping[str, Any], workers: int) -> AbstractConte
 
 
 @contextmanager
-def fleet(run_dir: Path, pools: Mapping[str, Mapping[str, Any]], workers: Mapping[str, int]) -> Iterator[System]:
+def fleet(
+    run_dir: Path,
+    pools: Mapping[str, Mapping[str, Any]],
+    workers: Mapping[str, int],
+    batch: int = 0,
+    more_env: Mapping[str, str] | None = None,
+) -> Iterator[System]:
     """Valkey, one API process and so many Celery workers of each pool: what `xylem up` starts, less Flower.
 
-    All pools are of one model. Raises: Unavailable.
+    `batch`: so many batch workers. All pools are of one model. Raises: Unavailable.
     """
     run_dir.mkdir(parents=True)
     port, redis_port = free_port(), free_port()
@@ -48,6 +55,7 @@ def fleet(run_dir: Path, pools: Mapping[str, Mapping[str, Any]], workers: Mappin
         "XYLEM_POOLS_FILE": str(pools_file),
         "XYLEM_HOME": str(run_dir),
         "XYLEM_LOG_LEVEL": "warning",
+        **(more_env or {}),
     }
     store = redis.Redis(port=redis_port)
     valkey = stack.valkey(redis_port, run_dir / "valkey").argv
@@ -59,13 +67,18 @@ def fleet(run_dir: Path, pools: Mapping[str, Mapping[str, Any]], workers: Mappin
         queues = [(pool, run_dir / f"worker-{pool}-{i}.log") for pool, n in workers.items() for i in range(n)]
         engines = {log: up.enter_context(process([*celery, pool], log, env)) for pool, log in queues}
         api = up.enter_context(process([str(_BIN / "xylem"), "api"], run_dir / "api.log", env))
+        names = [run_dir / f"batch-{i}.log" for i in range(batch)]
+        batches = {log: up.enter_context(process([*celery, BATCH_QUEUE], log, env)) for log in names}
         members = {Keys("xylem").pool(PoolId(pool)): n for pool, n in workers.items()}
         complete = lambda: _answers(store) and all(store.hlen(key) == n for key, n in members.items())  # noqa: E731
         wait_until(complete, _ENGINE_START_S, engines)
         url = f"http://127.0.0.1:{port}"
         wait_until(lambda: _get(f"{url}/ready") is not None, 30, {run_dir / "api.log": api})
+        wait_until(lambda: not batch or has_batch_leader(env["XYLEM_REDIS_URL"], "xylem"), 30, batches)
         watch = {"api": [api.pid], "workers": [e.pid for e in engines.values()], "redis": [server.pid]}
-        yield System("xylem", url, next(iter(pools.values()))["model"], watch)
+        if batch:
+            watch["batch"] = [b.pid for b in batches.values()]
+        yield System("xylem", url, next(iter(pools.values()))["model"], watch, redis_url=env["XYLEM_REDIS_URL"])
 
 
 @contextmanager

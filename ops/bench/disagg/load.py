@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from ops.bench.disagg.fleets import MODES, TOKENS_PER_S, shapes, start
-from ops.bench.disagg.play import Asked, Cpu, Served, percentile, play, poisson
+from ops.bench.disagg.play import Asked, Cpu, Served, lateness, percentile, play, poisson
 from ops.bench.disagg.transfer import Say
 from ops.bench.load import System
 
@@ -22,7 +22,6 @@ QUICK_SHARES = (0.2, 0.4, 0.6)
 REFERENCE = 0.4  # where the one prefill worker is busy 80 % of the time
 _SECONDS, _QUICK_SECONDS = 80.0, 30.0
 _WARM_UP = 0.12  # of the time: what was asked then doesn't count
-_LAG_S = 0.005  # how often the client looks whether it is late itself
 
 T = TypeVar("T")
 
@@ -63,7 +62,7 @@ async def together(
     cpus = {key: Cpu(system.watch) for key, system in systems.items()}
     ends: dict[T, float] = {}
     late: list[float] = []
-    watching = asyncio.create_task(_lateness(late))
+    watching = asyncio.create_task(lateness(late))
 
     async def one(key: T) -> list[Served]:
         served = await play(systems[key], asked, seed)
@@ -91,14 +90,6 @@ async def together(
         cores = {f"{part}_cores": used[key][part] for part in parts}
         rows[key] = {**_figures(kept), "took_s": ends[key] - began, **quiet, **cores}
     return rows
-
-
-async def _lateness(late: list[float]) -> None:
-    """How much later than it should the client's event loop gets its turn."""
-    while True:
-        began = time.perf_counter()
-        await asyncio.sleep(_LAG_S)
-        late.append(time.perf_counter() - began - _LAG_S)
 
 
 def _figures(served: list[Served]) -> dict[str, float]:

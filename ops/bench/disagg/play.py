@@ -18,6 +18,7 @@ from ops.bench.processes import Unavailable
 
 _VOCABULARY = range(300, 1500)  # token ids that the mock's tokenizer has for sure
 _LIMIT_S = 300.0
+_LAG_S = 0.005  # how often the client looks whether it is late itself
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,10 @@ def _loadgen() -> Any:
 
 
 class Cpu:
-    """CPU seconds of the processes under test, of this one, and of the whole machine, since the beginning."""
+    """CPU seconds since the beginning: of the processes under test, their children, this one, and the machine."""
 
     def __init__(self, watch: dict[str, list[int]]) -> None:
-        self._processes = {part: [psutil.Process(pid) for pid in pids] for part, pids in watch.items()}
+        self._processes = {part: [p for pid in pids for p in _family(pid)] for part, pids in watch.items()}
         self._processes["client"] = [psutil.Process()]
         self._before, self._began = self._read(), time.perf_counter()
 
@@ -120,6 +121,20 @@ class Cpu:
         """Mean cores in use, by part."""
         wall = time.perf_counter() - self._began
         return {part: (now - self._before[part]) / wall for part, now in self._read().items()}
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    """vLLM computes in a child of its worker."""
+    parent = psutil.Process(pid)
+    return [parent, *parent.children(recursive=True)]
+
+
+async def lateness(late: list[float]) -> None:
+    """How much later than it should this process' event loop gets its turn; until cancelled."""
+    while True:
+        began = time.perf_counter()
+        await asyncio.sleep(_LAG_S)
+        late.append(time.perf_counter() - began - _LAG_S)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

@@ -1,0 +1,131 @@
+"""Those online, at a third of two engines' time, with an endless batch beside them and without, in turns."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import uvloop
+from redis import Redis
+
+from ops.bench.batch.client import Client, write_lines
+from ops.bench.batch.watch import Busy
+from ops.bench.disagg.play import Asked, Cpu, lateness, percentile, play, poisson
+from ops.bench.load import System
+from ops.bench.processes import Unavailable
+from ops.bench.systems import fleet
+
+Say = Callable[[str], None]
+_POOL_NAME, _ENDPOINT = "decode-pool-a", "/v1/completions"
+# A third of the shipped speed, so that this machine's jitter is small against a step.
+_ARGS = {"step_ms": 20.0, "step_ms_per_sequence": 0.15, "prefill_tokens_per_s": 8000.0}
+_POOL = {"model": "mock", "engine": "mock", "max_running": 64, "max_model_len": 2048, "args": _ARGS}
+_PER_S = 1.5  # keeps both engines busy for 30 % of the time
+_PROMPT, _ANSWER = (100, 400), (10, 30)  # tokens of those online
+_BATCH_PROMPT, _BATCH_ANSWER = (200, 600), (100, 300)
+_LINES, _QUICK_LINES = 12_000, 4_000
+_SECONDS, _QUICK_SECONDS = 205.0, 60.0
+_ALONE_S, _QUICK_ALONE_S = 30.0, 20.0
+_FILL_S = 12.0  # until a batch has as many lines in the engines as they take, and the first ones end
+_SETTLE_S = 3.0  # after it is paused
+_VOCABULARY = range(300, 1500)
+
+
+def beside(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """A row per run, and what they come to. Raises: Unavailable."""
+    directory.mkdir(parents=True)
+    seconds = _QUICK_SECONDS if quick else _SECONDS
+    with fleet(directory / "fleet", {_POOL_NAME: _POOL}, {_POOL_NAME: 2}, 1) as system:
+        uvloop.run(play(system, [Asked(0.2 * i, 300, 10) for i in range(10)], 0))
+        client = Client(system.url)
+        file = directory / "lines.jsonl"
+        write_lines(file, _ENDPOINT, _lines(_QUICK_LINES if quick else _LINES))
+        batch = client.create(client.upload(file), _ENDPOINT)
+        client.until(batch, lambda b: b["request_counts"]["completed"] > 0, 120)
+        say("beside: the batch alone")
+        time.sleep(_FILL_S)
+        capacity = _speed_alone(client, batch, _QUICK_ALONE_S if quick else _ALONE_S)
+        rows = []
+        for turn in range(2 if quick else 4):
+            beside_ = bool(turn % 2)
+            say(f"beside: {seconds:.0f} s of those online {'with' if beside_ else 'without'} the batch")
+            client.set_paused(batch, not beside_)
+            time.sleep(_FILL_S if beside_ else _SETTLE_S)
+            # Prompts of its own for each run, or they would be cached; arrivals and lengths are a pair's.
+            asked = _asked(turn // 2 + 1, seconds)
+            rows.append({"batch": beside_, **uvloop.run(_run(system, client, batch, asked, 100 + turn, seconds))})
+        if client.find(batch)["status"] != "in_progress":
+            raise Unavailable("the batch came to its end")
+        client.cancel(batch)
+    return {"beside": rows, "batch_tokens_per_s_alone": capacity, **_verdict(rows, capacity)}
+
+
+def _asked(seed: int, seconds: float) -> list[Asked]:
+    rng = Random(seed)
+    return poisson(seed, _PER_S, seconds, [(rng.randint(*_PROMPT), rng.randint(*_ANSWER)) for _ in range(1000)])
+
+
+def _lines(count: int) -> Any:
+    rng = Random(7)
+    for _ in range(count):
+        prompt = rng.choices(_VOCABULARY, k=rng.randint(*_BATCH_PROMPT))
+        yield {"model": "mock", "prompt": prompt, "max_tokens": rng.randint(*_BATCH_ANSWER), "ignore_eos": True}
+
+
+def _speed_alone(client: Client, batch: str, seconds: float) -> float:
+    """Tokens of answers a second, with nobody online."""
+    before, began = client.find(batch)["usage"]["output_tokens"], time.perf_counter()
+    time.sleep(seconds)
+    made: int = client.find(batch)["usage"]["output_tokens"] - before
+    return made / (time.perf_counter() - began)
+
+
+async def _run(
+    system: System, client: Client, batch: str, asked: list[Asked], seed: int, seconds: float
+) -> dict[str, Any]:
+    late: list[float] = []
+    watching = asyncio.create_task(lateness(late))
+    with Redis.from_url(system.redis_url) as redis:
+        cpu, busy = Cpu(system.watch), Busy(redis)
+        before = (await asyncio.to_thread(client.find, batch))["usage"]["output_tokens"]
+        began = time.perf_counter()
+        playing = asyncio.create_task(play(system, asked, seed))
+        await asyncio.wait([playing], timeout=seconds)
+        made = (await asyncio.to_thread(client.find, batch))["usage"]["output_tokens"] - before
+        took, share, cores = time.perf_counter() - began, busy.share(), cpu.cores()
+        served = await playing
+    watching.cancel()
+    ours = sum(cores[part] for part in ("api", "workers", "redis", "batch", "client"))
+    return {
+        "requests": len(served), "cached": sum(s.cached for s in served),
+        "ttft_ms": [1e3 * s.ttft for s in served], "gaps_ms": [1e3 * gap for s in served for gap in s.gaps],
+        "busy": share, "batch_tokens_per_s": made / took, "client_late_p99_ms": 1e3 * percentile(late, 99),
+        "cores": cores, "other_cores": cores["machine"] - ours,
+    }  # fmt: skip
+
+
+def _verdict(rows: list[dict[str, Any]], capacity: float) -> dict[str, Any]:
+    """p99 over all runs of a kind; the ratios of each pair besides."""
+    kinds = {kind: [row for row in rows if row["batch"] is kind] for kind in (True, False)}
+
+    def p99(kind: bool, what: str) -> float:
+        return percentile([x for row in kinds[kind] for x in row[what]], 99)
+
+    def mean(kind: bool, what: str) -> float:
+        return float(sum(row[what] for row in kinds[kind]) / len(kinds[kind]))
+
+    pairs = [
+        [percentile(b[what], 99) / percentile(a[what], 99) for a, b in list(pairwise(rows))[::2]]
+        for what in ("ttft_ms", "gaps_ms")
+    ]
+    return {
+        "busy": mean(True, "busy"), "busy_online_only": mean(False, "busy"),
+        "online_ttft_p99_ratio": p99(True, "ttft_ms") / p99(False, "ttft_ms"),
+        "online_itl_p99_ratio": p99(True, "gaps_ms") / p99(False, "gaps_ms"),
+        "ttft_p99_ratios": pairs[0], "itl_p99_ratios": pairs[1],
+        "batch_tokens_per_s_beside": mean(True, "batch_tokens_per_s"),
+        "batch_share_of_capacity": mean(True, "batch_tokens_per_s") / capacity,
+    }  # fmt: skip

@@ -1,0 +1,88 @@
+"""What processes, Redis and engines say of themselves while something runs."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+
+import httpx
+import psutil
+from redis import Redis
+
+from app.keys import Keys
+from app.messages import decode_lease
+from app.settings import Settings
+
+_TTL_S: float = Settings.model_fields["lease_ttl_s"].default
+Series = list[tuple[float, float]]  # time.monotonic(), value
+
+
+@contextmanager
+def sampled(look: Callable[[], float], every_s: float) -> Iterator[Series]:
+    """What `look` says, again and again, in a thread; a look that is late is followed by the next at once."""
+    seen: Series = []
+    over = Event()
+
+    def loop() -> None:
+        due = time.monotonic()
+        while not over.wait(max(0.0, due - time.monotonic())):
+            at = time.monotonic()
+            seen.append((at, look()))
+            due = max(due + every_s, time.monotonic() - every_s)
+
+    thread = Thread(target=loop, daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+def rss_mb(pid: int) -> Callable[[], float]:
+    """Of a process and its children."""
+    process = psutil.Process(pid)
+    everyone = [process, *process.children(recursive=True)]
+    return lambda: sum(each.memory_info().rss for each in everyone) / 2**20
+
+
+def redis_bytes(redis: "Redis") -> Callable[[], float]:
+    return lambda: float(redis.info("memory")["used_memory"])
+
+
+def live_ms(url: str) -> Callable[[], float]:
+    """How long GET /live takes."""
+    http = httpx.Client(base_url=url, timeout=30, trust_env=False)
+
+    def look() -> float:
+        began = time.perf_counter()
+        http.get("/live").raise_for_status()
+        return 1e3 * (time.perf_counter() - began)
+
+    return look
+
+
+class Busy:
+    """For how much of the time the engines had something to do."""
+
+    def __init__(self, redis: "Redis") -> None:
+        self._redis = redis
+        self._before = self._read()
+
+    def share(self) -> float:
+        """Since the beginning, mean over the engines."""
+        now = self._read()
+        shares = [(now[w][1] - worked) / (now[w][0] - at) for w, (at, worked) in self._before.items()]
+        return sum(shares) / len(shares)
+
+    def _read(self) -> dict[str, tuple[float, float]]:
+        """By worker: when its lease was written, as its time to live tells, and for how long it had worked then."""
+        found = {}
+        for key in self._redis.scan_iter(Keys("xylem").worker("*")):  # type: ignore[arg-type]
+            pipe = self._redis.pipeline()
+            pipe.get(key)
+            pipe.pttl(key)
+            raw, left_ms = pipe.execute()
+            lease = decode_lease(raw)
+            found[str(lease.worker)] = time.monotonic() - (_TTL_S - left_ms / 1e3), lease.worked_s
+        return found

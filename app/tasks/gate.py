@@ -14,7 +14,7 @@ from time import monotonic
 from app.engines.base import EngineInfo, EngineStats
 from app.errors import Returned
 from app.ids import RunId
-from app.messages import Job
+from app.messages import Job, Pace
 from app.pools import Aside
 from app.tasks.slack import Load, Wish, may_enter, pause, taken, too_many
 
@@ -25,7 +25,7 @@ _PATIENCE_S = 5.0  # after which another worker may have more room
 class Guest:
     """One aside request, waiting or inside."""
 
-    __slots__ = ("computing", "entered", "let_in", "order", "run", "stay", "wish")
+    __slots__ = ("computing", "entered", "known", "let_in", "order", "run", "stay", "wish")
 
     def __init__(self, run: RunId, order: tuple[int, int]) -> None:
         self.run = run
@@ -35,6 +35,7 @@ class Guest:
         self.stay: Timeout | None = None  # while it is inside
         self.entered = 0.0
         self.computing = 0  # tokens of its context, until its first output
+        self.known = False  # it has been inside, and what it had is cached, if it isn't long ago
 
     def __lt__(self, other: "Guest") -> bool:
         return self.order < other.order
@@ -42,10 +43,10 @@ class Guest:
 
 class Gate:
     def __init__(
-        self, info: EngineInfo, rules: Aside, stats: Callable[[], EngineStats], speed: Callable[[], float]
+        self, info: EngineInfo, rules: Aside, stats: Callable[[], EngineStats], pace: Callable[[], Pace]
     ) -> None:
-        """`speed`: prompt tokens that the engine computes in a second."""
-        self._info, self._rules, self._stats, self._speed = info, rules, stats, speed
+        """`pace`: how many prompt tokens the engine computes in a second, and how much of its time others' take."""
+        self._info, self._rules, self._stats, self._pace = info, rules, stats, pace
         self._online: dict[RunId, Wish] = {}
         self._left = -inf  # when the last of them did
         self._waiting: list[Guest] = []  # the most urgent first
@@ -80,7 +81,7 @@ class Gate:
             self._online[run] = Wish(self._online[run].seats, 0, 0)
         for guest in self._inside:
             if guest.run == run and guest.computing:
-                guest.computing = 0
+                guest.computing, guest.known = 0, True
                 self._pause(guest, tokens)
         self.look()
 
@@ -98,7 +99,9 @@ class Gate:
 
     async def enter(self, guest: Guest, job: Job) -> None:
         """Waits until it may. Raises: Returned when that takes long."""
-        guest.wish = self._wish(job)
+        guest.wish = wish = self._wish(job)
+        if guest.known:
+            guest.wish = Wish(wish.seats, wish.blocks, min(wish.tokens, self._info.block_size))
         guest.let_in = asyncio.get_running_loop().create_future()
         insort(self._waiting, guest)
         self.look()
@@ -141,7 +144,7 @@ class Gate:
         if self._online and monotonic() < self._paused_until:
             return False
         computing = sum(g.computing for g in self._inside)
-        return may_enter(self._load(), self._rules, guest.wish, computing, self._speed())
+        return may_enter(self._load(), self._rules, guest.wish, computing, self._pace().prefill_tokens_per_s)
 
     def _let_in(self, guest: Guest) -> None:
         guest.entered, guest.computing = monotonic(), guest.wish.tokens
@@ -151,7 +154,9 @@ class Gate:
             guest.let_in.set_result(None)
 
     def _pause(self, after: Guest, tokens: int) -> None:
-        self._paused_until = after.entered + pause(tokens, self._speed(), self._stats().step_s, self._rules)
+        pace = self._pace()
+        lasts = pause(tokens, pace.prefill_tokens_per_s, self._stats().step_s, pace.busy, self._rules)
+        self._paused_until = after.entered + lasts
 
     def _leave(self, guest: Guest) -> None:
         for here in (self._waiting, self._inside):

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 import uvloop
+from msgspec.structs import replace
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -22,7 +23,7 @@ from app.engines.base import Engine, EngineInfo, GenerateRequest
 from app.errors import Cancelled, DeadlineOver, EngineDead, EngineFailed, Returned, StoreDown, XylemError
 from app.ids import RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
-from app.messages import Failed, Handed, Handoff, Job, Lent, decode_job
+from app.messages import Failed, Handed, Handoff, Job, Lent, Pace, decode_job
 from app.pools import Aside
 from app.routing.pace import PaceMeter
 from app.settings import Settings
@@ -148,7 +149,7 @@ class Runner:
         info = await self.engine.start()
         self.pace, self.aside_pace = PaceMeter(info.ranks), PaceMeter(info.ranks)
         self._seats = info.max_running * info.ranks
-        self.gates = [Gate(info, self._rules, self.engine.stats, self._speed) for _ in range(info.ranks)]
+        self.gates = [Gate(info, self._rules, self.engine.stats, self._pace) for _ in range(info.ranks)]
         self.block_size = info.block_size
         self.emitter = Emitter(self.redis, self.keys, self.worker, self.settings)
         self._emitting = asyncio.create_task(self.emitter.run())
@@ -197,10 +198,12 @@ class Runner:
         finally:
             pace.end(job.run, time.monotonic())
 
-    def _speed(self) -> float:
-        """Prompt tokens a second."""
+    def _pace(self) -> Pace:
+        """Of who can't wait, but for the speed, which may have been learnt from the others."""
         now = time.monotonic()
-        return self.pace.read(now).prefill_tokens_per_s or self.aside_pace.read(now).prefill_tokens_per_s or _SPEED
+        pace = self.pace.read(now)
+        speed = pace.prefill_tokens_per_s or self.aside_pace.read(now).prefill_tokens_per_s or _SPEED
+        return replace(pace, prefill_tokens_per_s=speed)
 
     def _rank(self, job: Job) -> int:
         return job.prefill.rank if job.prefill is not None and job.prefill.worker == self.worker else job.rank

@@ -1,4 +1,4 @@
-"""Those online, at a third of two engines' time, with an endless batch beside them and without, in turns."""
+"""Those online, at 30 % of what two engines can prefill, with an endless batch beside them and without, in turns."""
 
 import asyncio
 import time
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from statistics import fmean
 from typing import Any
 
 import uvloop
@@ -13,6 +14,7 @@ from redis import Redis
 
 from ops.bench.batch.client import Client, write_lines
 from ops.bench.batch.watch import Busy
+from ops.bench.disagg.fleets import TOKENS_PER_S, pool, shapes
 from ops.bench.disagg.play import Asked, Cpu, lateness, percentile, play, poisson
 from ops.bench.load import System
 from ops.bench.processes import Unavailable
@@ -20,14 +22,10 @@ from ops.bench.systems import fleet
 
 Say = Callable[[str], None]
 _POOL_NAME, _ENDPOINT = "decode-pool-a", "/v1/completions"
-# A third of the shipped speed, so that this machine's jitter is small against a step.
-_ARGS = {"step_ms": 20.0, "step_ms_per_sequence": 0.15, "prefill_tokens_per_s": 8000.0}
-_POOL = {"model": "mock", "engine": "mock", "max_running": 64, "max_model_len": 2048, "args": _ARGS}
-_PER_S = 1.5  # keeps both engines busy for 30 % of the time
-_PROMPT, _ANSWER = (100, 400), (10, 30)  # tokens of those online
+_WORKERS, _LOAD = 2, 0.3  # of what they could prefill if they did nothing else, as in `disagg`
 _BATCH_PROMPT, _BATCH_ANSWER = (200, 600), (100, 300)
-_LINES, _QUICK_LINES = 12_000, 4_000
-_SECONDS, _QUICK_SECONDS = 205.0, 60.0
+_LINES, _QUICK_LINES = 25_000, 10_000
+_SECONDS, _QUICK_SECONDS = 150.0, 60.0
 _ALONE_S, _QUICK_ALONE_S = 30.0, 20.0
 _FILL_S = 12.0  # until a batch has as many lines in the engines as they take, and the first ones end
 _SETTLE_S = 3.0  # after it is paused
@@ -38,7 +36,9 @@ def beside(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     """A row per run, and what they come to. Raises: Unavailable."""
     directory.mkdir(parents=True)
     seconds = _QUICK_SECONDS if quick else _SECONDS
-    with fleet(directory / "fleet", {_POOL_NAME: _POOL}, {_POOL_NAME: 2}, 1) as system:
+    from_trace = shapes()
+    per_s = _LOAD * _WORKERS * TOKENS_PER_S / fmean(prompt for prompt, _ in from_trace)
+    with fleet(directory / "fleet", {_POOL_NAME: pool("both")}, {_POOL_NAME: _WORKERS}, 1) as system:
         uvloop.run(play(system, [Asked(0.2 * i, 300, 10) for i in range(10)], 0))
         client = Client(system.url)
         file = directory / "lines.jsonl"
@@ -55,17 +55,12 @@ def beside(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
             client.set_paused(batch, not beside_)
             time.sleep(_FILL_S if beside_ else _SETTLE_S)
             # Prompts of its own for each run, or they would be cached; arrivals and lengths are a pair's.
-            asked = _asked(turn // 2 + 1, seconds)
+            asked = poisson(turn // 2 + 1, per_s, seconds, from_trace)
             rows.append({"batch": beside_, **uvloop.run(_run(system, client, batch, asked, 100 + turn, seconds))})
         if client.find(batch)["status"] != "in_progress":
             raise Unavailable("the batch came to its end")
         client.cancel(batch)
     return {"beside": rows, "batch_tokens_per_s_alone": capacity, **_verdict(rows, capacity)}
-
-
-def _asked(seed: int, seconds: float) -> list[Asked]:
-    rng = Random(seed)
-    return poisson(seed, _PER_S, seconds, [(rng.randint(*_PROMPT), rng.randint(*_ANSWER)) for _ in range(1000)])
 
 
 def _lines(count: int) -> Any:

@@ -187,7 +187,7 @@ def test_the_usual_numbers() -> None:
 
 
 def test_prompts_take_their_share_of_the_time() -> None:
-    assert pause(1000, 25_000.0, 0.007, 0.05, Aside()) == pytest.approx(4.0)
+    assert pause(1000, 25_000.0, 0.007, 0.02, Aside()) == pytest.approx(4.0)
     assert pause(10, 25_000.0, 0.007, 0.0, Aside()) == pytest.approx(0.7), "one step in a hundred"
     assert pause(1000, 25_000.0, 0.007, 0.5, Aside(prefill_share=0)) == float("inf")
     assert pause(1000, 25_000.0, 0.007, 0.3, Aside()) == pytest.approx(0.04 / 0.075), (

@@ -13,7 +13,7 @@ from rich.console import Console
 from app.errors import SettingsError
 from ops.bench.batch import report
 from ops.bench.batch.alone import Say, alone
-from ops.bench.batch.beside import beside
+from ops.bench.batch.beside import beside, short
 from ops.bench.batch.intake import intake
 from ops.bench.batch.plot import plot
 from ops.bench.load import tools_dir
@@ -24,14 +24,15 @@ from ops.bench.session import measuring
 class Part(StrEnum):
     alone = "alone"
     beside = "beside"
+    short = "short"
     intake = "intake"
 
 
-_PARTS = {Part.alone: alone, Part.beside: beside, Part.intake: intake}
+_PARTS = {Part.alone: alone, Part.beside: beside, Part.short: short, Part.intake: intake}
 
 
 def main(
-    quick: Annotated[bool, typer.Option(envvar="QUICK", help="Shorter: about seven minutes.")] = False,
+    quick: Annotated[bool, typer.Option(envvar="QUICK", help="Shorter: about ten minutes.")] = False,
     only: Annotated[list[Part] | None, typer.Option(help="Run these parts only.")] = None,
     out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
 ) -> None:
@@ -47,7 +48,7 @@ def main(
                 reasons.append(f"{part}: not asked for")
                 continue
             try:
-                if part is Part.beside:
+                if part in (Part.beside, Part.short):
                     tools_dir()
                 results |= _PARTS[part](out_dir / part, quick, say)
             except (Unavailable, SettingsError) as exc:

@@ -1,4 +1,4 @@
-"""Those online, at 30 % of what two engines can prefill, with an endless batch beside them and without, in turns."""
+"""Those online, at 30 % of two engines, with an endless batch beside them and without, in turns."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvloop
 from redis import Redis
@@ -22,45 +22,79 @@ from ops.bench.systems import fleet
 
 Say = Callable[[str], None]
 _POOL_NAME, _ENDPOINT = "decode-pool-a", "/v1/completions"
-_WORKERS, _LOAD = 2, 0.3  # of what they could prefill if they did nothing else, as in `disagg`
+_WORKERS, _LOAD = 2, 0.3
 _BATCH_PROMPT, _BATCH_ANSWER = (200, 600), (100, 300)
-_LINES, _QUICK_LINES = 25_000, 10_000
-_SECONDS, _QUICK_SECONDS = 150.0, 60.0
 _ALONE_S, _QUICK_ALONE_S = 30.0, 20.0
 _FILL_S = 12.0  # until a batch has as many lines in the engines as they take, and the first ones end
 _SETTLE_S = 3.0  # after it is paused
 _VOCABULARY = range(300, 1500)
 
 
+class Traffic(NamedTuple):
+    """Of those online."""
+
+    pool: dict[str, Any]
+    per_s: float
+    shapes: list[tuple[int, int]]  # (prompt tokens, answer tokens)
+    seconds: float  # of a run
+    lines: int  # of the batch, so that it never ends
+
+
+def _trace(quick: bool) -> Traffic:
+    """A trace of conversations, at 30 % of what the engines could prefill if they did nothing else, as in `disagg`."""
+    found = shapes()
+    per_s = _LOAD * _WORKERS * TOKENS_PER_S / fmean(prompt for prompt, _ in found)
+    return Traffic(pool("both"), per_s, found, 60.0 if quick else 150.0, 10_000 if quick else 25_000)
+
+
+def _short(quick: bool) -> Traffic:
+    """Short prompts on engines at a third of the shipped speed, which these keep busy for 30 % of the time."""
+    args = {"step_ms": 20.0, "step_ms_per_sequence": 0.15, "prefill_tokens_per_s": 8000.0}
+    rng = Random(1)
+    found = [(rng.randint(100, 400), rng.randint(10, 30)) for _ in range(1000)]
+    return Traffic(pool("both", args=args), 1.5, found, 60.0 if quick else 100.0, 4_000 if quick else 8_000)
+
+
 def beside(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     """A row per run, and what they come to. Raises: Unavailable."""
+    rows, capacity = _play(directory, _trace(quick), quick, say)
+    return {"beside": rows, "batch_tokens_per_s_alone": capacity, **_verdict(rows, capacity)}
+
+
+def short(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """The same with short prompts. Raises: Unavailable."""
+    rows, capacity = _play(directory, _short(quick), quick, say)
+    return {"short": rows} | {f"short_{name}": value for name, value in _verdict(rows, capacity).items()}
+
+
+def _play(directory: Path, traffic: Traffic, quick: bool, say: Say) -> tuple[list[dict[str, Any]], float]:
+    """The runs, and the batch's tokens/s with nobody online."""
     directory.mkdir(parents=True)
-    seconds = _QUICK_SECONDS if quick else _SECONDS
-    from_trace = shapes()
-    per_s = _LOAD * _WORKERS * TOKENS_PER_S / fmean(prompt for prompt, _ in from_trace)
-    with fleet(directory / "fleet", {_POOL_NAME: pool("both")}, {_POOL_NAME: _WORKERS}, 1) as system:
+    with fleet(directory / "fleet", {_POOL_NAME: traffic.pool}, {_POOL_NAME: _WORKERS}, 1) as system:
         uvloop.run(play(system, [Asked(0.2 * i, 300, 10) for i in range(10)], 0))
         client = Client(system.url)
         file = directory / "lines.jsonl"
-        write_lines(file, _ENDPOINT, _lines(_QUICK_LINES if quick else _LINES))
+        write_lines(file, _ENDPOINT, _lines(traffic.lines))
         batch = client.create(client.upload(file), _ENDPOINT)
         client.until(batch, lambda b: b["request_counts"]["completed"] > 0, 120)
-        say("beside: the batch alone")
+        say(f"{directory.name}: the batch alone")
         time.sleep(_FILL_S)
         capacity = _speed_alone(client, batch, _QUICK_ALONE_S if quick else _ALONE_S)
         rows = []
         for turn in range(2 if quick else 4):
             beside_ = bool(turn % 2)
-            say(f"beside: {seconds:.0f} s of those online {'with' if beside_ else 'without'} the batch")
+            how = "with" if beside_ else "without"
+            say(f"{directory.name}: {traffic.seconds:.0f} s of those online {how} the batch")
             client.set_paused(batch, not beside_)
             time.sleep(_FILL_S if beside_ else _SETTLE_S)
             # Prompts of its own for each run, or they would be cached; arrivals and lengths are a pair's.
-            asked = poisson(turn // 2 + 1, per_s, seconds, from_trace)
-            rows.append({"batch": beside_, **uvloop.run(_run(system, client, batch, asked, 100 + turn, seconds))})
+            asked = poisson(turn // 2 + 1, traffic.per_s, traffic.seconds, traffic.shapes)
+            served = uvloop.run(_run(system, client, batch, asked, 100 + turn, traffic.seconds))
+            rows.append({"batch": beside_, **served})
         if client.find(batch)["status"] != "in_progress":
             raise Unavailable("the batch came to its end")
         client.cancel(batch)
-    return {"beside": rows, "batch_tokens_per_s_alone": capacity, **_verdict(rows, capacity)}
+    return rows, capacity
 
 
 def _lines(count: int) -> Any:

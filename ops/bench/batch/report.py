@@ -20,6 +20,11 @@ TARGETS: dict[str, tuple[float, bool] | None] = {  # aimed at, and whether that 
     "batch_tokens_per_s_beside": None,
     "batch_tokens_per_s_alone": None,
     "batch_share_of_capacity": None,
+    "short_busy": None,
+    "short_busy_online_only": None,
+    "short_online_ttft_p99_ratio": None,
+    "short_online_itl_p99_ratio": None,
+    "short_batch_share_of_capacity": None,
     "redis_bytes_per_line_peak": None,
     "redis_bytes_after": None,
     "lines_per_s": None,
@@ -45,7 +50,9 @@ def tables(results: Results) -> Iterator[Table]:
     if "alone" in results:
         yield _alone(results["alone"])
     if "beside" in results:
-        yield _beside(results)
+        yield _beside("Beside: those online, from a trace; cores in use", results["beside"])
+    if "short" in results:
+        yield _beside("Beside: those online, with short prompts; cores in use", results["short"])
     if "intake" in results:
         yield _intake(results)
 
@@ -64,11 +71,11 @@ def _alone(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _beside(results: Results) -> Table:
+def _beside(title: str, rows: list[dict[str, Any]]) -> Table:
     names = ("batch", "requests", "busy", "TTFT p50 ms", "p99", "ITL p50 ms", "p99", "max", "batch tokens/s")
     parts = ("api", "batch", "workers", "redis", "client", "machine")
-    table = _table("Beside: those online; cores in use", *names, *parts, "others", "client late p99 ms")
-    for r in results["beside"]:
+    table = _table(title, *names, *parts, "others", "client late p99 ms")
+    for r in rows:
         ttft, gaps = r["ttft_ms"], r["gaps_ms"]
         ms = (percentile(ttft, 50), percentile(ttft, 99), percentile(gaps, 50), percentile(gaps, 99), max(gaps))
         cores = (*(r["cores"][part] for part in parts), r["other_cores"])
@@ -100,7 +107,7 @@ def _value(results: Results, key: str) -> float | None:
     if key != "other_cores":
         found: float | None = results.get(key)
         return found
-    rows = [row["other_cores"] for part in ("alone", "beside") for row in results.get(part, ())]
+    rows = [row["other_cores"] for part in ("alone", "beside", "short") for row in results.get(part, ())]
     rows += [results["intake_other_cores"]] if "intake" in results else []
     return max(rows, default=None)
 

@@ -8,14 +8,23 @@ from typing import Protocol
 from celery import Task, shared_task
 
 
-class Desk(Protocol):
-    """What a batch worker does. All block."""
+class Clerk(Protocol):
+    """What is done with a whole batch. All block."""
 
     def submit(self, path: str, endpoint: str, window: str, metadata: dict[str, str] | None, task: str) -> str: ...
     def begin(self, batch: str) -> None: ...
-    def answer(self, batch: str, part: int, ticket: int) -> None: ...
     def finish(self, batch: str) -> None: ...
     def notify(self, batch: str) -> None: ...
+
+
+class Desk(Protocol):
+    """What a batch worker does."""
+
+    @property
+    def clerk(self) -> Clerk: ...
+
+    def answer(self, batch: str, part: int, ticket: int) -> None:
+        """Blocks."""
 
 
 @shared_task(bind=True, name="app.tasks.batch.submit")
@@ -23,13 +32,13 @@ def submit(
     self: Task, path: str, endpoint: str, completion_window: str = "24h", metadata: dict[str, str] | None = None
 ) -> str:
     """Begins a batch of a file that lies in the storage (XYLEM_FILES) under `path`; returns the batch's id."""
-    return current().submit(path, endpoint, completion_window, metadata, self.request.id)
+    return current().clerk.submit(path, endpoint, completion_window, metadata, self.request.id)
 
 
 @shared_task(name="app.tasks.batch.begin")
 def begin(batch: str) -> None:
     """Validates its lines, and lays out its parts."""
-    current().begin(batch)
+    current().clerk.begin(batch)
 
 
 @shared_task(name="app.tasks.batch.answer")
@@ -41,13 +50,13 @@ def answer(batch: str, part: int, ticket: int) -> None:
 @shared_task(name="app.tasks.batch.finish")
 def finish(batch: str) -> None:
     """Makes one output and one error file of what all parts have."""
-    current().finish(batch)
+    current().clerk.finish(batch)
 
 
 @shared_task(name="app.tasks.batch.notify")
 def notify(batch: str) -> None:
     """Tells the webhook of its end."""
-    current().notify(batch)
+    current().clerk.notify(batch)
 
 
 _current: Desk | None = None

@@ -122,12 +122,12 @@ def test_who_stood_still_while_another_one_finished_leaves_the_files_as_they_are
 
     def meanwhile() -> None:
         redis.hset(KEYS.batch(batch), "hand_at", 0)
-        other.finish(batch)
-        other.finish(batch)
+        other.clerk.finish(batch)
+        other.clerk.finish(batch)
         assert not (Path(storage._root) / places.folder(batch)).exists()
 
     while_reading(slow, monkeypatch, places.answers(batch, 1), meanwhile)
-    slow.finish(batch)
+    slow.clerk.finish(batch)
     assert ids(storage, batch) == [f"id-{i}" for i in range(1, 7)]
     found = slow.call(slow._book.find(batch, None))
     assert (found.status, found.completed, found.failed, found.errors_file) == ("completed", 6, 0, None)
@@ -138,13 +138,13 @@ def test_what_comes_twice_to_one_worker_is_done_once(
 ) -> None:
     desk, batch = desks[0], finalizing(desks[0], storage)
     began: list[BatchId] = []
-    assemble = desk._assemble
-    monkeypatch.setattr(desk, "_assemble", lambda b: (began.append(b.order.id), assemble(b)))
-    while_reading(desk, monkeypatch, places.answers(batch, 1), lambda: desk.finish(batch))
-    desk.finish(batch)
+    assemble = desk.clerk._assemble
+    monkeypatch.setattr(desk.clerk, "_assemble", lambda b: (began.append(b.order.id), assemble(b)))
+    while_reading(desk, monkeypatch, places.answers(batch, 1), lambda: desk.clerk.finish(batch))
+    desk.clerk.finish(batch)
     assert began == [batch]
     assert len(ids(storage, batch)) == 6
-    assert not desk._handling
+    assert not desk.clerk.handling
 
 
 def test_a_part_that_comes_twice_to_one_worker_is_answered_once(
@@ -181,7 +181,7 @@ def test_a_hand_that_was_given_and_not_said_so_is_let_go(desks: list[Desk], monk
     desk, batch = desks[0], created(desks[0])
     with monkeypatch.context() as patch:
         patch.setattr(Book, "grasp", done_but_not_said(desk._book.grasp))
-        desk.begin(batch)
+        desk.clerk.begin(batch)
     assert desk.call(desk._book.loads([batch]))[0].hand is None
     assert desks[1].call(desks[1]._book.grasp(batch, "validating", desks[1].serving.dispatcher.api))
 
@@ -203,10 +203,10 @@ def test_what_is_let_go_of_while_it_says_that_it_has_it_is_let_go_of(
     grasp = desk._book.grasp
 
     async def late(*args: Any) -> bool:
-        desk._handling.clear()
+        desk.clerk.handling.clear()
         return await grasp(*args)
 
-    desk._handling[batch] = "validating"
+    desk.clerk.handling[batch] = "validating"
     monkeypatch.setattr(desk._book, "grasp", late)
     desk.call(desk._say())
     assert desk.call(desk._book.loads([batch]))[0].hand is None
@@ -224,21 +224,21 @@ def test_a_worker_says_what_it_has(redis: Redis, desks: list[Desk], storage: Sto
     redis.hset(KEYS.batch(waiting), "hand_at", 1)
     found = desk.call(desk._book.find(batch, None))
     desk._parts.add(Answering(desk.serving, desk._book, storage, ticket, found))
-    desk._handling[waiting] = "validating"
+    desk.clerk.handling[waiting] = "validating"
     desk.call(desk._say())
     assert desk.call(desk._book.feed({batch: 0})) == []
     assert desk.call(desk._book.loads([waiting]))[0].hand == me
     desk._parts.clear()
-    desk._handling.clear()
+    desk.clerk.handling.clear()
 
 
 def test_one_batch_that_is_gone_hides_no_other_one(desks: list[Desk]) -> None:
     desk, batch = desks[0], created(desks[0])
     gone = {BatchId(f"batch_gone{i}"): "in_progress" for i in range(30)}
-    desk._handling.update(gone)  # type: ignore[arg-type]
-    desk._handling[batch] = "in_progress"
+    desk.clerk.handling.update(gone)  # type: ignore[arg-type]
+    desk.clerk.handling[batch] = "in_progress"
     time.sleep(1.5)
-    assert desk._handling[batch] == "validating"
+    assert desk.clerk.handling[batch] == "validating"
 
 
 def test_a_validation_that_ends_after_the_batch_leaves_nothing_behind(
@@ -252,14 +252,14 @@ def test_a_validation_that_ends_after_the_batch_leaves_nothing_behind(
 
     def cancelled(path: str, data: bytes) -> None:
         other.call(other._book.cancel(batch))
-        other.finish(batch)
+        other.clerk.finish(batch)
         redis.hset(KEYS.batch(batch), "cancelled_at", 1)
-        other.finish(batch)
+        other.clerk.finish(batch)
         put(path, data)
 
     put = slow._storage.put
     monkeypatch.setattr(slow._storage, "put", cancelled)
-    slow.begin(batch)
+    slow.clerk.begin(batch)
     assert slow.call(slow._book.find(batch, None)).status == "cancelled"
     assert not (Path(storage._root) / places.folder(batch)).exists()
     assert not redis.exists(KEYS.todo(batch))
@@ -276,10 +276,10 @@ def test_a_task_that_asks_for_no_batch_begins_none(
     storage.put("inbox/a", b"{}")
     asked = {"path": "inbox/a", "endpoint": "/v1/completions", "window": "1h", "metadata": {"n": "7"}}
     with pytest.raises(RequestError, match=named):
-        desks[0].submit(**asked | wrong, task="1")
+        desks[0].clerk.submit(**asked | wrong, task="1")
     assert redis.zcard(KEYS.batches()) == 0
-    batch = desks[0].submit(**asked, task="1")
-    assert desks[0].submit(**asked, task="1") == batch
+    batch = desks[0].clerk.submit(**asked, task="1")
+    assert desks[0].clerk.submit(**asked, task="1") == batch
     assert redis.zcard(KEYS.batches()) == 1
 
 
@@ -307,7 +307,7 @@ def test_a_long_answer_does_not_lie_in_redis(
     assert max(noted) < 1000
     assert storage.size(places.answers(batch, 0)) < 1000
     desk.call(desk._book.turn(batch, ["in_progress"], {"status": "finalizing", "ending": "completed"}))
-    desk.finish(batch)
+    desk.clerk.finish(batch)
     raw = (storage.get(f"files/{places.file_of(batch, 'output')}") or b"").splitlines()
     bodies = [orjson.loads(each)["response"]["body"] for each in raw]
     assert bodies == [1, orjson.loads(long), orjson.loads(long)]

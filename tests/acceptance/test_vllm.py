@@ -180,7 +180,7 @@ def test_a_deadline_ends_the_request_in_the_engine(fleet: Stack) -> None:
 
 def test_a_worker_that_ends_leaves_no_process(valkey_url: str, tmp_path: Path, fleet: Stack) -> None:
     """vLLM's engine is a process of its own; SIGTERM ends both. Last, since it ends the shared worker."""
-    worker = fleet.procs[-1]
+    worker = fleet.names["worker"]
     below = psutil.Process(worker.pid).children(recursive=True)
     assert below
     worker.terminate()

@@ -178,6 +178,37 @@ def test_a_deadline_ends_the_request_in_the_engine(fleet: Stack) -> None:
     wait_until(lambda: used(fleet) == (0, 0), "the engine is idle again", 3)
 
 
+@pytest.mark.timeout(180)
+def test_a_flex_answer_is_the_usual_one_though_it_gave_way(fleet: Stack) -> None:
+    """On the real engine too: sent away in the middle, it goes on behind what it had said."""
+    questions = [f"Tell me about the {thing}." for thing in ("sea", "moon", "wind", "rain", "sun", "snow")]
+
+    async def ask(c: AsyncOpenAI, question: str, tier: str, tokens: int = 80) -> str:
+        answer = await c.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": question}], temperature=0, max_tokens=tokens,
+            service_tier=tier,  # type: ignore[arg-type]
+        )  # fmt: skip
+        assert answer.service_tier == tier
+        return answer.choices[0].message.content or ""
+
+    async def run() -> None:
+        async with AsyncOpenAI(base_url=f"{fleet.url}/v1", api_key="none", timeout=120) as c:
+            usual = [await ask(c, question, "default") for question in questions]
+            flex = [asyncio.create_task(ask(c, question, "flex")) for question in questions]
+            while leases(fleet, "decode-pool-a")[0].running < len(flex):  # noqa: ASYNC110 (another process)
+                await asyncio.sleep(0.02)
+            online = asyncio.create_task(ask(c, "Who was Newton?", "default", 40))
+            gone = False
+            while not online.done():
+                (lease,) = leases(fleet, "decode-pool-a")
+                gone |= lease.aside - lease.running >= 2
+                await asyncio.sleep(0.02)
+            assert gone, "most of them waited while the other one ran"
+            assert await asyncio.gather(*flex) == usual
+
+    asyncio.run(run())
+
+
 def test_a_worker_that_ends_leaves_no_process(valkey_url: str, tmp_path: Path, fleet: Stack) -> None:
     """vLLM's engine is a process of its own; SIGTERM ends both. Last, since it ends the shared worker."""
     worker = fleet.names["worker"]
@@ -267,34 +298,3 @@ def used_by_all(s: Stack) -> int:
         decode_lease(raw) for key in redis.keys("two-real-ones:worker:*") if isinstance(raw := redis.get(key), bytes)
     ]
     return sum(lease.running + lease.waiting for lease in leases)
-
-
-@pytest.mark.timeout(180)
-def test_a_flex_answer_is_the_usual_one_though_it_gave_way(fleet: Stack) -> None:
-    """On the real engine too: sent away in the middle, it goes on behind what it had said."""
-    questions = [f"Tell me about the {thing}." for thing in ("sea", "moon", "wind", "rain", "sun", "snow")]
-
-    async def ask(c: AsyncOpenAI, question: str, tier: str, tokens: int = 80) -> str:
-        answer = await c.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": question}], temperature=0, max_tokens=tokens,
-            service_tier=tier,  # type: ignore[arg-type]
-        )  # fmt: skip
-        assert answer.service_tier == tier
-        return answer.choices[0].message.content or ""
-
-    async def run() -> None:
-        async with AsyncOpenAI(base_url=f"{fleet.url}/v1", api_key="none", timeout=120) as c:
-            usual = [await ask(c, question, "default") for question in questions]
-            flex = [asyncio.create_task(ask(c, question, "flex")) for question in questions]
-            while leases(fleet, "decode-pool-a")[0].running < len(flex):  # noqa: ASYNC110 (another process)
-                await asyncio.sleep(0.02)
-            online = asyncio.create_task(ask(c, "Who was Newton?", "default", 40))
-            gone = False
-            while not online.done():
-                (lease,) = leases(fleet, "decode-pool-a")
-                gone |= lease.aside - lease.running >= 2
-                await asyncio.sleep(0.02)
-            assert gone, "most of them waited while the other one ran"
-            assert await asyncio.gather(*flex) == usual
-
-    asyncio.run(run())

@@ -107,7 +107,7 @@ def nothing_left(fleet: Fleet) -> None:
         folders = list(fleet.directory.glob("files/batches/*"))
         return not folders and not [k for k in keys if k.split(":", 1)[1].startswith(kinds) and "batches-of" not in k]
 
-    wait_until(clean, "nothing of it is left", 15)
+    wait_until(clean, "nothing of it is left", 40)  # it is kept for 10 s
 
 
 BODIES: dict[Any, dict[str, Any]] = {

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 NOW = int(time.time())
 ID = BatchId("batch_1")
-BATCH = Batch(Order(ID, "", "/v1/completions", FileId("file-1"), "1h", NOW, NOW + 3600), "in_progress", total=3)
+BATCH = Batch(Order(ID, "", "/v1/completions", FileId("file-1"), "24h", NOW, NOW + 86_400), "in_progress", total=3)
 LATE = replace(BATCH, order=replace(BATCH.order, created=NOW - 3590, expires=NOW + 10))
 
 

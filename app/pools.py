@@ -58,7 +58,7 @@ class Disagg(_Part):
 class Aside(_Part):
     """What requests that give way may cost the others on the same engine."""
 
-    step_share: Annotated[float, Field(ge=0, le=1)] = 0.05  # by which they make a step longer
+    step_share: Annotated[float, Field(ge=0, le=1)] = 0.03  # by which they make a step longer
     prefill_share: Annotated[float, Field(ge=0, le=1)] = 0.01  # of time and steps, for their prompts
 
 

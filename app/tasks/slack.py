@@ -14,7 +14,7 @@ _WAITING = 2  # more of them than may run beside others, so that there is one wh
 # With nobody else there, so many seconds of prompts at once, since who comes waits for the step that is under way: the
 # least, and the more the longer nobody has come.
 _AT_ONCE_S, _AT_ONCE_SHARE = 0.05, 0.01
-_OF_OTHERS = 0.25
+_OF_OTHERS = 0.1
 _QUIET_S = 60.0  # after which no seat is kept free for who may come: a guest is sent away within a step
 
 
@@ -77,7 +77,7 @@ def pause(tokens: int, speed: float, step_s: float, busy: float, rules: Aside) -
     """Seconds after which the next one may enter beside others, when so many tokens of the last one are computed.
 
     However few these are, they make a step longer, and a gap in everybody's answer: that share of the steps may be so.
-    Where the others' own prompts do that for the share `busy` of the time, a quarter of that isn't noticed either.
+    Where the others' own prompts do that for the share `busy` of the time, a tenth of that isn't noticed either.
     """
     share = max(rules.prefill_share, _OF_OTHERS * busy) if rules.prefill_share else 0.0
     return max(tokens / speed, step_s) / share if share else float("inf")

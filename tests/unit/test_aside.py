@@ -178,8 +178,8 @@ def test_the_usual_numbers() -> None:
     """Of a large engine: 7 ms a step, 0.05 ms for each request."""
     load, share = Load(64, 8192, step_s=0.007, request_step_s=0.00005), Aside()
     assert most(load, share) == 60
-    assert most(replace(load, online=1), share) == 7
-    assert most(replace(load, online=40), share) == 9
+    assert most(replace(load, online=1), share) == 4
+    assert most(replace(load, online=40), share) == 5
     assert most(replace(load, online=58), share) == 2, "and a seat in sixteen is free"
     assert most(replace(load, online=1, request_step_s=0.0), share) == 8, "before it was measured"
     assert most(replace(load, online=1), Aside(step_share=0)) == 0

@@ -190,9 +190,8 @@ def test_prompts_take_their_share_of_the_time() -> None:
     assert pause(1000, 25_000.0, 0.007, 0.02, Aside()) == pytest.approx(4.0)
     assert pause(10, 25_000.0, 0.007, 0.0, Aside()) == pytest.approx(0.7), "one step in a hundred"
     assert pause(1000, 25_000.0, 0.007, 0.5, Aside(prefill_share=0)) == float("inf")
-    assert pause(1000, 25_000.0, 0.007, 0.3, Aside()) == pytest.approx(0.04 / 0.075), (
-        "a quarter of what the others' take"
-    )
+    beside_others = pause(1000, 25_000.0, 0.007, 0.3, Aside())
+    assert beside_others == pytest.approx(0.04 / 0.03), "a tenth of what the others' take"
 
 
 def test_after_a_quiet_minute_no_seat_is_kept_free_and_prompts_come_in_larger_portions() -> None:

@@ -12,15 +12,16 @@ Results = Mapping[str, Any]
 
 
 def plot(results: Results, path: Path) -> None:
-    figure = Figure(figsize=(15, 9), layout="tight")
-    ttft, gaps, alone, memory = figure.subplots(2, 2).flat
-    if "beside" in results:
-        _tail(ttft, results, "ttft_ms", "time to the first token, ms")
-        _tail(gaps, results, "gaps_ms", "between two tokens, ms")
-    if "alone" in results:
-        _alone(alone, results)
-    if "intake" in results:
-        _memory(memory, results)
+    """A row for each part that was run."""
+    parts = [part for part in ("beside", "alone", "intake") if part in results]
+    figure = Figure(figsize=(15, 4.5 * max(1, len(parts))), layout="tight")
+    for part, (left, right) in zip(parts, figure.subplots(len(parts), 2, squeeze=False) if parts else (), strict=True):
+        if part == "beside":
+            _tail(left, results, "ttft_ms", "time to the first token, ms")
+            _tail(right, results, "gaps_ms", "between two tokens, ms")
+        else:
+            (_alone if part == "alone" else _memory)(left, results)
+            right.set_visible(False)
     figure.savefig(path, dpi=90)
 
 

@@ -8,7 +8,7 @@ from itertools import chain
 from app.api.dispatch import Dispatcher
 from app.api.inbox import Inbox
 from app.errors import DeadlineOver, StoreDown
-from app.ids import PoolId, WorkerId, place_id, worker_queue
+from app.ids import PoolId, RunId, WorkerId, place_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.pools import Pool
 from app.store import Command, Wire
@@ -92,7 +92,12 @@ class Watch:
 
     async def _bury(self, dead: dict[WorkerId, PoolId]) -> None:
         await self._inbox.repair()  # what they said last may stand in the stream unread
+        reserved = await self._wire.execute([("HKEYS", self._keys.reservations(worker)) for worker in dead])
+        runs = [RunId(run.decode()) for on_one in reserved for run in on_one]
+        # Lines of batches have a day: the records of what nobody takes back would stay as long.
+        records = [key(run) for run in runs for key in (self._keys.request, self._keys.blocks)]
         commands = [self._forget(worker, pool) for worker, pool in dead.items()]
+        commands.append([("EXPIRE", record, _REMAINS_TTL_S, "LT") for record in records])
         await self._wire.execute(list(chain.from_iterable(commands)))
         for worker, pool in dead.items():
             count = self._dispatcher.worker_lost(worker)

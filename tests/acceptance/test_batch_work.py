@@ -103,7 +103,8 @@ def nothing_left(fleet: Fleet) -> None:
 
     def clean() -> bool:
         kinds = ("todo:", "taken:", "done:", "request:", "batches")
-        keys = [key.decode() for key in fleet.redis.keys("*")]
+        # What is left of requests on a worker that was killed goes after ten minutes.
+        keys = [key.decode() for key in fleet.redis.keys("*") if not 0 < fleet.redis.ttl(key) <= 600]
         folders = list(fleet.directory.glob("files/batches/*"))
         return not folders and not [k for k in keys if k.split(":", 1)[1].startswith(kinds) and "batches-of" not in k]
 

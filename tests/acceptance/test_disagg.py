@@ -254,6 +254,7 @@ def test_a_prefill_worker_that_dies_with_the_kv_is_replaced_by_a_local_prefill(v
     """The decode worker stands still, so that the handoff waits in its queue while its holder dies."""
     with fleet(valkey_url, tmp_path, pool("prefill"), pool("decode")) as s, ThreadPoolExecutor() as threads:
         whole = ask(s, extra_body={"ignore_eos": True, "cache_salt": "1"}).choices[0].text
+        wait_until(lambda: all_free(s), "what is lent is the next prompt's")
         decode = worker_process(s, "decode0")
         decode.suspend()
         answer = threads.submit(ask, s)

@@ -164,9 +164,11 @@ def standing_still(s: Stack, name: str) -> Iterator[psutil.Process]:
     """A worker that takes no task meanwhile; its engine goes on."""
     process = worker_process(s, name)
     process.suspend()
-    yield process
-    if process.is_running():
-        process.resume()
+    try:
+        yield process
+    finally:
+        if process.is_running():
+            process.resume()
 
 
 def kill(s: Stack, name: str) -> None:
@@ -312,8 +314,10 @@ def test_when_the_decode_worker_dies_the_next_one_goes_on(fleet: Stack, words: l
             pass
         wait_until(lambda: leases(fleet, DECODE)[0].running, "it decodes")
         with standing_still(fleet, "decode"):
-            waiting = threads.submit(ask, fleet, prompt=[4002, *words[:200]])
-            wait_until(lambda: lent(fleet), "the other prompt's KV is lent")
+            other = [4002, *words[:400]]  # longer, so that what is lent may not be the first one's
+            waiting = threads.submit(ask, fleet, prompt=other)
+            wait_until(lambda: lent(fleet) > len(other) // BLOCK or waiting.done(), "the other prompt's KV is lent")
+            assert not waiting.done(), waiting.result()
             kill(fleet, "decode")
         wait_until(lambda: not leases(fleet, DECODE), "it is known to be gone")
         with pytest.raises(APIStatusError) as failed:

@@ -96,10 +96,10 @@ class LeaseKeeper:
             lent_blocks=stats.lent_blocks,
             prefill_tokens=stats.prefill_tokens,
             pulled_tokens=stats.pulled_tokens,
-            pace=self._runner.pace.read(time.monotonic()),
+            pace=self._runner.paces.online.read(time.monotonic()),
             aside=sum(map(len, gates)),
             aside_most=0 if self._lease.draining else min(gate.most for gate in gates),
-            worked_s=self._runner.working.seconds,
+            worked_s=self._runner.paces.working.seconds,
         )
         worker = lease.worker
         pipe = self._redis.pipeline(transaction=False)

@@ -97,7 +97,7 @@ class EngineStep(bootsteps.StartStopStep):
             log.critical("engine_failed_to_load", pool=self.pool_id, reason=exc.message)
             raise SystemExit(1) from exc
         self.guard.loaded()
-        runners.set_current(self.runner)
+        runners.RUNNER.set(self.runner)
         queues = worker.app.amqp.queues
         queues.select_add(worker_queue(self.pool_id, self.worker_id))
         for queue in queues.consume_from.values():

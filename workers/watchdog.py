@@ -34,7 +34,7 @@ class Watchdog(Thread):
         made = self._runner.emitter.emitted + self._runner.emitter.withheld
         # Without Redis nobody may be able to go on, and it is not the engine that hangs.
         store_away = now - self._lease.fresh > self._runner.settings.lease_ttl_s
-        if made != self._made or not self._runner.working.requests or store_away:
+        if made != self._made or not self._runner.paces.working.requests or store_away:
             self._made, self._moved = made, now
         if now - self._turned > self._stall_s:
             return "its event loop stands still"

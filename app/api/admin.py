@@ -8,7 +8,8 @@ from typing import Annotated, Any, cast
 import msgspec
 from fastapi import APIRouter, Depends, Request
 
-from app.api.schemas import LimitChanges, parse
+from app.api.parsing import parse
+from app.api.schemas import LimitChanges
 from app.api.state import ApiState, state_of
 from app.errors import Forbidden, ModelNotFound, RequestError
 from app.ids import PoolId

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from app.api.batch_shape import BatchesQuery, BatchRequest, as_object
 from app.api.body import collect
 from app.api.files import listed
-from app.api.schemas import parse
+from app.api.parsing import parse
 from app.api.state import state_of
 from app.batch.records import LIVE, Batch, Order
 from app.batch.window import read_window

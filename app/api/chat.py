@@ -16,8 +16,9 @@ from app.api.kept.reading import Reading
 from app.api.kept.stream import stream
 from app.api.logprobs import chat_logprobs
 from app.api.models import find_model
+from app.api.parsing import parse
 from app.api.plan import Plan
-from app.api.schemas import STREAMED, ChatRequest, parse
+from app.api.schemas import STREAMED, ChatRequest
 from app.api.serving import Known
 from app.api.state import ApiState, state_of
 from app.deltas import merge

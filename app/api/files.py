@@ -12,7 +12,8 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from app.api.schemas import Query, parse
+from app.api.parsing import parse
+from app.api.schemas import Query
 from app.api.state import ApiState, state_of
 from app.api.sweep import forget
 from app.api.upload import MULTIPART, Fields, received

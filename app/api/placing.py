@@ -22,9 +22,8 @@ from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
-from app.messages import Job, Place
+from app.messages import Job
 from app.pools import Pool
-from app.routing.fleet import Placement
 from app.routing.held import Held
 from app.store import Command, Wire
 from app.telemetry import FLEET_READ, Routed, logger
@@ -32,7 +31,6 @@ from app.telemetry import FLEET_READ, Routed, logger
 log = logger(__name__)
 
 _RECOVERY_S = 3.0  # after Redis was away
-_MAX_PLACINGS = 5
 # With this many in flight a round first waits a little for others to join it: a round costs the CPU of a sixth of
 # a short request, and at such a load the wait is a small part of the time to the first token.
 _BUSY, _GATHER_S = 32, 0.002
@@ -198,7 +196,7 @@ class Placer:
         for flight in flights:
             began = time.perf_counter()
             try:
-                places = self._decide(round_, flight)
+                places = round_.assign(flight, self._rng, next(self._turns))
                 command = placement(self._keys, self._pools, flight, places, round_.lease(places[0]).meets_at)
             except Saturated:
                 self._full[flight.line] = time.monotonic()
@@ -261,23 +259,6 @@ class Placer:
 
     def _awaited(self, flight: Flight) -> bool:
         return self._flights.get(flight.job.request) is flight
-
-    def _decide(self, round_: Round, flight: Flight) -> list[Placement]:
-        """One worker, or the one that prefills and the one that decodes. Raises: NoWorker, Saturated."""
-        if flight.placings >= _MAX_PLACINGS:
-            raise NoWorker("The workers of this model keep going away. Try again.")
-        decision, prefill = round_.decide(flight, self._rng, next(self._turns))
-        flight.placings += 1
-        if flight.wishes.explain:
-            flight.decision, flight.prefill_decision = decision, prefill
-        to = decision.placement
-        if prefill is None:
-            flight.job = replace(flight.job, pool=to.pool, worker=to.worker, rank=to.rank, prefill=None)
-            return [to]
-        first = prefill.placement
-        place = Place(first.pool, first.worker, first.rank)
-        flight.job = replace(flight.job, pool=to.pool, worker=to.worker, rank=to.rank, prefill=place)
-        return [first, to]
 
     def _hold(self, flight: Flight, why: XylemError | None = None) -> None:
         """Until there is room, or for some time until there isn't that reason any more."""

@@ -3,17 +3,20 @@
 from collections.abc import Mapping
 from random import Random
 
+from msgspec.structs import replace
+
 from app.api.fleet import PoolView
 from app.api.flight import Flight, Groups
 from app.errors import NoWorker, Saturated, XylemError
 from app.ids import PoolId, WorkerId
 from app.kv.blocks import common_blocks
-from app.messages import Lease
+from app.messages import Lease, Place
 from app.pools import Pool, Routing
 from app.routing.disagg import Apart, place_apart
 from app.routing.fleet import Ask, Decision, Option, Placement
 from app.routing.policy import Part, place, reserve
 
+_MAX_PLACINGS = 5  # of one attempt
 _SIBLINGS = 32  # placed in this round just before, whose prefix may be this one's
 
 
@@ -37,6 +40,22 @@ class Round:
             pool: [f.hashes(self._pools[pool].block_size) for f in asking] if self._looks_at_prefixes(pool) else []
             for pool, asking in self._asking.items()
         }
+
+    def assign(self, flight: Flight, rng: Random, turn: int) -> list[Placement]:
+        """`decide`, written into its job: one worker, or the one that prefills and the one that decodes.
+
+        Raises: NoWorker, Saturated.
+        """
+        if flight.placings >= _MAX_PLACINGS:
+            raise NoWorker("The workers of this model keep going away. Try again.")
+        decision, prefill = self.decide(flight, rng, turn)
+        flight.placings += 1
+        if flight.wishes.explain:
+            flight.decision, flight.prefill_decision = decision, prefill
+        to, first = decision.placement, prefill and prefill.placement
+        place_ = Place(first.pool, first.worker, first.rank) if first else None
+        flight.job = replace(flight.job, pool=to.pool, worker=to.worker, rank=to.rank, prefill=place_)
+        return [first, to] if first else [to]
 
     def decide(self, flight: Flight, rng: Random, turn: int) -> tuple[Decision, Decision | None]:
         """Who answers, and who computes the prompt if that is another one.

@@ -3,11 +3,10 @@
 A field that isn't here is refused by name, unless it is null, which OpenAI's clients send for "not given".
 """
 
-import json
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.flight import Wishes
 from app.errors import RequestError
@@ -23,7 +22,6 @@ Text = Annotated[str, Field(min_length=1)]
 Some = Annotated[list[T], Field(fail_fast=True)]
 MOST = 4096  # messages of a conversation, parts of a message
 ASIDE_PRIORITY = 100  # of what gives way, unless it names its own
-_MOST_ERRORS = 1000  # that are looked through for one to name
 
 
 class Body(BaseModel):
@@ -249,57 +247,3 @@ class LimitChanges(Body):
     queued_tokens: Annotated[Count, Field(le=2**31)] | None = None
     remote_tokens: Annotated[NotNegative, Field(le=2**31)] | None = None
     remote_wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-
-
-B = TypeVar("B", bound=Body)
-
-
-def parse(schema: type[B], raw: bytes) -> B:
-    """Raises: RequestError that names the field."""
-    try:
-        return schema.model_validate_json(raw)
-    except ValidationError as exc:
-        first = exc
-    if first.error_count() > _MOST_ERRORS:
-        raise RequestError(f"More than {_MOST_ERRORS} fields are wrong or not supported by this server.") from first
-    # The slow way, taken on an error: unknown fields that are null count as not given.
-    errors = first.errors()
-    doc = None if errors[0]["type"] == "json_invalid" else json.loads(raw)
-    if any(e["type"] == "extra_forbidden" and e["input"] is None for e in errors):
-        doc = _without_nulls(doc)
-        try:
-            return schema.model_validate(doc)
-        except ValidationError as exc:
-            errors = exc.errors()
-    raise _request_error(errors[0], doc) from first
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
-    return [_without_nulls(v) for v in value] if isinstance(value, list) else value
-
-
-def _request_error(err: Any, doc: Any) -> RequestError:
-    if err["type"] == "json_invalid":
-        return RequestError(f"The body is not valid JSON: {err['ctx']['error']}.")
-    if not err["loc"]:
-        return RequestError("The body has to be a JSON object.")
-    path = ".".join(_path(err, doc))
-    if err["type"] == "extra_forbidden":
-        return RequestError(f"'{path}' is not supported by this server.", param=path)
-    if err["type"] == "missing":
-        return RequestError(f"'{path}' is missing.", param=path)
-    return RequestError(f"'{path}': {err['msg']}.", param=path)
-
-
-def _path(err: Any, doc: Any) -> list[str]:
-    """Where in the body it is. pydantic's location also names the branches of unions, which the body doesn't have."""
-    path, here = [], doc
-    for part in err["loc"]:
-        if (isinstance(here, dict) and part in here) or (isinstance(here, list) and isinstance(part, int)):
-            here = here[part]
-        elif not (err["type"] == "missing" and part == err["loc"][-1]):
-            continue
-        path.append(str(part))
-    return path

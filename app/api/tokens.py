@@ -6,7 +6,8 @@ from fastapi import APIRouter, Request
 
 from app.api.body import collect
 from app.api.models import find_model
-from app.api.schemas import DetokenizeRequest, TokenizeRequest, parse
+from app.api.parsing import parse
+from app.api.schemas import DetokenizeRequest, TokenizeRequest
 from app.api.state import state_of
 from app.errors import RequestError
 

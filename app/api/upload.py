@@ -12,7 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
-from app.api.schemas import Body, parse
+from app.api.parsing import parse
+from app.api.schemas import Body
 from app.errors import BodyTooLarge, Cancelled, RequestError
 
 _FORM = 64 * 2**10  # bytes that a form has besides its file

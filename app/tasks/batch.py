@@ -7,6 +7,8 @@ from typing import Protocol
 
 from celery import Task, shared_task
 
+from app.tasks.once import Once
+
 
 class Clerk(Protocol):
     """What is done with a whole batch. All block."""
@@ -27,47 +29,36 @@ class Desk(Protocol):
         """Blocks."""
 
 
+DESK = Once[Desk]("a worker of the queue 'batch'")
+
+
 @shared_task(bind=True, name="app.tasks.batch.submit")
 def submit(
     self: Task, path: str, endpoint: str, completion_window: str = "24h", metadata: dict[str, str] | None = None
 ) -> str:
     """Begins a batch of a file that lies in the storage (XYLEM_FILES) under `path`; returns the batch's id."""
-    return current().clerk.submit(path, endpoint, completion_window, metadata, self.request.id)
+    return DESK.get().clerk.submit(path, endpoint, completion_window, metadata, self.request.id)
 
 
 @shared_task(name="app.tasks.batch.begin")
 def begin(batch: str) -> None:
     """Validates its lines, and lays out its parts."""
-    current().clerk.begin(batch)
+    DESK.get().clerk.begin(batch)
 
 
 @shared_task(name="app.tasks.batch.answer")
 def answer(batch: str, part: int, ticket: int) -> None:
     """Has the lines of a part answered, if no later ticket for it was sent."""
-    current().answer(batch, part, ticket)
+    DESK.get().answer(batch, part, ticket)
 
 
 @shared_task(name="app.tasks.batch.finish")
 def finish(batch: str) -> None:
     """Makes one output and one error file of what all parts have."""
-    current().clerk.finish(batch)
+    DESK.get().clerk.finish(batch)
 
 
 @shared_task(name="app.tasks.batch.notify")
 def notify(batch: str) -> None:
     """Tells the webhook of its end."""
-    current().clerk.notify(batch)
-
-
-_current: Desk | None = None
-
-
-def set_current(desk: Desk) -> None:
-    global _current  # noqa: PLW0603 (one in a process: set once, asserted on read)
-    assert _current is None, "a process has one desk"
-    _current = desk
-
-
-def current() -> Desk:
-    assert _current is not None, "these tasks run in a worker of the queue 'batch'"
-    return _current
+    DESK.get().clerk.notify(batch)

@@ -17,10 +17,9 @@ from app.engines.base import Disaggregated, StepOutput
 from app.errors import EngineFailed, HandoffFailed
 from app.ids import ApiId
 from app.messages import Delta, Done, Handoff, Job, Lent, Pulled, Timing
-from app.tasks import runner as runners
 from app.tasks.message import read_args
 from app.tasks.outgoing import Outgoing
-from app.tasks.runner import Runner
+from app.tasks.runner import RUNNER, Runner
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -33,7 +32,7 @@ def decode(*args: Any) -> None:
 
     `args` are request id and attempt, and before them, for a prompt that was computed elsewhere, its handoff as JSON.
     """
-    runner, (handoff, request, attempt) = runners.current(), read_args(args)
+    runner, (handoff, request, attempt) = RUNNER.get(), read_args(args)
     runner.run(request, attempt, lambda job: answer(runner, job, handoff), lambda: _give_up(runner, handoff))
 
 
@@ -125,7 +124,7 @@ def _tell(runner: Runner, job: Job, handoff: Handoff | None, told: _Told, o: Ste
     if handoff is None:
         runner.prefilled(job, len(job.prompt) - o.cached_tokens)
     elif o.pulled is not None and o.pulled.seconds:
-        runner.pace.pulled(o.pulled.size, o.pulled.seconds, time.monotonic())
+        runner.paces.online.pulled(o.pulled.size, o.pulled.seconds, time.monotonic())
     if o.finish is None or job.sampling.n > 1:
         runner.emitter.prefilled(job.run)
 

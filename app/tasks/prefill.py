@@ -14,9 +14,9 @@ from app.errors import EngineFailed, HandoffFailed
 from app.messages import Begun, Delta, Done, Failed, First, Handed, Job, Lease, Lent, Room, Timing, decode_lease, encode
 from app.routing.disagg import still_fits
 from app.store import RELEASE
-from app.tasks import runner as runners
 from app.tasks.message import read_args
-from app.tasks.runner import RETRY_S, Runner
+from app.tasks.record import RETRY_S
+from app.tasks.runner import RUNNER, Runner
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -32,7 +32,7 @@ class _Prefill(Task):  # type: ignore[misc]  # Celery has no types
     def on_success(self, _retval: Any, task_id: str, _args: Any, _kwargs: Any) -> None:
         if task_id in self.handing:
             job, _lent, handed = self.handing.pop(task_id)
-            runners.current().tell(job, handed)
+            RUNNER.get().tell(job, handed)
 
     def on_failure(self, exc: Exception, task_id: str, _args: Any, _kwargs: Any, _einfo: Any) -> None:
         log.error("decode_not_enqueued", error=type(exc).__name__)
@@ -40,9 +40,9 @@ class _Prefill(Task):  # type: ignore[misc]  # Celery has no types
             return
         job, lent, handed = self.handing.pop(task_id)
         if isinstance(exc.__cause__, ResponseError):  # Redis said no: nobody has the handoff
-            runners.current().tell(job, replace(handed, returned=lent))
+            RUNNER.get().tell(job, replace(handed, returned=lent))
         else:  # perhaps the message is there all the same, and its task gives the KV up
-            runners.current().tell(job, Failed(job.request, job.attempt, HandoffFailed.code, HandoffFailed().message))
+            RUNNER.get().tell(job, Failed(job.request, job.attempt, HandoffFailed.code, HandoffFailed().message))
 
 
 @shared_task(bind=True, base=_Prefill, name="app.tasks.prefill.prefill")  # type: ignore[untyped-decorator]
@@ -51,7 +51,7 @@ def prefill(self: Task, *args: Any) -> Any:
 
     `args` are request id and attempt, and before them, where both workers begin at once, their Room as JSON.
     """
-    runner, (room, request, attempt) = runners.current(), read_args(args)
+    runner, (room, request, attempt) = RUNNER.get(), read_args(args)
     assert not isinstance(room, Lent), "a prompt that is computed has nothing to be prefilled"
     found = runner.run(request, attempt, lambda job: compute(runner, job, room))
     if found is None:

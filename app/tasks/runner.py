@@ -1,21 +1,19 @@
 """Runs requests on the engine, on the engine's own event loop in its own thread.
 
-A Celery task is a thread that submits and waits; the engine batches. `set_current` is called once, by the
-worker's bootstep; the tasks of the process find their Runner through `current`.
+A Celery task is a thread that submits and waits; the engine batches. `RUNNER` is set once, by the
+worker's bootstep; the tasks of the process find it there.
 """
 
 import asyncio
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager
 from threading import Thread
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-import msgspec
 import uvloop
-from msgspec.structs import replace
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -23,23 +21,22 @@ from app.engines.base import Engine, EngineInfo, GenerateRequest
 from app.errors import Cancelled, DeadlineOver, EngineDead, EngineFailed, Returned, StoreDown, XylemError
 from app.ids import RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
-from app.messages import Failed, Handed, Handoff, Job, Lent, Pace, decode_job
+from app.messages import Failed, Handed, Handoff, Job, Lent
 from app.pools import Aside
-from app.routing.pace import PaceMeter
 from app.settings import Settings
 from app.store import async_client
 from app.tasks.emitter import Emitter
 from app.tasks.gate import Gate
-from app.tasks.working import Working
+from app.tasks.once import Once
+from app.tasks.paces import Paces
+from app.tasks.record import fetch
 from app.telemetry import logger
 
 log = logger(__name__)
 T = TypeVar("T")
 Work = Callable[[Job], Coroutine[Any, Any, T]]
 Afterwards = Callable[[], Awaitable[None]] | None
-RETRY_S = 0.2
 _BEHIND_ALL = 2**32  # what is added to the priority of those that give way: no client's is as high
-_SPEED = 10_000.0  # prompt tokens a second, of an engine that has computed none
 _RULES = Aside()
 _LAST_WORDS_S = 5.0  # how long a worker that ends waits for Redis to take its last events
 
@@ -53,10 +50,8 @@ class Runner:
         self.keys = Keys(settings.deployment)
         self.redis: Redis
         self.emitter: Emitter
-        self.pace = PaceMeter()
-        self.aside_pace = PaceMeter()  # of what nobody else may see as load
+        self.paces: Paces
         self.gates: list[Gate] = []  # of each rank
-        self.working = Working()
         self._running: dict[RunId, asyncio.Task[Any]] = {}
         self._returned: set[RunId] = set()  # of these, what is to be placed elsewhere
         self._background: set[asyncio.Task[None]] = set()
@@ -147,9 +142,8 @@ class Runner:
         except (RedisError, OSError) as exc:
             raise StoreDown(f"XYLEM_REDIS_URL: Redis does not answer: {exc}") from exc
         info = await self.engine.start()
-        self.pace, self.aside_pace = PaceMeter(info.ranks), PaceMeter(info.ranks)
-        self._seats = info.max_running * info.ranks
-        self.gates = [Gate(info, self._rules, self.engine.stats, self._pace) for _ in range(info.ranks)]
+        self.paces = Paces(info.ranks, info.max_running * info.ranks)
+        self.gates = [Gate(info, self._rules, self.engine.stats, self.paces.read) for _ in range(info.ranks)]
         self.block_size = info.block_size
         self.emitter = Emitter(self.redis, self.keys, self.worker, self.settings)
         self._emitting = asyncio.create_task(self.emitter.run())
@@ -182,28 +176,12 @@ class Runner:
 
     def prefilled(self, job: Job, tokens: int) -> None:
         """So many tokens of its prompt were computed: measures the pace."""
-        queued = self.working.requests > self._seats
-        pace = self.aside_pace if job.aside else self.pace
-        pace.first_token(job.run, self._rank(job), tokens, time.monotonic(), queued=queued)
+        self.paces.first_token(job, self._rank(job), tokens)
         self.gate(job).computed(job.run, tokens)
 
-    @contextmanager
-    def has(self, job: Job) -> Iterator[None]:
+    def has(self, job: Job) -> AbstractContextManager[None]:
         """While the engine has the request, or gets it next."""
-        pace = self.aside_pace if job.aside else self.pace
-        pace.begin(job.run, time.monotonic())
-        try:
-            with self.working.one():
-                yield
-        finally:
-            pace.end(job.run, time.monotonic())
-
-    def _pace(self) -> Pace:
-        """Of who can't wait, but for the speed, which may have been learnt from the others."""
-        now = time.monotonic()
-        pace = self.pace.read(now)
-        speed = pace.prefill_tokens_per_s or self.aside_pace.read(now).prefill_tokens_per_s or _SPEED
-        return replace(pace, prefill_tokens_per_s=speed)
+        return self.paces.has(job)
 
     def _rank(self, job: Job) -> int:
         return job.prefill.rank if job.prefill is not None and job.prefill.worker == self.worker else job.rank
@@ -301,20 +279,7 @@ class Runner:
             self._fail(job, Returned())
 
     async def _fetch(self, run: RunId) -> Job | None:
-        """The request's record. Waits while Redis is away: without the record nobody could be told."""
-        while True:
-            try:
-                record = cast(bytes | None, await self.redis.get(self.keys.request(run)))
-            except (RedisError, OSError) as exc:
-                log.warning("record_not_read", run=run, error=repr(exc))
-                await asyncio.sleep(RETRY_S)
-            else:
-                break
-        try:
-            return decode_job(record) if record is not None else None
-        except msgspec.DecodeError as exc:  # another version's: who awaits it hears at its deadline
-            log.error("record_not_understood", run=run, error=str(exc))
-            return None
+        return await fetch(self.redis, self.keys, run)
 
 
 def end_process(task: "asyncio.Task[None]") -> None:
@@ -324,15 +289,4 @@ def end_process(task: "asyncio.Task[None]") -> None:
         os._exit(1)
 
 
-_current: Runner | None = None
-
-
-def set_current(runner: Runner) -> None:
-    global _current  # noqa: PLW0603 (one engine a process: set once, asserted on read)
-    assert _current is None, "a process has one engine"
-    _current = runner
-
-
-def current() -> Runner:
-    assert _current is not None, "tasks run in a worker whose engine has been loaded"
-    return _current
+RUNNER = Once[Runner]("a worker whose engine has been loaded")

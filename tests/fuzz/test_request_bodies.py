@@ -7,8 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from app.api.parsing import parse
 from app.api.responses.schema import ResponseRequest, Retrieval
-from app.api.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, LimitChanges, TokenizeRequest, parse
+from app.api.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, LimitChanges, TokenizeRequest
 from app.errors import RequestError
 from app.messages import encode
 from tests.fuzz.damage import damaged

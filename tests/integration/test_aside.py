@@ -122,13 +122,13 @@ def test_it_waits_while_others_run_and_begins_when_they_have_ended(valkey_url: s
         wait_until(lambda: w.engine.stats().running, "the other runs")
         work = start(w, threads, placed(redis_db, "aside"))
         time.sleep(0.1)
-        assert (len(w.gates[0]), w.gates[0].most, w.working.requests) == (1, 0, 1), "it is no work of the engine"
+        assert (len(w.gates[0]), w.gates[0].most, w.paces.working.requests) == (1, 0, 1), "it is no work of the engine"
         other.result()
         work.result()
         w.call(w.emitter.drained())
         names = [e.request for _, f in redis_db.xrange(KEYS.out(API)) for e in decode_step(f[b"s"]).events]
         assert names == sorted(names, reverse=True), "first all of one, then all of the other"
-        assert w.working.seconds > 0.4
+        assert w.paces.working.seconds > 0.4
 
 
 @pytest.mark.timeout(60)
@@ -166,7 +166,7 @@ def test_beside_others_a_few_go_on_and_the_last_that_came_go_first(valkey_url: s
         wait_until(lambda: w.engine.stats().running == 20, "all run")
         came = [guest.run for guest in w.gates[0]._inside]
         other = start(w, threads, placed(redis_db, "online", tokens=50, aside=False))
-        wait_until(lambda: w.working.requests < 20, "most have gone", every_s=0.001)
+        wait_until(lambda: w.paces.working.requests < 20, "most have gone", every_s=0.001)
         stats = w.engine.stats()
         most = w.gates[0].most
         assert 0 < stats.running <= 1 + most

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from app.api.parsing import parse
 from app.api.responses.events import Events
 from app.api.responses.progress import Progress
 from app.api.responses.schema import InputMessage, ResponseRequest, Retrieval
-from app.api.schemas import parse
 from app.errors import RequestError, Saturated, WorkerLost
 from app.ids import RequestId
 from app.messages import Delta, Done, Event, Failed, TokenLogprob

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.api.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest, parse
+from app.api.parsing import parse
+from app.api.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from app.errors import RequestError
 from app.messages import Sampling
 

@@ -12,7 +12,7 @@ import orjson
 from app.api.batch_shape import BatchRequest
 from app.api.endpoints import ENDPOINTS
 from app.api.models import find_model
-from app.api.schemas import parse
+from app.api.parsing import parse
 from app.api.serving import Serving
 from app.batch import places
 from app.batch.book import Book, Fields

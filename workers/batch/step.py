@@ -43,7 +43,7 @@ class BatchStep(bootsteps.StartStopStep):
         except XylemError as exc:
             raise SystemExit(f"xylem: {exc}") from exc
         self.desk.start()
-        tasks.set_current(self.desk)
+        tasks.DESK.set(self.desk)
         log.info("batch_worker_ready", id=self.desk.serving.dispatcher.api, files=settings.files_url)
 
     def close(self, _worker: Any) -> None:

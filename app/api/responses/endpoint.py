@@ -16,13 +16,14 @@ from app.api.kept.join import asks_to_keep, begin_or_join
 from app.api.kept.leaving import until_left
 from app.api.kept.log import Log
 from app.api.kept.shelf import Found
+from app.api.parsing import parse
 from app.api.plan import Plan
 from app.api.responses.events import Events
 from app.api.responses.live import Live
 from app.api.responses.progress import PREFIX, Progress
 from app.api.responses.schema import ResponseRequest, Retrieval
 from app.api.responses.stream import ResponseStream
-from app.api.schemas import STREAMED, parse
+from app.api.schemas import STREAMED
 from app.api.serving import Known
 from app.api.state import ApiState, state_of
 from app.errors import Cancelled, RequestError, RequestNotFound, StoreDown, from_wire

@@ -1,0 +1,22 @@
+"""What a worker process has one of, and its Celery tasks find."""
+
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Once(Generic[T]):
+    """Set when the worker starts, by its bootstep, and never again."""
+
+    def __init__(self, where: str) -> None:
+        """`where` it is there."""
+        self._where = where
+        self._value: T | None = None
+
+    def set(self, value: T) -> None:
+        assert self._value is None, "a process has one"
+        self._value = value
+
+    def get(self) -> T:
+        assert self._value is not None, f"these tasks run in {self._where}"
+        return self._value

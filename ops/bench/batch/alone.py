@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -16,10 +15,10 @@ from app.cli import stack
 from ops.bench.batch.client import Client, write_lines
 from ops.bench.disagg.play import Cpu
 from ops.bench.load import System
+from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, process, tail
 from ops.bench.systems import fleet
 
-Say = Callable[[str], None]
 _POOL, _ENDPOINT = "decode-pool-a", "/v1/chat/completions"
 _SHIPPED = Path(stack.__file__).parent / "pools" / "cpu.yaml"
 _MODEL = Path(".xylem/models/SmolLM2-135M-Instruct")
@@ -56,7 +55,8 @@ def alone(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
             say(f"alone: a batch of {len(texts)} lines")
             ours = _ours(system, directory / f"batch-{pair}", texts)
             rows.append(_compared(ours, theirs))
-    return {"alone": rows, "throughput_ratio": median(row["ratio"] for row in rows)}
+    ratio, others = median(row["ratio"] for row in rows), max(row["other_cores"] for row in rows)
+    return {"alone": rows, "throughput_ratio": ratio, "alone_other_cores": others}
 
 
 def _texts(rng: Random, count: int) -> list[str]:

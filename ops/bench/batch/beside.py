@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -17,10 +16,10 @@ from ops.bench.batch.watch import Busy
 from ops.bench.disagg.fleets import TOKENS_PER_S, pool, shapes
 from ops.bench.disagg.play import Asked, Cpu, lateness, percentile, play, poisson
 from ops.bench.load import System
+from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
 from ops.bench.systems import fleet
 
-Say = Callable[[str], None]
 _POOL_NAME, _ENDPOINT = "decode-pool-a", "/v1/completions"
 _WORKERS, _LOAD = 2, 0.3
 _BATCH_PROMPT, _BATCH_ANSWER = (200, 600), (100, 300)
@@ -157,4 +156,5 @@ def _verdict(rows: list[dict[str, Any]], capacity: float) -> dict[str, Any]:
         "ttft_p99_ratios": pairs[0], "itl_p99_ratios": pairs[1],
         "batch_tokens_per_s_beside": mean(True, "batch_tokens_per_s"),
         "batch_share_of_capacity": mean(True, "batch_tokens_per_s") / capacity,
+        "other_cores": max(row["other_cores"] for row in rows),
     }  # fmt: skip

@@ -1,7 +1,7 @@
 """A file of 50,000 lines and 200 MB: what taking it costs, and what Redis and processes hold while it is computed."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,10 +11,10 @@ from redis import Redis
 from ops.bench.batch.client import Client, write_lines
 from ops.bench.batch.watch import live_ms, redis_bytes, rss_mb, sampled
 from ops.bench.disagg.play import Cpu, percentile
+from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
 from ops.bench.systems import fleet
 
-Say = Callable[[str], None]
 _POOL_NAME, _ENDPOINT = "decode-pool-a", "/v1/chat/completions"
 _POOL = {
     "model": "mock", "engine": "mock", "max_running": 64, "max_model_len": 8192, "args": {"speedup": float("inf")},

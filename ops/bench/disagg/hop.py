@@ -10,7 +10,7 @@ import uvloop
 
 from ops.bench.disagg.fleets import pair
 from ops.bench.disagg.play import Asked, Cpu, Served, percentile, play, poisson
-from ops.bench.disagg.transfer import Say
+from ops.bench.parts import Say
 
 _PROMPT, _ANSWER = 300, 16  # tokens
 _PER_S = (5.0, 15.0)

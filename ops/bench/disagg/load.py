@@ -13,8 +13,8 @@ import uvloop
 
 from ops.bench.disagg.fleets import MODES, TOKENS_PER_S, shapes, start
 from ops.bench.disagg.play import Asked, Cpu, Served, lateness, percentile, play, poisson
-from ops.bench.disagg.transfer import Say
 from ops.bench.load import System
+from ops.bench.parts import Say
 
 # As shares of what two workers could prefill, if they did nothing else; above 0.5 one worker can't prefill it all.
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.6, 0.8)

@@ -1,7 +1,6 @@
-"""Tables, one figure, and the line of JSON."""
+"""What is aimed at, tables, one figure."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,9 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from ops.bench.disagg.fleets import MODES
+from ops.bench.parts import Results, table
 
-Results = Mapping[str, Any]
+TITLE = "Prefill and decode on workers of their own"
 TARGETS: dict[str, tuple[float, bool] | None] = {  # aimed at, and whether that is a floor
     "nixl_efficiency_min": (0.8, True),
     "hop_p50_ms": (8.0, False),
@@ -24,33 +24,22 @@ TARGETS: dict[str, tuple[float, bool] | None] = {  # aimed at, and whether that 
 }
 
 
-def json_line(results: Results) -> str:
-    return json.dumps({key: _rounded(results.get(key)) for key in TARGETS})
-
-
 def tables(results: Results) -> Iterator[Table]:
-    table = _table("Prefill and decode on workers of their own", "measured", "value", "aimed at", "")
-    for key, target in TARGETS.items():
-        value = results.get(key)
-        met = None if value is None or target is None else value >= target[0] if target[1] else value <= target[0]
-        mark = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}[met]
-        aim = "" if target is None else f"{'≥' if target[1] else '≤'} {target[0]:g}"
-        table.add_row(key, "-" if value is None else f"{value:.4g}", aim, mark)
-    yield table
     if "transfer" in results:
-        table = _table("READ of host memory, medians", "MiB", "blocks", "pairs", "bare ms", "ours ms", "GB/s", "ratio")
+        names = ("MiB", "blocks", "pairs", "bare ms", "ours ms", "GB/s", "ratio")
+        made = table("READ of host memory, medians", *names, left=["blocks"])
         for r in results["transfer"]:
             blocks = f"{'adjacent' if r['adjacent'] else 'scattered'} {r['block'] // 1024} KiB"
             figures = (r["bare_ms"], r["ours_ms"], r["bytes"] / r["ours_ms"] / 1e6, r["efficiency"])
-            table.add_row(str(r["bytes"] // 2**20), blocks, str(r["pairs"]), *(f"{x:.3f}" for x in figures))
-        yield table
+            made.add_row(str(r["bytes"] // 2**20), blocks, str(r["pairs"]), *(f"{x:.3f}" for x in figures))
+        yield made
     if "hop" in results:
         stages = [k for k, v in results["hop"][0].items() if isinstance(v, dict) and "p50" in v]
-        table = _table("Stages of a request, ms: p50 (p99)", "requests/s", "apart", *stages)
+        made = table("Stages of a request, ms: p50 (p99)", "requests/s", "apart", *stages)
         for r in results["hop"]:
             spans = (f"{r[s]['p50']:.1f} ({r[s]['p99']:.1f})" for s in stages)
-            table.add_row(f"{r['per_s']:g}", f"{r['apart']} of {r['requests']}", *spans)
-        yield table
+            made.add_row(f"{r['per_s']:g}", f"{r['apart']} of {r['requests']}", *spans)
+        yield made
     for key, title in (
         ("load", "Long prompts, two workers"),
         ("threshold", "Short and long prompts, by remote_tokens"),
@@ -61,13 +50,15 @@ def tables(results: Results) -> Iterator[Table]:
 
 def _loads(title: str, rows: list[dict[str, Any]]) -> Table:
     names = ("requests/s", "mode", "requests", "TTFT p50 s", "p99", "ITL p50 ms", "p99", "max", "end to end s")
-    table = _table(title, *names, "per token ms", "api cores", "workers", "machine", "others", "client late p99 ms")
+    made = table(
+        title, *names, "per token ms", "api cores", "workers", "machine", "others", "client late p99 ms", left=["mode"]
+    )
     for r in rows:
         keys = ("ttft_p50_s", "ttft_p99_s", "itl_p50_ms", "itl_p99_ms", "itl_max_ms", "e2e_mean_s", "e2e_per_token_ms")
         cores = ("api_cores", "workers_cores", "machine_cores", "other_cores", "client_late_p99_ms")
         first = (f"{r['per_s']:.2f}", r["mode"]) if "mode" in r else ("", str(r["remote_tokens"]))
-        table.add_row(*first, str(r["requests"]), *(f"{r[k]:.3g}" for k in keys), *(f"{r[k]:.2f}" for k in cores))
-    return table
+        made.add_row(*first, str(r["requests"]), *(f"{r[k]:.3g}" for k in keys), *(f"{r[k]:.2f}" for k in cores))
+    return made
 
 
 def plot(results: Results, path: Path) -> None:
@@ -101,14 +92,3 @@ def plot(results: Results, path: Path) -> None:
         hop.set(ylabel=f"ms, {r['per_s']:g} requests/s, prompts of 300 tokens")
         hop.legend()
     figure.savefig(path, dpi=90)
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title)
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("measured", "blocks", "mode") else "right")
-    return table
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")

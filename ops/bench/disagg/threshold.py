@@ -11,7 +11,7 @@ import uvloop
 from ops.bench.disagg.fleets import pair
 from ops.bench.disagg.load import together
 from ops.bench.disagg.play import Asked, play, poisson
-from ops.bench.disagg.transfer import Say
+from ops.bench.parts import Say
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 _SHORTEST, _LONGEST, _ANSWER = 32, 4096, (100, 300)  # tokens

@@ -6,7 +6,6 @@ import json
 import secrets
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -17,9 +16,9 @@ import uvloop
 from app.kv.nixl import Nixl
 from app.kv.spans import merged
 from ops.bench.disagg.holder import SPACE, UNIT, Bare, memory
+from ops.bench.parts import Say
 from ops.bench.processes import process, wait_until
 
-Say = Callable[[str], None]
 MIB = 2**20
 # Bytes in all, in a block, and whether blocks lie side by side at both ends.
 CASES = (

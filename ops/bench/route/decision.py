@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,7 @@ from app.kv.blocks import HASH_BYTES
 from app.messages import Job, Lease, Pace, Sampling, encode
 from app.pools import Pool
 from app.store import Wire, async_client
+from ops.bench.parts import Say
 from ops.bench.processes import free_port, process, wait_until
 
 POOL, KEYS, BLOCK = PoolId("bench"), Keys("bench"), 32
@@ -33,8 +34,6 @@ PROMPT_BLOCKS = 2000
 PER_S = 200.0
 _LINE = 2  # requests that wait for their prefill on each worker, and may share the prompt's prefix
 _POOLS = {POOL: Pool(model="bench", engine="mock", block_size=BLOCK)}
-
-Say = Callable[[str], None]
 
 
 @contextmanager

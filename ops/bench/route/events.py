@@ -18,8 +18,9 @@ from app.keys import Keys
 from app.kv.index import KvIndex
 from app.kv.ledger import Ledger
 from app.store import Wire, async_client
+from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, process, tail
-from ops.bench.route.decision import BLOCK, Say, valkey
+from ops.bench.route.decision import BLOCK, valkey
 from workers.kv_feed import KvFeed
 
 WORKERS, OFFERED = 8, 60_000  # blocks/s, a fifth over the aim

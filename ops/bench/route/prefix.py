@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from ops.bench.load import Line, System, run_load
+from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
-from ops.bench.route.decision import Say
 from ops.bench.systems import dynamo, xylem
 
 WORKERS, GROUPS, MEMBERS, BLOCK = 4, 40, 10, 64

@@ -20,7 +20,7 @@ import numpy as np
 import uvloop
 
 from ops.bench.load import tools_dir
-from ops.bench.route.decision import Say
+from ops.bench.parts import Say
 from ops.bench.route.simulation import OURS, TRACES, run, traces_dir
 from ops.bench.systems import xylem
 

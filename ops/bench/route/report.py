@@ -1,20 +1,18 @@
-"""Tables, one figure, and the line of JSON."""
+"""What is aimed at, tables, one figure."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from ops.bench.parts import Results, table
 from ops.bench.route.simulation import DEFAULT, ORACLE, OURS, RIVALS
 
-Results = Mapping[str, Any]
-# key: (target, whether it is a floor)
-TARGETS: dict[str, tuple[float, bool]] = {
+TITLE = "Routing (TTFT ratios: below 1 is better; the worst over traces, sizes and caches)"
+TARGETS: dict[str, tuple[float, bool] | None] = {  # aimed at, and whether that is a floor
     "decision_p50_ms": (1.0, False),
     "decision_p99_ms": (3.0, False),
     "bytes_per_block": (80, False),
@@ -30,66 +28,46 @@ TARGETS: dict[str, tuple[float, bool]] = {
 _NAMES = {OURS: "xylem kv", **{r: r.replace("dynamo_cost", "dynamo") for r in (DEFAULT, *RIVALS)}}
 
 
-def json_line(results: Results) -> str:
-    return json.dumps({key: _rounded(results.get(key)) for key in TARGETS})
-
-
 def tables(results: Results) -> Iterator[Table]:
-    yield _verdicts(results)
     if "by_workers_ms" in results:
-        table = Table(title="One decision alone, median ms: by workers (2,000 blocks), by prompt blocks (16 workers)")
-        for key in ("by_workers_ms", "by_blocks_ms"):
-            for n in results[key]:
-                table.add_column(f"{n:,} {key.split('_')[1]}", justify="right")
-        table.add_row(*(f"{ms:.2f}" for key in ("by_workers_ms", "by_blocks_ms") for ms in results[key].values()))
-        yield table
+        keys = ("by_workers_ms", "by_blocks_ms")
+        made = table(
+            "One decision alone, median ms: by workers (2,000 blocks), by prompt blocks (16 workers)",
+            *(f"{n:,} {key.split('_')[1]}" for key in keys for n in results[key]),
+        )
+        made.add_row(*(f"{ms:.2f}" for key in keys for ms in results[key].values()))
+        yield made
     if "simulated" in results:
         yield _simulated(results)
     if "replayed" in results:
-        table = Table(title="The same trace, simulated and through the whole system (seconds of the trace)")
-        for column in ("policy", "TTFT mean simulated", "measured", "p99 simulated", "measured", "hits measured"):
-            table.add_column(column, justify="right")
+        names = ("policy", "TTFT mean simulated", "measured", "p99 simulated", "measured", "hits measured")
+        made = table("The same trace, simulated and through the whole system (seconds of the trace)", *names, left=())
         for policy, r in results["replayed"].items():
             s, m = r["simulated"], r["measured"]
             figures = (s["ttft_mean"], m["ttft_mean"], s["ttft_p99"], m["ttft_p99"], m["hit"])
-            table.add_row(policy, *(f"{x:.2f}" for x in figures))
-        yield table
+            made.add_row(policy, *(f"{x:.2f}" for x in figures))
+        yield made
     if "prefix" in results:
-        table = Table(title="40 groups of 10 requests, 2,000 shared and 50 own words, 4 mock workers, 8 connections")
-        for column in ("KV space", "system", "cached share", "TTFT mean ms", "p50", "p99"):
-            table.add_column(column, justify="right")
+        title = "40 groups of 10 requests, 2,000 shared and 50 own words, 4 mock workers, 8 connections"
+        made = table(title, "KV space", "system", "cached share", "TTFT mean ms", "p50", "p99")
         for space, systems in results["prefix"].items():
             for name, r in systems.items():
                 times = (f"{r[k]:.0f}" for k in ("ttft_mean_ms", "ttft_p50_ms", "ttft_p99_ms"))
-                table.add_row(space, name, f"{r['cached_share']:.3f}", *times)
-        yield table
-
-
-def _verdicts(results: Results) -> Table:
-    table = Table(title="Routing (TTFT ratios: below 1 is better; the worst over traces, sizes and caches)")
-    for column in ("measured", "value", "target", ""):
-        table.add_column(column, justify="left" if column == "measured" else "right")
-    for key, (target, floor) in TARGETS.items():
-        value = results.get(key)
-        met = None if value is None else value >= target if floor else value <= target
-        mark = {True: "[green]met[/]", False: "[red]missed[/]", None: "[yellow]not measured[/]"}[met]
-        shown = "-" if value is None else f"{value:,.4g}"
-        table.add_row(key, shown, f"{'≥' if floor else '≤'} {target:,.4g}", mark)
-    return table
+                made.add_row(space, name, f"{r['cached_share']:.3f}", *times)
+        yield made
 
 
 def _simulated(results: Results) -> Table:
-    table = Table(title="Simulated TTFT, seconds: mean (p99)")
-    for column in ("trace", "workers", "blocks", *_NAMES.values(), "oracle", "vs best", "p99", "way"):
-        table.add_column(column, justify="left" if column == "trace" else "right")
+    names = ("trace", "workers", "blocks", *_NAMES.values(), "oracle", "vs best", "p99", "way")
+    made = table("Simulated TTFT, seconds: mean (p99)", *names, left=["trace"])
     for row, c in zip(results["simulated"], results["compared"], strict=True):
         cells = [row["policies"][p] for p in (*_NAMES, ORACLE)]
-        table.add_row(
+        made.add_row(
             row["trace"].partition("_")[0], str(row["workers"]), str(row["cache"]),
             *(f"{x['ttft_mean']:.2f} ({x['ttft_p99']:.1f})" for x in cells),
             f"{c['vs_best']:.3f}", f"{c['p99_vs_best']:.3f}", f"{c['way']:.2f}",
         )  # fmt: skip
-    return table
+    return made
 
 
 def plot(results: Results, path: Path) -> None:
@@ -138,7 +116,3 @@ def plot(results: Results, path: Path) -> None:
 def _curve(axis: Axes, points: Mapping[int, float], label: str) -> None:
     axis.plot(list(points), list(points.values()), "o-")
     axis.set(xscale="log", xlabel=label, ylabel="ms a decision", ylim=(0, None))
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")

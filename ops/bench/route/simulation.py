@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import Any
 
 from ops.bench.load import tools_dir
+from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, process, tail
-from ops.bench.route.decision import Say
 
 OURS, DEFAULT, ORACLE = "app.routing.simulated:Policy", "dynamo_cost", "oracle"
 RIVALS = ("dynamo_cost?overlap_weight=16", "dynamo_cost?formula=lmetric", "sglang?balance_abs=16")

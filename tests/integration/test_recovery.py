@@ -309,6 +309,31 @@ async def test_what_redis_has_forgotten_is_placed_again(redis: "Redis", wire: Wi
             await task
 
 
+async def test_what_is_left_of_a_worker_and_a_replica_that_died_together_goes_after_minutes(
+    redis: "Redis", wire: Wire
+) -> None:
+    """Nobody takes its requests back, and a line of a batch would stay for a day."""
+    worker = await register(redis, KEYS, "w1")
+    d, run = dispatcher(wire), run_id(R1, 0)
+    await d.send(flight(job(deadline_s=86_400)))
+    assert await redis.ttl(KEYS.request(run)) > 80_000
+    await redis.delete(KEYS.worker(worker))
+    other = dispatcher(wire)
+    wire.steady_s = lambda: 60.0  # type: ignore[method-assign]
+    watch = Watch(wire, KEYS, other, Inbox(wire, KEYS, API, other.deliver, other.worker_lost), POOLS)
+    task = asyncio.create_task(watch.run())
+    try:
+        async with asyncio.timeout(5):
+            while await redis.ttl(KEYS.request(run)) > 600:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    left = [key for key in await redis.keys(KEYS.prefix + "*") if await redis.ttl(key) < 0]
+    assert not [key for key in left if run.encode() in key or worker.encode() in key]
+
+
 async def test_what_has_ended_is_not_taken_for_forgotten(redis: "Redis", wire: Wire) -> None:
     """Its record is gone, since its last event is there: that is read first."""
     worker = await register(redis, KEYS, "w1")

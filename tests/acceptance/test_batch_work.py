@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import httpx
 import openai
 import pytest
@@ -20,6 +21,7 @@ from openai import OpenAI
 from openai.types import Batch
 
 from tests.chaos.fleet import Fleet
+from tests.s3 import s3_server
 from tests.stack import mock_pool, stop, wait_until
 
 POOL = "decode-pool-a"
@@ -206,6 +208,21 @@ def test_each_of_two_thousand_lines_gives_one_line_though_workers_are_killed(tmp
         assert all(shape == {"message", "type", "param", "code"} for shape in shapes)
         assert all(a["response"]["body"]["usage"]["completion_tokens"] == 12 for a in output)
         nothing_left(fleet)
+
+
+def test_files_and_batches_are_the_same_on_s3(tmp_path: Path) -> None:
+    """Nothing of them lies on a disk."""
+    with s3_server(), fleet_of(tmp_path / "fleet", XYLEM_FILES="s3://bucket/here") as fleet:
+        batch_workers(fleet, 1)
+        with OpenAI(base_url=f"{fleet.urls()[0]}/v1", api_key="none", timeout=60) as c:
+            done = ended(c, submitted(c, [*(asks(i) for i in range(300)), "no JSON"]))
+            assert done.status == "completed"
+            output, errors = results(c, done)
+            assert sorted(answer["custom_id"] for answer in output) == sorted(f"id-{i}" for i in range(300))
+            assert [error["error"]["line"] for error in errors] == [301]
+            assert not list(fleet.directory.rglob("files/*"))
+            stored = {name.rpartition("/")[2] for name in fsspec.filesystem("s3").find("bucket/here")}
+            assert stored >= {done.input_file_id, done.output_file_id, done.error_file_id}
 
 
 def test_what_a_cancelled_batch_has_is_in_its_files_and_every_line_is_in_one(client: OpenAI, fleet: Fleet) -> None:

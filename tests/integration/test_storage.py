@@ -17,25 +17,15 @@ from app.errors import FileGone, SettingsError, StorageDown
 from app.ids import FileId
 from app.keys import Keys
 from app.store import Wire
+from tests.s3 import s3_server
 
 BIG = bytes(range(256)) * 2**16  # 16 MiB: S3 takes it in parts
 
 
 @pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedMotoServer]:
-    """A server with a bucket, and an environment in which S3 is there."""
-    server = ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "x")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "y")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        patch.setenv("AWS_MAX_ATTEMPTS", "1")
-        fsspec.filesystem("s3").mkdir("bucket")
+def s3() -> Iterator[ThreadedMotoServer]:
+    with s3_server() as server:
         yield server
-    server.stop()
 
 
 @pytest.fixture(params=["folder", "memory", "s3"])

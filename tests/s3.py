@@ -1,0 +1,25 @@
+"""S3 as moto plays it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import fsspec
+import pytest
+from moto.server import ThreadedMotoServer
+
+
+@contextmanager
+def s3_server() -> Iterator[ThreadedMotoServer]:
+    """A server with a bucket called `bucket`, in whose environment it is the S3 that there is."""
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "x")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "y")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setenv("AWS_MAX_ATTEMPTS", "1")
+        fsspec.filesystem("s3").mkdir("bucket")
+        yield server
+    server.stop()

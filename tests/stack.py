@@ -141,17 +141,19 @@ class Stack:
     def worker(self, pool: str = "decode-pool-a", name: str = "worker", **env: str) -> "subprocess.Popen[bytes]":
         return self.spawn(name, str(BIN / "celery"), "-A", "app", "worker", "-Q", pool, **env)
 
-    def ready(self) -> dict[str, Any] | None:
-        """What /ready says; None while the API does not listen."""
+    def ready(self, url: str | None = None) -> dict[str, Any] | None:
+        """What /ready says, of a replica if `url` names one; None while it does not listen."""
         try:
-            answer: dict[str, Any] = httpx.get(f"{self.url}/ready", timeout=5).json()
+            answer: dict[str, Any] = httpx.get(f"{url or self.url}/ready", timeout=5).json()
         except httpx.TransportError:
             return None
         return answer
 
-    def wait_ready(self, workers: int = 1, model: str = "mock", timeout_s: float = 60.0) -> None:
+    def wait_ready(
+        self, workers: int = 1, model: str = "mock", timeout_s: float = 60.0, url: str | None = None
+    ) -> None:
         wait_until(
-            lambda: (self.ready() or {}).get("workers", {}).get(model, -1) == workers,
+            lambda: (self.ready(url) or {}).get("workers", {}).get(model, -1) == workers,
             f"{workers} workers of {model}",
             timeout_s,
         )

@@ -185,8 +185,9 @@ def test_a_stream_goes_on_at_another_replica_behind_the_last_event(fleet: Stack,
     """Whether the first replica lives or was killed: the two parts are the whole answer."""
     other = free_port()
     fleet.api("api2", other)
-    wait_until(lambda: _listens(other), "the second replica listens")
-    url, url2 = f"{fleet.url}{path}", f"http://127.0.0.1:{other}{path}"
+    replica = f"http://127.0.0.1:{other}"
+    wait_until(lambda: fleet.ready(replica), "the second replica listens")
+    url, url2 = f"{fleet.url}{path}", f"{replica}{path}"
     whole = [data(event) for event in lines(url, ASKED[path])]
     for kill in (False, True):
         part = lines(url, ASKED[path], most=40, **{"x-xylem-resumable": "1"})
@@ -197,13 +198,6 @@ def test_a_stream_goes_on_at_another_replica_behind_the_last_event(fleet: Stack,
         rest = lines(url2, ASKED[path], **{"last-event-id": last})
         assert [data(event) for event in part + rest] == whole
     nothing_left(fleet)
-
-
-def _listens(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def test_a_request_sent_again_with_its_key_is_the_same_one(fleet: Stack) -> None:

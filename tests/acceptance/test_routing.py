@@ -32,7 +32,7 @@ def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             s.worker(name=f"worker{i}")
         s.wait_ready(4)
         urls = [s.url, f"http://127.0.0.1:{other}"]
-        wait_until(lambda: httpx.get(f"{urls[1]}/ready").json()["workers"]["mock"] == 4, "four workers at the second")
+        s.wait_ready(4, url=urls[1])
         yield s, urls
 
 

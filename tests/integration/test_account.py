@@ -187,7 +187,9 @@ class Dog(Watchdog):
     def __init__(self, *, working: int = 1, store_fresh: float = 0.0) -> None:
         self.emitter = SimpleNamespace(emitted=0, withheld=0)
         runner: Any = SimpleNamespace(
-            emitter=self.emitter, working=SimpleNamespace(requests=working), settings=Settings()
+            emitter=self.emitter,
+            paces=SimpleNamespace(working=SimpleNamespace(requests=working)),
+            settings=Settings(),
         )
         self.lease: Any = SimpleNamespace(fresh=store_fresh)
         super().__init__(runner, self.lease, 60)

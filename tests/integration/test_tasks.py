@@ -37,10 +37,9 @@ from app.messages import (
 )
 from app.pools import Pool
 from app.settings import Settings
-from app.tasks import runner as runners
 from app.tasks.decode import answer
 from app.tasks.prefill import _Prefill, compute
-from app.tasks.runner import Runner
+from app.tasks.runner import RUNNER, Runner
 from tests.stack import wait_until
 
 KEYS, API, R = Keys("test"), ApiId("api1"), RequestId("r1")
@@ -210,7 +209,7 @@ def test_a_handoff_comes_back_only_if_its_message_is_certainly_nowhere(
     job = placed(redis_db)
     lent = Lent("an engine", 9e9, 200, {})
     with worker(store_url, P, "prefill") as p:
-        monkeypatch.setattr(runners, "_current", p)
+        monkeypatch.setattr(RUNNER, "_value", p)
         task = _Prefill()
         task.handing["t1"] = job, lent, Handed(R, 0, None)
         failure = OperationalError(str(cause))

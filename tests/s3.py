@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import fsspec
 import pytest
+import s3fs
 from moto.server import ThreadedMotoServer
 
 
@@ -20,6 +21,8 @@ def s3_server() -> Iterator[ThreadedMotoServer]:
         patch.setenv("AWS_SECRET_ACCESS_KEY", "y")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         patch.setenv("AWS_MAX_ATTEMPTS", "1")
-        fsspec.filesystem("s3").mkdir("bucket")
+        # Both remember: fsspec the server of before, moto its buckets.
+        s3fs.S3FileSystem.clear_instance_cache()
+        fsspec.filesystem("s3").makedirs("bucket", exist_ok=True)
         yield server
     server.stop()

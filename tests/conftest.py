@@ -4,8 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.stack import redis_server, valkey
+
+# How long it takes to think of an input says something of the machine, and of what else it does.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 RINGS = ("unit", "contract", "integration", "acceptance", "chaos", "fuzz", "gpu")
 

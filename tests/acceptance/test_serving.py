@@ -127,6 +127,8 @@ def test_a_client_that_does_not_read_gets_all_tokens_in_fewer_events(valkey_url:
             sock.sendall(b"POST /v1/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(raw), raw))
             wait_until(lambda: sum(reserved(s).values()) == 1, "it runs")
             wait_until(lambda: sum(reserved(s).values()) == 0, "the engine has finished", 60)
+            metrics = f"{s.url}/metrics"
+            wait_until(lambda: "xylem_requests_in_flight 0" in httpx.get(metrics).text, "the API has all of it")
             lines = sock.makefile().read().splitlines()
     chunks = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith("data: {")]
     assert "".join(c["text"] for c in chunks) == whole["choices"][0]["text"]

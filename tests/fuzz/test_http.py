@@ -85,7 +85,7 @@ def test_a_wrong_request_is_answered_as_declared(served: Stack, method: str, pat
 def _try(served: Stack, method: str, path: str, examples: int, mode: GenerationMode) -> None:
     operation = schemathesis.openapi.from_url(f"{served.url}/openapi.json")[path][method]
 
-    @settings(max_examples=examples, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode), reachable=st.integers(0, 7))
     def each(case: Case, reachable: int) -> None:
         if reachable:

@@ -126,10 +126,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=60, stateful_step_count=25, deadline=None, derandomize=True)
+TestLedger.settings = settings(max_examples=60, stateful_step_count=25, derandomize=True)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(damaged(st.builds(KvBatch, st.floats(), values(list[BlockStored])).map(encode)))
 def test_broken_bytes_are_events_or_a_decode_error(raw: bytes) -> None:
     """And what was understood, the ledger bears."""

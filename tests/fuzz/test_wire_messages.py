@@ -28,7 +28,7 @@ DECODERS: dict[Callable[[bytes], Any], Any] = {
     messages.decode_reply: Reply,
 }
 NESTED = [b"\x91" * 100_000, b"\x81\xa1a" * 100_000]
-few = settings(max_examples=40, derandomize=True, deadline=None)
+few = settings(max_examples=40, derandomize=True)
 
 
 @pytest.mark.parametrize("kind", EVERY)
@@ -90,7 +90,7 @@ TASKS = values(Handoff).map(lambda h: task_message(DECODE_TASK, QueueName("q"), 
 BODIES = JSON | st.tuples(JSON, JSON, JSON).map(list)
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=300, derandomize=True)
 @given(damaged(TASKS) | BODIES.map(lambda body: orjson.dumps({"body": b64encode(orjson.dumps(body)).decode()})))
 def test_a_broken_task_message_is_read_or_refused(raw: bytes) -> None:
     """What is no task is none, and harms nobody who reads on."""

@@ -124,7 +124,7 @@ OPS = st.lists(
 
 
 @given(OPS)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_the_index_is_what_the_cache_holds(redis: "Redis", wire: Wire, ops: list[tuple[str, object]]) -> None:
     """After any events, lost ones and a Redis that forgot included, the set comes to be exactly the cache."""
     await redis.flushall()
@@ -251,7 +251,7 @@ def prompts(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]]]:
 
 
 @given(prompts())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_a_match_is_as_long_as_the_shared_prefix(
     redis: "Redis", wire: Wire, given_: tuple[list[list[int]], list[list[int]]]
 ) -> None:

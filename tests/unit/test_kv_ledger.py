@@ -74,7 +74,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLedger.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 def stored(hashes: list[int | bytes], parent: int | bytes | None = None, **more: Any) -> BlockStored:

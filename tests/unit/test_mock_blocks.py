@@ -101,7 +101,7 @@ class BlockMachine(RuleBasedStateMachine):
 
 
 TestBlockMachine = BlockMachine.TestCase
-TestBlockMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestBlockMachine.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 def test_the_least_recently_used_prefix_is_evicted_tail_first() -> None:

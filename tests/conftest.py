@@ -16,13 +16,11 @@ RINGS = ("unit", "contract", "integration", "acceptance", "chaos", "fuzz", "gpu"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test's folder is its marker. What computes with vLLM, or measures, wants the machine for itself."""
+    """A test's folder is its marker."""
     for item in items:
-        rings = {ring for ring in RINGS if ring in item.path.parts}
-        if {"contract", "chaos"} & rings or "vllm" in item.path.name:
-            rings.add("alone")
-        for ring in rings:
-            item.add_marker(ring)
+        for ring in RINGS:
+            if ring in item.path.parts:
+                item.add_marker(ring)
 
 
 @pytest.fixture(scope="session")

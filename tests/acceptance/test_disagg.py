@@ -112,11 +112,20 @@ def test_a_prompt_that_is_mostly_cached_where_it_is_decoded_stays_there(pair: St
 
 
 def test_the_first_token_comes_before_the_prompt_is_handed_over(pair: Stack) -> None:
-    with OpenAI(base_url=f"{pair.url}/v1", api_key="none", max_retries=0) as c:
-        stream = c.completions.create(model="mock", prompt="first " + LONG, max_tokens=8, temperature=0, stream=True)
-        arrived = [(chunk.id, time.time()) for chunk in stream if chunk.choices and chunk.choices[0].text]
-    found = httpx.get(f"{pair.url}/requests/{arrived[0][0]}").json()["prompts"][0]
-    assert arrived[0][1] - found["arrived"] < found["workers"][1]["first_token_s"]
+    """It is there while the decode worker stands still."""
+    decode = worker_process(pair, "decode0")
+    with OpenAI(base_url=f"{pair.url}/v1", api_key="none", max_retries=0, timeout=30) as c:
+        decode.suspend()
+        try:
+            stream = c.completions.create(
+                model="mock", prompt="first " + LONG, max_tokens=8, temperature=0, stream=True
+            )
+            first = next(chunk for chunk in stream if chunk.choices and chunk.choices[0].text)
+        finally:
+            decode.resume()
+        last = list(stream)[-1]
+    assert last.choices[0].finish_reason
+    assert len(timeline(pair, first.id)["workers"]) == 2
 
 
 WANTED: list[dict[str, Any]] = [

@@ -7,6 +7,8 @@ worker → api      Step    on `out:<api>`: all that one engine step made for th
 worker → all      Lease   in `worker:<id>`, every second
 CLI    → api      ApiKey  in `keys:api`
 api    → api      Kept    in `kept:<id>`; what comes of it in `log:<id>`, as lists of events
+
+However long: who changes one of them has to see who else reads it.
 """
 
 from collections.abc import Callable

@@ -23,7 +23,7 @@ from app.ids import RunId
 from app.messages import Begun, Lent, Sampling, TokenLogprob
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
-from tests.stack import ROOT
+from tests.stack import ROOT, free_port
 
 if TYPE_CHECKING:
     from app.engines.vllm import VllmEngine
@@ -113,7 +113,7 @@ async def pair() -> AsyncIterator[Pair]:
         pool = Pool.model_validate(settings | {"max_running": 4, "max_model_len": 1024, "args": args})
         with pytest.MonkeyPatch.context() as env:  # which each engine's processes inherit
             env.setenv("VLLM_CPU_OMP_THREADS_BIND", str(cores[i % len(cores)]))
-            env.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(19_600 + i))
+            env.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(free_port()))
             engines.append(cast("VllmEngine", create_engine(pool)))
             infos.append(await engines[-1].start())
     text = load_tokenizer(MODEL).encode(TEXT, add_special_tokens=False)

@@ -390,3 +390,24 @@ async def test_who_is_new_does_not_wait_for_a_worker_that_is_gone(redis: "Redis"
     with pytest.raises(NoWorker):
         await asyncio.wait_for(d.send(flight(job("new"))), 2)
     assert d.placer.held == 1
+
+
+async def test_who_finds_each_worker_gone_when_it_is_placed_is_told_after_some_times(
+    redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease that is there when the fleet is read, and never when the placement is written."""
+    await register(redis, KEYS, "w1")
+    d, writes, real = dispatcher(wire), 0, wire.execute_each
+
+    async def gone(commands: Sequence[Command]) -> list[Any]:
+        nonlocal writes
+        if not any(c[0] == "EVAL" and "LPUSH" in c[1] for c in commands):
+            return await real(commands)
+        writes += 1
+        return [0] * len(commands)
+
+    monkeypatch.setattr(wire, "execute_each", gone)
+    monkeypatch.setattr(wire, "steady_s", lambda: 60.0)
+    with pytest.raises(NoWorker, match="keep going away"):
+        await asyncio.wait_for(d.send(flight(job())), 5)
+    assert writes == 5

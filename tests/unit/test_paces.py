@@ -1,0 +1,31 @@
+"""Whose work counts as whose pace."""
+
+import pytest
+from msgspec.structs import replace
+
+from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.messages import Job, Sampling
+from app.tasks.paces import Paces
+
+JOB = Job(RequestId("r"), 0, ApiId("a"), PoolId("p"), WorkerId("w"), [1] * 1000, Sampling(max_tokens=1), 1e12)
+
+
+def served(paces: Paces, job: Job) -> None:
+    with paces.has(job):
+        paces.first_token(job, 0, len(job.prompt))
+
+
+def test_those_that_give_way_are_no_load_to_others_but_tell_how_fast_the_engine_is() -> None:
+    paces = Paces(1, 8)
+    unknown = paces.read().prefill_tokens_per_s
+    served(paces, replace(JOB, aside=True))
+    assert paces.online.read(1e9).prefill_tokens_per_s == 0
+    assert paces.read().prefill_tokens_per_s != unknown
+
+
+def test_what_the_others_measured_goes_before() -> None:
+    paces = Paces(1, 8)
+    served(paces, JOB)
+    measured = paces.read().prefill_tokens_per_s
+    served(paces, replace(JOB, request=RequestId("other"), aside=True))
+    assert paces.read().prefill_tokens_per_s == pytest.approx(measured, rel=1e-9)

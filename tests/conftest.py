@@ -1,5 +1,6 @@
 """Fixtures of all rings. Redis is always real: the embedded Valkey, and the distribution's redis-server."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.stack import redis_server, valkey
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and what they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long it takes to think of an input says something of the machine, and of what else it does.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +42,23 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def begin(s: Stack, *argv: str) -> "subprocess.Popen[str]":
+@contextmanager
+def begun(s: Stack, *argv: str) -> Iterator["subprocess.Popen[str]"]:
+    """Leaves neither a process nor a pipe, however the test ends."""
     command = [str(BIN / "xylem"), "batch", *argv, "--url", s.url]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, env=s.environment(), stdout=pipe, stderr=pipe, text=True)
+    with subprocess.Popen(command, cwd=ROOT, env=s.environment(), stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def xylem(s: Stack, *argv: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr."""
-    process = begin(s, *argv)
-    said = process.communicate(timeout=60)
-    return process.returncode, *said
+    with begun(s, *argv) as process:
+        said = process.communicate(timeout=60)
+        return process.returncode, *said
 
 
 def submitted(s: Stack, lines: Path, *argv: str) -> str:
@@ -77,11 +84,12 @@ def complete(s: Stack, id_: str, **fields: Any) -> None:
     turn(s, id_, "validating", "in_progress", status="completed", completed_at=int(time.time()), **fields)
 
 
-def waits(s: Stack, lines: Path, *argv: str) -> tuple["subprocess.Popen[str]", str]:
+@contextmanager
+def waiting(s: Stack, lines: Path, *argv: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """`submit --wait` once it has said its batch's id."""
-    process = begin(s, "submit", str(lines), "--wait", *argv)
-    assert process.stdout is not None
-    return process, process.stdout.readline().strip()
+    with begun(s, "submit", str(lines), "--wait", *argv) as process:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
 
 
 def test_a_file_is_submitted_and_its_batch_shown(served: Stack, lines: Path) -> None:
@@ -115,64 +123,64 @@ def test_a_batch_is_paused_resumed_and_cancelled(served: Stack, lines: Path) -> 
 def test_who_waits_has_the_answers_when_it_has_ended(served: Stack, lines: Path, tmp_path: Path) -> None:
     """In files, and what failed apart from them."""
     out, failed = tmp_path / "out.jsonl", tmp_path / "failed.jsonl"
-    process, id_ = waits(served, lines, "--output", str(out), "--errors", str(failed))
-    turn(served, id_, "validating", status="in_progress", total=3, completed=1, completion=20)
-    time.sleep(1)
-    assert process.poll() is None
-    answers = b'{"custom_id": "1"}\n' * 5000
-    complete(served, id_, completed=2, failed=1, output=output_file(served, answers),
-             errors_file=output_file(served, b"{}\n"))  # fmt: skip
-    said, why = process.communicate(timeout=20)
-    assert (process.returncode, said) == (0, "")
-    assert "completed: 2 of 3 lines done, 1 failed" in why
-    assert out.read_bytes() == answers
-    assert failed.read_bytes() == b"{}\n"
+    with waiting(served, lines, "--output", str(out), "--errors", str(failed)) as (process, id_):
+        turn(served, id_, "validating", status="in_progress", total=3, completed=1, completion=20)
+        time.sleep(1)
+        assert process.poll() is None
+        answers = b'{"custom_id": "1"}\n' * 5000
+        complete(served, id_, completed=2, failed=1, output=output_file(served, answers),
+                 errors_file=output_file(served, b"{}\n"))  # fmt: skip
+        said, why = process.communicate(timeout=20)
+        assert (process.returncode, said) == (0, "")
+        assert "completed: 2 of 3 lines done, 1 failed" in why
+        assert out.read_bytes() == answers
+        assert failed.read_bytes() == b"{}\n"
 
-    code, said, why = xylem(served, "results", id_)
-    assert (code, said.encode()) == (0, answers)
-    assert why == f"1 lines failed; see them with: xylem batch results {id_} --errors PATH\n"
-    out.unlink()
-    assert xylem(served, "results", id_, "--output", str(out))[:2] == (0, "")
-    assert out.read_bytes() == answers
+        code, said, why = xylem(served, "results", id_)
+        assert (code, said.encode()) == (0, answers)
+        assert why == f"1 lines failed; see them with: xylem batch results {id_} --errors PATH\n"
+        out.unlink()
+        assert xylem(served, "results", id_, "--output", str(out))[:2] == (0, "")
+        assert out.read_bytes() == answers
 
 
 @pytest.mark.parametrize("status", ["failed", "expired", "cancelled"])
 def test_who_waits_is_told_that_it_did_not_complete(served: Stack, lines: Path, status: str) -> None:
     """By the exit code; and why, line by line."""
-    process, id_ = waits(served, lines)
-    problems = [Problem("invalid_json_line", f"[bold]wrong {i}", i) for i in range(1, 13)]
-    turn(served, id_, "validating", status=status, problems=packed(problems))
-    _, why = process.communicate(timeout=20)
-    assert process.returncode == 1
-    assert f"{id_}  {status}: 0 of 0 lines done" in why
-    assert "line 1: [bold]wrong 1\n" in why
-    assert "and 2 more" in why
-    code, _, why = xylem(served, "results", id_)
-    assert (code, why) == (1, f"xylem: {id_} is {status} and has no results\n")
-    assert xylem(served, "status", id_, "--wait")[0] == 1
+    with waiting(served, lines) as (process, id_):
+        problems = [Problem("invalid_json_line", f"[bold]wrong {i}", i) for i in range(1, 13)]
+        turn(served, id_, "validating", status=status, problems=packed(problems))
+        _, why = process.communicate(timeout=20)
+        assert process.returncode == 1
+        assert f"{id_}  {status}: 0 of 0 lines done" in why
+        assert "line 1: [bold]wrong 1\n" in why
+        assert "and 2 more" in why
+        code, _, why = xylem(served, "results", id_)
+        assert (code, why) == (1, f"xylem: {id_} is {status} and has no results\n")
+        assert xylem(served, "status", id_, "--wait")[0] == 1
 
 
 def test_ctrl_c_ends_the_waiting_and_not_the_batch(served: Stack, lines: Path) -> None:
-    process, id_ = waits(served, lines)
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    _, why = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert f"xylem batch status {id_} --wait" in why
-    assert "Traceback" not in why
-    assert shown(served, id_)["status"] == "validating"
+    with waiting(served, lines) as (process, id_):
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        _, why = process.communicate(timeout=20)
+        assert process.returncode == 130
+        assert f"xylem batch status {id_} --wait" in why
+        assert "Traceback" not in why
+        assert shown(served, id_)["status"] == "validating"
 
 
 def test_who_waits_does_so_though_the_api_is_away_for_a_while(served: Stack, lines: Path) -> None:
-    process, id_ = waits(served, lines)
-    stop(served.names["api"], signal.SIGKILL)
-    time.sleep(1.5)
-    assert process.poll() is None
-    served.api()
-    wait_until(served.ready, "the API listens again")
-    complete(served, id_)
-    process.communicate(timeout=20)
-    assert process.returncode == 0
+    with waiting(served, lines) as (process, id_):
+        stop(served.names["api"], signal.SIGKILL)
+        time.sleep(1.5)
+        assert process.poll() is None
+        served.api()
+        wait_until(served.ready, "the API listens again")
+        complete(served, id_)
+        process.communicate(timeout=20)
+        assert process.returncode == 0
 
 
 def test_what_cannot_be_done_is_said_in_one_line(served: Stack, lines: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.stack import BIN, free_port, wait_until
+from tests.stack import BIN, free_port, stop, wait_until
 
 
 class System:
@@ -24,6 +24,8 @@ class System:
             self.process = subprocess.Popen(
                 argv, env={**os.environ, "XYLEM_HOME": str(home)}, stdout=sink, stderr=subprocess.STDOUT
             )
+
+    def wait_ready(self) -> None:
         wait_until(lambda: "curl -N" in self.output.read_text(), "the curl line", 60)
         self.seconds_to_ready = time.monotonic() - self.began
         self.children = psutil.Process(self.process.pid).children(recursive=True)
@@ -32,9 +34,11 @@ class System:
 @pytest.fixture
 def system(tmp_path: Path) -> Iterator[System]:
     running = System(tmp_path)
-    yield running
-    running.process.send_signal(signal.SIGINT)
-    running.process.wait(30)
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        stop(running.process, signal.SIGINT, 30)
 
 
 def test_up_serves_chats_and_stops_on_ctrl_c(system: System) -> None:

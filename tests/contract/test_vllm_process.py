@@ -18,21 +18,21 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def _engine_processes() -> list[psutil.Process]:
+def _processes_but(before: set[psutil.Process]) -> set[psutil.Process]:
     """Multiprocessing's resource tracker stays with the parent, so it doesn't count."""
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if "resource_tracker" not in " ".join(child.cmdline())]
+    new = set(psutil.Process().children(recursive=True)) - before
+    return {child for child in new if "resource_tracker" not in " ".join(child.cmdline())}
 
 
 async def _serve_idle_and_die() -> None:
-    before = set(_engine_processes())
+    before = set(psutil.Process().children(recursive=True))
     pool = make_pool("vllm")
     engine = create_engine(pool)
     subject = Subject(engine, await engine.start(), load_tokenizer(pool.model_dir))
     try:
         answer = await subject.answer(subject.chat("What is the capital of France?"), max_tokens=16)
         assert "Paris" in answer.text
-        processes = set(_engine_processes()) - before
+        processes = _processes_but(before)
         assert processes
 
         await asyncio.sleep(1.5)  # vLLM's worker spins for a second before it sleeps
@@ -50,7 +50,7 @@ async def _serve_idle_and_die() -> None:
             await subject.answer("Once upon a time")
     finally:
         await engine.close()
-    assert set(_engine_processes()) <= before
+    assert not _processes_but(before)
 
 
 @pytest.mark.timeout(300)

@@ -46,11 +46,13 @@ def events(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
     watcher = threading.Thread(target=capture)
     watcher.start()
-    wait_until(lambda: any(e["type"].startswith("worker-") for e in seen), "the worker is up", 30)
-    yield seen
-    stopping.set()
-    watcher.join()
-    stop(worker)
+    try:
+        wait_until(lambda: any(e["type"].startswith("worker-") for e in seen), "the worker is up", 30)
+        yield seen
+    finally:
+        stopping.set()
+        watcher.join()
+        stop(worker)
 
 
 def test_an_ordinary_worker_runs_it_and_flower_would_show_it(events: list[dict[str, Any]], store_url: str) -> None:
@@ -68,4 +70,4 @@ def test_an_ordinary_worker_runs_it_and_flower_would_show_it(events: list[dict[s
     received = next(e for e in events if e["type"] == "task-received" and e["uuid"] == "chatcmpl-0")
     assert received["name"] == DECODE_TASK
     assert received["args"] == "('chatcmpl-0', 2)"
-    assert redis.hlen("test:unacked") == 0
+    wait_until(lambda: redis.hlen("test:unacked") == 0, "all are acknowledged")

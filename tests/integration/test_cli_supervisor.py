@@ -122,8 +122,9 @@ def test_components_die_with_a_killed_supervisor(tmp_path: Path) -> None:
         f"    pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(part.process.pid))\n"
         "    time.sleep(600)\n"
     )
-    supervisor = subprocess.Popen([sys.executable, "-c", script])
-    part = _pid_in(tmp_path / "pid")
-    supervisor.kill()
-    supervisor.wait()
+    with subprocess.Popen([sys.executable, "-c", script]) as supervisor:
+        try:
+            part = _pid_in(tmp_path / "pid")
+        finally:
+            supervisor.kill()
     wait_until(lambda: _gone(part), "the component is gone", 5)

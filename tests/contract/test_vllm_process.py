@@ -2,7 +2,12 @@
 
 import asyncio
 import gc
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,6 +17,7 @@ from app.errors import EngineFailed, SettingsError
 from app.tokenizer import load_tokenizer
 from tests.contract.conftest import make_pool
 from tests.contract.subject import Subject
+from tests.stack import ROOT
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"
@@ -26,6 +32,8 @@ def _processes_but(before: set[psutil.Process]) -> set[psutil.Process]:
 
 async def _serve_idle_and_die() -> None:
     before = set(psutil.Process().children(recursive=True))
+    from app.engines.vllm.sockets import socket_folder  # with vLLM, whose warnings are ignored in tests only
+
     pool = make_pool("vllm")
     engine = create_engine(pool)
     subject = Subject(engine, await engine.start(), load_tokenizer(pool.model_dir))
@@ -34,6 +42,7 @@ async def _serve_idle_and_die() -> None:
         assert "Paris" in answer.text
         processes = _processes_but(before)
         assert processes
+        assert os.listdir(socket_folder())  # noqa: PTH208 (a folder of two)
 
         await asyncio.sleep(1.5)  # vLLM's worker spins for a second before it sleeps
         spent = sum(sum(process.cpu_times()[:2]) for process in processes)
@@ -80,3 +89,40 @@ async def test_a_bad_value_is_a_settings_error() -> None:
     """What vLLM's own configuration refuses is said in its words."""
     with pytest.raises(SettingsError, match="dtype"):
         await create_engine(make_pool("vllm", args={"dtype": "int3"})).start()
+
+
+HOLD = """
+import runpy
+print(runpy.run_path("app/engines/vllm/sockets.py")["socket_folder"](), flush=True)  # without importing vLLM
+input()
+"""
+
+
+def test_sockets_of_a_killed_worker_are_gone_after_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a living one stay, and its folder goes with it when it ends by itself."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("VLLM_RPC_BASE_PATH", raising=False)
+    with ExitStack() as stack:
+
+        def started() -> tuple["subprocess.Popen[str]", Path]:
+            pipe = subprocess.PIPE
+            argv = [sys.executable, "-W", "ignore", "-c", HOLD]
+            process = stack.enter_context(subprocess.Popen(argv, cwd=ROOT, stdin=pipe, stdout=pipe, text=True))
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            folder = Path(process.stdout.readline().strip())
+            (folder / "socket").touch()
+            return process, folder
+
+        killed, left = started()
+        killed.kill()
+        killed.wait()
+        assert left.exists()
+        ended, kept = started()
+        assert {left.exists(), kept.parent} == {False, tmp_path}
+        _, last = started()
+        assert kept.exists()
+        ended.communicate("\n", timeout=20)
+        assert list(tmp_path.glob("xylem-vllm-*")) == [last]

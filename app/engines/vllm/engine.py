@@ -20,6 +20,7 @@ from app.engines.vllm.convert import translate
 from app.engines.vllm.handoff import Lender, block_bytes
 from app.engines.vllm.requests import answer, can_force, discard, prefill
 from app.engines.vllm.resumed import part, resumed
+from app.engines.vllm.sockets import socket_folder
 from app.engines.vllm.stats import StatLogger
 from app.errors import EngineFailed, PromptTooLong, RequestError
 from app.ids import RunId
@@ -54,6 +55,7 @@ class VllmEngine:
     async def start(self) -> EngineInfo:
         for name, value in self._args.environment.items():
             os.environ.setdefault(name, value)
+        os.environ["VLLM_RPC_BASE_PATH"] = socket_folder()
         began = time.monotonic()
         self._engine = engine = await asyncio.to_thread(self._load)
         await engine.get_supported_tasks()  # starts listening to the engine's processes on this loop

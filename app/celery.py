@@ -12,9 +12,8 @@ from app.batch.schedule import beat_schedule
 from app.errors import SettingsError
 from app.ids import BATCH_QUEUE
 from app.keys import PRIORITY_STEPS, Keys
-from app.redis_url import broker
+from app.redis_url import broker, tls_options
 from app.settings import load_settings
-from app.store import tls_options
 
 try:
     settings = load_settings()

@@ -2,9 +2,11 @@
 
     redis://[user:password@]host[:6379][/db]      rediss:// with TLS      unix:///path/to/socket
     sentinel://[user:password@]host[:26379],host[:26379]/name-of-the-master[/db][?sentinel_password=…]
+    sentinels://                                  the same with TLS, to the Sentinels and to Redis
 
-User and password are those of Redis; the Sentinels have a password of their own, or none. redis-py and kombu each
-write this in another way, which is nobody's concern but this module's and `app/store/clients.py`'s.
+User and password are those of Redis; the Sentinels have a password of their own, or none. With TLS a URL may have
+redis-py's `ssl_…` options. redis-py and kombu each write this in another way, which is nobody's concern but this
+module's and `app/store/clients.py`'s.
 """
 
 import re
@@ -14,8 +16,8 @@ from urllib.parse import quote, unquote, urlsplit
 from pydantic import AfterValidator
 
 _SENTINELS = re.compile(
-    r"sentinel://((?P<user>[^/@:]*):(?P<password>[^/@]*)@)?(?P<nodes>[^/@?]+)/(?P<master>[^/?]+)(/(?P<db>\d+)?)?"
-    r"(\?sentinel_password=(?P<own>[^&]+))?"
+    r"sentinels?://((?P<user>[^/@:]*):(?P<password>[^/@]*)@)?(?P<nodes>[^/@?]+)/(?P<master>[^/?]+)(/(?P<db>\d+)?)?"
+    r"(\?(?P<query>.+))?"
 )
 _PASSWORDS = re.compile(r"(?<=://).*@|(?<=password=)[^&]*")
 
@@ -27,20 +29,36 @@ class Sentinels(NamedTuple):
     user: str | None
     password: str | None
     own_password: str | None  # the Sentinels'
+    tls: dict[str, Any] | None  # redis-py's options
+
+
+def tls_options(url: str) -> dict[str, Any] | None:
+    """redis-py's options for TLS; None for URLs without TLS. Raises: ValueError.
+
+    Certificates are looked at unless the URL says otherwise: Celery on its own would take any.
+    """
+    if not url.startswith(("rediss://", "sentinels://")):
+        return None
+    from redis.connection import parse_url  # the command line reads settings, and starts without redis-py
+
+    said = parse_url(f"rediss://?{urlsplit(url).query}")  # type: ignore[no-untyped-call]
+    return {"ssl_cert_reqs": "required", **{name: said[name] for name in said if name.startswith("ssl_")}}
 
 
 def sentinels(url: str) -> Sentinels | None:
     """What a URL of Sentinels says; None for one of Redis itself. Raises: ValueError."""
-    if not url.startswith("sentinel://"):
+    if not url.startswith(("sentinel://", "sentinels://")):
         return None
     if not (found := _SENTINELS.fullmatch(url)):
         raise ValueError("has to be sentinel://[user:password@]host:port,host:port/master[/db][?sentinel_password=…]")
-    return Sentinels(
-        [_node(node) for node in found["nodes"].split(",")],
-        unquote(found["master"]),
-        int(found["db"] or 0),
-        *(unquote(found[part]) if found[part] else None for part in ("user", "password", "own")),
-    )
+    tls = tls_options(url)
+    query = dict(part.partition("=")[::2] for part in (found["query"] or "").split("&") if part)
+    for name in query.keys() - {"sentinel_password"} - (tls or {}).keys():
+        raise ValueError(f"has no option {name!r}")
+    nodes, db = [_node(node) for node in found["nodes"].split(",")], int(found["db"] or 0)
+    secrets = found["user"], found["password"], query.get("sentinel_password")
+    user, password, own = (unquote(secret) if secret else None for secret in secrets)
+    return Sentinels(nodes, unquote(found["master"]), db, user, password, own, tls)
 
 
 def hosts(url: str) -> list[tuple[str, int]]:
@@ -67,7 +85,13 @@ def broker(url: str) -> tuple[str, dict[str, Any]]:
 
 def sentinel_options(watched: Sentinels) -> dict[str, Any]:
     """How to talk to a Sentinel: one that is gone must not hold up the search, the next one knows as well."""
-    return {"password": watched.own_password, "socket_timeout": 1.0, "socket_connect_timeout": 0.5, "retry": None}
+    options = {"password": watched.own_password, "socket_timeout": 1.0, "socket_connect_timeout": 0.5, "retry": None}
+    return options | encryption(watched)
+
+
+def encryption(watched: Sentinels) -> dict[str, Any]:
+    """What redis-py wants to hear of TLS."""
+    return {} if watched.tls is None else {"ssl": True, **watched.tls}
 
 
 def without_password(url: str) -> str:
@@ -76,9 +100,10 @@ def without_password(url: str) -> str:
 
 def _check(url: str) -> str:
     try:
-        if not re.match(r"(rediss?|unix|sentinel)://", url):
-            raise ValueError("has to begin with redis://, rediss://, unix:// or sentinel://")
+        if not re.match(r"(rediss?|unix|sentinels?)://", url):
+            raise ValueError("has to begin with redis://, rediss://, unix://, sentinel:// or sentinels://")
         hosts(url)
+        tls_options(url)
     except ValueError as exc:
         raise ValueError(f"{without_password(url)!r}: {exc}") from None  # pydantic's own message has the passwords
     return url

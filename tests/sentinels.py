@@ -10,10 +10,11 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
+from tests.certificates import certify, server_options
 from tests.stack import free_port, stop, wait_until
 
 MASTER, PASSWORD, SENTINEL_PASSWORD = "the-master", "of redis", "of/sentinels"
-_URL = "sentinel://:of%20redis@{}/the-master/1?sentinel_password=of%2Fsentinels"
+_URL = "{}://:of%20redis@{}/the-master/1?sentinel_password=of%2Fsentinels{}"
 
 
 @dataclass
@@ -21,28 +22,46 @@ class Watched:
     """`kill` ends a server as a power cut does; the others go on."""
 
     directory: Path
+    ca: Path | None = None  # with it they all speak TLS only
     servers: dict[int, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     sentinels: dict[int, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
-        return _URL.format(",".join(f"127.0.0.1:{port}" for port in self.sentinels))
+        nodes = ",".join(f"127.0.0.1:{port}" for port in self.sentinels)
+        return (
+            _URL.format("sentinels", nodes, f"&ssl_ca_certs={self.ca}")
+            if self.ca
+            else _URL.format("sentinel", nodes, "")
+        )
+
+    def client(self, port: int, password: str = PASSWORD) -> "Redis":
+        """Of a server, or with their password of a Sentinel."""
+        return Redis(port=port, password=password, ssl=self.ca is not None, ssl_ca_certs=self.ca and str(self.ca))
+
+    def _listening(self, port: int) -> dict[str, str]:
+        if self.ca is None:
+            return {"port": str(port)}
+        return server_options(self.ca.parent, port) | {"tls-replication": "yes"}
 
     def server(self, *more: str) -> int:
         port = free_port()
         directory = self.directory / str(port)
         directory.mkdir()
-        login = ("--requirepass", PASSWORD, "--masterauth", PASSWORD)
-        options = ("--port", str(port), "--save", "", "--repl-diskless-sync-delay", "0", "--dir", str(directory))
-        self.servers[port] = self._start("redis-server", *options, *login, *more)
-        wait_until(lambda: answers(port), "redis-server answers", 10)
+        options = {
+            **self._listening(port), "save": "", "repl-diskless-sync-delay": "0", "dir": str(directory),
+            "requirepass": PASSWORD, "masterauth": PASSWORD,
+        }  # fmt: skip
+        args = [part for name, value in options.items() for part in (f"--{name}", value)]
+        self.servers[port] = self._start("redis-server", *args, *more)
+        wait_until(lambda: self.answers(port), "redis-server answers", 10)
         return port
 
     def sentinel(self, master: int, quorum: int) -> None:
         port = free_port()
         file = self.directory / f"sentinel-{port}.conf"
         file.write_text(
-            f"port {port}\nbind 127.0.0.1\n"
+            "".join(f"{name} {value}\n" for name, value in self._listening(port).items()) + "bind 127.0.0.1\n"
             f"requirepass {SENTINEL_PASSWORD}\nsentinel sentinel-pass {SENTINEL_PASSWORD}\n"
             f"sentinel monitor {MASTER} 127.0.0.1 {master} {quorum}\n"
             f'sentinel auth-pass {MASTER} "{PASSWORD}"\n'
@@ -52,7 +71,7 @@ class Watched:
 
     def ask(self, *command: str | int) -> object:
         """The first Sentinel."""
-        return Redis(port=next(iter(self.sentinels)), password=SENTINEL_PASSWORD).execute_command(*command)
+        return self.client(next(iter(self.sentinels)), SENTINEL_PASSWORD).execute_command(*command)
 
     @property
     def master(self) -> int:
@@ -71,8 +90,14 @@ class Watched:
         known = self.ask("SENTINEL", "SENTINELS", MASTER)
         assert isinstance(replicas, list)
         assert isinstance(known, list)
-        synced = Redis(port=self.master, password=PASSWORD).info("replication").get("slave0", {})
+        synced = self.client(self.master).info("replication").get("slave0", {})
         return bool(replicas) and len(known) == len(self.sentinels) - 1 and synced.get("state") == "online"
+
+    def answers(self, port: int) -> bool:
+        try:
+            return bool(self.client(port).ping())
+        except (RedisError, OSError):
+            return False
 
     def _start(self, *command: str) -> "subprocess.Popen[bytes]":
         binary = shutil.which(command[0])
@@ -81,16 +106,9 @@ class Watched:
             return subprocess.Popen([binary, *command[1:]], stdout=log, stderr=log)
 
 
-def answers(port: int) -> bool:
-    try:
-        return bool(Redis(port=port, password=PASSWORD).ping())
-    except (RedisError, OSError):
-        return False
-
-
 @contextmanager
-def watched(directory: Path, sentinels: int = 3) -> Iterator[Watched]:
-    w = Watched(directory)
+def watched(directory: Path, sentinels: int = 3, *, tls: bool = False) -> Iterator[Watched]:
+    w = Watched(directory, certify(directory) if tls else None)
     try:
         master = w.server("--maxmemory-policy", "noeviction")
         w.server("--replicaof", "127.0.0.1", str(master))

@@ -1,6 +1,6 @@
 """Redis clients, and the scripts that run inside Redis."""
 
-from app.store.clients import async_client, sync_client, tls_options
+from app.store.clients import async_client, sync_client
 from app.store.refusal import store_down
 from app.store.scripts import (
     ADOPT,
@@ -53,5 +53,4 @@ __all__ = [
     "async_client",
     "store_down",
     "sync_client",
-    "tls_options",
 ]

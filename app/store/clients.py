@@ -8,7 +8,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import ExponentialBackoff
 
-from app.redis_url import Sentinels, sentinel_options, sentinels
+from app.redis_url import Sentinels, encryption, sentinel_options, sentinels
 
 
 class _MasterPool(SentinelConnectionPool):
@@ -36,17 +36,6 @@ def _options() -> dict[str, Any]:
     }
 
 
-def tls_options(url: str) -> dict[str, Any] | None:
-    """What a `rediss://` URL says of TLS, for others than redis-py; None for URLs without TLS.
-
-    Certificates are looked at unless the URL says otherwise: Celery on its own would take any.
-    """
-    if not url.startswith("rediss://"):
-        return None
-    said = {name: value for name, value in redis.connection.parse_url(url).items() if name.startswith("ssl_")}  # type: ignore[no-untyped-call]
-    return {"ssl_cert_reqs": "required", **said}
-
-
 def async_client(url: str, *, socket_timeout: float | None = 5.0) -> "redis.asyncio.Redis":
     """`socket_timeout` in seconds; None for connections that block on purpose."""
     retry = Retry(ExponentialBackoff(cap=0.2, base=0.02), 3)
@@ -57,7 +46,7 @@ def async_client(url: str, *, socket_timeout: float | None = 5.0) -> "redis.asyn
     if watched is None:
         return redis.asyncio.Redis.from_url(url, **options)
     manager = Sentinel(watched.nodes, sentinel_kwargs=sentinel_options(watched))  # type: ignore[no-untyped-call]
-    pool = _MasterPool(watched.master, manager, **_login(watched), **options)  # type: ignore[no-untyped-call]
+    pool = _MasterPool(watched.master, manager, **_access(watched), **options)  # type: ignore[no-untyped-call]
     return redis.asyncio.Redis.from_pool(pool)
 
 
@@ -68,9 +57,9 @@ def sync_client(url: str, timeout_s: float) -> "redis.Redis":
     if watched is None:
         return redis.Redis.from_url(url, **options)
     manager = redis.Sentinel(watched.nodes, sentinel_kwargs=sentinel_options(watched))  # type: ignore[no-untyped-call]
-    client: redis.Redis = manager.master_for(watched.master, **_login(watched), **options)  # type: ignore[no-untyped-call]
+    client: redis.Redis = manager.master_for(watched.master, **_access(watched), **options)  # type: ignore[no-untyped-call]
     return client
 
 
-def _login(watched: Sentinels) -> dict[str, Any]:
-    return {"db": watched.db, "username": watched.user, "password": watched.password}
+def _access(watched: Sentinels) -> dict[str, Any]:
+    return {"db": watched.db, "username": watched.user, "password": watched.password, **encryption(watched)}

@@ -16,8 +16,8 @@ POOL = "decode-pool-a"
 
 
 @pytest.fixture
-def watch(tmp_path: Path) -> Iterator[Watched]:
-    with watched(tmp_path) as w:
+def watch(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Watched]:
+    with watched(tmp_path, tls=getattr(request, "param", "plain") == "tls") as w:
         yield w
 
 
@@ -77,6 +77,7 @@ def test_a_stream_in_progress_goes_on(watch: Watched, served: Stack) -> None:
         assert time.monotonic() - died < 20
 
 
+@pytest.mark.parametrize("watch", ["plain", "tls"], indirect=True)
 def test_flower_and_the_workers_control_commands_work_after_a_failover(watch: Watched, served: Stack) -> None:
     """And nowhere is the password of Redis shown."""
     port = free_port()

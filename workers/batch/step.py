@@ -41,7 +41,8 @@ class BatchStep(bootsteps.StartStopStep):
         try:
             self.desk = Desk(Known.read(settings))
         except XylemError as exc:
-            raise SystemExit(f"xylem: {exc}") from exc
+            log.critical("worker_not_started", reason=exc.message)
+            raise SystemExit(1) from exc
         self.desk.start()
         tasks.DESK.set(self.desk)
         log.info("batch_worker_ready", id=self.desk.serving.dispatcher.api, files=settings.files_url)

@@ -8,8 +8,7 @@ trips, and a burst of sixty costs two as well. Those that find no room are held 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from itertools import count
+from itertools import chain, count
 from random import Random
 
 from msgspec.structs import replace
@@ -108,7 +107,7 @@ class Placer:
         try:
             while self._waiting or self._held or self._left:
                 await self._gather()
-                flights = self._next()
+                flights = self._next_or_none()
                 try:
                     if flights:
                         await self._round(flights)
@@ -123,11 +122,25 @@ class Placer:
             self._rounds = None
 
     async def _stop_left(self) -> None:
-        if self._left:
-            left = list(self._left)
-            with suppress(StoreDown):  # after the next round, then
-                await self._stop(left)
-                del self._left[: len(left)]
+        left = list(self._left)
+        try:
+            await self._stop(left)
+        except StoreDown:  # after the next round, then
+            return
+        except Exception:  # what nobody stops runs on for nobody, and ends by itself
+            log.exception("not_stopped", requests=len(left))
+        del self._left[: len(left)]
+
+    def _next_or_none(self) -> list[Flight]:
+        """`_next`; all whom it was about hear of it when that breaks, and the next round begins anew."""
+        concerned = [*self._waiting, *chain.from_iterable(self._held.values())]
+        try:
+            return self._next()
+        except Exception as exc:  # noqa: BLE001 (no client waits for ever)
+            self._waiting, self._held = [], {}
+            for flight in concerned:
+                self._settle(flight, exc)
+            return []
 
     def _next(self) -> list[Flight]:
         """Who is to be placed now, the most urgent first: the heads of the lines, and those who just came to none."""
@@ -166,10 +179,10 @@ class Placer:
 
         What gives way always does: a thousand of them cost each round of the others a few.
         """
-        if flight.job.aside:
+        if flight.job.aside and (flight.job.attempt or self._most_held(flight)):
             return True
         line = self._held.get(flight.line)
-        if line is None:
+        if not line:
             return False
         return flight.job.attempt > 0 or not isinstance(next(iter(line)).refused, NoWorker)
 
@@ -262,13 +275,17 @@ class Placer:
 
     def _hold(self, flight: Flight, why: XylemError | None = None) -> None:
         """Until there is room, or for some time until there isn't that reason any more."""
-        limit = max(self._pools[pool].busy.max_held for pool in flight.groups[0])
         flight.refused, flight.placings = why, 0
         flight.held_since = flight.held_since or time.monotonic()
-        line = self._held.setdefault(flight.line, Held())
-        least = line.push(flight, *_urgency(flight), limit)
+        line = self._held.get(flight.line) or Held()
+        least = line.push(flight, *_urgency(flight), self._most_held(flight), stays=flight.job.attempt > 0)
+        if line:
+            self._held[flight.line] = line
         if least is not None:
             self._settle(least, least.refused or Saturated(retry_after_s=self._retry_after_s))
+
+    def _most_held(self, flight: Flight) -> int:
+        return max(self._pools[pool].busy.max_held for pool in flight.groups[0])
 
     def _settle(self, flight: Flight, error: Exception | None) -> None:
         """Wakes who waits in `place`; who doesn't any more is told of an error by an event."""

@@ -7,6 +7,8 @@ keys get the same prefix (`global_keyprefix` in `app/celery.py`): the queue of p
 pool:<pool>             hash, worker → "r,e": its data-parallel ranks r, and e = 1 when it tells its KV events.
                         A dead one stays until an API replica prunes it.
                         Written by worker and api; lives as long as a member.
+seen:<pool>             string, "1". Its presence says that the pool had a worker lately. Written by the worker with its
+                        lease; lives `patience_s`.
 keys:api                hash, name → msgpack `messages.ApiKey`: the keys that clients may use, as digests.
                         Written by `xylem keys`; lives for good.
 spent:<name>            hash, what an API key has left of its `requests` and `tokens` a minute, as of `at`, ms since
@@ -83,6 +85,9 @@ class Keys:
 
     def pool(self, pool: PoolId) -> str:
         return f"{self.prefix}pool:{pool}"
+
+    def seen(self, pool: PoolId) -> str:
+        return f"{self.prefix}seen:{pool}"
 
     def worker(self, worker: WorkerId) -> str:
         return f"{self.prefix}worker:{worker}"

@@ -56,7 +56,8 @@ class Settings(BaseSettings):
     schedule_file: Path | None = None  # batches that begin by the clock, for `celery -A app beat`
 
     keep_s: Annotated[float, Field(gt=0)] = 3600.0  # answers that can be resumed or fetched are kept so long
-    patience_s: Annotated[float, Field(ge=0)] = 60.0  # accepted requests wait so long for Redis or a worker
+    # Requests wait so long for Redis, or for a worker; new ones if the last was there so short a time ago.
+    patience_s: Annotated[float, Field(ge=0)] = 60.0
     max_migrations: Annotated[int, Field(ge=0)] = 3  # workers that may die with a request before it is given up
 
     lease_ttl_s: Annotated[float, Field(gt=0)] = 2.0

@@ -101,11 +101,13 @@ class LeaseKeeper:
             aside_most=0 if self._lease.draining else min(gate.most for gate in gates),
             worked_s=self._runner.paces.working.seconds,
         )
-        worker = lease.worker
+        worker, seen, settings = lease.worker, keys.seen(lease.pool), self._runner.settings
         pipe = self._redis.pipeline(transaction=False)
-        ttl_ms = round(self._runner.settings.lease_ttl_s * 1000)
+        ttl_ms, patience_ms = round(settings.lease_ttl_s * 1000), max(1, round(settings.patience_s * 1000))
         pipe.pexpire(keys.worker(worker), ttl_ms)  # what Redis takes also when it is out of memory
+        pipe.pexpire(seen, patience_ms)
         pipe.set(keys.worker(worker), encode(lease), px=ttl_ms)
+        pipe.set(seen, "1", px=patience_ms)
         pipe.hset(keys.pool(lease.pool), worker, f"{lease.ranks},{int(lease.kv_events)}")
         lived, *_ = await pipe.execute()
         if not lived:  # whoever buried it meanwhile has set their end

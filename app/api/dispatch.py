@@ -40,7 +40,7 @@ class Dispatcher:
         patience_s: float = 0.0,
         max_migrations: int = 3,
     ) -> None:
-        """`patience_s`: how long what can't be placed waits for Redis, or once it was accepted, for a worker."""
+        """`patience_s`: how long what can't be placed waits for Redis, or for a worker."""
         self._wire, self._keys, self.api = wire, keys, api
         self._max_migrations = max_migrations
         self._retries: set[asyncio.Task[None]] = set()
@@ -52,7 +52,7 @@ class Dispatcher:
     async def send(self, flight: Flight) -> None:
         """Places an unplaced job on a worker of its pools. Whatever comes of it, `cancel` is to be called.
 
-        Raises: NoWorker, Saturated, StoreDown.
+        Raises: NoWorker, Saturated, StoreDown, DeadlineOver.
         """
         self.flights[flight.job.request] = flight
         await self.placer.place(flight)

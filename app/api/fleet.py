@@ -27,6 +27,7 @@ class Overlap(Struct, frozen=True):
 class PoolView(Struct, frozen=True):
     candidates: list[Candidate]
     overlaps: list[list[Overlap]]  # for each prompt that was asked about, one for each candidate
+    lately: bool = False  # it has a worker, of whatever state, or had one within its `patience_s`
 
 
 class FleetReader:
@@ -52,7 +53,7 @@ class FleetReader:
         ]
         replies = await self._wire.execute(commands)
         known = self._leases
-        raws = {row[0] for _limits, *rows in replies for row in rows}
+        raws = {row[0] for _limits, _lately, *rows in replies for row in rows}
         self._leases = {raw: lease for raw in raws if (lease := known.get(raw) or _decoded(raw)) is not None}
         return {
             pool: self._view(pool, len(prompts), reply)
@@ -80,14 +81,14 @@ class FleetReader:
         limits = self.limits(pool, reply[0])
         candidates = []
         overlaps: list[list[Overlap]] = [[] for _ in range(prompts)]
-        for raw, rank, requests, blocks, tokens, waiting, head_ms, pulls, aside, aside_blocks, *found in reply[1:]:
+        for raw, rank, requests, blocks, tokens, waiting, head_ms, pulls, aside, aside_blocks, *found in reply[2:]:
             if raw not in self._leases:
                 continue
             sums = requests, blocks, tokens, waiting, head_ms / 1000, pulls, aside, aside_blocks
             candidates.append(Candidate(self._leases[raw], limits, rank, *sums))
             for i, overlap in enumerate(overlaps):
                 overlap.append(Overlap(found[2 * i], found[2 * i + 1]))
-        return PoolView(candidates, overlaps)
+        return PoolView(candidates, overlaps, bool(reply[1]))
 
 
 def _decoded(raw: bytes) -> Lease | None:

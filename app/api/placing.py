@@ -8,8 +8,7 @@ trips, and a burst of sixty costs two as well. Those that find no room are held 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from itertools import count
+from itertools import chain, count
 from random import Random
 
 from msgspec.structs import replace
@@ -68,6 +67,8 @@ class Placer:
         self._waiting: list[Flight] = []
         self._held: dict[Line, Held[Flight]] = {}
         self._full: dict[Line, float] = {}  # when a line last heard that there are workers, all of them full
+        # Lines that found no worker in their last round, and none that was there lately: nobody new waits in them.
+        self._gone: dict[Line, NoWorker] = {}
         self._room = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
         self._routed = {name: Routed(name) for name in pools}
@@ -80,7 +81,7 @@ class Placer:
     async def place(self, flight: Flight) -> None:
         """Returns when it is on its worker's queue, nobody awaits it any more, or it has been held for a while.
 
-        Raises: NoWorker, Saturated, StoreDown.
+        Raises: NoWorker, Saturated, StoreDown, DeadlineOver.
         """
         if flight.placed is None or flight.placed.done():  # else it came back before its placing was confirmed
             flight.placed = asyncio.get_running_loop().create_future()
@@ -108,7 +109,7 @@ class Placer:
         try:
             while self._waiting or self._held or self._left:
                 await self._gather()
-                flights = self._next()
+                flights = self._next_or_none()
                 try:
                     if flights:
                         await self._round(flights)
@@ -123,15 +124,30 @@ class Placer:
             self._rounds = None
 
     async def _stop_left(self) -> None:
-        if self._left:
-            left = list(self._left)
-            with suppress(StoreDown):  # after the next round, then
-                await self._stop(left)
-                del self._left[: len(left)]
+        left = list(self._left)
+        try:
+            await self._stop(left)
+        except StoreDown:  # after the next round, then
+            return
+        except Exception:  # what nobody stops runs on for nobody, and ends by itself
+            log.exception("not_stopped", requests=len(left))
+        del self._left[: len(left)]
+
+    def _next_or_none(self) -> list[Flight]:
+        """`_next`; all whom it was about hear of it when that breaks, and the next round begins anew."""
+        concerned = [*self._waiting, *chain.from_iterable(self._held.values())]
+        try:
+            return self._next()
+        except Exception as exc:  # noqa: BLE001 (no client waits for ever)
+            self._waiting, self._held = [], {}
+            for flight in concerned:
+                self._settle(flight, exc)
+            return []
 
     def _next(self) -> list[Flight]:
         """Who is to be placed now, the most urgent first: the heads of the lines, and those who just came to none."""
         came, self._waiting = self._waiting, []
+        self._gone = {name: why for name, why in self._gone.items() if name in self._held}
         for flight in sorted(came, key=_urgency):
             if not self._awaited(flight):
                 self._settle(flight, None)  # its answer has its end, or nobody waits for one
@@ -147,31 +163,38 @@ class Placer:
             aside = name[1]
             if aside and now - full < _HELD_EVERY_S:
                 continue  # each end of a request wakes the others, and these would look again each time
-            for flight in list(line):
-                if time.time() > flight.job.deadline:
-                    self._fail(flight, DeadlineOver())
-                elif flight.refused is not None and now - max(flight.held_since, full) > self._patience_s:
-                    self._fail(flight, flight.refused)
-                elif now - flight.held_since > _SILENT_S:
+            over = {flight: why for flight in line if (why := self._given_up(flight, now)) is not None}
+            for flight in line.drop(lambda f, over=over: f in over or not self._awaited(f)):  # type: ignore[misc]
+                self._settle(flight, over.get(flight))
+            for flight in line:
+                if now - flight.held_since > _SILENT_S:
                     self._settle(flight, None)
-            for gone in line.drop(lambda f: not self._awaited(f)):
-                self._settle(gone, None)
             (last if aside else heads).extend(line.take(_HELD_AT_ONCE))
         self._held = {name: line for name, line in self._held.items() if line}
         flights, self._waiting = self._waiting[:_ROUND], self._waiting[_ROUND:]
         return heads + flights + last
 
+    def _given_up(self, flight: Flight, now: float) -> XylemError | None:
+        """Why a request is held no longer, if so."""
+        if time.time() > flight.job.deadline:
+            return DeadlineOver()
+        gone = self._gone.get(flight.line)
+        if gone is not None and not flight.job.attempt and not isinstance(flight.refused, StoreDown):
+            return gone
+        waited_s = now - max(flight.held_since, self._full.get(flight.line, 0.0))
+        return flight.refused if waited_s > self._patience_s else None
+
     def _has_to_queue(self, flight: Flight) -> bool:
-        """Behind those who are held; but who is new does not wait for a worker that is gone.
+        """Behind those who are held, unless these wait for a worker for which nobody new does.
 
         What gives way always does: a thousand of them cost each round of the others a few.
         """
-        if flight.job.aside:
+        if flight.job.aside and (flight.job.attempt or self._most_held(flight)):
             return True
         line = self._held.get(flight.line)
-        if line is None:
+        if not line:
             return False
-        return flight.job.attempt > 0 or not isinstance(next(iter(line)).refused, NoWorker)
+        return flight.job.attempt > 0 or flight.line not in self._gone
 
     async def _gather(self) -> None:
         if self._waiting:
@@ -193,6 +216,8 @@ class Placer:
         placed: list[Flight] = []
         commands: list[Command] = []
         guesses: list[Command] = []
+        for flight in flights if self._gone else ():
+            self._gone.pop(flight.line, None)
         for flight in flights:
             began = time.perf_counter()
             try:
@@ -203,8 +228,10 @@ class Placer:
                 self._hold(flight)
                 continue
             except NoWorker as exc:
-                # One that was accepted waits for a worker; and after an outage workers write their leases anew first.
-                if flight.job.attempt or flight.held_since or self._wire.steady_s() < _RECOVERY_S:
+                # After an outage workers write their leases anew first.
+                if not round_.had_worker(flight) and self._wire.steady_s() >= _RECOVERY_S:
+                    self._gone[flight.line] = exc
+                if flight.job.attempt or flight.line not in self._gone:
                     self._hold(flight, exc)
                 else:
                     self._settle(flight, exc)
@@ -254,7 +281,7 @@ class Placer:
             else:  # the worker went between the two round trips: decide again
                 flight.job = replace(flight.job, worker=WorkerId(""), prefill=None)
                 self._waiting.append(flight)
-        if any(flight.held_since for flight in placed):
+        if any(flight.held_since and flight.job.worker for flight in placed):
             self._room.set()  # there was room: there may be for the next as well
 
     def _awaited(self, flight: Flight) -> bool:
@@ -262,13 +289,17 @@ class Placer:
 
     def _hold(self, flight: Flight, why: XylemError | None = None) -> None:
         """Until there is room, or for some time until there isn't that reason any more."""
-        limit = max(self._pools[pool].busy.max_held for pool in flight.groups[0])
         flight.refused, flight.placings = why, 0
         flight.held_since = flight.held_since or time.monotonic()
-        line = self._held.setdefault(flight.line, Held())
-        least = line.push(flight, *_urgency(flight), limit)
+        line = self._held.get(flight.line) or Held()
+        least = line.push(flight, *_urgency(flight), self._most_held(flight), stays=flight.job.attempt > 0)
+        if line:
+            self._held[flight.line] = line
         if least is not None:
             self._settle(least, least.refused or Saturated(retry_after_s=self._retry_after_s))
+
+    def _most_held(self, flight: Flight) -> int:
+        return max(self._pools[pool].busy.max_held for pool in flight.groups[0])
 
     def _settle(self, flight: Flight, error: Exception | None) -> None:
         """Wakes who waits in `place`; who doesn't any more is told of an error by an event."""

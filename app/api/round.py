@@ -99,13 +99,17 @@ class Round:
                 return apart
         return None
 
+    def had_worker(self, flight: Flight) -> bool:
+        """Lately, or has one now; so the next one may come soon."""
+        return any(self.views[pool].lately for group in flight.groups for pool in group)
+
     def lease(self, to: Placement) -> Lease:
         """Of the worker that was chosen."""
         return next(c.lease for c in self.views[to.pool].candidates if c.lease.worker == to.worker)
 
     def _reserve(self, to: Placement, flight: Flight) -> None:
         view = self.views[to.pool]
-        self.views[to.pool] = PoolView(reserve(view.candidates, to, aside=flight.job.aside), view.overlaps)
+        self.views[to.pool] = replace(view, candidates=reserve(view.candidates, to, aside=flight.job.aside))
         if not self._alone:
             self._before.append((to, flight.hashes(self._pools[to.pool].block_size)))
 

@@ -11,7 +11,7 @@ class Held(Generic[T]):
     """Bounded; the most urgent first: lower priority, then the earlier deadline, then who came first."""
 
     def __init__(self) -> None:
-        self._line: list[tuple[int, float, int, T]] = []
+        self._line: list[tuple[int, float, int, bool, T]] = []
         self._count = 0
 
     def __len__(self) -> int:
@@ -20,11 +20,17 @@ class Held(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return (item for *_, item in self._line)
 
-    def push(self, item: T, priority: int, deadline: float, limit: int) -> T | None:
-        """Returns the least urgent one, which has to go, when there are more than `limit` now."""
+    def push(self, item: T, priority: int, deadline: float, limit: int, *, stays: bool = False) -> T | None:
+        """Returns the least urgent one, which has to go, when there are more than `limit` now.
+
+        What `stays` never has to go, however many there are.
+        """
         self._count += 1
-        insort(self._line, (priority, deadline, self._count, item))
-        return self._line.pop()[-1] if len(self._line) > limit else None
+        insort(self._line, (priority, deadline, self._count, stays, item))
+        if stays or len(self._line) <= limit:
+            return None
+        last = next(i for i in reversed(range(len(self._line))) if not self._line[i][3])
+        return self._line.pop(last)[-1]
 
     def drop(self, gone: Callable[[T], bool]) -> list[T]:
         """Removes all of which that is true."""

@@ -1,7 +1,8 @@
 -- The live places of one pool, what is reserved there, and how much of some prompts lies there. Reads only.
 --
 -- KEYS     1 pool:<pool>    ARGV  1 the deployment's prefix  2 the pool's name  3… prompts as packed block hashes
--- returns  {limits, row, row, …}; limits: the hash limits:<pool> as a flat list; row: a flat list of
+-- returns  {limits, lately, row, row, …}; limits: the hash limits:<pool> as a flat list; lately: 1 when the pool has
+--          a worker, or had one lately, else 0; row: a flat list of
 --          Lease (msgpack), rank, requests, blocks, tokens, waiting, ms since the head of line began, pulls,
 --          aside requests, their blocks,
 --          then two for each prompt: leading blocks that are cached there, and that are cached or on their way
@@ -74,7 +75,7 @@ local function row(id, lease, rank, has)
   return r
 end
 
-local out = {call('HGETALL', prefix .. 'limits:' .. pool)}
+local out = {call('HGETALL', prefix .. 'limits:' .. pool), 0}
 local members, names = call('HGETALL', KEYS[1]), {}
 for i = 1, #members, 2 do
   names[#names + 1] = prefix .. 'worker:' .. members[i]
@@ -83,6 +84,7 @@ local leases = #names > 0 and call('MGET', unpack(names)) or {} -- unpack takes 
 for i = 1, #members, 2 do
   local id, lease = members[i], leases[(i + 1) / 2]
   if lease then
+    out[2] = 1
     local ranks, events = string.match(members[i + 1], '(%d+),(%d)')
     local has = events == '1' and cached or guessed
     local caches = prefix .. (events == '1' and 'kv:' or 'predicted:') .. pool .. ':' .. id
@@ -92,4 +94,5 @@ for i = 1, #members, 2 do
     end
   end
 end
+if out[2] == 0 then out[2] = call('EXISTS', prefix .. 'seen:' .. pool) end
 return out

@@ -5,6 +5,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,42 @@ def test_a_worker_that_stood_still_says_nothing_twice(fleet: Stack) -> None:
     asyncio.run(run())
     wait_until(lambda: len(leases(fleet, POOL)) == 2, "both live")
     nothing_left(fleet)
+
+
+def test_requests_that_come_while_no_worker_is_left_are_answered_by_the_next_one(fleet: Stack) -> None:
+    """Streams, whole, kept and of several prompts; at the replica that knew the workers, and at one started since."""
+    for name in ("w1", "w2"):
+        fleet.names[name].kill()
+    wait_until(lambda: not leases(fleet, POOL), "all workers are gone")
+    port = free_port()
+    fleet.api("fresh", port)
+    urls = [fleet.url, f"http://127.0.0.1:{port}"]
+    wait_until(lambda: fleet.ready(urls[1]), "the fresh replica listens")
+    ways: list[tuple[dict[str, Any], dict[str, str]]] = [
+        ({}, {}),
+        ({"stream": True}, {}),
+        ({"stream": True}, {"x-xylem-resumable": "1"}),
+        ({"prompt": ["one", "two"]}, {}),
+        ({"service_tier": "flex"}, {}),
+    ]
+    with ThreadPoolExecutor(len(urls) * len(ways)) as threads:
+        asked = [
+            threads.submit(httpx.post, f"{url}/v1/completions", json=BODY | body, headers=headers, timeout=60)
+            for url in urls
+            for body, headers in ways
+        ]
+        wait_until(lambda: held(urls) == 12, "all of them wait", 10)
+        assert not [answer.result().text for answer in asked if answer.done()]
+        fleet.worker(name="w3")
+        answers = [answer.result() for answer in asked]
+    assert [answer.status_code for answer in answers] == [200] * len(asked)
+    assert not [answer.text for answer in answers if '"error"' in answer.text or '"length"' not in answer.text]
+    nothing_left(fleet)
+
+
+def held(urls: list[str]) -> float:
+    metrics = [line for url in urls for line in httpx.get(f"{url}/metrics", timeout=10).text.splitlines()]
+    return sum(float(line.split()[1]) for line in metrics if line.startswith("xylem_requests_held "))
 
 
 def test_what_a_killed_api_replica_had_asked_for_is_dropped(fleet: Stack) -> None:

@@ -229,9 +229,15 @@ def test_a_killed_workers_requests_go_on_elsewhere_within_seconds(fleet: Stack) 
     assert answer.usage.completion_tokens == 3
 
 
-def test_workers_come_and_go_while_the_api_runs(fleet: Stack) -> None:
-    """None → 503 with a clear message; one → answers; none again → 503."""
-    with OpenAI(base_url=f"{fleet.url}/v1", api_key="none", max_retries=0) as c:
+def test_workers_come_and_go_while_the_api_runs(valkey_url: str, tmp_path: Path) -> None:
+    """None → 503 with a clear message; one → answers; none again → 503, when it isn't only being restarted."""
+    Redis.from_url(valkey_url).flushall()
+    with (
+        stack(valkey_url, tmp_path, {POOL: mock_pool(step_ms=10.0)}, XYLEM_PATIENCE_S="1") as fleet,
+        OpenAI(base_url=f"{fleet.url}/v1", api_key="none", max_retries=0) as c,
+    ):
+        fleet.api()
+        wait_until(fleet.ready, "the API listens")
 
         def status() -> int:
             try:

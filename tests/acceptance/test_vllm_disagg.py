@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from openai import APIStatusError, OpenAI
+from openai import OpenAI
 from redis import Redis
 
 from app.messages import Lease
@@ -320,9 +320,6 @@ def test_when_the_decode_worker_dies_the_next_one_goes_on(fleet: Stack, words: l
             assert not waiting.done(), waiting.result()
             kill(fleet, "decode")
         wait_until(lambda: not leases(fleet, DECODE), "it is known to be gone")
-        with pytest.raises(APIStatusError) as failed:
-            ask(fleet, prompt=prompt)
-        assert (failed.value.status_code, failed.value.code) == (503, "no_worker")
         fleet.worker(DECODE, "second-decode", VLLM_CPU_OMP_THREADS_BIND=CORES[-1])
         fleet.wait_ready(1, MODEL, timeout_s=240)
         events = [line for line in answering.read().decode().splitlines() if line.startswith("data: ")]

@@ -50,3 +50,8 @@ async def register(
     await redis.set(keys.worker(own.worker), encode(own), px=round(ttl_s * 1000))
     await redis.hset(keys.pool(own.pool), own.worker, f"{own.ranks},{int(own.kv_events)}")
     return own.worker
+
+
+async def had_worker(redis: "Redis", keys: Keys, lately_s: float = 60) -> None:
+    """The last of the pool's workers has gone, and for `lately_s` seconds it is not long ago."""
+    await redis.set(keys.seen(POOL), "1", px=round(lately_s * 1000))

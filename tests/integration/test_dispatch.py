@@ -16,7 +16,7 @@ from app.api.fleet import FleetReader, PoolView
 from app.api.flight import Flight, Wishes
 from app.api.inbox import Inbox
 from app.api.watch import Watch
-from app.errors import NoWorker, Saturated, StoreDown
+from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import ApiId, PoolId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.kv.blocks import chain, root
@@ -266,6 +266,77 @@ async def test_the_line_is_bounded_and_the_least_urgent_is_refused(redis: "Redis
     await asyncio.wait_for(urgent, 5)  # nobody awaits it any more
 
 
+async def test_without_a_line_what_finds_no_room_is_refused_and_later_requests_are_served(
+    redis: "Redis", wire: Wire
+) -> None:
+    """`max_held: 0`, whether it gives way to others or not."""
+    worker = await register(redis, KEYS, "w1", max_running=1, aside_most=1)
+    d = dispatcher(wire, max_queued=0, busy={"max_held": 0})
+    await asyncio.wait_for(d.send(flight(job("aside", aside=True))), 5)
+    await asyncio.wait_for(d.send(flight(job("running"))), 5)
+    for name, aside in (("r2", False), ("r3", True), ("r4", False)):
+        with pytest.raises(Saturated):
+            await asyncio.wait_for(d.send(flight(job(name, aside=aside))), 5)
+        await d.cancel([RequestId(name)])
+    assert (d.placer.held, d.placer._held) == (0, {})
+    await redis.delete(KEYS.load(worker))
+    await asyncio.wait_for(d.send(flight(job("r5"))), 5)
+    assert (RequestId("r5"), 0) in await queued(redis, worker)
+
+
+async def test_without_a_line_what_was_accepted_waits_for_room_all_the_same(redis: "Redis", wire: Wire) -> None:
+    """Its worker gave it back, and there is no room: it is not refused in the middle of its answer."""
+    worker = await register(redis, KEYS, "w1", max_running=1)
+    d = dispatcher(wire, max_queued=0, busy={"max_held": 0})
+    await d.send(flight(job()))
+    d.deliver(Failed(RequestId("r1"), 0, "returned", ""))
+    await asyncio.sleep(0.2)
+    assert d.placer.held == 1
+    with pytest.raises(Saturated):
+        await asyncio.wait_for(d.send(flight(job("urgent", priority=-1))), 5)
+    await redis.delete(KEYS.load(worker))
+    for _ in range(250):
+        if (RequestId("r1"), 1) in await queued(redis, worker):
+            break
+        await asyncio.sleep(0.02)
+    assert (RequestId("r1"), 1) in await queued(redis, worker)
+
+
+@pytest.mark.parametrize("part", ["_next", "_round", "_stop_left"])
+async def test_whatever_breaks_in_a_round_ends_those_it_was_about_and_not_the_rounds(
+    redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """Nobody waits for ever, those who were in the line as little as who just came, and the next one is served."""
+    worker = await register(redis, KEYS, "w1", max_running=1)
+    d, left = dispatcher(wire, max_queued=0), job("left")
+    await d.send(flight(job("running")))
+    held = asyncio.create_task(d.send(flight(job("held"))))
+    await asyncio.sleep(0.1)
+    broken, tries = d.placer, 0
+
+    def breaks(*_: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        monkeypatch.undo()
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(broken, "_stop" if part == "_stop_left" else part, breaks)
+    broken.leave(replace(left, worker=worker))
+    async with asyncio.timeout(5):
+        while not tries:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        if part == "_stop_left":
+            await redis.delete(KEYS.load(worker))
+            await held
+        else:
+            (outcome,) = await asyncio.gather(held, return_exceptions=True)
+            assert (type(outcome), getattr(outcome, "code", "")) == (XylemError, "internal_error")
+            await d.cancel([RequestId("held")])
+            await redis.delete(KEYS.load(worker))
+            await d.send(flight(job("next")))
+    assert tries == 1
+
+
 async def test_one_who_is_held_gets_room_when_a_limit_is_raised(redis: "Redis", wire: Wire) -> None:
     """Nothing has to end for it."""
     await register(redis, KEYS, "w1", max_running=8)
@@ -344,16 +415,10 @@ async def test_who_is_held_for_one_model_is_not_in_the_way_of_another(redis: "Re
 async def test_who_is_held_ends_with_its_deadline(redis: "Redis", wire: Wire) -> None:
     """Room never came."""
     await register(redis, KEYS, "w1", max_running=1)
-    d, answer = dispatcher(wire, max_queued=0), Answer()
-    watch = Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
+    d = dispatcher(wire, max_queued=0)
     await d.send(flight(job("running")))
-    late = asyncio.create_task(d.send(flight(job("late", deadline_s=0.1), answer)))
-    await asyncio.sleep(0.2)
-    watch._end_overdue(time.time())  # at once: no engine could answer for it
-    await asyncio.wait_for(late, 5)
-    (event,) = await answer.take()
-    assert isinstance(event, Failed)
-    assert event.code == "deadline_exceeded"
+    with pytest.raises(DeadlineOver):
+        await asyncio.wait_for(d.send(flight(job("late", deadline_s=0.1))), 5)
 
 
 async def test_a_worker_that_went_before_the_write_holds_nobody_for_ever(redis: "Redis", wire: Wire) -> None:

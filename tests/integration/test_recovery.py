@@ -18,12 +18,12 @@ from app.api.flight import Flight, Out
 from app.api.inbox import Inbox
 from app.api.plan import Plan
 from app.api.watch import Watch
-from app.errors import NoWorker, StoreDown
+from app.errors import NoWorker, Saturated, StoreDown
 from app.ids import RequestId, WorkerId, run_id, worker_queue
 from app.messages import Cancel, Delta, Done, Event, Failed, Sampling, Step, decode_job, encode
 from app.pools import Pool
 from app.store import Command, Wire
-from tests.integration.conftest import POOL, register
+from tests.integration.conftest import POOL, had_worker, register
 from tests.integration.test_dispatch import API, KEYS, POOLS, attempts, flight, job, queued
 
 R1 = RequestId("r1")
@@ -162,6 +162,7 @@ async def test_who_has_waited_for_room_has_all_his_patience_for_an_outage(redis:
     await d.send(flight(job("running")))
     held = asyncio.create_task(d.send(flight(job("held"), answer)))
     await asyncio.sleep(0.8)
+    await had_worker(redis, KEYS)
     lease = await redis.getdel(KEYS.worker(worker))
     await asyncio.sleep(0.2)
     assert d.placer.held == 1
@@ -172,7 +173,7 @@ async def test_who_has_waited_for_room_has_all_his_patience_for_an_outage(redis:
 
 
 async def test_without_workers_an_accepted_request_waits_as_long_as_it_has_patience(redis: "Redis", wire: Wire) -> None:
-    """A new one is refused at once; one that has lost its worker hopes for another, and then hears why not."""
+    """One that has lost its worker hopes for another, and then hears why not."""
     worker = await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire, patience_s=0.6), Answer()
     await d.send(flight(job(), answer))
@@ -183,9 +184,6 @@ async def test_without_workers_an_accepted_request_waits_as_long_as_it_has_patie
     assert isinstance(event, Failed)
     assert event.code == NoWorker.code
     assert 0.6 <= time.monotonic() - began < 2
-    d.placer._wire._reconnected = -100
-    with pytest.raises(NoWorker):
-        await asyncio.wait_for(d.send(flight(job("r2"))), 0.5)
 
 
 async def test_a_request_that_kills_its_workers_is_given_up(redis: "Redis", wire: Wire) -> None:
@@ -378,18 +376,84 @@ async def test_a_placement_sent_twice_is_one_also_when_its_worker_went_in_betwee
     assert Sampling(max_tokens=5) == d.flights[R1].job.sampling
 
 
-async def test_who_is_new_does_not_wait_for_a_worker_that_is_gone(redis: "Redis", wire: Wire) -> None:
-    """Who was accepted does; a new client is told at once, though others are in the line."""
-    one = await register(redis, KEYS, "w1")
+@pytest.mark.parametrize("aside", [False, True])
+async def test_a_new_request_waits_for_a_model_that_had_a_worker_lately(
+    redis: "Redis", wire: Wire, aside: bool
+) -> None:
+    """Also at a replica that has only just been started: Redis knows."""
+    await had_worker(redis, KEYS)
     d = dispatcher(wire, patience_s=30)
-    await d.send(flight(job("accepted")))
-    await redis.delete(KEYS.worker(one))
-    d.worker_lost(one)
+    new = asyncio.create_task(d.send(flight(job("new", aside=aside))))
     await asyncio.sleep(0.3)
     assert d.placer.held == 1
-    with pytest.raises(NoWorker):
-        await asyncio.wait_for(d.send(flight(job("new"))), 2)
+    two = await register(redis, KEYS, "w2", aside_most=1)
+    await asyncio.wait_for(new, 5)
+    assert await queued(redis, two) == [(RequestId("new"), 0)]
+
+
+async def test_a_new_request_waits_while_the_last_worker_drains(redis: "Redis", wire: Wire) -> None:
+    """It is being restarted."""
+    await register(redis, KEYS, "w1", draining=True)
+    d = dispatcher(wire, patience_s=30)
+    new = asyncio.create_task(d.send(flight(job("new"))))
+    await asyncio.sleep(0.3)
     assert d.placer.held == 1
+    await register(redis, KEYS, "w2")
+    await asyncio.wait_for(new, 5)
+
+
+@pytest.mark.parametrize(("patience_s", "lately_s"), [(0.5, 60.0), (60.0, 0.5)])
+async def test_when_no_worker_comes_all_new_requests_hear_so_in_time(
+    redis: "Redis", wire: Wire, patience_s: float, lately_s: float
+) -> None:
+    """However many they are, and whatever waits before them: the patience of who came, or the end of "lately"."""
+    one = await register(redis, KEYS, "w1")
+    d, answer = dispatcher(wire, patience_s=patience_s), Answer()
+    accepted = [flight(job(f"accepted{i}"), answer) for i in range(12)]
+    for f in accepted:
+        await d.send(f)
+    await redis.delete(KEYS.worker(one))
+    d.worker_lost(one)
+    await had_worker(redis, KEYS, lately_s)
+    new = [asyncio.create_task(d.send(flight(job(f"new{i}")))) for i in range(40)]
+    await asyncio.sleep(0.2)
+    assert (d.placer.held, [task for task in new if task.done()]) == (52, [])
+    outcomes = await asyncio.wait_for(asyncio.gather(*new, return_exceptions=True), 5)
+    assert {type(o) for o in outcomes} == {NoWorker}
+    await d.cancel([RequestId(f"new{i}") for i in range(40)])
+    await redis.delete(KEYS.seen(POOL))
+    for aside in (False, True):  # from now on it is long ago
+        with pytest.raises(NoWorker):
+            await asyncio.wait_for(d.send(flight(job("late", aside=aside))), 1)
+        await d.cancel([RequestId("late")])
+    assert d.placer.held == (12 if patience_s == 60 else 0), "who was accepted has all his patience"
+
+
+@pytest.mark.parametrize("aside", [False, True])
+async def test_a_model_that_had_no_worker_is_refused_at_once_each_time_until_it_has_one(
+    redis: "Redis", wire: Wire, aside: bool
+) -> None:
+    """What was found for one request is not believed for the next."""
+    d = dispatcher(wire, patience_s=60)
+    for i in range(3):
+        with pytest.raises(NoWorker):
+            await asyncio.wait_for(d.send(flight(job(f"r{i}", aside=aside))), 1)
+        await d.cancel([RequestId(f"r{i}")])
+    await register(redis, KEYS, "w1", aside_most=1)
+    await asyncio.wait_for(d.send(flight(job("r3", aside=aside))), 1)
+
+
+async def test_no_more_wait_for_a_worker_than_may_wait_for_room(redis: "Redis", wire: Wire) -> None:
+    """`busy.max_held`."""
+    await had_worker(redis, KEYS)
+    pools = {POOL: Pool.model_validate({"model": "m", "engine": "mock", "busy": {"max_held": 3}})}
+    d = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, pools, 100), pools, patience_s=60)
+    new = [asyncio.create_task(d.send(flight(job(f"r{i}")))) for i in range(5)]
+    await asyncio.sleep(0.3)
+    assert [task.done() for task in new] == [False, False, False, True, True]
+    assert all(isinstance(task.exception(), Saturated | NoWorker) for task in new[3:])
+    await register(redis, KEYS, "w1")
+    await asyncio.wait_for(asyncio.gather(*new[:3]), 5)
 
 
 async def test_who_finds_each_worker_gone_when_it_is_placed_is_told_after_some_times(
@@ -397,7 +461,7 @@ async def test_who_finds_each_worker_gone_when_it_is_placed_is_told_after_some_t
 ) -> None:
     """A lease that is there when the fleet is read, and never when the placement is written."""
     await register(redis, KEYS, "w1")
-    d, writes, real = dispatcher(wire), 0, wire.execute_each
+    d, writes, real = dispatcher(wire, patience_s=0.2), 0, wire.execute_each
 
     async def gone(commands: Sequence[Command]) -> list[Any]:
         nonlocal writes
@@ -410,4 +474,4 @@ async def test_who_finds_each_worker_gone_when_it_is_placed_is_told_after_some_t
     monkeypatch.setattr(wire, "steady_s", lambda: 60.0)
     with pytest.raises(NoWorker, match="keep going away"):
         await asyncio.wait_for(d.send(flight(job())), 5)
-    assert writes == 5
+    assert 5 <= writes < 40, "between each five it waits"

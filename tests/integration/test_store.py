@@ -187,13 +187,13 @@ async def test_limits_can_be_changed_at_run_time(redis: "Redis", wire: Wire) -> 
     """They come with the fleet, so that every API replica has them with its next placement."""
     await register(redis, KEYS, "w1")
     reader = fleet(wire, busy={"queued_tokens": 5000})
-    ((candidate,), _) = astuple((await reader.read({POOL: []}))[POOL])
+    ((candidate,), *_) = astuple((await reader.read({POOL: []}))[POOL])
     assert candidate.limits == Limits(10, None, 5000)
     await redis.hset(KEYS.limits(POOL), mapping={"active_blocks": "0.5", "max_queued": "3"})
-    ((candidate,), _) = astuple((await reader.read({POOL: []}))[POOL])
+    ((candidate,), *_) = astuple((await reader.read({POOL: []}))[POOL])
     assert candidate.limits == Limits(3, 0.5, 5000)
     await redis.hset(KEYS.limits(POOL), "max_queued", "many")
-    ((candidate,), _) = astuple((await reader.read({POOL: []}))[POOL])
+    ((candidate,), *_) = astuple((await reader.read({POOL: []}))[POOL])
     assert candidate.limits == Limits(10, None, 5000)
 
 

@@ -19,6 +19,22 @@ def test_the_most_urgent_stay_and_come_first(given_: list[tuple[int, float]], li
     assert sorted(i for i in gone if i is not None) == sorted(order[limit:])
 
 
+@given(st.lists(st.tuples(st.integers(-2, 2), st.booleans()), max_size=30), st.integers(0, 4))
+def test_what_was_accepted_stays_and_the_others_are_within_the_limit(
+    given_: list[tuple[int, bool]], limit: int
+) -> None:
+    """Whatever their priorities are: also a limit of none keeps what was accepted, and nothing else."""
+    held: Held[int] = Held()
+    gone = {held.push(i, priority, 1.0, limit, stays=stays) for i, (priority, stays) in enumerate(given_)} - {None}
+    left = list(held)
+    accepted = {i for i, (_, stays) in enumerate(given_) if stays}
+    assert accepted <= set(left)
+    assert set(left) | gone == set(range(len(given_)))
+    assert not gone & set(left)
+    assert len(set(left) - accepted) <= limit
+    assert left == sorted(left, key=lambda i: (given_[i][0], i))
+
+
 def test_who_gave_up_is_dropped() -> None:
     """And the rest keeps its order."""
     held: Held[str] = Held()

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+import yaml
 from redis import Redis
 
 from app.api.serving import Known
@@ -22,6 +23,7 @@ from app.ids import BatchId, FileId, new_batch_id
 from app.keys import Keys
 from app.messages import encode
 from app.settings import load_settings
+from tests.stack import mock_pool
 from workers.batch.answering import Answering
 from workers.batch.desk import Desk
 
@@ -44,7 +46,9 @@ def storage(tmp_path: Path) -> Storage:
 
 @pytest.fixture
 def desks(redis: Redis, store_url: str, tmp_path: Path) -> Iterator[list[Desk]]:
-    known = Known(load_settings(redis_url=store_url, files=str(tmp_path)), {}, {})
+    pools = tmp_path / "pools.yaml"
+    pools.write_text(yaml.safe_dump({"pools": {"decode-pool-a": mock_pool()}}))
+    known = Known.read(load_settings(redis_url=store_url, files=str(tmp_path), pools_file=str(pools)))
     two = [Desk(known), Desk(known)]
     for desk in two:
         desk.start()
@@ -85,6 +89,34 @@ def finalizing(desk: Desk, storage: Storage) -> BatchId:
         storage.put(places.answers(batch, part), encode([answered(part * 3 + i) for i in range(1, 4)]))
     desk.call(desk._book.turn(batch, ["in_progress"], {"status": "finalizing", "ending": "completed"}))
     return batch
+
+
+def validating(desk: Desk, storage: Storage, raw: bytes) -> BatchId:
+    """Of that input file; nobody has looked at it."""
+    batch = created(desk)
+    storage.put("files/file-1", raw)
+    shelf = FileShelf(desk._book._wire, KEYS)
+    desk.call(shelf.add(StoredFile(FileId("file-1"), "", "in", "batch", len(raw), 1)))
+    return batch
+
+
+def request(number: int) -> bytes:
+    body = {"model": "mock", "prompt": "hello"}
+    return orjson.dumps({"custom_id": f"id-{number}", "method": "POST", "url": "/v1/completions", "body": body})
+
+
+def end(desk: Desk, batch: BatchId, ending: str) -> None:
+    """As the leader or a client would have it."""
+    if ending == "cancelled":
+        desk.call(desk._book.cancel(batch))
+    else:
+        desk.call(desk._book.turn(batch, ["validating"], {"status": "finalizing", "ending": "expired"}))
+    desk.clerk.finish(batch)
+
+
+def errors_of(storage: Storage, batch: BatchId) -> list[dict[str, Any]]:
+    raw = storage.get(f"files/{places.file_of(batch, 'error')}") or b""
+    return [orjson.loads(each) for each in raw.splitlines()]
 
 
 def ids(storage: Storage, batch: BatchId) -> list[str]:
@@ -245,10 +277,7 @@ def test_a_validation_that_ends_after_the_batch_leaves_nothing_behind(
     redis: Redis, desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, other = desks
-    batch = created(slow)
-    shelf = FileShelf(slow._book._wire, KEYS)
-    storage.put("files/file-1", b"{}\n" * 3)
-    slow.call(shelf.add(StoredFile(FileId("file-1"), "", "in", "batch", 9, 1)))
+    batch = validating(slow, storage, b"{}\n" * 3)
 
     def cancelled(path: str, data: bytes) -> None:
         other.call(other._book.cancel(batch))
@@ -263,6 +292,59 @@ def test_a_validation_that_ends_after_the_batch_leaves_nothing_behind(
     assert slow.call(slow._book.find(batch, None)).status == "cancelled"
     assert not (Path(storage._root) / places.folder(batch)).exists()
     assert not redis.exists(KEYS.todo(batch))
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "expired"])
+def test_a_batch_that_ends_while_it_is_validated_has_all_its_lines_in_the_error_file(
+    redis: Redis, desks: list[Desk], storage: Storage, ending: str
+) -> None:
+    """Those that could not have been asked with their own error."""
+    desk = desks[0]
+    batch = validating(desk, storage, b"\n".join([*(request(i) for i in range(100)), b"no JSON"]))
+    end(desk, batch, ending)
+    found = desk.call(desk._book.find(batch, None))
+    assert (found.status, found.total, found.completed, found.failed) == (ending, 101, 0, 101)
+    assert (found.output, found.errors_file) == (None, places.file_of(batch, "error"))
+    errors = {error["error"]["line"]: error["error"]["code"] for error in errors_of(storage, batch)}
+    assert errors == {i + 1: f"batch_{ending}" for i in range(100)} | {101: "invalid_json_line"}
+    redis.hset(KEYS.batch(batch), f"{ending}_at", 1)
+    desk.clerk.finish(batch)
+    assert not (Path(storage._root) / places.folder(batch)).exists()
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "expired"])
+def test_a_batch_of_a_file_that_cannot_be_read_ends_as_it_was_told_while_it_is_validated(
+    desks: list[Desk], storage: Storage, ending: str
+) -> None:
+    """It is empty, or gone."""
+    desk = desks[0]
+    for raw in (b"\n", None):
+        batch = validating(desk, storage, raw or b"")
+        if raw is None:
+            storage.delete("files/file-1")
+        end(desk, batch, ending)
+        found = desk.call(desk._book.find(batch, None))
+        assert (found.status, found.total, found.output, found.errors_file) == (ending, 0, None, None)
+
+
+def test_a_batch_that_is_cancelled_between_its_validation_and_its_beginning_loses_no_line(
+    desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, other = desks
+    batch = validating(desk, storage, request(1) + b"\n" + request(2))
+    lay_out = desk._book.lay_out
+
+    async def cancelled(*args: Any) -> bool:
+        done = await lay_out(*args)
+        await desk._book.cancel(batch)
+        return done
+
+    monkeypatch.setattr(desk._book, "lay_out", cancelled)
+    desk.clerk.begin(batch)
+    other.clerk.finish(batch)
+    found = desk.call(desk._book.find(batch, None))
+    assert (found.status, found.total) == ("cancelled", 2)
+    assert len(errors_of(storage, batch)) == 2
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from threading import Lock
 from typing import Any, TypeVar
 
 import orjson
+from msgspec.structs import replace
 
 from app.api.batch_shape import BatchRequest
 from app.api.endpoints import ENDPOINTS
@@ -25,7 +27,7 @@ from app.errors import BatchNotFound, FileGone, StorageDown, StoreDown
 from app.ids import BatchId
 from app.telemetry import logger
 from workers.batch.assembling import assemble
-from workers.batch.cutting import Unusable, cut
+from workers.batch.cutting import Cut, Unusable, cut
 from workers.batch.webhook import tell
 
 log = logger(__name__)
@@ -117,21 +119,9 @@ class Clerk:
         return self._call(self._book.grasp(batch, status, self._serving.dispatcher.api))
 
     def _cut(self, batch: Batch) -> None:
-        order, began = batch.order, time.monotonic()
-        id_, me = order.id, self._serving.dispatcher.api
-        endpoint = ENDPOINTS[order.endpoint]
-
-        def check(body: bytes) -> str:
-            asked = parse(endpoint.schema, body)
-            asked.check()
-            return find_model(self._serving.models, asked.model).name
-
+        id_, me, began = batch.order.id, self._serving.dispatcher.api, time.monotonic()
         try:
-            file = self._call(self._shelf.find(order.input, order.key))
-            done = cut(
-                self._storage, order, file.path, check, self._settings.max_body,
-                lambda: self.handling.get(id_) != "validating",
-            )  # fmt: skip
+            done = self._cut_up(batch)
         except (Unusable, FileGone) as exc:
             problem = exc.problem if isinstance(exc, Unusable) else Problem(exc.code, exc.message)
             failed: Fields = {"status": "failed", "failed_at": int(time.time()), "problems": packed([problem])}
@@ -153,6 +143,22 @@ class Clerk:
         took = round(time.monotonic() - began, 2)
         log.info("batch_validated", batch=id_, lines=done.lines, broken=done.broken, parts=done.parts, seconds=took)
 
+    def _cut_up(self, batch: Batch) -> Cut:
+        """Raises: Unusable, FileGone, StorageDown, StoreDown; InterruptedError when its status is another one."""
+        order = batch.order
+        endpoint = ENDPOINTS[order.endpoint]
+
+        def check(body: bytes) -> str:
+            asked = parse(endpoint.schema, body)
+            asked.check()
+            return find_model(self._serving.models, asked.model).name
+
+        file = self._call(self._shelf.find(order.input, order.key))
+        return cut(
+            self._storage, order, file.path, check, self._settings.max_body,
+            lambda: self.handling.get(order.id) != batch.status,
+        )  # fmt: skip
+
     def _leave_nothing(self, batch: BatchId) -> None:
         """What was written after somebody else had cleaned up is nobody's."""
         try:
@@ -165,6 +171,9 @@ class Clerk:
     def _assemble(self, batch: Batch) -> None:
         order = batch.order
         id_, now = order.id, int(time.time())
+        if batch.in_progress_at is None:  # it ended before its lines were read
+            with suppress(Unusable, FileGone):
+                batch = replace(batch, parts=self._cut_up(batch).parts)
         sums = assemble(
             self._storage, batch, lambda b, part: self._call(self._book.done(b, part)),
             lambda: self._is_mine(id_, batch.status),

@@ -133,6 +133,15 @@ def test_a_file_of_nothing_but_a_byte_order_mark_has_no_line(storage: Storage) -
         cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
 
 
+def test_who_is_told_to_stop_stops_and_says_that_it_was_told_to(storage: Storage) -> None:
+    """It is not the storage that was away."""
+    put(storage, [request(i) for i in range(150)])
+    for looks in (1, 151):  # while it reads, and while it writes
+        left = iter(range(looks))
+        with pytest.raises(InterruptedError):
+            cut(storage, ORDER, "files/file-1", check, 10_000, lambda left=left: next(left, None) is None)
+
+
 def test_of_a_long_line_no_more_is_read_than_may_be() -> None:
     file = io.BytesIO(b"a" * 1_000_000 + b"\nshort\n")
     assert [(number, len(raw)) for number, raw in numbered(file, 100)] == [(1, 101), (2, 6)]

@@ -18,7 +18,7 @@ from app.api.parsing import parse
 from app.api.serving import Serving
 from app.batch import places
 from app.batch.book import Book, Fields
-from app.batch.due import TRIES_AFTER_S
+from app.batch.due import TRIES_AFTER_S, after_break
 from app.batch.records import Batch, Order, Problem, Status, StoredFile, packed
 from app.batch.shelf import FileShelf
 from app.batch.storage import Storage
@@ -86,7 +86,11 @@ class Clerk:
         url, secret = self._settings.webhook_url, self._settings.webhook_secret
         if url is None or found.told:
             return
-        wrong = tell(url, secret.get_secret_value() if secret else None, found)
+        try:
+            wrong = tell(url, secret.get_secret_value() if secret else None, found)
+        except Exception as exc:
+            wrong = type(exc).__name__
+            log.error("webhook_broke", batch=batch, exc_info=exc)
         tries = found.tries + 1
         if wrong:
             log.warning("webhook_not_told", batch=batch, reason=wrong, tries=tries)
@@ -102,18 +106,29 @@ class Clerk:
             self.handling[batch] = status
         try:
             if self._is_mine(batch, status):
-                work(self._call(self._book.find(batch, None)))
+                self._try(work, self._call(self._book.find(batch, None)))
         except InterruptedError:
             log.info("batch_interrupted", batch=batch, status=status)
         except (StoreDown, StorageDown) as exc:
             log.warning("batch_work_put_off", batch=batch, status=status, error=exc.message)
-        except Exception as exc:
-            log.error("batch_work_broke", batch=batch, status=status, exc_info=exc)
         finally:
             with self.lock:
                 del self.handling[batch]
             self._call(self._let_go(batch))
             self._loop.call_soon_threadsafe(self._soon)
+
+    def _try(self, work: Callable[[Batch], None], batch: Batch) -> None:
+        """What breaks is counted, and given up some time. Raises: InterruptedError, StoreDown, StorageDown."""
+        try:
+            work(batch)
+        except (InterruptedError, StoreDown, StorageDown):
+            raise
+        except Exception as exc:
+            log.error(
+                "batch_work_broke", batch=batch.order.id, status=batch.status, times=batch.broke + 1, exc_info=exc
+            )
+            fields, me = after_break(batch, time.time()), self._serving.dispatcher.api
+            self._call(self._book.turn(batch.order.id, (batch.status,), fields, me))
 
     def _is_mine(self, batch: BatchId, status: Status) -> bool:
         return self._call(self._book.grasp(batch, status, self._serving.dispatcher.api))
@@ -197,7 +212,8 @@ class Clerk:
 
     def _clean(self, batch: Batch) -> None:
         self._call(self._book.forget_parts(batch.order.id, batch.parts))
-        self._storage.delete(places.folder(batch.order.id))
+        if batch.status != "failed" or batch.in_progress_at is None:  # else nothing but this has its answers
+            self._storage.delete(places.folder(batch.order.id))
         self._call(self._book.turn(batch.order.id, (batch.status,), {"cleaned": 1}))
 
     def _call(self, coro: Coroutine[Any, Any, T]) -> T:

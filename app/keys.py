@@ -54,8 +54,8 @@ files-of:<key>          sorted set, file id → when it was made: those of one A
 files-expiring          sorted set, file id → when it expires.
 batch:<id>              hash, `batch.records.Batch` by field; `hand`, the batch worker that validates or finishes it,
                         and `hand_at`, ms since the epoch, when it last said so;
-                        `ticket`, a counter: each sending of a part gets a number. Written by api and batch
-                        workers; lives `batch_keep_s` after its end.
+                        `ticket`, a counter: each sending of a part gets a number; `broke:<part>`, how often that part
+                        broke. Written by api and batch workers; lives `batch_keep_s` after its end.
 batches-of:<key>        sorted set, batch id → when it was made, of one API key.
 batches                 sorted set, batch id → when its time is over: those that have not ended.
 todo:<batch>            sorted set of the numbers of parts that no worker has. Lives as long as the batch runs.

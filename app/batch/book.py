@@ -33,6 +33,7 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
+MOST_BREAKS = 5  # of what is due of a batch, or of a part of it, in an unforeseen way; then it is given up
 _LEADER_MS = 3000
 _LOST_MS = 10_000  # a message that no worker has taken for so long is sent again: sent twice, it is taken once
 _SILENT_MS = 30_000  # who has a part or the hand, and has not said so for so long, has let go of it
@@ -229,12 +230,13 @@ class Book:
         (found,) = await self._wire.execute([("HVALS", self._keys.done(batch, part))])
         return [decode_result(raw) for raw in found]
 
-    async def close(self, ticket: Ticket, worker: ApiId, *, done: bool) -> None:
-        """It is in the storage; or it is to be taken by another worker."""
+    async def close(self, ticket: Ticket, worker: ApiId, *, done: bool, broke: bool = False) -> None:
+        """It is in the storage; or it is to be taken by another worker, unless it broke for the last time."""
         keys, batch = self._keys, ticket.batch
-        names = keys.taken(batch), keys.todo(batch), keys.done(batch, ticket.part)
-        values = ticket.part, ticket.number, worker, "done" if done else "back"
-        await self._wire.execute([("EVAL", CLOSE, 3, *names, *values)])
+        names = keys.taken(batch), keys.todo(batch), keys.done(batch, ticket.part), keys.batch(batch)
+        how = "done" if done else "broke" if broke else "back"
+        values = ticket.part, ticket.number, worker, how, MOST_BREAKS
+        await self._wire.execute([("EVAL", CLOSE, 4, *names, *values)])
 
     async def forget_parts(self, batch: BatchId, parts: int) -> None:
         """All that came of it is in its output and error file."""

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from app.batch.book import Load
-from app.batch.records import LIVE, Batch
+from app.batch.book import MOST_BREAKS, Fields, Load
+from app.batch.records import LIVE, Batch, Problem, packed
 
 Due = Literal["begin", "feed", "expire", "complete", "finish", "tell", "leave"]
 
@@ -34,3 +34,16 @@ def due(batch: Batch, load: Load, now: float, *, webhook: bool) -> Due | None:
     if load.taken:
         return "feed"
     return "finish" if load.hand is None else None
+
+
+def after_break(batch: Batch, now: float) -> Fields:
+    """What is to be written when what was due of it broke, not for Redis or the storage being away."""
+    if batch.broke + 1 < MOST_BREAKS:
+        return {"broke": batch.broke + 1}
+    if batch.status not in LIVE:  # what it was made of stays where it is
+        return {"cleaned": 1}
+    what = "validated" if batch.status == "validating" else "finished"
+    problem = Problem(
+        "internal_error", f"The batch could not be {what}: {MOST_BREAKS} tries ended in an internal error."
+    )
+    return {"status": "failed", "failed_at": int(now), "problems": packed([problem]), "broke": 0}

@@ -15,6 +15,11 @@ _CHUNK = 512  # bytes of a prompt that are compared at once
 _MOST_CHUNKS = 64
 # What of a body the prompt is made of, in the order in which it is.
 _PROMPT = ("model", "instructions", "messages", "prompt", "input")
+# Parameters of a body that a batch can't honour, and why.
+_REFUSED = {
+    "stream": "Answers of a batch can't be streamed.",
+    "timeout": "A line has as long as its batch has, its 'completion_window'.",
+}
 
 
 class Broken(Exception):
@@ -57,9 +62,12 @@ def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> t
         raise broken("missing_required_parameter", "'body' has to be a JSON object.", "body")
     if unknown := line.keys() - {"custom_id", "method", "url", "body"}:
         raise broken("unknown_parameter", f"'{min(unknown)}' is not a parameter of a line.", min(unknown))
-    if body.get("stream"):
-        raise broken("invalid_value", "Answers of a batch can't be streamed.", "body.stream")
-    return Line(number, custom_id, orjson.dumps(body)), body
+    if refused := [name for name in _REFUSED if body.get(name)]:
+        raise broken("invalid_value", _REFUSED[refused[0]], f"body.{refused[0]}")
+    try:
+        return Line(number, custom_id, orjson.dumps(body)), body
+    except orjson.JSONEncodeError:  # it reads 1,024 levels, and writes 254
+        raise broken("invalid_json_line", "'body' is nested too deep.", "body") from None
 
 
 def prefix_key(body: dict[str, Any]) -> bytes:

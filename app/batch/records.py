@@ -91,6 +91,7 @@ class Batch(Struct, frozen=True):
     tell_at: int = 0  # when the next one is due
     told: bool = False
     problems: list[Problem] = []
+    broke: int = 0  # times that what was due of it broke in an unforeseen way
 
     @property
     def ended_at(self) -> int:

@@ -90,6 +90,8 @@ def _mapped(path: str, *, writes: bool = False) -> Iterator[None]:
         if writes:  # what is to be written to is not there
             raise StorageDown(f"The storage of files: {_reason(exc)}.") from exc
         raise FileGone(f"There is no '{path}' in the storage.") from exc
+    except InterruptedError:  # of who reads or writes: Python raises none of its own
+        raise
     except Exception as exc:
         if not _is_foreign(exc):
             raise
@@ -98,7 +100,8 @@ def _mapped(path: str, *, writes: bool = False) -> Iterator[None]:
 
 def _is_foreign(exc: Exception) -> bool:
     """fsspec makes OSErrors of what S3 says, but not of its client's own errors, such as nobody answering."""
-    return isinstance(exc, OSError) or any(cls.__module__.startswith("botocore.") for cls in type(exc).__mro__)
+    clients = ("botocore.", "aiohttp.")
+    return isinstance(exc, OSError) or any(cls.__module__.startswith(clients) for cls in type(exc).__mro__)
 
 
 def _reason(exc: Exception) -> Any:

@@ -9,19 +9,24 @@ from typing import Any
 
 import orjson
 import pytest
+import yaml
+from openai.types import Batch as OpenAIBatch
 from redis import Redis
 
+from app.api.batch_shape import as_object
 from app.api.serving import Known
 from app.batch import places
-from app.batch.book import Book, Ticket
+from app.batch.book import MOST_BREAKS, Load, Ticket
+from app.batch.due import due
 from app.batch.records import Line, Order, Part, Result, StoredFile
 from app.batch.shelf import FileShelf
 from app.batch.storage import Storage
-from app.errors import RequestError, StoreDown
+from app.errors import RequestError, StorageDown, StoreDown
 from app.ids import BatchId, FileId, new_batch_id
 from app.keys import Keys
 from app.messages import encode
 from app.settings import load_settings
+from tests.stack import mock_pool
 from workers.batch.answering import Answering
 from workers.batch.desk import Desk
 
@@ -44,7 +49,9 @@ def storage(tmp_path: Path) -> Storage:
 
 @pytest.fixture
 def desks(redis: Redis, store_url: str, tmp_path: Path) -> Iterator[list[Desk]]:
-    known = Known(load_settings(redis_url=store_url, files=str(tmp_path)), {}, {})
+    pools = tmp_path / "pools.yaml"
+    pools.write_text(yaml.safe_dump({"pools": {"decode-pool-a": mock_pool()}}))
+    known = Known.read(load_settings(redis_url=store_url, files=str(tmp_path), pools_file=str(pools)))
     two = [Desk(known), Desk(known)]
     for desk in two:
         desk.start()
@@ -65,7 +72,7 @@ def in_progress(desk: Desk, storage: Storage, parts: int = 2, lines: int = 3) ->
     for part in range(parts):
         storage.put(places.part(batch, part), encode(Part([line(part * lines + i) for i in range(1, lines + 1)])))
     desk.call(desk._book.lay_out(batch, parts))
-    fields = {"status": "in_progress", "total": parts * lines, "parts": parts}
+    fields = {"status": "in_progress", "in_progress_at": int(time.time()), "total": parts * lines, "parts": parts}
     desk.call(desk._book.turn(batch, ["validating"], fields))
     return batch
 
@@ -85,6 +92,34 @@ def finalizing(desk: Desk, storage: Storage) -> BatchId:
         storage.put(places.answers(batch, part), encode([answered(part * 3 + i) for i in range(1, 4)]))
     desk.call(desk._book.turn(batch, ["in_progress"], {"status": "finalizing", "ending": "completed"}))
     return batch
+
+
+def validating(desk: Desk, storage: Storage, raw: bytes) -> BatchId:
+    """Of that input file; nobody has looked at it."""
+    batch = created(desk)
+    storage.put("files/file-1", raw)
+    shelf = FileShelf(desk._book._wire, KEYS)
+    desk.call(shelf.add(StoredFile(FileId("file-1"), "", "in", "batch", len(raw), 1)))
+    return batch
+
+
+def request(number: int) -> bytes:
+    body = {"model": "mock", "prompt": "hello"}
+    return orjson.dumps({"custom_id": f"id-{number}", "method": "POST", "url": "/v1/completions", "body": body})
+
+
+def end(desk: Desk, batch: BatchId, ending: str) -> None:
+    """As the leader or a client would have it."""
+    if ending == "cancelled":
+        desk.call(desk._book.cancel(batch))
+    else:
+        desk.call(desk._book.turn(batch, ["validating"], {"status": "finalizing", "ending": "expired"}))
+    desk.clerk.finish(batch)
+
+
+def errors_of(storage: Storage, batch: BatchId) -> list[dict[str, Any]]:
+    raw = storage.get(f"files/{places.file_of(batch, 'error')}") or b""
+    return [orjson.loads(each) for each in raw.splitlines()]
 
 
 def ids(storage: Storage, batch: BatchId) -> list[str]:
@@ -180,7 +215,7 @@ def test_a_hand_that_was_given_and_not_said_so_is_let_go(desks: list[Desk], monk
     """Else nobody would validate it as long as that worker lives."""
     desk, batch = desks[0], created(desks[0])
     with monkeypatch.context() as patch:
-        patch.setattr(Book, "grasp", done_but_not_said(desk._book.grasp))
+        patch.setattr(desk._book, "grasp", done_but_not_said(desk._book.grasp))
         desk.clerk.begin(batch)
     assert desk.call(desk._book.loads([batch]))[0].hand is None
     assert desks[1].call(desks[1]._book.grasp(batch, "validating", desks[1].serving.dispatcher.api))
@@ -245,10 +280,7 @@ def test_a_validation_that_ends_after_the_batch_leaves_nothing_behind(
     redis: Redis, desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, other = desks
-    batch = created(slow)
-    shelf = FileShelf(slow._book._wire, KEYS)
-    storage.put("files/file-1", b"{}\n" * 3)
-    slow.call(shelf.add(StoredFile(FileId("file-1"), "", "in", "batch", 9, 1)))
+    batch = validating(slow, storage, b"{}\n" * 3)
 
     def cancelled(path: str, data: bytes) -> None:
         other.call(other._book.cancel(batch))
@@ -263,6 +295,176 @@ def test_a_validation_that_ends_after_the_batch_leaves_nothing_behind(
     assert slow.call(slow._book.find(batch, None)).status == "cancelled"
     assert not (Path(storage._root) / places.folder(batch)).exists()
     assert not redis.exists(KEYS.todo(batch))
+
+
+def breaking(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError("nobody thought of that")
+
+
+def test_a_batch_whose_validation_breaks_time_and_again_fails_with_a_reason(
+    desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever worker tries. What clients see of it is what OpenAI shows of a batch that failed."""
+    batch = validating(desks[0], storage, request(1))
+    monkeypatch.setattr("workers.batch.clerk.cut", breaking)
+    for i in range(MOST_BREAKS):
+        assert desks[0].call(desks[0]._book.find(batch, None)).status == "validating"
+        desks[i % 2].clerk.begin(batch)
+    found = desks[0].call(desks[0]._book.find(batch, None))
+    assert (found.status, found.failed_at is not None) == ("failed", True)
+    assert due(found, Load(0, 0, None), time.time(), webhook=True) == "tell"
+    shown = OpenAIBatch.model_validate(as_object(found))
+    assert shown.errors is not None
+    assert [(e.code, e.line, e.param) for e in shown.errors.data or []] == [("internal_error", None, None)]
+
+
+def test_a_batch_whose_end_breaks_time_and_again_fails_and_its_answers_stay_in_the_storage(
+    redis: Redis, desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was computed may be all that somebody has waited for."""
+    desk = desks[0]
+    batch = finalizing(desk, storage)
+    monkeypatch.setattr("workers.batch.clerk.assemble", breaking)
+    for _ in range(MOST_BREAKS):
+        desk.clerk.finish(batch)
+    found = desk.call(desk._book.find(batch, None))
+    assert (found.status, [p.code for p in found.problems]) == ("failed", ["internal_error"])
+    redis.hset(KEYS.batch(batch), "failed_at", 1)
+    desk.clerk.finish(batch)
+    assert desk.call(desk._book.find(batch, None)).cleaned
+    assert (Path(storage._root) / places.answers(batch, 1)).exists()
+
+
+def test_a_batch_that_cannot_be_cleaned_up_is_left_as_it_is(
+    redis: Redis, desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = desks[0]
+    batch = finalizing(desk, storage)
+    desk.clerk.finish(batch)
+    monkeypatch.setattr(desk._storage, "delete", breaking)
+    for _ in range(MOST_BREAKS):
+        assert not desk.call(desk._book.find(batch, None)).cleaned
+        desk.clerk.finish(batch)
+    found = desk.call(desk._book.find(batch, None))
+    assert (found.status, found.cleaned) == ("completed", True)
+
+
+@pytest.mark.parametrize("away", [StorageDown("S3"), StoreDown("Redis"), InterruptedError()])
+def test_a_storage_that_is_away_fails_no_batch(
+    desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch, away: Exception
+) -> None:
+    def raising(*_: Any) -> Any:
+        raise away
+
+    batch = validating(desks[0], storage, request(1))
+    with monkeypatch.context() as patch:
+        patch.setattr("workers.batch.clerk.cut", raising)
+        for _ in range(2 * MOST_BREAKS):
+            desks[0].clerk.begin(batch)
+    assert desks[0].call(desks[0]._book.find(batch, None)).broke == 0
+    desks[0].clerk.begin(batch)
+    assert desks[0].call(desks[0]._book.find(batch, None)).status == "in_progress"
+
+
+def test_a_webhook_that_breaks_in_an_unforeseen_way_counts_as_not_told(
+    desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = desks[0]
+    batch = finalizing(desk, storage)
+    desk.clerk.finish(batch)
+    monkeypatch.setattr(desk.clerk, "_settings", load_settings(webhook_url="http://127.0.0.1:1/"))
+    monkeypatch.setattr("workers.batch.clerk.tell", breaking)
+    desk.clerk.notify(batch)
+    found = desk.call(desk._book.find(batch, None))
+    assert (found.told, found.tries) == (False, 1)
+    assert found.tell_at > time.time()
+
+
+@pytest.mark.parametrize("broken", ["note", "decode_part"])
+def test_a_part_that_breaks_time_and_again_is_given_up(
+    desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """One of its lines, and what it has of the others counts; or all of it, and nothing does."""
+    desk, batch = desks[0], in_progress(desks[0], storage, parts=1)
+    note = desk._book.note
+
+    async def answer(_: Answering, asked: Line) -> Result:
+        return answered(asked.number)
+
+    async def noted(*args: Any) -> bool:
+        return breaking() if args[-1].number == 2 else await note(*args)
+
+    monkeypatch.setattr(Answering, "_request", answer)
+    monkeypatch.setattr("workers.batch.answering._RETRY_S", 0.01)
+    with monkeypatch.context() as patch:
+        if broken == "note":
+            patch.setattr(desk._book, "note", noted)
+        else:
+            patch.setattr("workers.batch.answering.decode_part", breaking)
+        for _ in range(MOST_BREAKS):
+            (ticket,) = desk.call(desk._book.feed({batch: 1}))
+            desk.answer(batch, ticket.part, ticket.number)
+    assert desk.call(desk._book.loads([batch]))[0].todo == 0
+    assert desk.call(desk._book.complete(batch, {"status": "finalizing", "ending": "completed"}))
+    desk.clerk.finish(batch)
+    found = desk.call(desk._book.find(batch, None))
+    lost = {2} if broken == "note" else {1, 2, 3}
+    assert (found.status, found.completed, found.failed) == ("completed", 3 - len(lost), len(lost))
+    codes = {error["error"]["line"]: error["error"]["code"] for error in errors_of(storage, batch)}
+    assert codes == dict.fromkeys(lost, "internal_error")
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "expired"])
+def test_a_batch_that_ends_while_it_is_validated_has_all_its_lines_in_the_error_file(
+    redis: Redis, desks: list[Desk], storage: Storage, ending: str
+) -> None:
+    """Those that could not have been asked with their own error."""
+    desk = desks[0]
+    batch = validating(desk, storage, b"\n".join([*(request(i) for i in range(100)), b"no JSON"]))
+    end(desk, batch, ending)
+    found = desk.call(desk._book.find(batch, None))
+    assert (found.status, found.total, found.completed, found.failed) == (ending, 101, 0, 101)
+    assert (found.output, found.errors_file) == (None, places.file_of(batch, "error"))
+    errors = {error["error"]["line"]: error["error"]["code"] for error in errors_of(storage, batch)}
+    assert errors == {i + 1: f"batch_{ending}" for i in range(100)} | {101: "invalid_json_line"}
+    redis.hset(KEYS.batch(batch), f"{ending}_at", 1)
+    desk.clerk.finish(batch)
+    assert not (Path(storage._root) / places.folder(batch)).exists()
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "expired"])
+def test_a_batch_of_a_file_that_cannot_be_read_ends_as_it_was_told_while_it_is_validated(
+    desks: list[Desk], storage: Storage, ending: str
+) -> None:
+    """It is empty, or gone."""
+    desk = desks[0]
+    for raw in (b"\n", None):
+        batch = validating(desk, storage, raw or b"")
+        if raw is None:
+            storage.delete("files/file-1")
+        end(desk, batch, ending)
+        found = desk.call(desk._book.find(batch, None))
+        assert (found.status, found.total, found.output, found.errors_file) == (ending, 0, None, None)
+
+
+def test_a_batch_that_is_cancelled_between_its_validation_and_its_beginning_loses_no_line(
+    desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, other = desks
+    batch = validating(desk, storage, request(1) + b"\n" + request(2))
+    lay_out = desk._book.lay_out
+
+    async def cancelled(*args: Any) -> bool:
+        done = await lay_out(*args)
+        await desk._book.cancel(batch)
+        return done
+
+    monkeypatch.setattr(desk._book, "lay_out", cancelled)
+    desk.clerk.begin(batch)
+    other.clerk.finish(batch)
+    found = desk.call(desk._book.find(batch, None))
+    assert (found.status, found.total) == ("cancelled", 2)
+    assert len(errors_of(storage, batch)) == 2
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+from msgspec.structs import replace
 
 from app.batch import places
 from app.batch.records import Batch, Order, Result, decode_part
@@ -31,6 +33,10 @@ def check(body: bytes) -> str:
     if model not in ("m", "n"):
         raise ModelNotFound("no such model", param="model")
     return model
+
+
+def ask_anything(body: bytes) -> str:
+    raise ModelNotFound(f"The model '{json.loads(body)['model']}' does not exist.", param="model")
 
 
 def request(i: int, text: str = "hello", model: str = "m") -> str:
@@ -105,6 +111,37 @@ def test_a_line_that_is_too_long_costs_itself_only(storage: Storage) -> None:
     assert [line.number for line in parts(storage, 1)[0]] == [1, 3]
 
 
+def test_what_is_said_of_broken_lines_is_short_whatever_they_say(storage: Storage) -> None:
+    """It is held in memory, for all of them."""
+    named = [request(i).replace('"method"', '"%s": 1, "method"' % ("x" * 100_000)) for i in range(9)]
+    put(storage, [*named, *(request(i, model="m" * 100_000) for i in range(9))])
+    done = cut(storage, ORDER, "files/file-1", ask_anything, 10**6, lambda: False)
+    assert (done.lines, done.broken) == (18, 18)
+    assert len(storage.get(places.broken(ORDER.id)) or b"") < 18 * 5000
+
+
+def test_a_byte_order_mark_before_the_first_line_is_none_of_it(storage: Storage) -> None:
+    """Windows' editors write one."""
+    storage.put("files/file-1", b"\xef\xbb\xbf" + request(1).encode() + b"\n" + request(2).encode())
+    done = cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    assert (done.lines, done.broken) == (2, 0)
+
+
+def test_a_file_of_nothing_but_a_byte_order_mark_has_no_line(storage: Storage) -> None:
+    storage.put("files/file-1", b"\xef\xbb\xbf\n")
+    with pytest.raises(Unusable, match="no line"):
+        cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+
+
+def test_who_is_told_to_stop_stops_and_says_that_it_was_told_to(storage: Storage) -> None:
+    """It is not the storage that was away."""
+    put(storage, [request(i) for i in range(150)])
+    for looks in (1, 151):  # while it reads, and while it writes
+        left = iter(range(looks))
+        with pytest.raises(InterruptedError):
+            cut(storage, ORDER, "files/file-1", check, 10_000, lambda left=left: next(left, None) is None)
+
+
 def test_of_a_long_line_no_more_is_read_than_may_be() -> None:
     file = io.BytesIO(b"a" * 1_000_000 + b"\nshort\n")
     assert [(number, len(raw)) for number, raw in numbered(file, 100)] == [(1, 101), (2, 6)]
@@ -148,6 +185,23 @@ def test_the_files_have_each_line_once_wherever_its_result_lies(storage: Storage
     assert unasked[0]["response"] is None
     assert unasked[0]["error"]["code"] == "batch_expired"
     assert unasked[0]["error"]["line"] == none[0].number
+
+
+def test_each_line_is_one_for_every_reader_of_lines(storage: Storage) -> None:
+    """Some take more characters than a line feed for a line's end: str.splitlines() does."""
+    ends = "".join(map(chr, [*range(0x20), 0x7F, 0x85, 0x2028, 0x2029]))
+    put(storage, [request(1).replace("id-1", json.dumps(ends)[1:-1]), "{" + json.dumps(ends, ensure_ascii=False)])
+    cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    answer = replace(answered(1), custom_id=ends, body=orjson.dumps({"text": ends}))
+    storage.put(places.answers(ORDER.id, 0), encode([answer]))
+    assemble(storage, Batch(ORDER, "finalizing", parts=1, ending="completed"), lambda _id, _part: [], MINE)
+    for kind in ("output", "error"):
+        raw = (storage.get(f"files/{places.file_of(ORDER.id, kind)}") or b"").decode()
+        lines = raw.splitlines()
+        assert len(lines) == raw.count("\n") > 0
+        assert all(json.loads(line) for line in lines)
+        if kind == "output":
+            assert json.loads(raw)["custom_id"] == json.loads(raw)["response"]["body"]["text"] == ends
 
 
 def test_a_file_without_lines_is_not_there(storage: Storage) -> None:

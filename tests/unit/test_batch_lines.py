@@ -14,6 +14,13 @@ pytestmark = pytest.mark.unit
 CHAT = "/v1/chat/completions"
 
 
+def nested(depth: int) -> Any:
+    made: Any = "x"
+    for _ in range(depth):
+        made = {"x": made}
+    return made
+
+
 def line(**changes: Any) -> bytes:
     good = {"custom_id": "a", "method": "POST", "url": CHAT, "body": {"model": "m", "messages": []}}
     return json.dumps({k: v for k, v in (good | changes).items() if v is not ...}).encode()
@@ -40,6 +47,8 @@ def test_a_good_line_is_its_body_under_its_id_and_number() -> None:
         (line(body="x"), "missing_required_parameter", "body", "a"),
         (line(extra=1), "unknown_parameter", "extra", "a"),
         (line(body={"model": "m", "stream": True}), "invalid_value", "body.stream", "a"),
+        (line(body={"model": "m", "timeout": 60}), "invalid_value", "body.timeout", "a"),
+        (line(body=nested(300)), "invalid_json_line", "body", "a"),
     ],
 )  # fmt: skip
 def test_a_broken_line_says_why_and_which_one_it_is(

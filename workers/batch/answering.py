@@ -55,21 +55,23 @@ class Answering:
         self._noting: set[int] = set()  # lines that have a result which is being written down
         self._urgent = is_urgent(batch, time.time())
         self._stopping = False
+        self._broke = False  # in an unforeseen way
 
     async def run(self) -> None:
         """Until all lines have a result that is in the storage, or it is stopped."""
         whole = False
         try:
             whole = await self._all()
-        except (FileGone, StorageDown) as exc:
+        except StorageDown as exc:
             log.error("part_not_answered", batch=self.ticket.batch, part=self.ticket.part, reason=exc.message)
             await asyncio.sleep(_RETRY_S)
         except Exception as exc:
+            self._broke = True
             log.error("part_broke", batch=self.ticket.batch, part=self.ticket.part, exc_info=exc)
             await asyncio.sleep(_RETRY_S)
         finally:
             self.stop()
-            await self._patiently(self._book.close, self.ticket, self._worker, done=whole)
+            await self._patiently(self._book.close, self.ticket, self._worker, done=whole, broke=self._broke)
 
     async def _all(self) -> bool:
         """Whether all lines have a result that is in the storage. Raises: FileGone, StorageDown."""
@@ -133,6 +135,7 @@ class Answering:
     def _answered(self, task: "asyncio.Task[None]") -> None:
         self._asking.pop(task, None)
         if not task.cancelled() and (exc := task.exception()) is not None:
+            self._broke = True
             log.error("line_broke", batch=self.ticket.batch, part=self.ticket.part, exc_info=exc)
 
     def _cancel(self, lines: list[Line]) -> None:

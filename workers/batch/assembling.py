@@ -20,6 +20,9 @@ _UNASKED = {
 }
 _LOST = Problem("internal_error", "This request was not executed.")
 
+# Line ends to some readers of lines, str.splitlines() among them. orjson escapes the others.
+_LINE_ENDS = {end.encode(): b"\\u%04x" % ord(end) for end in "\x85\u2028\u2029"}
+
 Done = Callable[[BatchId, int], list[Result]]  # what a part has that is not in the storage
 Mine = Callable[[], bool]  # whether the batch is still to be finished, and by who asks
 
@@ -106,7 +109,7 @@ def line_of(batch: BatchId, result: Result) -> bytes:
     if result.status:
         body = orjson.Fragment(result.body)
         response = {"status_code": result.status, "request_id": result.request, "body": body}
-    return orjson.dumps(
+    raw = orjson.dumps(
         {
             "id": f"batch_req_{batch.removeprefix('batch_')}_{result.number}",
             "custom_id": result.custom_id,
@@ -115,3 +118,6 @@ def line_of(batch: BatchId, result: Result) -> bytes:
         },
         option=orjson.OPT_APPEND_NEWLINE,
     )
+    for end, escaped in _LINE_ENDS.items():
+        raw = raw.replace(end, escaped)
+    return raw

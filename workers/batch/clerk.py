@@ -4,10 +4,12 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from threading import Lock
 from typing import Any, TypeVar
 
 import orjson
+from msgspec.structs import replace
 
 from app.api.batch_shape import BatchRequest
 from app.api.endpoints import ENDPOINTS
@@ -16,7 +18,7 @@ from app.api.parsing import parse
 from app.api.serving import Serving
 from app.batch import places
 from app.batch.book import Book, Fields
-from app.batch.due import TRIES_AFTER_S
+from app.batch.due import TRIES_AFTER_S, after_break
 from app.batch.records import Batch, Order, Problem, Status, StoredFile, packed
 from app.batch.shelf import FileShelf
 from app.batch.storage import Storage
@@ -25,7 +27,7 @@ from app.errors import BatchNotFound, FileGone, StorageDown, StoreDown
 from app.ids import BatchId
 from app.telemetry import logger
 from workers.batch.assembling import assemble
-from workers.batch.cutting import Unusable, cut
+from workers.batch.cutting import Cut, Unusable, cut
 from workers.batch.webhook import tell
 
 log = logger(__name__)
@@ -84,7 +86,11 @@ class Clerk:
         url, secret = self._settings.webhook_url, self._settings.webhook_secret
         if url is None or found.told:
             return
-        wrong = tell(url, secret.get_secret_value() if secret else None, found)
+        try:
+            wrong = tell(url, secret.get_secret_value() if secret else None, found)
+        except Exception as exc:
+            wrong = type(exc).__name__
+            log.error("webhook_broke", batch=batch, exc_info=exc)
         tries = found.tries + 1
         if wrong:
             log.warning("webhook_not_told", batch=batch, reason=wrong, tries=tries)
@@ -100,38 +106,37 @@ class Clerk:
             self.handling[batch] = status
         try:
             if self._is_mine(batch, status):
-                work(self._call(self._book.find(batch, None)))
+                self._try(work, self._call(self._book.find(batch, None)))
         except InterruptedError:
             log.info("batch_interrupted", batch=batch, status=status)
         except (StoreDown, StorageDown) as exc:
             log.warning("batch_work_put_off", batch=batch, status=status, error=exc.message)
-        except Exception as exc:
-            log.error("batch_work_broke", batch=batch, status=status, exc_info=exc)
         finally:
             with self.lock:
                 del self.handling[batch]
             self._call(self._let_go(batch))
             self._loop.call_soon_threadsafe(self._soon)
 
+    def _try(self, work: Callable[[Batch], None], batch: Batch) -> None:
+        """What breaks is counted, and given up some time. Raises: InterruptedError, StoreDown, StorageDown."""
+        try:
+            work(batch)
+        except (InterruptedError, StoreDown, StorageDown):
+            raise
+        except Exception as exc:
+            log.error(
+                "batch_work_broke", batch=batch.order.id, status=batch.status, times=batch.broke + 1, exc_info=exc
+            )
+            fields, me = after_break(batch, time.time()), self._serving.dispatcher.api
+            self._call(self._book.turn(batch.order.id, (batch.status,), fields, me))
+
     def _is_mine(self, batch: BatchId, status: Status) -> bool:
         return self._call(self._book.grasp(batch, status, self._serving.dispatcher.api))
 
     def _cut(self, batch: Batch) -> None:
-        order, began = batch.order, time.monotonic()
-        id_, me = order.id, self._serving.dispatcher.api
-        endpoint = ENDPOINTS[order.endpoint]
-
-        def check(body: bytes) -> str:
-            asked = parse(endpoint.schema, body)
-            asked.check()
-            return find_model(self._serving.models, asked.model).name
-
+        id_, me, began = batch.order.id, self._serving.dispatcher.api, time.monotonic()
         try:
-            file = self._call(self._shelf.find(order.input, order.key))
-            done = cut(
-                self._storage, order, file.path, check, self._settings.max_body,
-                lambda: self.handling.get(id_) != "validating",
-            )  # fmt: skip
+            done = self._cut_up(batch)
         except (Unusable, FileGone) as exc:
             problem = exc.problem if isinstance(exc, Unusable) else Problem(exc.code, exc.message)
             failed: Fields = {"status": "failed", "failed_at": int(time.time()), "problems": packed([problem])}
@@ -153,6 +158,22 @@ class Clerk:
         took = round(time.monotonic() - began, 2)
         log.info("batch_validated", batch=id_, lines=done.lines, broken=done.broken, parts=done.parts, seconds=took)
 
+    def _cut_up(self, batch: Batch) -> Cut:
+        """Raises: Unusable, FileGone, StorageDown, StoreDown; InterruptedError when its status is another one."""
+        order = batch.order
+        endpoint = ENDPOINTS[order.endpoint]
+
+        def check(body: bytes) -> str:
+            asked = parse(endpoint.schema, body)
+            asked.check()
+            return find_model(self._serving.models, asked.model).name
+
+        file = self._call(self._shelf.find(order.input, order.key))
+        return cut(
+            self._storage, order, file.path, check, self._settings.max_body,
+            lambda: self.handling.get(order.id) != batch.status,
+        )  # fmt: skip
+
     def _leave_nothing(self, batch: BatchId) -> None:
         """What was written after somebody else had cleaned up is nobody's."""
         try:
@@ -165,6 +186,9 @@ class Clerk:
     def _assemble(self, batch: Batch) -> None:
         order = batch.order
         id_, now = order.id, int(time.time())
+        if batch.in_progress_at is None:  # it ended before its lines were read
+            with suppress(Unusable, FileGone):
+                batch = replace(batch, parts=self._cut_up(batch).parts)
         sums = assemble(
             self._storage, batch, lambda b, part: self._call(self._book.done(b, part)),
             lambda: self._is_mine(id_, batch.status),
@@ -188,7 +212,8 @@ class Clerk:
 
     def _clean(self, batch: Batch) -> None:
         self._call(self._book.forget_parts(batch.order.id, batch.parts))
-        self._storage.delete(places.folder(batch.order.id))
+        if batch.status != "failed" or batch.in_progress_at is None:  # else nothing but this has its answers
+            self._storage.delete(places.folder(batch.order.id))
         self._call(self._book.turn(batch.order.id, (batch.status,), {"cleaned": 1}))
 
     def _call(self, coro: Coroutine[Any, Any, T]) -> T:

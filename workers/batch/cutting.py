@@ -1,10 +1,12 @@
 """An input file, read line by line: what can't be asked, and the rest in parts, with like prompts side by side."""
 
+import codecs
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import IO, Any, NamedTuple
 
 import orjson
+from msgspec.structs import replace
 
 from app.batch import places
 from app.batch.lines import MAX_LINES, Broken, prefix_key, read_line
@@ -15,6 +17,7 @@ from app.errors import RequestError, XylemError
 from app.messages import encode
 
 _PART = 16 * 2**20  # bytes
+_SAID = 1000  # characters of what is wrong with a line: it may quote a name of megabytes
 
 Check = Callable[[bytes], str]  # of a body: its model. Raises: XylemError
 
@@ -98,7 +101,12 @@ def _parts(good: list[_Place]) -> Iterator[list[_Place]]:
 
 
 def numbered(file: IO[bytes], max_line: int) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, by their number from 1; of one that is longer, `max_line` bytes and one more."""
+    """Lines that are not blank, by their number from 1; of one that is longer, `max_line` bytes and one more.
+
+    A byte order mark at the file's beginning belongs to no line.
+    """
+    if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+        file.seek(0)
     number = 0
     while raw := file.readline(max_line + 1):
         number += 1
@@ -124,6 +132,7 @@ def failed(
     number: int, custom_id: str | None, status: int, problem: Problem, exc: XylemError | None = None, request: str = ""
 ) -> Result:
     """A line that has no answer, with OpenAI's error as its body."""
+    problem = replace(problem, message=problem.message[:_SAID], param=problem.param and problem.param[:_SAID])
     kind = "invalid_request_error" if exc is None else exc.type
     error = {"message": problem.message, "type": kind, "param": problem.param, "code": problem.code}
     return Result(number, custom_id, status, request, orjson.dumps({"error": error}), problem)

@@ -65,9 +65,11 @@ done:<batch>:<part>     hash, line number → msgpack `batch.records.Result`: wh
                         it goes to the storage, as one file. Written by the batch worker that has the part.
 batch-leader            string, the batch worker that looks after all batches. Lives 3 s after its last look.
 batch-totals            hash, what all batches have had: `completed` and `failed` lines, and tokens. Lives for good.
-out:<api>               stream, capped at `stream_maxlen`, field `s`: msgpack `messages.Step`: the truth behind
-                        the channel of the same name, which carries the same bytes live.
-                        Written by workers; lives `stream_ttl_s` after the last 256 messages.
+out:<api>               stream, field `s`: msgpack `messages.Step`: the truth behind the channel of the same name, which
+                        carries the same bytes live. Its last `stream_bytes` bytes, of at most `stream_ttl_s`.
+                        Written by workers; lives `stream_ttl_s` after their last words, or until the replica ends.
+out:<api>:marks         sorted set, an entry's id in that stream → bytes that had been written by then. Written by
+                        workers (`trim.lua`); lives as long.
 """
 
 from app.ids import ApiId, BatchId, FileId, PlaceId, PoolId, QueueName, RequestId, RunId, WorkerId
@@ -106,6 +108,9 @@ class Keys:
 
     def out(self, api: ApiId) -> str:
         return f"{self.prefix}out:{api}"
+
+    def out_marks(self, api: ApiId) -> str:
+        return f"{self.out(api)}:marks"
 
     def api_keys(self) -> str:
         return f"{self.prefix}keys:api"

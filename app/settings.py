@@ -65,8 +65,8 @@ class Settings(BaseSettings):
     api_ttl_s: Annotated[float, Field(gt=0)] = 3.0
     stall_s: Annotated[float, Field(gt=0)] = 60.0  # an engine that has work and makes no token for so long hangs
     drain_timeout_s: Annotated[float, Field(gt=0)] = 600.0
-    stream_maxlen: Annotated[int, Field(gt=0)] = 8192  # messages kept for one API replica
-    stream_ttl_s: Annotated[int, Field(gt=0)] = 3600
+    stream_bytes: Annotated[int, Field(gt=0)] = 32 * 2**20  # of token messages, kept for one API replica
+    stream_ttl_s: Annotated[int, Field(gt=0)] = 60
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False

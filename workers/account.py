@@ -56,6 +56,7 @@ class Account:
         reply = await runner.redis.eval(RECONCILE, len(account), *account, keys.prefix, *dead)
         reserved, missing, dropped = ([x.decode() for x in part] for part in cast(list[list[bytes]], reply))
         self._missing = {ApiId(api): self._missing.get(ApiId(api), now) for api in missing}
+        runner.gone = frozenset(dead)
         for run in dropped:
             runner.cancel(RunId(run))
         if dead:

@@ -75,6 +75,7 @@ async def serving(known: Known) -> AsyncIterator[Serving]:
         await end(background)
         with suppress(RedisError, OSError):
             await redis.unlink(keys.api(api))
+            await redis.unlink(keys.out(api), keys.out_marks(api))
         wire.close()
         await redis.aclose()
 

@@ -22,6 +22,7 @@ from app.store.scripts import (
     RELEASE,
     RESULT,
     SNAPSHOT,
+    TRIM,
     TURN,
 )
 from app.store.wire import Command, Connection, Wire
@@ -46,6 +47,7 @@ __all__ = [
     "RELEASE",
     "RESULT",
     "SNAPSHOT",
+    "TRIM",
     "TURN",
     "Command",
     "Connection",

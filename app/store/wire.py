@@ -29,10 +29,12 @@ Command = tuple[Any, ...]  # its name and arguments: str, bytes, int or float
 class Connection(asyncio.Protocol):
     """Replies in the order of the commands; once subscribed, every reply goes to `on_reply` instead."""
 
-    def __init__(self, on_reply: Callable[[Any], None] | None = None) -> None:
+    def __init__(self, on_reply: Callable[[Any], None] | None = None, timeout_s: float = _TIMEOUT_S) -> None:
         self._reader = hiredis.Reader()
         self._waiting: deque[tuple[int, list[Any], asyncio.Future[list[Any]]]] = deque()
         self._on_reply = on_reply
+        self._timeout_s = timeout_s
+        self._heard = -math.inf  # monotonic: when Redis last sent something, or began to be waited for
         self.closed = asyncio.Event()
 
     async def open(self, client: "Redis") -> None:
@@ -50,7 +52,7 @@ class Connection(asyncio.Protocol):
     async def execute(self, commands: Sequence[Command]) -> list[Any]:
         """The replies; a refused command's reply is a hiredis.ReplyError.
 
-        Raises: ConnectionError, also when Redis has said nothing for `_TIMEOUT_S` while it was waited for.
+        Raises: ConnectionError, also when Redis has said nothing for `timeout_s` while it was waited for.
         """
         if self.closed.is_set():
             raise ConnectionError("closed")
@@ -58,14 +60,24 @@ class Connection(asyncio.Protocol):
         future: asyncio.Future[list[Any]] = loop.create_future()
         self.send(commands)
         if not self._waiting:
-            self._patience = loop.call_later(_TIMEOUT_S, self.close)
+            self._heard = time.monotonic()
+            self._check = loop.call_later(self._timeout_s, self._close_if_silent)
         self._waiting.append((len(commands), [], future))
         return await future
 
     def close(self) -> None:
         self._transport.abort()
 
+    def _close_if_silent(self) -> None:
+        """Looks again later if something came meanwhile: a timer for each reply would cost more."""
+        left_s = self._heard + self._timeout_s - time.monotonic()
+        if left_s > 0:
+            self._check = asyncio.get_running_loop().call_later(left_s, self._close_if_silent)
+        else:
+            self.close()
+
     def data_received(self, data: bytes) -> None:
+        self._heard = time.monotonic()
         self._reader.feed(data)
         while (reply := self._reader.gets()) is not False:
             if self._on_reply is not None:
@@ -76,7 +88,7 @@ class Connection(asyncio.Protocol):
             if len(replies) == wanted:
                 self._waiting.popleft()
                 if not self._waiting:
-                    self._patience.cancel()
+                    self._check.cancel()
                 if not future.done():
                     future.set_result(replies)
 
@@ -90,8 +102,9 @@ class Connection(asyncio.Protocol):
 class Wire:
     """Commands of any number of coroutines over one connection, reconnecting."""
 
-    def __init__(self, client: "Redis") -> None:
-        self._client = client
+    def __init__(self, client: "Redis", timeout_s: float = _TIMEOUT_S) -> None:
+        """`timeout_s`: a Redis that says nothing for so long while it is waited for is away."""
+        self._client, self._timeout_s = client, timeout_s
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._reconnected = -math.inf  # monotonic
@@ -154,7 +167,7 @@ class Wire:
     async def _try(self, commands: Sequence[Command]) -> list[Any]:
         connection = self._connection
         if connection is None or connection.closed.is_set():
-            async with asyncio.timeout(_TIMEOUT_S):
+            async with asyncio.timeout(self._timeout_s):
                 connection = await self._connect()
         replies = await connection.execute(commands)
         if any(isinstance(r, hiredis.ReplyError) and str(r).startswith(_NOT_THERE) for r in replies):
@@ -164,7 +177,7 @@ class Wire:
     async def _connect(self) -> Connection:
         async with self._connecting:
             if self._connection is None or self._connection.closed.is_set():
-                connection = Connection()
+                connection = Connection(timeout_s=self._timeout_s)
                 await connection.open(self._client)
                 if self._connection is not None:
                     self._reconnected = time.monotonic()

@@ -1,19 +1,24 @@
 """Tokens on their way out: one message per engine step and API replica, in order, until Redis has it."""
 
 import asyncio
+import math
+import time
+from collections.abc import Sequence
 
 from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
 from app.ids import ApiId, RunId, WorkerId
 from app.keys import Keys
 from app.messages import Event, Job, Step, encode
 from app.settings import Settings
-from app.store import RELEASE
+from app.store import RELEASE, TRIM
 from app.telemetry import logger
 
 log = logger(__name__)
 _RETRY_S = 0.2
+_SHARES = 64  # of the bytes kept for an API replica, so many say how coarsely they are counted
 _MOST = 50_000  # events, some megabytes; Redis takes them at once
 
 
@@ -22,7 +27,9 @@ class Emitter:
 
     def __init__(self, redis: "Redis", keys: Keys, worker: WorkerId, settings: Settings) -> None:
         self._redis, self._keys, self._worker = redis, keys, worker
-        self._maxlen, self._ttl_s = settings.stream_maxlen, settings.stream_ttl_s
+        self._stream_bytes, self._ttl_s = settings.stream_bytes, settings.stream_ttl_s
+        self._trimmed: dict[ApiId, float] = {}  # monotonic: when each stream was last bounded from here
+        self._written: dict[ApiId, int] = {}  # bytes since then
         self._events: dict[ApiId, list[Event]] = {}
         self._released: list[tuple[RunId, WorkerId, str]] = []
         self._seq: dict[ApiId, int] = {}
@@ -93,7 +100,9 @@ class Emitter:
             self._wake.clear()
             events, self._events = self._events, {}
             released, self._released = self._released, []
-            await self._send([self._step(api, what) for api, what in events.items()], released)
+            unheard = await self._send([self._step(api, what) for api, what in events.items()], released)
+            if unheard:  # by a replica that has ended, say: its stream may have gone, and be a new one now
+                await self._send([], [], unheard)
             self._sent += sum(map(len, events.values()))
             self._room.set()
             if not self._wake.is_set():
@@ -103,23 +112,43 @@ class Emitter:
         seq = self._seq[api] = self._seq.get(api, 0) + 1
         return api, seq, encode(Step(self._worker, seq, events))
 
-    async def _send(self, steps: list[tuple[ApiId, int, bytes]], released: list[tuple[RunId, WorkerId, str]]) -> None:
-        """Repeats the whole pipeline until it got through: receivers drop what they have seen, by `seq`."""
+    def _is_due(self, api: ApiId, now: float) -> bool:
+        """Seldom: what each worker may write unsaid is little of what is kept."""
+        at_most = self._stream_bytes // _SHARES
+        return self._written[api] >= at_most or now >= self._trimmed.get(api, -math.inf) + self._ttl_s / 4
+
+    def _trim(self, pipe: "Pipeline", api: ApiId, now: float) -> None:
+        out, ttl_ms = self._keys.out(api), self._ttl_s * 1000
+        pipe.eval(TRIM, 2, out, self._keys.out_marks(api), self._written.get(api, 0), self._stream_bytes, ttl_ms)
+        self._written[api], self._trimmed[api] = 0, now
+
+    async def _send(
+        self,
+        steps: list[tuple[ApiId, int, bytes]],
+        released: list[tuple[RunId, WorkerId, str]],
+        trim: Sequence[ApiId] = (),
+    ) -> list[ApiId]:
+        """Repeats the whole pipeline until it got through: receivers drop what they have seen, by `seq`.
+
+        Returns the API replicas that did not listen.
+        """
+        now = time.monotonic()
         pipe = self._redis.pipeline(transaction=False)
-        for api, seq, data in steps:
+        for api, _seq, data in steps:
             out = self._keys.out(api)
-            pipe.xadd(out, {"s": data}, maxlen=self._maxlen, approximate=True)
+            pipe.xadd(out, {"s": data})
             pipe.publish(out, data)
-            if seq % 256 == 1:
-                pipe.expire(out, self._ttl_s)
+            self._written[api] = self._written.get(api, 0) + len(data)
         for run, worker, what in released:
             keys = self._keys.account(run, worker)
             pipe.eval(RELEASE, len(keys), *keys, run, what)
+        for api in trim or [api for api, _, _ in steps if self._is_due(api, now)]:
+            self._trim(pipe, api, now)
         commands = list(pipe.command_stack)
         while True:
             try:
-                await pipe.execute()
-                return
+                replies = await pipe.execute()
+                return [api for (api, _, _), heard in zip(steps, replies[1::2], strict=False) if not heard]
             except (RedisError, OSError) as exc:
                 # No connection, out of memory, loading, read-only after a failover: all pass.
                 log.warning("emit_retried", error=repr(exc))

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from app.engines.base import Engine, EngineInfo, GenerateRequest
 from app.errors import Cancelled, DeadlineOver, EngineDead, EngineFailed, Returned, StoreDown, XylemError
-from app.ids import RequestId, RunId, WorkerId, run_id
+from app.ids import ApiId, RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
 from app.messages import Failed, Handed, Handoff, Job, Lent
 from app.pools import Aside
@@ -55,6 +55,7 @@ class Runner:
         self._running: dict[RunId, asyncio.Task[Any]] = {}
         self._returned: set[RunId] = set()  # of these, what is to be placed elsewhere
         self._background: set[asyncio.Task[None]] = set()
+        self.gone: frozenset[ApiId] = frozenset()  # API replicas that are dead: nobody is told of what they awaited
         self._stopping = False
         self._loop = uvloop.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="engine", daemon=True)
@@ -230,6 +231,9 @@ class Runner:
             with self.has(job), self.gate(job).online(job):
                 return await work(job)
         except asyncio.CancelledError:
+            if job.reply_to in self.gone:
+                self.emitter.release(run)
+                return None
             self._fail(job, Returned() if self._stopping or run in self._returned else Cancelled())
         except TimeoutError:
             self._fail(job, DeadlineOver())

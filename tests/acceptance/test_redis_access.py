@@ -214,6 +214,14 @@ def test_no_user_may_do_what_is_not_its_work(guarded: Guarded, user: str, comman
         client.execute_command(*command)
 
 
+@pytest.mark.parametrize("user", ["api", "batch"])
+def test_who_reads_tokens_may_only_unlink_them(guarded: Guarded, user: str) -> None:
+    """At its own end."""
+    guarded.admin.xadd("xylem:out:1", {"s": b"x"})
+    with guarded.as_user(f"xylem-{user}") as client:
+        assert client.unlink("xylem:out:1", "xylem:out:1:marks") == 1
+
+
 def test_who_has_no_name_gets_nothing(guarded: Guarded) -> None:
     """The default user is off."""
     with Redis.from_url(f"redis://127.0.0.1:{guarded.port}/0") as client, pytest.raises(AuthenticationError):

@@ -111,6 +111,7 @@ def test_what_a_dead_api_replica_had_placed_is_dropped_after_the_grace(runner: R
     look()
     assert not redis_db.exists(KEYS.request(job.run), KEYS.reservations(D))
     wait_until(lambda: runner.engine.stats().used_blocks == 0, "the engine is free")
+    assert codes(redis_db) == [], "nobody is told any more"
 
 
 def test_a_replica_of_an_older_version_has_no_lease_and_keeps_its_requests(runner: Runner, redis_db: "Redis") -> None:

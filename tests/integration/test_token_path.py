@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
+import pytest
 from redis.asyncio import Redis
 
 from app.api.inbox import Inbox
+from app.api.serving import Known, serving
 from app.ids import ApiId, RequestId, WorkerId
 from app.keys import Keys
 from app.messages import Delta, Event, Step, decode_step, encode
@@ -56,8 +58,10 @@ async def inbox(wire: Wire) -> AsyncIterator[Seen]:
 
 
 @asynccontextmanager
-async def emitter(redis: "Redis", worker: WorkerId = WORKER) -> AsyncIterator[Emitter]:
-    e = Emitter(redis, KEYS, worker, Settings())
+async def emitter(
+    redis: "Redis", worker: WorkerId = WORKER, settings: Settings | None = None
+) -> AsyncIterator[Emitter]:
+    e = Emitter(redis, KEYS, worker, settings or Settings())
     task = asyncio.create_task(e.run())
     yield e
     task.cancel()
@@ -204,16 +208,114 @@ async def test_a_broken_message_does_not_stop_the_inbox(redis: "Redis", wire: Wi
     assert seen.tokens() == [1]
 
 
-async def test_the_stream_is_capped(redis: "Redis", wire: Wire) -> None:
-    """An API replica that is gone must not fill Redis."""
-    e = Emitter(redis, KEYS, WORKER, Settings(stream_maxlen=100))
-    task = asyncio.create_task(e.run())
-    for i in range(1000):
-        e.emit(API, token(i))
+LARGE = "x" * 20_000  # characters of one message
+MOST = 2**20  # bytes of the stream
+
+
+def large(i: int) -> Delta:
+    return Delta(RequestId("r"), 0, LARGE, [i])
+
+
+async def size(redis: "Redis") -> int:
+    return int(await redis.memory_usage(KEYS.out(API), samples=0) or 0)
+
+
+async def test_the_stream_is_bounded_by_the_bytes_of_all_workers(redis: "Redis", wire: Wire) -> None:
+    """However large messages are, and however many workers write them; what came last stays."""
+    settings = Settings(stream_bytes=MOST)
+    async with inbox(wire) as seen, emitter(redis, settings=settings) as one:
+        async with emitter(redis, WorkerId("w2"), settings) as two:
+            for i in range(200):
+                for e in (one, two):
+                    e.emit(API, large(i))
+                    await e.drained()
+            await seen.count(400)
+            assert MOST * 3 / 4 < await size(redis) < MOST * 5 / 4
+        for i in range(200, 202):  # one goes on alone
+            one.emit(API, large(i))
+            await one.drained()
+        assert MOST * 3 / 4 < await size(redis) < MOST * 5 / 4
+    last = await redis.xrevrange(KEYS.out(API), count=1)
+    assert decode_step(last[0][1][b"s"]).seq == 202
+    assert await redis.zcard(KEYS.out_marks(API)) < 200
+    assert not seen.lost
+
+
+async def test_small_messages_are_bounded_too(redis: "Redis", wire: Wire) -> None:
+    settings = Settings(stream_bytes=20_000)
+    async with inbox(wire) as seen, emitter(redis, settings=settings) as e:
+        for i in range(2000):
+            e.emit(API, token(i))
+            await e.drained()
+        await seen.count(2000)
+    assert 100 < await redis.xlen(KEYS.out(API)) < 1500
+
+
+async def test_a_gap_over_more_than_the_stream_keeps_is_reported(redis: "Redis", wire: Wire) -> None:
+    """Its requests are computed on elsewhere, and no text has a hole."""
+    other = WorkerId("w2")
+    async with emitter(redis, settings=Settings(stream_bytes=MOST)) as e:
+        e.emit(API, token(0))
         await e.drained()
-    task.cancel()
-    assert await redis.xlen(KEYS.out(API)) < 300
-    assert await redis.ttl(KEYS.out(API)) > 0
+        for seq in range(1, 151):  # while nobody listens
+            await step(redis, seq, publish=False, worker=other)
+        for i in range(200):
+            e.emit(API, large(i))
+            await e.drained()
+    async with inbox(wire) as seen:
+        await step(redis, 151, publish=True, worker=other)
+        async with asyncio.timeout(10):
+            while other not in seen.lost:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    assert seen.tokens()[-1] == 151
+
+
+async def test_messages_are_kept_for_a_time(redis: "Redis", wire: Wire) -> None:
+    """Also of a replica that is told little, and goes on being told."""
+    async with inbox(wire), emitter(redis, settings=Settings(stream_ttl_s=2)) as e, asyncio.timeout(30):
+        first = number = 0
+        while first <= 5:
+            number += 1
+            e.emit(API, token(number))
+            await e.drained()
+            for _entry, fields in await redis.xrange(KEYS.out(API), count=1):
+                first = decode_step(fields[b"s"]).seq
+            await asyncio.sleep(0.1)
+    assert number - first > 5
+
+
+@pytest.mark.parametrize("listening", [True, False])
+async def test_a_stream_never_stays_for_good(redis: "Redis", wire: Wire, *, listening: bool) -> None:
+    """Whatever became of it between two messages: it expired, its replica ended, or Redis has lost it."""
+    async with AsyncExitStack() as stack:
+        e = await stack.enter_async_context(emitter(redis, settings=Settings(stream_ttl_s=2)))
+        if listening:
+            await stack.enter_async_context(inbox(wire))
+        e.emit(API, token(1))
+        await e.drained()
+        assert 0 < await redis.pttl(KEYS.out(API)) <= 2000
+        while await redis.exists(KEYS.out(API)):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        e.emit(API, token(2))
+        await e.drained()
+        assert 0 < await redis.pttl(KEYS.out(API)) <= 2000
+        if not listening:
+            await redis.unlink(KEYS.out(API))
+            e.emit(API, token(3))
+            await e.drained()
+            assert 0 < await redis.pttl(KEYS.out(API)) <= 2000
+
+
+async def test_a_replica_that_ends_leaves_no_stream(redis: "Redis", store_url: str) -> None:
+    known = Known(Settings(redis_url=store_url, deployment="test"), {}, {})
+    async with serving(known) as core:
+        core.inbox._deliver = (seen := Seen()).deliver
+        async with emitter(redis) as e:
+            e.emit(core.dispatcher.api, token(1))
+            await seen.count(1)
+            await e.drained()
+        assert await redis.exists(KEYS.out(core.dispatcher.api), KEYS.out_marks(core.dispatcher.api)) == 2
+    assert await redis.keys("test:out:*") == []
 
 
 async def test_a_replica_ends_also_when_a_gap_shows_just_then(redis: "Redis", wire: Wire) -> None:

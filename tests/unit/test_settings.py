@@ -14,7 +14,7 @@ from app.settings import load_settings
     ("XYLEM_PORT", "eighty"), ("XYLEM_PORT", "65536"), ("XYLEM_PORT", "-1"), ("XYLEM_MAX_BODY", "0"),
     ("XYLEM_REQUEST_TIMEOUT_S", "0"), ("XYLEM_TOKENIZE_OFF_LOOP", "-1"), ("XYLEM_MAX_QUEUED", "-1"),
     ("XYLEM_MAX_QUEUED", "1.5"), ("XYLEM_RETRY_AFTER_S", "0"), ("XYLEM_LEASE_TTL_S", "0"),
-    ("XYLEM_HEARTBEAT_S", "soon"), ("XYLEM_DRAIN_TIMEOUT_S", "-3"), ("XYLEM_STREAM_MAXLEN", "0"),
+    ("XYLEM_HEARTBEAT_S", "soon"), ("XYLEM_DRAIN_TIMEOUT_S", "-3"), ("XYLEM_STREAM_BYTES", "0"),
     ("XYLEM_STREAM_TTL_S", "0"), ("XYLEM_LOG_LEVEL", "loud"), ("XYLEM_LOG_JSON", "perhaps"),
     ("XYLEM_DEPLOYMENT", "a b"), ("XYLEM_DEPLOYMENT", ""), ("XYLEM_DEPLOYMENT", "a:b"),
 ])  # fmt: skip

@@ -12,6 +12,7 @@ ApiId = NewType("ApiId", str)  # one life of one API process
 QueueName = NewType("QueueName", str)
 FileId = NewType("FileId", str)  # "file-<24 hex>"
 BatchId = NewType("BatchId", str)  # "batch_<24 hex>"
+KeyId = NewType("KeyId", str)  # an API key's, "key_<24 hex>"; its name where it has none; "" without a key
 
 BATCH_QUEUE = QueueName("batch")  # of the workers that have no engine, and ask those that have one
 
@@ -43,6 +44,10 @@ def new_file_id() -> FileId:
 
 def new_batch_id() -> BatchId:
     return BatchId(f"batch_{secrets.token_hex(12)}")
+
+
+def new_key_id() -> KeyId:
+    return KeyId(f"key_{secrets.token_hex(12)}")
 
 
 def worker_queue(pool: PoolId, worker: WorkerId) -> QueueName:

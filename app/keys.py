@@ -9,7 +9,7 @@ pool:<pool>             hash, worker → "r,e": its data-parallel ranks r, and e
                         Written by worker and api; lives as long as a member.
 keys:api                hash, name → msgpack `messages.ApiKey`: the keys that clients may use, as digests.
                         Written by `xylem keys`; lives for good.
-spent:<name>            hash, what an API key has left of its `requests` and `tokens` a minute, as of `at`, ms since
+spent:<key>             hash, what an API key has left of its `requests` and `tokens` a minute, as of `at`, ms since
                         the epoch. Written by the api; lives until it would be as good as new.
 limits:<pool>           hash, `routing.fleet.Limits` field → value changed at run time. Written by the api.
 worker:<id>             string, msgpack `messages.Lease`. Its presence is the worker's life.
@@ -44,11 +44,13 @@ log:<id>                stream, ids from 1-0, field `b`: a list of msgpack event
 kept-of:<api>           set of the ids that an API replica owns and that have not ended. Written by the api.
 keepers                 set of the API replicas that own any, or did. Written by the api; a dead one goes when what it
                         had is adopted.
-joined:<hash>           string, the id that a request with this Idempotency-Key got (SHA-256 of API key's name and of
-                        it). Written by the api; lives as long as the answer could.
+joined:<hash>           string, the id that a request with this Idempotency-Key got (SHA-256 of <key> below and
+                        of it). Written by the api; lives as long as the answer could.
 file:<id>               string, msgpack `batch.records.StoredFile`. Its bytes are in the storage. Written by api and
                         batch workers; lives until it expires or is deleted, and then until its bytes are gone.
-files-of:<key>          sorted set, file id → when it was made: those of one API key ("": of who needs none).
+files-of:<key>          sorted set, file id → when it was made: of one API key, as <key> its id: a name may be given
+                        to somebody else. Keys that an older version made have none, and their name stands there;
+                        "" where no keys are asked for.
 files-expiring          sorted set, file id → when it expires.
 batch:<id>              hash, `batch.records.Batch` by field; `hand`, the batch worker that validates or finishes it,
                         and `hand_at`, ms since the epoch, when it last said so;
@@ -68,7 +70,7 @@ out:<api>               stream, capped at `stream_maxlen`, field `s`: msgpack `m
                         Written by workers; lives `stream_ttl_s` after the last 256 messages.
 """
 
-from app.ids import ApiId, BatchId, FileId, PlaceId, PoolId, QueueName, RequestId, RunId, WorkerId
+from app.ids import ApiId, BatchId, FileId, KeyId, PlaceId, PoolId, QueueName, RequestId, RunId, WorkerId
 
 # kombu's separator between a queue's name and its priority step (0 is the most urgent).
 PRIORITY_SEP = "\x06\x16"
@@ -105,8 +107,8 @@ class Keys:
     def api_keys(self) -> str:
         return f"{self.prefix}keys:api"
 
-    def spent(self, name: str) -> str:
-        return f"{self.prefix}spent:{name}"
+    def spent(self, key: KeyId) -> str:
+        return f"{self.prefix}spent:{key}"
 
     def limits(self, pool: PoolId) -> str:
         return f"{self.prefix}limits:{pool}"
@@ -160,7 +162,7 @@ class Keys:
     def file(self, file: FileId) -> str:
         return f"{self.prefix}file:{file}"
 
-    def files_of(self, key: str) -> str:
+    def files_of(self, key: KeyId) -> str:
         return f"{self.prefix}files-of:{key}"
 
     def files_expiring(self) -> str:
@@ -169,7 +171,7 @@ class Keys:
     def batch(self, batch: BatchId) -> str:
         return f"{self.prefix}batch:{batch}"
 
-    def batches_of(self, key: str) -> str:
+    def batches_of(self, key: KeyId) -> str:
         return f"{self.prefix}batches-of:{key}"
 
     def batches(self) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId, run_id
+from app.ids import ApiId, KeyId, PoolId, RequestId, RunId, WorkerId, run_id
 
 T = TypeVar("T")
 FinishReason = Literal["stop", "length", "abort"]
@@ -268,6 +268,12 @@ class ApiKey(Struct, frozen=True, array_like=True):
     created: float  # seconds since the epoch
     requests_per_min: int | None = None
     tokens_per_min: int | None = None
+    id: KeyId = KeyId("")  # random; none of a key that an older version made
+
+    @property
+    def owner(self) -> KeyId:
+        """Whose all is that comes with it: nobody else is ever given the same, as could happen with a name."""
+        return self.id or KeyId(self.name)
 
 
 class Kept(Struct, frozen=True, array_like=True):
@@ -278,7 +284,7 @@ class Kept(Struct, frozen=True, array_like=True):
     body: bytes  # as the client sent it
     created: float  # seconds since the epoch
     deadline: float
-    key: str = ""  # the name of the API key that it came with
+    key: KeyId = KeyId("")  # `ApiKey.owner` of the API key that it came with
     background: bool = False
 
 

@@ -10,6 +10,7 @@ from starlette.types import Scope
 
 from app.api.allowance import Allowance
 from app.errors import StoreDown, Unauthorized
+from app.ids import KeyId
 from app.keys import Keys
 from app.messages import ApiKey, decode_api_key
 from app.store import Wire
@@ -68,10 +69,10 @@ class Keyring:
             raise Unauthorized("This API key is not valid, or has been revoked.", headers=_CHALLENGE)
         scope[_IN_SCOPE] = key
 
-    def name(self, scope: Scope) -> str:
-        """Of the key that `check` found; empty without one."""
+    def owner(self, scope: Scope) -> KeyId:
+        """Whose is what comes with the key that `check` found; empty without one."""
         key: ApiKey | None = scope.get(_IN_SCOPE)
-        return key.name if key is not None else ""
+        return key.owner if key is not None else KeyId("")
 
     def allowance(self, scope: Scope) -> Allowance | None:
         """Of the key that `check` found, if there was one and it has limits."""

@@ -4,7 +4,7 @@ import time
 
 from app.batch.records import StoredFile, decode_file
 from app.errors import FileGone
-from app.ids import FileId
+from app.ids import FileId, KeyId
 from app.keys import Keys
 from app.messages import encode
 from app.store import Wire
@@ -39,7 +39,7 @@ class FileShelf:
             ]
         )
 
-    async def find(self, file: FileId, key: str | None) -> StoredFile:
+    async def find(self, file: FileId, key: KeyId | None) -> StoredFile:
         """Of that API key; None: of any. Raises: FileGone, also when it has expired."""
         found = (await self._read([file]))[0]
         if found is None or (key is not None and found.key != key) or _is_over(found):
@@ -47,7 +47,7 @@ class FileShelf:
         return found
 
     async def owned(
-        self, key: str, after: str, limit: int, *, newest_first: bool, purpose: str | None = None
+        self, key: KeyId, after: str, limit: int, *, newest_first: bool, purpose: str | None = None
     ) -> tuple[list[StoredFile], bool]:
         """Up to `limit` of them behind `after`, and whether there are more."""
         found: list[StoredFile] = []

@@ -159,6 +159,40 @@ def test_keys_are_listed_with_their_limits_and_never_shown_again(locked: Stack, 
     assert "no key" in unknown.stderr
 
 
+def test_a_revoked_keys_name_given_to_somebody_new_opens_nothing_of_its_holder(locked: Stack, urls: list[str]) -> None:
+    """Files, batches, responses and what an Idempotency-Key joins: all are of the key, and not of what it is called."""
+    asked: dict[str, Any] = {"model": "mock", "input": "hello", "max_output_tokens": 4}
+    once = {"Idempotency-Key": "frank's"}
+    with client(urls[0], create(locked, urls, "frank")) as frank:
+        file = frank.files.create(file=("in.jsonl", b"{}\n"), purpose="batch")
+        batch = frank.batches.create(
+            input_file_id=file.id, endpoint="/v1/completions", completion_window="24h", metadata={"of": "frank"}
+        )
+        said = frank.responses.create(**asked, extra_headers=once)
+        assert frank.responses.retrieve(said.id).id == said.id
+        assert [f.id for f in frank.files.list()] == [file.id]
+        shown = xylem(locked, "keys", "list").stdout
+        revoked = xylem(locked, "keys", "revoke", "frank")
+        (id_,) = {word for word in shown.split() if word.startswith("key_") and word in revoked.stderr}
+    with client(urls[1], create(locked, urls, "frank")) as new:
+        assert id_ not in xylem(locked, "keys", "list").stdout
+        assert list(new.files.list()) == []
+        assert list(new.batches.list()) == []
+        asks = (
+            lambda: new.files.content(file.id),
+            lambda: new.files.delete(file.id),
+            lambda: new.batches.cancel(batch.id),
+            lambda: new.responses.retrieve(said.id),
+            lambda: new.responses.delete(said.id),
+        )
+        for ask in asks:
+            with pytest.raises(openai.NotFoundError):
+                ask()
+        assert new.responses.create(**asked, extra_headers=once).id != said.id
+    redis = Redis.from_url(locked.redis_url)
+    assert redis.zrange(f"locked:files-of:{id_}", 0, -1) == [file.id.encode()]  # an operator still finds them
+
+
 def test_a_key_is_neither_in_redis_nor_in_a_log(locked: Stack, key: str) -> None:
     """Nor is what could be used in its place."""
     redis = Redis.from_url(locked.redis_url)

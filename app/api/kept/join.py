@@ -85,7 +85,7 @@ async def _put(state: ApiState, kept: Kept, join: str) -> RequestId:
 
 def new_kept(state: ApiState, kind: str, raw: bytes, scope: Scope, plan: Plan, *, background: bool = False) -> Kept:
     now = time.time()
-    key = state.keyring.name(scope)
+    key = state.keyring.owner(scope)
     return Kept(new_request_id(plan.prefix), kind, raw, now, now + plan.timeout_s, key, background)
 
 
@@ -105,7 +105,7 @@ async def _was_refused(state: ApiState, request: RequestId) -> bool:
 
 
 async def _read(state: ApiState, request: RequestId, raw: bytes, scope: Scope, plan: Plan, skip: int) -> Reading:
-    found = await patiently(state, lambda: state.shelf.find(request, state.keyring.name(scope)))
+    found = await patiently(state, lambda: state.shelf.find(request, state.keyring.owner(scope)))
     if not hmac.compare_digest(hashlib.sha256(raw).digest(), hashlib.sha256(found.kept.body).digest()):
         raise RequestError("This is not the body that the answer was asked for with.", param="Idempotency-Key")
     return Reading(state.shelf, state.keeper, plan, found, skip)

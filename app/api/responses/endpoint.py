@@ -150,7 +150,7 @@ async def delete(request: Request, response: str) -> dict[str, Any]:
 
 async def _find(state: ApiState, scope: Scope, response: str) -> tuple[Found, Progress]:
     """Of who asks. Raises: RequestNotFound, StoreDown."""
-    found = await state.shelf.find(RequestId(response), state.keyring.name(scope))
+    found = await state.shelf.find(RequestId(response), state.keyring.owner(scope))
     if found.kept.kind != KIND:
         raise RequestNotFound
     return found, Progress(found.kept.id, int(found.kept.created), parse(ResponseRequest, found.kept.body))

@@ -51,6 +51,7 @@ file:<id>               string, msgpack `batch.records.StoredFile`. Its bytes ar
 files-of:<key>          sorted set, file id → when it was made: of one API key, as <key> its id: a name may be given
                         to somebody else. Keys that an older version made have none, and their name stands there;
                         "" where no keys are asked for.
+file-bytes:<key>        string, bytes that all files of that key have. Written with files-of, and gone with its last.
 files-expiring          sorted set, file id → when it expires.
 batch:<id>              hash, `batch.records.Batch` by field; `hand`, the batch worker that validates or finishes it,
                         and `hand_at`, ms since the epoch, when it last said so;
@@ -164,6 +165,9 @@ class Keys:
 
     def files_of(self, key: KeyId) -> str:
         return f"{self.prefix}files-of:{key}"
+
+    def file_bytes(self, key: KeyId) -> str:
+        return f"{self.prefix}file-bytes:{key}"
 
     def files_expiring(self) -> str:
         return f"{self.prefix}files-expiring"

@@ -269,6 +269,8 @@ class ApiKey(Struct, frozen=True, array_like=True):
     requests_per_min: int | None = None
     tokens_per_min: int | None = None
     id: KeyId = KeyId("")  # random; none of a key that an older version made
+    file_quota: int | None = None  # bytes that its files may have; None: as the settings say, here and below
+    min_priority: int | None = None  # the most urgent one that it may ask for
 
     @property
     def owner(self) -> KeyId:

@@ -12,12 +12,14 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
+from app.api.bounds import file_quota
 from app.api.parsing import parse
 from app.api.schemas import Query
 from app.api.state import ApiState, state_of
 from app.api.sweep import forget
 from app.api.upload import MULTIPART, Fields, received
 from app.batch.records import StoredFile
+from app.batch.shelf import full
 from app.batch.storage import Storage
 from app.errors import XylemError
 from app.ids import FileId, KeyId, new_file_id
@@ -38,13 +40,16 @@ class FilesQuery(Query):
 
 @router.post(PATH, openapi_extra=MULTIPART)
 async def upload(request: Request) -> dict[str, Any]:
-    """A file of requests for a batch, of up to XYLEM_MAX_FILE bytes."""
+    """A file of requests for a batch, of up to XYLEM_MAX_FILE bytes; all of one API key have up to its quota."""
     state = state_of(request)
     async with received(request, state.settings.max_file) as (form, fields):
-        file = _new(state, state.keyring.owner(request.scope), form.filename or "", form.size or 0, fields)
+        owner, quota = state.keyring.owner(request.scope), file_quota(state, request.scope)
+        file = _new(state, owner, form.filename or "", form.size or 0, fields)
+        if (used := await state.files.used(owner)) + file.size > quota:  # before it takes any room
+            raise full(used, quota)
         await run_in_threadpool(_store, state.storage, file.path, form.file)
     try:
-        await state.files.add(file)
+        await state.files.add(file, quota)
     except XylemError:
         await _drop(state.storage, file.path)
         raise

@@ -69,14 +69,19 @@ class Keyring:
             raise Unauthorized("This API key is not valid, or has been revoked.", headers=_CHALLENGE)
         scope[_IN_SCOPE] = key
 
+    def key(self, scope: Scope) -> ApiKey | None:
+        """The one that `check` found, if there was one."""
+        key: ApiKey | None = scope.get(_IN_SCOPE)
+        return key
+
     def owner(self, scope: Scope) -> KeyId:
         """Whose is what comes with the key that `check` found; empty without one."""
-        key: ApiKey | None = scope.get(_IN_SCOPE)
+        key = self.key(scope)
         return key.owner if key is not None else KeyId("")
 
     def allowance(self, scope: Scope) -> Allowance | None:
         """Of the key that `check` found, if there was one and it has limits."""
-        key: ApiKey | None = scope.get(_IN_SCOPE)
+        key = self.key(scope)
         if key is None or (key.requests_per_min is None and key.tokens_per_min is None):
             return None
         return Allowance(self._wire, self._keys, key)

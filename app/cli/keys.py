@@ -30,6 +30,18 @@ def create(
     name: Annotated[str, typer.Argument(help="Whose it is.")],
     rpm: Annotated[int | None, typer.Option("--rpm", min=1, help="Requests a minute; no limit if not given.")] = None,
     tpm: Annotated[int | None, typer.Option("--tpm", min=1, help="Tokens of prompts and answers a minute.")] = None,
+    file_quota: Annotated[
+        int | None, typer.Option("--file-quota", min=0, help="Bytes of all its files; XYLEM_FILE_QUOTA if not given.")
+    ] = None,
+    min_priority: Annotated[
+        int | None,
+        typer.Option(
+            "--min-priority",
+            min=-(2**31),
+            max=0,
+            help="The most urgent priority it may ask for, lower is sooner; XYLEM_MIN_PRIORITY if not given.",
+        ),
+    ] = None,
 ) -> None:
     """Make a key and print it, this once: what is kept is a digest."""
     from app.ids import new_key_id
@@ -38,7 +50,8 @@ def create(
     if not name.strip() or not name.isprintable() or len(name) > 64:
         refuse("a key's name has 1 to 64 printable characters")
     token = f"xyl-{secrets.token_urlsafe(32)}"
-    record = ApiKey(name, hashlib.sha256(token.encode()).digest(), time.time(), rpm, tpm, new_key_id())
+    digest = hashlib.sha256(token.encode()).digest()
+    record = ApiKey(name, digest, time.time(), rpm, tpm, new_key_id(), file_quota, min_priority)
     with _store() as (redis, names):
         if not redis.hsetnx(names.api_keys(), name, encode(record)):
             refuse(f"there is a key '{name}' already; another name, or first: xylem keys revoke", code=1)
@@ -65,8 +78,13 @@ def show() -> None:
 
 
 def _limits(record: "ApiKey") -> str:
-    said = {"requests/min": record.requests_per_min, "tokens/min": record.tokens_per_min}
-    return ", ".join(f"{limit} {of}" for of, limit in said.items() if limit is not None) or "none"
+    said = {
+        "{} requests/min": record.requests_per_min,
+        "{} tokens/min": record.tokens_per_min,
+        "{} bytes of files": record.file_quota,
+        "priority from {}": record.min_priority,
+    }
+    return ", ".join(form.format(limit) for form, limit in said.items() if limit is not None) or "none"
 
 
 @keys.command()

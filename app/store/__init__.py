@@ -21,8 +21,10 @@ from app.store.scripts import (
     RECONCILE,
     RELEASE,
     RESULT,
+    SHELVE,
     SNAPSHOT,
     TURN,
+    UNSHELVE,
 )
 from app.store.wire import Command, Connection, Wire
 
@@ -45,8 +47,10 @@ __all__ = [
     "RECONCILE",
     "RELEASE",
     "RESULT",
+    "SHELVE",
     "SNAPSHOT",
     "TURN",
+    "UNSHELVE",
     "Command",
     "Connection",
     "Wire",

@@ -238,6 +238,25 @@ def test_prompt_and_answer_both_count_against_the_tokens_of_a_key(locked: Stack,
     assert 10 <= int(refused.value.response.headers["retry-after"]) <= 16  # 30 tokens over, at 2 a second
 
 
+@pytest.mark.parametrize(("limits", "least"), [((), 0), (("--min-priority", "-5"), -5)])
+def test_a_key_asks_for_no_more_urgent_priority_than_it_may(
+    locked: Stack, urls: list[str], limits: tuple[str, ...], least: int
+) -> None:
+    """On every endpoint that generates; the refusal names the parameter."""
+    auth = {"authorization": f"Bearer {create(locked, urls, f'grace{least}', *limits)}"}
+    bodies: dict[str, dict[str, Any]] = {
+        CHAT: {"messages": [{"role": "user", "content": "hello"}]}, TEXT: {"prompt": "hello"},
+        "/v1/responses": {"input": "hello"},
+    }  # fmt: skip
+    for path, body in bodies.items():
+        for priority, expected in ((least, 200), (9, 200), (least - 1, 400), (-(2**31), 400)):
+            asked = {"model": "mock", "priority": priority, **body}
+            answer = httpx.post(urls[0] + path, json=asked, headers=auth, timeout=20)
+            assert answer.status_code == expected, answer.text
+            if expected == 400:
+                assert refusal(answer, 400)["param"] == "priority"
+
+
 def test_without_require_keys_a_key_is_ignored(valkey_url: str, tmp_path: Path) -> None:
     """Clients always send one."""
     with stack(valkey_url, tmp_path, {POOL: mock_pool()}, XYLEM_DEPLOYMENT="unlocked") as s:

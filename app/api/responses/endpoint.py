@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.api.body import collect
+from app.api.bounds import check_priority
 from app.api.call import Call
 from app.api.chat import plan_of
 from app.api.explain import explain_wanted
@@ -57,6 +58,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     if any(name == b"last-event-id" for name, _ in scope["headers"]):
         raise RequestError("A response is gone on with by GET, 'stream' and 'starting_after'.", param="Last-Event-ID")
     body, plan = await understand(state, raw, explain=explain_wanted(scope))
+    check_priority(state, scope, body)
     if not body.kept:
         return await _pass_on(state, body, plan, scope, receive)
     reading = await begin_or_join(state, KIND, raw, scope, plan, background=bool(body.background))

@@ -35,7 +35,9 @@ prefix:<run>            string, the packed block hashes of such a request's prom
 request:<run>           string, msgpack `messages.Job`. Gone means done or cancelled.
                         Written by the api; lives until the deadline and 30 s more.
 orders:<worker>         list of msgpack `messages.Order`. Written by the api; lives 60 s after the last.
-reply:<id>              list, a worker's msgpack `messages.Reply` to an order. Lives 60 s.
+orders:<api>            list of msgpack `messages.Look`, what other API replicas ask it. Lives as long.
+reply:<id>              list, a worker's msgpack `messages.Reply` to an order, or what an API replica says to a Look.
+                        Lives 60 s.
 kept:<id>               hash: `record` (msgpack `messages.Kept`; none when it was deleted), `owner` (an API replica),
                         `epoch` (+1 for each new owner, and a cancel), `end` (ended or cancelled). Written by the api;
                         lives until the deadline and `keep_s`, and from the answer's end `keep_s`.
@@ -154,8 +156,8 @@ class Keys:
     def joined(self, digest: str) -> str:
         return f"{self.prefix}joined:{digest}"
 
-    def orders(self, worker: WorkerId) -> str:
-        return f"{self.prefix}orders:{worker}"
+    def orders(self, process: WorkerId | ApiId) -> str:
+        return f"{self.prefix}orders:{process}"
 
     def reply(self, order: str) -> str:
         return f"{self.prefix}reply:{order}"

@@ -2,6 +2,7 @@
 
 api    → worker   Job     in `request:<id>.<attempt>`; the Celery task carries id and attempt only
 api    → worker   Order   in `orders:<worker>`: what can't wait behind requests
+api    → api      Look    in `orders:<api>`: what became of a request
 worker → worker   Handoff from the prefill task to the decode task, by Celery's chain, as JSON
 worker → api      Step    on `out:<api>`: all that one engine step made for this API replica
 worker → all      Lease   in `worker:<id>`, every second
@@ -254,6 +255,14 @@ class ClearCache(Struct, frozen=True, array_like=True, tag="k"):
 Order = Cancel | ClearCache
 
 
+class Look(Struct, frozen=True, array_like=True):
+    """To an API replica: what became of a request? It says so in `reply:<id>`, as JSON; nothing: it knows of none."""
+
+    id: str
+    request: RequestId
+    key: KeyId | None  # only if it came with that API key; None: with any or none
+
+
 class Reply(Struct, frozen=True, array_like=True):
     worker: WorkerId
     done: bool
@@ -311,6 +320,7 @@ decode_step = decoder(Step)
 decode_lease = decoder(Lease)
 decode_order: Callable[[bytes], Order] = decoder(Order)  # type: ignore[arg-type]  # a union is no type to mypy
 decode_reply = decoder(Reply)
+decode_look = decoder(Look)
 decode_api_key = decoder(ApiKey)
 decode_kept = decoder(Kept)
 decode_events = decoder(list[Event])

@@ -238,6 +238,39 @@ def test_prompt_and_answer_both_count_against_the_tokens_of_a_key(locked: Stack,
     assert 10 <= int(refused.value.response.headers["retry-after"]) <= 16  # 30 tokens over, at 2 a second
 
 
+def test_what_became_of_a_request_is_shown_by_every_replica_to_its_key_and_to_an_admin(
+    locked: Stack, urls: list[str], key: str
+) -> None:
+    """While it runs and afterwards, under its whole id, which lists its prompts; to others there is no such request."""
+    other = create(locked, urls, "heidi")
+
+    def look(url: str, id_: str, with_: str) -> httpx.Response:
+        return httpx.get(f"{url}/requests/{id_}", headers={"authorization": f"Bearer {with_}"}, timeout=20)
+
+    def check(id_: str, prompts: int) -> None:
+        for url in urls:
+            for with_ in (key, "sesame"):
+                answer = look(url, id_, with_)
+                assert answer.status_code == 200, answer.text
+                assert answer.json()["id"] == id_
+                assert len(answer.json()["prompts"]) == prompts
+            for wrong in (id_[:-1], id_.partition("-")[0], f"{id_}-0"):
+                for with_ in (key, "sesame"):
+                    assert refusal(look(url, wrong, with_), 404)["code"] == "request_not_found"
+            assert refusal(look(url, id_, other), 404)["code"] == "request_not_found"
+            assert refusal(httpx.get(f"{url}/requests/{id_}"), 401)["code"] == "invalid_api_key"
+
+    with client(urls[0], key) as mine:
+        running = mine.completions.create(**ASK | {"max_tokens": 4000}, stream=True)
+        id_ = next(iter(running)).id
+        check(id_, 1)
+        assert look(urls[1], id_, key).json()["prompts"][0]["state"] == "answering"
+        running.close()
+        ended = mine.completions.create(**ASK | {"prompt": ["one", "two"]})
+    check(ended.id, 2)
+    assert {prompt["outcome"] for prompt in look(urls[1], ended.id, key).json()["prompts"]} == {"ok"}
+
+
 @pytest.mark.parametrize(("limits", "least"), [((), 0), (("--min-priority", "-5"), -5)])
 def test_a_key_asks_for_no_more_urgent_priority_than_it_may(
     locked: Stack, urls: list[str], limits: tuple[str, ...], least: int

@@ -13,7 +13,7 @@ from app.api.bounds import check_priority
 from app.api.call import Call
 from app.api.chat import plan_of
 from app.api.explain import explain_wanted
-from app.api.kept.join import asks_to_keep, begin_or_join
+from app.api.kept.join import asks_to_keep, begin_or_join, new_call
 from app.api.kept.leaving import until_left
 from app.api.kept.log import Log
 from app.api.kept.shelf import Found
@@ -82,7 +82,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
 
 async def _pass_on(state: ApiState, body: ResponseRequest, plan: Plan, scope: Scope, receive: Receive) -> Response:
     """Made for this connection."""
-    call = Call(plan, dispatcher=state.dispatcher, receive=receive, allowance=state.keyring.allowance(scope))
+    call = new_call(state, scope, receive, plan)
     progress = Progress(call.id, call.created, body)
     if body.stream:
         return ResponseStream(Live(call), Events(progress), call.headers, at_once=False)

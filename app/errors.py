@@ -6,6 +6,7 @@ XylemError
 │   └── PromptTooLong    …because prompt and answer don't fit the model
 ├── Unauthorized   401   no API key of this deployment came with the request
 ├── Forbidden      403   an admin endpoint, and not an admin
+├── FileQuotaUsed  403   the files of an API key may not have more bytes
 ├── ModelNotFound  404   no pool serves a model of that name
 ├── RequestNotFound 404  no request of that id is known here
 ├── FileGone       404  no file of that id or name
@@ -129,6 +130,12 @@ class Forbidden(XylemError):
     """This needs an admin's key."""
 
     status, type, code = 403, "permission_error", "forbidden"
+
+
+class FileQuotaUsed(XylemError):
+    """There is no room for this file."""
+
+    status, type, code = 403, "invalid_request_error", "file_quota_exceeded"
 
 
 class RateLimited(XylemError):

@@ -1,23 +1,34 @@
 """The ids of the system, as types."""
 
+import re
 import secrets
 from typing import NewType
 
-RequestId = NewType("RequestId", str)  # "chatcmpl-<24 hex>", also the Celery task id
+RequestId = NewType("RequestId", str)  # "chatcmpl-<ApiId><16 hex>", also the Celery task id
 RunId = NewType("RunId", str)  # one attempt of a request, "<request>.<attempt>"
 WorkerId = NewType("WorkerId", str)  # one life of one worker process: a restart gets a new id
 PlaceId = NewType("PlaceId", str)  # one KV cache: "<worker>", and "<worker>.<rank>" for ranks above 0
 PoolId = NewType("PoolId", str)  # the pool's name, which is also its queue's name
-ApiId = NewType("ApiId", str)  # one life of one API process
+ApiId = NewType("ApiId", str)  # one life of one API process, 8 hex
 QueueName = NewType("QueueName", str)
 FileId = NewType("FileId", str)  # "file-<24 hex>"
 BatchId = NewType("BatchId", str)  # "batch_<24 hex>"
+KeyId = NewType("KeyId", str)  # an API key's, "key_<24 hex>"; its name where it has none; "" without a key
+
+_REQUEST = re.compile("[a-z]+[-_]([0-9a-f]{8})[0-9a-f]{16}")
 
 BATCH_QUEUE = QueueName("batch")  # of the workers that have no engine, and ask those that have one
 
 
-def new_request_id(prefix: str) -> RequestId:
-    return RequestId(f"{prefix}{secrets.token_hex(12)}")
+def new_request_id(prefix: str, api: ApiId) -> RequestId:
+    """It names the process that made it, so that any other one knows whom to ask about it."""
+    return RequestId(f"{prefix}{api}{secrets.token_hex(8)}")
+
+
+def made_by(request: RequestId) -> ApiId | None:
+    """The process that a request's id names; None if this is no such id."""
+    found = _REQUEST.fullmatch(request)
+    return ApiId(found[1]) if found else None
 
 
 def run_id(request: RequestId, attempt: int) -> RunId:
@@ -43,6 +54,10 @@ def new_file_id() -> FileId:
 
 def new_batch_id() -> BatchId:
     return BatchId(f"batch_{secrets.token_hex(12)}")
+
+
+def new_key_id() -> KeyId:
+    return KeyId(f"key_{secrets.token_hex(12)}")
 
 
 def worker_queue(pool: PoolId, worker: WorkerId) -> QueueName:

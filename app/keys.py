@@ -11,7 +11,7 @@ seen:<pool>             string, "1". Its presence says that the pool had a worke
                         lease; lives `patience_s`.
 keys:api                hash, name → msgpack `messages.ApiKey`: the keys that clients may use, as digests.
                         Written by `xylem keys`; lives for good.
-spent:<name>            hash, what an API key has left of its `requests` and `tokens` a minute, as of `at`, ms since
+spent:<key>             hash, what an API key has left of its `requests` and `tokens` a minute, as of `at`, ms since
                         the epoch. Written by the api; lives until it would be as good as new.
 limits:<pool>           hash, `routing.fleet.Limits` field → value changed at run time. Written by the api.
 worker:<id>             string, msgpack `messages.Lease`. Its presence is the worker's life.
@@ -37,7 +37,9 @@ prefix:<run>            string, the packed block hashes of such a request's prom
 request:<run>           string, msgpack `messages.Job`. Gone means done or cancelled.
                         Written by the api; lives until the deadline and 30 s more.
 orders:<worker>         list of msgpack `messages.Order`. Written by the api; lives 60 s after the last.
-reply:<id>              list, a worker's msgpack `messages.Reply` to an order. Lives 60 s.
+orders:<api>            list of msgpack `messages.Look`, what other API replicas ask it. Lives as long.
+reply:<id>              list, a worker's msgpack `messages.Reply` to an order, or what an API replica says to a Look.
+                        Lives 60 s.
 kept:<id>               hash: `record` (msgpack `messages.Kept`; none when it was deleted), `owner` (an API replica),
                         `epoch` (+1 for each new owner, and a cancel), `end` (ended or cancelled). Written by the api;
                         lives until the deadline and `keep_s`, and from the answer's end `keep_s`.
@@ -46,11 +48,14 @@ log:<id>                stream, ids from 1-0, field `b`: a list of msgpack event
 kept-of:<api>           set of the ids that an API replica owns and that have not ended. Written by the api.
 keepers                 set of the API replicas that own any, or did. Written by the api; a dead one goes when what it
                         had is adopted.
-joined:<hash>           string, the id that a request with this Idempotency-Key got (SHA-256 of API key's name and of
-                        it). Written by the api; lives as long as the answer could.
+joined:<hash>           string, the id that a request with this Idempotency-Key got (SHA-256 of <key> below and
+                        of it). Written by the api; lives as long as the answer could.
 file:<id>               string, msgpack `batch.records.StoredFile`. Its bytes are in the storage. Written by api and
                         batch workers; lives until it expires or is deleted, and then until its bytes are gone.
-files-of:<key>          sorted set, file id → when it was made: those of one API key ("": of who needs none).
+files-of:<key>          sorted set, file id → when it was made: of one API key, as <key> its id: a name may be given
+                        to somebody else. Keys that an older version made have none, and their name stands there;
+                        "" where no keys are asked for.
+file-bytes:<key>        string, bytes that all files of that key have. Written with files-of, and gone with its last.
 files-expiring          sorted set, file id → when it expires.
 batch:<id>              hash, `batch.records.Batch` by field; `hand`, the batch worker that validates or finishes it,
                         and `hand_at`, ms since the epoch, when it last said so;
@@ -72,7 +77,7 @@ out:<api>:marks         sorted set, an entry's id in that stream → bytes that 
                         workers (`trim.lua`); lives as long.
 """
 
-from app.ids import ApiId, BatchId, FileId, PlaceId, PoolId, QueueName, RequestId, RunId, WorkerId
+from app.ids import ApiId, BatchId, FileId, KeyId, PlaceId, PoolId, QueueName, RequestId, RunId, WorkerId
 
 # kombu's separator between a queue's name and its priority step (0 is the most urgent).
 PRIORITY_SEP = "\x06\x16"
@@ -115,8 +120,8 @@ class Keys:
     def api_keys(self) -> str:
         return f"{self.prefix}keys:api"
 
-    def spent(self, name: str) -> str:
-        return f"{self.prefix}spent:{name}"
+    def spent(self, key: KeyId) -> str:
+        return f"{self.prefix}spent:{key}"
 
     def limits(self, pool: PoolId) -> str:
         return f"{self.prefix}limits:{pool}"
@@ -161,8 +166,8 @@ class Keys:
     def joined(self, digest: str) -> str:
         return f"{self.prefix}joined:{digest}"
 
-    def orders(self, worker: WorkerId) -> str:
-        return f"{self.prefix}orders:{worker}"
+    def orders(self, process: WorkerId | ApiId) -> str:
+        return f"{self.prefix}orders:{process}"
 
     def reply(self, order: str) -> str:
         return f"{self.prefix}reply:{order}"
@@ -170,8 +175,11 @@ class Keys:
     def file(self, file: FileId) -> str:
         return f"{self.prefix}file:{file}"
 
-    def files_of(self, key: str) -> str:
+    def files_of(self, key: KeyId) -> str:
         return f"{self.prefix}files-of:{key}"
+
+    def file_bytes(self, key: KeyId) -> str:
+        return f"{self.prefix}file-bytes:{key}"
 
     def files_expiring(self) -> str:
         return f"{self.prefix}files-expiring"
@@ -179,7 +187,7 @@ class Keys:
     def batch(self, batch: BatchId) -> str:
         return f"{self.prefix}batch:{batch}"
 
-    def batches_of(self, key: str) -> str:
+    def batches_of(self, key: KeyId) -> str:
         return f"{self.prefix}batches-of:{key}"
 
     def batches(self) -> str:

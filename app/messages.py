@@ -2,6 +2,7 @@
 
 api    → worker   Job     in `request:<id>.<attempt>`; the Celery task carries id and attempt only
 api    → worker   Order   in `orders:<worker>`: what can't wait behind requests
+api    → api      Look    in `orders:<api>`: what became of a request
 worker → worker   Handoff from the prefill task to the decode task, by Celery's chain, as JSON
 worker → api      Step    on `out:<api>`: all that one engine step made for this API replica
 worker → all      Lease   in `worker:<id>`, every second
@@ -17,7 +18,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId, run_id
+from app.ids import ApiId, KeyId, PoolId, RequestId, RunId, WorkerId, run_id
 
 T = TypeVar("T")
 FinishReason = Literal["stop", "length", "abort"]
@@ -254,6 +255,14 @@ class ClearCache(Struct, frozen=True, array_like=True, tag="k"):
 Order = Cancel | ClearCache
 
 
+class Look(Struct, frozen=True, array_like=True):
+    """To an API replica: what became of a request? It says so in `reply:<id>`, as JSON; nothing: it knows of none."""
+
+    id: str
+    request: RequestId
+    key: KeyId | None  # only if it came with that API key; None: with any or none
+
+
 class Reply(Struct, frozen=True, array_like=True):
     worker: WorkerId
     done: bool
@@ -268,6 +277,14 @@ class ApiKey(Struct, frozen=True, array_like=True):
     created: float  # seconds since the epoch
     requests_per_min: int | None = None
     tokens_per_min: int | None = None
+    id: KeyId = KeyId("")  # random; none of a key that an older version made
+    file_quota: int | None = None  # bytes that its files may have; None: as the settings say, here and below
+    min_priority: int | None = None  # the most urgent one that it may ask for
+
+    @property
+    def owner(self) -> KeyId:
+        """Whose all is that comes with it: nobody else is ever given the same, as could happen with a name."""
+        return self.id or KeyId(self.name)
 
 
 class Kept(Struct, frozen=True, array_like=True):
@@ -278,7 +295,7 @@ class Kept(Struct, frozen=True, array_like=True):
     body: bytes  # as the client sent it
     created: float  # seconds since the epoch
     deadline: float
-    key: str = ""  # the name of the API key that it came with
+    key: KeyId = KeyId("")  # `ApiKey.owner` of the API key that it came with
     background: bool = False
 
 
@@ -303,6 +320,7 @@ decode_step = decoder(Step)
 decode_lease = decoder(Lease)
 decode_order: Callable[[bytes], Order] = decoder(Order)  # type: ignore[arg-type]  # a union is no type to mypy
 decode_reply = decoder(Reply)
+decode_look = decoder(Look)
 decode_api_key = decoder(ApiKey)
 decode_kept = decoder(Kept)
 decode_events = decoder(list[Event])

@@ -44,11 +44,13 @@ class Settings(BaseSettings):
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0  # of requests that name none
     tokenize_off_loop: Annotated[int, Field(ge=0)] = 8192  # characters above which a thread tokenises
 
+    min_priority: Annotated[int, Field(ge=-(2**31), le=0)] = 0  # lower is sooner: no client may ask for a lower one
     max_queued: Annotated[int, Field(ge=0)] = 1024  # requests waiting at a worker above which it is full
     retry_after_s: Annotated[int, Field(ge=1)] = 1
 
     files: str | None = None  # where files lie: a path or, for fsspec, `s3://bucket/folder`; None: a folder of `home`
     max_file: Annotated[int, Field(gt=0)] = 200 * 2**20
+    file_quota: Annotated[int, Field(ge=0)] = 10 * 2**30  # bytes of all files of an API key that says nothing else
     file_keep_s: Annotated[int, Field(ge=3600)] = 30 * 86_400  # files that say nothing else
     batch_keep_s: Annotated[float, Field(gt=0)] = 30 * 86_400.0  # after its end
     webhook_url: str | None = None  # is told of the ends of batches

@@ -12,7 +12,7 @@ class Allowance:
     """Of one request. Sent twice because a connection broke, it is charged twice: rare, and on the safe side."""
 
     def __init__(self, wire: Wire, keys: Keys, key: ApiKey) -> None:
-        self._wire, self._spent = wire, keys.spent(key.name)
+        self._wire, self._spent = wire, keys.spent(key.owner)
         self._limits = {"requests": key.requests_per_min or 0, "tokens": key.tokens_per_min or 0}
         self._left: dict[str, float] = {}
         self._admitted = False

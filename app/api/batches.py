@@ -29,7 +29,7 @@ async def create(request: Request) -> dict[str, Any]:
     state = state_of(request)
     body = parse(BatchRequest, await collect(request.scope, request.receive, state.settings.max_body))
     body.check()
-    now, key = int(time.time()), state.keyring.name(request.scope)
+    now, key = int(time.time()), state.keyring.owner(request.scope)
     order = Order(
         id=new_batch_id(),
         key=key,
@@ -51,7 +51,7 @@ async def show_all(request: Request) -> dict[str, Any]:
     """The batches of who asks, the newest first."""
     state = state_of(request)
     query = parse(BatchesQuery, orjson.dumps(dict(request.query_params)))
-    found, more = await state.book.owned(state.keyring.name(request.scope), query.after or "", query.limit)
+    found, more = await state.book.owned(state.keyring.owner(request.scope), query.after or "", query.limit)
     return listed([as_object(batch) for batch in found], more=more)
 
 
@@ -91,4 +91,4 @@ async def _set_paused(request: Request, batch: str, *, paused: bool) -> dict[str
 async def _find(request: Request, batch: str) -> Batch:
     """Of who asks. Raises: BatchNotFound."""
     state = state_of(request)
-    return await state.book.find(BatchId(batch), state.keyring.name(request.scope))
+    return await state.book.find(BatchId(batch), state.keyring.owner(request.scope))

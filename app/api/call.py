@@ -17,7 +17,7 @@ from app.api.flight import Flight, Out
 from app.api.plan import Plan
 from app.api.timeline import Seen
 from app.errors import StoreDown, XylemError, from_wire
-from app.ids import PoolId, RequestId, WorkerId, new_request_id
+from app.ids import KeyId, PoolId, RequestId, WorkerId, new_request_id
 from app.messages import Delta, Done, Failed, Job
 from app.routing.cost import EXPECTED_ANSWER
 from app.telemetry import logger
@@ -26,6 +26,7 @@ log = logger(__name__)
 
 # Most requests have ended by then and need no task that waits for their client to leave.
 _WATCH_AFTER_S = 0.2
+_NOBODY = KeyId("")
 _EXPLAINED = 8  # prompts of one request
 
 
@@ -49,10 +50,12 @@ class Call(Account):
         receive: Receive | None = None,
         allowance: Allowance | None = None,
         begun: Begun | None = None,
+        owner: KeyId = _NOBODY,
     ) -> None:
-        """Without `receive` nobody can leave. `begun`: it is not new."""
+        """Without `receive` nobody can leave. `begun`: it is not new. `owner`: whose API key it came with."""
         came = time.time() if begun is None else begun.came
-        super().__init__(new_request_id(plan.prefix) if begun is None else begun.id, came, plan)
+        super().__init__(new_request_id(plan.prefix, dispatcher.api) if begun is None else begun.id, came, plan)
+        self._owner = owner
         self._came, self._deadline = came, came + plan.timeout_s
         self._dispatcher, self._receive, self._allowance = dispatcher, receive, allowance
         self._begun, self._failure = begun, ""
@@ -70,6 +73,7 @@ class Call(Account):
         """Sends the prompts. Raises: RateLimited, NoWorker, Saturated, StoreDown."""
         if self._receive is not None:
             self._watching = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._watch_client, self._receive)
+        self._dispatcher.timelines.began(self.id, self._owner, self._flights)
         try:
             if self._allowance is not None:
                 await self._allowance.admit(self.prompt_tokens)
@@ -188,20 +192,21 @@ class Call(Account):
         self._dispatcher.abandon(list(self._numbers))
 
     async def _finish(self, exc: BaseException | None) -> None:
-        await self._dispatcher.cancel(list(self._numbers))
         try:
+            await self._dispatcher.cancel(list(self._numbers))
             if self._allowance is not None:
                 await self._allowance.spend(self.completion_tokens)
         except StoreDown as down:
             log.warning("answer_not_charged", request=self.id, error=down.message)
-        name = "ok" if exc is None else exc.code if isinstance(exc, XylemError) else type(exc).__name__
-        self._observe(self._failure or name)
+        finally:
+            name = "ok" if exc is None else exc.code if isinstance(exc, XylemError) else type(exc).__name__
+            self._observe(self._failure or name)
 
     def _observe(self, outcome: str) -> None:
         meters, now = self.model.meters, time.time()
         meters.ended(outcome)
         seen = [Seen.of(f, self.model.name, outcome, self._came, now) for f in self._flights]
-        self._dispatcher.timelines.add(RequestId(self.id), seen)
+        self._dispatcher.timelines.ended(self.id, self._owner, seen)
         for s in seen:
             if s.timings:
                 meters.stages(s.stages(), s.computed)

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.api.body import collect
+from app.api.bounds import check_priority
 from app.api.call import Call
 from app.api.chunks import Chunks
 from app.api.explain import explain_wanted
@@ -69,6 +70,7 @@ async def plan_of(state: Known, prefix: str, body: ChatRequest, *, explain: bool
 async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
     body, plan = await understand(state, raw, explain=explain_wanted(scope))
+    check_priority(state, scope, body)
     call = await answer_to(state, "chat", raw, scope, receive, plan)
     if body.stream:
         chunks = Chunks("chat", call, logprobs=chat_logprobs, options=body.stream_options)

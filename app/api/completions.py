@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.api.body import collect
+from app.api.bounds import check_priority
 from app.api.call import Call
 from app.api.chunks import Chunks
 from app.api.echo import Echo
@@ -72,6 +73,7 @@ async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tupl
 async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
     body, plan = await understand(state, raw, explain=explain_wanted(scope))
+    check_priority(state, scope, body)
     call = await answer_to(state, "text", raw, scope, receive, plan)
     if body.stream:
         return stream(call, Chunks("text", call, logprobs=TextLogprobs(), options=body.stream_options))

@@ -12,15 +12,17 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
+from app.api.bounds import file_quota
 from app.api.parsing import parse
 from app.api.schemas import Query
 from app.api.state import ApiState, state_of
 from app.api.sweep import forget
 from app.api.upload import MULTIPART, Fields, received
 from app.batch.records import StoredFile
+from app.batch.shelf import full
 from app.batch.storage import Storage
 from app.errors import XylemError
-from app.ids import FileId, new_file_id
+from app.ids import FileId, KeyId, new_file_id
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -38,20 +40,23 @@ class FilesQuery(Query):
 
 @router.post(PATH, openapi_extra=MULTIPART)
 async def upload(request: Request) -> dict[str, Any]:
-    """A file of requests for a batch, of up to XYLEM_MAX_FILE bytes."""
+    """A file of requests for a batch, of up to XYLEM_MAX_FILE bytes; all of one API key have up to its quota."""
     state = state_of(request)
     async with received(request, state.settings.max_file) as (form, fields):
-        file = _new(state, state.keyring.name(request.scope), form.filename or "", form.size or 0, fields)
+        owner, quota = state.keyring.owner(request.scope), file_quota(state, request.scope)
+        file = _new(state, owner, form.filename or "", form.size or 0, fields)
+        if (used := await state.files.used(owner)) + file.size > quota:  # before it takes any room
+            raise full(used, quota)
         await run_in_threadpool(_store, state.storage, file.path, form.file)
     try:
-        await state.files.add(file)
+        await state.files.add(file, quota)
     except XylemError:
         await _drop(state.storage, file.path)
         raise
     return _object(file)
 
 
-def _new(state: ApiState, key: str, name: str, size: int, fields: Fields) -> StoredFile:
+def _new(state: ApiState, key: KeyId, name: str, size: int, fields: Fields) -> StoredFile:
     now = int(time.time())
     keep_s = fields.expires_after.seconds if fields.expires_after else state.settings.file_keep_s
     return StoredFile(new_file_id(), key, name, fields.purpose, size, now, now + keep_s)
@@ -76,7 +81,7 @@ async def show_all(request: Request) -> dict[str, Any]:
     state = state_of(request)
     query = parse(FilesQuery, orjson.dumps(dict(request.query_params)))
     found, more = await state.files.owned(
-        state.keyring.name(request.scope),
+        state.keyring.owner(request.scope),
         query.after or "",
         query.limit,
         newest_first=query.order == "desc",
@@ -117,7 +122,7 @@ async def delete(request: Request, file: str) -> dict[str, Any]:
 async def _find(request: Request, file: str) -> StoredFile:
     """Of who asks. What a client sends is looked for in Redis, and never part of a path. Raises: FileGone."""
     state = state_of(request)
-    return await state.files.find(FileId(file), state.keyring.name(request.scope))
+    return await state.files.find(FileId(file), state.keyring.owner(request.scope))
 
 
 def _object(file: StoredFile) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from starlette.responses import PlainTextResponse, Response
 from app.api.batch_metrics import BatchMetrics
 from app.api.models import Model
 from app.api.state import state_of
-from app.api.timeline import under_way
 from app.errors import ModelNotFound, StoreDown
 from app.ids import RequestId
 
@@ -80,12 +79,13 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/requests/{request}")
 async def timeline(http: Request, request: str) -> dict[str, Any]:
-    """When each of its prompts was placed, computed, handed over and answered, and by whom; or how far it is."""
-    dispatcher = state_of(http).dispatcher
-    running = [f for id_, f in dispatcher.flights.items() if id_ == request or id_.rpartition("-")[0] == request]
-    if running:
-        return {"id": request, "prompts": [under_way(flight) for flight in running]}
-    return dispatcher.timelines.show(RequestId(request))
+    """When each of its prompts was placed, computed, handed over and answered, and by whom; or how far it is.
+
+    Of a request that came with the same API key, to whichever replica; an admin's key sees all.
+    """
+    state = state_of(http)
+    key = state.keyring.sees(http.scope) if state.settings.require_keys else None
+    return await state.lookup.find(RequestId(request), key)
 
 
 @router.get("/version")

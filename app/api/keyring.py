@@ -6,10 +6,12 @@ import hmac
 from collections.abc import Iterable
 
 import msgspec
+from pydantic import SecretStr
 from starlette.types import Scope
 
 from app.api.allowance import Allowance
 from app.errors import StoreDown, Unauthorized
+from app.ids import KeyId
 from app.keys import Keys
 from app.messages import ApiKey, decode_api_key
 from app.store import Wire
@@ -22,13 +24,16 @@ _SLOT = 8  # bytes of a digest
 # What tells nothing of prompts and answers, and what has a key of its own. All else wants one, so that an endpoint
 # that is added later is closed until somebody opens it here.
 _OPEN = {"live", "health", "ready", "metrics", "version", "docs", "redoc", "openapi.json", "admin"}
+_FOR_ADMINS = {"requests"}  # with an admin's key as well, for which these show what is anybody's
+_ADMIN = "xylem.admin"
 _IN_SCOPE = "xylem.key"
 _CHALLENGE = {"www-authenticate": "Bearer"}  # RFC 9110 wants it with a 401
 
 
 class Keyring:
-    def __init__(self, wire: Wire, keys: Keys) -> None:
+    def __init__(self, wire: Wire, keys: Keys, admin_key: SecretStr | None = None) -> None:
         self._wire, self._keys = wire, keys
+        self._admin_key = admin_key.get_secret_value().encode() if admin_key is not None else None
         # By the first bytes of the digest: how long that look takes tells of no more than those, and the rest is
         # compared in constant time.
         self._known: dict[bytes, ApiKey] = {}
@@ -53,12 +58,16 @@ class Keyring:
 
     def check(self, scope: Scope) -> None:
         """Leaves the key that came with an HTTP request in its scope. Raises: Unauthorized, StoreDown."""
-        if scope["path"][1:].partition("/")[0] in _OPEN:
+        first = scope["path"][1:].partition("/")[0]
+        if first in _OPEN:
             return
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         scheme, _, token = given.partition(b" ")
         if scheme.lower() != b"bearer":
             raise Unauthorized(headers=_CHALLENGE)
+        if first in _FOR_ADMINS and self._admin_key and hmac.compare_digest(token.strip(), self._admin_key):
+            scope[_ADMIN] = True
+            return
         # A key is 256 random bits. Nobody can try them all, so a salt or a slow hash would protect nothing more.
         digest = hashlib.sha256(token.strip()).digest()
         key = self._known.get(digest[:_SLOT])
@@ -68,14 +77,23 @@ class Keyring:
             raise Unauthorized("This API key is not valid, or has been revoked.", headers=_CHALLENGE)
         scope[_IN_SCOPE] = key
 
-    def name(self, scope: Scope) -> str:
-        """Of the key that `check` found; empty without one."""
+    def key(self, scope: Scope) -> ApiKey | None:
+        """The one that `check` found, if there was one."""
         key: ApiKey | None = scope.get(_IN_SCOPE)
-        return key.name if key is not None else ""
+        return key
+
+    def owner(self, scope: Scope) -> KeyId:
+        """Whose is what comes with the key that `check` found; empty without one."""
+        key = self.key(scope)
+        return key.owner if key is not None else KeyId("")
+
+    def sees(self, scope: Scope) -> KeyId | None:
+        """Whose requests may be looked at; None: anybody's."""
+        return None if scope.get(_ADMIN) else self.owner(scope)
 
     def allowance(self, scope: Scope) -> Allowance | None:
         """Of the key that `check` found, if there was one and it has limits."""
-        key: ApiKey | None = scope.get(_IN_SCOPE)
+        key = self.key(scope)
         if key is None or (key.requests_per_min is None and key.tokens_per_min is None):
             return None
         return Allowance(self._wire, self._keys, key)

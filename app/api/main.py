@@ -44,12 +44,12 @@ def create_app(settings: Settings | None = None) -> Express:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with serving(known) as core:
-            keyring = Keyring(core.wire, core.keys)
+            keyring = Keyring(core.wire, core.keys, settings.admin_key)
             shelf = Shelf(core.wire, core.keys, core.dispatcher.api, settings.keep_s)
 
             async def prepare(kept: Kept, begun: Begun) -> Call:
                 _body, plan = await _UNDERSTAND[kept.kind](core, kept.body)
-                return Call(plan, dispatcher=core.dispatcher, begun=begun)
+                return Call(plan, dispatcher=core.dispatcher, begun=begun, owner=kept.key)
 
             keeper = Keeper(shelf, prepare)
             on_files, book = FileShelf(core.wire, core.keys), Book(core.wire, core.keys, settings.batch_keep_s)

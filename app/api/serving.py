@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from app.api.dispatch import Dispatcher
 from app.api.fleet import FleetReader
 from app.api.inbox import Inbox
+from app.api.lookup import Lookup
 from app.api.models import Model, load_models
 from app.api.watch import Watch
 from app.ids import PoolId, new_api_id
@@ -49,6 +50,7 @@ class Serving(Known):
     fleet: FleetReader
     dispatcher: Dispatcher
     inbox: Inbox
+    lookup: Lookup
 
 
 @asynccontextmanager
@@ -64,13 +66,14 @@ async def serving(known: Known) -> AsyncIterator[Serving]:
     )
     inbox = Inbox(wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
     watch = Watch(wire, keys, dispatcher, inbox, pools, settings.api_ttl_s)
+    lookup = Lookup(wire, redis, keys, api, dispatcher.timelines)
     IN_FLIGHT.set_function(lambda: len(dispatcher.flights))
     HELD.set_function(lambda: dispatcher.placer.held)
-    background = [asyncio.create_task(part.run()) for part in (inbox, watch)]
+    background = [asyncio.create_task(part.run()) for part in (inbox, watch, lookup)]
     try:
         with suppress(TimeoutError):
             await asyncio.wait_for(inbox.subscribed.wait(), _SUBSCRIBED_S)
-        yield Serving(settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox)
+        yield Serving(settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup)
     finally:
         await end(background)
         with suppress(RedisError, OSError):

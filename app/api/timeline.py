@@ -1,14 +1,14 @@
 """What happened to a request, and when."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from app.api.flight import Flight
-from app.errors import RequestNotFound
-from app.ids import RequestId
+from app.ids import KeyId, RequestId
 from app.messages import Timing
 
 
@@ -55,29 +55,38 @@ class Seen(Struct, frozen=True):
 
 
 class Timelines:
-    """Of the requests that ended last in this API replica."""
+    """Of the requests that this process makes the answers of, and of those that ended last; by their own ids."""
 
     def __init__(self, most: int = 4096) -> None:
         self._most = most
-        self._seen: OrderedDict[RequestId, list[Seen]] = OrderedDict()
+        self._running: dict[RequestId, tuple[KeyId, Sequence[Flight]]] = {}
+        self._seen: OrderedDict[RequestId, tuple[KeyId, list[Seen]]] = OrderedDict()
 
-    def add(self, request: RequestId, prompts: list[Seen]) -> None:
-        self._seen[request] = prompts
+    def began(self, request: RequestId, key: KeyId, prompts: Sequence[Flight]) -> None:
+        """`key`: whose it is. `prompts`: may get longer."""
+        self._running[request] = key, prompts
+
+    def ended(self, request: RequestId, key: KeyId, prompts: list[Seen]) -> None:
+        self._running.pop(request, None)
+        self._seen[request] = key, prompts
         if len(self._seen) > self._most:
             self._seen.popitem(last=False)
 
-    def show(self, request: RequestId) -> dict[str, Any]:
-        """Neither prompt nor answer. Raises: RequestNotFound."""
-        found = self._seen.get(request)
-        if found is None:
-            raise RequestNotFound(
-                f"This API replica knows no request '{request}' that has ended; it remembers the last {self._most}."
-            )
-        return {"id": request, "prompts": [_shown(seen) for seen in found]}
+    def show(self, request: RequestId, key: KeyId | None) -> dict[str, Any] | None:
+        """Neither prompt nor answer; none if there is no such request. `key`: whose it has to be; None: anybody's."""
+        if request in self._running:
+            owner, flights = self._running[request]
+            prompts = [_under_way(flight) for flight in flights]
+        elif request in self._seen:
+            owner, seen = self._seen[request]
+            prompts = [_shown(one) for one in seen]
+        else:
+            return None
+        return {"id": request, "prompts": prompts} if key in (None, owner) else None
 
 
-def under_way(flight: Flight) -> dict[str, Any]:
-    """Of a prompt that has not ended."""
+def _under_way(flight: Flight) -> dict[str, Any]:
+    """Of a prompt whose request has not ended."""
     return {
         "state": flight.state,
         "attempts": flight.attempts,

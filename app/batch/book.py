@@ -11,7 +11,7 @@ from app.batch.records import LIVE, Batch, Order, Result, Status, decode_result,
 from app.batch.shelf import page
 from app.batch.window import MOST_S
 from app.errors import BatchNotFound
-from app.ids import ApiId, BatchId
+from app.ids import ApiId, BatchId, KeyId
 from app.keys import Keys
 from app.messages import encode
 from app.store import (
@@ -72,14 +72,14 @@ class Book:
         await self._wire.execute([("EVAL", CREATE, 3, *names, order.id, packed(order), now, order.expires, oldest)])
         return Batch(order)
 
-    async def find(self, batch: BatchId, key: str | None) -> Batch:
+    async def find(self, batch: BatchId, key: KeyId | None) -> Batch:
         """Of that API key; None: of any. Raises: BatchNotFound."""
         (found,) = await self._read([batch])
         if found is None or (key is not None and found.order.key != key):
             raise BatchNotFound(f"No batch found with id '{batch}'.")
         return found
 
-    async def owned(self, key: str, after: str, limit: int) -> tuple[list[Batch], bool]:
+    async def owned(self, key: KeyId, after: str, limit: int) -> tuple[list[Batch], bool]:
         """Up to `limit` of them behind `after`, the newest first, and whether there are more."""
         ids, more = await page(self._wire, self._keys.batches_of(key), after, limit, newest_first=True)
         found = await self._read([BatchId(id_) for id_ in ids])

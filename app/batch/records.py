@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from app.ids import BatchId, FileId
+from app.ids import BatchId, FileId, KeyId
 from app.messages import decoder, encode
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
@@ -16,7 +16,7 @@ class StoredFile(Struct, frozen=True, array_like=True):
     """Its bytes lie in the storage under `path`."""
 
     id: FileId
-    key: str  # the name of the API key that it came with
+    key: KeyId  # `ApiKey.owner` of the API key that it came with
     name: str
     purpose: str
     size: int  # bytes
@@ -41,7 +41,7 @@ class Order(Struct, frozen=True, array_like=True):
     """What was asked for."""
 
     id: BatchId
-    key: str  # the name of the API key that it came with
+    key: KeyId  # as a file's
     endpoint: str  # "/v1/chat/completions"
     input: FileId
     window: str  # as asked: "24h"

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from app.batch.records import Batch
-from app.ids import BatchId
+from app.ids import BatchId, KeyId
 
 LINES = 64  # of a part: what is sent to a batch worker at once
 # Lines that are out, for each seat of the engines: what one ends is followed by the next at once.
@@ -20,7 +20,7 @@ class Running(Struct, frozen=True):
     """A batch that has parts to be sent."""
 
     batch: BatchId
-    key: str  # whose it is
+    key: KeyId  # whose it is
     model: str
     todo: int  # parts
     out: int  # parts that are sent and not finished
@@ -94,18 +94,18 @@ def _of_batch(r: Running) -> tuple[float, float, BatchId]:
 class _Key(Struct):
     """All batches of one."""
 
-    name: str
+    id: KeyId
     out: int = 0
     weight: float = 0.0
     fed: float = 0.0
 
     @property
     def least(self) -> tuple[float, float, str]:
-        return self.out / self.weight, self.fed, self.name
+        return self.out / self.weight, self.fed, self.id
 
 
-def _keys(running: Iterable[Running]) -> dict[str, _Key]:
-    keys: dict[str, _Key] = {}
+def _keys(running: Iterable[Running]) -> dict[KeyId, _Key]:
+    keys: dict[KeyId, _Key] = {}
     for r in running:
         key = keys.setdefault(r.key, _Key(r.key))
         key.out += r.out

@@ -3,11 +3,18 @@
 import time
 
 from app.batch.records import StoredFile, decode_file
-from app.errors import FileGone
-from app.ids import FileId
+from app.errors import FileGone, FileQuotaUsed
+from app.ids import FileId, KeyId
 from app.keys import Keys
 from app.messages import encode
-from app.store import Wire
+from app.store import SHELVE, UNSHELVE, Wire
+
+_MOST = 100_000  # files of one key: each takes some 300 bytes of Redis
+_DELETE = "Delete some that are not needed any more."
+
+
+def full(used: int, quota: int | None) -> FileQuotaUsed:
+    return FileQuotaUsed(f"Your files have {used} of the {quota} bytes that they may have. {_DELETE}", param="file")
 
 
 async def page(wire: Wire, members: str, after: str, limit: int, *, newest_first: bool) -> tuple[list[str], bool]:
@@ -28,18 +35,25 @@ class FileShelf:
     def __init__(self, wire: Wire, keys: Keys) -> None:
         self._wire, self._keys = wire, keys
 
-    async def add(self, file: StoredFile) -> None:
-        """Its bytes are in the storage already."""
-        keys = self._keys
-        await self._wire.execute(
-            [
-                ("SET", keys.file(file.id), encode(file)),
-                ("ZADD", keys.files_of(file.key), time.time(), file.id),  # in their order, also within a second
-                *([("ZADD", keys.files_expiring(), file.expires, file.id)] if file.expires else []),
-            ]
-        )
+    async def add(self, file: StoredFile, quota: int | None = None) -> None:
+        """Its bytes are in the storage already. `quota`: how many bytes its key's files may have; None: any.
 
-    async def find(self, file: FileId, key: str | None) -> StoredFile:
+        Raises: FileQuotaUsed.
+        """
+        made = time.time()  # with its fractions: in their order, also within a second
+        values = file.id, encode(file), file.size, made, file.expires or "", "" if quota is None else quota, _MOST
+        command = ("EVAL", SHELVE, 4, *self._names(file), *values, self._keys.file(FileId("")))
+        (refused,) = await self._wire.execute([command])
+        if refused is not None:
+            used, files = refused
+            raise full(used, quota) if files < _MOST else FileQuotaUsed(f"There are {files} files. {_DELETE}")
+
+    async def used(self, key: KeyId) -> int:
+        """Bytes of its files; of those from before they were counted, only once another one has come."""
+        (used,) = await self._wire.execute([("GET", self._keys.file_bytes(key))])
+        return int(used or 0)
+
+    async def find(self, file: FileId, key: KeyId | None) -> StoredFile:
         """Of that API key; None: of any. Raises: FileGone, also when it has expired."""
         found = (await self._read([file]))[0]
         if found is None or (key is not None and found.key != key) or _is_over(found):
@@ -47,7 +61,7 @@ class FileShelf:
         return found
 
     async def owned(
-        self, key: str, after: str, limit: int, *, newest_first: bool, purpose: str | None = None
+        self, key: KeyId, after: str, limit: int, *, newest_first: bool, purpose: str | None = None
     ) -> tuple[list[StoredFile], bool]:
         """Up to `limit` of them behind `after`, and whether there are more."""
         found: list[StoredFile] = []
@@ -65,14 +79,12 @@ class FileShelf:
 
     async def remove(self, file: StoredFile) -> None:
         """After this its bytes are nobody's."""
+        await self._wire.execute([("EVAL", UNSHELVE, 4, *self._names(file), file.id)])
+
+    def _names(self, file: StoredFile) -> tuple[str, ...]:
+        """The keys of `shelve.lua` and `unshelve.lua`."""
         keys = self._keys
-        await self._wire.execute(
-            [
-                ("UNLINK", keys.file(file.id)),
-                ("ZREM", keys.files_of(file.key), file.id),
-                ("ZREM", keys.files_expiring(), file.id),
-            ]
-        )
+        return keys.file(file.id), keys.files_of(file.key), keys.files_expiring(), keys.file_bytes(file.key)
 
     async def expired(self, now: float) -> list[StoredFile]:
         """Some of them."""

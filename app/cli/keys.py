@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from app.keys import Keys
+    from app.messages import ApiKey
 
 keys = typer.Typer(
     name="keys",
@@ -29,14 +30,28 @@ def create(
     name: Annotated[str, typer.Argument(help="Whose it is.")],
     rpm: Annotated[int | None, typer.Option("--rpm", min=1, help="Requests a minute; no limit if not given.")] = None,
     tpm: Annotated[int | None, typer.Option("--tpm", min=1, help="Tokens of prompts and answers a minute.")] = None,
+    file_quota: Annotated[
+        int | None, typer.Option("--file-quota", min=0, help="Bytes of all its files; XYLEM_FILE_QUOTA if not given.")
+    ] = None,
+    min_priority: Annotated[
+        int | None,
+        typer.Option(
+            "--min-priority",
+            min=-(2**31),
+            max=0,
+            help="The most urgent priority it may ask for, lower is sooner; XYLEM_MIN_PRIORITY if not given.",
+        ),
+    ] = None,
 ) -> None:
     """Make a key and print it, this once: what is kept is a digest."""
+    from app.ids import new_key_id
     from app.messages import ApiKey, encode
 
     if not name.strip() or not name.isprintable() or len(name) > 64:
         refuse("a key's name has 1 to 64 printable characters")
     token = f"xyl-{secrets.token_urlsafe(32)}"
-    record = ApiKey(name, hashlib.sha256(token.encode()).digest(), time.time(), rpm, tpm)
+    digest = hashlib.sha256(token.encode()).digest()
+    record = ApiKey(name, digest, time.time(), rpm, tpm, new_key_id(), file_quota, min_priority)
     with _store() as (redis, names):
         if not redis.hsetnx(names.api_keys(), name, encode(record)):
             refuse(f"there is a key '{name}' already; another name, or first: xylem keys revoke", code=1)
@@ -46,31 +61,46 @@ def create(
 
 @keys.command("list")
 def show() -> None:
-    """Show the names, ages and limits of all keys."""
+    """Show the names, ids, ages and limits of all keys."""
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from app.messages import decode_api_key
 
     with _store() as (redis, names):
         records = [decode_api_key(cast(bytes, raw)) for raw in redis.hvals(names.api_keys())]
-    table = Table("name", "created", "requests/min", "tokens/min", box=None, padding=(0, 2, 0, 0), header_style="dim")
+    fixed = (Column(name, no_wrap=True) for name in ("name", "id", "created"))
+    table = Table(*fixed, "limits", box=None, padding=(0, 2, 0, 0), header_style="dim")
     for record in sorted(records, key=lambda r: r.created):
         created = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M")
-        limits = (str(limit or "no limit") for limit in (record.requests_per_min, record.tokens_per_min))
-        table.add_row(escape(record.name), created, *limits)
+        table.add_row(escape(record.name), escape(record.owner), created, _limits(record))
     out.print(table)
+
+
+def _limits(record: "ApiKey") -> str:
+    said = {
+        "{} requests/min": record.requests_per_min,
+        "{} tokens/min": record.tokens_per_min,
+        "{} bytes of files": record.file_quota,
+        "priority from {}": record.min_priority,
+    }
+    return ", ".join(form.format(limit) for form, limit in said.items() if limit is not None) or "none"
 
 
 @keys.command()
 def revoke(name: Annotated[str, typer.Argument(help="As `xylem keys list` shows it.")]) -> None:
-    """Make a key invalid on every API replica within two seconds. What runs is finished."""
+    """Make a key invalid on every API replica within two seconds. What runs is finished.
+
+    Its files and batches stay until they expire, and are nobody else's: a key of the same name has another id.
+    """
+    from app.messages import decode_api_key
+
     with _store() as (redis, names):
-        found = redis.hdel(names.api_keys(), name)
-        redis.unlink(names.spent(name))
-    if not found:
+        raw = redis.hget(names.api_keys(), name)
+        redis.hdel(names.api_keys(), name)
+    if raw is None:
         refuse(f"there is no key '{name}': xylem keys list", code=1)
-    err.print(f"revoked {name}", markup=False)
+    err.print(f"revoked {name} ({decode_api_key(cast(bytes, raw)).owner})", markup=False)
 
 
 @contextmanager

@@ -21,9 +21,11 @@ from app.store.scripts import (
     RECONCILE,
     RELEASE,
     RESULT,
+    SHELVE,
     SNAPSHOT,
     TRIM,
     TURN,
+    UNSHELVE,
 )
 from app.store.wire import Command, Connection, Wire
 
@@ -46,9 +48,11 @@ __all__ = [
     "RECONCILE",
     "RELEASE",
     "RESULT",
+    "SHELVE",
     "SNAPSHOT",
     "TRIM",
     "TURN",
+    "UNSHELVE",
     "Command",
     "Connection",
     "Wire",

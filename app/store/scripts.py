@@ -18,5 +18,6 @@ def _source(name: str) -> str:
 ADOPT, CANCEL, KEEP, NOTE = map(_source, ("adopt", "cancel", "keep", "note"))
 CHARGE, PLACE, RECONCILE, RELEASE, SNAPSHOT = map(_source, ("charge", "place", "reconcile", "release", "snapshot"))
 CLAIM, CLOSE, FEED, LEAD, RESULT, TURN = map(_source, ("claim", "close", "feed", "lead", "result", "turn"))
+SHELVE, UNSHELVE = map(_source, ("shelve", "unshelve"))
 COMPLETE, CREATE, GRASP, LAYOUT, LET_GO = map(_source, ("complete", "create", "grasp", "layout", "letgo"))
 TRIM = _source("trim")

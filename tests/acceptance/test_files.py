@@ -275,6 +275,25 @@ def test_a_storage_that_cannot_be_written_is_named(valkey_url: str, tmp_path: Pa
         assert "Traceback" not in s.log("api")
 
 
+def test_files_of_a_key_have_its_quota_and_no_more(valkey_url: str, tmp_path: Path) -> None:
+    """A key's own, or that of the settings; what is deleted makes room, and what was refused is not in the storage."""
+    env = {"XYLEM_DEPLOYMENT": "quota", "XYLEM_REQUIRE_KEYS": "true", "XYLEM_FILE_QUOTA": "2500"}
+    with stack(valkey_url, tmp_path, {POOL: mock_pool()}, **env, XYLEM_FILES=str(tmp_path / "store")) as s:
+        s.api()
+        wait_until(s.ready, "the API listens")
+        for name, limits, most in (("alice", ("--file-quota", "1000"), 1), ("bob", (), 2)):
+            key = create(s, [s.url], name, *limits)
+            with OpenAI(base_url=f"{s.url}/v1", api_key=key, max_retries=0, timeout=20) as client:
+                before = stored(s)
+                made = [bring(client, b"x" * 1000).id for _ in range(most)]
+                with pytest.raises(openai.PermissionDeniedError, match="bytes") as refused:
+                    bring(client, b"x" * 1000)
+                assert (refused.value.code, refused.value.param) == ("file_quota_exceeded", "file")
+                assert stored(s) - before == set(made)
+                client.files.delete(made[0])
+                bring(client, b"x" * 1000)
+
+
 def test_files_are_of_the_key_that_brought_them(valkey_url: str, tmp_path: Path) -> None:
     """Another key sees none of them."""
     env = {"XYLEM_DEPLOYMENT": "files-of", "XYLEM_REQUIRE_KEYS": "true", "XYLEM_FILES": str(tmp_path / "store")}

@@ -159,6 +159,40 @@ def test_keys_are_listed_with_their_limits_and_never_shown_again(locked: Stack, 
     assert "no key" in unknown.stderr
 
 
+def test_a_revoked_keys_name_given_to_somebody_new_opens_nothing_of_its_holder(locked: Stack, urls: list[str]) -> None:
+    """Files, batches, responses and what an Idempotency-Key joins: all are of the key, and not of what it is called."""
+    asked: dict[str, Any] = {"model": "mock", "input": "hello", "max_output_tokens": 4}
+    once = {"Idempotency-Key": "frank's"}
+    with client(urls[0], create(locked, urls, "frank")) as frank:
+        file = frank.files.create(file=("in.jsonl", b"{}\n"), purpose="batch")
+        batch = frank.batches.create(
+            input_file_id=file.id, endpoint="/v1/completions", completion_window="24h", metadata={"of": "frank"}
+        )
+        said = frank.responses.create(**asked, extra_headers=once)
+        assert frank.responses.retrieve(said.id).id == said.id
+        assert [f.id for f in frank.files.list()] == [file.id]
+        shown = xylem(locked, "keys", "list").stdout
+        revoked = xylem(locked, "keys", "revoke", "frank")
+        (id_,) = {word for word in shown.split() if word.startswith("key_") and word in revoked.stderr}
+    with client(urls[1], create(locked, urls, "frank")) as new:
+        assert id_ not in xylem(locked, "keys", "list").stdout
+        assert list(new.files.list()) == []
+        assert list(new.batches.list()) == []
+        asks = (
+            lambda: new.files.content(file.id),
+            lambda: new.files.delete(file.id),
+            lambda: new.batches.cancel(batch.id),
+            lambda: new.responses.retrieve(said.id),
+            lambda: new.responses.delete(said.id),
+        )
+        for ask in asks:
+            with pytest.raises(openai.NotFoundError):
+                ask()
+        assert new.responses.create(**asked, extra_headers=once).id != said.id
+    redis = Redis.from_url(locked.redis_url)
+    assert redis.zrange(f"locked:files-of:{id_}", 0, -1) == [file.id.encode()]  # an operator still finds them
+
+
 def test_a_key_is_neither_in_redis_nor_in_a_log(locked: Stack, key: str) -> None:
     """Nor is what could be used in its place."""
     redis = Redis.from_url(locked.redis_url)
@@ -202,6 +236,58 @@ def test_prompt_and_answer_both_count_against_the_tokens_of_a_key(locked: Stack,
             two.completions.create(**ask)
     assert refused.value.type == "tokens"
     assert 10 <= int(refused.value.response.headers["retry-after"]) <= 16  # 30 tokens over, at 2 a second
+
+
+def test_what_became_of_a_request_is_shown_by_every_replica_to_its_key_and_to_an_admin(
+    locked: Stack, urls: list[str], key: str
+) -> None:
+    """While it runs and afterwards, under its whole id, which lists its prompts; to others there is no such request."""
+    other = create(locked, urls, "heidi")
+
+    def look(url: str, id_: str, with_: str) -> httpx.Response:
+        return httpx.get(f"{url}/requests/{id_}", headers={"authorization": f"Bearer {with_}"}, timeout=20)
+
+    def check(id_: str, prompts: int) -> None:
+        for url in urls:
+            for with_ in (key, "sesame"):
+                answer = look(url, id_, with_)
+                assert answer.status_code == 200, answer.text
+                assert answer.json()["id"] == id_
+                assert len(answer.json()["prompts"]) == prompts
+            for wrong in (id_[:-1], id_.partition("-")[0], f"{id_}-0"):
+                for with_ in (key, "sesame"):
+                    assert refusal(look(url, wrong, with_), 404)["code"] == "request_not_found"
+            assert refusal(look(url, id_, other), 404)["code"] == "request_not_found"
+            assert refusal(httpx.get(f"{url}/requests/{id_}"), 401)["code"] == "invalid_api_key"
+
+    with client(urls[0], key) as mine:
+        running = mine.completions.create(**ASK | {"max_tokens": 4000}, stream=True)
+        id_ = next(iter(running)).id
+        check(id_, 1)
+        assert look(urls[1], id_, key).json()["prompts"][0]["state"] == "answering"
+        running.close()
+        ended = mine.completions.create(**ASK | {"prompt": ["one", "two"]})
+    check(ended.id, 2)
+    assert {prompt["outcome"] for prompt in look(urls[1], ended.id, key).json()["prompts"]} == {"ok"}
+
+
+@pytest.mark.parametrize(("limits", "least"), [((), 0), (("--min-priority", "-5"), -5)])
+def test_a_key_asks_for_no_more_urgent_priority_than_it_may(
+    locked: Stack, urls: list[str], limits: tuple[str, ...], least: int
+) -> None:
+    """On every endpoint that generates; the refusal names the parameter."""
+    auth = {"authorization": f"Bearer {create(locked, urls, f'grace{least}', *limits)}"}
+    bodies: dict[str, dict[str, Any]] = {
+        CHAT: {"messages": [{"role": "user", "content": "hello"}]}, TEXT: {"prompt": "hello"},
+        "/v1/responses": {"input": "hello"},
+    }  # fmt: skip
+    for path, body in bodies.items():
+        for priority, expected in ((least, 200), (9, 200), (least - 1, 400), (-(2**31), 400)):
+            asked = {"model": "mock", "priority": priority, **body}
+            answer = httpx.post(urls[0] + path, json=asked, headers=auth, timeout=20)
+            assert answer.status_code == expected, answer.text
+            if expected == 400:
+                assert refusal(answer, 400)["param"] == "priority"
 
 
 def test_without_require_keys_a_key_is_ignored(valkey_url: str, tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ def token() -> str:
     return f"xyl-{secrets.token_urlsafe(32)}"
 
 
-def record(name: str, key: str, rpm: int | None = None, tpm: int | None = None) -> ApiKey:
-    return ApiKey(name, hashlib.sha256(key.encode()).digest(), time.time(), rpm, tpm)
+def record(name: str, key: str, rpm: int | None = None, tpm: int | None = None, id_: str = "") -> ApiKey:
+    return ApiKey(name, hashlib.sha256(key.encode()).digest(), time.time(), rpm, tpm, id_)
 
 
 async def store(redis: "Redis", *records: ApiKey) -> None:
@@ -53,6 +53,25 @@ async def test_a_stored_key_opens_and_no_other_one_does(redis: "Redis", wire: Wi
             ring.check(request(wrong))
     with pytest.raises(Unauthorized):
         ring.check(request(alice, scheme="Basic"))
+
+
+async def test_what_a_key_owns_is_of_its_id_and_of_its_name_where_it_was_made_without_one(
+    redis: "Redis", wire: Wire
+) -> None:
+    """Keys of before have no id in their records; what they own stays theirs."""
+    old, new = token(), token()
+    r = record("alice", old)
+    await redis.hset(KEYS.api_keys(), "alice", encode([r.name, r.digest, r.created, None, 7]))
+    await store(redis, record("bob", new, id_="key_1"))
+    ring = Keyring(wire, KEYS)
+    await ring.refresh()
+    owners = []
+    for key in (old, new):
+        scope = request(key)
+        ring.check(scope)
+        owners.append(ring.owner(scope))
+    assert owners == ["alice", "key_1"]
+    assert ring.owner(request(None)) == ""
 
 
 async def test_a_digest_with_the_same_first_bytes_is_another_key(redis: "Redis", wire: Wire) -> None:

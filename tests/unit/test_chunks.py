@@ -1,6 +1,7 @@
 """The events of a stream are put together from bytes; they have to be the JSON that OpenAI sends."""
 
 import json
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -32,7 +33,8 @@ def call(name: str = 'org/"model" é') -> Call:
     """A real one, never entered: it sends nothing."""
     model = Model(name, (PoolId("p"),), (), None, load_tokenizer(MODEL_DIR), 100, 8192, Meters(name))
     none = cast(Any, None)
-    made = Call(Plan("chatcmpl-", model, [[1, 2, 3]], [Sampling(9)], timeout_s=1), dispatcher=none, receive=none)
+    dispatcher = cast(Any, SimpleNamespace(api="0a1b2c3d"))
+    made = Call(Plan("chatcmpl-", model, [[1, 2, 3]], [Sampling(9)], timeout_s=1), dispatcher=dispatcher, receive=none)
     made.completion_tokens, made.cached_tokens = 4, 2
     return made
 

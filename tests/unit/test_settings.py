@@ -16,7 +16,8 @@ from app.settings import load_settings
     ("XYLEM_MAX_QUEUED", "1.5"), ("XYLEM_RETRY_AFTER_S", "0"), ("XYLEM_LEASE_TTL_S", "0"),
     ("XYLEM_HEARTBEAT_S", "soon"), ("XYLEM_DRAIN_TIMEOUT_S", "-3"), ("XYLEM_STREAM_BYTES", "0"),
     ("XYLEM_STREAM_TTL_S", "0"), ("XYLEM_LOG_LEVEL", "loud"), ("XYLEM_LOG_JSON", "perhaps"),
-    ("XYLEM_DEPLOYMENT", "a b"), ("XYLEM_DEPLOYMENT", ""), ("XYLEM_DEPLOYMENT", "a:b"),
+    ("XYLEM_DEPLOYMENT", "a b"), ("XYLEM_DEPLOYMENT", ""), ("XYLEM_FILE_QUOTA", "-1"), ("XYLEM_MIN_PRIORITY", "1"),
+    ("XYLEM_DEPLOYMENT", "a:b"),
 ])  # fmt: skip
 def test_a_bad_variable_is_named_with_its_value(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never swallowed in favour of a default."""

@@ -24,7 +24,7 @@ from app.batch.shelf import FileShelf
 from app.batch.storage import Storage
 from app.batch.window import read_window
 from app.errors import BatchNotFound, FileGone, StorageDown, StoreDown
-from app.ids import BatchId
+from app.ids import BatchId, KeyId
 from app.telemetry import logger
 from workers.batch.assembling import assemble
 from workers.batch.cutting import Cut, Unusable, cut
@@ -57,9 +57,9 @@ class Clerk:
         except BatchNotFound:
             pass
         file = places.file_of(id_, "input")
-        order = Order(id_, "", endpoint, file, window, now, now + read_window(window), metadata)
+        order = Order(id_, KeyId(""), endpoint, file, window, now, now + read_window(window), metadata)
         size, name = self._storage.size(path), path.rpartition("/")[2]
-        stored = StoredFile(file, "", name, "batch", size, now, now + self._settings.file_keep_s)
+        stored = StoredFile(file, order.key, name, "batch", size, now, now + self._settings.file_keep_s)
         self._storage.copy(path, stored.path)
         self._call(self._shelf.add(stored))
         self._call(self._book.create(order))

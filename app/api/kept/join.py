@@ -39,7 +39,15 @@ async def answer_to(
         if plan.edit is not None:
             raise RequestError("An answer with 'echo' can't be resumed or joined.", param="echo")
         return await begin_or_join(state, kind, raw, scope, plan)
-    return Call(plan, dispatcher=state.dispatcher, receive=receive, allowance=state.keyring.allowance(scope))
+    return new_call(state, scope, receive, plan)
+
+
+def new_call(state: ApiState, scope: Scope, receive: Receive, plan: Plan) -> Call:
+    """Made for this connection."""
+    ring = state.keyring
+    return Call(
+        plan, dispatcher=state.dispatcher, receive=receive, allowance=ring.allowance(scope), owner=ring.owner(scope)
+    )
 
 
 async def begin_or_join(
@@ -85,14 +93,16 @@ async def _put(state: ApiState, kept: Kept, join: str) -> RequestId:
 
 def new_kept(state: ApiState, kind: str, raw: bytes, scope: Scope, plan: Plan, *, background: bool = False) -> Kept:
     now = time.time()
-    key = state.keyring.name(scope)
-    return Kept(new_request_id(plan.prefix), kind, raw, now, now + plan.timeout_s, key, background)
+    key = state.keyring.owner(scope)
+    return Kept(
+        new_request_id(plan.prefix, state.dispatcher.api), kind, raw, now, now + plan.timeout_s, key, background
+    )
 
 
 def start(state: ApiState, kept: Kept, plan: Plan, allowance: Allowance | None) -> Reading:
     """What has been put on the shelf begins."""
     begun = Begun(kept.id, kept.created)
-    call = Call(plan, dispatcher=state.dispatcher, allowance=allowance, begun=begun)
+    call = Call(plan, dispatcher=state.dispatcher, allowance=allowance, begun=begun, owner=kept.key)
     state.keeper.start(kept, call)
     allowed = {} if allowance is None else allowance.headers()
     return Reading(state.shelf, state.keeper, plan, Found(kept, 0), allowed=allowed)
@@ -105,7 +115,7 @@ async def _was_refused(state: ApiState, request: RequestId) -> bool:
 
 
 async def _read(state: ApiState, request: RequestId, raw: bytes, scope: Scope, plan: Plan, skip: int) -> Reading:
-    found = await patiently(state, lambda: state.shelf.find(request, state.keyring.name(scope)))
+    found = await patiently(state, lambda: state.shelf.find(request, state.keyring.owner(scope)))
     if not hmac.compare_digest(hashlib.sha256(raw).digest(), hashlib.sha256(found.kept.body).digest()):
         raise RequestError("This is not the body that the answer was asked for with.", param="Idempotency-Key")
     return Reading(state.shelf, state.keeper, plan, found, skip)

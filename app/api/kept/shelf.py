@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from app.errors import RequestNotFound
-from app.ids import ApiId, RequestId
+from app.ids import ApiId, KeyId, RequestId
 from app.keys import Keys
 from app.messages import Event, Kept, decode_events, decode_kept, encode
 from app.store import ADOPT, CANCEL, KEEP, NOTE, Wire
@@ -50,7 +50,7 @@ class Shelf:
         (first,) = await self._wire.execute([command])
         return RequestId(first.decode()) if join else kept.id
 
-    async def find(self, request: RequestId, key: str) -> Found:
+    async def find(self, request: RequestId, key: KeyId) -> Found:
         """Of who asked with that API key. Raises: RequestNotFound."""
         ((record, epoch),) = await self._wire.execute([("HMGET", self._keys.kept(request), "record", "epoch")])
         if record is None or (kept := decode_kept(record)).key != key:

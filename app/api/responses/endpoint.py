@@ -9,10 +9,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.api.body import collect
+from app.api.bounds import check_priority
 from app.api.call import Call
 from app.api.chat import plan_of
 from app.api.explain import explain_wanted
-from app.api.kept.join import asks_to_keep, begin_or_join
+from app.api.kept.join import asks_to_keep, begin_or_join, new_call
 from app.api.kept.leaving import until_left
 from app.api.kept.log import Log
 from app.api.kept.shelf import Found
@@ -57,6 +58,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     if any(name == b"last-event-id" for name, _ in scope["headers"]):
         raise RequestError("A response is gone on with by GET, 'stream' and 'starting_after'.", param="Last-Event-ID")
     body, plan = await understand(state, raw, explain=explain_wanted(scope))
+    check_priority(state, scope, body)
     if not body.kept:
         return await _pass_on(state, body, plan, scope, receive)
     reading = await begin_or_join(state, KIND, raw, scope, plan, background=bool(body.background))
@@ -80,7 +82,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
 
 async def _pass_on(state: ApiState, body: ResponseRequest, plan: Plan, scope: Scope, receive: Receive) -> Response:
     """Made for this connection."""
-    call = Call(plan, dispatcher=state.dispatcher, receive=receive, allowance=state.keyring.allowance(scope))
+    call = new_call(state, scope, receive, plan)
     progress = Progress(call.id, call.created, body)
     if body.stream:
         return ResponseStream(Live(call), Events(progress), call.headers, at_once=False)
@@ -150,7 +152,7 @@ async def delete(request: Request, response: str) -> dict[str, Any]:
 
 async def _find(state: ApiState, scope: Scope, response: str) -> tuple[Found, Progress]:
     """Of who asks. Raises: RequestNotFound, StoreDown."""
-    found = await state.shelf.find(RequestId(response), state.keyring.name(scope))
+    found = await state.shelf.find(RequestId(response), state.keyring.owner(scope))
     if found.kept.kind != KIND:
         raise RequestNotFound
     return found, Progress(found.kept.id, int(found.kept.created), parse(ResponseRequest, found.kept.body))

@@ -1,0 +1,12 @@
+-- Forgets a file of an API key, and gives its bytes back. Sent twice, the second changes nothing.
+--
+-- KEYS  1 file:<id>  2 files-of:<key>  3 files-expiring  4 file-bytes:<key>     ARGV  1 id
+local known = redis.call('GET', KEYS[1])
+redis.call('ZREM', KEYS[2], ARGV[1])
+redis.call('ZREM', KEYS[3], ARGV[1])
+if known then
+  redis.call('UNLINK', KEYS[1])
+  if redis.call('EXISTS', KEYS[4]) == 1 then redis.call('DECRBY', KEYS[4], cmsgpack.unpack(known)[5]) end
+end
+if redis.call('EXISTS', KEYS[2]) == 0 then redis.call('UNLINK', KEYS[4]) end
+return 1

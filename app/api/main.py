@@ -17,6 +17,7 @@ from app.api.express import Express
 from app.api.kept.keeper import Keeper
 from app.api.kept.shelf import Shelf
 from app.api.keyring import Keyring
+from app.api.origin import Allowed
 from app.api.responses import endpoint as responses
 from app.api.schemas import Refusal
 from app.api.serving import Known, end, serving
@@ -75,4 +76,5 @@ def create_app(settings: Settings | None = None) -> Express:
     failure.install(app)
     for part in (chat, completions, responses, files, batches, tokens, health, admin):
         app.include_router(part.router)
-    return Express(app, {part.PATH: part.handle for part in (chat, completions, responses)})
+    handlers = {part.PATH: part.handle for part in (chat, completions, responses)}
+    return Express(app, handlers, Allowed.of(settings))

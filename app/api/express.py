@@ -32,6 +32,10 @@ class Express:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":
+            scope, send = {**scope, "method": "GET"}, _head_of(send)
+        if scope["path"].endswith("/") and scope["path"] != "/":
+            scope["path"] = scope["path"][:-1]
         handler = self._handlers.get(scope["path"]) if scope["method"] == "POST" else None
         headers: Headers = dict(scope["headers"])
         try:
@@ -66,5 +70,16 @@ def _adding(headers: list[tuple[bytes, bytes]], send: Send) -> Send:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message.get("headers", ()), *headers]}
         await send(message)
+
+    return sending
+
+
+def _head_of(send: Send) -> Send:
+    """`send` for a response of which only the head is sent. For what makes it, the client is gone from then on."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body"})
 
     return sending

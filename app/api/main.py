@@ -72,7 +72,9 @@ def create_app(settings: Settings | None = None) -> Express:
             await end(background)
 
     errors: dict[int | str, dict[str, Any]] = {"default": {"model": Refusal, "description": "Refused, or failed"}}
-    app = FastAPI(title="Xylem", version=version("xylem-serve"), lifespan=lifespan, responses=errors)
+    app = FastAPI(
+        title="Xylem", version=version("xylem-serve"), lifespan=lifespan, responses=errors, redirect_slashes=False
+    )
     failure.install(app)
     for part in (chat, completions, responses, files, batches, tokens, health, admin):
         app.include_router(part.router)

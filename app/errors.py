@@ -7,12 +7,15 @@ XylemError
 ├── Unauthorized   401   no API key of this deployment came with the request
 ├── Forbidden      403   an admin endpoint, and not an admin
 ├── FileQuotaUsed  403   the files of an API key may not have more bytes
+├── OriginRefused  403   a web page that is neither ours nor named in a setting
+├── HostRefused    421   the request names a host that is not this server
 ├── ModelNotFound  404   no pool serves a model of that name
 ├── RequestNotFound 404  no request of that id is known here
 ├── FileGone       404  no file of that id or name
 ├── BatchNotFound  404  no batch of that id
 ├── BatchOver      409   the batch has ended, so that there is nothing to cancel
 ├── BodyTooLarge   413   the body is over the limit
+├── UnsupportedMediaType 415  the body is of a type or an encoding that is not taken
 ├── HeadersTooLarge 431  the headers are over the limit
 ├── RateLimited    429   the API key has used up its requests or tokens a minute; carries Retry-After
 ├── Saturated      429   every worker of the model is full; carries Retry-After
@@ -114,6 +117,12 @@ class BodyTooLarge(XylemError):
     status, type, code = 413, "invalid_request_error", "body_too_large"
 
 
+class UnsupportedMediaType(XylemError):
+    """The body is of a type that is not taken here."""
+
+    status, type, code = 415, "invalid_request_error", "unsupported_media_type"
+
+
 class HeadersTooLarge(XylemError):
     """The request's headers are over the limit."""
 
@@ -136,6 +145,18 @@ class FileQuotaUsed(XylemError):
     """There is no room for this file."""
 
     status, type, code = 403, "invalid_request_error", "file_quota_exceeded"
+
+
+class OriginRefused(XylemError):
+    """Pages of this origin may not use this server."""
+
+    status, type, code = 403, "permission_error", "origin_not_allowed"
+
+
+class HostRefused(XylemError):
+    """The request is for another host."""
+
+    status, type, code = 421, "invalid_request_error", "host_not_allowed"
 
 
 class RateLimited(XylemError):

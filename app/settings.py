@@ -1,16 +1,37 @@
 """The one frozen Settings object, from the environment (`XYLEM_…`). Read once per process."""
 
+import re
 from base64 import b64decode
 from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.errors import SettingsError
 from app.redis_url import RedisUrl
+
+ANY = "*"
+
+
+def _listed(pattern: str, wanted: str) -> BeforeValidator:
+    """Reads names with commas between, all of them as `wanted`, or ANY."""
+
+    def read(text: str) -> frozenset[str]:
+        names = frozenset(name.strip().lower() for name in text.split(",") if name.strip())
+        for name in sorted(names - {ANY}):
+            if not re.fullmatch(pattern, name):
+                raise ValueError(f"{name!r} has to be {wanted}, or {ANY!r}")
+        return names
+
+    return BeforeValidator(read)
+
+
+_ORIGINS = _listed(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", "an origin such as 'https://app.example:8443', without a path")
+_HOSTS = _listed(r"[a-z0-9._-]*[a-z0-9_-]|\[[0-9a-f:.]+\]", "a host such as 'api.example' or '[::2]', without a port")
+_NONE = Field(frozenset(), validate_default=False)
 
 
 def _whsec(secret: SecretStr) -> SecretStr:
@@ -39,6 +60,8 @@ class Settings(BaseSettings):
         None  # of the endpoints under /admin; without one they answer on loopback only
     )
     require_keys: bool = False  # of clients: `xylem keys`
+    allowed_origins: Annotated[frozenset[str], NoDecode, _ORIGINS] = _NONE  # of web pages, besides our own
+    allowed_hosts: Annotated[frozenset[str], NoDecode, _HOSTS] = _NONE  # that a request may name, besides loopback's
     max_body: Annotated[int, Field(gt=0)] = 16 * 2**20
     address: str | None = None  # of this host, for workers on others; None: that on the way to Redis
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0  # of requests that name none

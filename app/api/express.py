@@ -1,4 +1,4 @@
-"""What stands in front of FastAPI: API keys for all endpoints, and those that generate, without middleware.
+"""What stands in front of FastAPI, without middleware: who may ask, for all endpoints; and those that generate.
 
 FastAPI declares those as well, for its documentation; here they are called without what stands around them,
 which takes a fifth of a short request's CPU.
@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from fastapi import FastAPI
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from app.api.body import collect
 from app.api.failure import as_response, log_failure
+from app.api.origin import Allowed, Headers, admit, check_body, granted, preflight
 from app.api.state import ApiState
 from app.errors import XylemError
 from app.telemetry import logger
@@ -22,20 +23,31 @@ Handler = Callable[[ApiState, bytes, Scope, Receive], Awaitable[Response]]
 
 
 class Express:
-    """An ASGI app: `handlers` by path for POST, all else goes to FastAPI; nothing past the keyring."""
+    """An ASGI app: `handlers` by path for POST, all else goes to FastAPI; nothing past `allowed` and the keyring."""
 
-    def __init__(self, app: FastAPI, handlers: Mapping[str, Handler]) -> None:
-        self._app, self._handlers = app, handlers
+    def __init__(self, app: FastAPI, handlers: Mapping[str, Handler], allowed: Allowed) -> None:
+        self._app, self._handlers, self._allowed = app, handlers, allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":
+            scope, send = {**scope, "method": "GET"}, _head_of(send)
+        if scope["path"].endswith("/") and scope["path"] != "/":
+            scope["path"] = scope["path"][:-1]
         handler = self._handlers.get(scope["path"]) if scope["method"] == "POST" else None
+        headers: Headers = dict(scope["headers"])
         try:
+            if origin := admit(self._allowed, headers):
+                send = _adding(granted(origin), send)
+                if permitted := preflight(scope["method"], headers):
+                    await Response(status_code=204, headers=permitted)(scope, receive, send)
+                    return
             state: ApiState = self._app.state.xylem
             if state.settings.require_keys:
                 state.keyring.check(scope)
+            check_body(scope["method"], scope["path"], headers)
             if handler is not None:
                 raw = await collect(scope, receive, state.settings.max_body)
                 response = await handler(state, raw, scope, receive)
@@ -49,3 +61,25 @@ class Express:
         else:
             if handler is None:
                 await self._app(scope, receive, send)
+
+
+def _adding(headers: list[tuple[bytes, bytes]], send: Send) -> Send:
+    """`send` for a response that has these headers as well."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *headers]}
+        await send(message)
+
+    return sending
+
+
+def _head_of(send: Send) -> Send:
+    """`send` for a response of which only the head is sent. For what makes it, the client is gone from then on."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body"})
+
+    return sending

@@ -17,6 +17,7 @@ from app.api.express import Express
 from app.api.kept.keeper import Keeper
 from app.api.kept.shelf import Shelf
 from app.api.keyring import Keyring
+from app.api.origin import Allowed
 from app.api.responses import endpoint as responses
 from app.api.schemas import Refusal
 from app.api.serving import Known, end, serving
@@ -71,8 +72,11 @@ def create_app(settings: Settings | None = None) -> Express:
             await end(background)
 
     errors: dict[int | str, dict[str, Any]] = {"default": {"model": Refusal, "description": "Refused, or failed"}}
-    app = FastAPI(title="Xylem", version=version("xylem-serve"), lifespan=lifespan, responses=errors)
+    app = FastAPI(
+        title="Xylem", version=version("xylem-serve"), lifespan=lifespan, responses=errors, redirect_slashes=False
+    )
     failure.install(app)
     for part in (chat, completions, responses, files, batches, tokens, health, admin):
         app.include_router(part.router)
-    return Express(app, {part.PATH: part.handle for part in (chat, completions, responses)})
+    handlers = {part.PATH: part.handle for part in (chat, completions, responses)}
+    return Express(app, handlers, Allowed.of(settings))

@@ -103,7 +103,8 @@ async def waiting_clients(system: System, count: int) -> dict[str, float]:
     slow = []
     body = {"model": "mock", "prompt": "x", "max_tokens": 4000, "stream": True, "ignore_eos": True}
     raw = json.dumps(body).encode()
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += b"Content-Length: %d\r\n\r\n"
     before = api.memory_info().rss
     for _ in range(_SEATS):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)

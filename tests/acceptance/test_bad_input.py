@@ -16,6 +16,7 @@ from tests.stack import BIN, Stack, free_port, mock_pool, stack, wait_until
 POOL, IDLE_POOL = "decode-pool-a", "decode-pool-b"
 CONTEXT, MAX_BODY = 256, 50_000
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+JSON = {"content-type": "application/json"}
 MESSAGES = [{"role": "user", "content": "hello"}]
 HELLO: dict[str, dict[str, Any]] = {
     CHAT: {"model": "mock", "messages": MESSAGES},
@@ -68,7 +69,7 @@ def refusal(response: httpx.Response, status: int) -> dict[str, Any]:
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"model": "mock",}', b"\xff\xfe", b"[]", b"null", b'"text"'])
 def test_a_body_that_is_no_json_object_is_refused(http: httpx.Client, path: str, raw: bytes) -> None:
     """With a 400 that says so."""
-    error = refusal(http.post(path, content=raw, headers={"content-type": "application/json"}), 400)
+    error = refusal(http.post(path, content=raw, headers=JSON), 400)
     assert "JSON" in error["message"]
     assert error["type"] == "invalid_request_error"
 
@@ -180,7 +181,7 @@ def test_an_unknown_model_is_not_listed(http: httpx.Client) -> None:
 @pytest.mark.parametrize("path", [CHAT, TEXT, "/tokenize", "/detokenize"])
 def test_a_body_over_the_limit_is_refused(http: httpx.Client, path: str) -> None:
     """By its length, before it is read."""
-    error = refusal(http.post(path, content=b"x" * (MAX_BODY + 1)), 413)
+    error = refusal(http.post(path, content=b"x" * (MAX_BODY + 1), headers=JSON), 413)
     assert error["code"] == "body_too_large"
     assert str(MAX_BODY) in error["message"]
 
@@ -192,13 +193,13 @@ def test_a_body_over_the_limit_is_refused_without_a_length_too(http: httpx.Clien
         for _ in range(MAX_BODY // 1000 + 1):
             yield b"x" * 1000
 
-    assert refusal(http.post(CHAT, content=upload()), 413)["code"] == "body_too_large"
+    assert refusal(http.post(CHAT, content=upload(), headers=JSON), 413)["code"] == "body_too_large"
 
 
 def test_a_chunked_body_within_the_limit_is_served(http: httpx.Client) -> None:
     """Not every client sends a length."""
     body = [b'{"model": "mock", ', b'"prompt": "hello", "max_tokens": 2}']
-    assert http.post(TEXT, content=iter(body)).json()["usage"]["completion_tokens"] == 2
+    assert http.post(TEXT, content=iter(body), headers=JSON).json()["usage"]["completion_tokens"] == 2
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [

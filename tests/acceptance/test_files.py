@@ -161,7 +161,6 @@ def test_a_bad_field_is_refused_by_name(served: Stack, fields: dict[str, str], p
 
 @pytest.mark.parametrize(("content", "kind"), [
     (b"{}", "application/json"),
-    (b"purpose=batch", "application/x-www-form-urlencoded"),
     (b"", ""),
     (b"x", "multipart/form-data"),
     (b"x", "multipart/form-data; boundary=y"),

@@ -251,7 +251,8 @@ def test_closing_the_connection_stops_what_is_not_in_the_background(fleet: Fleet
     before = kept(fleet)
     raw = json.dumps({"model": "mock", "input": "x", "max_output_tokens": 4000, "ignore_eos": True} | body).encode()
     with socket.create_connection(("127.0.0.1", fleet.api_ports[0])) as sock:
-        sock.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(raw), raw))
+        head = b"POST /v1/responses HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        sock.sendall(head % len(raw) + raw)
         wait_until(lambda: not free(fleet), "it runs")
         found = kept(fleet) - before
         assert len(found) == body.get("store", True)

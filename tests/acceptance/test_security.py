@@ -17,7 +17,7 @@ import pytest
 from kombu import Connection
 from redis import Redis
 
-from tests.acceptance.test_bad_input import CHAT, TEXT, refusal
+from tests.acceptance.test_bad_input import CHAT, JSON, TEXT, refusal
 from tests.stack import BIN, ROOT, Stack, free_port, leases, mock_pool, stack, wait_until
 
 POOL = "decode-pool-a"
@@ -368,7 +368,7 @@ def test_a_large_body_that_is_all_wrong_is_refused_without_going_through_all_of_
 ) -> None:
     """A million errors would be a million objects, and nobody else would be served meanwhile."""
     began = time.monotonic()
-    answer = httpx.post(locked.url + path, content=body, headers={"authorization": f"Bearer {key}"}, timeout=60)
+    answer = httpx.post(locked.url + path, content=body, headers=JSON | {"authorization": f"Bearer {key}"}, timeout=60)
     assert time.monotonic() - began < 5
     refusal(answer, 400)
 

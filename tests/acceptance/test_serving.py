@@ -125,7 +125,8 @@ def test_a_client_that_does_not_read_gets_all_tokens_in_fewer_events(valkey_url:
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.connect(("127.0.0.1", s.port))
-            sock.sendall(b"POST /v1/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(raw), raw))
+            head = b"POST /v1/completions HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            sock.sendall(head % len(raw) + raw)
             wait_until(lambda: sum(reserved(s).values()) == 1, "it runs")
             wait_until(lambda: sum(reserved(s).values()) == 0, "the engine has finished", 60)
             metrics = f"{s.url}/metrics"

@@ -78,8 +78,8 @@ def _payload(system: System, rng: Random, asked: Asked) -> bytes:
             "temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
         }
     ).encode()  # fmt: skip
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    return f"{head}\r\n\r\n".encode() + body
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
+    return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def _keeping_id(conn: Any) -> Any:

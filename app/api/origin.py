@@ -1,0 +1,114 @@
+"""Whether a request may come here at all, by its headers: the host, the web page it comes from, its body's type.
+
+A browser sends the requests of any page to any address, to this machine's own too. It names the page in `Origin`. Where
+the page's own name was made to resolve to this machine (DNS rebinding), the origin is the same, and `Host` tells it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import Self
+
+from app.errors import HostRefused, OriginRefused, UnsupportedMediaType
+from app.settings import ANY, Settings
+
+Headers = Mapping[bytes, bytes]
+
+_LOOPBACK = {b"localhost", b"::1", b"127.0.0.1"}
+_DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
+_JSON, _FORM = b"application/json", b"multipart/form-data"
+_FORMS = {"/v1/files"}  # the paths that take one
+
+
+@dataclass(frozen=True)
+class Allowed:
+    origins: frozenset[bytes]  # besides a request's own
+    hosts: frozenset[bytes] | None  # besides loopback's; None: hosts are not checked
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        hosts = settings.allowed_hosts
+        checked = ANY not in hosts and (hosts or settings.on_loopback)
+        return cls(
+            frozenset(origin.encode() for origin in settings.allowed_origins),
+            frozenset(host.strip("[]").encode() for host in hosts) if checked else None,
+        )
+
+
+def admit(allowed: Allowed, headers: Headers) -> bytes:
+    """The foreign origin to be told that it is allowed; empty without one. Raises: HostRefused, OriginRefused."""
+    host = headers.get(b"host", b"").lower()
+    if host and allowed.hosts is not None and not _is_named(host, allowed.hosts):
+        raise HostRefused(f"The host {_shown(host)} is not this server: XYLEM_ALLOWED_HOSTS names those that are.")
+    origin = headers.get(b"origin")
+    if origin is None or _is_same(origin, host):
+        return b""
+    if ANY.encode() in allowed.origins:
+        return b"*"
+    if origin in allowed.origins:
+        return origin
+    raise OriginRefused(
+        f"Pages of the origin {_shown(origin)} may not use this server: XYLEM_ALLOWED_ORIGINS names those."
+    )
+
+
+def granted(origin: bytes) -> list[tuple[bytes, bytes]]:
+    """The headers by which a browser lets a page of another origin read a response."""
+    return [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", b"*"), (b"vary", b"Origin")]
+
+
+def preflight(method: str, headers: Headers) -> dict[str, str]:
+    """The headers that say what an allowed page may send, if that is what its browser asks; else none."""
+    if method != "OPTIONS" or b"access-control-request-method" not in headers:
+        return {}
+    return {
+        "access-control-allow-methods": "GET, HEAD, POST, PATCH, DELETE",
+        "access-control-allow-headers": headers.get(b"access-control-request-headers", b"").decode("latin-1"),
+        "access-control-max-age": "600",
+    }
+
+
+def check_body(method: str, path: str, headers: Headers) -> None:
+    """Raises: UnsupportedMediaType."""
+    if not headers.get(b"content-length", b"").strip(b"0") and b"transfer-encoding" not in headers:
+        return
+    encoding = headers.get(b"content-encoding", b"")
+    if encoding.lower() not in (b"", b"identity"):
+        raise UnsupportedMediaType(
+            f"A body with 'Content-Encoding: {encoding.decode('latin-1')}' is not taken here: send it as it is.",
+            headers={"accept-encoding": "identity"},
+        )
+    given = headers.get(b"content-type", b"")
+    # Other methods make a browser ask before it sends anything for a foreign page, whatever the type.
+    if given == _JSON or method != "POST":
+        return
+    kind = given.partition(b";")[0].strip().lower()
+    if kind == _JSON or (kind.startswith(b"application/") and kind.endswith(b"+json")):
+        return
+    wanted = "multipart/form-data" if path in _FORMS else "application/json"
+    if kind != _FORM or path not in _FORMS:
+        raise UnsupportedMediaType(f"The body's Content-Type has to be {wanted}, and is {_shown(given)}.")
+
+
+def _is_same(origin: bytes, host: bytes) -> bool:
+    """Of the same host and port: the scheme is a proxy's where one ends TLS."""
+    scheme, _, site = origin.lower().partition(b"://")
+    port = _DEFAULT_PORTS.get(scheme)
+    return port is not None and site != b"" and site.removesuffix(port) == host.removesuffix(port)
+
+
+def _is_named(host: bytes, hosts: frozenset[bytes]) -> bool:
+    name = host[1:].partition(b"]")[0] if host.startswith(b"[") else host.partition(b":")[0].removesuffix(b".")
+    return name in hosts or name in _LOOPBACK or (name.startswith(b"127.") and _is_address(name))
+
+
+def _is_address(name: bytes) -> bool:
+    try:
+        IPv4Address(name.decode())
+    except ValueError:
+        return False
+    return True
+
+
+def _shown(value: bytes) -> str:
+    return repr(value[:200].decode("latin-1"))

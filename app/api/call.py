@@ -16,7 +16,7 @@ from app.api.explain import explained
 from app.api.flight import Flight, Out
 from app.api.plan import Plan
 from app.api.timeline import Seen
-from app.errors import StoreDown, XylemError, from_wire
+from app.errors import StoreDown, XylemError, from_wire, outcome_of
 from app.ids import PoolId, RequestId, WorkerId, new_request_id
 from app.messages import Delta, Done, Failed, Job
 from app.routing.cost import EXPECTED_ANSWER
@@ -194,8 +194,7 @@ class Call(Account):
                 await self._allowance.spend(self.completion_tokens)
         except StoreDown as down:
             log.warning("answer_not_charged", request=self.id, error=down.message)
-        name = "ok" if exc is None else exc.code if isinstance(exc, XylemError) else type(exc).__name__
-        self._observe(self._failure or name)
+        self._observe(self._failure or outcome_of(exc))
 
     def _observe(self, outcome: str) -> None:
         meters, now = self.model.meters, time.time()

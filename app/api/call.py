@@ -49,10 +49,12 @@ class Call(Account):
         receive: Receive | None = None,
         allowance: Allowance | None = None,
         begun: Begun | None = None,
+        x_request_id: str = "",
     ) -> None:
-        """Without `receive` nobody can leave. `begun`: it is not new."""
+        """Without `receive` nobody can leave. `begun`: it is not new. `x_request_id`: the client's own."""
         came = time.time() if begun is None else begun.came
         super().__init__(new_request_id(plan.prefix) if begun is None else begun.id, came, plan)
+        self.x_request_id = x_request_id or self.id
         self._came, self._deadline = came, came + plan.timeout_s
         self._dispatcher, self._receive, self._allowance = dispatcher, receive, allowance
         self._begun, self._failure = begun, ""
@@ -171,6 +173,7 @@ class Call(Account):
             cache_salt=self.plan.cache_salt,
             aside=self.plan.aside,
             whole=self.plan.whole,
+            x_request_id=self.x_request_id,
         )
         flight = Flight(job, groups, self.answer, self.plan.wishes, prefill_groups)
         if self._begun is not None:
@@ -193,7 +196,7 @@ class Call(Account):
             if self._allowance is not None:
                 await self._allowance.spend(self.completion_tokens)
         except StoreDown as down:
-            log.warning("answer_not_charged", request=self.id, error=down.message)
+            log.warning("answer_not_charged", request=self.id, x_request_id=self.x_request_id, error=down.message)
         self._observe(self._failure or outcome_of(exc))
 
     def _observe(self, outcome: str) -> None:

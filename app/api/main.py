@@ -49,7 +49,7 @@ def create_app(settings: Settings | None = None) -> Express:
 
             async def prepare(kept: Kept, begun: Begun) -> Call:
                 _body, plan = await _UNDERSTAND[kept.kind](core, kept.body)
-                return Call(plan, dispatcher=core.dispatcher, begun=begun)
+                return Call(plan, dispatcher=core.dispatcher, begun=begun, x_request_id=kept.x_request_id)
 
             keeper = Keeper(shelf, prepare)
             on_files, book = FileShelf(core.wire, core.keys), Book(core.wire, core.keys, settings.batch_keep_s)

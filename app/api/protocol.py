@@ -8,9 +8,11 @@ import asyncio
 from typing import Any, ClassVar, cast
 
 import orjson
+from starlette.types import Scope
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from app.api import x_request_id
 from app.api.failure import as_body
 from app.errors import HeadersTooLarge, RequestError, XylemError
 
@@ -83,6 +85,8 @@ class DirectProtocol(HttpToolsProtocol):
         if self.cycle is not None and self.cycle.scope is self.scope:
             # uvicorn types an extension as a dict
             self.scope["extensions"] = {EXTENSION: cast(Any, DirectWriter(self.cycle))}
+            scope = cast(Scope, self.scope)
+            self.cycle.default_headers = x_request_id.identify(scope, self.server_state.default_headers)
 
     def _refuse(self) -> None:
         """Too many headers; or, behind a body, trailers, and then there is nobody to tell."""
@@ -97,5 +101,12 @@ class DirectProtocol(HttpToolsProtocol):
 
     def _say(self, exc: XylemError) -> None:
         body = orjson.dumps(as_body(exc))
-        fields = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        self.transport.write(STATUS_LINE[exc.status] + fields.encode() + body)
+        fields = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n".encode()
+        own = x_request_id.given(self._headers_so_far()) or x_request_id.made()
+        named = b"%b: %b\r\n\r\n" % (x_request_id.HEADER, own)
+        self.transport.write(STATUS_LINE[exc.status] + fields + named + body)
+
+    def _headers_so_far(self) -> list[tuple[bytes, bytes]]:
+        """Of the request that is being read; the last one's are over with its response."""
+        answered = self.cycle is not None and self.cycle.scope is self.scope and self.cycle.response_complete
+        return [] if answered else self.headers or []

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope
 
+from app.api import x_request_id
 from app.api.allowance import Allowance
 from app.api.call import Begun, Call
 from app.api.kept.reading import Reading
@@ -39,7 +40,20 @@ async def answer_to(
         if plan.edit is not None:
             raise RequestError("An answer with 'echo' can't be resumed or joined.", param="echo")
         return await begin_or_join(state, kind, raw, scope, plan)
-    return Call(plan, dispatcher=state.dispatcher, receive=receive, allowance=state.keyring.allowance(scope))
+    return call_of(state, scope, receive, plan)
+
+
+def call_of(state: ApiState, scope: Scope, receive: Receive, plan: Plan) -> Call:
+    """Made for this connection."""
+    call = Call(
+        plan,
+        dispatcher=state.dispatcher,
+        receive=receive,
+        allowance=state.keyring.allowance(scope),
+        x_request_id=x_request_id.own_of(scope),
+    )
+    x_request_id.asks_for(scope, call.id)
+    return call
 
 
 async def begin_or_join(
@@ -86,13 +100,15 @@ async def _put(state: ApiState, kept: Kept, join: str) -> RequestId:
 def new_kept(state: ApiState, kind: str, raw: bytes, scope: Scope, plan: Plan, *, background: bool = False) -> Kept:
     now = time.time()
     key = state.keyring.name(scope)
-    return Kept(new_request_id(plan.prefix), kind, raw, now, now + plan.timeout_s, key, background)
+    id_ = new_request_id(plan.prefix)
+    named = x_request_id.asks_for(scope, id_)
+    return Kept(id_, kind, raw, now, now + plan.timeout_s, key, background, named)
 
 
 def start(state: ApiState, kept: Kept, plan: Plan, allowance: Allowance | None) -> Reading:
     """What has been put on the shelf begins."""
     begun = Begun(kept.id, kept.created)
-    call = Call(plan, dispatcher=state.dispatcher, allowance=allowance, begun=begun)
+    call = Call(plan, dispatcher=state.dispatcher, allowance=allowance, begun=begun, x_request_id=kept.x_request_id)
     state.keeper.start(kept, call)
     allowed = {} if allowance is None else allowance.headers()
     return Reading(state.shelf, state.keeper, plan, Found(kept, 0), allowed=allowed)
@@ -108,6 +124,7 @@ async def _read(state: ApiState, request: RequestId, raw: bytes, scope: Scope, p
     found = await patiently(state, lambda: state.shelf.find(request, state.keyring.name(scope)))
     if not hmac.compare_digest(hashlib.sha256(raw).digest(), hashlib.sha256(found.kept.body).digest()):
         raise RequestError("This is not the body that the answer was asked for with.", param="Idempotency-Key")
+    x_request_id.asks_for(scope, request)
     return Reading(state.shelf, state.keeper, plan, found, skip)
 
 

@@ -8,11 +8,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from app.api import x_request_id
 from app.api.body import collect
 from app.api.call import Call
 from app.api.chat import plan_of
 from app.api.explain import explain_wanted
-from app.api.kept.join import asks_to_keep, begin_or_join
+from app.api.kept.join import asks_to_keep, begin_or_join, call_of
 from app.api.kept.leaving import until_left
 from app.api.kept.log import Log
 from app.api.kept.shelf import Found
@@ -65,7 +66,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
         return _json(await _read(state, progress), reading.headers())
     # A client that sends its request again when the connection breaks wants it to go on meanwhile.
     goes_on = body.background or asks_to_keep(scope)
-    left = {} if goes_on else {"left": partial(_give_up, state, reading.id)}
+    left = {} if goes_on else {"left": partial(_give_up, state, reading.id, scope)}
     if body.stream:
         events = Events(progress)
         return ResponseStream(reading.log, events, reading.headers, at_once=bool(body.background), **left)
@@ -73,14 +74,14 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
         whole = await until_left(_whole(reading.log, progress), receive)
     except Cancelled:
         if not goes_on:
-            await _give_up(state, reading.id)
+            await _give_up(state, reading.id, scope)
         raise
     return _json(whole, reading.headers())
 
 
 async def _pass_on(state: ApiState, body: ResponseRequest, plan: Plan, scope: Scope, receive: Receive) -> Response:
     """Made for this connection."""
-    call = Call(plan, dispatcher=state.dispatcher, receive=receive, allowance=state.keyring.allowance(scope))
+    call = call_of(state, scope, receive, plan)
     progress = Progress(call.id, call.created, body)
     if body.stream:
         return ResponseStream(Live(call), Events(progress), call.headers, at_once=False)
@@ -103,11 +104,11 @@ async def _whole(source: Log | Live, progress: Progress) -> Progress:
     return progress
 
 
-async def _give_up(state: ApiState, request: RequestId) -> None:
+async def _give_up(state: ApiState, request: RequestId, scope: Scope) -> None:
     try:
         await state.keeper.cancel(request)
     except StoreDown as exc:
-        log.warning("not_cancelled", request=request, error=exc.message)
+        log.warning("not_cancelled", request=request, x_request_id=x_request_id.of(scope), error=exc.message)
 
 
 @router.get(f"{PATH}/{{response}}", openapi_extra=Retrieval.openapi(), responses=STREAMED)

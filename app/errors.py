@@ -35,6 +35,7 @@ Foreign errors are mapped to these where they enter: engines in their adapter, R
 """
 
 import inspect
+from asyncio import CancelledError
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
@@ -236,8 +237,19 @@ def from_wire(code: str, message: str) -> XylemError:
     return _BY_CODE.get(code, XylemError)(message)
 
 
+def outcome_of(exc: BaseException | None) -> str:
+    """How a request ended that raised this, or nothing: one of OUTCOMES."""
+    if exc is None:
+        return OK
+    if isinstance(exc, CancelledError):
+        return Cancelled.code
+    return exc.code if isinstance(exc, XylemError) else XylemError.code
+
+
 def _subclasses(cls: type[XylemError]) -> list[type[XylemError]]:
     return [cls, *(below for child in cls.__subclasses__() for below in _subclasses(child))]
 
 
 _BY_CODE = {cls.code: cls for cls in _subclasses(XylemError)}
+OK = "ok"
+OUTCOMES = frozenset({OK, *_BY_CODE})  # of requests, in metrics and timelines

@@ -124,6 +124,7 @@ class Job(Struct, frozen=True, array_like=True):
     prefilled: Timing | None = None  # the prefill worker's part, once it is over
     aside: bool = False  # gives way to who can't wait
     whole: bool = False  # nobody reads along: what comes goes out in few pieces
+    x_request_id: str = ""  # of the HTTP request, for logs and Flower: the client's own, or the answer's id
 
     @property
     def run(self) -> RunId:
@@ -297,6 +298,7 @@ class Kept(Struct, frozen=True, array_like=True):
     deadline: float
     key: KeyId = KeyId("")  # `ApiKey.owner` of the API key that it came with
     background: bool = False
+    x_request_id: str = ""  # as Job's
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -31,7 +31,7 @@ def _listed(pattern: str, wanted: str) -> BeforeValidator:
 
 _ORIGINS = _listed(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", "an origin such as 'https://app.example:8443', without a path")
 _HOSTS = _listed(r"[a-z0-9._-]*[a-z0-9_-]|\[[0-9a-f:.]+\]", "a host such as 'api.example' or '[::2]', without a port")
-_NONE = Field(frozenset(), validate_default=False)
+_NONE: Any = Field(frozenset(), validate_default=False)
 
 
 def _whsec(secret: SecretStr) -> SecretStr:
@@ -65,6 +65,7 @@ class Settings(BaseSettings):
     max_body: Annotated[int, Field(gt=0)] = 16 * 2**20
     address: str | None = None  # of this host, for workers on others; None: that on the way to Redis
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0  # of requests that name none
+    sse_ping_s: Annotated[float, Field(gt=0)] = 10.0  # no stream of events is silent for longer
     tokenize_off_loop: Annotated[int, Field(ge=0)] = 8192  # characters above which a thread tokenises
 
     min_priority: Annotated[int, Field(ge=-(2**31), le=0)] = 0  # lower is sooner: no client may ask for a lower one

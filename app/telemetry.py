@@ -14,6 +14,7 @@ from typing import Literal
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
 
+from app.errors import OK
 from app.ids import PoolId
 
 _TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -23,7 +24,7 @@ _ITL_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 _PER_REQUEST = ("celery.app.trace", "celery.worker.strategy", "httpx", "uvicorn.access")
 
 REQUESTS = Counter(
-    "xylem_requests", "Requests ended, by model and outcome (an error code, or ok).", ["model", "outcome"]
+    "xylem_requests", "Requests ended, by model and outcome (ok, or the code of an error).", ["model", "outcome"]
 )
 IN_FLIGHT = Gauge("xylem_requests_in_flight", "Prompts that this API replica awaits the end of.")
 PROMPT_TOKENS = Counter("xylem_prompt_tokens", "Prompt tokens of answered requests.", ["model"])
@@ -90,7 +91,7 @@ class Meters:
 
     def __init__(self, model: str) -> None:
         self._model = model
-        self._ok = REQUESTS.labels(model, "ok")
+        self._ok = REQUESTS.labels(model, OK)
         self.prompt_tokens = PROMPT_TOKENS.labels(model)
         self.cached_tokens = CACHED_TOKENS.labels(model)
         self.output_tokens = OUTPUT_TOKENS.labels(model)
@@ -111,7 +112,7 @@ class Meters:
             meter.observe(took)
 
     def ended(self, outcome: str) -> None:
-        (self._ok if outcome == "ok" else REQUESTS.labels(self._model, outcome)).inc()
+        (self._ok if outcome == OK else REQUESTS.labels(self._model, outcome)).inc()
 
 
 def setup_logging(level: str, *, json: bool, file: str | None = None) -> None:

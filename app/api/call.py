@@ -16,7 +16,7 @@ from app.api.explain import explained
 from app.api.flight import Flight, Out
 from app.api.plan import Plan
 from app.api.timeline import Seen
-from app.errors import StoreDown, XylemError, from_wire
+from app.errors import StoreDown, XylemError, from_wire, outcome_of
 from app.ids import KeyId, PoolId, RequestId, WorkerId, new_request_id
 from app.messages import Delta, Done, Failed, Job
 from app.routing.cost import EXPECTED_ANSWER
@@ -51,11 +51,16 @@ class Call(Account):
         allowance: Allowance | None = None,
         begun: Begun | None = None,
         owner: KeyId = _NOBODY,
+        x_request_id: str = "",
     ) -> None:
-        """Without `receive` nobody can leave. `begun`: it is not new. `owner`: whose API key it came with."""
+        """Without `receive` nobody can leave. `begun`: it is not new. `owner`: whose API key it came with.
+
+        `x_request_id`: the client's own.
+        """
         came = time.time() if begun is None else begun.came
         super().__init__(new_request_id(plan.prefix, dispatcher.api) if begun is None else begun.id, came, plan)
         self._owner = owner
+        self.x_request_id = x_request_id or self.id
         self._came, self._deadline = came, came + plan.timeout_s
         self._dispatcher, self._receive, self._allowance = dispatcher, receive, allowance
         self._begun, self._failure = begun, ""
@@ -175,6 +180,7 @@ class Call(Account):
             cache_salt=self.plan.cache_salt,
             aside=self.plan.aside,
             whole=self.plan.whole,
+            x_request_id=self.x_request_id,
         )
         flight = Flight(job, groups, self.answer, self.plan.wishes, prefill_groups)
         if self._begun is not None:
@@ -197,10 +203,9 @@ class Call(Account):
             if self._allowance is not None:
                 await self._allowance.spend(self.completion_tokens)
         except StoreDown as down:
-            log.warning("answer_not_charged", request=self.id, error=down.message)
+            log.warning("answer_not_charged", request=self.id, x_request_id=self.x_request_id, error=down.message)
         finally:
-            name = "ok" if exc is None else exc.code if isinstance(exc, XylemError) else type(exc).__name__
-            self._observe(self._failure or name)
+            self._observe(self._failure or outcome_of(exc))
 
     def _observe(self, outcome: str) -> None:
         meters, now = self.model.meters, time.time()

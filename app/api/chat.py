@@ -1,5 +1,6 @@
 """POST /v1/chat/completions."""
 
+from functools import partial
 from typing import Any
 
 import orjson
@@ -12,9 +13,8 @@ from app.api.bounds import check_priority
 from app.api.call import Call
 from app.api.chunks import Chunks
 from app.api.explain import explain_wanted
-from app.api.kept.join import answer_to
+from app.api.kept.join import answer_to, stream_of
 from app.api.kept.reading import Reading
-from app.api.kept.stream import stream
 from app.api.logprobs import chat_logprobs
 from app.api.models import find_model
 from app.api.parsing import parse
@@ -71,10 +71,11 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     """Raises: XylemError."""
     body, plan = await understand(state, raw, explain=explain_wanted(scope))
     check_priority(state, scope, body)
-    call = await answer_to(state, "chat", raw, scope, receive, plan)
+    begin = partial(answer_to, state, "chat", raw, scope, receive, plan)
     if body.stream:
-        chunks = Chunks("chat", call, logprobs=chat_logprobs, options=body.stream_options)
-        return stream(call, chunks, opening=chunks.role)
+        chunks = partial(Chunks, "chat", logprobs=chat_logprobs, options=body.stream_options)
+        return stream_of(scope)(begin, chunks, roles=True)
+    call = await begin()
     async with call:
         answer = await whole(call, body)
     return Response(orjson.dumps(answer), headers=call.headers(), media_type="application/json")

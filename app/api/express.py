@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from app.api import x_request_id
 from app.api.body import collect
 from app.api.failure import as_response, log_failure
 from app.api.origin import Allowed, Headers, admit, check_body, granted, preflight
@@ -53,10 +54,10 @@ class Express:
                 response = await handler(state, raw, scope, receive)
                 await response(scope, receive, send)
         except XylemError as exc:
-            log_failure(exc)
+            log_failure(exc, scope)
             await as_response(exc)(scope, receive, send)
         except Exception as exc:
-            log.error("request_broke", exc_info=exc)
+            log.error("request_broke", x_request_id=x_request_id.of(scope), exc_info=exc)
             await as_response(XylemError())(scope, receive, send)
         else:
             if handler is None:

@@ -7,7 +7,9 @@ from fastapi import FastAPI, Request
 from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Scope
 
+from app.api import x_request_id
 from app.errors import Saturated, StorageDown, StoreDown, XylemError
 from app.store import store_down
 from app.telemetry import logger
@@ -26,18 +28,18 @@ def as_response(exc: XylemError) -> Response:
     return Response(orjson.dumps(as_body(exc)), exc.status, headers, "application/json")
 
 
-def log_failure(exc: XylemError) -> None:
+def log_failure(exc: XylemError, scope: Scope) -> None:
     """What is our fault, or our engines'. Not an engine's words: they may hold the prompt."""
     if exc.status >= 500:
-        log.warning("request_failed", code=exc.code)
+        log.warning("request_failed", x_request_id=x_request_id.of(scope), code=exc.code)
 
 
 def install(app: FastAPI) -> None:
     """Every error leaves the app in this shape, and no traceback does."""
 
     @app.exception_handler(XylemError)
-    async def ours(_: Request, exc: XylemError) -> Response:
-        log_failure(exc)
+    async def ours(request: Request, exc: XylemError) -> Response:
+        log_failure(exc, request.scope)
         return as_response(exc)
 
     @app.exception_handler(RedisError)
@@ -51,6 +53,6 @@ def install(app: FastAPI) -> None:
         return Response(orjson.dumps({"error": error}), exc.status_code, dict(exc.headers or {}), "application/json")
 
     @app.exception_handler(Exception)
-    async def unforeseen(_: Request, exc: Exception) -> Response:
-        log.error("request_broke", exc_info=exc)
+    async def unforeseen(request: Request, exc: Exception) -> Response:
+        log.error("request_broke", x_request_id=x_request_id.of(request.scope), exc_info=exc)
         return as_response(XylemError())

@@ -21,6 +21,7 @@ from app.api.origin import Allowed
 from app.api.responses import endpoint as responses
 from app.api.schemas import Refusal
 from app.api.serving import Known, end, serving
+from app.api.sse import Sse
 from app.api.state import ApiState
 from app.api.sweep import Sweeper
 from app.batch.book import Book
@@ -50,7 +51,13 @@ def create_app(settings: Settings | None = None) -> Express:
 
             async def prepare(kept: Kept, begun: Begun) -> Call:
                 _body, plan = await _UNDERSTAND[kept.kind](core, kept.body)
-                return Call(plan, dispatcher=core.dispatcher, begun=begun, owner=kept.key)
+                return Call(
+                    plan,
+                    dispatcher=core.dispatcher,
+                    begun=begun,
+                    owner=kept.key,
+                    x_request_id=kept.x_request_id,
+                )
 
             keeper = Keeper(shelf, prepare)
             on_files, book = FileShelf(core.wire, core.keys), Book(core.wire, core.keys, settings.batch_keep_s)
@@ -59,6 +66,7 @@ def create_app(settings: Settings | None = None) -> Express:
                 started=int(time.time()),
             )  # fmt: skip
             background = [asyncio.create_task(part.run()) for part in (keeper, Sweeper(storage, on_files))]
+            background.append(asyncio.create_task(Sse.run(settings.sse_ping_s)))
             if settings.require_keys:
                 background.append(asyncio.create_task(keyring.run()))
                 with suppress(TimeoutError):  # without Redis the API starts all the same, and says so in /ready

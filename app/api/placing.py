@@ -304,7 +304,8 @@ class Placer:
     def _settle(self, flight: Flight, error: Exception | None) -> None:
         """Wakes who waits in `place`; who doesn't any more is told of an error by an event."""
         if error is not None and not isinstance(error, XylemError):
-            log.error("placement_failed", request=flight.job.request, exc_info=error)
+            job = flight.job
+            log.error("placement_failed", request=job.request, x_request_id=job.x_request_id, exc_info=error)
             error = XylemError()
         assert flight.placed is not None
         if not flight.placed.done():

@@ -8,9 +8,11 @@ import asyncio
 from typing import Any, ClassVar, cast
 
 import orjson
+from starlette.types import Scope
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from app.api import x_request_id
 from app.api.failure import as_body
 from app.errors import HeadersTooLarge, RequestError, XylemError
 
@@ -25,12 +27,13 @@ class DirectWriter:
     that was woken later in it: the order of `write` and a later `send` is kept.
     """
 
-    __slots__ = ("_cycle", "_flow", "_parts", "_transport")
+    __slots__ = ("_cycle", "_flow", "_looked_at", "_parts", "_transport")
     _dirty: ClassVar[list["DirectWriter"]] = []
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle, self._flow, self._transport = cycle, cycle.flow, cycle.transport
-        self._parts: list[bytes] = []
+        self._parts: list[bytes] = []  # another list after each chunk
+        self._looked_at: list[bytes] | None = None
 
     def ready(self) -> bool:
         """False when `send` has to be awaited instead: the client is behind or gone."""
@@ -44,6 +47,24 @@ class DirectWriter:
             self._dirty.append(self)
         self._parts.append(body)
 
+    def is_silent(self) -> bool:
+        """Whether nothing has been sent since this was asked last. What is sent pays nothing for the answer."""
+        before, self._looked_at = self._looked_at, self._parts
+        return before is self._parts and not before
+
+    def wrote(self) -> None:
+        """Told of what went out by `send`."""
+        self._looked_at = None
+
+    def write_now(self, body: bytes) -> None:
+        """Between two chunks, whatever else is under way; nothing before the headers, behind the end, or when the
+        client doesn't read."""
+        cycle = self._cycle
+        within = cycle.response_started and not cycle.response_complete
+        if within and self.ready() and not self._transport.is_closing():
+            self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+            self.wrote()
+
     @classmethod
     def _flush(cls) -> None:
         dirty, cls._dirty = cls._dirty, []
@@ -51,10 +72,13 @@ class DirectWriter:
             writer._send()  # noqa: SLF001 (its own class)
 
     def _send(self) -> None:
-        parts, self._parts = self._parts, []
+        parts = self._parts
         body = parts[0] if len(parts) == 1 else b"".join(parts)
-        # An empty chunk would end the response; and the connection may have closed since `ready` was asked.
-        if body and not self._transport.is_closing():
+        if not body:  # an empty chunk would end the response
+            parts.clear()
+            return
+        self._parts = []
+        if not self._transport.is_closing():  # it may have closed since `ready` was asked
             self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
 
 
@@ -83,6 +107,8 @@ class DirectProtocol(HttpToolsProtocol):
         if self.cycle is not None and self.cycle.scope is self.scope:
             # uvicorn types an extension as a dict
             self.scope["extensions"] = {EXTENSION: cast(Any, DirectWriter(self.cycle))}
+            scope = cast(Scope, self.scope)
+            self.cycle.default_headers = x_request_id.identify(scope, self.server_state.default_headers)
 
     def _refuse(self) -> None:
         """Too many headers; or, behind a body, trailers, and then there is nobody to tell."""
@@ -97,5 +123,12 @@ class DirectProtocol(HttpToolsProtocol):
 
     def _say(self, exc: XylemError) -> None:
         body = orjson.dumps(as_body(exc))
-        fields = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        self.transport.write(STATUS_LINE[exc.status] + fields.encode() + body)
+        fields = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n".encode()
+        own = x_request_id.given(self._headers_so_far()) or x_request_id.made()
+        named = b"%b: %b\r\n\r\n" % (x_request_id.HEADER, own)
+        self.transport.write(STATUS_LINE[exc.status] + fields + named + body)
+
+    def _headers_so_far(self) -> list[tuple[bytes, bytes]]:
+        """Of the request that is being read; the last one's are over with its response."""
+        answered = self.cycle is not None and self.cycle.scope is self.scope and self.cycle.response_complete
+        return [] if answered else self.headers or []

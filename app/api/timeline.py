@@ -23,11 +23,14 @@ class Seen(Struct, frozen=True):
     attempts: int
     prompt_tokens: int
     timings: list[Timing]  # of the worker that only prefilled, if there was one, and of the one that answered
+    x_request_id: str
 
     @classmethod
     def of(cls, flight: Flight, model: str, outcome: str, arrived: float, ended: float) -> "Seen":
         job = flight.job
-        return cls(model, outcome, arrived, flight.placed_at, ended, flight.attempts, len(job.prompt), flight.timings)
+        prompt_tokens, timings = len(job.prompt), flight.timings
+        placed, attempts = flight.placed_at, flight.attempts
+        return cls(model, outcome, arrived, placed, ended, attempts, prompt_tokens, timings, job.x_request_id)
 
     def stages(self) -> dict[str, float]:
         """Seconds of each. `transfer` is what the engine says of it, and part of `resume`."""
@@ -88,6 +91,7 @@ class Timelines:
 def _under_way(flight: Flight) -> dict[str, Any]:
     """Of a prompt whose request has not ended."""
     return {
+        "x_request_id": flight.job.x_request_id,
         "state": flight.state,
         "attempts": flight.attempts,
         "workers": [worker for worker, _ in flight.workers()],
@@ -100,6 +104,7 @@ def _shown(seen: Seen) -> dict[str, Any]:
     """Times in seconds since the request arrived."""
     at = seen.arrived
     return {
+        "x_request_id": seen.x_request_id,
         "model": seen.model,
         "outcome": seen.outcome,
         "arrived": at,

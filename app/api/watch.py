@@ -74,7 +74,7 @@ class Watch:
         for job in forgotten:
             flight = self._dispatcher.flights.get(job.request)
             if flight is not None and flight.job.attempt == job.attempt:
-                log.warning("request_was_forgotten", run=job.run)
+                log.warning("request_was_forgotten", run=job.run, x_request_id=job.x_request_id)
                 self._dispatcher.lost(flight)
         self._doubtful = False
 

@@ -63,7 +63,7 @@ async def _run_through(runner: Runner, job: Job, handoff: Handoff | None, told: 
             return
         except HandoffFailed as exc:
             told.refused = exc.message
-            log.warning("handoff_refused", run=job.run, reason=told.refused)
+            log.warning("handoff_refused", run=job.run, x_request_id=job.x_request_id, reason=told.refused)
             runner.in_background(_give_up(runner, handoff))
     if job.begun and all(begun.finished for begun in job.begun):
         return  # all of it is out, only its end was lost

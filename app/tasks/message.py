@@ -35,13 +35,16 @@ def task_message(
     step: int,
     handoff: Handoff | None = None,
     then: QueueName | None = None,
+    x_request_id: str = "",
 ) -> bytes:
     """The bytes to LPUSH for `task([handoff,] request, attempt)`. `step` is one of PRIORITY_STEPS.
 
     With `then` it is chain(task, decode): what the task returns is the handoff of a decode task in that queue.
+    `x_request_id` is shown as a keyword argument where Celery's events are, in Flower say; the task has none.
     """
     args = (request, attempt) if handoff is None else (msgspec.to_builtins(handoff), request, attempt)
-    chain = [_decode_signature(then, request, attempt)] if then else None
+    shown = repr({"x_request_id": x_request_id}) if x_request_id else "{}"
+    chain = [_decode_signature(then, request, attempt, shown)] if then else None
     embed = {"callbacks": None, "errbacks": None, "chain": chain, "chord": None}
     body = base64.b64encode(orjson.dumps([args, {}, embed])).decode()
     task_id = request if task == DECODE_TASK else f"{request}.{attempt}.prefill"
@@ -64,7 +67,7 @@ def task_message(
                 "root_id": task_id,
                 "parent_id": None,
                 "argsrepr": repr(args if handoff is None else ("a handoff", request, attempt)),
-                "kwargsrepr": "{}",
+                "kwargsrepr": shown,
                 "origin": _ORIGIN,
                 "ignore_result": True,
                 "replaced_task_nesting": 0,
@@ -90,26 +93,32 @@ def task_messages(job: Job, step: int, handoff: Lent | None, meets_at: str) -> l
     `handoff`: where the prompt's KV lies already. `meets_at`: where both workers meet, if they begin at once.
     """
     queue = worker_queue(job.pool, job.worker)
+    own = "" if job.x_request_id == job.request else job.x_request_id
     if job.prefill is None:
-        return [task_message(DECODE_TASK, queue, job.request, job.attempt, step, handoff)]
+        return [task_message(DECODE_TASK, queue, job.request, job.attempt, step, handoff, x_request_id=own)]
     first = worker_queue(job.prefill.pool, job.prefill.worker)
     if not meets_at:
-        return [task_message(PREFILL_TASK, first, job.request, job.attempt, step, then=queue), b""]
+        message = task_message(PREFILL_TASK, first, job.request, job.attempt, step, then=queue, x_request_id=own)
+        return [message, b""]
     host, _, port = meets_at.rpartition(":")
     room = Room(host, int(port), secrets.randbits(63))
     return [
-        task_message(PREFILL_TASK, first, job.request, job.attempt, step, room),
-        task_message(DECODE_TASK, queue, job.request, job.attempt, step, room),
+        task_message(PREFILL_TASK, first, job.request, job.attempt, step, room, x_request_id=own),
+        task_message(DECODE_TASK, queue, job.request, job.attempt, step, room, x_request_id=own),
     ]
 
 
-def _decode_signature(queue: QueueName, request: RequestId, attempt: int) -> dict[str, Any]:
-    """As Celery's chain carries it. The priority is the parent's (`task_inherit_parent_priority`)."""
+def _decode_signature(queue: QueueName, request: RequestId, attempt: int, shown: str) -> dict[str, Any]:
+    """As Celery's chain carries it. The priority is the parent's (`task_inherit_parent_priority`).
+
+    `shown` are the keyword arguments that events show.
+    """
+    options = {"queue": queue, "task_id": request, "ignore_result": True}
     return {
         "task": DECODE_TASK,
         "args": (request, attempt),
         "kwargs": {},
-        "options": {"queue": queue, "task_id": request, "ignore_result": True},
+        "options": options if shown == "{}" else options | {"kwargsrepr": shown},
         "subtask_type": None,
         "immutable": False,
     }

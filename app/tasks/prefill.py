@@ -122,7 +122,7 @@ async def leave(runner: Runner, job: Job) -> Lease | None:
         try:
             _written, lease, _released = await pipe.execute()
         except (RedisError, OSError) as exc:
-            log.warning("prefill_not_written", run=job.run, error=repr(exc))
+            log.warning("prefill_not_written", run=job.run, x_request_id=job.x_request_id, error=repr(exc))
             await asyncio.sleep(RETRY_S)
         else:
             return decode_lease(lease) if lease is not None else None

@@ -239,16 +239,16 @@ class Runner:
             self._fail(job, DeadlineOver())
         except EngineDead as exc:
             self._fail(job, exc)
-            log.critical("engine_died", run=run)
+            log.critical("engine_died", run=run, x_request_id=job.x_request_id)
             os.kill(os.getpid(), signal.SIGTERM)  # a worker without an engine would be the least loaded of all
         except Returned as exc:
             self._fail(job, exc)
         except XylemError as exc:
             if exc.status >= 500:
-                log.error("generate_failed", run=run, code=exc.code)
+                log.error("generate_failed", run=run, x_request_id=job.x_request_id, code=exc.code)
             self._fail(job, exc)
         except Exception as exc:  # noqa: BLE001 (what the adapter let through; its text may hold the prompt)
-            log.error("generate_failed", run=run, error=type(exc).__name__)
+            log.error("generate_failed", run=run, x_request_id=job.x_request_id, error=type(exc).__name__)
             self._fail(job, EngineFailed(f"The engine failed ({type(exc).__name__})."))
         return None
 

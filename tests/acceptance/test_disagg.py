@@ -211,11 +211,12 @@ def test_task_events_and_logs_tell_of_the_handoff_and_of_neither_prompt_nor_answ
         receiver = watching.events.Receiver(connection, handlers={"task-received": received})
         capturing = threads.submit(receiver.capture, limit=None, timeout=10, wakeup=False)
         time.sleep(0.5)  # until its queue is bound, of which it does not tell
-        answer = ask(pair, "zanzibar " + LONG)
+        answer = ask(pair, "zanzibar " + LONG, extra_headers={"x-request-id": "mine"})
         capturing.result()
     told = json.dumps(events)
     assert {e["name"] for e in events} == {"app.tasks.prefill.prefill", "app.tasks.decode.decode"}
     assert "holder" in told
+    assert [e["kwargs"] for e in events] == ["{'x_request_id': 'mine'}"] * 2
     logs = "".join(pair.log(name) for name in ("api", "prefill", "decode0"))
     for secret in ("zanzibar", answer.choices[0].text[:12]):
         assert secret not in told + logs
@@ -322,7 +323,8 @@ def test_a_handoff_that_is_refused_is_a_local_prefill(
 ) -> None:
     """Another layout, another block, a lease that is over."""
     with fleet(valkey_url, tmp_path, pool("prefill", handoff=handoff), pool("decode")) as s:
-        answer = ask(s)
+        answer = ask(s, extra_headers={"x-request-id": "mine.1"})
+        assert "mine.1" in next(line for line in s.log("decode0").splitlines() if "handoff_refused" in line)
         told = seen(s, answer)
         assert says in told["workers"][1]["handoff_refused"]
         assert told["attempts"] == 1

@@ -26,7 +26,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="module")
 def http(served: Stack) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.url, timeout=20) as client:
+    with httpx.Client(base_url=served.url, timeout=20, headers={"x-request-id": "the-same"}) as client:
         yield client
 
 
@@ -35,8 +35,8 @@ def test_every_get_is_answered_to_head_too(http: httpx.Client) -> None:
     file = http.post("/v1/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", b"{}" * 2**20)}).json()["id"]
     paths = [path for path, methods in http.get("/openapi.json").json()["paths"].items() if "get" in methods]
     assert len(paths) > 10
-    for path in (*paths, "/docs", "/openapi.json", f"/v1/files/{file}/content", "/nothing", CHAT):
-        path = path.replace("{pool}", POOL).replace("{name}", "mock").replace("{file}", file)
+    for named in (*paths, "/docs", "/openapi.json", f"/v1/files/{file}/content", "/nothing", CHAT):
+        path = named.replace("{pool}", POOL).replace("{name}", "mock").replace("{file}", file)
         got, head = http.get(path), http.head(path)
         assert head.content == b""
         assert (head.status_code, head.headers.keys()) == (got.status_code, got.headers.keys()), path

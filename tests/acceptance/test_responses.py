@@ -1,6 +1,7 @@
 """The Responses API with the official client: what runs in the background outlives connection, replica and worker."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from openai import OpenAI
 from openai.types.responses import Response
 from redis import Redis
 
+from app.errors import OUTCOMES
 from tests.chaos.fleet import Fleet
 from tests.stack import BIN, Stack, all_free, leases, mock_pool, wait_until
 
@@ -59,6 +61,10 @@ def whole(fleet: Fleet, tokens: int = LONG) -> str:
     """The undisturbed text."""
     with client(fleet) as c:
         return c.responses.create(**ASKED, max_output_tokens=tokens).output_text
+
+
+def metrics(fleet: Fleet, api: int) -> str:
+    return httpx.get(f"{fleet.urls()[api]}/metrics").text
 
 
 def finished(c: OpenAI, response: str, timeout_s: float = 60) -> Response:
@@ -193,6 +199,22 @@ def test_a_cancelled_response_stops_within_a_second_or_so(fleet: Fleet, cancelle
         over = c.responses.create(**ASKED, max_output_tokens=2, background=True)
         ended = finished(c, over.id)
         assert by.responses.cancel(over.id) == ended
+
+
+@pytest.mark.parametrize("canceller", [0, 1])
+def test_a_cancelled_response_is_counted_as_cancelled(fleet: Fleet, canceller: int) -> None:
+    """By the replica that made it, whichever was told; and no outcome is anything but `ok` or an error's code."""
+
+    def outcomes() -> dict[str, float]:
+        found = re.findall(r'^xylem_requests_total\{.*outcome="(.*?)".*\} (.*)$', metrics(fleet, 0), re.MULTILINE)
+        return {outcome: float(count) for outcome, count in found}
+
+    before = outcomes().get("cancelled", 0)
+    with client(fleet) as c, client(fleet, canceller) as by:
+        by.responses.cancel(begun(c))
+    wait_until(lambda: outcomes().keys() - OUTCOMES or outcomes().get("cancelled", 0) > before, "it is counted", 10)
+    assert outcomes().keys() <= OUTCOMES
+    assert outcomes()["cancelled"] == before + 1
 
 
 def test_a_cancelled_response_leaves_nothing_to_be_adopted(fleet: Fleet) -> None:

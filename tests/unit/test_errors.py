@@ -1,5 +1,6 @@
 """The error tree is drawn, coded and worded in one place."""
 
+import asyncio
 import inspect
 import re
 
@@ -7,7 +8,7 @@ import pytest
 
 from app import errors
 from app.api.failure import as_body, as_response
-from app.errors import RequestError, XylemError, from_wire
+from app.errors import OUTCOMES, RequestError, XylemError, from_wire, outcome_of
 
 TREE = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, XylemError)]
 
@@ -40,6 +41,15 @@ def test_an_unknown_code_becomes_the_root() -> None:
     exc = from_wire("of_the_future", "why")
     assert type(exc) is XylemError
     assert exc.message == "why"
+
+
+def test_the_outcomes_of_requests_are_a_closed_set() -> None:
+    """They are labels of metrics: whatever is raised, its own name never becomes one."""
+    assert {"ok"} | {cls.code for cls in TREE} == OUTCOMES
+    assert outcome_of(None) == "ok"
+    assert {cls: outcome_of(cls()) for cls in TREE} == {cls: cls.code for cls in TREE}
+    raised = (asyncio.CancelledError(), TimeoutError(), ValueError("a prompt"), GeneratorExit())
+    assert [outcome_of(exc) for exc in raised] == ["cancelled", *["internal_error"] * 3]
 
 
 @pytest.mark.parametrize("cls", TREE)

@@ -58,6 +58,16 @@ def test_a_task_message_is_the_one_that_celery_publishes(attempt: int, step: int
     assert decoded(ours) == decoded(theirs)
 
 
+@pytest.mark.parametrize("then", [None, QueueName("decode-pool-a.2")])
+def test_what_the_client_calls_its_request_is_shown_and_no_argument(then: QueueName | None) -> None:
+    """Of both tasks of a chain."""
+    message = json.loads(task_message(PREFILL_TASK, QUEUE, REQUEST, 0, 0, then=then, x_request_id="mine"))
+    args, kwargs, embed = decoded(message)["body"]
+    assert (args, kwargs) == ([REQUEST, 0], {})
+    shown = [message["headers"]["kwargsrepr"], *(task["options"]["kwargsrepr"] for task in embed["chain"] or ())]
+    assert shown == ["{'x_request_id': 'mine'}"] * (2 if then else 1)
+
+
 def test_the_sender_is_named_as_celery_names_it() -> None:
     """`pid@host`, which Flower shows."""
     ours = json.loads(task_message(DECODE_TASK, QUEUE, REQUEST, 0, 0))["headers"]["origin"]

@@ -9,12 +9,15 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope
 
+from app.api import x_request_id
 from app.api.allowance import Allowance
 from app.api.call import Begun, Call
 from app.api.kept.reading import Reading
 from app.api.kept.shelf import Found
+from app.api.kept.stream import KeptStream
 from app.api.plan import Plan
 from app.api.state import ApiState
+from app.api.stream import EventStream
 from app.errors import NoWorker, RateLimited, RequestError, Saturated, StoreDown
 from app.ids import RequestId, new_request_id
 from app.messages import Failed, Kept
@@ -31,6 +34,11 @@ def asks_to_keep(scope: Scope) -> bool:
     return any(name in (b"idempotency-key", b"last-event-id", b"x-xylem-resumable") for name, _ in scope["headers"])
 
 
+def stream_of(scope: Scope) -> type[EventStream]:
+    """Of what `answer_to` gives."""
+    return KeptStream if asks_to_keep(scope) else EventStream
+
+
 async def answer_to(
     state: ApiState, kind: str, raw: bytes, scope: Scope, receive: Receive, plan: Plan
 ) -> Call | Reading:
@@ -45,9 +53,16 @@ async def answer_to(
 def new_call(state: ApiState, scope: Scope, receive: Receive, plan: Plan) -> Call:
     """Made for this connection."""
     ring = state.keyring
-    return Call(
-        plan, dispatcher=state.dispatcher, receive=receive, allowance=ring.allowance(scope), owner=ring.owner(scope)
+    call = Call(
+        plan,
+        dispatcher=state.dispatcher,
+        receive=receive,
+        allowance=ring.allowance(scope),
+        owner=ring.owner(scope),
+        x_request_id=x_request_id.own_of(scope),
     )
+    x_request_id.asks_for(scope, call.id)
+    return call
 
 
 async def begin_or_join(
@@ -94,15 +109,22 @@ async def _put(state: ApiState, kept: Kept, join: str) -> RequestId:
 def new_kept(state: ApiState, kind: str, raw: bytes, scope: Scope, plan: Plan, *, background: bool = False) -> Kept:
     now = time.time()
     key = state.keyring.owner(scope)
-    return Kept(
-        new_request_id(plan.prefix, state.dispatcher.api), kind, raw, now, now + plan.timeout_s, key, background
-    )
+    id_ = new_request_id(plan.prefix, state.dispatcher.api)
+    named = x_request_id.asks_for(scope, id_)
+    return Kept(id_, kind, raw, now, now + plan.timeout_s, key, background, named)
 
 
 def start(state: ApiState, kept: Kept, plan: Plan, allowance: Allowance | None) -> Reading:
     """What has been put on the shelf begins."""
     begun = Begun(kept.id, kept.created)
-    call = Call(plan, dispatcher=state.dispatcher, allowance=allowance, begun=begun, owner=kept.key)
+    call = Call(
+        plan,
+        dispatcher=state.dispatcher,
+        allowance=allowance,
+        begun=begun,
+        owner=kept.key,
+        x_request_id=kept.x_request_id,
+    )
     state.keeper.start(kept, call)
     allowed = {} if allowance is None else allowance.headers()
     return Reading(state.shelf, state.keeper, plan, Found(kept, 0), allowed=allowed)
@@ -118,6 +140,7 @@ async def _read(state: ApiState, request: RequestId, raw: bytes, scope: Scope, p
     found = await patiently(state, lambda: state.shelf.find(request, state.keyring.owner(scope)))
     if not hmac.compare_digest(hashlib.sha256(raw).digest(), hashlib.sha256(found.kept.body).digest()):
         raise RequestError("This is not the body that the answer was asked for with.", param="Idempotency-Key")
+    x_request_id.asks_for(scope, request)
     return Reading(state.shelf, state.keeper, plan, found, skip)
 
 

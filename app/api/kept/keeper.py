@@ -111,7 +111,7 @@ class Keeper:
     async def _take(self, request: RequestId, owner: ApiId) -> None:
         found = await self._shelf.adopt(request, owner)
         if found is not None and request not in self._running:
-            log.warning("request_adopted", request=request, of=owner)
+            log.warning("request_adopted", request=request, x_request_id=found.kept.x_request_id, of=owner)
             self._run(request, found.epoch, self._resume(found))
 
     async def _resume(self, found: Found) -> None:
@@ -119,7 +119,7 @@ class Keeper:
         try:
             batches = await self._shelf.written(kept.id)
         except StoreDown as exc:  # it is found idle
-            log.warning("adopted_answer_not_read", request=kept.id, error=exc.message)
+            log.warning("adopted_answer_not_read", request=kept.id, x_request_id=kept.x_request_id, error=exc.message)
             return
         out: dict[int, Out] = {}
         for event in (event for batch in batches for event in batch):
@@ -148,7 +148,7 @@ class Keeper:
         except XylemError as exc:
             last = Failed(kept.id, 0, exc.code, exc.message)
         except Exception as exc:
-            log.error("kept_answer_broke", request=kept.id, exc_info=exc)
+            log.error("kept_answer_broke", request=kept.id, x_request_id=kept.x_request_id, exc_info=exc)
             last = Failed(kept.id, 0, XylemError.code, XylemError().message)
         batches.append(encode([last]))
         try:
@@ -162,7 +162,9 @@ class Keeper:
                 await self._shelf.note(kept, epoch, batches, ended=ended)
                 break
             except StoreDown as exc:  # what comes meanwhile is gathered behind
-                log.warning("kept_answer_not_written", request=kept.id, error=exc.message)
+                log.warning(
+                    "kept_answer_not_written", request=kept.id, x_request_id=kept.x_request_id, error=exc.message
+                )
                 await asyncio.sleep(_RETRY_S)
         self.wrote(kept.id).set()
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from app.errors import RequestNotFound
+from app.errors import Cancelled, RequestNotFound
 from app.ids import ApiId, KeyId, RequestId
 from app.keys import Keys
 from app.messages import Event, Kept, decode_events, decode_kept, encode
@@ -20,7 +20,7 @@ class Found(Struct, frozen=True):
     epoch: int
 
 
-class Lost(Exception):
+class Lost(Cancelled):
     """Another API replica owns it now, or somebody has cancelled it."""
 
 

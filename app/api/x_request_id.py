@@ -1,0 +1,60 @@
+"""`x-request-id`: by it a client and an operator speak of one HTTP request. Every response has it, errors too.
+
+It is the client's own if that is sane; else the id of the answer that the request asks for; else a new one.
+"""
+
+import re
+import secrets
+from collections.abc import Iterable
+
+from starlette.types import Scope
+
+from app.ids import RequestId
+
+HEADER = b"x-request-id"
+_IN_SCOPE = "xylem.x_request_id"  # the client's own
+_FIELDS_IN_SCOPE = "xylem.fields"
+
+# It is written into logs, and into Celery's messages, which Flower shows.
+_sane = re.compile(rb"[A-Za-z0-9._:-]{1,128}").fullmatch
+
+Fields = list[tuple[bytes, bytes]]
+
+
+def given(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The client's own; empty if there is none, or it is not sane."""
+    for name, value in headers:
+        if name == HEADER and _sane(value):
+            return value
+    return b""
+
+
+def made() -> bytes:
+    return b"req_" + secrets.token_hex(12).encode()
+
+
+def identify(scope: Scope, fields: Fields) -> Fields:
+    """All headers of the response that the server itself writes: `fields`, and this one as the last."""
+    own = given(scope["headers"])
+    scope[_IN_SCOPE] = own.decode()
+    scope[_FIELDS_IN_SCOPE] = fields = [*fields, (HEADER, own or made())]
+    return fields
+
+
+def own_of(scope: Scope) -> str:
+    """The client's own; empty if it has none."""
+    return str(scope.get(_IN_SCOPE, ""))
+
+
+def asks_for(scope: Scope, answer: RequestId) -> str:
+    """The id of a request whose answer is this one: unless it has its own, it is called as the answer from now on."""
+    own = own_of(scope)
+    if not own and _FIELDS_IN_SCOPE in scope:
+        scope[_FIELDS_IN_SCOPE][-1] = (HEADER, answer.encode())
+    return own or answer
+
+
+def of(scope: Scope) -> str:
+    """What the response says. Empty under a server that does not `identify`."""
+    fields: Fields | None = scope.get(_FIELDS_IN_SCOPE)
+    return fields[-1][1].decode() if fields else ""

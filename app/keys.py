@@ -62,8 +62,8 @@ taken:<batch>           hash, part → "ticket|worker|since": sent with that tic
 done:<batch>:<part>     hash, line number → msgpack `batch.records.Result`: what a part that is not finished has. Then
                         it goes to the storage, as one file. Written by the batch worker that has the part.
 batch-leader            string, the batch worker that looks after all batches. Lives 3 s after its last look.
-batch-workers           hash, batch worker → how many parts it takes at once. Written by each, twice a second; a dead one
-                        goes when the leader looks.
+batch-workers           hash, batch worker → how many parts it takes at once. Written by each, twice a second; a dead
+                        one goes when the leader looks.
 batch-totals            hash, what all batches have had: `completed` and `failed` lines, and tokens. Lives for good.
 out:<api>               stream, capped at `stream_maxlen`, field `s`: msgpack `messages.Step`: the truth behind
                         the channel of the same name, which carries the same bytes live.

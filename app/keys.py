@@ -69,6 +69,8 @@ taken:<batch>           hash, part → "ticket|worker|since": sent with that tic
 done:<batch>:<part>     hash, line number → msgpack `batch.records.Result`: what a part that is not finished has. Then
                         it goes to the storage, as one file. Written by the batch worker that has the part.
 batch-leader            string, the batch worker that looks after all batches. Lives 3 s after its last look.
+batch-workers           hash, batch worker → how many parts it takes at once. Written by each, twice a second; a dead
+                        one goes when the leader looks.
 batch-totals            hash, what all batches have had: `completed` and `failed` lines, and tokens. Lives for good.
 out:<api>               stream, field `s`: msgpack `messages.Step`: the truth behind the channel of the same name, which
                         carries the same bytes live. Its last `stream_bytes` bytes, of at most `stream_ttl_s`.
@@ -204,6 +206,9 @@ class Keys:
 
     def batch_leader(self) -> str:
         return f"{self.prefix}batch-leader"
+
+    def batch_workers(self) -> str:
+        return f"{self.prefix}batch-workers"
 
     def batch_totals(self) -> str:
         return f"{self.prefix}batch-totals"

@@ -165,10 +165,22 @@ class Book:
         (done,) = await self._wire.execute([("EVAL", COMPLETE, 3, *names, *flat)])
         return bool(done)
 
-    async def lead(self, worker: ApiId) -> bool:
-        """Whether this worker looks after all batches for the next seconds."""
-        (mine,) = await self._wire.execute([("EVAL", LEAD, 1, self._keys.batch_leader(), worker, _LEADER_MS)])
-        return bool(mine)
+    async def lead(self, worker: ApiId, parts: int) -> bool:
+        """Whether this worker, which takes so many parts, looks after all batches for the next seconds."""
+        takes = "HSET", self._keys.batch_workers(), worker, parts
+        lead = "EVAL", LEAD, 1, self._keys.batch_leader(), worker, _LEADER_MS
+        return bool((await self._wire.execute([takes, lead]))[1])
+
+    async def capacity(self) -> int:
+        """How many parts the batch workers that live can have."""
+        known = self._keys.batch_workers()
+        (flat,) = await self._wire.execute([("HGETALL", known)])
+        takes = {ApiId(worker.decode()): int(parts) for worker, parts in zip(flat[::2], flat[1::2], strict=True)}
+        alive = await self._wire.execute([("EXISTS", self._keys.api(worker)) for worker in takes])
+        gone = [worker for worker, lives in zip(takes, alive, strict=True) if not lives]
+        if gone:
+            await self._wire.execute([("HDEL", known, *gone)])
+        return sum(parts for worker, parts in takes.items() if worker not in gone)
 
     async def loads(self, batches: Sequence[BatchId]) -> list[Load]:
         keys = self._keys

@@ -10,6 +10,7 @@ from app.batch.records import Batch
 from app.ids import BatchId, KeyId
 
 LINES = 64  # of a part: what is sent to a batch worker at once
+PARTS = 64  # that a batch worker has at once
 # Lines that are out, for each seat of the engines: what one ends is followed by the next at once.
 _AHEAD = 1.5
 _MOST_WEIGHT = 16.0
@@ -65,8 +66,10 @@ def room(seats: int, running: Iterable[Running]) -> int:
     return max(0, ceil((_AHEAD * seats + LINES - out) / LINES)) if seats else 0
 
 
-def feed(running: Iterable[Running], room: Mapping[str, int]) -> dict[BatchId, int]:
-    """How many parts of each batch to send. `room`: how many more parts of each model may be out.
+def feed(running: Iterable[Running], room: Mapping[str, int], capacity: int) -> dict[BatchId, int]:
+    """How many parts of each batch to send.
+
+    `room`: how many more parts of each model may be out. `capacity`: how many parts all batch workers can have.
 
     Each is given to who has least for its weight: first among API keys, then among that key's batches. A key weighs
     what its heaviest batch does, so that having many batches is no advantage.
@@ -74,16 +77,17 @@ def feed(running: Iterable[Running], room: Mapping[str, int]) -> dict[BatchId, i
     state = {r.batch: r for r in running}
     keys = _keys(state.values())
     given: dict[BatchId, int] = {}
-    for model, parts in room.items():
-        for _ in range(parts):
-            waiting = [r for r in state.values() if r.model == model and r.todo > 0]
-            if not waiting:
-                break
-            key = min({r.key for r in waiting}, key=lambda k: keys[k].least)
-            chosen = min((r for r in waiting if r.key == key), key=_of_batch)
-            given[chosen.batch] = given.get(chosen.batch, 0) + 1
-            state[chosen.batch] = replace(chosen, todo=chosen.todo - 1, out=chosen.out + 1)
-            keys[key].out += 1
+    left = dict(room)
+    for _ in range(capacity - sum(r.out for r in state.values())):
+        waiting = [r for r in state.values() if r.todo > 0 and left[r.model] > 0]
+        if not waiting:
+            break
+        key = min({r.key for r in waiting}, key=lambda k: keys[k].least)
+        chosen = min((r for r in waiting if r.key == key), key=_of_batch)
+        given[chosen.batch] = given.get(chosen.batch, 0) + 1
+        state[chosen.batch] = replace(chosen, todo=chosen.todo - 1, out=chosen.out + 1)
+        keys[key].out += 1
+        left[chosen.model] -= 1
     return given
 
 

@@ -334,11 +334,25 @@ async def test_what_cannot_be_read_any_more_is_in_nobodys_way(redis: "Redis", bo
 
 
 async def test_one_worker_leads_and_the_next_when_it_is_silent(redis: "Redis", book: Book) -> None:
-    assert await book.lead(A)
-    assert await book.lead(A)
-    assert not await book.lead(B)
+    assert await book.lead(A, 1)
+    assert await book.lead(A, 1)
+    assert not await book.lead(B, 1)
     await redis.delete(KEYS.batch_leader())
-    assert await book.lead(B)
+    assert await book.lead(B, 1)
+
+
+async def test_what_batch_workers_can_have_is_what_those_that_live_take(redis: "Redis", book: Book) -> None:
+    """The dead are forgotten; who ends takes none."""
+    assert await book.capacity() == 0
+    for worker, parts in ((A, 64), (B, 32)):
+        await redis.set(KEYS.api(worker), "1")
+        await book.lead(worker, parts)
+    assert await book.capacity() == 96
+    await book.lead(A, 0)
+    assert await book.capacity() == 32
+    await redis.delete(KEYS.api(B))
+    assert await book.capacity() == 0
+    assert await redis.hkeys(KEYS.batch_workers()) == [A.encode()]
 
 
 async def test_problems_are_read_as_they_were_written(book: Book, running: BatchId) -> None:

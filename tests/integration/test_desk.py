@@ -26,7 +26,7 @@ from app.ids import BatchId, FileId, new_batch_id
 from app.keys import Keys
 from app.messages import encode
 from app.settings import load_settings
-from tests.stack import mock_pool
+from tests.stack import mock_pool, wait_until
 from workers.batch.answering import Answering
 from workers.batch.desk import Desk
 
@@ -209,6 +209,34 @@ def test_a_part_that_comes_twice_to_one_worker_is_answered_once(
     while_reading(desk, monkeypatch, places.part(batch, 0), stopped)
     desk.answer(batch, ticket.part, ticket.number)
     assert begun == [ticket]
+
+
+def test_a_worker_that_has_all_that_it_takes_gives_a_part_back_at_once(
+    desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it waited, nothing could be begun or finished in its place."""
+    desk, batch = desks[0], in_progress(desks[0], storage, parts=3)
+    begun: list[int] = []
+
+    async def answer(part: Answering, asked: Line) -> Result:
+        begun.append(part.ticket.part)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(Answering, "_request", answer)
+    monkeypatch.setattr("workers.batch.desk.PARTS", 2)
+    first, second, third = desk.call(desk._book.feed({batch: 3}))
+    threads = [threading.Thread(target=desk.answer, args=(batch, t.part, t.number)) for t in (first, second)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: set(begun) == {0, 1}, "two parts are being answered")
+    desk.answer(batch, third.part, third.number)
+    assert desk.call(desk._book.loads([batch])) == [Load(1, 2, None)]
+    desk.stop_parts()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert desk.call(desk._book.loads([batch])) == [Load(3, 0, None)]
 
 
 def test_a_hand_that_was_given_and_not_said_so_is_let_go(desks: list[Desk], monkeypatch: pytest.MonkeyPatch) -> None:

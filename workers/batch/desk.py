@@ -11,6 +11,7 @@ import uvloop
 
 from app.api.serving import Known, Serving, serving
 from app.batch.book import Book, Ticket
+from app.batch.share import PARTS
 from app.batch.storage import Storage
 from app.errors import BatchNotFound, StoreDown
 from app.ids import BatchId
@@ -86,6 +87,7 @@ class Desk:
 
     def _drain(self) -> None:
         self._draining = True
+        self._leader.takes = 0
         for part in self._parts:
             part.drain()
         self._loop.call_later(self._settings.drain_timeout_s, self._stop)
@@ -97,11 +99,21 @@ class Desk:
     async def _answer(self, ticket: Ticket) -> None:
         if self._draining or ticket in self._tickets:  # the message came twice
             return
+        begin = self._begin if len(self._tickets) < PARTS else self._give_back
         self._tickets.add(ticket)
         try:
-            await self._begin(ticket)
+            await begin(ticket)
         finally:
             self._tickets.discard(ticket)
+
+    async def _give_back(self, ticket: Ticket) -> None:
+        """Another worker may have room for it; here it would keep others from being begun and finished."""
+        me = self.serving.dispatcher.api
+        try:
+            if await self._book.claim(ticket, me):
+                await self._book.close(ticket, me, done=False)
+        except StoreDown as exc:  # it is sent again
+            log.warning("part_not_given_back", batch=ticket.batch, part=ticket.part, error=exc.message)
 
     async def _begin(self, ticket: Ticket) -> None:
         try:

@@ -14,11 +14,13 @@ from app.batch.due import Due, due
 from app.batch.records import Batch
 from app.errors import StoreDown
 from app.ids import BatchId
+from app.keys import PRIORITY_STEPS
 from app.tasks import batch as tasks
 from app.telemetry import logger
 
 log = logger(__name__)
 
+_LAST = PRIORITY_STEPS[-1]  # what begins and finishes batches is taken first
 _EVERY_S = 0.5
 _STEADY_S = 6.0  # after an outage of Redis workers say first that they live, and what they have
 _AGAIN_S = 5.0  # a message that nobody has taken may have been lost
@@ -28,6 +30,7 @@ class Leader:
     def __init__(self, serving: Serving, book: Book, *, webhook: bool) -> None:
         self._serving, self._book, self._webhook = serving, book, webhook
         self._worker = serving.dispatcher.api
+        self.takes = share.PARTS  # how many parts this worker has at most
         self._soon = asyncio.Event()
         self._sent: dict[tuple[Due, BatchId], float] = {}
         self._fed: dict[BatchId, float] = {}
@@ -41,7 +44,7 @@ class Leader:
                     await self._soon.wait()
             self._soon.clear()
             try:
-                if await self._book.lead(self._worker) and self._serving.wire.steady_s() > _STEADY_S:
+                if await self._book.lead(self._worker, self.takes) and self._serving.wire.steady_s() > _STEADY_S:
                     await self.look(time.time())
             except StoreDown as exc:
                 log.warning("batches_not_looked_at", error=exc.message)
@@ -72,8 +75,8 @@ class Leader:
             elif next_ is not None:
                 await self._do(next_, batch, now)
         if running:
-            wanted = {r.batch: 0 for r in running} | share.feed(running, await self._room(running))
-            await self._send(await self._book.feed(wanted), now)
+            given = share.feed(running, await self._room(running), await self._book.capacity())
+            await self._send(await self._book.feed({r.batch: 0 for r in running} | given), now)
 
     async def _do(self, what: Due, batch: Batch, now: float) -> None:
         id_ = batch.order.id
@@ -103,6 +106,6 @@ class Leader:
 
     async def _send(self, tickets: list[Ticket], now: float) -> None:
         if tickets:
-            parts = group(tasks.answer.s(t.batch, t.part, t.number) for t in tickets)
+            parts = group(tasks.answer.s(t.batch, t.part, t.number).set(priority=_LAST) for t in tickets)
             self._fed |= {t.batch: now for t in tickets}
             await asyncio.to_thread(parts.apply_async)

@@ -6,6 +6,7 @@ from typing import Any
 from celery import bootsteps
 from celery.worker.components import Timer
 
+from app.batch.share import PARTS
 from app.celery import app, settings
 from app.errors import XylemError
 from app.ids import BATCH_QUEUE
@@ -14,7 +15,7 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-_PARTS = 64  # at once
+_OTHERS = 16  # threads that parts leave to what begins and finishes batches
 _NICE = 5  # who is online goes first on this machine's processors, too
 
 
@@ -28,7 +29,7 @@ class BatchStep(bootsteps.StartStopStep):
         self.enabled = list(queues.consume_from) == [BATCH_QUEUE]
         if self.enabled:
             worker.options |= {"without_mingle": True, "without_gossip": True}
-            worker.concurrency = worker.min_concurrency = _PARTS
+            worker.concurrency = worker.min_concurrency = PARTS + _OTHERS
             for queue in queues.consume_from.values():
                 queue.no_ack = True  # what is lost here is sent again
 

@@ -1,0 +1,89 @@
+"""More seats than batch workers can serve, and engines that never answer: batches are begun and ended all the same."""
+
+import io
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from redis import Redis
+
+from app.batch import places
+from app.batch.book import Book
+from app.batch.records import Line, Order, Part
+from app.batch.share import PARTS
+from app.batch.storage import Storage
+from app.ids import BatchId, FileId, PoolId, WorkerId, new_batch_id
+from app.keys import Keys
+from app.messages import Lease, encode
+from app.store import Wire, async_client
+from tests.stack import Stack, mock_pool, redis_server, stack, wait_until
+
+POOL = "decode-pool-a"
+KEYS = Keys("xylem")
+SEATS = 8192  # of which batches would fill all, with 194 parts
+URL: Any = "/v1/completions"
+BODY = {"model": "mock", "prompt": "hello", "max_tokens": 4}
+
+
+@pytest.fixture
+def crowd(tmp_path: Path) -> Iterator[Stack]:
+    """One batch worker; an engine's worker that lives as far as anybody can see, and answers nothing."""
+    with redis_server(tmp_path) as url, stack(url, tmp_path, {POOL: mock_pool()}) as s:
+        lease = Lease(WorkerId("w"), PoolId(POOL), "both", "here", 1, 32, 1_000_000, SEATS, 4096, kv_events=True)
+        with Redis.from_url(url) as redis:
+            redis.set(KEYS.worker(lease.worker), encode(lease), ex=3600)
+            redis.hset(KEYS.pool(lease.pool), lease.worker, "1,1")
+        s.api()
+        s.worker("batch", "batch")
+        wait_until(s.ready, "the API listens")
+        yield s
+        assert "Traceback" not in s.log("batch")
+
+
+async def in_progress(s: Stack, parts: int) -> BatchId:
+    """A batch of so many parts of one line each."""
+    now, storage, client = int(time.time()), Storage(str(s.directory / "files")), async_client(s.redis_url)
+    wire = Wire(client)
+    book = Book(wire, KEYS, 3600)
+    order = Order(new_batch_id(), "", URL, FileId("file-1"), "24h", now, now + 86_400)
+    for i in range(parts):
+        storage.put(places.part(order.id, i), encode(Part([Line(i + 1, f"id-{i}", json.dumps(BODY).encode())])))
+    await book.create(order)
+    await book.lay_out(order.id, parts)
+    fields = {"status": "in_progress", "in_progress_at": now, "model": "mock", "total": parts, "parts": parts}
+    assert await book.turn(order.id, ["validating"], fields)
+    wire.close()
+    await client.aclose()
+    return order.id
+
+
+@pytest.mark.timeout(240)
+async def test_beginning_and_finishing_wait_behind_no_part(crowd: Stack) -> None:
+    """Nor are more parts sent than the one batch worker takes, whatever engines' seats there are."""
+    batch = await in_progress(crowd, 200)
+    openai = OpenAI(base_url=f"{crowd.url}/v1", api_key="none", max_retries=0, timeout=60)
+    with Redis.from_url(crowd.redis_url) as redis, openai as client:
+
+        def taken() -> int:
+            return sum(b"||" not in value for value in redis.hvals(KEYS.taken(batch)))
+
+        wait_until(lambda: taken() == PARTS, "the batch worker has all that it takes", 60)
+        line = json.dumps({"custom_id": "one", "method": "POST", "url": URL, "body": BODY}).encode()
+        file = client.files.create(file=("in.jsonl", io.BytesIO(line)), purpose="batch").id
+        made = client.batches.create(input_file_id=file, endpoint=URL, completion_window="24h").id
+
+        def status_is(batch: str, status: str) -> None:
+            wait_until(lambda: client.batches.retrieve(batch).status == status, f"{batch} is {status}", 60)
+
+        status_is(made, "in_progress")
+        client.batches.cancel(made)
+        status_is(made, "cancelled")
+        assert (taken(), redis.hlen(KEYS.taken(batch))) == (PARTS, PARTS)
+        client.batches.cancel(batch)
+        status_is(batch, "cancelled")
+        errors = client.files.content(client.batches.retrieve(batch).error_file_id or "").text.splitlines()
+        assert len(errors) == 200

@@ -20,6 +20,7 @@ from app.errors import StoreDown, XylemError, from_wire
 from app.ids import PoolId, RequestId, WorkerId, new_request_id
 from app.messages import Delta, Done, Failed, Job
 from app.routing.cost import EXPECTED_ANSWER
+from app.store import clock
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -51,7 +52,7 @@ class Call(Account):
         begun: Begun | None = None,
     ) -> None:
         """Without `receive` nobody can leave. `begun`: it is not new."""
-        came = time.time() if begun is None else begun.came
+        came = clock.now() if begun is None else begun.came
         super().__init__(new_request_id(plan.prefix) if begun is None else begun.id, came, plan)
         self._came, self._deadline = came, came + plan.timeout_s
         self._dispatcher, self._receive, self._allowance = dispatcher, receive, allowance
@@ -198,9 +199,9 @@ class Call(Account):
         self._observe(self._failure or name)
 
     def _observe(self, outcome: str) -> None:
-        meters, now = self.model.meters, time.time()
+        meters, ended = self.model.meters, clock.now()
         meters.ended(outcome)
-        seen = [Seen.of(f, self.model.name, outcome, self._came, now) for f in self._flights]
+        seen = [Seen.of(f, self.model.name, outcome, self._came, ended) for f in self._flights]
         self._dispatcher.timelines.add(RequestId(self.id), seen)
         for s in seen:
             if s.timings:

@@ -1,13 +1,11 @@
 """What is known of files, in Redis. All methods raise StoreDown."""
 
-import time
-
 from app.batch.records import StoredFile, decode_file
 from app.errors import FileGone
 from app.ids import FileId
 from app.keys import Keys
 from app.messages import encode
-from app.store import Wire
+from app.store import Wire, clock
 
 
 async def page(wire: Wire, members: str, after: str, limit: int, *, newest_first: bool) -> tuple[list[str], bool]:
@@ -34,7 +32,7 @@ class FileShelf:
         await self._wire.execute(
             [
                 ("SET", keys.file(file.id), encode(file)),
-                ("ZADD", keys.files_of(file.key), time.time(), file.id),  # in their order, also within a second
+                ("ZADD", keys.files_of(file.key), clock.now(), file.id),  # in their order, also within a second
                 *([("ZADD", keys.files_expiring(), file.expires, file.id)] if file.expires else []),
             ]
         )
@@ -86,4 +84,4 @@ class FileShelf:
 
 
 def _is_over(file: StoredFile) -> bool:
-    return file.expires is not None and file.expires <= time.time()
+    return file.expires is not None and file.expires <= clock.now()

@@ -23,6 +23,7 @@ from app.batch.storage import Storage
 from app.batch.window import read_window
 from app.errors import BatchNotFound, FileGone, StorageDown, StoreDown
 from app.ids import BatchId
+from app.store import clock
 from app.telemetry import logger
 from workers.batch.assembling import assemble
 from workers.batch.cutting import Unusable, cut
@@ -46,7 +47,7 @@ class Clerk:
 
     def submit(self, path: str, endpoint: str, window: str, metadata: dict[str, str] | None, task: str) -> str:
         """Twice with one `task` it is one batch. Raises: RequestError, FileGone, StorageDown, StoreDown."""
-        now = int(time.time())
+        now = int(clock.now())
         asked = {"input_file_id": "", "endpoint": endpoint, "completion_window": window, "metadata": metadata}
         parse(BatchRequest, orjson.dumps(asked)).check()
         id_ = BatchId(f"batch_{hashlib.sha256(task.encode()).hexdigest()[:24]}")
@@ -89,7 +90,7 @@ class Clerk:
         if wrong:
             log.warning("webhook_not_told", batch=batch, reason=wrong, tries=tries)
         wait_s = TRIES_AFTER_S[tries - 1] if tries <= len(TRIES_AFTER_S) else 0
-        fields: Fields = {"told": int(not wrong), "tries": tries, "tell_at": int(time.time()) + wait_s}
+        fields: Fields = {"told": int(not wrong), "tries": tries, "tell_at": int(clock.now()) + wait_s}
         self._call(self._book.turn(found.order.id, (found.status,), fields))
 
     def _handle(self, batch: BatchId, status: Status, work: Callable[[Batch], None]) -> None:
@@ -134,14 +135,14 @@ class Clerk:
             )  # fmt: skip
         except (Unusable, FileGone) as exc:
             problem = exc.problem if isinstance(exc, Unusable) else Problem(exc.code, exc.message)
-            failed: Fields = {"status": "failed", "failed_at": int(time.time()), "problems": packed([problem])}
+            failed: Fields = {"status": "failed", "failed_at": int(clock.now()), "problems": packed([problem])}
             self._call(self._book.turn(id_, ("validating",), failed, me))
             return
         except InterruptedError:
             self._leave_nothing(id_)
             raise
         fields: Fields = {
-            "status": "in_progress", "in_progress_at": int(time.time()), "model": done.model,
+            "status": "in_progress", "in_progress_at": int(clock.now()), "model": done.model,
             "total": done.lines, "failed": done.broken, "parts": done.parts,
         }  # fmt: skip
         if not (
@@ -164,7 +165,7 @@ class Clerk:
 
     def _assemble(self, batch: Batch) -> None:
         order = batch.order
-        id_, now = order.id, int(time.time())
+        id_, now = order.id, int(clock.now())
         sums = assemble(
             self._storage, batch, lambda b, part: self._call(self._book.done(b, part)),
             lambda: self._is_mine(id_, batch.status),

@@ -18,6 +18,7 @@ from app.api.state import ApiState
 from app.errors import NoWorker, RateLimited, RequestError, Saturated, StoreDown
 from app.ids import RequestId, new_request_id
 from app.messages import Failed, Kept
+from app.store import clock
 
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ async def _put(state: ApiState, kept: Kept, join: str) -> RequestId:
 
 
 def new_kept(state: ApiState, kind: str, raw: bytes, scope: Scope, plan: Plan, *, background: bool = False) -> Kept:
-    now = time.time()
+    now = clock.now()
     key = state.keyring.name(scope)
     return Kept(new_request_id(plan.prefix), kind, raw, now, now + plan.timeout_s, key, background)
 

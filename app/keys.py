@@ -2,7 +2,7 @@
 
 All carry the deployment's prefix, so that several deployments may share one Redis. Celery's own
 keys get the same prefix (`global_keyprefix` in `app/celery.py`): the queue of pool P is the list
-`<prefix>P`, with `\\x06\\x16<step>` behind it for a priority step above 0.
+`<prefix>P`, with `\\x06\\x16<step>` behind it for a priority step above 0. Times are by Redis' clock (`store.clock`).
 
 pool:<pool>             hash, worker → "r,e": its data-parallel ranks r, and e = 1 when it tells its KV events.
                         A dead one stays until an API replica prunes it.

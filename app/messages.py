@@ -68,7 +68,7 @@ class Lent(Struct, frozen=True, tag="lent"):
     """A handoff in sequence: the KV of a prompt, computed, and kept for the engine that decodes."""
 
     holder: str  # one life of the engine that keeps it
-    expires: float  # seconds since the epoch; from then on other KV may lie there
+    expires: float  # by Redis' clock; from then on other KV may lie there
     tokens: int  # of the prompt
     params: dict[str, Any]  # in the engine's own words, JSON; nothing of prompt or answer
 
@@ -93,7 +93,7 @@ class Pulled(Struct, frozen=True, array_like=True):
 
 
 class Timing(Struct, frozen=True, array_like=True):
-    """One worker's part in a request; times in seconds since the epoch."""
+    """One worker's part in a request; times in seconds since the epoch, by Redis' clock."""
 
     worker: WorkerId
     taken: float  # from its queue
@@ -113,7 +113,7 @@ class Job(Struct, frozen=True, array_like=True):
     worker: WorkerId  # where it was placed
     prompt: list[int]  # token ids
     sampling: Sampling
-    deadline: float  # seconds since the epoch
+    deadline: float  # by Redis' clock (`store.clock`); only the API replica that awaits it looks at it
     priority: int = 0  # lower is sooner
     rank: int = 0  # of the worker's data-parallel ranks
     cache_salt: str | None = None  # prompts of other salts share no KV with it
@@ -294,7 +294,7 @@ class Kept(Struct, frozen=True, array_like=True):
     id: RequestId
     kind: str  # which endpoint understands the body: chat, text or response
     body: bytes  # as the client sent it
-    created: float  # seconds since the epoch
+    created: float  # seconds since the epoch, by Redis' clock
     deadline: float
     key: KeyId = KeyId("")  # `ApiKey.owner` of the API key that it came with
     background: bool = False

@@ -13,6 +13,7 @@ from app.engines.base import EngineInfo
 from app.ids import PoolId, place_id, worker_queue
 from app.keys import PRIORITY_STEPS
 from app.messages import Lease, Role, encode
+from app.store import clock
 from app.tasks.runner import Runner, end_process
 from app.telemetry import logger
 
@@ -109,7 +110,10 @@ class LeaseKeeper:
         pipe.set(keys.worker(worker), encode(lease), px=ttl_ms)
         pipe.set(seen, "1", px=patience_ms)
         pipe.hset(keys.pool(lease.pool), worker, f"{lease.ranks},{int(lease.kv_events)}")
-        lived, *_ = await pipe.execute()
+        pipe.time()
+        asked = time.monotonic()
+        lived, *_, theirs = await pipe.execute()
+        clock.heard(asked, theirs)
         if not lived:  # whoever buried it meanwhile has set their end
             for key in self._account():
                 await self._redis.persist(key)

@@ -1,6 +1,5 @@
 """What /metrics says of batches: of the whole deployment, the same at each API replica, read when it is asked for."""
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -11,6 +10,7 @@ from prometheus_client.registry import REGISTRY, Collector
 from app.api.state import ApiState
 from app.batch.records import LIVE, Batch
 from app.messages import Lease
+from app.store import clock
 
 
 class BatchMetrics(Collector):
@@ -25,7 +25,7 @@ class BatchMetrics(Collector):
         self._metrics = []
         live, totals = await state.book.live(), await state.book.totals()
         leases = await state.fleet.live(list(state.pools))
-        self._metrics = list(metrics(live, totals, leases, time.time()))
+        self._metrics = list(metrics(live, totals, leases, clock.now()))
 
     def collect(self) -> Iterable[Metric]:
         return self._metrics

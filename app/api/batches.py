@@ -3,7 +3,6 @@
 Here they are only written down. A batch worker finds them, and does what there is to do.
 """
 
-import time
 from typing import Any
 
 import orjson
@@ -18,6 +17,7 @@ from app.batch.records import LIVE, Batch, Order
 from app.batch.window import read_window
 from app.errors import BatchOver, RequestError
 from app.ids import BatchId, FileId, new_batch_id
+from app.store import clock
 
 router = APIRouter()
 PATH = "/v1/batches"
@@ -29,7 +29,7 @@ async def create(request: Request) -> dict[str, Any]:
     state = state_of(request)
     body = parse(BatchRequest, await collect(request.scope, request.receive, state.settings.max_body))
     body.check()
-    now, key = int(time.time()), state.keyring.owner(request.scope)
+    now, key = int(clock.now()), state.keyring.owner(request.scope)
     order = Order(
         id=new_batch_id(),
         key=key,

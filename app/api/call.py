@@ -20,6 +20,7 @@ from app.errors import StoreDown, XylemError, from_wire, outcome_of
 from app.ids import KeyId, PoolId, RequestId, WorkerId, new_request_id
 from app.messages import Delta, Done, Failed, Job
 from app.routing.cost import EXPECTED_ANSWER
+from app.store import clock
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -57,7 +58,7 @@ class Call(Account):
 
         `x_request_id`: the client's own.
         """
-        came = time.time() if begun is None else begun.came
+        came = clock.now() if begun is None else begun.came
         super().__init__(new_request_id(plan.prefix, dispatcher.api) if begun is None else begun.id, came, plan)
         self._owner = owner
         self.x_request_id = x_request_id or self.id
@@ -208,9 +209,9 @@ class Call(Account):
             self._observe(self._failure or outcome_of(exc))
 
     def _observe(self, outcome: str) -> None:
-        meters, now = self.model.meters, time.time()
+        meters, ended = self.model.meters, clock.now()
         meters.ended(outcome)
-        seen = [Seen.of(f, self.model.name, outcome, self._came, now) for f in self._flights]
+        seen = [Seen.of(f, self.model.name, outcome, self._came, ended) for f in self._flights]
         self._dispatcher.timelines.ended(self.id, self._owner, seen)
         for s in seen:
             if s.timings:

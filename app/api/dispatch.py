@@ -9,7 +9,17 @@ from app.api.fleet import FleetReader
 from app.api.flight import Flight
 from app.api.placing import Placer
 from app.api.timeline import Timelines
-from app.errors import Cancelled, EngineDead, EngineFailed, HandoffFailed, Returned, StoreDown, WorkerLost, XylemError
+from app.errors import (
+    Cancelled,
+    DeadlineOver,
+    EngineDead,
+    EngineFailed,
+    HandoffFailed,
+    Returned,
+    StoreDown,
+    WorkerLost,
+    XylemError,
+)
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.messages import Cancel, Delta, Done, Event, Failed, First, Handed, Job, Lent, encode
@@ -52,7 +62,7 @@ class Dispatcher:
     async def send(self, flight: Flight) -> None:
         """Places an unplaced job on a worker of its pools. Whatever comes of it, `cancel` is to be called.
 
-        Raises: NoWorker, Saturated, StoreDown, DeadlineOver.
+        Raises: NoWorker, Saturated, StoreDown.
         """
         self.flights[flight.job.request] = flight
         await self.placer.place(flight)
@@ -173,6 +183,12 @@ class Dispatcher:
         """Ends a request from this side."""
         if self.flights.pop(flight.job.request, None) is not None:
             flight.answer.push(Failed(flight.job.request, flight.job.attempt, error.code, error.message))
+
+    def end_overdue(self, at: float) -> None:
+        """Those whose time is over at that time of the monotonic clock."""
+        for flight in [f for f in self.flights.values() if at > f.ends]:
+            self.fail(flight, DeadlineOver())
+            self.placer.leave(flight.job)
 
     async def _retry(self, flight: Flight, old: Job) -> None:
         self.placer.leave(old)  # its worker may live, and run it still

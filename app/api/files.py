@@ -1,7 +1,6 @@
 """OpenAI's files: POST and GET /v1/files, GET and DELETE of one, and GET of its content."""
 
 import shutil
-import time
 from collections.abc import Iterator
 from itertools import chain
 from typing import IO, Annotated, Any, Literal
@@ -23,6 +22,7 @@ from app.batch.shelf import full
 from app.batch.storage import Storage
 from app.errors import XylemError
 from app.ids import FileId, KeyId, new_file_id
+from app.store import clock
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -57,7 +57,7 @@ async def upload(request: Request) -> dict[str, Any]:
 
 
 def _new(state: ApiState, key: KeyId, name: str, size: int, fields: Fields) -> StoredFile:
-    now = int(time.time())
+    now = int(clock.now())
     keep_s = fields.expires_after.seconds if fields.expires_after else state.settings.file_keep_s
     return StoredFile(new_file_id(), key, name, fields.purpose, size, now, now + keep_s)
 

@@ -1,6 +1,7 @@
 """A request on its way: what is sent, where it may go, and who awaits it."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -15,6 +16,7 @@ from app.kv.blocks import prompt_hashes
 from app.messages import Begun, Delta, Event, Job, Lent, Timing
 from app.pools import Routing
 from app.routing.fleet import Decision
+from app.store import clock
 
 # Numbers of one owner's; those of the next one are above. What gives way may be given back every few seconds for a day.
 ATTEMPTS = 1_000_000
@@ -66,6 +68,7 @@ class Flight:
         "deaths",
         "decision",
         "early",
+        "ends",
         "groups",
         "handed",
         "handoff",
@@ -85,6 +88,8 @@ class Flight:
 
     def __init__(self, job: Job, groups: Groups, answer: Answer, wishes: Wishes, prefill_groups: Groups = ()) -> None:
         """`groups` of pools to choose a worker from, the preferred group first; and those that may do the prefill."""
+        # Seconds of the monotonic clock: only this process decides when its time is over.
+        self.ends = time.monotonic() + job.deadline - clock.now()
         self.job, self.groups, self.answer, self.wishes = job, groups, answer, wishes
         self.prefill_groups = prefill_groups
         self.apart = True  # its prompt may be computed by another worker
@@ -95,7 +100,7 @@ class Flight:
         self.deaths = 0  # of workers that had it
         self.placings = 0  # of this attempt
         self.refused: XylemError | None = None  # why it is held, if not for want of room
-        self.placed_at = 0.0  # seconds since the epoch
+        self.placed_at = 0.0  # by Redis' clock
         self.held_since = 0.0  # seconds of the monotonic clock; 0: there was room at once
         self.timings: list[Timing] = []
         self.decision: Decision | None = None

@@ -17,7 +17,7 @@ from app.api.fleet import FleetReader
 from app.api.flight import Flight, Line
 from app.api.round import Round
 from app.api.writing import guess, placement
-from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
+from app.errors import NoWorker, Saturated, StoreDown, XylemError
 from app.ids import PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
@@ -81,7 +81,7 @@ class Placer:
     async def place(self, flight: Flight) -> None:
         """Returns when it is on its worker's queue, nobody awaits it any more, or it has been held for a while.
 
-        Raises: NoWorker, Saturated, StoreDown, DeadlineOver.
+        Raises: NoWorker, Saturated, StoreDown.
         """
         if flight.placed is None or flight.placed.done():  # else it came back before its placing was confirmed
             flight.placed = asyncio.get_running_loop().create_future()
@@ -176,8 +176,6 @@ class Placer:
 
     def _given_up(self, flight: Flight, now: float) -> XylemError | None:
         """Why a request is held no longer, if so."""
-        if time.time() > flight.job.deadline:
-            return DeadlineOver()
         gone = self._gone.get(flight.line)
         if gone is not None and not flight.job.attempt and not isinstance(flight.refused, StoreDown):
             return gone

@@ -15,11 +15,12 @@ from app.api.inbox import Inbox
 from app.api.lookup import Lookup
 from app.api.models import Model, load_models
 from app.api.watch import Watch
+from app.errors import StoreDown
 from app.ids import PoolId, new_api_id
 from app.keys import Keys
 from app.pools import Pool, load_pools
 from app.settings import Settings
-from app.store import Wire, async_client
+from app.store import Wire, async_client, clock
 from app.telemetry import HELD, IN_FLIGHT
 
 _SUBSCRIBED_S = 2.0
@@ -71,8 +72,10 @@ async def serving(known: Known) -> AsyncIterator[Serving]:
     HELD.set_function(lambda: dispatcher.placer.held)
     background = [asyncio.create_task(part.run()) for part in (inbox, watch, lookup)]
     try:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(inbox.subscribed.wait(), _SUBSCRIBED_S)
+        with suppress(TimeoutError, StoreDown):
+            async with asyncio.timeout(_SUBSCRIBED_S):
+                await inbox.subscribed.wait()
+                await clock.ask(wire)
         yield Serving(settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup)
     finally:
         await end(background)

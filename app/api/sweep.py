@@ -1,7 +1,6 @@
 """Files whose time is over: every API replica looks for them, and it does no harm that all do."""
 
 import asyncio
-import time
 
 from starlette.concurrency import run_in_threadpool
 
@@ -9,6 +8,7 @@ from app.batch.records import StoredFile
 from app.batch.shelf import FileShelf
 from app.batch.storage import Storage
 from app.errors import StorageDown, XylemError
+from app.store import clock
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -40,7 +40,7 @@ class Sweeper:
     async def sweep(self) -> None:
         """Raises: StorageDown, when all else is gone that can go; StoreDown."""
         stays: StorageDown | None = None
-        while stays is None and (expired := await self._files.expired(time.time())):
+        while stays is None and (expired := await self._files.expired(clock.now())):
             for file in expired:
                 try:
                     await forget(self._storage, self._files, file)

@@ -13,7 +13,7 @@ from app.messages import Timing
 
 
 class Seen(Struct, frozen=True):
-    """One prompt's way; times in seconds since the epoch, by the clocks of several machines."""
+    """One prompt's way; times in seconds since the epoch, by Redis' clock as several machines know it."""
 
     model: str
     outcome: str

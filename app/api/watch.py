@@ -7,18 +7,16 @@ from itertools import chain
 
 from app.api.dispatch import Dispatcher
 from app.api.inbox import Inbox
-from app.errors import DeadlineOver, StoreDown
+from app.errors import StoreDown
 from app.ids import PoolId, RunId, WorkerId, place_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.pools import Pool
-from app.store import Command, Wire
+from app.store import Command, Wire, clock
 from app.telemetry import WORKERS_LOST, logger
 
 log = logger(__name__)
 
 _EVERY_S = 0.25
-# The engine ends a request at its deadline; this side does when nothing came of that.
-_DEADLINE_GRACE_S = 2.0
 _STEADY_S = 3.0  # after an outage of Redis workers write their leases anew first
 _REMAINS_TTL_S = 600  # other API replicas may not have looked yet, and the worker may come back
 
@@ -39,10 +37,23 @@ class Watch:
         self._doubtful = True  # Redis may have forgotten what was placed
 
     async def run(self) -> None:
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._end_overdue())
+            both.create_task(self._look())
+
+    async def _end_overdue(self) -> None:
+        """However long Redis takes to answer."""
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
-                self._end_overdue(time.time())
+                self._dispatcher.end_overdue(time.monotonic())
+            except Exception:
+                log.exception("watch_failed")
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            try:
                 await self._say_that_we_live()
                 await self._look_for_dead_workers()
                 await self._look_for_forgotten_requests()
@@ -51,15 +62,15 @@ class Watch:
             except Exception:
                 log.exception("watch_failed")
 
-    def _end_overdue(self, now: float) -> None:
-        for flight in list(self._dispatcher.flights.values()):
-            if now > flight.job.deadline + (_DEADLINE_GRACE_S if flight.job.worker else 0):
-                self._dispatcher.fail(flight, DeadlineOver())
-
     async def _say_that_we_live(self) -> None:
         own, ttl_ms = self._keys.api(self._dispatcher.api), round(self._api_ttl_s * 1000)
+        asked = time.monotonic()
         # The first is what Redis takes also when it is out of memory.
-        lived, _ = await self._wire.execute_each([("PEXPIRE", own, ttl_ms), ("SET", own, "1", "PX", ttl_ms)])
+        lived, _, theirs = await self._wire.execute_each(
+            [("PEXPIRE", own, ttl_ms), ("SET", own, "1", "PX", ttl_ms), ("TIME",)]
+        )
+        if not isinstance(theirs, StoreDown):
+            clock.heard(asked, theirs)
         self._doubtful = self._doubtful or not lived or self._wire.steady_s() <= _STEADY_S
 
     async def _look_for_forgotten_requests(self) -> None:

@@ -12,10 +12,10 @@ from app.kv.blocks import HASH_BYTES
 from app.messages import Lease, encode
 from app.pools import Pool
 from app.routing.fleet import Placement
-from app.store import PLACE, Command
+from app.store import PLACE, Command, clock
 from app.tasks.message import priority_step, task_messages
 
-_GRACE_S = 30  # a record outlives its deadline by this, so that the worker can answer for it
+_GRACE_S = 30  # a record outlives its deadline by this: until then somebody may look for it
 
 
 def placement(
@@ -24,8 +24,8 @@ def placement(
     """Record, reservations and messages, for `place.lua`; the flight knows of it. `meets_at`: see Lease."""
     job = flight.job
     step = priority_step(job.priority, aside=job.aside)
-    flight.placed_at = time.time()
-    ttl_ms = max(1, round((job.deadline - flight.placed_at + _GRACE_S) * 1000))
+    flight.placed_at = clock.now()
+    ttl_ms = max(1, round((flight.ends - time.monotonic() + _GRACE_S) * 1000))
     messages = task_messages(job, step, flight.handoff, meets_at)
     # At once, the decode worker has the request from the beginning.
     in_sequence = messages[-1] == b""
@@ -56,7 +56,7 @@ def guess(keys: Keys, pool: Pool, flight: Flight, to: Placement, lease: Lease) -
         return []
     key = keys.predicted(to.pool, place_id(to.worker, to.rank))
     ttl_ms = round(pool.routing.predicted_ttl_s * 1000)
-    expires = round(time.time() * 1000) + ttl_ms
+    expires = round(clock.now() * 1000) + ttl_ms
     entries = [
         x
         for i in range(0, len(hashes), HASH_BYTES)

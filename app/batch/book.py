@@ -1,6 +1,5 @@
 """The batches, in Redis: how each stands, and who has which part of it. All methods raise StoreDown."""
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -28,6 +27,7 @@ from app.store import (
     TURN,
     Command,
     Wire,
+    clock,
 )
 from app.telemetry import logger
 
@@ -66,7 +66,7 @@ class Book:
         self._wire, self._keys, self._keep_ms = wire, keys, round(keep_s * 1000)
 
     async def create(self, order: Order) -> Batch:
-        keys, now = self._keys, time.time()  # with its fractions: in their order, also within a second
+        keys, now = self._keys, clock.now()  # with its fractions: in their order, also within a second
         names = keys.batch(order.id), keys.batches_of(order.key), keys.batches()
         oldest = now - MOST_S - self._keep_ms / 1000 - _SLACK_S
         await self._wire.execute([("EVAL", CREATE, 3, *names, order.id, packed(order), now, order.expires, oldest)])
@@ -127,7 +127,7 @@ class Book:
 
     async def cancel(self, batch: BatchId) -> None:
         """Nothing of it is begun any more. One that is being finished, or has ended, stays as it is."""
-        now = int(time.time())
+        now = int(clock.now())
         fields: Fields = {"status": "cancelling", "cancelling_at": now, "ending": "cancelled"}
         await self.turn(batch, ("validating", "in_progress"), fields)
 

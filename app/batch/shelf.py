@@ -1,13 +1,11 @@
 """What is known of files, in Redis. All methods raise StoreDown."""
 
-import time
-
 from app.batch.records import StoredFile, decode_file
 from app.errors import FileGone, FileQuotaUsed
 from app.ids import FileId, KeyId
 from app.keys import Keys
 from app.messages import encode
-from app.store import SHELVE, UNSHELVE, Wire
+from app.store import SHELVE, UNSHELVE, Wire, clock
 
 _MOST = 100_000  # files of one key: each takes some 300 bytes of Redis
 _DELETE = "Delete some that are not needed any more."
@@ -40,7 +38,7 @@ class FileShelf:
 
         Raises: FileQuotaUsed.
         """
-        made = time.time()  # with its fractions: in their order, also within a second
+        made = clock.now()  # with its fractions: in their order, also within a second
         values = file.id, encode(file), file.size, made, file.expires or "", "" if quota is None else quota, _MOST
         command = ("EVAL", SHELVE, 4, *self._names(file), *values, self._keys.file(FileId("")))
         (refused,) = await self._wire.execute([command])
@@ -98,4 +96,4 @@ class FileShelf:
 
 
 def _is_over(file: StoredFile) -> bool:
-    return file.expires is not None and file.expires <= time.time()
+    return file.expires is not None and file.expires <= clock.now()

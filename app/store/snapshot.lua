@@ -61,7 +61,7 @@ local function row(id, lease, rank, has)
   local waiting = tonumber(load[4] or 0)
   local r = {
     lease, rank, tonumber(load[1] or 0), tonumber(load[2] or 0), tonumber(load[3] or 0), waiting,
-    load[5] and now - load[5] or 0, tonumber(load[6] or 0),
+    load[5] and math.max(0, now - load[5]) or 0, tonumber(load[6] or 0),
     tonumber(load[7] or 0), tonumber(load[8] or 0),
   }
   local runs = waiting > 0 and #ARGV > 2 and call('HGETALL', prefix .. 'prefilling:' .. id) or {}

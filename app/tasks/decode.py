@@ -17,6 +17,7 @@ from app.engines.base import Disaggregated, StepOutput
 from app.errors import EngineFailed, HandoffFailed
 from app.ids import ApiId
 from app.messages import Delta, Done, Handoff, Job, Lent, Pulled, Timing
+from app.store import clock
 from app.tasks.message import read_args
 from app.tasks.outgoing import Outgoing
 from app.tasks.runner import RUNNER, Runner
@@ -44,14 +45,13 @@ class _Told(Struct):
 
 
 async def answer(runner: Runner, job: Job, handoff: Handoff | None) -> None:
-    """To the terminal event. Raises what Engine.generate raises, and TimeoutError at the deadline."""
-    taken, told = time.time(), _Told()
-    async with asyncio.timeout(job.deadline - taken):
-        if job.aside or job.whole:
-            await _interruptibly(runner, job, handoff, told)
-        else:
-            await _run_through(runner, job, handoff, told, runner.emitter.emit)
-    own = Timing(runner.worker, taken, told.first, time.time(), told.pulled, told.refused)
+    """To the terminal event. Raises what Engine.generate raises."""
+    taken, told = clock.now(), _Told()
+    if job.aside or job.whole:
+        await _interruptibly(runner, job, handoff, told)
+    else:
+        await _run_through(runner, job, handoff, told, runner.emitter.emit)
+    own = Timing(runner.worker, taken, told.first, clock.now(), told.pulled, told.refused)
     timings = [own] if job.prefilled is None else [job.prefilled, own]
     runner.emitter.end(job, Done(job.request, job.attempt, told.cached_tokens, timings))
 
@@ -119,7 +119,7 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None, told: _To
 def _tell(runner: Runner, job: Job, handoff: Handoff | None, told: _Told, o: StepOutput) -> None:
     """What the first output says of the prompt."""
     if not told.first:
-        told.first, told.pulled = time.time(), o.pulled
+        told.first, told.pulled = clock.now(), o.pulled
         told.cached_tokens = o.cached_tokens if handoff is None else job.cached_tokens
     if handoff is None:
         runner.prefilled(job, len(job.prompt) - o.cached_tokens)

@@ -1,7 +1,6 @@
 """The prefill task: computes a prompt for a worker that decodes, which Celery's chain starts with what it returns."""
 
 import asyncio
-import time
 from typing import Any, ClassVar
 
 import msgspec
@@ -13,7 +12,7 @@ from app.engines.base import Disaggregated
 from app.errors import EngineFailed, HandoffFailed
 from app.messages import Begun, Delta, Done, Failed, First, Handed, Job, Lease, Lent, Room, Timing, decode_lease, encode
 from app.routing.disagg import still_fits
-from app.store import RELEASE
+from app.store import RELEASE, clock
 from app.tasks.message import read_args
 from app.tasks.record import RETRY_S
 from app.tasks.runner import RUNNER, Runner
@@ -66,38 +65,37 @@ def prefill(self: Task, *args: Any) -> Any:
 async def compute(runner: Runner, job: Job, room: Room | None) -> tuple[Job, Lent, Handed | None] | None:
     """What the decode task gets, and what the API replica is told then; None where none is to follow.
 
-    Raises what Engine.prefill raises, and TimeoutError at the deadline.
+    Raises what Engine.prefill raises.
     """
     if not isinstance(runner.engine, Disaggregated):
         raise EngineFailed("This engine computes no prompts for others.")
-    taken = time.time()
-    async with asyncio.timeout(job.deadline - taken):
-        done = await runner.engine.prefill(runner.request(job, room))
-        first, o = time.time(), done.output
-        if o is not None and o.finish == "abort":  # not by us: a cancel ends this coroutine instead
-            raise EngineFailed("The engine gave the prompt up.")
-        runner.prefilled(job, len(job.prompt) - done.cached_tokens)
-        timing = Timing(runner.worker, taken, first, first)
-        job = replace(job, cached_tokens=done.cached_tokens, prefilled=timing)
-        if o is not None:
-            begun = Begun(o.tokens, len(o.text))
-            delta = Delta(job.request, job.attempt, o.text, o.tokens, 0, o.finish, o.stop, o.logprobs)
-            runner.emitter.emit(job.reply_to, First(job.request, job.attempt, delta, begun))
-            if o.finish is not None:
-                runner.emitter.end(job, Done(job.request, job.attempt, done.cached_tokens, [timing]))
-                if done.handoff is None:
-                    return None
-                await runner.emitter.drained()
-                return job, done.handoff, None  # the decode task finds no record, and gives the KV up
-            job = replace(job, begun=[begun])
-        handed = Handed(job.request, job.attempt, timing)
-        try:
-            lease = await leave(runner, job)
-        except asyncio.CancelledError:
-            if done.handoff is None or runner.stopping:
-                raise
-            runner.emitter.release(job.run)  # the client has gone: again the decode task finds no record
-            return job, done.handoff, None
+    taken = clock.now()
+    done = await runner.engine.prefill(runner.request(job, room))
+    first, o = clock.now(), done.output
+    if o is not None and o.finish == "abort":  # not by us: a cancel ends this coroutine instead
+        raise EngineFailed("The engine gave the prompt up.")
+    runner.prefilled(job, len(job.prompt) - done.cached_tokens)
+    timing = Timing(runner.worker, taken, first, first)
+    job = replace(job, cached_tokens=done.cached_tokens, prefilled=timing)
+    if o is not None:
+        begun = Begun(o.tokens, len(o.text))
+        delta = Delta(job.request, job.attempt, o.text, o.tokens, 0, o.finish, o.stop, o.logprobs)
+        runner.emitter.emit(job.reply_to, First(job.request, job.attempt, delta, begun))
+        if o.finish is not None:
+            runner.emitter.end(job, Done(job.request, job.attempt, done.cached_tokens, [timing]))
+            if done.handoff is None:
+                return None
+            await runner.emitter.drained()
+            return job, done.handoff, None  # the decode task finds no record, and gives the KV up
+        job = replace(job, begun=[begun])
+    handed = Handed(job.request, job.attempt, timing)
+    try:
+        lease = await leave(runner, job)
+    except asyncio.CancelledError:
+        if done.handoff is None or runner.stopping:
+            raise
+        runner.emitter.release(job.run)  # the client has gone: again the decode task finds no record
+        return job, done.handoff, None
     if done.handoff is None:
         runner.emitter.emit(job.reply_to, handed)
         return None

@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from app.engines.base import Engine, EngineInfo, GenerateRequest
-from app.errors import Cancelled, DeadlineOver, EngineDead, EngineFailed, Returned, StoreDown, XylemError
+from app.errors import Cancelled, EngineDead, EngineFailed, Returned, StoreDown, XylemError
 from app.ids import ApiId, RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
 from app.messages import Failed, Handed, Handoff, Job, Lent
@@ -235,8 +235,6 @@ class Runner:
                 self.emitter.release(run)
                 return None
             self._fail(job, Returned() if self._stopping or run in self._returned else Cancelled())
-        except TimeoutError:
-            self._fail(job, DeadlineOver())
         except EngineDead as exc:
             self._fail(job, exc)
             log.critical("engine_died", run=run, x_request_id=job.x_request_id)

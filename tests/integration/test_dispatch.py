@@ -16,7 +16,7 @@ from app.api.fleet import FleetReader, PoolView
 from app.api.flight import Flight, Wishes
 from app.api.inbox import Inbox
 from app.api.watch import Watch
-from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
+from app.errors import NoWorker, Saturated, StoreDown, XylemError
 from app.ids import ApiId, PoolId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.kv.blocks import chain, root
@@ -155,16 +155,21 @@ async def test_a_dead_workers_request_goes_on_elsewhere(redis: "Redis", wire: Wi
 
 
 async def test_a_request_that_nobody_answers_ends_at_its_deadline(redis: "Redis", wire: Wire) -> None:
-    """The worker may hang with its lease alive; the client does not."""
-    await register(redis, KEYS, "w1")
+    """The worker may hang with its lease alive; the client does not. And if it lives, it is told to stop."""
+    worker = await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire), Answer()
     watch = Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
     await d.send(flight(job(deadline_s=0.1), answer))
     task = asyncio.create_task(watch.run())
     (event,) = await asyncio.wait_for(answer.take(), 6)
-    task.cancel()
     assert isinstance(event, Failed)
     assert event.code == "deadline_exceeded"
+    async with asyncio.timeout(5):
+        while not await redis.exists(KEYS.orders(worker)):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    task.cancel()
+    assert await redis.lrange(KEYS.orders(worker), 0, -1) == [encode(Cancel(run_id(RequestId("r1"), 0)))]
+    assert not await redis.exists(KEYS.request(run_id(RequestId("r1"), 0)))
 
 
 async def test_a_retry_may_land_on_the_same_worker(redis: "Redis", wire: Wire) -> None:
@@ -415,10 +420,15 @@ async def test_who_is_held_for_one_model_is_not_in_the_way_of_another(redis: "Re
 async def test_who_is_held_ends_with_its_deadline(redis: "Redis", wire: Wire) -> None:
     """Room never came."""
     await register(redis, KEYS, "w1", max_running=1)
-    d = dispatcher(wire, max_queued=0)
+    d, answer = dispatcher(wire, max_queued=0), Answer()
     await d.send(flight(job("running")))
-    with pytest.raises(DeadlineOver):
-        await asyncio.wait_for(d.send(flight(job("late", deadline_s=0.1))), 5)
+    late = asyncio.create_task(d.send(flight(job("late", deadline_s=0.1), answer)))
+    await asyncio.sleep(0.2)
+    d.end_overdue(time.monotonic())
+    await asyncio.wait_for(late, 5)
+    (event,) = await answer.take()
+    assert isinstance(event, Failed)
+    assert event.code == "deadline_exceeded"
 
 
 async def test_a_worker_that_went_before_the_write_holds_nobody_for_ever(redis: "Redis", wire: Wire) -> None:

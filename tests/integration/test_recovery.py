@@ -195,7 +195,7 @@ async def test_a_request_that_kills_its_workers_is_given_up(redis: "Redis", wire
     for died in (True, False, False, True):
         attempt = f.job.attempt
         d.lost(f, died=died)
-        await until(lambda before=attempt: f.job.worker and f.job.attempt == before + 1)
+        await until(lambda before=attempt: f.job.worker and f.job.attempt == before + 1 and f.is_placed)
     assert d.worker_lost(worker) == 1
     (event,) = await events(answer)
     assert isinstance(event, Failed)

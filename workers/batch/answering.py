@@ -1,7 +1,6 @@
 """One part of a batch in this worker's hands: all its lines are asked at once, and engines take each when they may."""
 
 import asyncio
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +28,7 @@ from app.errors import (
     XylemError,
 )
 from app.messages import encode
+from app.store import clock
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -53,7 +53,7 @@ class Answering:
         self._asking: dict[asyncio.Task[None], Line] = {}
         self._calls: dict[int, Call] = {}  # by line
         self._noting: set[int] = set()  # lines that have a result which is being written down
-        self._urgent = is_urgent(batch, time.time())
+        self._urgent = is_urgent(batch, clock.now())
         self._stopping = False
         self._broke = False  # in an unforeseen way
 
@@ -100,7 +100,7 @@ class Answering:
         if batch.status != "in_progress" or batch.paused:
             self.stop()
             return
-        self._urgent = self._urgent or is_urgent(batch, time.time())
+        self._urgent = self._urgent or is_urgent(batch, clock.now())
         if self._urgent and not self._stopping:
             self._hurry()
 
@@ -180,7 +180,7 @@ class Answering:
 
     async def _request(self, line: Line) -> Result:
         """Raises: XylemError."""
-        left_s = self.batch.order.expires - time.time()
+        left_s = self.batch.order.expires - clock.now()
         if left_s <= 0:
             raise DeadlineOver
         body, plan = await self._endpoint.understand(self._serving, line.body)

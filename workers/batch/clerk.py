@@ -25,6 +25,7 @@ from app.batch.storage import Storage
 from app.batch.window import read_window
 from app.errors import BatchNotFound, FileGone, StorageDown, StoreDown
 from app.ids import BatchId, KeyId
+from app.store import clock
 from app.telemetry import logger
 from workers.batch.assembling import assemble
 from workers.batch.cutting import Cut, Unusable, cut
@@ -48,7 +49,7 @@ class Clerk:
 
     def submit(self, path: str, endpoint: str, window: str, metadata: dict[str, str] | None, task: str) -> str:
         """Twice with one `task` it is one batch. Raises: RequestError, FileGone, StorageDown, StoreDown."""
-        now = int(time.time())
+        now = int(clock.now())
         asked = {"input_file_id": "", "endpoint": endpoint, "completion_window": window, "metadata": metadata}
         parse(BatchRequest, orjson.dumps(asked)).check()
         id_ = BatchId(f"batch_{hashlib.sha256(task.encode()).hexdigest()[:24]}")
@@ -95,7 +96,7 @@ class Clerk:
         if wrong:
             log.warning("webhook_not_told", batch=batch, reason=wrong, tries=tries)
         wait_s = TRIES_AFTER_S[tries - 1] if tries <= len(TRIES_AFTER_S) else 0
-        fields: Fields = {"told": int(not wrong), "tries": tries, "tell_at": int(time.time()) + wait_s}
+        fields: Fields = {"told": int(not wrong), "tries": tries, "tell_at": int(clock.now()) + wait_s}
         self._call(self._book.turn(found.order.id, (found.status,), fields))
 
     def _handle(self, batch: BatchId, status: Status, work: Callable[[Batch], None]) -> None:
@@ -127,7 +128,7 @@ class Clerk:
             log.error(
                 "batch_work_broke", batch=batch.order.id, status=batch.status, times=batch.broke + 1, exc_info=exc
             )
-            fields, me = after_break(batch, time.time()), self._serving.dispatcher.api
+            fields, me = after_break(batch, clock.now()), self._serving.dispatcher.api
             self._call(self._book.turn(batch.order.id, (batch.status,), fields, me))
 
     def _is_mine(self, batch: BatchId, status: Status) -> bool:
@@ -139,14 +140,14 @@ class Clerk:
             done = self._cut_up(batch)
         except (Unusable, FileGone) as exc:
             problem = exc.problem if isinstance(exc, Unusable) else Problem(exc.code, exc.message)
-            failed: Fields = {"status": "failed", "failed_at": int(time.time()), "problems": packed([problem])}
+            failed: Fields = {"status": "failed", "failed_at": int(clock.now()), "problems": packed([problem])}
             self._call(self._book.turn(id_, ("validating",), failed, me))
             return
         except InterruptedError:
             self._leave_nothing(id_)
             raise
         fields: Fields = {
-            "status": "in_progress", "in_progress_at": int(time.time()), "model": done.model,
+            "status": "in_progress", "in_progress_at": int(clock.now()), "model": done.model,
             "total": done.lines, "failed": done.broken, "parts": done.parts,
         }  # fmt: skip
         if not (
@@ -185,7 +186,7 @@ class Clerk:
 
     def _assemble(self, batch: Batch) -> None:
         order = batch.order
-        id_, now = order.id, int(time.time())
+        id_, now = order.id, int(clock.now())
         if batch.in_progress_at is None:  # it ended before its lines were read
             with suppress(Unusable, FileGone):
                 batch = replace(batch, parts=self._cut_up(batch).parts)

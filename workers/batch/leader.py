@@ -1,7 +1,6 @@
 """Looks after all batches, in one batch worker at a time: what each needs next, and whose part is sent."""
 
 import asyncio
-import time
 from contextlib import suppress
 
 from celery import group
@@ -15,6 +14,7 @@ from app.batch.records import Batch
 from app.errors import StoreDown
 from app.ids import BatchId
 from app.keys import PRIORITY_STEPS
+from app.store import clock
 from app.tasks import batch as tasks
 from app.telemetry import logger
 
@@ -45,7 +45,7 @@ class Leader:
             self._soon.clear()
             try:
                 if await self._book.lead(self._worker, self.takes) and self._serving.wire.steady_s() > _STEADY_S:
-                    await self.look(time.time())
+                    await self.look(clock.now())
             except StoreDown as exc:
                 log.warning("batches_not_looked_at", error=exc.message)
             except OperationalError as exc:

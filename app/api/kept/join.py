@@ -21,6 +21,7 @@ from app.api.stream import EventStream
 from app.errors import NoWorker, RateLimited, RequestError, Saturated, StoreDown
 from app.ids import RequestId, new_request_id
 from app.messages import Failed, Kept
+from app.store import clock
 
 T = TypeVar("T")
 
@@ -107,7 +108,7 @@ async def _put(state: ApiState, kept: Kept, join: str) -> RequestId:
 
 
 def new_kept(state: ApiState, kind: str, raw: bytes, scope: Scope, plan: Plan, *, background: bool = False) -> Kept:
-    now = time.time()
+    now = clock.now()
     key = state.keyring.owner(scope)
     id_ = new_request_id(plan.prefix, state.dispatcher.api)
     named = x_request_id.asks_for(scope, id_)

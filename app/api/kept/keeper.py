@@ -11,6 +11,7 @@ from app.api.kept.shelf import Found, Lost, Shelf
 from app.errors import Cancelled, StoreDown, XylemError
 from app.ids import ApiId, RequestId
 from app.messages import Delta, Done, Event, Failed, Kept, encode
+from app.store import clock
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -141,7 +142,7 @@ class Keeper:
                         call.count(delta)
                     await self._note(kept, epoch, batches, ended=False)
                 last = Done(
-                    kept.id, 0, call.cached_tokens, prompt_tokens=call.prompt_tokens, ended=round(time.time(), 3)
+                    kept.id, 0, call.cached_tokens, prompt_tokens=call.prompt_tokens, ended=round(clock.now(), 3)
                 )
         except Lost:
             return

@@ -1,12 +1,12 @@
 """The log of a kept answer, followed from its beginning: where it is made, or where another API replica writes it."""
 
 import asyncio
-import time
 
 from app.api.kept.keeper import Keeper
 from app.api.kept.shelf import Shelf
 from app.errors import DeadlineOver, StoreDown
 from app.messages import Done, Event, Failed, Kept
+from app.store import clock
 
 _RETRY_S = 0.2
 _LATE_S = 60.0  # behind the deadline: its owner would have said so, and Redis has lost both
@@ -28,7 +28,7 @@ class Log:
             try:
                 pages = await self._shelf.read(self._kept.id, self._read)
             except StoreDown:  # the answer goes on meanwhile
-                if time.time() > self._kept.deadline:
+                if clock.now() > self._kept.deadline:
                     raise
                 await asyncio.sleep(_RETRY_S)
                 continue
@@ -37,7 +37,7 @@ class Log:
             if events:
                 self._over = isinstance(events[-1], Done | Failed)
                 return events
-            if time.time() > self._kept.deadline + _LATE_S:
+            if clock.now() > self._kept.deadline + _LATE_S:
                 raise DeadlineOver
             try:
                 async with asyncio.timeout(_POLL_S):

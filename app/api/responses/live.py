@@ -1,10 +1,9 @@
 """A response that is kept nowhere, read as if it were."""
 
-import time
-
 from app.api.call import Call
 from app.errors import Cancelled, XylemError
 from app.messages import Done, Event, Failed
+from app.store import clock
 
 
 class Live:
@@ -30,5 +29,5 @@ class Live:
             call.count(delta)
         if not deltas:
             self._over = True
-            return [Done(call.id, 0, call.cached_tokens, prompt_tokens=call.prompt_tokens, ended=time.time())]
+            return [Done(call.id, 0, call.cached_tokens, prompt_tokens=call.prompt_tokens, ended=clock.now())]
         return [delta for _, delta in deltas]

@@ -16,6 +16,7 @@ from app.engines.mock.link import KvPlace, Link
 from app.engines.mock.rooms import Meeting, Offer, Rooms
 from app.errors import HandoffFailed
 from app.messages import Handoff, Lent, Pulled, Room
+from app.store import clock
 
 _LOOK_S = 0.005  # between two looks for leases that are over
 
@@ -55,7 +56,7 @@ class Handoffs:
         if self._expiring is None or self._expiring.done():
             self._expiring = asyncio.create_task(self._expire(), name="mock-leases")
         params = msgspec.to_builtins(self.link.place(blocks, lent_id))
-        return Lent(self.link.name, time.time() + self._args.lease_s, choice.prompt_len, params)
+        return Lent(self.link.name, clock.now() + self._args.lease_s, choice.prompt_len, params)
 
     async def push(self, choice: Choice, meeting: Meeting) -> None:
         """Write a computed prompt to who comes to the room. Raises: HandoffFailed."""
@@ -153,7 +154,7 @@ class Handoffs:
             raise HandoffFailed(f"{place.name} is not the {lent.holder} that was promised.")
         if lent.tokens != tokens or len(place.blocks) != -(-tokens // self._blocks.block_size):
             raise HandoffFailed(f"{lent.holder} keeps another prompt.")
-        if time.time() >= lent.expires:
+        if clock.now() >= lent.expires:
             raise HandoffFailed(f"{lent.holder} keeps it no longer.")
         return place
 

@@ -6,7 +6,6 @@ to read, vLLM renews the lease by itself.
 """
 
 import math
-import time
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from app.engines.vllm.stats import StatLogger
 from app.errors import HandoffFailed
 from app.ids import RunId
 from app.messages import Begun, Handoff, Lent, Pulled, Sampling
+from app.store import clock
 
 _KEEP = {  # what the connector wants to see in a request whose KV it shall keep
     "do_remote_decode": True,
@@ -55,7 +55,7 @@ class Lender:
 
     def lend(self, kv: dict[str, Any], tokens: int) -> Lent:
         """`kv`: the kv_transfer_params of a finished prefill."""
-        now = time.time()
+        now = clock.now()
         kept = sum(len(group) for group in kv["remote_block_ids"])
         # Who decodes may renew the lease while the request waits there.
         self._blocks[kv["remote_request_id"]] = (kept, now + 2 * self.lease_s)
@@ -72,7 +72,7 @@ class Lender:
         """The kv_transfer_params. Raises: HandoffFailed for what vLLM can't be asked to pull."""
         if not isinstance(handoff, Lent):
             raise HandoffFailed("vLLM hands over in sequence, not through a room.")
-        if time.time() >= handoff.expires:
+        if clock.now() >= handoff.expires:
             raise HandoffFailed("The handoff has expired.")
         try:
             theirs = msgspec.convert(handoff.params["compatible"], Compatible)
@@ -84,7 +84,7 @@ class Lender:
 
     def lent_blocks(self, used: int) -> int:
         """Of `used` ones. vLLM doesn't say which were pulled, so it may be less while requests run."""
-        now = time.time()
+        now = clock.now()
         self._blocks = {id_: lent for id_, lent in self._blocks.items() if lent[1] > now} if used else {}
         return min(used, sum(blocks for blocks, _ in self._blocks.values()))
 

@@ -31,7 +31,7 @@ def _listed(pattern: str, wanted: str) -> BeforeValidator:
 
 _ORIGINS = _listed(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", "an origin such as 'https://app.example:8443', without a path")
 _HOSTS = _listed(r"[a-z0-9._-]*[a-z0-9_-]|\[[0-9a-f:.]+\]", "a host such as 'api.example' or '[::2]', without a port")
-_NONE = Field(frozenset(), validate_default=False)
+_NONE: Any = Field(frozenset(), validate_default=False)
 
 
 def _whsec(secret: SecretStr) -> SecretStr:

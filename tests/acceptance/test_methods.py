@@ -36,8 +36,8 @@ def test_every_get_is_answered_to_head_too(http: httpx.Client) -> None:
     paths = [path for path, methods in http.get("/openapi.json").json()["paths"].items() if "get" in methods]
     assert len(paths) > 10
     for path in (*paths, "/docs", "/openapi.json", f"/v1/files/{file}/content", "/nothing", CHAT):
-        path = path.replace("{pool}", POOL).replace("{name}", "mock").replace("{file}", file)
-        got, head = http.get(path), http.head(path)
+        url = path.replace("{pool}", POOL).replace("{name}", "mock").replace("{file}", file)
+        got, head = http.get(url), http.head(url)
         assert head.content == b""
         assert (head.status_code, head.headers.keys()) == (got.status_code, got.headers.keys()), path
         if path != "/metrics":  # which counts this

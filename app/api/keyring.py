@@ -26,6 +26,10 @@ _IN_SCOPE = "xylem.key"
 _CHALLENGE = {"www-authenticate": "Bearer"}  # RFC 9110 wants it with a 401
 
 
+def is_open(path: str) -> bool:
+    return path[1:].partition("/")[0] in _OPEN
+
+
 class Keyring:
     def __init__(self, wire: Wire, keys: Keys) -> None:
         self._wire, self._keys = wire, keys
@@ -53,7 +57,7 @@ class Keyring:
 
     def check(self, scope: Scope) -> None:
         """Leaves the key that came with an HTTP request in its scope. Raises: Unauthorized, StoreDown."""
-        if scope["path"][1:].partition("/")[0] in _OPEN:
+        if is_open(scope["path"]):
             return
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         scheme, _, token = given.partition(b" ")

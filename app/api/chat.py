@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from app.api import shapes
 from app.api.body import collect
 from app.api.bounds import check_priority
 from app.api.call import Call
@@ -19,7 +20,7 @@ from app.api.logprobs import chat_logprobs
 from app.api.models import find_model
 from app.api.parsing import parse
 from app.api.plan import Plan
-from app.api.schemas import STREAMED, ChatRequest
+from app.api.schemas import ChatRequest
 from app.api.serving import Known
 from app.api.state import ApiState, state_of
 from app.deltas import merge
@@ -30,7 +31,7 @@ router = APIRouter()
 PATH = "/v1/chat/completions"
 
 
-@router.post(PATH, openapi_extra=ChatRequest.openapi(), responses=STREAMED)
+@router.post(PATH, openapi_extra=ChatRequest.openapi(), responses=shapes.CHAT)
 async def chat_completions(request: Request) -> Response:
     """One answer (or n) to a conversation, streamed or whole."""
     state = state_of(request)

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from app.api import shapes
 from app.api.body import collect
 from app.api.bounds import check_priority
 from app.api.call import Call
@@ -20,7 +21,7 @@ from app.api.logprobs import TextLogprobs
 from app.api.models import Model, find_model
 from app.api.parsing import parse
 from app.api.plan import Plan
-from app.api.schemas import STREAMED, CompletionRequest
+from app.api.schemas import CompletionRequest
 from app.api.serving import Known
 from app.api.state import ApiState, state_of
 from app.deltas import merge
@@ -33,7 +34,7 @@ _DEFAULT_MAX_TOKENS = 16  # OpenAI's
 _MAX_PROMPTS = 128
 
 
-@router.post(PATH, openapi_extra=CompletionRequest.openapi(), responses=STREAMED)
+@router.post(PATH, openapi_extra=CompletionRequest.openapi(), responses=shapes.TEXT)
 async def completions(request: Request) -> Response:
     """The continuation of one prompt or several, streamed or whole."""
     state = state_of(request)

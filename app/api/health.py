@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from app.api.batch_metrics import BatchMetrics
 from app.api.models import Model
+from app.api.shapes import ModelCard, ModelList
 from app.api.state import state_of
 from app.errors import ModelNotFound, StoreDown
 from app.ids import RequestId
@@ -30,14 +31,14 @@ def _card(model: Model, created: int) -> dict[str, Any]:
     }
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", response_model=ModelList)
 async def models(request: Request) -> dict[str, Any]:
     """The models of the pools file, whether or not a worker is up."""
     state = state_of(request)
     return {"object": "list", "data": [_card(m, state.started) for m in state.models.values()]}
 
 
-@router.get("/v1/models/{name:path}")
+@router.get("/v1/models/{name:path}", response_model=ModelCard)
 async def one_model(request: Request, name: str) -> dict[str, Any]:
     state = state_of(request)
     if name not in state.models:

@@ -30,6 +30,14 @@ _IN_SCOPE = "xylem.key"
 _CHALLENGE = {"www-authenticate": "Bearer"}  # RFC 9110 wants it with a 401
 
 
+def is_open(path: str) -> bool:
+    return _first(path) in _OPEN
+
+
+def _first(path: str) -> str:
+    return path[1:].partition("/")[0]
+
+
 class Keyring:
     def __init__(self, wire: Wire, keys: Keys, admin_key: SecretStr | None = None) -> None:
         self._wire, self._keys = wire, keys
@@ -58,14 +66,17 @@ class Keyring:
 
     def check(self, scope: Scope) -> None:
         """Leaves the key that came with an HTTP request in its scope. Raises: Unauthorized, StoreDown."""
-        first = scope["path"][1:].partition("/")[0]
-        if first in _OPEN:
+        if is_open(scope["path"]):
             return
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         scheme, _, token = given.partition(b" ")
         if scheme.lower() != b"bearer":
             raise Unauthorized(headers=_CHALLENGE)
-        if first in _FOR_ADMINS and self._admin_key and hmac.compare_digest(token.strip(), self._admin_key):
+        if (
+            _first(scope["path"]) in _FOR_ADMINS
+            and self._admin_key
+            and hmac.compare_digest(token.strip(), self._admin_key)
+        ):
             scope[_ADMIN] = True
             return
         # A key is 256 random bits. Nobody can try them all, so a salt or a slow hash would protect nothing more.
@@ -76,6 +87,9 @@ class Keyring:
                 raise StoreDown("The API keys could not be read from Redis yet. Try again.")
             raise Unauthorized("This API key is not valid, or has been revoked.", headers=_CHALLENGE)
         scope[_IN_SCOPE] = key
+
+    def _is_admin(self, token: bytes) -> bool:
+        return self._admin_key is not None and hmac.compare_digest(token, self._admin_key)
 
     def key(self, scope: Scope) -> ApiKey | None:
         """The one that `check` found, if there was one."""

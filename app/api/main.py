@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from app.api import admin, batches, chat, completions, failure, files, health, tokens
 from app.api.call import Begun, Call
+from app.api.document import documented
 from app.api.endpoints import ENDPOINTS
 from app.api.express import Express
 from app.api.kept.keeper import Keeper
@@ -19,8 +20,8 @@ from app.api.kept.shelf import Shelf
 from app.api.keyring import Keyring
 from app.api.origin import Allowed
 from app.api.responses import endpoint as responses
-from app.api.schemas import Refusal
 from app.api.serving import Known, end, serving
+from app.api.shapes import Refusal
 from app.api.sse import Sse
 from app.api.state import ApiState
 from app.api.sweep import Sweeper
@@ -80,8 +81,13 @@ def create_app(settings: Settings | None = None) -> Express:
             await end(background)
 
     errors: dict[int | str, dict[str, Any]] = {"default": {"model": Refusal, "description": "Refused, or failed"}}
-    app = FastAPI(
-        title="Xylem", version=version("xylem-serve"), lifespan=lifespan, responses=errors, redirect_slashes=False
+    app = documented(
+        settings,
+        title="Xylem",
+        version=version("xylem-serve"),
+        lifespan=lifespan,
+        responses=errors,
+        redirect_slashes=False,
     )
     failure.install(app)
     for part in (chat, completions, responses, files, batches, tokens, health, admin):

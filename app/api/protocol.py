@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with a bound on headers, and an ASGI extension: writing to a stream without awaiting.
+"""uvicorn's HTTP protocol with bounds, and an ASGI extension: writing to a stream without awaiting.
 
 A token that goes through `await send(...)` wakes a task and resumes the dozen coroutines between uvicorn and the
 handler. Where the extension is there and the client keeps up, a token costs one call of `write` instead.
@@ -9,6 +9,7 @@ from typing import Any, ClassVar, cast
 
 import orjson
 from starlette.types import Scope
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -18,6 +19,7 @@ from app.errors import HeadersTooLarge, RequestError, XylemError
 
 EXTENSION = "xylem.direct"
 MAX_HEAD = 64 * 2**10  # bytes of a request that are no body: httptools itself would keep any number
+MOST_WAITING, MOST_BEHIND = 64, 2**20  # requests of one connection that wait for another's end, and bytes behind it
 
 
 class DirectWriter:
@@ -90,25 +92,68 @@ class DirectProtocol(HttpToolsProtocol):
         self.flow = FlowControl(transport)
         self.scheme = "http"
         self._head = 0  # bytes since the last headers or part of a body were complete
+        self._running: RequestResponseCycle | None = None  # `cycle` is the last one that came: it may wait for this one
+        self._behind = 0  # bytes since requests wait
+        self._full = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """uvicorn tells the request that came last. Those that wait are not begun any more."""
+        if self._running is not None and self._running is not self.cycle:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._full:
+            return
         self._head += len(data)
         super().data_received(data)
         if self._head > MAX_HEAD and not self.transport.is_closing():
             self._refuse()
+        if not self.pipeline:
+            self._behind = 0
+            return
+        self._behind += len(data)
+        if self._behind > MOST_BEHIND:
+            self._take_no_more()
+        # uvicorn pauses, and would not see that the client has gone before the running request ends.
+        self.flow.resume_reading()
 
     def on_body(self, body: bytes) -> None:
         self._head = 0
-        super().on_body(body)
+        if not self._full:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._full:
+            super().on_message_complete()
 
     def on_headers_complete(self) -> None:
         self._head = 0
+        if len(self.pipeline) >= MOST_WAITING:
+            self._take_no_more()
+        if self._full:
+            return
         super().on_headers_complete()
         if self.cycle is not None and self.cycle.scope is self.scope:
             # uvicorn types an extension as a dict
             self.scope["extensions"] = {EXTENSION: cast(Any, DirectWriter(self.cycle))}
             scope = cast(Scope, self.scope)
             self.cycle.default_headers = x_request_id.identify(scope, self.server_state.default_headers)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _take_no_more(self) -> None:
+        """What has come whole is answered. Then the connection is closed, and its client sends the rest again."""
+        self._full = True
+        if self.pipeline and self.pipeline[0][0].more_body:
+            self.pipeline.popleft()
+        last = self.pipeline[0][0] if self.pipeline else self._running
+        assert last is not None
+        self.cycle = last
+        last.keep_alive = False
 
     def _refuse(self) -> None:
         """Too many headers; or, behind a body, trailers, and then there is nobody to tell."""

@@ -30,7 +30,7 @@ class Body(BaseModel):
     @classmethod
     def openapi(cls) -> dict[str, Any]:
         """For `openapi_extra`: handlers parse the body themselves, which spares FastAPI's detour over dicts."""
-        schema = _inlined(cls.model_json_schema())
+        schema = inlined(cls.model_json_schema())
         return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
@@ -45,7 +45,7 @@ class Query(Body):
         return {"parameters": [{"name": name, "in": "query", "schema": schema} for name, schema in fields]}
 
 
-def _inlined(schema: dict[str, Any]) -> Any:
+def inlined(schema: dict[str, Any]) -> Any:
     """Without `$defs`, to which a schema in the middle of a document can't refer."""
     defs = schema.pop("$defs", {})
 
@@ -56,24 +56,6 @@ def _inlined(schema: dict[str, Any]) -> Any:
         return [inline(value) for value in part] if isinstance(part, list) else part
 
     return inline(schema)
-
-
-class Refusal(BaseModel):
-    """Every error's shape, which is OpenAI's."""
-
-    class Error(BaseModel):
-        message: str
-        type: str
-        param: str | None
-        code: str | None
-
-    error: Error
-
-
-# Of an answer that may be streamed, for the document.
-STREAMED: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {}}, "description": "Whole, or as events"}
-}
 
 
 class StreamOptions(Body):

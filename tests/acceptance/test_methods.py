@@ -35,9 +35,9 @@ def test_every_get_is_answered_to_head_too(http: httpx.Client) -> None:
     file = http.post("/v1/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", b"{}" * 2**20)}).json()["id"]
     paths = [path for path, methods in http.get("/openapi.json").json()["paths"].items() if "get" in methods]
     assert len(paths) > 10
-    for named in (*paths, "/docs", "/openapi.json", f"/v1/files/{file}/content", "/nothing", CHAT):
-        path = named.replace("{pool}", POOL).replace("{name}", "mock").replace("{file}", file)
-        got, head = http.get(path), http.head(path)
+    for path in (*paths, "/docs", "/openapi.json", f"/v1/files/{file}/content", "/nothing", CHAT):
+        url = path.replace("{pool}", POOL).replace("{name}", "mock").replace("{file}", file)
+        got, head = http.get(url), http.head(url)
         assert head.content == b""
         assert (head.status_code, head.headers.keys()) == (got.status_code, got.headers.keys()), path
         if path != "/metrics":  # which counts this

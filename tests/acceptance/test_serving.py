@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -153,6 +154,50 @@ def test_a_disconnect_frees_the_engine_within_a_second(fleet: Stack) -> None:
         httpx.post(f"{fleet.url}/v1/chat/completions", json=body, timeout=0.5)
     wait_until(lambda: sum(reserved(fleet).values()) == 0, "released after the connection was closed", 1)
     wait_until(lambda: [(x.running, x.used_blocks) for x in leases(fleet)] == [(0, 0)], "the engine is empty", 3)
+
+
+def raw_request(**fields: object) -> bytes:
+    """One that goes on until somebody stops it, as bytes."""
+    body = json.dumps({"model": "mock", "prompt": "x", "max_tokens": 4000, "ignore_eos": True} | fields).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return head % len(body) + body
+
+
+@pytest.mark.parametrize(("stream", "behind", "together"), [
+    (True, 1, True), (False, 1, False), (True, 200, False), (False, 200, True),
+])  # fmt: skip
+def test_a_disconnect_ends_all_that_came_over_the_connection(
+    fleet: Stack, stream: bool, behind: int, together: bool
+) -> None:
+    """Requests that wait behind the one that runs (pipelining) neither hide it nor run."""
+    fleet.worker()
+    fleet.wait_ready(1)
+    first, others = raw_request(stream=stream), raw_request(user="x" * 1000) * behind
+    with socket.create_connection(("127.0.0.1", fleet.port)) as sock:
+        sock.sendall(first + others if together else first)
+        wait_until(lambda: sum(reserved(fleet).values()) == 1, "the first one runs")
+        time.sleep(0.5)  # it is watched for its client's leaving
+        if not together:
+            sock.sendall(others)
+            time.sleep(0.5)
+        assert sum(reserved(fleet).values()) == 1
+    wait_until(lambda: sum(reserved(fleet).values()) == 0, "released after the connection was closed", 3)
+    metrics = f"{fleet.url}/metrics"
+    wait_until(lambda: "xylem_requests_in_flight 0" in httpx.get(metrics).text, "the API awaits nothing", 3)
+    wait_until(lambda: [(x.running, x.used_blocks) for x in leases(fleet)] == [(0, 0)], "the engine is empty", 3)
+    assert sum(reserved(fleet).values()) == 0
+
+
+def test_requests_that_wait_behind_another_are_answered_in_order(fleet: Stack) -> None:
+    """All of them, if they are not too many."""
+    fleet.worker()
+    fleet.wait_ready(1)
+    asked = [raw_request(max_tokens=i % 5 + 1) for i in range(10)]
+    with socket.create_connection(("127.0.0.1", fleet.port), timeout=30) as sock:
+        sock.sendall(b"".join(asked) + b"GET /live HTTP/1.1\r\nconnection: close\r\n\r\n")
+        said = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert [int(x) for x in re.findall(rb'"completion_tokens":(\d+)', said)] == [1, 2, 3, 4, 5] * 2
+    assert said.endswith(b'{"status":"ok"}')
 
 
 def test_a_draining_worker_finishes_its_streams_and_gets_no_new_ones(fleet: Stack) -> None:

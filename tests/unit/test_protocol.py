@@ -1,12 +1,15 @@
-"""Direct writes: one chunk per stream and turn of the loop, and no stream is another's trouble."""
+"""Direct writes: one chunk per stream and turn of the loop, and no stream is another's trouble; and pipelining."""
 
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from starlette.types import Receive, Scope, Send
+from uvicorn.config import Config
+from uvicorn.server import ServerState
 
-from app.api.protocol import DirectWriter
+from app.api.protocol import MOST_BEHIND, MOST_WAITING, DirectProtocol, DirectWriter
 
 
 class Transport:
@@ -107,3 +110,94 @@ async def test_nothing_is_written_to_a_closed_connection() -> None:
     transport.closed = True
     one.write_now(b": waiting")
     assert transport.written == []
+
+
+class Connection(Transport):
+    """One whose requests are all answered when `go_on` is set, and not before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading = True
+        self.go_on, self.over = asyncio.Event(), asyncio.Event()
+        self.begun: list[str] = []
+        self.left: list[str] = []
+        config = Config(self._app, log_config=None, interface="asgi3", proxy_headers=False, ws="none")
+        self.protocol = DirectProtocol(config, ServerState(), {})
+        self.protocol.connection_made(cast(Any, self))
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, more = scope["path"], True
+        self.begun.append(path)
+        while more:
+            more = (await receive())["more_body"]
+        leaving = asyncio.create_task(cast(Any, receive()))
+        going_on = asyncio.create_task(self.go_on.wait())
+        done, others = await asyncio.wait((leaving, going_on), return_when=asyncio.FIRST_COMPLETED)
+        for task in others:
+            task.cancel()
+        if leaving in done:
+            self.left.append(path)
+            return
+        body = path.encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def close(self) -> None:
+        self.closed = True
+        self.over.set()
+
+    async def feed(self, *requests: bytes) -> None:
+        for data in requests:
+            self.protocol.data_received(data)
+            await settled()
+
+    def answers(self) -> list[str]:
+        return [data.decode() for data in self.written if data.startswith(b"/")]
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def post(path: str, size: int = 0) -> bytes:
+    return b"POST %b HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (path.encode(), size) + b"x" * size
+
+
+@pytest.mark.parametrize("behind", [[], [post("/1")], [post("/1"), post("/2"), post("/3")], [post("/1", 200_000)]])
+@pytest.mark.parametrize("together", [True, False])
+async def test_who_has_gone_is_seen_by_what_runs_whatever_waits_behind_it(behind: list[bytes], together: bool) -> None:
+    """Reading is never paused for those; and they are not begun."""
+    connection = Connection()
+    sent = [post("/0"), *behind]
+    await connection.feed(*([b"".join(sent)] if together else sent))
+    assert connection.reading
+    connection.closed = True
+    connection.protocol.connection_lost(None)
+    await settled()
+    assert (connection.begun, connection.left) == (["/0"], ["/0"])
+
+
+@pytest.mark.parametrize("piece", [5_000, 2**18])
+@pytest.mark.parametrize(("size", "most"), [(0, MOST_WAITING), (MOST_BEHIND // 4, 4), (2 * MOST_BEHIND, 0)])
+async def test_what_waits_behind_a_request_is_bounded(size: int, most: int, piece: int) -> None:
+    """What came whole is answered in order, and then the connection ends: its client sends the rest again."""
+    connection = Connection()
+    sent = b"".join(post(f"/{i}", size if i else 0) for i in range(2 * most + 2))
+    await connection.feed(*(sent[i : i + piece] for i in range(0, len(sent), piece)))
+    assert connection.reading
+    assert connection.begun == ["/0"]
+    assert len(connection.protocol.pipeline) <= most
+    connection.go_on.set()
+    await asyncio.wait_for(connection.over.wait(), 10)
+    answers = connection.answers()
+    assert answers == [f"/{i}" for i in range(len(answers))]
+    assert max(1, most - 1) <= len(answers) <= most + 1
+    await connection.feed(post("/late"))
+    assert connection.begun == answers

@@ -21,12 +21,12 @@ from app.api.kept.log import Log
 from app.api.kept.shelf import Found
 from app.api.parsing import parse
 from app.api.plan import Plan
+from app.api.responses import shapes
 from app.api.responses.events import Events
 from app.api.responses.live import Live
 from app.api.responses.progress import PREFIX, Progress
 from app.api.responses.schema import ResponseRequest, Retrieval
 from app.api.responses.stream import Followed, ResponseStream
-from app.api.schemas import STREAMED
 from app.api.serving import Known
 from app.api.state import ApiState, state_of
 from app.errors import Cancelled, RequestError, RequestNotFound, StoreDown, from_wire
@@ -40,7 +40,7 @@ PATH = "/v1/responses"
 KIND = "response"  # messages.Kept.kind
 
 
-@router.post(PATH, openapi_extra=ResponseRequest.openapi(), responses=STREAMED)
+@router.post(PATH, openapi_extra=ResponseRequest.openapi(), responses=shapes.RESPONSE)
 async def create(request: Request) -> Response:
     """A response, streamed or whole, or begun in the background; kept for later unless `store` is false."""
     state = state_of(request)
@@ -127,7 +127,7 @@ async def _give_up(state: ApiState, request: RequestId, scope: Scope) -> None:
         log.warning("not_cancelled", request=request, x_request_id=x_request_id.of(scope), error=exc.message)
 
 
-@router.get(f"{PATH}/{{response}}", openapi_extra=Retrieval.openapi(), responses=STREAMED)
+@router.get(f"{PATH}/{{response}}", openapi_extra=Retrieval.openapi(), responses=shapes.RESPONSE)
 async def retrieve(request: Request, response: str) -> Response:
     """The response as it stands; or its events, from any of them on, to its end."""
     state = state_of(request)
@@ -144,15 +144,15 @@ async def retrieve(request: Request, response: str) -> Response:
     return ResponseStream(_at_hand(Followed(Log(state.shelf, state.keeper, found.kept), events)), at_once=True)
 
 
-@router.post(f"{PATH}/{{response}}/cancel")
-async def cancel(request: Request, response: str) -> dict[str, Any]:
+@router.post(f"{PATH}/{{response}}/cancel", responses=shapes.WHOLE)
+async def cancel(request: Request, response: str) -> Response:
     """Ends one that runs in the background; one that has ended stays as it is."""
     state = state_of(request)
     found, progress = await _find(state, request.scope, response)
     if not found.kept.background:
         raise RequestError("Cannot cancel a synchronous response.", param="response_id")
     await state.keeper.cancel(found.kept.id)
-    return (await _read(state, progress)).response()
+    return _json(await _read(state, progress))
 
 
 @router.delete(f"{PATH}/{{response}}")

@@ -24,6 +24,19 @@ _SLOT = 8  # bytes of a digest
 _OPEN = {"live", "health", "ready", "metrics", "version", "docs", "redoc", "openapi.json", "admin"}
 _IN_SCOPE = "xylem.key"
 _CHALLENGE = {"www-authenticate": "Bearer"}  # RFC 9110 wants it with a 401
+_HEADERS = (b"authorization", b"x-api-key", b"api-key")  # the first that has a key counts
+
+
+def given_key(scope: Scope) -> bytes:
+    """What came as `Authorization: Bearer`, as `x-api-key` or, as Azure's clients send it, as `api-key`; or nothing."""
+    for wanted in _HEADERS:
+        given = next((value for name, value in scope["headers"] if name == wanted), b"")
+        if wanted == b"authorization":
+            scheme, _, token = given.partition(b" ")
+            given = token if scheme.lower() == b"bearer" else b""
+        if key := given.strip():
+            return key
+    return b""
 
 
 class Keyring:
@@ -55,12 +68,11 @@ class Keyring:
         """Leaves the key that came with an HTTP request in its scope. Raises: Unauthorized, StoreDown."""
         if scope["path"][1:].partition("/")[0] in _OPEN:
             return
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, token = given.partition(b" ")
-        if scheme.lower() != b"bearer":
+        given = given_key(scope)
+        if not given:
             raise Unauthorized(headers=_CHALLENGE)
         # A key is 256 random bits. Nobody can try them all, so a salt or a slow hash would protect nothing more.
-        digest = hashlib.sha256(token.strip()).digest()
+        digest = hashlib.sha256(given).digest()
         key = self._known.get(digest[:_SLOT])
         if key is None or not hmac.compare_digest(key.digest, digest):
             if not self.loaded.is_set():  # or a client would throw a good key away

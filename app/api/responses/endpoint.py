@@ -49,7 +49,7 @@ async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tupl
     """Raises: XylemError."""
     body = parse(ResponseRequest, raw)
     body.check()
-    return body, await plan_of(state, PREFIX, body.as_chat(), explain=explain)
+    return body, await plan_of(state, PREFIX, body.as_chat(), "input", explain=explain)
 
 
 async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:

@@ -18,7 +18,7 @@ from app.api.logprobs import chat_logprobs
 from app.api.models import find_model
 from app.api.parsing import parse
 from app.api.plan import Plan
-from app.api.schemas import STREAMED, ChatRequest
+from app.api.schemas import STREAMED, ChatRequest, Conversation
 from app.api.serving import Known
 from app.api.state import ApiState, state_of
 from app.deltas import merge
@@ -44,7 +44,7 @@ async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tupl
     return body, await plan_of(state, "chatcmpl-", body, "messages", explain=explain)
 
 
-async def plan_of(state: Known, prefix: str, body: ChatRequest, param: str, *, explain: bool) -> Plan:
+async def plan_of(state: Known, prefix: str, body: Conversation, param: str, *, explain: bool) -> Plan:
     """`prefix`: of its id. `param`: the field of the request that the messages are of. Raises: XylemError."""
     model = find_model(state.models, body.model)
     prompt = await model.encode_chat([m.for_template() for m in body.messages])

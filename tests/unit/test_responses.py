@@ -221,7 +221,7 @@ def test_instructions_and_messages_are_the_conversation() -> None:
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"truncation": "auto"}, "truncation"),
         ({"service_tier": "priority"}, "service_tier"),
-        ({"include": ["reasoning.encrypted_content"]}, "include.0"),
+        ({"include": ["reasoning.thoughts"]}, "include.0"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
         ({"metadata": {"k" * 65: ""}}, f"metadata.{'k' * 65}"),
@@ -252,7 +252,7 @@ def test_null_is_not_given() -> None:
 def test_a_query_is_checked_like_a_body() -> None:
     query = parse(Retrieval, b'{"stream": "true", "starting_after": "12"}')
     assert (query.stream, query.starting_after) == (True, 12)
-    for raw in (b'{"starting_after": "1"}', b'{"include": "x"}', b'{"stream": "true", "starting_after": "-1"}'):
+    for raw in (b'{"starting_after": "1"}', b'{"include": ["x"]}', b'{"stream": "true", "starting_after": "-1"}'):
         with pytest.raises(RequestError):
             parse(Retrieval, raw).check()
 

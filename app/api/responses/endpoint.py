@@ -1,4 +1,4 @@
-"""POST /v1/responses; GET, DELETE and cancel of those that are kept."""
+"""POST /v1/responses; GET, input items, DELETE and cancel of those that are kept."""
 
 from functools import partial
 from typing import Any
@@ -19,9 +19,10 @@ from app.api.kept.shelf import Found
 from app.api.parsing import parse
 from app.api.plan import Plan
 from app.api.responses.events import Events
+from app.api.responses.items import items_of, page
 from app.api.responses.live import Live
 from app.api.responses.progress import PREFIX, Progress
-from app.api.responses.schema import ResponseRequest, Retrieval
+from app.api.responses.schema import ItemsQuery, ResponseRequest, Retrieval, query_of
 from app.api.responses.stream import ResponseStream
 from app.api.schemas import STREAMED
 from app.api.serving import Known
@@ -114,7 +115,7 @@ async def _give_up(state: ApiState, request: RequestId) -> None:
 async def retrieve(request: Request, response: str) -> Response:
     """The response as it stands; or its events, from any of them on, to its end."""
     state = state_of(request)
-    query = parse(Retrieval, orjson.dumps(dict(request.query_params)))
+    query = parse(Retrieval, query_of(request.query_params))
     query.check()
     found, progress = await _find(state, request.scope, response)
     if not query.stream:
@@ -125,6 +126,14 @@ async def retrieve(request: Request, response: str) -> Response:
         )
     events = Events(progress, -1 if query.starting_after is None else query.starting_after)
     return ResponseStream(Log(state.shelf, state.keeper, found.kept), events, dict, at_once=True)
+
+
+@router.get(f"{PATH}/{{response}}/input_items", openapi_extra=ItemsQuery.openapi())
+async def input_items(request: Request, response: str) -> dict[str, Any]:
+    """What a kept response was asked with, item by item."""
+    query = parse(ItemsQuery, query_of(request.query_params))
+    _, progress = await _find(state_of(request), request.scope, response)
+    return page(items_of(progress.id, progress.body), query)
 
 
 @router.post(f"{PATH}/{{response}}/cancel")

@@ -131,7 +131,7 @@ class HeadersTooLarge(XylemError):
 
 
 class Unauthorized(XylemError):
-    """This needs an API key: send 'Authorization: Bearer <key>'."""
+    """This needs an API key: send 'Authorization: Bearer <key>', 'x-api-key: <key>' or 'api-key: <key>'."""
 
     status, type, code = 401, "invalid_request_error", "invalid_api_key"
 

@@ -4,8 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from app.api.responses.schema import Metadata
-from app.api.schemas import Body, Query
+from app.api.schemas import Body, Metadata, Query
 from app.api.upload import ExpiresAfter
 from app.batch.lines import ENDPOINTS
 from app.batch.records import Batch

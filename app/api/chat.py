@@ -20,7 +20,7 @@ from app.api.logprobs import chat_logprobs
 from app.api.models import find_model
 from app.api.parsing import parse
 from app.api.plan import Plan
-from app.api.schemas import ChatRequest
+from app.api.schemas import ChatRequest, Conversation
 from app.api.serving import Known
 from app.api.state import ApiState, state_of
 from app.deltas import merge
@@ -43,11 +43,11 @@ async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tupl
     """Raises: XylemError."""
     body = parse(ChatRequest, raw)
     body.check()
-    return body, await plan_of(state, "chatcmpl-", body, explain=explain)
+    return body, await plan_of(state, "chatcmpl-", body, "messages", explain=explain)
 
 
-async def plan_of(state: Known, prefix: str, body: ChatRequest, *, explain: bool) -> Plan:
-    """`prefix`: of its id. Raises: XylemError."""
+async def plan_of(state: Known, prefix: str, body: Conversation, param: str, *, explain: bool) -> Plan:
+    """`prefix`: of its id. `param`: the field of the request that the messages are of. Raises: XylemError."""
     model = find_model(state.models, body.model)
     prompt = await model.encode_chat([m.for_template() for m in body.messages])
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
@@ -58,7 +58,7 @@ async def plan_of(state: Known, prefix: str, body: ChatRequest, *, explain: bool
         prefix,
         model,
         [prompt],
-        [body.sampling(model.room(prompt, limit), logprobs=logprobs)],
+        [body.sampling(model.room(prompt, limit, param), logprobs=logprobs)],
         timeout_s=body.timeout or state.settings.request_timeout_s,
         priority=body.urgency,
         cache_salt=body.cache_salt,

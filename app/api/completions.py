@@ -58,7 +58,9 @@ async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tupl
         prompts,
         [
             # Engines generate at least one token; Echo drops it when none was asked for.
-            body.sampling(max(1, model.room(p, limit)), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
+            body.sampling(
+                max(1, model.room(p, limit, "prompt")), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs
+            )
             for p in prompts
         ],
         timeout_s=body.timeout or state.settings.request_timeout_s,

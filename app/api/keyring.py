@@ -28,6 +28,19 @@ _FOR_ADMINS = {"requests"}  # with an admin's key as well, for which these show 
 _ADMIN = "xylem.admin"
 _IN_SCOPE = "xylem.key"
 _CHALLENGE = {"www-authenticate": "Bearer"}  # RFC 9110 wants it with a 401
+_HEADERS = (b"authorization", b"x-api-key", b"api-key")  # the first that has a key counts
+
+
+def given_key(scope: Scope) -> bytes:
+    """What came as `Authorization: Bearer`, as `x-api-key` or, as Azure's clients send it, as `api-key`; or nothing."""
+    for wanted in _HEADERS:
+        given = next((value for name, value in scope["headers"] if name == wanted), b"")
+        if wanted == b"authorization":
+            scheme, _, token = given.partition(b" ")
+            given = token if scheme.lower() == b"bearer" else b""
+        if key := given.strip():
+            return key
+    return b""
 
 
 def is_open(path: str) -> bool:
@@ -68,19 +81,14 @@ class Keyring:
         """Leaves the key that came with an HTTP request in its scope. Raises: Unauthorized, StoreDown."""
         if is_open(scope["path"]):
             return
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, token = given.partition(b" ")
-        if scheme.lower() != b"bearer":
+        given = given_key(scope)
+        if not given:
             raise Unauthorized(headers=_CHALLENGE)
-        if (
-            _first(scope["path"]) in _FOR_ADMINS
-            and self._admin_key
-            and hmac.compare_digest(token.strip(), self._admin_key)
-        ):
+        if _first(scope["path"]) in _FOR_ADMINS and self._is_admin(given):
             scope[_ADMIN] = True
             return
         # A key is 256 random bits. Nobody can try them all, so a salt or a slow hash would protect nothing more.
-        digest = hashlib.sha256(token.strip()).digest()
+        digest = hashlib.sha256(given).digest()
         key = self._known.get(digest[:_SLOT])
         if key is None or not hmac.compare_digest(key.digest, digest):
             if not self.loaded.is_set():  # or a client would throw a good key away
@@ -90,6 +98,9 @@ class Keyring:
 
     def _is_admin(self, token: bytes) -> bool:
         return self._admin_key is not None and hmac.compare_digest(token, self._admin_key)
+
+    def _is_admin(self, given: bytes) -> bool:
+        return self._admin_key is not None and hmac.compare_digest(given, self._admin_key)
 
     def key(self, scope: Scope) -> ApiKey | None:
         """The one that `check` found, if there was one."""

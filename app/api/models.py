@@ -69,19 +69,26 @@ class Model:
         if max(tokens) >= self.tokenizer.vocab_size:
             raise RequestError(f"Token ids have to be below {self.tokenizer.vocab_size}.", param="prompt")
 
-    def room(self, prompt: list[int], max_tokens: int | None) -> int:
-        """How many tokens the answer may have. Raises: PromptTooLong."""
-        left = self.context_len - len(prompt)
-        if left < 1:
+    def room(self, prompt: list[int], max_tokens: int | None, param: str) -> int:
+        """How many tokens the answer may have. `param`: the request's field that the prompt is of.
+
+        Raises: PromptTooLong, in OpenAI's words: by these, clients choose another model.
+        """
+        wanted = max(1, max_tokens or 0)
+        total = len(prompt) + wanted
+        if total <= self.context_len:
+            return self.context_len - len(prompt) if max_tokens is None else max_tokens
+        limit = f"This model's maximum context length is {self.context_len} tokens. However,"
+        if len(prompt) > self.context_len:
             raise PromptTooLong(
-                f"This model's context is {self.context_len} tokens; the prompt alone has {len(prompt)}."
+                f"{limit} your {param} resulted in {len(prompt)} tokens. Please reduce the length of the {param}.",
+                param=param,
             )
-        if max_tokens is not None and max_tokens > left:
-            raise PromptTooLong(
-                f"This model's context is {self.context_len} tokens; the prompt has {len(prompt)} "
-                f"and {max_tokens} were asked for the answer."
-            )
-        return left if max_tokens is None else max_tokens
+        raise PromptTooLong(
+            f"{limit} you requested {total} tokens ({len(prompt)} in the {param}, {wanted} in the completion). "
+            f"Please reduce the length of the {param} or completion.",
+            param=param,
+        )
 
 
 def load_models(declared: PoolsFile, off_loop: int) -> dict[str, Model]:

@@ -1,14 +1,17 @@
 """What clients may send: OpenAI's shapes and a few extensions. These models never leave `app/api/`.
 
-A field that isn't here is refused by name, unless it is null, which OpenAI's clients send for "not given".
+A field that is neither here nor in `neutral.py` is refused by name, unless it is null, which OpenAI's clients send
+for "not given".
 """
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.flight import Wishes
+from app.api.neutral import NEUTRAL_OF_MESSAGES, NEUTRAL_OF_TOKENIZE, Refused, neutral
 from app.errors import RequestError
 from app.messages import Sampling
 from app.pools import Count, NotNegative, Share
@@ -20,6 +23,8 @@ _TOKEN_ID = re.compile("[0-9]{1,9}", re.ASCII)
 Text = Annotated[str, Field(min_length=1)]
 # Lists end at their first error: each of a million would be an object with its own message.
 Some = Annotated[list[T], Field(fail_fast=True)]
+Label = Annotated[str, Field(max_length=64)]
+Metadata = Annotated[dict[Label, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
 MOST = 4096  # messages of a conversation, parts of a message
 ASIDE_PRIORITY = 100  # of what gives way, unless it names its own
 
@@ -46,13 +51,13 @@ class Query(Body):
 
 
 def inlined(schema: dict[str, Any]) -> Any:
-    """Without `$defs`, to which a schema in the middle of a document can't refer."""
+    """Without `$defs`, to which a schema in the middle of a document can't refer, nor can its discriminators."""
     defs = schema.pop("$defs", {})
 
     def inline(part: Any) -> Any:
         if isinstance(part, dict):
             whole = defs[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
-            return {key: inline(value) for key, value in whole.items()}
+            return {key: inline(value) for key, value in whole.items() if key != "discriminator"}
         return [inline(value) for value in part] if isinstance(part, list) else part
 
     return inline(schema)
@@ -61,6 +66,7 @@ def inlined(schema: dict[str, Any]) -> Any:
 class StreamOptions(Body):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None  # nothing is obfuscated, which a client can't tell from luck
 
 
 class RoutingOptions(Body):
@@ -79,6 +85,8 @@ class Asked(Body):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
@@ -89,6 +97,9 @@ class Asked(Body):
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # vLLM's: who has another shares none
     routing: RoutingOptions | None = None
     service_tier: Literal["auto", "default", "flex"] | None = None
+    # Notes of the client's own, on which nothing depends.
+    metadata: Metadata | None = None
+    safety_identifier: Label | None = None
 
     @property
     def aside(self) -> bool:
@@ -114,8 +125,6 @@ class _Generation(Asked):
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
     stop: Text | Annotated[list[Text], Field(max_length=16)] | None = None
     include_stop_str_in_output: bool | None = None
@@ -174,44 +183,74 @@ class _Generation(Asked):
 
 
 class TextPart(Body):
-    type: Literal["text"]
+    type: Annotated[Literal["text"], Refused("content parts of type")]
     text: str
+
+
+# In this order, an error is the list's.
+Content = Annotated[Some[TextPart], Field(max_length=MOST)] | str
 
 
 class Message(Body):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[Some[TextPart], Field(max_length=MOST)]
+    content: Content | None
     name: str | None = None
 
     def for_template(self) -> dict[str, Any]:
         """Templates know no developer, OpenAI's newer name of the system role, and want text."""
-        content = self.content if isinstance(self.content, str) else "\n".join(p.text for p in self.content)
+        content = self.content or ""
+        if not isinstance(content, str):
+            content = "\n".join(part.text for part in content)
         role = "system" if self.role == "developer" else self.role
         return {"role": role, "content": content} | ({"name": self.name} if self.name else {})
 
 
-class ChatRequest(_Generation):
-    messages: Annotated[Some[Message], Field(min_length=1, max_length=MOST)]
+class PromptMessage(Message):
+    role: Literal["system", "developer", "user"]
+    content: Content
+
+
+@neutral(NEUTRAL_OF_MESSAGES)
+class AssistantMessage(Message):
+    """An earlier answer. Without content, as it is when it only called tools, it is an empty text."""
+
+    role: Literal["assistant"]
+    content: Content | None = None
+
+
+Messages = Some[Annotated[PromptMessage | AssistantMessage, Field(discriminator="role")]]
+
+
+class Conversation(_Generation):
+    messages: Annotated[Sequence[Message], Field(min_length=1, max_length=MOST)]
     max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     def check(self) -> None:
         super().check()
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise RequestError("'top_logprobs' is only allowed when 'logprobs' is true.", param="top_logprobs")
 
 
+@neutral()
+class ChatRequest(Conversation):
+    messages: Annotated[Messages, Field(min_length=1, max_length=MOST)]
+
+
+@neutral()
 class CompletionRequest(_Generation):
     prompt: str | Some[TokenId] | Some[str] | Some[Some[TokenId]]
     echo: bool | None = None
+    add_special_tokens: Annotated[Literal[True] | None, Refused()] = None  # in conversations, False is neutral
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
 
+@neutral(NEUTRAL_OF_TOKENIZE)
 class TokenizeRequest(Body):
     model: str
     prompt: str | None = None
-    messages: Annotated[Some[Message], Field(max_length=MOST)] | None = None
+    messages: Annotated[Messages, Field(max_length=MOST)] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
 

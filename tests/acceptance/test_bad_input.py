@@ -15,12 +15,13 @@ from tests.stack import BIN, Stack, free_port, mock_pool, stack, wait_until
 
 POOL, IDLE_POOL = "decode-pool-a", "decode-pool-b"
 CONTEXT, MAX_BODY = 256, 50_000
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 JSON = {"content-type": "application/json"}
 MESSAGES = [{"role": "user", "content": "hello"}]
 HELLO: dict[str, dict[str, Any]] = {
     CHAT: {"model": "mock", "messages": MESSAGES},
     TEXT: {"model": "mock", "prompt": "hello"},
+    RESPONSES: {"model": "mock", "input": "hello"},
 }
 
 
@@ -78,7 +79,11 @@ def test_a_body_that_is_no_json_object_is_refused(http: httpx.Client, path: str,
 @pytest.mark.parametrize(("path", "fields", "param"), [
     (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     (CHAT, {"response_format": {"type": "json_object"}}, "response_format"),
-    (CHAT, {"tool_choice": "auto"}, "tool_choice"),
+    (CHAT, {"tool_choice": "required"}, "tool_choice"),
+    (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type"),
+    (RESPONSES, {"input": [{"type": "function_call_output", "output": "x"}]}, "input.0.type"),
+    (RESPONSES, {"tools": [{"type": "web_search"}]}, "tools"),
     (CHAT, {"store": True}, "store"),
     (CHAT, {"echo": True}, "echo"),
     (CHAT, {"temprature": 0.5}, "temprature"),
@@ -133,24 +138,36 @@ def test_stream_options_need_a_stream(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("path", "fields"), [
-    (TEXT, {"prompt": [5] * CONTEXT}),
-    (TEXT, {"prompt": [5] * (CONTEXT + 1)}),
-    (TEXT, {"prompt": " word" * 4 * CONTEXT}),
-    (TEXT, {"prompt": [[5], [5] * CONTEXT]}),
-    (TEXT, {"prompt": [5] * (CONTEXT - 10), "max_tokens": 11}),
-    (TEXT, {"prompt": [5], "max_tokens": CONTEXT}),
-    (CHAT, {"messages": [{"role": "user", "content": " word" * 4 * CONTEXT}]}),
-    (CHAT, {"max_tokens": CONTEXT}),
-    (CHAT, {"max_completion_tokens": 10**9}),
+@pytest.mark.parametrize(("path", "fields", "said"), [
+    (TEXT, {"prompt": [5] * CONTEXT}, "you requested 272 tokens (256 in the prompt, 16 in the completion)"),
+    (TEXT, {"prompt": [5] * (CONTEXT + 1)}, "your prompt resulted in 257 tokens"),
+    (TEXT, {"prompt": [[5], [5] * 1000]}, "your prompt resulted in 1000 tokens"),
+    (TEXT, {"prompt": [5] * (CONTEXT - 10), "max_tokens": 11},
+     "you requested 257 tokens (246 in the prompt, 11 in the completion)"),
+    (TEXT, {"prompt": [5], "max_tokens": CONTEXT}, "you requested 257 tokens (1 in the prompt, 256 in the completion)"),
+    (TEXT, {"prompt": " word" * 4 * CONTEXT}, "your prompt resulted in {} tokens"),
+    (CHAT, {"messages": [{"role": "user", "content": " word" * 4 * CONTEXT}]}, "your messages resulted in {} tokens"),
+    (CHAT, {"max_tokens": CONTEXT}, "you requested {} tokens ({} in the messages, 256 in the completion)"),
+    (CHAT, {"max_completion_tokens": 9999}, "you requested {} tokens ({} in the messages, 9999 in the completion)"),
+    (RESPONSES, {"input": " word" * 4 * CONTEXT}, "your input resulted in {} tokens"),
+    (RESPONSES, {"max_output_tokens": CONTEXT}, "you requested {} tokens ({} in the input, 256 in the completion)"),
 ])  # fmt: skip
-def test_what_does_not_fit_the_context_is_refused(
-    http: httpx.Client, path: str, fields: dict[str, Any], stream: bool
+def test_what_does_not_fit_the_context_is_refused_in_openais_words(
+    http: httpx.Client, path: str, fields: dict[str, Any], said: str, stream: bool
 ) -> None:
-    """The code is the one that clients look for, and the message has the numbers."""
+    """Clients look for the code or for the message's beginning, and read the numbers in it."""
     error = refusal(http.post(path, json=HELLO[path] | fields | {"stream": stream}), 400)
     assert error["code"] == "context_length_exceeded"
-    assert f"{CONTEXT} tokens" in error["message"]
+    of = {TEXT: "prompt", CHAT: "messages", RESPONSES: "input"}[path]
+    assert error["param"] == of
+    advice = f"{of} or completion" if "completion" in said else of
+    words = (
+        f"This model's maximum context length is 256 tokens. However, {said}. Please reduce the length of the {advice}."
+    )
+    pattern = re.escape(words).replace(re.escape("{}"), r"(\d+)")
+    found = re.fullmatch(pattern, error["message"])
+    assert found, error["message"]
+    assert all(int(total) > CONTEXT for total in found.groups()[:1])
 
 
 def test_what_just_fits_the_context_is_served(http: httpx.Client) -> None:

@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 
+from app.api.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES
 from tests.stack import Stack, mock_pool, stack
 
 Endpoint = Literal["chat", "text"]
@@ -377,6 +378,74 @@ def test_user_and_priority_change_nothing_in_the_answer(
     """Urgent or not, the text is the same."""
     for priority in (-1, 0, 5):
         assert ask(endpoint, user="somebody", priority=priority).text == plain[endpoint]
+
+
+MESSAGES = [{"role": "user", "content": PROMPT}]
+SAID = {"role": "assistant", "content": "Which one?"}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 8},
+    "/v1/completions": {"prompt": PROMPT, "max_tokens": 8},
+    "/v1/responses": {"input": PROMPT, "max_output_tokens": 8, "store": False},
+}
+
+
+def answered(http: httpx.Client, path: str, fields: dict[str, Any]) -> str:
+    """What is said to a body of that endpoint with these fields besides."""
+    answer = http.post(path, json={"model": "mock", "seed": 7} | BODIES[path] | fields)
+    assert answer.status_code == 200, (fields, answer.text)
+    found = answer.json()
+    if path == "/v1/responses":
+        return str(found["output"][0]["content"][0]["text"])
+    return str(found["choices"][0]["text"] if path == "/v1/completions" else found["choices"][0]["message"]["content"])
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_what_changes_nothing_is_taken_in_every_endpoint(http: httpx.Client, path: str) -> None:
+    """Each such value of each parameter that OpenAI and vLLM know, alone and all of them at once: the same answer."""
+    plain = answered(http, path, {})
+    table = {name: (*values, None) for name, values in NEUTRAL.items() if name not in BODIES[path]}
+    if path == "/v1/completions":  # where these two mean something else
+        table |= {"add_special_tokens": (True, None), "logprobs": (None,)}
+    for name, values in table.items():
+        for value in values:
+            assert answered(http, path, {name: value}) == plain, (name, value)
+    assert answered(http, path, {name: values[0] for name, values in table.items()}) == plain
+    recorded = {"metadata": {"run": "7"}, "safety_identifier": "somebody", "presence_penalty": 0}
+    assert answered(http, path, recorded) == plain
+
+
+def test_a_history_may_have_what_an_answer_did_not(http: httpx.Client) -> None:
+    """Nothing of it is in the prompt."""
+    path = "/v1/chat/completions"
+    plain = answered(http, path, {"messages": [*MESSAGES, SAID, *MESSAGES]})
+    assert plain != answered(http, path, {})
+    for nothing in (
+        {name: values[0] for name, values in NEUTRAL_OF_MESSAGES.items() if values},
+        dict.fromkeys(NEUTRAL_OF_MESSAGES),
+    ):
+        assert answered(http, path, {"messages": [*MESSAGES, SAID | nothing, *MESSAGES]}) == plain
+    silent = [{"role": "assistant", "content": content, "tool_calls": []} for content in (None, "")]
+    none, empty = (answered(http, path, {"messages": [*MESSAGES, said, *MESSAGES]}) for said in silent)
+    assert none == empty
+
+
+def test_a_client_may_send_every_default_of_openais(ask: Asker, plain: dict[Endpoint, str]) -> None:
+    """By the names that the client itself knows, and an answer as it came as part of the next request."""
+    said = ask(
+        "chat", audio=None, function_call="none", functions=[], metadata={}, modalities=["text"], n=1,
+        parallel_tool_calls=True, prediction=None, prompt_cache_retention="in_memory", reasoning_effort="none",
+        response_format={"type": "text"}, safety_identifier="me", service_tier="auto", store=False, tool_choice="none",
+        tools=[], top_logprobs=0, verbosity="medium", web_search_options=None,
+    )  # fmt: skip
+    assert said.text == plain["chat"]
+    if ask.stream:
+        options = {"include_usage": True, "include_obfuscation": False}
+        assert ask("chat", stream_options=options).text == plain["chat"]
+    with openai.OpenAI(base_url=ask.url, api_key="none", max_retries=0) as client:
+        first = client.chat.completions.create(model="mock", messages=MESSAGES, max_tokens=4)  # type: ignore[arg-type]
+        message = first.choices[0].message
+        for sent in (message, message.model_dump(), message.model_dump() | {"annotations": []}):
+            ask("chat", messages=[*MESSAGES, sent, *MESSAGES])
 
 
 def test_a_timeout_of_its_own_ends_a_request(ask: Asker, endpoint: Endpoint) -> None:

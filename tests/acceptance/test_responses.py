@@ -413,3 +413,55 @@ def _key(s: Stack, name: str, *limits: str) -> str:
     command = [str(BIN / "xylem"), "keys", "create", name, *limits]
     out = subprocess.run(command, env=s.environment(), capture_output=True, text=True, check=True).stdout
     return next(word for word in out.split() if word.startswith("xyl-"))
+
+
+def test_the_input_of_a_kept_response_can_be_listed(fleet: Fleet) -> None:
+    """By the client, on any replica, page by page; of one that is not kept, or deleted, there is nothing."""
+    given: Any = [{"role": "user", "content": f"Message {i}."} for i in range(5)]
+    with client(fleet) as c, client(fleet, 1) as other:
+        made = c.responses.create(model="mock", input=given, max_output_tokens=2, instructions="Be brief.")
+        items = list(
+            other.responses.input_items.list(made.id, limit=2, order="asc", include=["reasoning.encrypted_content"])
+        )
+        texts_of = [item.content[0].text for item in items if item.type == "message"]  # type: ignore[union-attr]
+        assert texts_of == [message["content"] for message in given]
+        assert [item.id for item in c.responses.input_items.list(made.id)] == [item.id for item in items[::-1]]
+        with pytest.raises(openai.BadRequestError, match="after"):
+            c.responses.input_items.list(made.id, after="msg_another")
+        with pytest.raises(openai.BadRequestError, match="limit"):
+            c.responses.input_items.list(made.id, limit=101)
+        c.responses.delete(made.id)
+        gone = c.responses.create(model="mock", input=given, max_output_tokens=2, store=False)
+        for response in (made, gone):
+            with pytest.raises(openai.NotFoundError):
+                c.responses.input_items.list(response.id)
+
+
+def test_what_can_be_included_may_be_asked_for(fleet: Fleet) -> None:
+    """When a response is made, and when it is fetched, whole or as events."""
+    include: Any = ["reasoning.encrypted_content", "message.output_text.logprobs"]
+    asked = {**ASKED, "max_output_tokens": 5}
+    with client(fleet) as c:
+        made = c.responses.create(**asked, include=include[:1])
+        assert c.responses.retrieve(made.id, include=include) == made
+        behind = c.responses.create(**asked, background=True)
+        assert list(c.responses.retrieve(behind.id, stream=True, include=include))[-1].type == "response.incomplete"
+
+
+def test_penalties_change_an_answer_and_stand_in_its_object(fleet: Fleet) -> None:
+    """0 where none was asked for."""
+    asked = {"model": "mock", "input": "Tell me a story.", "seed": 7, "ignore_eos": True, "max_output_tokens": 60}
+
+    def said(**fields: Any) -> tuple[str, Any, Any]:
+        found = httpx.post(f"{fleet.urls()[0]}/v1/responses", json=asked | fields, timeout=60).json()
+        return found["output"][0]["content"][0]["text"], found["presence_penalty"], found["frequency_penalty"]
+
+    plain, *none = said()
+    assert none == [0.0, 0.0]
+    for penalties in (
+        {"presence_penalty": 2.0, "frequency_penalty": 0},
+        {"presence_penalty": 0, "frequency_penalty": 2.0},
+    ):
+        text, *shown = said(**penalties)
+        assert text != plain
+        assert shown == [*penalties.values()]

@@ -97,7 +97,7 @@ def test_with_a_key_all_is_served_and_without_it_nothing_is(locked: Stack, urls:
 
 @pytest.mark.parametrize("headers", [
     {}, {"authorization": ""}, {"authorization": "Bearer"}, {"authorization": "Bearer sesame"},
-    {"authorization": "Basic eDp5"}, {"x-api-key": "none"},
+    {"authorization": "Basic eDp5"}, {"x-api-key": "none"}, {"api-key": ""},
 ])  # fmt: skip
 @pytest.mark.parametrize(("method", "path"), [
     ("POST", CHAT), ("POST", TEXT), ("POST", "/tokenize"), ("POST", "/detokenize"), ("GET", "/v1/models"),
@@ -125,6 +125,25 @@ def test_admin_wants_its_own_key_and_an_api_key_is_none(locked: Stack, key: str)
         headers = {} if given is None else {"authorization": f"Bearer {given}"}
         assert httpx.get(url, headers=headers).status_code == expected
     assert status(locked.url, "sesame") == 401
+
+
+@pytest.mark.parametrize("name", ["x-api-key", "api-key"])
+def test_a_key_may_come_in_a_header_of_its_own(locked: Stack, key: str, name: str) -> None:
+    """API keys and the admin's; a bearer's token comes before it, and another scheme says nothing."""
+    for path, right, wrong, refused in (
+        ("/v1/models", key, "sesame", 401),
+        (f"/admin/pools/{POOL}/limits", "sesame", key, 403),
+    ):
+        url = locked.url + path
+        assert httpx.get(url, headers={name: right}).status_code == 200
+        assert httpx.get(url, headers={name: right, "authorization": "Basic eDp5"}).status_code == 200
+        assert httpx.get(url, headers={name: wrong, "authorization": f"Bearer {right}"}).status_code == 200
+        assert httpx.get(url, headers={name: wrong}).status_code == refused
+        assert httpx.get(url, headers={name: right, "authorization": f"Bearer {wrong}"}).status_code == refused
+    answer = httpx.post(locked.url + TEXT, headers={name: key}, json={"model": "mock", "prompt": "x", "max_tokens": 2})
+    assert answer.status_code == 200
+    said = refusal(httpx.get(f"{locked.url}/v1/models"), 401)["message"]
+    assert all(header in said for header in ("Authorization: Bearer", "x-api-key", "api-key"))
 
 
 def test_a_revoked_key_is_refused_by_every_replica_and_what_runs_is_finished(locked: Stack, urls: list[str]) -> None:

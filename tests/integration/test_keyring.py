@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from app.api.allowance import Allowance
-from app.api.keyring import Keyring
+from app.api.keyring import Keyring, given_key
 from app.errors import RateLimited, StoreDown, Unauthorized
 from app.keys import Keys
 from app.messages import ApiKey, encode
@@ -72,6 +72,22 @@ async def test_what_a_key_owns_is_of_its_id_and_of_its_name_where_it_was_made_wi
         owners.append(ring.owner(scope))
     assert owners == ["alice", "key_1"]
     assert ring.owner(request(None)) == ""
+
+
+@pytest.mark.parametrize(("headers", "found"), [
+    ([], b""),
+    ([(b"authorization", b"Bearer a")], b"a"),
+    ([(b"x-api-key", b" a ")], b"a"),
+    ([(b"api-key", b"a")], b"a"),
+    ([(b"api-key", b"c"), (b"x-api-key", b"b"), (b"authorization", b"bearer a")], b"a"),
+    ([(b"api-key", b"c"), (b"x-api-key", b"b"), (b"authorization", b"Basic a")], b"b"),
+    ([(b"api-key", b"c"), (b"x-api-key", b""), (b"authorization", b"Bearer ")], b"c"),
+    ([(b"authorization", b"Bearer a"), (b"authorization", b"Bearer b")], b"a"),
+    ([(b"authorization", b"a"), (b"cookie", b"api-key=a")], b""),
+])  # fmt: skip
+def test_the_first_header_with_a_key_counts(headers: list[tuple[bytes, bytes]], found: bytes) -> None:
+    """Bearer, x-api-key, api-key; an empty one is none."""
+    assert given_key({"headers": headers}) == found
 
 
 async def test_a_digest_with_the_same_first_bytes_is_another_key(redis: "Redis", wire: Wire) -> None:

@@ -3,18 +3,29 @@
 import itertools
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.responses import Response, ResponseStreamEvent
+from openai.types.responses import Response, ResponseIncludable, ResponseStreamEvent
+from openai.types.responses.response_item_list import ResponseItemList
 from pydantic import TypeAdapter
+from starlette.datastructures import QueryParams
 
 from app.api.parsing import parse
 from app.api.responses.events import Events
+from app.api.responses.items import items_of, page
 from app.api.responses.progress import Progress
-from app.api.responses.schema import InputMessage, ResponseRequest, Retrieval
+from app.api.responses.schema import (
+    Includable,
+    InputMessage,
+    ItemsQuery,
+    ResponseRequest,
+    Retrieval,
+    query_of,
+)
 from app.errors import RequestError, Saturated, WorkerLost
 from app.ids import RequestId
 from app.messages import Delta, Done, Event, Failed, TokenLogprob
@@ -221,7 +232,10 @@ def test_instructions_and_messages_are_the_conversation() -> None:
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"truncation": "auto"}, "truncation"),
         ({"service_tier": "priority"}, "service_tier"),
-        ({"include": ["reasoning.encrypted_content"]}, "include.0"),
+        ({"include": ["reasoning.thoughts"]}, "include.0"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty"),
+        ({"top_logprobs": 3, "include": ["reasoning.encrypted_content"]}, "top_logprobs"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
         ({"metadata": {"k" * 65: ""}}, f"metadata.{'k' * 65}"),
@@ -252,10 +266,84 @@ def test_null_is_not_given() -> None:
 def test_a_query_is_checked_like_a_body() -> None:
     query = parse(Retrieval, b'{"stream": "true", "starting_after": "12"}')
     assert (query.stream, query.starting_after) == (True, 12)
-    for raw in (b'{"starting_after": "1"}', b'{"include": "x"}', b'{"stream": "true", "starting_after": "-1"}'):
+    assert query_of(QueryParams("stream=true&include[]=a&include=b")) == b'{"stream":"true","include":["b","a"]}'
+    for name in ("include", "include[]"):
+        asked_for = query_of(QueryParams(f"{name}=reasoning.encrypted_content&{name}=message.output_text.logprobs"))
+        parse(Retrieval, asked_for).check()
+    for raw in (b'{"starting_after": "1"}', b'{"include": ["x"]}', b'{"stream": "true", "starting_after": "-1"}'):
         with pytest.raises(RequestError):
             parse(Retrieval, raw).check()
 
 
 def test_a_message_may_be_as_the_easy_one() -> None:
     assert InputMessage(role="developer", content="x").as_chat().for_template() == {"role": "system", "content": "x"}
+
+
+def test_the_penalties_reach_the_engine_and_the_object() -> None:
+    """0 where none was asked for, as the object has to have them."""
+    body = parse(ResponseRequest, b'{"model": "m", "input": "x", "presence_penalty": 1, "frequency_penalty": -0.5}')
+    sampling = body.as_chat().sampling(5, logprobs=None)
+    assert (sampling.presence_penalty, sampling.frequency_penalty) == (1.0, -0.5)
+    for found, shown in ((body, (1.0, -0.5)), (asked(), (0.0, 0.0))):
+        response = Progress(ID, 1600, found).response()
+        assert (response["presence_penalty"], response["frequency_penalty"]) == shown
+
+
+def test_what_openai_can_include_is_asked_for_without_effect() -> None:
+    """But for the logprobs: an answer has nothing else of it."""
+    kinds = get_args(ResponseIncludable)
+    assert set(kinds) == set(get_args(Includable))
+    for kind in kinds:
+        body = parse(ResponseRequest, orjson.dumps({"model": "m", "input": "x", "include": [kind]}))
+        body.check()
+        assert body.as_chat().logprobs == (kind == "message.output_text.logprobs")
+
+
+def said(role: str, content: Any, **fields: Any) -> dict[str, Any]:
+    return {"role": role, "content": content} | fields
+
+
+CONVERSATION = [
+    said("developer", "rules"),
+    said("user", [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]),
+    said("assistant", [{"type": "output_text", "text": "c"}], phase="final_answer"),
+    *(said("user", f"{i}") for i in range(7)),
+]
+
+
+def listed(given: Any, **query: Any) -> dict[str, Any]:
+    found = page(items_of(ID, ResponseRequest(model="m", input=given)), ItemsQuery(**query))
+    ResponseItemList.model_validate(found)
+    return found
+
+
+def test_input_items_are_those_that_were_sent() -> None:
+    """Each in OpenAI's shape, the last one first unless asked otherwise; a text is one message of the user."""
+    messages = parse(ResponseRequest, orjson.dumps({"model": "m", "input": CONVERSATION})).input
+    data = listed(messages, order="asc")["data"]
+    assert [item["role"] for item in data] == [message["role"] for message in CONVERSATION]
+    assert [part["text"] for part in data[1]["content"]] == ["a", "b"]
+    assert (data[2]["content"][0]["type"], data[2]["phase"]) == ("output_text", "final_answer")
+    assert data == listed(messages, order="asc")["data"] == listed(messages)["data"][::-1]
+    (only,) = listed("x")["data"]
+    assert (only["role"], only["content"]) == ("user", [{"type": "input_text", "text": "x"}])
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("limit", [1, 3, 10, 100])
+def test_pages_of_input_items_have_each_item_once(order: str, limit: int) -> None:
+    """The id of a page's last item leads to the next page."""
+    messages = parse(ResponseRequest, orjson.dumps({"model": "m", "input": CONVERSATION})).input
+    whole, found, after = listed(messages, order=order, limit=100)["data"], [], None
+    while True:
+        one = listed(messages, order=order, limit=limit, after=after)
+        found += one["data"]
+        assert (one["first_id"], one["last_id"]) == (one["data"][0]["id"], one["data"][-1]["id"])
+        assert one["has_more"] == (len(found) < len(whole))
+        if not one["has_more"]:
+            break
+        after = one["last_id"]
+    assert found == whole
+    with pytest.raises(RequestError) as refused:
+        listed(messages, after="msg_another")
+    assert refused.value.param == "after"

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.api.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES, NEUTRAL_OF_TOKENIZE
 from app.api.parsing import parse
+from app.api.responses.schema import ResponseRequest
 from app.api.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from app.errors import RequestError
 from app.messages import Sampling
@@ -17,8 +19,11 @@ from app.messages import Sampling
 BASE: dict[type, dict[str, Any]] = {
     ChatRequest: {"model": "m", "messages": [{"role": "user", "content": "hi"}]},
     CompletionRequest: {"model": "m", "prompt": "hi"},
+    ResponseRequest: {"model": "m", "input": "hi"},
+    TokenizeRequest: {"model": "m", "prompt": "hi"},
 }
 BOTH = (ChatRequest, CompletionRequest)
+ALL = (*BOTH, ResponseRequest)
 
 
 def chat(**fields: Any) -> ChatRequest:
@@ -56,6 +61,11 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "logit_bias": ([{}, {"0": 0}, {"5": -100, "6": 100}], [{"5": 101}, {"5": -101}, {"5": "1"}, [5], 5]),
     "stream": ([True, False], [1, "true"]),
     "user": (["", "me"], [1, ["me"]]),
+    "safety_identifier": (["", "x" * 64], ["x" * 65, 1]),
+    "metadata": (
+        [{}, {"k" * 64: "v" * 512}, {str(i): "" for i in range(16)}],
+        [{"k" * 65: ""}, {"k": "v" * 513}, {str(i): "" for i in range(17)}, {"k": 1}, [], "x"],
+    ),
     "priority": ([0, -(2**31), 2**31 - 1], [2**31, -(2**31) - 1, 0.5, "0"]),
     "prompt_cache_key": (["x", "x" * 256], ["", "x" * 257, 1]),
     "cache_salt": (["x", "x" * 256], ["", "x" * 257, 1]),
@@ -76,11 +86,15 @@ CHAT_FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
             [{"role": "user", "content": ""}],
             [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
             [{"role": "user", "content": "x", "name": "me"}],
+            [{"role": "assistant", "content": None}],
+            [{"role": "assistant", "content": "x", "tool_calls": [], "annotations": [], "refusal": None}],
         ],
         [[], "hi", None, [1], [{}], [{"role": "user"}], [{"content": "x"}], [{"role": "tool", "content": "x"}],
          [{"role": "user", "content": 5}], [{"role": "user", "content": None}],
          [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}],
-         [{"role": "user", "content": "x", "tool_calls": []}]],
+         [{"role": "user", "content": "x", "tool_calls": []}],
+         [{"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function"}]}],
+         [{"role": "assistant", "content": None, "refusal": "no"}]],
     ),
 }  # fmt: skip
 TEXT_FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
@@ -89,6 +103,7 @@ TEXT_FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
         [5, None, {"a": 1}, [-1], [2**32], [[1], "x"], [1.5], ["x", 1]],
     ),
     "echo": ([True, False], [1, "true"]),
+    "add_special_tokens": ([True], [False, "x"]),
     "logprobs": ([0, 20], [-1, 21, True, "1"]),
 }
 CASES = (
@@ -116,13 +131,14 @@ def test_each_field_has_its_bounds(schema: type[Any], field: str, good: list[Any
 def test_the_table_has_every_field() -> None:
     """A field that is added has to be added here."""
     special = {"model", "stream_options", "top_logprobs"}
-    assert set(ChatRequest.model_fields) == set(FIELDS) | set(CHAT_FIELDS) | special
-    assert set(CompletionRequest.model_fields) == set(FIELDS) | set(TEXT_FIELDS) | special - {"top_logprobs"}
+    neutral = set(NEUTRAL)
+    assert set(ChatRequest.model_fields) - neutral == (set(FIELDS) | set(CHAT_FIELDS) | special) - neutral
+    assert set(CompletionRequest.model_fields) - neutral == (set(FIELDS) | set(TEXT_FIELDS) | special) - neutral
 
 
 @pytest.mark.parametrize("schema", BOTH)
 @pytest.mark.parametrize("field", [
-    "tools", "tool_choice", "functions", "response_format", "modalities", "reasoning_effort", "store", "metadata",
+    "tools", "tool_choice", "functions", "response_format", "modalities", "reasoning_effort", "store",
     "parallel_tool_calls", "audio", "prediction", "best_of", "suffix", "max_token", "temprature",
 ])  # fmt: skip
 def test_an_unknown_field_is_refused_by_name(schema: type[Any], field: str) -> None:
@@ -135,7 +151,7 @@ def test_an_unknown_field_is_refused_by_name(schema: type[Any], field: str) -> N
 def test_unknown_fields_that_are_null_count_as_not_given(schema: type[Any]) -> None:
     """OpenAI's clients send null for what nobody set."""
     plain = parse(schema, orjson.dumps(BASE[schema]))
-    assert parse(schema, orjson.dumps(BASE[schema] | {"tools": None, "best_of": None})) == plain
+    assert parse(schema, orjson.dumps(BASE[schema] | {"tools": None, "grammar": None})) == plain
 
 
 @pytest.mark.parametrize("schema", BOTH)
@@ -217,6 +233,7 @@ def test_stream_options_without_stream_are_refused() -> None:
             body.check()
         assert refused.value.param == "stream_options"
     chat(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": False}).check()
+    chat(stream=True, stream_options={"include_obfuscation": False}).check()
 
 
 def test_an_unknown_stream_option_is_refused_by_its_path() -> None:
@@ -229,6 +246,7 @@ def test_top_logprobs_need_logprobs() -> None:
     """As OpenAI does; from 0 to 20."""
     chat(logprobs=True, top_logprobs=0).check()
     chat(logprobs=True, top_logprobs=20).check()
+    chat(logprobs=False, top_logprobs=0).check()
     assert refusal(ChatRequest, {"logprobs": True, "top_logprobs": 21}).param == "top_logprobs"
     assert refusal(ChatRequest, {"logprobs": True, "top_logprobs": -1}).param == "top_logprobs"
     for logprobs in (None, False):
@@ -304,11 +322,12 @@ def test_the_tokenizer_endpoints_refuse_unknown_fields_too() -> None:
             parse(schema, orjson.dumps({"model": "m", "text": "x", "tokens": [1]}))
 
 
-@pytest.mark.parametrize("schema", [*BOTH, TokenizeRequest, DetokenizeRequest])
+@pytest.mark.parametrize("schema", [*ALL, TokenizeRequest, DetokenizeRequest])
 def test_each_schema_is_shown_in_the_api_documentation(schema: type[Any]) -> None:
     """Handlers parse the body themselves, so the schema is given to FastAPI by hand."""
     shown = schema.openapi()["requestBody"]["content"]["application/json"]["schema"]
     assert set(shown["properties"]) == set(schema.model_fields)
+    assert "$defs" not in json.dumps(shown), "nothing refers to what is not in the document"
 
 
 def test_an_assistant_message_may_be_sent_back_as_the_openai_client_returns_it() -> None:
@@ -328,7 +347,8 @@ def test_an_unknown_field_is_refused_by_name_whatever_the_name(name: str) -> Non
 
 def test_a_null_beside_an_unknown_field_does_not_hide_it() -> None:
     """The null is forgiven, the other is named."""
-    assert refusal(CompletionRequest, {"model": "m", "prompt": "x", "best_of": None, "tools": []}).param == "tools"
+    assert refusal(CompletionRequest, {"grammar": None, "regex": "x"}).param == "regex"
+    assert refusal(CompletionRequest, {"grammar": None, "tools": [{"type": "function"}]}).param == "tools"
 
 
 @pytest.mark.parametrize(
@@ -350,3 +370,98 @@ def test_no_strange_spelling_of_a_number_is_a_token_id(key: str) -> None:
     """`int` reads more than token ids, and what msgpack can't carry must not get as far as the dispatcher."""
     with pytest.raises(RequestError):
         text(logit_bias={key: 1}).sampling(1, logprobs=None)
+
+
+NEUTRALS = (
+    [(schema, name, values) for schema in ALL for name, values in NEUTRAL.items() if name not in BASE[schema]]
+    + [(TokenizeRequest, name, values) for name, values in NEUTRAL_OF_TOKENIZE.items()]
+)  # fmt: skip
+OTHERS: tuple[Any, ...] = (True, False, 7, 0.5, "another", [1], [], {"another": 1}, {}, ["text", "audio"], "")
+
+
+@pytest.mark.parametrize(
+    ("schema", "name", "values"), NEUTRALS, ids=[f"{schema.__name__}-{name}" for schema, name, _ in NEUTRALS]
+)
+def test_what_changes_nothing_is_taken_and_all_else_refused_by_name(
+    schema: type[Any], name: str, values: tuple[Any, ...]
+) -> None:
+    """In every endpoint alike. Those that have the parameter take more values."""
+    if (schema, name) == (CompletionRequest, "add_special_tokens"):
+        values = (True,)  # no template has written them
+    if (schema, name) == (CompletionRequest, "logprobs"):
+        values = ()  # a number there
+    for value in (None, *values):
+        body = parse(schema, orjson.dumps(BASE[schema] | {name: value}))
+        assert getattr(body, name) == value or name in ("text", "messages")  # Responses has objects
+    annotation = schema.model_fields[name].annotation
+    if annotation is not Any:
+        return
+    for value in OTHERS:
+        if value not in values:
+            exc = refusal(schema, {name: value})
+            assert (exc.message, exc.param) == (f"'{name}' is not supported by this server.", name), value
+
+
+@pytest.mark.parametrize("value", [{"type": "text", "json_schema": None}, {"json_schema": None, "type": "text"}])
+def test_nulls_in_a_neutral_value_count_as_not_given(value: dict[str, Any]) -> None:
+    """Some clients write every field of an object."""
+    assert chat(response_format=value) == chat(response_format={"type": "text"})
+    assert refusal(ChatRequest, {"response_format": {"type": "json_object", "json_schema": None}}).param is not None
+
+
+@pytest.mark.parametrize("name", NEUTRAL_OF_MESSAGES)
+def test_what_an_earlier_answer_did_not_have_may_come_back(name: str) -> None:
+    """And what it had is refused by its place: no template would show it."""
+    for value in (None, *NEUTRAL_OF_MESSAGES[name]):
+        said = {"role": "assistant", "content": "y", name: value}
+        assert chat(messages=[said]).messages[0].for_template() == {"role": "assistant", "content": "y"}
+    for value in ("another", [{"id": "a"}], {"id": "a"}):
+        exc = refusal(ChatRequest, {"messages": [{"role": "assistant", "content": "y", name: value}]})
+        assert exc.message == f"'messages.0.{name}' is not supported by this server."
+
+
+def test_an_answer_without_content_or_calls_was_empty() -> None:
+    """A question without content is an error."""
+    for said in ({"content": None, "tool_calls": []}, {"content": None, "another": None}, {}):
+        body = chat(messages=[{"role": "assistant", **said}])
+        assert body.messages[0].for_template() == {"role": "assistant", "content": ""}
+    for role in ("user", "system", "developer"):
+        assert refusal(ChatRequest, {"messages": [{"role": role, "content": None}]}).param == "messages.0.content"
+
+
+@pytest.mark.parametrize(("schema", "fields", "param", "said"), [
+    (ChatRequest, {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, part]}]},
+     "messages.0.content.1.type", f"content parts of type '{part['type']}' are not supported by this server.")
+    for part in (
+        {"type": "image_url", "image_url": {"url": "http://x"}},
+        {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
+        {"type": "file", "file": {"file_id": "f"}},
+        {"type": "refusal", "refusal": "no"},
+    )
+] + [
+    (ResponseRequest, {"input": [{"role": "user", "content": [{"type": kind, "detail": "auto"}]}]},
+     "input.0.content.0.type", f"content parts of type '{kind}' are not supported by this server.")
+    for kind in ("input_image", "input_file", "refusal")
+] + [
+    (ResponseRequest, {"input": [{"role": "user", "content": "x"}, {"type": kind, "call_id": "c", "output": "x"}]},
+     "input.1.type", f"items of type '{kind}' are not supported by this server.")
+    for kind in ("function_call", "function_call_output", "reasoning", "item_reference")
+] + [
+    (schema, {field: [{"role": role, "content": "x", "tool_call_id": "c"}]},
+     f"{field}.0.role", f"messages of role '{role}' are not supported by this server.")
+    for schema, field in ((ChatRequest, "messages"), (TokenizeRequest, "messages"), (ResponseRequest, "input"))
+    for role in ("tool", "function", "x" * 64)
+])  # fmt: skip
+def test_parts_messages_and_items_of_another_kind_are_called_by_it(
+    schema: type[Any], fields: dict[str, Any], param: str, said: str
+) -> None:
+    """The client sees what to leave out, and where it is."""
+    exc = refusal(schema, fields)
+    assert (exc.message, exc.param) == (f"'{param}': {said}", param)
+
+
+def test_a_message_without_a_role_is_called_that() -> None:
+    """The role tells messages apart."""
+    assert refusal(ChatRequest, {"messages": [{"content": "x"}]}).message == "'messages.0.role' is missing."
+    exc = refusal(ChatRequest, {"messages": [{"role": 5, "content": "x"}]})
+    assert exc.message == "'messages.0.role' is not supported by this server."

@@ -1,4 +1,4 @@
-"""POST /v1/responses; GET, DELETE and cancel of those that are kept."""
+"""POST /v1/responses; GET, input items, DELETE and cancel of those that are kept."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -23,9 +23,10 @@ from app.api.parsing import parse
 from app.api.plan import Plan
 from app.api.responses import shapes
 from app.api.responses.events import Events
+from app.api.responses.items import items_of, page
 from app.api.responses.live import Live
 from app.api.responses.progress import PREFIX, Progress
-from app.api.responses.schema import ResponseRequest, Retrieval
+from app.api.responses.schema import ItemsQuery, ResponseRequest, Retrieval, query_of
 from app.api.responses.stream import Followed, ResponseStream
 from app.api.serving import Known
 from app.api.state import ApiState, state_of
@@ -52,7 +53,7 @@ async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tupl
     """Raises: XylemError."""
     body = parse(ResponseRequest, raw)
     body.check()
-    return body, await plan_of(state, PREFIX, body.as_chat(), explain=explain)
+    return body, await plan_of(state, PREFIX, body.as_chat(), "input", explain=explain)
 
 
 async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
@@ -131,7 +132,7 @@ async def _give_up(state: ApiState, request: RequestId, scope: Scope) -> None:
 async def retrieve(request: Request, response: str) -> Response:
     """The response as it stands; or its events, from any of them on, to its end."""
     state = state_of(request)
-    query = parse(Retrieval, orjson.dumps(dict(request.query_params)))
+    query = parse(Retrieval, query_of(request.query_params))
     query.check()
     found, progress = await _find(state, request.scope, response)
     if not query.stream:
@@ -142,6 +143,14 @@ async def retrieve(request: Request, response: str) -> Response:
         )
     events = Events(progress, -1 if query.starting_after is None else query.starting_after)
     return ResponseStream(_at_hand(Followed(Log(state.shelf, state.keeper, found.kept), events)), at_once=True)
+
+
+@router.get(f"{PATH}/{{response}}/input_items", openapi_extra=ItemsQuery.openapi())
+async def input_items(request: Request, response: str) -> dict[str, Any]:
+    """What a kept response was asked with, item by item."""
+    query = parse(ItemsQuery, query_of(request.query_params))
+    _, progress = await _find(state_of(request), request.scope, response)
+    return page(items_of(progress.id, progress.body), query)
 
 
 @router.post(f"{PATH}/{{response}}/cancel", responses=shapes.WHOLE)

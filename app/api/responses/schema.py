@@ -2,19 +2,33 @@
 
 from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import Field
+from starlette.datastructures import QueryParams
 
-from app.api.schemas import MOST, Asked, Body, ChatRequest, Message, Query, Some
+from app.api.neutral import Refused, neutral
+from app.api.schemas import MOST, Asked, Body, Conversation, Message, Query, Some
 from app.errors import RequestError
 
-Label = Annotated[str, Field(max_length=64)]
-Metadata = Annotated[dict[Label, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
+LOGPROBS = "message.output_text.logprobs"
+# All that OpenAI has. Besides the logprobs, they are parts of what no answer has here.
+Includable = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
+Include = Annotated[list[Includable], Field(max_length=64)]
 
 
 class InputText(Body):
     """Of a message; one of an earlier response has more fields, which no model sees."""
 
-    type: Literal["input_text", "output_text", "text"]
+    type: Annotated[Literal["input_text", "output_text", "text"], Refused("content parts of type")]
     text: str
     annotations: list[Any] | None = None
     logprobs: list[Any] | None = None
@@ -23,11 +37,12 @@ class InputText(Body):
 class InputMessage(Body):
     """Also a message of an earlier response, as it came: it has an id and a status."""
 
-    type: Literal["message"] | None = None
-    role: Literal["user", "assistant", "system", "developer"]
+    type: Annotated[Literal["message"] | None, Refused("items of type")] = None
+    role: Annotated[Literal["user", "assistant", "system", "developer"], Refused("messages of role")]
     content: Annotated[Some[InputText], Field(max_length=MOST)] | str  # in this order, an error is the list's
     id: str | None = None
     status: Literal["in_progress", "completed", "incomplete"] | None = None
+    phase: Literal["commentary", "final_answer"] | None = None  # no template shows it
 
     def as_chat(self) -> Message:
         text = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
@@ -36,31 +51,34 @@ class InputMessage(Body):
 
 class TextOptions(Body):
     class Format(Body):
-        type: Literal["text"]
+        type: Annotated[Literal["text"], Refused()]
 
     format: Format | None = None
+    verbosity: Annotated[Literal["medium"] | None, Refused()] = None
 
 
 class EventOptions(Body):
-    include_obfuscation: bool | None = None  # nothing is obfuscated, which a client can't tell from luck
+    include_obfuscation: bool | None = None  # as in schemas.StreamOptions
+    include_usage: bool | None = None  # the last event always has it
 
 
+@neutral()
 class ResponseRequest(Asked):
     input: Annotated[Some[InputMessage], Field(min_length=1, max_length=MOST)] | str
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    include: list[Literal["message.output_text.logprobs"]] | None = None
+    include: Include | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     stream_options: EventOptions | None = None
     background: bool | None = None
     store: bool | None = None
-    metadata: Metadata | None = None
-    safety_identifier: Label | None = None
     parallel_tool_calls: bool | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    tool_choice: Annotated[Literal["none", "auto"] | None, Refused()] = None
     text: TextOptions | None = None
-    truncation: Literal["disabled"] | None = None
+
+    @property
+    def with_logprobs(self) -> bool:
+        return LOGPROBS in (self.include or ())
 
     @property
     def kept(self) -> bool:
@@ -72,24 +90,24 @@ class ResponseRequest(Asked):
             raise RequestError("'background' can only be used when 'store' is true.", param="background")
         if self.stream_options is not None and not self.stream:
             raise RequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
-        if self.top_logprobs and not self.include:
+        if self.top_logprobs and not self.with_logprobs:
             raise RequestError(
                 "'top_logprobs' is only allowed when 'include' has 'message.output_text.logprobs'.",
                 param="top_logprobs",
             )
 
-    def as_chat(self) -> ChatRequest:
+    def as_chat(self) -> Conversation:
         """The same as a conversation to go on with."""
         messages = [Message(role="user", content=self.input)] if isinstance(self.input, str) else []
         if not isinstance(self.input, str):
             messages += [message.as_chat() for message in self.input]
         if self.instructions is not None:
             messages.insert(0, Message(role="developer", content=self.instructions))
-        return ChatRequest.model_construct(
+        return Conversation.model_construct(
             **{name: getattr(self, name) for name in Asked.model_fields},
             messages=messages,
             max_completion_tokens=self.max_output_tokens,
-            logprobs=bool(self.include),
+            logprobs=self.with_logprobs,
             top_logprobs=self.top_logprobs,
         )
 
@@ -99,9 +117,25 @@ class Retrieval(Query):
 
     stream: bool = False
     starting_after: Annotated[int, Field(ge=0)] | None = None
+    include: Include | None = None  # what was asked for at first is there anyway
     include_obfuscation: bool | None = None
 
     def check(self) -> None:
         """Raises: RequestError."""
         if self.starting_after is not None and not self.stream:
             raise RequestError("'starting_after' is only allowed when 'stream' is true.", param="starting_after")
+
+
+class ItemsQuery(Query):
+    after: str | None = None
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    order: Literal["asc", "desc"] = "desc"
+    include: Include | None = None
+
+
+def query_of(params: QueryParams) -> bytes:
+    """What stands behind the path, to be parsed. Of `include` there may be several, with or without brackets."""
+    given: dict[str, Any] = dict(params)
+    included = [*params.getlist("include"), *params.getlist("include[]")]
+    given.pop("include[]", None)
+    return orjson.dumps(given | ({"include": included} if included else {}))

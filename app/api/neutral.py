@@ -1,0 +1,187 @@
+"""Parameters of OpenAI's and vLLM's without support here, each with its neutral values: those that change no answer.
+
+Clients send many of them without being told to, so every endpoint takes them. Another value is refused by the
+parameter's name. null is neutral throughout.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, Field, GetCoreSchemaHandler, create_model
+from pydantic_core import core_schema
+
+B = TypeVar("B", bound=BaseModel)
+
+NOT_SUPPORTED = "not_supported"  # the type of pydantic's error
+
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    # OpenAI's, of chat and text completions.
+    "audio": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "function_call": ("none", "auto"),  # there are no functions to call
+    "functions": ([],),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "max_completion_tokens": (),
+    "max_tokens": (),
+    "messages": (),
+    "modalities": (["text"],),
+    "moderation": (),
+    "n": (1,),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "prompt": (),
+    "prompt_cache_options": ({}, {"mode": "implicit"}),
+    "prompt_cache_retention": ("in_memory",),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "stop": ([],),
+    "store": (False,),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),  # there are no tools to choose from
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    # OpenAI's, of Responses.
+    "access_programs": (),
+    "background": (False,),
+    "background_options": (),
+    "context_management": ([],),
+    "conversation": (),
+    "image": (),
+    "include": ([],),
+    "input": (),
+    "instructions": (),
+    "max_output_tokens": (),
+    "max_tool_calls": (),
+    "previous_response_id": (),
+    "reasoning": ({}, {"effort": "none"}),
+    "text": ({}, {"format": {"type": "text"}}, {"verbosity": "medium"}),
+    "truncation": ("disabled",),
+    # vLLM's, of this year or before.
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (False,),  # a conversation's template writes them itself
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "early_stopping": (False,),
+    "ec_transfer_params": (),
+    "enable_response_messages": (False,),
+    "guided_choice": (),
+    "guided_decoding_backend": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_whitespace_pattern": (),
+    "include_reasoning": (True,),
+    "include_stop_str_in_output": (False,),
+    "kv_transfer_params": (),
+    "length_penalty": (1.0,),
+    "logprob_token_ids": ([],),
+    "media_io_kwargs": ({},),
+    "min_p": (0.0,),
+    "min_tokens": (0,),
+    "mm_payload": ("tensors",),
+    "mm_processor_kwargs": ({},),
+    "previous_input_messages": ([],),
+    "prompt_embeds": (),
+    "prompt_logprobs": (),
+    "repetition_detection": (),
+    "repetition_penalty": (1.0,),
+    "request_id": (),
+    "return_mm_kwargs": (False,),
+    "return_prompt_text": (False,),
+    "return_token_ids": (False,),
+    "return_token_offsets": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "routed_experts_prompt_start": (0,),
+    "session_id": (),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "stream_interval": (1,),
+    "structural_tag": (),
+    "structured_outputs": (),
+    "thinking_token_budget": (),
+    "top_k": (-1, 0),
+    "truncate_prompt_tokens": (),
+    "truncation_side": (),
+    "use_beam_search": (False,),
+    "vllm_xargs": ({},),
+    "watermarking": (False,),
+}
+
+# Of an assistant's message that comes back as OpenAI or vLLM sent it.
+NEUTRAL_OF_MESSAGES: Mapping[str, tuple[Any, ...]] = {
+    "annotations": ([],),
+    "audio": (),
+    "function_call": (),
+    "reasoning": (),
+    "reasoning_content": (),
+    "refusal": (),
+    "tool_calls": ([],),
+}
+
+NEUTRAL_OF_TOKENIZE: Mapping[str, tuple[Any, ...]] = {"return_token_strs": (False,)} | {
+    name: NEUTRAL[name]
+    for name in (
+        "chat_template",
+        "chat_template_kwargs",
+        "continue_final_message",
+        "media_io_kwargs",
+        "mm_processor_kwargs",
+        "tools",
+    )
+}
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Of a field: what its type doesn't take is not supported, and is called that.
+
+    `what`: words before the value, such as "content parts of type"; without them the field's name says enough.
+    """
+
+    what: str = ""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.custom_error_schema(
+            handler(source),
+            NOT_SUPPORTED,
+            custom_error_message="Not supported",
+            custom_error_context={"what": self.what},
+        )
+
+
+@dataclass(frozen=True)
+class _OneOf:
+    """Of a field: these values, of whatever types. `typing.Literal` has no lists, objects or fractions."""
+
+    values: tuple[Any, ...]
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.literal_schema(list(self.values))
+
+
+def neutral(table: Mapping[str, tuple[Any, ...]] = NEUTRAL) -> Callable[[type[B]], type[B]]:
+    """Decorates a schema: it also takes the neutral values of these parameters, except for those that are its own."""
+
+    def extended(schema: type[B]) -> type[B]:
+        fields: dict[str, Any] = {
+            name: (
+                Annotated[Any, _OneOf((None, *values)), Refused()],
+                Field(None, description="Not supported, except for what changes nothing."),
+            )
+            for name, values in table.items()
+            if name not in schema.model_fields
+        }
+        return create_model(
+            schema.__name__, __base__=schema, __module__=schema.__module__, __doc__=schema.__doc__, **fields
+        )
+
+    return extended

@@ -69,7 +69,7 @@ async def plan_of(state: Known, prefix: str, body: ChatRequest, *, explain: bool
 async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
     body, plan = await understand(state, raw, explain=explain_wanted(scope))
-    call = await answer_to(state, "chat", raw, scope, receive, plan)
+    call = await answer_to(state, "chat", body, scope, receive, plan)
     if body.stream:
         chunks = Chunks("chat", call, logprobs=chat_logprobs, options=body.stream_options)
         return stream(call, chunks, opening=chunks.role)

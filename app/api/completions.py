@@ -72,7 +72,7 @@ async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tupl
 async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
     body, plan = await understand(state, raw, explain=explain_wanted(scope))
-    call = await answer_to(state, "text", raw, scope, receive, plan)
+    call = await answer_to(state, "text", body, scope, receive, plan)
     if body.stream:
         return stream(call, Chunks("text", call, logprobs=TextLogprobs(), options=body.stream_options))
     async with call:

@@ -59,7 +59,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     body, plan = await understand(state, raw, explain=explain_wanted(scope))
     if not body.kept:
         return await _pass_on(state, body, plan, scope, receive)
-    reading = await begin_or_join(state, KIND, raw, scope, plan, background=bool(body.background))
+    reading = await begin_or_join(state, KIND, body, scope, plan, background=bool(body.background))
     progress = Progress(reading.id, reading.created, body)
     if body.background and not body.stream:
         return _json(await _read(state, progress), reading.headers())

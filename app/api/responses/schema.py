@@ -9,15 +9,17 @@ from app.errors import RequestError
 
 Label = Annotated[str, Field(max_length=64)]
 Metadata = Annotated[dict[Label, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
+# Of an earlier response: no model sees it, and it is not kept.
+Unread = Annotated[list[Any] | None, Field(exclude=True)]
 
 
 class InputText(Body):
-    """Of a message; one of an earlier response has more fields, which no model sees."""
+    """Of a message; one of an earlier response has more fields."""
 
     type: Literal["input_text", "output_text", "text"]
     text: str
-    annotations: list[Any] | None = None
-    logprobs: list[Any] | None = None
+    annotations: Unread = None
+    logprobs: Unread = None
 
 
 class InputMessage(Body):
@@ -26,7 +28,7 @@ class InputMessage(Body):
     type: Literal["message"] | None = None
     role: Literal["user", "assistant", "system", "developer"]
     content: Annotated[Some[InputText], Field(max_length=MOST)] | str  # in this order, an error is the list's
-    id: str | None = None
+    id: Annotated[str, Field(max_length=256)] | None = None
     status: Literal["in_progress", "completed", "incomplete"] | None = None
 
     def as_chat(self) -> Message:
@@ -49,7 +51,7 @@ class ResponseRequest(Asked):
     input: Annotated[Some[InputMessage], Field(min_length=1, max_length=MOST)] | str
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    include: list[Literal["message.output_text.logprobs"]] | None = None
+    include: Annotated[list[Literal["message.output_text.logprobs"]], Field(max_length=16)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     stream_options: EventOptions | None = None
     background: bool | None = None

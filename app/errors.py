@@ -18,6 +18,7 @@ XylemError
 ├── UnsupportedMediaType 415  the body is of a type or an encoding that is not taken
 ├── HeadersTooLarge 431  the headers are over the limit
 ├── RateLimited    429   the API key has used up its requests or tokens a minute; carries Retry-After
+├── KeptFull       429   kept answers take all the bytes that they may; carries Retry-After
 ├── Saturated      429   every worker of the model is full; carries Retry-After
 ├── EngineFailed   500   the engine refused or broke while generating
 │   ├── HandoffFailed    …because it did not get the KV that another engine computed: it can compute that itself
@@ -164,6 +165,12 @@ class RateLimited(XylemError):
     """This API key has used up what it may do in a minute. Try again later."""
 
     status, type, code = 429, "requests", "rate_limit_exceeded"  # or the type is "tokens", as OpenAI has it
+
+
+class KeptFull(XylemError):
+    """The answers that are kept take all the room there is. Try again later."""
+
+    status, type, code = 429, "rate_limit_error", "kept_answers_full"
 
 
 class Saturated(XylemError):

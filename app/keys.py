@@ -41,13 +41,17 @@ orders:<api>            list of msgpack `messages.Look`, what other API replicas
 reply:<id>              list, a worker's msgpack `messages.Reply` to an order, or what an API replica says to a Look.
                         Lives 60 s.
 kept:<id>               hash: `record` (msgpack `messages.Kept`; none when it was deleted), `owner` (an API replica),
-                        `epoch` (+1 for each new owner, and a cancel), `end` (ended or cancelled). Written by the api;
+                        `epoch` (+1 for each new owner, and a cancel), `end` (ended or cancelled), `key` (the API key
+                        it is counted for). Written by the api;
                         lives until the deadline and `keep_s`, and from the answer's end `keep_s`.
 log:<id>                stream, ids from 1-0, field `b`: a list of msgpack events; Done or Failed is the last one's.
                         What has come of a kept answer. Written by its owner; lives as long.
 kept-of:<api>           set of the ids that an API replica owns and that have not ended. Written by the api.
 keepers                 set of the API replicas that own any, or did. Written by the api; a dead one goes when what it
                         had is adopted.
+kept-bytes              hash, bytes that kept answers take with their logs, about: `all`, `key:<API key>`, `id:<id>`.
+                        Written by the api, with what it counts; an expired one goes when the next is kept.
+kept-expiring           sorted set, "<id>|<API key>" → when it expires, ms since the epoch. Written with the above.
 joined:<hash>           string, the id that a request with this Idempotency-Key got (SHA-256 of <key> below and
                         of it). Written by the api; lives as long as the answer could.
 file:<id>               string, msgpack `batch.records.StoredFile`. Its bytes are in the storage. Written by api and
@@ -164,6 +168,10 @@ class Keys:
 
     def keepers(self) -> str:
         return f"{self.prefix}keepers"
+
+    def kept_account(self) -> tuple[str, str]:
+        """The last keys of the scripts that keep answers."""
+        return f"{self.prefix}kept-bytes", f"{self.prefix}kept-expiring"
 
     def joined(self, digest: str) -> str:
         return f"{self.prefix}joined:{digest}"

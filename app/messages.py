@@ -293,7 +293,7 @@ class Kept(Struct, frozen=True, array_like=True):
 
     id: RequestId
     kind: str  # which endpoint understands the body: chat, text or response
-    body: bytes  # as the client sent it
+    body: bytes  # JSON: what was understood of the client's
     created: float  # seconds since the epoch, by Redis' clock
     deadline: float
     key: KeyId = KeyId("")  # `ApiKey.owner` of the API key that it came with

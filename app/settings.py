@@ -82,6 +82,8 @@ class Settings(BaseSettings):
     schedule_file: Path | None = None  # batches that begin by the clock, for `celery -A app beat`
 
     keep_s: Annotated[float, Field(gt=0)] = 3600.0  # answers that can be resumed or fetched are kept so long
+    keep_bytes: Annotated[int, Field(gt=0)] = 2**30  # of kept answers with their requests, in Redis
+    keep_bytes_per_key: Annotated[int, Field(gt=0)] = 256 * 2**20  # of one API key; who needs none is one
     # Requests wait so long for Redis, or for a worker; new ones if the last was there so short a time ago.
     patience_s: Annotated[float, Field(ge=0)] = 60.0
     max_migrations: Annotated[int, Field(ge=0)] = 3  # workers that may die with a request before it is given up

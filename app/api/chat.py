@@ -72,7 +72,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     """Raises: XylemError."""
     body, plan = await understand(state, raw, explain=explain_wanted(scope))
     check_priority(state, scope, body)
-    begin = partial(answer_to, state, "chat", raw, scope, receive, plan)
+    begin = partial(answer_to, state, "chat", body, scope, receive, plan)
     if body.stream:
         chunks = partial(Chunks, "chat", logprobs=chat_logprobs, options=body.stream_options)
         return stream_of(scope)(begin, chunks, roles=True)

@@ -77,7 +77,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     """Raises: XylemError."""
     body, plan = await understand(state, raw, explain=explain_wanted(scope))
     check_priority(state, scope, body)
-    begin = partial(answer_to, state, "text", raw, scope, receive, plan)
+    begin = partial(answer_to, state, "text", body, scope, receive, plan)
     if body.stream:
         chunks = partial(Chunks, "text", logprobs=TextLogprobs(), options=body.stream_options)
         return stream_of(scope)(begin, chunks)

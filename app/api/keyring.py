@@ -96,9 +96,6 @@ class Keyring:
             raise Unauthorized("This API key is not valid, or has been revoked.", headers=_CHALLENGE)
         scope[_IN_SCOPE] = key
 
-    def _is_admin(self, token: bytes) -> bool:
-        return self._admin_key is not None and hmac.compare_digest(token, self._admin_key)
-
     def _is_admin(self, given: bytes) -> bool:
         return self._admin_key is not None and hmac.compare_digest(given, self._admin_key)
 

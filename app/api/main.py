@@ -48,7 +48,8 @@ def create_app(settings: Settings | None = None) -> Express:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with serving(known) as core:
             keyring = Keyring(core.wire, core.keys, settings.admin_key)
-            shelf = Shelf(core.wire, core.keys, core.dispatcher.api, settings.keep_s)
+            most = settings.keep_bytes_per_key, settings.keep_bytes
+            shelf = Shelf(core.wire, core.keys, core.dispatcher.api, settings.keep_s, *most)
 
             async def prepare(kept: Kept, begun: Begun) -> Call:
                 _body, plan = await _UNDERSTAND[kept.kind](core, kept.body)

@@ -20,12 +20,12 @@ T = TypeVar("T")
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TokenId = Annotated[int, Field(ge=0, lt=2**32)]
 _TOKEN_ID = re.compile("[0-9]{1,9}", re.ASCII)
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1, max_length=4096)]
 # Lists end at their first error: each of a million would be an object with its own message.
 Some = Annotated[list[T], Field(fail_fast=True)]
 Label = Annotated[str, Field(max_length=64)]
 Metadata = Annotated[dict[Label, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
-MOST = 4096  # messages of a conversation, parts of a message
+MOST = 4096  # messages of a conversation, parts of a message, tokens with a bias
 ASIDE_PRIORITY = 100  # of what gives way, unless it names its own
 
 
@@ -90,7 +90,7 @@ class Asked(Body):
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
-    user: str | None = None
+    user: Annotated[str, Field(max_length=512)] | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None  # extension: lower is sooner
     timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None  # extension: seconds
     prompt_cache_key: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # requests that share a prefix
@@ -114,6 +114,10 @@ class Asked(Body):
     def urgency(self) -> int:
         return self.priority if self.priority is not None else ASIDE_PRIORITY if self.aside else 0
 
+    def understood(self) -> bytes:
+        """All that the answer depends on and tells, as JSON that is parsed to the same."""
+        return self.model_dump_json(exclude_none=True).encode()
+
     def check(self) -> None:
         """What a single field can't tell. Raises: RequestError."""
 
@@ -129,7 +133,7 @@ class _Generation(Asked):
     stop: Text | Annotated[list[Text], Field(max_length=16)] | None = None
     include_stop_str_in_output: bool | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MOST)] | None = None
     stream_options: StreamOptions | None = None
 
     def check(self) -> None:
@@ -194,7 +198,7 @@ Content = Annotated[Some[TextPart], Field(max_length=MOST)] | str
 class Message(Body):
     role: Literal["system", "developer", "user", "assistant"]
     content: Content | None
-    name: str | None = None
+    name: Annotated[str, Field(max_length=256)] | None = None
 
     def for_template(self) -> dict[str, Any]:
         """Templates know no developer, OpenAI's newer name of the system role, and want text."""

@@ -1,18 +1,35 @@
--- Writes down that an API replica owns a request whose answer is kept.
+-- Writes down that an API replica owns a request whose answer is kept, if there is room for it.
 --
--- KEYS  1 kept:<id>  2 kept-of:<api>  3 keepers  4 joined:<…>, or the first once more
+-- KEYS  1 kept:<id>  2 kept-of:<api>  3 keepers  4 joined:<…>, or the first once more  5 kept-bytes  6 kept-expiring
 -- ARGV  1 id  2 api  3 Kept (msgpack)  4 life, ms  5 epoch  6 what to say to who asks with the same key ('': nothing)
---       7 what was said, and doesn't hold any more
--- returns what was said to who asked first with that key, or ARGV 6. Sent twice it changes nothing.
+--       7 what was said, and doesn't hold any more  8 the API key that it came with
+--       9 bytes that may be kept for that one  10 and in all; both '': however many
+-- returns {what has no room: '', 'key' or 'all', what was said to who asked first with that key or ARGV 6,
+--          ms until the next kept answer expires}. Sent twice it changes nothing.
 if ARGV[6] ~= '' then
   local known = redis.call('GET', KEYS[4])
   if known and known ~= ARGV[6] and known ~= ARGV[7] then
-    return known
+    return {'', known, 0}
   end
-  redis.call('SET', KEYS[4], ARGV[6], 'PX', ARGV[4])
 end
-redis.call('HSET', KEYS[1], 'record', ARGV[3], 'owner', ARGV[2], 'epoch', ARGV[5])
+if redis.call('HEXISTS', KEYS[5], 'id:' .. ARGV[1]) == 0 then
+  local bytes = #ARGV[3] + 512
+  for _, expired in ipairs(redis.call('ZRANGE', KEYS[6], '-inf', now(), 'BYSCORE', 'LIMIT', 0, 1000)) do
+    release(string.match(expired, '^([^|]*)|(.*)$'))
+  end
+  for i, field in ipairs({'key:' .. ARGV[8], 'all'}) do
+    local most = tonumber(ARGV[8 + i])
+    if most and (redis.call('HGET', KEYS[5], field) or 0) + bytes > most then
+      local next_at = redis.call('ZRANGE', KEYS[6], 0, 0, 'WITHSCORES')[2]
+      return {i == 1 and 'key' or 'all', '', next_at and next_at - now() or 0}
+    end
+  end
+  count(ARGV[1], ARGV[8], bytes)
+end
+if ARGV[6] ~= '' then redis.call('SET', KEYS[4], ARGV[6], 'PX', ARGV[4]) end
+redis.call('HSET', KEYS[1], 'record', ARGV[3], 'owner', ARGV[2], 'epoch', ARGV[5], 'key', ARGV[8])
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
+expires_in(ARGV[1], ARGV[8], ARGV[4])
 redis.call('SADD', KEYS[2], ARGV[1])
 redis.call('SADD', KEYS[3], ARGV[2])
-return ARGV[6]
+return {'', ARGV[6], 0}

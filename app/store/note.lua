@@ -1,12 +1,12 @@
 -- Appends batches of events to a kept answer, if its epoch is still that of who writes.
 --
--- KEYS  1 kept:<id>  2 log:<id>  3 kept-of:<api>
+-- KEYS  1 kept:<id>  2 log:<id>  3 kept-of:<api>  4 kept-bytes  5 kept-expiring
 -- ARGV  1 id  2 epoch  3 number of the first batch (from 1)  4 life, ms, from now on; '' as it was
 --       5 'ended' when the last batch has the end, else ''  6… batches
 -- returns  the number of the last batch that is there now; less than was sent: send from the one behind it.
 --          -1: another one owns it, or it was cancelled. -2: Redis does not know it (any more).
 -- Sent twice it changes nothing.
-local epoch = redis.call('HGET', KEYS[1], 'epoch')
+local epoch, key = unpack(redis.call('HMGET', KEYS[1], 'epoch', 'key'))
 if not epoch then return -2 end
 if epoch ~= ARGV[2] then
   redis.call('SREM', KEYS[3], ARGV[1])
@@ -14,15 +14,16 @@ if epoch ~= ARGV[2] then
 end
 local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
 local last = newest[1] and tonumber(string.match(newest[1][1], '^%d+')) or 0
-local number = tonumber(ARGV[3])
+local number, bytes = tonumber(ARGV[3]), 0
 if number > last + 1 then return last end
 for i = 6, #ARGV do
   if number == last + 1 then
     redis.call('XADD', KEYS[2], number .. '-0', 'b', ARGV[i])
-    last = number
+    last, bytes = number, bytes + #ARGV[i] + 32
   end
   number = number + 1
 end
+if key and bytes > 0 then count(ARGV[1], key, bytes) end
 if ARGV[5] ~= '' then
   redis.call('HSET', KEYS[1], 'end', ARGV[5])
   redis.call('SREM', KEYS[3], ARGV[1])
@@ -30,5 +31,6 @@ end
 if ARGV[4] ~= '' then
   redis.call('PEXPIRE', KEYS[1], ARGV[4])
   redis.call('PEXPIRE', KEYS[2], ARGV[4])
+  if key then expires_in(ARGV[1], key, ARGV[4]) end
 end
 return last

@@ -15,7 +15,8 @@ def _source(name: str) -> str:
     return "\n".join(line for line in lines if not line.lstrip().startswith("--"))
 
 
-ADOPT, CANCEL, KEEP, NOTE = map(_source, ("adopt", "cancel", "keep", "note"))
+ADOPT = _source("adopt")
+CANCEL, FORGET, KEEP, NOTE = (f"{_source('kept_bytes')}\n{_source(n)}" for n in ("cancel", "forget", "keep", "note"))
 CHARGE, PLACE, RECONCILE, RELEASE, SNAPSHOT = map(_source, ("charge", "place", "reconcile", "release", "snapshot"))
 CLAIM, CLOSE, FEED, LEAD, RESULT, TURN = map(_source, ("claim", "close", "feed", "lead", "result", "turn"))
 SHELVE, UNSHELVE = map(_source, ("shelve", "unshelve"))

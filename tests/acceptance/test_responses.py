@@ -409,6 +409,57 @@ def test_a_response_is_only_for_the_api_key_that_made_it(valkey_url: str, tmp_pa
         s.close()
 
 
+def test_kept_answers_fill_redis_up_to_a_bound(valkey_url: str, tmp_path: Path) -> None:
+    """Of one API key: it is told so, whatever it has kept, and others go on. What is no part of a prompt is small."""
+    redis: Any = Redis.from_url(valkey_url)
+    redis.flushall()
+    env = {"XYLEM_REQUIRE_KEYS": "true", "XYLEM_KEEP_BYTES_PER_KEY": "60000"}
+    s = Stack(valkey_url, tmp_path, {POOL: mock_pool(step_ms=1.0)}, env)
+    try:
+        keys = {name: _key(s, name) for name in ("alice", "bob")}
+        s.api()
+        s.worker()
+        s.wait_ready()
+        alice, bob = (OpenAI(base_url=f"{s.url}/v1", api_key=key, max_retries=0, timeout=60) for key in keys.values())
+        with alice, bob:
+            before = redis.info("memory")["used_memory"]
+            for _ in range(20):
+                with pytest.raises(openai.BadRequestError) as refused:
+                    alice.responses.create(model="mock", input="x", user="u" * 15_000_000)
+                assert refused.value.param == "user"
+            assert redis.info("memory")["used_memory"] - before < 2**20
+            assert not redis.keys("xylem:kept:*")
+
+            first = _chat(alice, "chat", {"Idempotency-Key": "once"})
+            kept_before = 0
+            with pytest.raises(openai.RateLimitError) as full:
+                for _ in range(100):
+                    alice.responses.create(model="mock", input="word " * 200, max_output_tokens=20)
+                    kept_before += 1
+            assert 5 < kept_before < 60
+            assert full.value.code == "kept_answers_full"
+            assert int(full.value.response.headers["retry-after"]) > 3000
+            for extra in ({"Idempotency-Key": "twice"}, {"X-Xylem-Resumable": "1"}):
+                with pytest.raises(openai.RateLimitError):
+                    _chat(alice, "chat", extra)
+            assert _chat(alice, "chat", {"Idempotency-Key": "once"}) == first, "it is joined"
+            assert _chat(alice, "chat", {}) == first, "what is not kept is served"
+            assert alice.responses.create(model="mock", input="x", max_output_tokens=2, store=False).output_text
+            made = bob.responses.create(model="mock", input="x", max_output_tokens=2)
+            bob.responses.delete(made.id)
+            assert not redis.hexists("xylem:kept-bytes", "key:bob")
+    finally:
+        s.close()
+
+
+def _chat(c: OpenAI, text: str, headers: dict[str, str]) -> str:
+    """What the mock model says, the same each time."""
+    made = c.chat.completions.create(
+        model="mock", messages=[{"role": "user", "content": text}], seed=7, max_tokens=5, extra_headers=headers
+    )
+    return str(made.choices[0].message.content)
+
+
 def _key(s: Stack, name: str, *limits: str) -> str:
     command = [str(BIN / "xylem"), "keys", "create", name, *limits]
     out = subprocess.run(command, env=s.environment(), capture_output=True, text=True, check=True).stdout

@@ -16,7 +16,7 @@ from app.api.kept.keeper import Keeper
 from app.api.kept.reading import Reading
 from app.api.kept.shelf import Found, Lost, Shelf
 from app.api.plan import Plan
-from app.errors import DeadlineOver, RequestNotFound, Saturated, StoreDown
+from app.errors import DeadlineOver, KeptFull, RequestNotFound, Saturated, StoreDown
 from app.ids import ApiId, RequestId
 from app.keys import Keys
 from app.messages import Delta, Done, Event, Failed, Kept, encode
@@ -32,8 +32,8 @@ def kept(deadline_s: float = 60, request: str = R) -> Kept:
     return Kept(RequestId(request), "chat", b"{}", now, now + deadline_s, "key")
 
 
-def shelf(wire: Wire, api: ApiId = A) -> Shelf:
-    return Shelf(wire, KEYS, api, 30)
+def shelf(wire: Wire, api: ApiId = A, *most: int, keep_s: float = 30) -> Shelf:
+    return Shelf(wire, KEYS, api, keep_s, *most)
 
 
 def batch(*tokens: int) -> bytes:
@@ -316,3 +316,101 @@ async def test_a_reader_looks_when_its_own_answer_goes_on_and_not_at_each_ones(r
         looks = s.read.await_count
         task.cancel()
     assert looks < 40
+
+
+LARGE = b"x" * 10_000  # of a body
+ROOM = 50_000  # bytes: four of them, with what stands around each
+
+
+def numbered(number: int, key: str = "key", deadline_s: float = 60) -> Kept:
+    return replace(kept(deadline_s, f"chatcmpl-{number}"), body=LARGE, key=key)
+
+
+async def fill(s: Shelf, key: str = "key") -> list[Kept]:
+    """What is kept when there is room for no other one."""
+    put = []
+    with pytest.raises(KeptFull):
+        for number in range(20):
+            await s.put(k := numbered(number, key))
+            put.append(k)
+    return put
+
+
+async def counted(redis: "Redis") -> dict[str, int]:
+    return {name.decode(): int(n) for name, n in (await redis.hgetall(KEYS.kept_account()[0])).items()}
+
+
+async def test_one_api_keys_kept_answers_are_bounded_and_others_go_on(redis: "Redis", wire: Wire) -> None:
+    """And those of all together."""
+    assert len(await fill(shelf(wire, A, ROOM))) == 4
+    with pytest.raises(KeptFull, match="this API key") as error:
+        await shelf(wire, B, ROOM).put(numbered(20))
+    assert 80 <= (error.value.retry_after_s or 0) <= 90, "until the first expires"
+    assert not await redis.exists(KEYS.kept(RequestId("chatcmpl-20")))
+    await shelf(wire, A, ROOM).put(other := numbered(21, "other"))
+    assert (await shelf(wire).find(other.id, "other")).kept == other
+    with pytest.raises(KeptFull, match="all clients"):
+        await shelf(wire, A, ROOM, 5 * 10_000).put(numbered(22, "other"))
+
+
+async def test_what_is_there_is_joined_and_written_down_anew_however_full_it_is(redis: "Redis", wire: Wire) -> None:
+    """Only what is new is refused; a connection that broke doesn't tell whether it got through."""
+    s = shelf(wire, A, ROOM)
+    await s.put(first := numbered(30), join="k")
+    await fill(s)
+    before = await counted(redis)
+    assert await s.put(numbered(31), join="k") == first.id
+    assert await s.put(first, join="k") == first.id
+    assert await counted(redis) == before
+    await redis.delete(KEYS.kept(first.id))
+    await s.note(first, 0, [batch(1)], ended=False)
+    assert await tokens(s, first.id) == [1]
+
+
+async def test_an_answer_counts_with_what_has_come_of_it(redis: "Redis", wire: Wire) -> None:
+    """What runs goes on to its end; the next is refused."""
+    s, k = shelf(wire, A, ROOM), kept()
+    await s.put(k)
+    batches: list[bytes] = []
+    for number in range(60):
+        batches.append(encode([Delta(R, 0, "x" * 1000, [number])]))
+        await s.note(k, 0, batches, ended=False)
+        await s.note(k, 0, batches, ended=False)
+    with pytest.raises(KeptFull):
+        await s.put(numbered(2))
+    await s.note(k, 0, [*batches, END], ended=True)
+    assert len(await tokens(s)) == 60
+    sizes = await counted(redis)
+    assert sizes["all"] == sizes["key:key"] == sizes[f"id:{R}"]
+    assert 60_000 < sizes["all"] < 70_000
+
+
+@pytest.mark.parametrize("how", ["deleted", "expired", "expired by itself"])
+async def test_what_is_deleted_or_expires_makes_room(redis: "Redis", wire: Wire, how: str) -> None:
+    """Redis' own expiry tells nobody."""
+    s = shelf(wire, A, ROOM, keep_s=0.2)
+    filled = await fill(s)
+    for k in filled:
+        if how == "deleted":
+            await s.cancel(k.id, [Failed(k.id, 0, "cancelled", "")])
+            await s.delete(k.id)
+            await s.delete(k.id)
+        elif how == "expired":
+            await s.cancel(k.id, [Failed(k.id, 0, "cancelled", "")])
+        else:
+            await s.note(k, 0, [END], ended=True)
+    if how == "deleted":
+        assert await counted(redis) == {}
+    await until(lambda: gone(redis, filled))
+    await s.put(numbered(50))
+    sizes = await counted(redis)
+    assert sizes.keys() == {"all", "key:key", "id:chatcmpl-50"}
+    assert set(sizes.values()) == {sizes["all"]}
+    assert await redis.zcard(KEYS.kept_account()[1]) == 1
+
+
+async def gone(redis: "Redis", answers: list[Kept]) -> bool:
+    """Some milliseconds longer than Redis keeps them, as it counts whole ones."""
+    is_gone = not await redis.exists(*(KEYS.kept(k.id) for k in answers))
+    await asyncio.sleep(0.01)
+    return is_gone

@@ -247,12 +247,28 @@ def test_instructions_and_messages_are_the_conversation() -> None:
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"stop": "x"}, "stop"),
         ({"n": 2}, "n"),
+        ({"user": "u" * 513}, "user"),
+        ({"safety_identifier": "s" * 65}, "safety_identifier"),
+        ({"prompt_cache_key": "k" * 257}, "prompt_cache_key"),
+        ({"include": ["message.output_text.logprobs"] * 17}, "include"),
+        ({"input": [{"role": "user", "content": "x", "id": "i" * 257}]}, "input.0.id"),
     ],
 )  # fmt: skip
 def test_what_is_not_supported_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestError) as refused:
         parse(ResponseRequest, json.dumps({"model": "m", "input": "x"} | fields).encode()).check()
     assert refused.value.param == param
+
+
+def test_what_is_kept_of_a_request_is_what_was_understood() -> None:
+    """An earlier answer's logprobs, say, are read by nobody."""
+    part = {"type": "output_text", "text": "é", "annotations": [{"a": None}] * 1000, "logprobs": [{"token": "x"}]}
+    raw = {"model": "m", "input": [{"role": "assistant", "content": [part], "id": "msg_1"}], "store": None}
+    body = parse(ResponseRequest, json.dumps(raw).encode())
+    assert len(body.understood()) < 150
+    again = parse(ResponseRequest, body.understood())
+    assert again.understood() == body.understood()
+    assert (again.as_chat(), again.user) == (body.as_chat(), body.user)
 
 
 def test_null_is_not_given() -> None:

@@ -53,14 +53,20 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "frequency_penalty": ([-2, 0, 2], [-2.01, 2.01, "0"]),
     "repetition_penalty": ([0.01, 1, 2], [0, -1, 2.01, "1"]),
     "seed": ([0, -1, 2**63 - 1, -(2**63)], [2**63, -(2**63) - 1, 1.5, "1"]),
-    "stop": (["x", ["x"], ["x"] * 16, []], ["", [""], ["x"] * 17, 1, [1], {"a": 1}]),
+    "stop": (
+        ["x", ["x"], ["x"] * 16, [], ["x" * 4096]],
+        ["x" * 4097, ["x" * 4097], "", [""], ["x"] * 17, 1, [1], {"a": 1}],
+    ),
     "stop_token_ids": ([[], [0], [2**32 - 1] * 64], [[-1], [2**32], [1] * 65, 1, ["1"], [1.5]]),
     "include_stop_str_in_output": ([True, False], [1, "true"]),
     "ignore_eos": ([True, False], [1, "true"]),
     "n": ([1, 128], [0, 129, 1.5, "1"]),
-    "logit_bias": ([{}, {"0": 0}, {"5": -100, "6": 100}], [{"5": 101}, {"5": -101}, {"5": "1"}, [5], 5]),
+    "logit_bias": (
+        [{}, {"0": 0}, {"5": -100, "6": 100}, dict.fromkeys(map(str, range(4096)), 1)],
+        [dict.fromkeys(map(str, range(4097)), 1), {"5": 101}, {"5": -101}, {"5": "1"}, [5], 5],
+    ),
     "stream": ([True, False], [1, "true"]),
-    "user": (["", "me"], [1, ["me"]]),
+    "user": (["", "me", "u" * 512], [1, ["me"], "u" * 513]),
     "safety_identifier": (["", "x" * 64], ["x" * 65, 1]),
     "metadata": (
         [{}, {"k" * 64: "v" * 512}, {str(i): "" for i in range(16)}],
@@ -85,11 +91,12 @@ CHAT_FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
         ] + [
             [{"role": "user", "content": ""}],
             [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
-            [{"role": "user", "content": "x", "name": "me"}],
+            [{"role": "user", "content": "x", "name": "m" * 256}],
             [{"role": "assistant", "content": None}],
             [{"role": "assistant", "content": "x", "tool_calls": [], "annotations": [], "refusal": None}],
         ],
-        [[], "hi", None, [1], [{}], [{"role": "user"}], [{"content": "x"}], [{"role": "tool", "content": "x"}],
+        [[{"role": "user", "content": "x", "name": "m" * 257}],
+         [], "hi", None, [1], [{}], [{"role": "user"}], [{"content": "x"}], [{"role": "tool", "content": "x"}],
          [{"role": "user", "content": 5}], [{"role": "user", "content": None}],
          [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}],
          [{"role": "user", "content": "x", "tool_calls": []}],
@@ -118,7 +125,9 @@ NAMES = [f"{schema.__name__}-{field}" for schema, field, *_ in CASES]
 def test_each_field_has_its_bounds(schema: type[Any], field: str, good: list[Any], bad: list[Any]) -> None:
     """At the bounds it is taken as it is, beyond them and as another type it is refused by its name."""
     for value in good:
-        parsed = getattr(parse(schema, orjson.dumps(BASE[schema] | {field: value})), field)
+        body = parse(schema, orjson.dumps(BASE[schema] | {field: value}))
+        assert parse(schema, body.understood()) == body, "what is kept of it is as good"
+        parsed = getattr(body, field)
         assert parsed == value or field in ("messages", "routing"), value  # these are objects
     for value in bad:
         raw = BASE[schema] | {field: value}

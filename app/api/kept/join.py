@@ -1,8 +1,6 @@
 """Which requests' answers are kept, and who asks for one that is."""
 
 import asyncio
-import hashlib
-import hmac
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -15,7 +13,9 @@ from app.api.call import Begun, Call
 from app.api.kept.reading import Reading
 from app.api.kept.shelf import Found
 from app.api.kept.stream import KeptStream
+from app.api.parsing import parse
 from app.api.plan import Plan
+from app.api.schemas import Asked
 from app.api.state import ApiState
 from app.api.stream import EventStream
 from app.errors import NoWorker, RateLimited, RequestError, Saturated, StoreDown
@@ -41,13 +41,13 @@ def stream_of(scope: Scope) -> type[EventStream]:
 
 
 async def answer_to(
-    state: ApiState, kind: str, raw: bytes, scope: Scope, receive: Receive, plan: Plan
+    state: ApiState, kind: str, body: Asked, scope: Scope, receive: Receive, plan: Plan
 ) -> Call | Reading:
     """Made for this connection, unless its client wants it kept. Raises: XylemError."""
     if asks_to_keep(scope):
         if plan.edit is not None:
             raise RequestError("An answer with 'echo' can't be resumed or joined.", param="echo")
-        return await begin_or_join(state, kind, raw, scope, plan)
+        return await begin_or_join(state, kind, body, scope, plan)
     return new_call(state, scope, receive, plan)
 
 
@@ -67,24 +67,24 @@ def new_call(state: ApiState, scope: Scope, receive: Receive, plan: Plan) -> Cal
 
 
 async def begin_or_join(
-    state: ApiState, kind: str, raw: bytes, scope: Scope, plan: Plan, *, background: bool = False
+    state: ApiState, kind: str, body: Asked, scope: Scope, plan: Plan, *, background: bool = False
 ) -> Reading:
     """The answer to a new request, or from where its reader has it. Raises: XylemError."""
     headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
     last = headers.get(b"last-event-id", "")
     if last:
         request, skip = _position(last)
-        return await _read(state, request, raw, scope, plan, skip)
+        return await _read(state, request, kind, body, scope, plan, skip)
     join = headers.get(b"idempotency-key", "")
     if len(join) > _LONGEST_KEY:
         raise RequestError(f"An Idempotency-Key has at most {_LONGEST_KEY} characters.", param="Idempotency-Key")
     allowance = state.keyring.allowance(scope)
     if allowance is not None and not join:  # who may not is told so, and nothing is kept
         await allowance.admit(sum(map(len, plan.prompts)))
-    kept = new_kept(state, kind, raw, scope, plan, background=background)
+    kept = new_kept(state, kind, body, scope, plan, background=background)
     first = await patiently(state, lambda: _put(state, kept, join))
     if first != kept.id:
-        return await _read(state, first, raw, scope, plan, 0)
+        return await _read(state, first, kind, body, scope, plan, 0)
     return start(state, kept, plan, allowance)
 
 
@@ -107,12 +107,12 @@ async def _put(state: ApiState, kept: Kept, join: str) -> RequestId:
     return first
 
 
-def new_kept(state: ApiState, kind: str, raw: bytes, scope: Scope, plan: Plan, *, background: bool = False) -> Kept:
+def new_kept(state: ApiState, kind: str, body: Asked, scope: Scope, plan: Plan, *, background: bool = False) -> Kept:
     now = clock.now()
     key = state.keyring.owner(scope)
     id_ = new_request_id(plan.prefix, state.dispatcher.api)
     named = x_request_id.asks_for(scope, id_)
-    return Kept(id_, kind, raw, now, now + plan.timeout_s, key, background, named)
+    return Kept(id_, kind, body.understood(), now, now + plan.timeout_s, key, background, named)
 
 
 def start(state: ApiState, kept: Kept, plan: Plan, allowance: Allowance | None) -> Reading:
@@ -137,9 +137,11 @@ async def _was_refused(state: ApiState, request: RequestId) -> bool:
     return len(batches) == 1 and isinstance(end := batches[0][-1], Failed) and end.code in _REFUSALS
 
 
-async def _read(state: ApiState, request: RequestId, raw: bytes, scope: Scope, plan: Plan, skip: int) -> Reading:
+async def _read(
+    state: ApiState, request: RequestId, kind: str, body: Asked, scope: Scope, plan: Plan, skip: int
+) -> Reading:
     found = await patiently(state, lambda: state.shelf.find(request, state.keyring.owner(scope)))
-    if not hmac.compare_digest(hashlib.sha256(raw).digest(), hashlib.sha256(found.kept.body).digest()):
+    if found.kept.kind != kind or parse(type(body), found.kept.body).understood() != body.understood():
         raise RequestError("This is not the body that the answer was asked for with.", param="Idempotency-Key")
     x_request_id.asks_for(scope, request)
     return Reading(state.shelf, state.keeper, plan, found, skip)

@@ -1,18 +1,20 @@
 """Kept answers in Redis: `kept:<id>` says what was asked and who owns it, `log:<id>` what has come of it."""
 
 import hashlib
+import math
 from collections.abc import Sequence
 
 from msgspec import Struct
 
-from app.errors import Cancelled, RequestNotFound
+from app.errors import Cancelled, KeptFull, RequestNotFound
 from app.ids import ApiId, KeyId, RequestId
 from app.keys import Keys
 from app.messages import Event, Kept, decode_events, decode_kept, encode
-from app.store import ADOPT, CANCEL, KEEP, NOTE, Wire
+from app.store import ADOPT, CANCEL, FORGET, KEEP, NOTE, Wire
 
 _PAGE = 512  # batches read at once
 _LAST_READ_MS = 5000
+_MOST = 2**53  # bytes, which no Redis has
 
 
 class Found(Struct, frozen=True):
@@ -27,27 +29,40 @@ class Lost(Cancelled):
 class Shelf:
     """All methods raise StoreDown."""
 
-    def __init__(self, wire: Wire, keys: Keys, api: ApiId, keep_s: float) -> None:
-        """`keep_s`: how long an answer is kept once it is whole."""
+    def __init__(
+        self, wire: Wire, keys: Keys, api: ApiId, keep_s: float, bytes_per_key: int = _MOST, bytes_in_all: int = _MOST
+    ) -> None:
+        """`keep_s`: how long an answer is kept once it is whole. With as many bytes as these, no other one is begun."""
         self._wire, self._keys, self.api = wire, keys, api
         self._keep_ms = round(keep_s * 1000)
+        self._most = bytes_per_key, bytes_in_all
 
     @property
     def connected_before(self) -> bool:
         return self._wire.connected_before
 
-    async def put(self, kept: Kept, epoch: int = 0, join: str = "", instead_of: str = "") -> RequestId:
+    async def put(
+        self, kept: Kept, epoch: int = 0, join: str = "", instead_of: str = "", *, bounded: bool = True
+    ) -> RequestId:
         """Owns it from now on. Returns the id of who came first with the same `join` key; its own, if that was it.
 
-        `instead_of`: who had that key before, and doesn't count.
+        `instead_of`: who had that key before, and doesn't count. Raises: KeptFull, of who is `bounded`.
         """
         keys = self._keys
         joined = keys.joined(hashlib.sha256(f"{kept.key}\0{join}".encode()).hexdigest())
         life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
-        names = (keys.kept(kept.id), keys.kept_of(self.api), keys.keepers(), joined if join else keys.kept(kept.id))
-        said = kept.id if join else ""
-        command = ("EVAL", KEEP, 4, *names, kept.id, self.api, encode(kept), life_ms, epoch, said, instead_of)
-        (first,) = await self._wire.execute([command])
+        own = keys.kept(kept.id)
+        names = own, keys.kept_of(self.api), keys.keepers(), joined if join else own, *keys.kept_account()
+        values = kept.id, self.api, encode(kept), life_ms, epoch, kept.id if join else "", instead_of, kept.key
+        most = self._most if bounded else ("", "")
+        ((full, first, wait_ms),) = await self._wire.execute([("EVAL", KEEP, len(names), *names, *values, *most)])
+        if full:
+            whose = "this API key" if full == b"key" else "all clients"
+            raise KeptFull(
+                f"The answers that are kept for {whose} take all the room there is for them. "
+                "Delete some, try again later, or ask for an answer that is not kept.",
+                retry_after_s=max(1, math.ceil(wait_ms / 1000)),
+            )
         return RequestId(first.decode()) if join else kept.id
 
     async def find(self, request: RequestId, key: KeyId) -> Found:
@@ -59,18 +74,18 @@ class Shelf:
 
     async def note(self, kept: Kept, epoch: int, batches: Sequence[bytes], *, ended: bool) -> None:
         """The log has all of `batches`, from its beginning on, when this returns. Raises: Lost."""
-        first = len(batches)  # what came before was noted, unless Redis has lost it
+        keys, first = self._keys, len(batches)  # what came before was noted, unless Redis has lost it
         while True:
-            names = self._keys.kept(kept.id), self._keys.log(kept.id), self._keys.kept_of(self.api)
+            names = keys.kept(kept.id), keys.log(kept.id), keys.kept_of(self.api), *keys.kept_account()
             end, life_ms = ("ended", self._keep_ms) if ended else ("", "")
             if first <= 1 and not ended:
                 life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
             values = kept.id, epoch, first, life_ms, end
-            (last,) = await self._wire.execute([("EVAL", NOTE, 3, *names, *values, *batches[first - 1 :])])
+            (last,) = await self._wire.execute([("EVAL", NOTE, 5, *names, *values, *batches[first - 1 :])])
             if last == -1:
                 raise Lost
             if last == -2:
-                await self.put(kept, epoch)
+                await self.put(kept, epoch, bounded=False)
                 first = 1
             elif last >= len(batches):
                 return
@@ -92,8 +107,8 @@ class Shelf:
 
     async def cancel(self, request: RequestId, last: list[Event]) -> bool:
         """False when it had ended. What comes of its owner afterwards is refused."""
-        names = self._keys.kept(request), self._keys.log(request)
-        (done,) = await self._wire.execute([("EVAL", CANCEL, 2, *names, encode(last), self._keep_ms)])
+        names = self._keys.kept(request), self._keys.log(request), *self._keys.kept_account()
+        (done,) = await self._wire.execute([("EVAL", CANCEL, 4, *names, request, encode(last), self._keep_ms)])
         return bool(done)
 
     async def delete(self, request: RequestId) -> None:
@@ -101,15 +116,8 @@ class Shelf:
 
         And its epoch stays: an owner who has not heard of it would think that Redis had lost it, and write it anew.
         """
-        kept = self._keys.kept(request)
-        await self._wire.execute(
-            [
-                ("HDEL", kept, "record"),
-                ("HINCRBY", kept, "epoch", 1),
-                ("PEXPIRE", kept, self._keep_ms),
-                ("PEXPIRE", self._keys.log(request), _LAST_READ_MS),
-            ]
-        )
+        names = self._keys.kept(request), self._keys.log(request), *self._keys.kept_account()
+        await self._wire.execute([("EVAL", FORGET, 4, *names, request, self._keep_ms, _LAST_READ_MS)])
 
     async def disown(self, requests: Sequence[RequestId]) -> None:
         """They are cancelled, or another one's: nobody need adopt them when this replica dies."""

@@ -64,7 +64,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     check_priority(state, scope, body)
     if not body.kept:
         return await _pass_on(state, body, plan, scope, receive)
-    begin = partial(begin_or_join, state, KIND, raw, scope, plan, background=bool(body.background))
+    begin = partial(begin_or_join, state, KIND, body, scope, plan, background=bool(body.background))
     # A client that sends its request again when the connection breaks wants it to go on meanwhile.
     goes_on = body.background or asks_to_keep(scope)
     if body.stream:

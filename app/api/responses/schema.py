@@ -23,15 +23,17 @@ Includable = Literal[
     "code_interpreter_call.outputs",
 ]
 Include = Annotated[list[Includable], Field(max_length=64)]
+# Of an earlier response: no model sees it, and it is not kept.
+Unread = Annotated[list[Any] | None, Field(exclude=True)]
 
 
 class InputText(Body):
-    """Of a message; one of an earlier response has more fields, which no model sees."""
+    """Of a message; one of an earlier response has more fields."""
 
     type: Annotated[Literal["input_text", "output_text", "text"], Refused("content parts of type")]
     text: str
-    annotations: list[Any] | None = None
-    logprobs: list[Any] | None = None
+    annotations: Unread = None
+    logprobs: Unread = None
 
 
 class InputMessage(Body):
@@ -40,7 +42,7 @@ class InputMessage(Body):
     type: Annotated[Literal["message"] | None, Refused("items of type")] = None
     role: Annotated[Literal["user", "assistant", "system", "developer"], Refused("messages of role")]
     content: Annotated[Some[InputText], Field(max_length=MOST)] | str  # in this order, an error is the list's
-    id: str | None = None
+    id: Annotated[str, Field(max_length=256)] | None = None
     status: Literal["in_progress", "completed", "incomplete"] | None = None
     phase: Literal["commentary", "final_answer"] | None = None  # no template shows it
 

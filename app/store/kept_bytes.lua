@@ -1,0 +1,21 @@
+-- What kept answers take in Redis, about: put before the scripts that change it, whose last two keys it uses:
+-- kept-bytes  kept-expiring
+local function member(id, key) return id .. '|' .. key end
+
+local function count(id, key, bytes)
+  for _, field in ipairs({'all', 'key:' .. key, 'id:' .. id}) do
+    if redis.call('HINCRBY', KEYS[#KEYS - 1], field, bytes) <= 0 then redis.call('HDEL', KEYS[#KEYS - 1], field) end
+  end
+end
+
+local function now()
+  local clock = redis.call('TIME')
+  return clock[1] * 1000 + math.floor(clock[2] / 1000)
+end
+
+local function expires_in(id, key, ms) redis.call('ZADD', KEYS[#KEYS], now() + ms, member(id, key)) end
+
+local function release(id, key)
+  count(id, key, 0 - (redis.call('HGET', KEYS[#KEYS - 1], 'id:' .. id) or 0))
+  redis.call('ZREM', KEYS[#KEYS], member(id, key))
+end

@@ -11,8 +11,9 @@ seen:<pool>             string, "1". Its presence says that the pool had a worke
                         lease; lives `patience_s`.
 keys:api                hash, name → msgpack `messages.ApiKey`: the keys that clients may use, as digests.
                         Written by `xylem keys`; lives for good.
-spent:<key>             hash, what an API key has left of its `requests` and `tokens` a minute, as of `at`, ms since
-                        the epoch. Written by the api; lives until it would be as good as new.
+spent:<key>             hash, what an API key (as in files-of) has left of its `requests` and `tokens` a minute, as of
+                        `at`, ms since the epoch; `spent:<key>:batch` of its batches where these have their own.
+                        Written by api and batch workers; lives until it would be as good as new.
 limits:<pool>           hash, `routing.fleet.Limits` field → value changed at run time. Written by the api.
 worker:<id>             string, msgpack `messages.Lease`. Its presence is the worker's life.
                         Written by the worker each `heartbeat_s`; lives `lease_ttl_s`.
@@ -126,8 +127,8 @@ class Keys:
     def api_keys(self) -> str:
         return f"{self.prefix}keys:api"
 
-    def spent(self, key: KeyId) -> str:
-        return f"{self.prefix}spent:{key}"
+    def spent(self, account: str) -> str:
+        return f"{self.prefix}spent:{account}"
 
     def limits(self, pool: PoolId) -> str:
         return f"{self.prefix}limits:{pool}"

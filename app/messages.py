@@ -270,6 +270,15 @@ class Reply(Struct, frozen=True, array_like=True):
     reason: str = ""
 
 
+class Rate(Struct, frozen=True, array_like=True):
+    """What may be done in a minute, over all processes."""
+
+    account: str  # what is left of it is in `spent:<account>`
+    requests: int = 0  # 0: no limit, here and below
+    tokens: int = 0
+    spared: float = 0.0  # share of a minute's worth that is left to others with the same account
+
+
 class ApiKey(Struct, frozen=True, array_like=True):
     """Who may use the API. The key itself is known to its holder only."""
 
@@ -281,11 +290,28 @@ class ApiKey(Struct, frozen=True, array_like=True):
     id: KeyId = KeyId("")  # random; none of a key that an older version made
     file_quota: int | None = None  # bytes that its files may have; None: as the settings say, here and below
     min_priority: int | None = None  # the most urgent one that it may ask for
+    batch_requests_per_min: int | None = None  # of its batches' lines, apart from the others; with neither of these
+    batch_tokens_per_min: int | None = None  # lines draw on what the others have
 
     @property
     def owner(self) -> KeyId:
         """Whose all is that comes with it: nobody else is ever given the same, as could happen with a name."""
         return self.id or KeyId(self.name)
+
+    @property
+    def rate(self) -> Rate | None:
+        return _rate(self.owner, self.requests_per_min, self.tokens_per_min)
+
+    @property
+    def batch_rate(self) -> Rate | None:
+        """Lines that draw on the same as online requests leave these half of it, and don't wait for less."""
+        if self.batch_requests_per_min is None and self.batch_tokens_per_min is None:
+            return _rate(self.owner, self.requests_per_min, self.tokens_per_min, 0.5)
+        return _rate(f"{self.owner}:batch", self.batch_requests_per_min, self.batch_tokens_per_min)
+
+
+def _rate(account: str, requests: int | None, tokens: int | None, spared: float = 0.0) -> Rate | None:
+    return Rate(account, requests or 0, tokens or 0, spared) if requests or tokens else None
 
 
 class Kept(Struct, frozen=True, array_like=True):

@@ -4,16 +4,16 @@ import math
 
 from app.errors import RateLimited
 from app.keys import Keys
-from app.messages import ApiKey
+from app.messages import Rate
 from app.store import CHARGE, Wire
 
 
 class Allowance:
     """Of one request. Sent twice because a connection broke, it is charged twice: rare, and on the safe side."""
 
-    def __init__(self, wire: Wire, keys: Keys, key: ApiKey) -> None:
-        self._wire, self._spent = wire, keys.spent(key.owner)
-        self._limits = {"requests": key.requests_per_min or 0, "tokens": key.tokens_per_min or 0}
+    def __init__(self, wire: Wire, keys: Keys, rate: Rate) -> None:
+        self._wire, self._spent = wire, keys.spent(rate.account)
+        self._limits, self._spared = {"requests": rate.requests, "tokens": rate.tokens}, rate.spared
         self._left: dict[str, float] = {}
         self._admitted = False
 
@@ -21,12 +21,12 @@ class Allowance:
         """Charges a request and its prompt; once, however often it is asked. Raises: RateLimited, StoreDown."""
         if self._admitted:
             return
-        refused = await self._charge(1, prompt_tokens, only_if_any_left=True)
+        refused = await self._charge(1, prompt_tokens)
         if refused:
             limit = self._limits[refused]
             error = RateLimited(
                 f"This API key has used up its {limit} {refused} a minute. Try again later.",
-                retry_after_s=max(1, math.ceil((1 - self._left[refused]) * 60 / limit)),
+                retry_after_s=max(1, math.ceil(self._short_s(refused))),
                 headers=self.headers(),
             )
             error.type = refused
@@ -36,7 +36,7 @@ class Allowance:
     async def spend(self, answer_tokens: int) -> None:
         """Charges an answer, even if that makes a debt. Raises: StoreDown."""
         if self._limits["tokens"] and answer_tokens:
-            await self._charge(0, answer_tokens, only_if_any_left=False)
+            await self._charge(0, answer_tokens, anyhow=True)
 
     def headers(self) -> dict[str, str]:
         """As OpenAI names them; as of the request's admission."""
@@ -48,12 +48,17 @@ class Allowance:
             found[f"x-ratelimit-reset-{kind}"] = f"{(limit - left) * 60 / limit:.3f}s"  # until all is there again
         return found
 
-    async def _charge(self, requests: int, tokens: int, *, only_if_any_left: bool) -> str:
-        """What refused, if anything did."""
+    def _short_s(self, refused: str) -> float:
+        """Until there is enough of it."""
+        limit = self._limits[refused]
+        return (max(1, limit * self._spared) - self._left[refused]) * 60 / limit
+
+    async def _charge(self, requests: int, tokens: int, *, anyhow: bool = False) -> str:
+        """What refused, if anything did. `anyhow`: even if that makes a debt. Raises: StoreDown."""
         limits = self._limits
         command = (
             *("EVAL", CHARGE, 1, self._spent),
-            *(limits["requests"], requests, limits["tokens"], tokens, int(only_if_any_left)),
+            *(limits["requests"], requests, limits["tokens"], tokens, "" if anyhow else self._spared),
         )
         ((refused, *left),) = await self._wire.execute([command])
         self._left = {kind: float(n) for kind, n in zip(limits, left, strict=True) if limits[kind]}

@@ -29,10 +29,11 @@ async def create(request: Request) -> dict[str, Any]:
     state = state_of(request)
     body = parse(BatchRequest, await collect(request.scope, request.receive, state.settings.max_body))
     body.check()
-    now, key = int(clock.now()), state.keyring.owner(request.scope)
+    key, owner = state.keyring.key(request.scope), state.keyring.owner(request.scope)
+    now = int(clock.now())
     order = Order(
         id=new_batch_id(),
-        key=key,
+        key=owner,
         endpoint=body.endpoint,
         input=FileId(body.input_file_id),
         window=body.completion_window,
@@ -40,8 +41,9 @@ async def create(request: Request) -> dict[str, Any]:
         expires=now + read_window(body.completion_window),
         metadata=body.metadata,
         output_expires_s=body.output_expires_after.seconds if body.output_expires_after else None,
+        rate=key.batch_rate if key is not None else None,
     )
-    if (await state.files.find(order.input, key)).purpose != "batch":
+    if (await state.files.find(order.input, owner)).purpose != "batch":
         raise RequestError("The purpose of a batch's input file has to be 'batch'.", param="input_file_id")
     return as_object(await state.book.create(order))
 

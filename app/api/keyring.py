@@ -116,9 +116,8 @@ class Keyring:
     def allowance(self, scope: Scope) -> Allowance | None:
         """Of the key that `check` found, if there was one and it has limits."""
         key = self.key(scope)
-        if key is None or (key.requests_per_min is None and key.tokens_per_min is None):
-            return None
-        return Allowance(self._wire, self._keys, key)
+        rate = key.rate if key is not None else None
+        return Allowance(self._wire, self._keys, rate) if rate is not None else None
 
 
 def _decoded(records: Iterable[bytes]) -> Iterable[ApiKey]:

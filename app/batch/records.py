@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from app.ids import BatchId, FileId, KeyId
-from app.messages import decoder, encode
+from app.messages import Rate, decoder, encode
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 LIVE: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
@@ -49,6 +49,7 @@ class Order(Struct, frozen=True, array_like=True):
     expires: int  # …from when on nothing more is computed
     metadata: dict[str, str] | None = None
     output_expires_s: int | None = None  # how long output and error file are kept
+    rate: Rate | None = None  # what its API key lets its lines have; it holds also when that one is revoked
 
 
 class Usage(Struct, frozen=True):

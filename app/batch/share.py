@@ -1,13 +1,14 @@
 """Which batch is next, and which can't wait any longer. Pure."""
 
 from collections.abc import Iterable, Mapping
-from math import ceil
+from math import ceil, inf
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from app.batch.records import Batch
 from app.ids import BatchId, KeyId
+from app.routing.cost import EXPECTED_ANSWER
 
 LINES = 64  # of a part: what is sent to a batch worker at once
 PARTS = 64  # that a batch worker has at once
@@ -28,6 +29,21 @@ class Running(Struct, frozen=True):
     weight: float = 1.0
     fed: float = 0.0  # when it was last given a part: of two that have as much, who waits longer is next
     answered: int = 0  # lines of the parts that are out which have a result
+    most: float = inf  # lines that its key may have out, for its limits
+
+    @property
+    def lines(self) -> int:
+        """That are out without a result."""
+        return max(0, self.out * LINES - self.answered)
+
+
+def lines_a_minute(batch: Batch) -> float:
+    """That its key's limits let pass; those of tokens, by what its lines have taken so far."""
+    rate, tokens = batch.order.rate, batch.prompt + batch.completion
+    if rate is None:
+        return inf
+    of_line = tokens / batch.completed if batch.completed and tokens else EXPECTED_ANSWER
+    return min(rate.requests or inf, rate.tokens / of_line if rate.tokens else inf)
 
 
 def weight(batch: Batch, now: float) -> float:
@@ -60,9 +76,10 @@ def is_urgent(batch: Batch, now: float) -> bool:
 def room(seats: int, running: Iterable[Running]) -> int:
     """How many more parts may be out of a model whose engines have so many seats.
 
-    A part may be out for long for its last line, and fills no other seat then.
+    A part may be out for long for its last line, and fills no other seat then; nor do lines that wait for their key's
+    limits.
     """
-    out = sum(max(0, r.out * LINES - r.answered) for r in running)
+    out = sum(min(key.lines, key.most) for key in _keys(running).values())
     return max(0, ceil((_AHEAD * seats + LINES - out) / LINES)) if seats else 0
 
 
@@ -79,7 +96,7 @@ def feed(running: Iterable[Running], room: Mapping[str, int], capacity: int) -> 
     given: dict[BatchId, int] = {}
     left = dict(room)
     for _ in range(capacity - sum(r.out for r in state.values())):
-        waiting = [r for r in state.values() if r.todo > 0 and left[r.model] > 0]
+        waiting = [r for r in state.values() if r.todo > 0 and left[r.model] > 0 and keys[r.key].may_have_more]
         if not waiting:
             break
         key = min({r.key for r in waiting}, key=lambda k: keys[k].least)
@@ -87,6 +104,7 @@ def feed(running: Iterable[Running], room: Mapping[str, int], capacity: int) -> 
         given[chosen.batch] = given.get(chosen.batch, 0) + 1
         state[chosen.batch] = replace(chosen, todo=chosen.todo - 1, out=chosen.out + 1)
         keys[key].out += 1
+        keys[key].lines += LINES
         left[chosen.model] -= 1
     return given
 
@@ -102,6 +120,12 @@ class _Key(Struct):
     out: int = 0
     weight: float = 0.0
     fed: float = 0.0
+    lines: int = 0
+    most: float = 0.0
+
+    @property
+    def may_have_more(self) -> bool:
+        return self.lines < self.most
 
     @property
     def least(self) -> tuple[float, float, str]:
@@ -113,5 +137,6 @@ def _keys(running: Iterable[Running]) -> dict[KeyId, _Key]:
     for r in running:
         key = keys.setdefault(r.key, _Key(r.key))
         key.out += r.out
+        key.lines, key.most = key.lines + r.lines, max(key.most, r.most)
         key.weight, key.fed = max(key.weight, r.weight), max(key.fed, r.fed)
     return keys

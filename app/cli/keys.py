@@ -30,6 +30,11 @@ def create(
     name: Annotated[str, typer.Argument(help="Whose it is.")],
     rpm: Annotated[int | None, typer.Option("--rpm", min=1, help="Requests a minute; no limit if not given.")] = None,
     tpm: Annotated[int | None, typer.Option("--tpm", min=1, help="Tokens of prompts and answers a minute.")] = None,
+    batch_rpm: Annotated[
+        int | None,
+        typer.Option("--batch-rpm", min=1, help="Lines of batches a minute, apart from other requests' limits."),
+    ] = None,
+    batch_tpm: Annotated[int | None, typer.Option("--batch-tpm", min=1, help="And their tokens.")] = None,
     file_quota: Annotated[
         int | None, typer.Option("--file-quota", min=0, help="Bytes of all its files; XYLEM_FILE_QUOTA if not given.")
     ] = None,
@@ -51,7 +56,7 @@ def create(
         refuse("a key's name has 1 to 64 printable characters")
     token = f"xyl-{secrets.token_urlsafe(32)}"
     digest = hashlib.sha256(token.encode()).digest()
-    record = ApiKey(name, digest, time.time(), rpm, tpm, new_key_id(), file_quota, min_priority)
+    record = ApiKey(name, digest, time.time(), rpm, tpm, new_key_id(), file_quota, min_priority, batch_rpm, batch_tpm)
     with _store() as (redis, names):
         if not redis.hsetnx(names.api_keys(), name, encode(record)):
             refuse(f"there is a key '{name}' already; another name, or first: xylem keys revoke", code=1)
@@ -81,6 +86,8 @@ def _limits(record: "ApiKey") -> str:
     said = {
         "{} requests/min": record.requests_per_min,
         "{} tokens/min": record.tokens_per_min,
+        "{} lines of batches/min": record.batch_requests_per_min,
+        "{} tokens of batches/min": record.batch_tokens_per_min,
         "{} bytes of files": record.file_quota,
         "priority from {}": record.min_priority,
     }

@@ -2,7 +2,7 @@
 --
 -- KEYS     1 spent:<name>
 -- ARGV     1 requests a minute (0: no limit)  2 requests to charge  3 tokens a minute (0: no limit)  4 tokens to charge
---          5 '1': only if each bucket has at least 1 left
+--          5 only if each bucket has at least 1 left, and this share of a minute's worth; '' for in any case
 -- returns  {what refused: '', 'requests' or 'tokens', requests left, tokens left}, the numbers as text, with fractions
 --
 -- A bucket holds a minute's worth and fills evenly. It may go below zero, since how long an answer gets is known
@@ -17,7 +17,8 @@ local refused, left, full_in, names = '', {}, 0, {'requests', 'tokens'}
 for i, kind in ipairs(names) do
   local limit = tonumber(ARGV[2 * i - 1])
   left[i] = math.min(limit, (tonumber(record[i]) or limit) + passed * limit / 60000)
-  if refused == '' and ARGV[5] == '1' and limit > 0 and left[i] < 1 then refused = kind end
+  local least = ARGV[5] == '' and -math.huge or math.max(1, limit * ARGV[5])
+  if refused == '' and limit > 0 and left[i] < least then refused = kind end
 end
 if refused == '' then
   for i, kind in ipairs(names) do

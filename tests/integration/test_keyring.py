@@ -188,7 +188,9 @@ async def test_what_was_known_stays_known_while_redis_is_away(
 
 
 def allowance(wire: Wire, *, rpm: int | None = None, tpm: int | None = None, name: str = "alice") -> Allowance:
-    return Allowance(wire, KEYS, record(name, "key", rpm, tpm))
+    rate = record(name, "key", rpm, tpm).rate
+    assert rate is not None
+    return Allowance(wire, KEYS, rate)
 
 
 async def admitted(wire: Wire, *, tokens: int = 1, **limits: Any) -> bool:

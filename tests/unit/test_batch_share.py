@@ -1,13 +1,16 @@
 """Which batch is next: fairness and deadlines, as properties of pure functions."""
 
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.batch.records import Batch, Order
-from app.batch.share import Running, feed, is_urgent, room, weight
-from app.ids import BatchId, FileId
+from app.batch.share import LINES, Running, feed, is_urgent, lines_a_minute, room, weight
+from app.ids import BatchId, FileId, KeyId
+from app.messages import Rate
 
 pytestmark = pytest.mark.unit
 
@@ -130,3 +133,28 @@ def test_one_that_would_be_late_weighs_by_how_much_and_is_urgent_in_the_second_h
 def test_in_the_last_tenth_every_batch_is_urgent_that_has_something_left() -> None:
     assert is_urgent(batch(began_ago=95, left_s=5, done=99, left=1), NOW)
     assert not is_urgent(batch(began_ago=95, left_s=5, done=100, left=0), NOW)
+
+
+def limited(**limits: int) -> Batch:
+    asked = batch(began_ago=10, left_s=1000, done=0, left=300)
+    return replace(asked, order=replace(asked.order, rate=Rate("key_1", **limits)))
+
+
+def test_lines_a_minute_are_those_of_requests_or_of_tokens() -> None:
+    """As many as a line has taken so far; before there is any, as many as routing expects."""
+    assert lines_a_minute(batch(began_ago=10, left_s=1000, done=0, left=1)) == inf
+    assert lines_a_minute(limited(requests=2)) == 2
+    assert lines_a_minute(limited(tokens=2560)) == 10
+    assert lines_a_minute(limited(requests=99, tokens=100)) == 100 / 256
+    assert lines_a_minute(replace(limited(tokens=100), completed=10, completion=50)) == 20
+
+
+def test_lines_that_wait_for_their_keys_limits_take_no_room_from_others() -> None:
+    """However many batches the key has: it gets no more parts until those it has are answered."""
+    slow = [Running(BatchId(f"s{i}"), KeyId("slow"), "m", 5, 1, most=2) for i in range(10)]
+    free = Running(BatchId("f"), KeyId("free"), "m", 5, 0)
+    assert room(4, slow) == room(4, []) == 2
+    assert feed([*slow, free], {"m": 2}) == {"f": 2}
+    nearly = replace(slow[0], answered=LINES - 1)
+    assert feed([nearly, free], {"m": 3}) == {"f": 2, "s0": 1}
+    assert feed([nearly], {"m": 5}) == {"s0": 1}

@@ -10,6 +10,7 @@ from msgspec import structs
 from app.api.call import Call
 from app.api.endpoints import ENDPOINTS
 from app.api.failure import as_body
+from app.api.plan import Plan
 from app.api.serving import Serving
 from app.batch import places
 from app.batch.book import Book, Ticket
@@ -30,6 +31,7 @@ from app.errors import (
 from app.messages import encode
 from app.store import clock
 from app.telemetry import logger
+from workers.batch.limits import LineAllowance, expected
 
 log = logger(__name__)
 
@@ -44,7 +46,18 @@ _URGENT = 10  # behind most
 class Answering:
     """On the worker's event loop."""
 
-    def __init__(self, serving: Serving, book: Book, storage: Storage, ticket: Ticket, batch: Batch) -> None:
+    def __init__(
+        self,
+        serving: Serving,
+        book: Book,
+        storage: Storage,
+        ticket: Ticket,
+        batch: Batch,
+        turn: asyncio.Lock | None = None,
+    ) -> None:
+        """`turn`: which all lines share here that the same limits hold for."""
+        self._turn = turn or asyncio.Lock()
+        self._allowances: dict[int, LineAllowance] = {}  # by line: a line that is asked again was charged already
         self.ticket, self.batch = ticket, batch
         self._serving, self._book, self._storage = serving, book, storage
         self._worker = serving.dispatcher.api
@@ -188,7 +201,9 @@ class Answering:
             plan, timeout_s=left_s, aside=not self._urgent, whole=True,
             priority=(_URGENT if self._urgent else _PRIORITY) + max(0, plan.priority),
         )  # fmt: skip
-        call = self._calls[line.number] = Call(plan, dispatcher=self._serving.dispatcher)
+        call = self._calls[line.number] = Call(
+            plan, dispatcher=self._serving.dispatcher, allowance=self._allowance(line, plan), owner=self.batch.order.key
+        )
         try:
             async with call:
                 answer: dict[str, Any] = await self._endpoint.whole(call, body)
@@ -197,6 +212,16 @@ class Answering:
                 del self._calls[line.number]
         tokens = call.prompt_tokens, call.cached_tokens, call.completion_tokens
         return Result(line.number, line.custom_id, 200, call.id, orjson.dumps(answer), None, *tokens)
+
+    def _allowance(self, line: Line, plan: Plan) -> LineAllowance | None:
+        """What the key's limits say to it, however often it is asked."""
+        rate = self.batch.order.rate
+        if rate is None:
+            return None
+        if line.number not in self._allowances:
+            made = LineAllowance(self._serving.wire, self._serving.keys, rate, self._turn, expected(plan))
+            self._allowances[line.number] = made
+        return self._allowances[line.number]
 
     def _failed(self, line: Line, exc: XylemError) -> Result:
         problem = Problem(exc.code, exc.message, line.number, exc.param)

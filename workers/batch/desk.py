@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from itertools import count
 from threading import Thread
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import uvloop
 
@@ -40,6 +41,7 @@ class Desk:
         self._thread = Thread(target=self._loop.run_forever, name="batch", daemon=True)
         self._parts: set[Answering] = set()
         self._tickets: set[Ticket] = set()
+        self._turns = WeakValueDictionary[str, asyncio.Lock]()  # to ask what a key's limits let pass, by account
         self._draining = False
 
     # From any thread.
@@ -123,7 +125,8 @@ class Desk:
         except (StoreDown, BatchNotFound) as exc:  # nobody says any more that it is here: it is sent again
             log.warning("part_not_begun", batch=ticket.batch, part=ticket.part, error=exc.message)
             return
-        part = Answering(self.serving, self._book, self._storage, ticket, batch)
+        turn = self._turns.setdefault(batch.order.rate.account, asyncio.Lock()) if batch.order.rate else None
+        part = Answering(self.serving, self._book, self._storage, ticket, batch, turn)
         self._parts.add(part)
         try:
             await part.run()

@@ -69,8 +69,9 @@ class Leader:
             if next_ == "feed":
                 todo = 0 if batch.paused or batch.status != "in_progress" else load.todo
                 weight, fed = share.weight(batch, now), self._fed.get(id_, 0.0)
+                most = share.lines_a_minute(batch)
                 running.append(
-                    share.Running(id_, batch.order.key, batch.model, todo, load.taken, weight, fed, load.answered)
+                    share.Running(id_, batch.order.key, batch.model, todo, load.taken, weight, fed, load.answered, most)
                 )
             elif next_ is not None:
                 await self._do(next_, batch, now)

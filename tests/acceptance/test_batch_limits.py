@@ -1,0 +1,84 @@
+"""Batches of API keys that have limits, on real processes: their lines wait, and nobody else does."""
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from redis import Redis
+
+from tests.acceptance.test_batch_work import TEXT, ended, line, progressed, results, submitted
+from tests.acceptance.test_security import create, xylem
+from tests.stack import Stack, mock_pool, stack, wait_until
+
+POOL = "decode-pool-a"
+
+
+@pytest.fixture(scope="module")
+def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """So few seats that there is room for two parts: a batch that held them would be alone."""
+    env = {"XYLEM_DEPLOYMENT": "batch-limits", "XYLEM_REQUIRE_KEYS": "true"}
+    pools = {POOL: mock_pool(step_ms=1.0, max_running=4)}
+    with stack(valkey_url, tmp_path_factory.mktemp("limits"), pools, **env) as s:
+        s.api()
+        s.worker()
+        s.worker("batch", "batch")
+        s.wait_ready()
+        yield s
+        for name in s.names:
+            assert "Traceback" not in s.log(name), name
+
+
+def client(s: Stack, name: str, *limits: str) -> OpenAI:
+    return OpenAI(base_url=f"{s.url}/v1", api_key=create(s, [s.url], name, *limits), max_retries=0, timeout=30)
+
+
+def asks(count: int) -> list[dict[str, Any]]:
+    return [line(f"id-{i}", TEXT, prompt=f"Number {i}", max_tokens=2) for i in range(count)]
+
+
+def answered(c: OpenAI, batch: str) -> int:
+    counts = c.batches.retrieve(batch).request_counts
+    assert counts is not None
+    return counts.completed + counts.failed
+
+
+def test_a_batch_takes_what_its_keys_limit_lets_it_and_others_go_on_beside_it(fleet: Stack) -> None:
+    """No line fails for it; half of the limit is left to online requests; who has none does not wait for who has."""
+    rpm, lines = 20, 150
+    redis = Redis.from_url(fleet.redis_url)
+    with client(fleet, "slow", "--rpm", str(rpm)) as slow, client(fleet, "free") as free:
+        began = time.monotonic()
+        batch = submitted(slow, asks(lines), TEXT)
+        progressed(slow, batch, rpm // 2)
+        other = ended(free, submitted(free, asks(130), TEXT))
+        assert (other.status, other.request_counts.completed) == ("completed", 130)  # type: ignore[union-attr]
+        most = rpm // 2 + 1 + rpm * (time.monotonic() - began) / 60
+        assert rpm // 2 <= answered(slow, batch.id) <= most
+        online = slow.completions.with_raw_response.create(model="mock", prompt="hello", max_tokens=1)
+        assert online.headers["x-ratelimit-limit-requests"] == str(rpm)
+    revoked = xylem(fleet, "keys", "revoke", "slow").stderr
+    (id_,) = re.findall(r"key_\w+", revoked)
+    key = f"batch-limits:batch:{batch.id}"  # it goes on at the same rate; here, a minute passes with each look
+
+    def over() -> bool:
+        redis.unlink(f"batch-limits:spent:{id_}")
+        return redis.hget(key, "status") == b"completed"
+
+    wait_until(over, "all lines are answered", 120, 0.05)
+    assert [redis.hget(key, field) for field in ("completed", "failed")] == [b"%d" % lines, b"0"]
+
+
+def test_lines_are_charged_to_limits_of_their_own_where_a_key_has_them(fleet: Stack) -> None:
+    """Requests online have all of theirs."""
+    with client(fleet, "both", "--rpm", "3", "--batch-rpm", "600") as both:
+        batch = ended(both, submitted(both, asks(70), TEXT))
+        assert len(results(both, batch)[0]) == 70
+        for left in ("2", "1", "0"):
+            said = both.completions.with_raw_response.create(model="mock", prompt="hello", max_tokens=1)
+            assert said.headers["x-ratelimit-remaining-requests"] == left
+    redis = Redis.from_url(fleet.redis_url)
+    (account,) = redis.keys("batch-limits:spent:*:batch")
+    assert float(redis.hget(account, "requests")) < 600  # type: ignore[arg-type]

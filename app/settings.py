@@ -42,6 +42,7 @@ class Settings(BaseSettings):
     max_body: Annotated[int, Field(gt=0)] = 16 * 2**20
     address: str | None = None  # of this host, for workers on others; None: that on the way to Redis
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0  # of requests that name none
+    sse_ping_s: Annotated[float, Field(gt=0)] = 10.0  # no stream of events is silent for longer
     tokenize_off_loop: Annotated[int, Field(ge=0)] = 8192  # characters above which a thread tokenises
 
     max_queued: Annotated[int, Field(ge=0)] = 1024  # requests waiting at a worker above which it is full

@@ -1,5 +1,6 @@
 """POST /v1/chat/completions."""
 
+from functools import partial
 from typing import Any
 
 import orjson
@@ -11,9 +12,8 @@ from app.api.body import collect
 from app.api.call import Call
 from app.api.chunks import Chunks
 from app.api.explain import explain_wanted
-from app.api.kept.join import answer_to
+from app.api.kept.join import answer_to, stream_of
 from app.api.kept.reading import Reading
-from app.api.kept.stream import stream
 from app.api.logprobs import chat_logprobs
 from app.api.models import find_model
 from app.api.parsing import parse
@@ -69,10 +69,11 @@ async def plan_of(state: Known, prefix: str, body: ChatRequest, *, explain: bool
 async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
     body, plan = await understand(state, raw, explain=explain_wanted(scope))
-    call = await answer_to(state, "chat", raw, scope, receive, plan)
+    begin = partial(answer_to, state, "chat", raw, scope, receive, plan)
     if body.stream:
-        chunks = Chunks("chat", call, logprobs=chat_logprobs, options=body.stream_options)
-        return stream(call, chunks, opening=chunks.role)
+        chunks = partial(Chunks, "chat", logprobs=chat_logprobs, options=body.stream_options)
+        return stream_of(scope)(begin, chunks, roles=True)
+    call = await begin()
     async with call:
         answer = await whole(call, body)
     return Response(orjson.dumps(answer), headers=call.headers(), media_type="application/json")

@@ -1,5 +1,6 @@
 """POST /v1/completions."""
 
+from functools import partial
 from typing import Any, cast
 
 import orjson
@@ -12,9 +13,8 @@ from app.api.call import Call
 from app.api.chunks import Chunks
 from app.api.echo import Echo
 from app.api.explain import explain_wanted
-from app.api.kept.join import answer_to
+from app.api.kept.join import answer_to, stream_of
 from app.api.kept.reading import Reading
-from app.api.kept.stream import stream
 from app.api.logprobs import TextLogprobs
 from app.api.models import Model, find_model
 from app.api.parsing import parse
@@ -72,9 +72,11 @@ async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tupl
 async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
     body, plan = await understand(state, raw, explain=explain_wanted(scope))
-    call = await answer_to(state, "text", raw, scope, receive, plan)
+    begin = partial(answer_to, state, "text", raw, scope, receive, plan)
     if body.stream:
-        return stream(call, Chunks("text", call, logprobs=TextLogprobs(), options=body.stream_options))
+        chunks = partial(Chunks, "text", logprobs=TextLogprobs(), options=body.stream_options)
+        return stream_of(scope)(begin, chunks)
+    call = await begin()
     async with call:
         answer = await whole(call, body)
     return Response(orjson.dumps(answer), headers=call.headers(), media_type="application/json")

@@ -20,6 +20,7 @@ from app.api.keyring import Keyring
 from app.api.responses import endpoint as responses
 from app.api.schemas import Refusal
 from app.api.serving import Known, end, serving
+from app.api.sse import Sse
 from app.api.state import ApiState
 from app.api.sweep import Sweeper
 from app.batch.book import Book
@@ -58,6 +59,7 @@ def create_app(settings: Settings | None = None) -> Express:
                 started=int(time.time()),
             )  # fmt: skip
             background = [asyncio.create_task(part.run()) for part in (keeper, Sweeper(storage, on_files))]
+            background.append(asyncio.create_task(Sse.run(settings.sse_ping_s)))
             if settings.require_keys:
                 background.append(asyncio.create_task(keyring.run()))
                 with suppress(TimeoutError):  # without Redis the API starts all the same, and says so in /ready

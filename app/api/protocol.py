@@ -27,12 +27,13 @@ class DirectWriter:
     that was woken later in it: the order of `write` and a later `send` is kept.
     """
 
-    __slots__ = ("_cycle", "_flow", "_parts", "_transport")
+    __slots__ = ("_cycle", "_flow", "_looked_at", "_parts", "_transport")
     _dirty: ClassVar[list["DirectWriter"]] = []
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle, self._flow, self._transport = cycle, cycle.flow, cycle.transport
-        self._parts: list[bytes] = []
+        self._parts: list[bytes] = []  # another list after each chunk
+        self._looked_at: list[bytes] | None = None
 
     def ready(self) -> bool:
         """False when `send` has to be awaited instead: the client is behind or gone."""
@@ -46,6 +47,24 @@ class DirectWriter:
             self._dirty.append(self)
         self._parts.append(body)
 
+    def is_silent(self) -> bool:
+        """Whether nothing has been sent since this was asked last. What is sent pays nothing for the answer."""
+        before, self._looked_at = self._looked_at, self._parts
+        return before is self._parts and not before
+
+    def wrote(self) -> None:
+        """Told of what went out by `send`."""
+        self._looked_at = None
+
+    def write_now(self, body: bytes) -> None:
+        """Between two chunks, whatever else is under way; nothing before the headers, behind the end, or when the
+        client doesn't read."""
+        cycle = self._cycle
+        within = cycle.response_started and not cycle.response_complete
+        if within and self.ready() and not self._transport.is_closing():
+            self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+            self.wrote()
+
     @classmethod
     def _flush(cls) -> None:
         dirty, cls._dirty = cls._dirty, []
@@ -53,10 +72,13 @@ class DirectWriter:
             writer._send()  # noqa: SLF001 (its own class)
 
     def _send(self) -> None:
-        parts, self._parts = self._parts, []
+        parts = self._parts
         body = parts[0] if len(parts) == 1 else b"".join(parts)
-        # An empty chunk would end the response; and the connection may have closed since `ready` was asked.
-        if body and not self._transport.is_closing():
+        if not body:  # an empty chunk would end the response
+            parts.clear()
+            return
+        self._parts = []
+        if not self._transport.is_closing():  # it may have closed since `ready` was asked
             self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
 
 

@@ -1,81 +1,80 @@
 """The streamed response: batches of deltas in, one write of SSE events out."""
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.api.account import Account
 from app.api.call import Call
 from app.api.chunks import Chunks, error_event
 from app.api.failure import as_body
 from app.api.kept.reading import Reading
-from app.api.protocol import EXTENSION, DirectWriter
+from app.api.protocol import DirectWriter
+from app.api.sse import Sse
 from app.deltas import merge
-from app.errors import Cancelled, XylemError
 from app.messages import Delta
-from app.telemetry import logger
-
-log = logger(__name__)
-
-# An error before the first token still gets its status code. After this long the headers go out without one,
-# since proxies give up on a server that sends none.
-HEADERS_AFTER_S = 10.0
-HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
 class EventStream(Response):
-    """Runs `call` and streams it. Not Starlette's StreamingResponse: no task group and no generator per token."""
+    """Runs a call and streams it. Not Starlette's StreamingResponse: no task group and no generator per token.
 
-    def __init__(self, call: Call | Reading, chunks: Chunks, opening: Callable[[int], bytes] | None = None) -> None:
-        """`opening(choice)` is written before a choice's first delta."""
+    An error before the first token still gets its status code, unless `Sse` has sent the headers meanwhile.
+    """
+
+    _ids = False  # of events
+    _call: Call | Reading
+    _chunks: Chunks
+
+    def __init__(
+        self,
+        begin: Callable[[], Awaitable[Call | Reading]],
+        chunks: Callable[[Account], Chunks],
+        *,
+        roles: bool = False,
+    ) -> None:
+        """`roles`: each choice is opened with its role."""
         self.status_code, self.background = 200, None
-        self._call, self._chunks, self._opening = call, chunks, opening
+        self._begin, self._chunks_of, self._roles = begin, chunks, roles
 
-    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        async with self._call as call:
-            deltas = await self._first()  # an error until here goes out with its status
-            headers = [(name.encode(), value.encode()) for name, value in call.headers().items()]
-            await send({"type": "http.response.start", "status": 200, "headers": HEADERS + headers})
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with Sse(scope, send, ids=self._ids) as sse:
             try:
-                await self._write(deltas, scope, send)
-            except Cancelled as exc:
-                call.failed(exc)
+                self._call = await self._begin()
+                self._chunks = self._chunks_of(self._call)
+                sse.headers = self._call.headers
+                await self._run(sse, receive)
             except Exception as exc:
-                error = exc if isinstance(exc, XylemError) else XylemError()
-                if error is not exc:
-                    log.error("stream_broke", request=call.id, exc_info=exc)
-                call.failed(error)
-                await send({"type": "http.response.body", "body": error_event(as_body(error)), "more_body": False})
+                if not sse.started:
+                    raise
+                await sse.end(error_event(as_body(sse.error(exc))))
 
-    async def _first(self) -> list[tuple[int, Delta]] | None:
-        try:
-            async with asyncio.timeout(HEADERS_AFTER_S):
-                return await self._call.deltas()
-        except TimeoutError:
-            return None
-
-    async def _write(self, deltas: list[tuple[int, Delta]] | None, scope: Scope, send: Send) -> None:
-        call = self._call
-        assert isinstance(call, Call)
-        body = b"".join(map(self._opening, range(call.choices))) if self._opening else b""
-        direct = scope.get("extensions", {}).get(EXTENSION)
-        if deltas is None:
+    async def _run(self, sse: Sse, _receive: Receive) -> None:
+        async with self._call as call:
             deltas = await call.deltas()
+            await sse.start()
+            await self._write(deltas, sse)
+
+    async def _write(self, deltas: list[tuple[int, Delta]], sse: Sse) -> None:
+        call, direct = self._call, sse.direct
+        assert isinstance(call, Call)
+        body = self._opening()
         while deltas:
             body += b"".join([self._chunk(choice, d) for choice, d in deltas])
             if direct is not None and not call.edited:
                 call.answer.divert(self._sink(direct))
                 direct = None
             waiting = call.answer.pending()
-            if body:
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+            await sse.write(body)
             body = b""
             held_up = call.answer.pending() > waiting
             deltas = await call.deltas()
             if held_up:  # the client is behind: one event for all that came meanwhile
                 deltas = merge(deltas)
-        await send({"type": "http.response.body", "body": self._chunks.last(), "more_body": False})
+        await sse.end(self._chunks.last())
+
+    def _opening(self) -> bytes:
+        return b"".join(map(self._chunks.role, range(self._call.choices))) if self._roles else b""
 
     def _sink(self, direct: DirectWriter) -> Callable[[Delta], bool]:
         """Writes a delta the moment it comes, if the client keeps up. The hottest function there is."""

@@ -4,6 +4,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from app.api.protocol import DirectWriter
 
 
@@ -25,7 +27,13 @@ class Transport:
 
 def writer() -> tuple[DirectWriter, Transport]:
     transport = Transport()
-    cycle = SimpleNamespace(transport=transport, flow=SimpleNamespace(write_paused=False), disconnected=False)
+    cycle = SimpleNamespace(
+        transport=transport,
+        flow=SimpleNamespace(write_paused=False),
+        disconnected=False,
+        response_started=True,
+        response_complete=False,
+    )
     return DirectWriter(cast(Any, cycle)), transport
 
 
@@ -52,3 +60,50 @@ async def test_a_connection_that_closed_meanwhile_stops_no_other_stream() -> Non
         closed.closed = True
         await asyncio.sleep(0)
     assert transport.written == [b"1\r\n1\r\n", b"1\r\n2\r\n"]
+
+
+async def test_silence_is_what_neither_way_of_writing_has_broken() -> None:
+    """Tokens that end no character break none: their chunks are empty, and nothing leaves."""
+    one, _ = writer()
+    assert [one.is_silent(), one.is_silent(), one.is_silent()] == [False, True, True]
+    one.write(b"abc")
+    assert not one.is_silent()  # it is about to leave
+    await asyncio.sleep(0)
+    assert [one.is_silent(), one.is_silent()] == [False, True]
+    one.wrote()  # by `send`
+    assert [one.is_silent(), one.is_silent()] == [False, True]
+    one.write(b"")
+    await asyncio.sleep(0)
+    assert one.is_silent()
+
+
+async def test_what_is_written_between_chunks_is_a_chunk_and_breaks_the_silence() -> None:
+    one, transport = writer()
+    one.write(b"abc")
+    one.write_now(b": waiting")
+    await asyncio.sleep(0)
+    assert transport.written == [b"9\r\n: waiting\r\n", b"3\r\nabc\r\n"]
+    assert not one.is_silent()
+    assert one.is_silent()
+    one.write_now(b": waiting")
+    assert not one.is_silent()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("response_started", False), ("response_complete", True), ("disconnected", True), ("write_paused", True)],
+)
+async def test_nothing_is_written_outside_a_response_or_to_a_client_that_does_not_read(field: str, value: bool) -> None:
+    """It would break the next response of the connection; or comments would pile up."""
+    one, transport = writer()
+    cycle: Any = one._cycle
+    setattr(cycle.flow if field == "write_paused" else cycle, field, value)
+    one.write_now(b": waiting")
+    assert transport.written == []
+
+
+async def test_nothing_is_written_to_a_closed_connection() -> None:
+    one, transport = writer()
+    transport.closed = True
+    one.write_now(b": waiting")
+    assert transport.written == []

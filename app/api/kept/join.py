@@ -14,8 +14,10 @@ from app.api.allowance import Allowance
 from app.api.call import Begun, Call
 from app.api.kept.reading import Reading
 from app.api.kept.shelf import Found
+from app.api.kept.stream import KeptStream
 from app.api.plan import Plan
 from app.api.state import ApiState
+from app.api.stream import EventStream
 from app.errors import NoWorker, RateLimited, RequestError, Saturated, StoreDown
 from app.ids import RequestId, new_request_id
 from app.messages import Failed, Kept
@@ -30,6 +32,11 @@ _REFUSALS = {error.code for error in (NoWorker, RateLimited, Saturated, StoreDow
 def asks_to_keep(scope: Scope) -> bool:
     """Whether a request wants to be resumed, or to be joined by itself when it is sent again."""
     return any(name in (b"idempotency-key", b"last-event-id", b"x-xylem-resumable") for name, _ in scope["headers"])
+
+
+def stream_of(scope: Scope) -> type[EventStream]:
+    """Of what `answer_to` gives."""
+    return KeptStream if asks_to_keep(scope) else EventStream
 
 
 async def answer_to(

@@ -59,6 +59,3 @@ class Reading(Account):
 
     def headers(self) -> dict[str, str]:
         return {**self._allowed, "x-xylem-kept": self.id}
-
-    def failed(self, exc: XylemError) -> None:
-        """Counted where the answer is made."""

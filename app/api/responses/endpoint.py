@@ -1,5 +1,6 @@
 """POST /v1/responses; GET, DELETE and cancel of those that are kept."""
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,7 @@ from app.api.responses.events import Events
 from app.api.responses.live import Live
 from app.api.responses.progress import PREFIX, Progress
 from app.api.responses.schema import ResponseRequest, Retrieval
-from app.api.responses.stream import ResponseStream
+from app.api.responses.stream import Followed, ResponseStream
 from app.api.schemas import STREAMED
 from app.api.serving import Known
 from app.api.state import ApiState, state_of
@@ -60,16 +61,22 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     body, plan = await understand(state, raw, explain=explain_wanted(scope))
     if not body.kept:
         return await _pass_on(state, body, plan, scope, receive)
-    reading = await begin_or_join(state, KIND, raw, scope, plan, background=bool(body.background))
-    progress = Progress(reading.id, reading.created, body)
-    if body.background and not body.stream:
-        return _json(await _read(state, progress), reading.headers())
+    begin = partial(begin_or_join, state, KIND, raw, scope, plan, background=bool(body.background))
     # A client that sends its request again when the connection breaks wants it to go on meanwhile.
     goes_on = body.background or asks_to_keep(scope)
-    left = {} if goes_on else {"left": partial(_give_up, state, reading.id, scope)}
     if body.stream:
-        events = Events(progress)
-        return ResponseStream(reading.log, events, reading.headers, at_once=bool(body.background), **left)
+
+        async def followed() -> Followed:
+            reading = await begin()
+            left = {} if goes_on else {"left": partial(_give_up, state, reading.id, scope)}
+            events = Events(Progress(reading.id, reading.created, body))
+            return Followed(reading.log, events, reading.headers, **left)
+
+        return ResponseStream(followed, at_once=bool(body.background))
+    reading = await begin()
+    progress = Progress(reading.id, reading.created, body)
+    if body.background:
+        return _json(await _read(state, progress), reading.headers())
     try:
         whole = await until_left(_whole(reading.log, progress), receive)
     except Cancelled:
@@ -84,9 +91,16 @@ async def _pass_on(state: ApiState, body: ResponseRequest, plan: Plan, scope: Sc
     call = call_of(state, scope, receive, plan)
     progress = Progress(call.id, call.created, body)
     if body.stream:
-        return ResponseStream(Live(call), Events(progress), call.headers, at_once=False)
+        return ResponseStream(_at_hand(Followed(Live(call), Events(progress), call.headers)), at_once=False)
     async with call:
         return _json(await _whole(Live(call), progress), call.headers())
+
+
+def _at_hand(followed: Followed) -> Callable[[], Awaitable[Followed]]:
+    async def begin() -> Followed:
+        return followed
+
+    return begin
 
 
 async def whole(call: Call, body: ResponseRequest) -> dict[str, Any]:
@@ -125,7 +139,7 @@ async def retrieve(request: Request, response: str) -> Response:
             "This response cannot be streamed because it was not created with background=true.", param="stream"
         )
     events = Events(progress, -1 if query.starting_after is None else query.starting_after)
-    return ResponseStream(Log(state.shelf, state.keeper, found.kept), events, dict, at_once=True)
+    return ResponseStream(_at_hand(Followed(Log(state.shelf, state.keeper, found.kept), events)), at_once=True)
 
 
 @router.post(f"{PATH}/{{response}}/cancel")

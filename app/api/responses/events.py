@@ -26,7 +26,7 @@ class Events:
 
     def error(self, exc: XylemError) -> bytes:
         """The log can't be read any further. The response itself may go on."""
-        return self._event("error", code=exc.code, message=exc.message, param=exc.param)
+        return self._event("error", **_told(exc))
 
     def _parts(self, event: Event) -> Iterable[bytes]:
         progress = self._progress
@@ -67,5 +67,18 @@ class Events:
         number, self._next = self._next, self._next + 1
         if number <= self._after:
             return b""
-        data = orjson.dumps({"type": kind, "sequence_number": number, **fields})
-        return b"event: %b\nid: %d\ndata: %b\n\n" % (kind.encode(), number, data)
+        return _event(kind, number, fields)
+
+
+def error_alone(exc: XylemError) -> bytes:
+    """There is no response, and nothing else is sent of it."""
+    return _event("error", 0, _told(exc))
+
+
+def _told(exc: XylemError) -> dict[str, Any]:
+    return {"code": exc.code, "message": exc.message, "param": exc.param}
+
+
+def _event(kind: str, number: int, fields: dict[str, Any]) -> bytes:
+    data = orjson.dumps({"type": kind, "sequence_number": number, **fields})
+    return b"event: %b\nid: %d\ndata: %b\n\n" % (kind.encode(), number, data)

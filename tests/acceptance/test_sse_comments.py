@@ -1,0 +1,217 @@
+"""No stream is silent: comments come while the engine, the fleet or Redis lets it wait, and no event is changed."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+
+from tests.chaos.fleet import Fleet
+from tests.stack import mock_pool
+
+POOL = "decode-pool-a"
+TEXT, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
+OF_ALL: dict[str, Any] = {"model": "mock", "seed": 7, "ignore_eos": True, "stream": True}
+OF_TEXT = OF_ALL | {"prompt": "A fox went out", "max_tokens": 200}
+OF_CHAT = OF_ALL | {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 200}
+OF_RESPONSE = OF_ALL | {"input": "hi", "max_output_tokens": 200}
+KEPT = {"x-xylem-resumable": "1"}
+STREAMS = {
+    "text": (TEXT, OF_TEXT, {}),
+    "texts": (TEXT, OF_TEXT | {"prompt": ["A fox", "A goose"], "n": 2}, {}),
+    "echo": (TEXT, OF_TEXT | {"echo": True}, {}),
+    "chat": (CHAT, OF_CHAT, {}),
+    "kept chat": (CHAT, OF_CHAT, KEPT),
+    "response": (RESPONSES, OF_RESPONSE, {}),
+    "response kept nowhere": (RESPONSES, OF_RESPONSE | {"store": False}, {}),
+    "response in the background": (RESPONSES, OF_RESPONSE | {"background": True}, {}),
+}
+
+
+@contextmanager
+def serving(directory: Path, pool: dict[str, Any], **env: str) -> Iterator[Fleet]:
+    """One replica and one worker, whose lease outlasts its standing still."""
+    env = {"XYLEM_SSE_PING_S": "0.2", "XYLEM_LEASE_TTL_S": "60", **env}
+    with Fleet(directory / "fleet", {POOL: pool}, apis=1, workers=1, **env) as f:
+        yield f
+        assert "Traceback" not in f.stack.log("api-0")
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with serving(tmp_path_factory.mktemp("sse"), mock_pool(step_ms=10.0)) as f:
+        yield f
+
+
+@contextmanager
+def stopped(process: "subprocess.Popen[bytes] | None") -> Iterator[None]:
+    """While it stands still, and its connections stay."""
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def streamed(fleet: Fleet, path: str, body: dict[str, Any], headers: dict[str, str]) -> Iterator[Iterator[str]]:
+    """The lines of a stream; GET without a body."""
+    method, asked = ("POST", {"json": body}) if body else ("GET", {})
+    with httpx.stream(method, fleet.urls()[0] + path, headers=headers, timeout=30, **asked) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield answer.iter_lines()
+
+
+def three_comments(lines: Iterator[str]) -> list[str]:
+    """What came until there were three in a row."""
+    seen = [next(lines)]
+    while [line for line in seen if line][-3:] != [": waiting"] * 3:
+        seen.append(next(lines))
+    return seen
+
+
+def events(lines: Iterable[str]) -> list[dict[str, Any] | str]:
+    """All but comments. Each field stands alone in its line, each event ends with an empty one."""
+    found: list[dict[str, Any] | str] = []
+    for line in lines:
+        if line.startswith("data: "):
+            data = line.removeprefix("data: ")
+            found.append(data if data == "[DONE]" else json.loads(data))
+        else:
+            assert not line or line == ": waiting" or line.startswith(("id: ", "event: ")), line
+    return found
+
+
+def text_of(found: list[dict[str, Any] | str]) -> dict[int, str]:
+    """Of each choice, whichever endpoint it is."""
+    texts: dict[int, str] = {}
+    for event in found:
+        if isinstance(event, str):
+            continue
+        assert "error" not in event, event
+        for choice in event.get("choices", ()):
+            piece = choice["text"] if "text" in choice else choice["delta"].get("content") or ""
+            texts[choice["index"]] = texts.get(choice["index"], "") + piece
+        if event.get("type") == "response.output_text.delta":
+            texts[0] = texts.get(0, "") + event["delta"]
+    return texts
+
+
+def whole(fleet: Fleet, name: str) -> dict[int, str]:
+    with streamed(fleet, *STREAMS[name]) as lines:
+        return text_of(events(lines))
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_comments_come_while_the_engine_says_nothing(fleet: Fleet, name: str) -> None:
+    """Before its first token, and between two of them."""
+    undisturbed = whole(fleet, name)
+    worker = fleet.stack.names[fleet.worker_names[0][0]]
+    with ExitStack() as stream:
+        with stopped(worker):
+            lines = stream.enter_context(streamed(fleet, *STREAMS[name]))
+            got = three_comments(lines)
+            assert not any(text_of(events(got)).values())
+        got += [next(lines) for _ in range(12)]
+        with stopped(worker):
+            got += three_comments(lines)
+        got += lines
+    assert text_of(events(got)) == undisturbed
+
+
+def test_a_response_that_is_followed_later_is_not_silent_either(fleet: Fleet) -> None:
+    """And its events have the numbers that they have for everybody."""
+    with streamed(fleet, *STREAMS["response in the background"]) as lines:
+        first = [next(lines) for _ in range(12)]
+        created = events(first)[0]
+        assert isinstance(created, dict)
+        path = f"{RESPONSES}/{created['response']['id']}?stream=true&starting_after=2"
+        with stopped(fleet.stack.names[fleet.worker_names[0][0]]), streamed(fleet, path, {}, {}) as later:
+            got = three_comments(later)
+    with streamed(fleet, path, {}, {}) as later:
+        got = [*later]
+    numbers = [event["sequence_number"] for event in events(got) if isinstance(event, dict)]
+    assert numbers == list(range(3, 3 + len(numbers)))
+
+
+@pytest.mark.parametrize("name", ["text", "kept chat", "response", "response in the background"])
+def test_comments_come_while_redis_stands_still(fleet: Fleet, name: str) -> None:
+    """Of a stream that has begun, and of one that comes meanwhile: it is answered when Redis is back."""
+    undisturbed = whole(fleet, name)
+    with streamed(fleet, *STREAMS[name]) as lines, ExitStack() as other:
+        got = [next(lines) for _ in range(12)]
+        with stopped(fleet.redis_process):
+            got += three_comments(lines)
+            later = other.enter_context(streamed(fleet, *STREAMS[name]))
+            came = three_comments(later)
+            assert not any(text_of(events(came)).values())
+        got += lines
+        came += later
+    assert text_of(events(got)) == undisturbed
+    assert text_of(events(came)) == undisturbed
+
+
+@pytest.mark.parametrize("name", ["text", "chat", "kept chat", "response"])
+def test_comments_come_while_a_request_is_held(tmp_path: Path, name: str) -> None:
+    """There is room for one."""
+    with serving(tmp_path, mock_pool(max_running=1), XYLEM_MAX_QUEUED="0") as f:
+        undisturbed = whole(f, name)
+        with streamed(f, TEXT, OF_TEXT | {"max_tokens": 1900}, {}) as other:
+            next(other)
+            with streamed(f, *STREAMS[name]) as lines:
+                got = three_comments(lines)
+                assert not any(text_of(events(got)).values())
+                assert "xylem_requests_held 1.0" in httpx.get(f"{f.urls()[0]}/metrics").text
+                other.close()  # type: ignore[attr-defined]
+                got += lines
+        assert text_of(events(got)) == undisturbed
+
+
+def test_an_error_behind_comments_is_an_event(tmp_path: Path) -> None:
+    """Its headers are out: the deadline passes while the request is held."""
+    with (
+        serving(tmp_path, mock_pool(max_running=1), XYLEM_MAX_QUEUED="0") as f,
+        streamed(f, TEXT, OF_TEXT | {"max_tokens": 1900}, {}) as other,
+    ):
+        next(other)
+        for name in ("text", "kept chat", "response"):
+            path, body, headers = STREAMS[name]
+            with streamed(f, path, body | {"timeout": 1.5}, headers) as lines:
+                got = events(lines)
+            assert "deadline_exceeded" in json.dumps(got[-1])
+
+
+def test_the_openai_client_takes_no_notice(fleet: Fleet) -> None:
+    """To it, an empty line behind an event with an id is an event."""
+    worker = fleet.stack.names[fleet.worker_names[0][0]]
+    ours = {"seed": 7, "ignore_eos": True}
+
+    def openais(body: dict[str, Any]) -> dict[str, Any]:
+        return {k: v for k, v in body.items() if k not in ours} | {"extra_body": ours}
+
+    with OpenAI(base_url=f"{fleet.urls()[0]}/v1", api_key="none", max_retries=0, timeout=30) as c:
+
+        def chat(**headers: str) -> str:
+            chunks = c.chat.completions.create(**openais(OF_CHAT), extra_headers=headers)
+            return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+        def response() -> str:
+            pieces = c.responses.create(**openais(OF_RESPONSE))
+            return "".join(e.delta for e in pieces if e.type == "response.output_text.delta")
+
+        with ThreadPoolExecutor(3) as threads:
+            undisturbed = [chat(), chat(), response()]
+            with stopped(worker):
+                asked = [threads.submit(chat), threads.submit(chat, **KEPT), threads.submit(response)]
+                time.sleep(1)
+            assert [one.result() for one in asked] == undisturbed

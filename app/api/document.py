@@ -10,9 +10,14 @@ from app.api.keyring import is_open
 from app.settings import Settings
 
 _KEY, _ADMIN = "api_key", "admin_key"
+_WHOSE = {_KEY: "An API key: `xylem keys create`", _ADMIN: "XYLEM_ADMIN_KEY"}
+_WAYS = {
+    "": {"type": "http", "scheme": "bearer"},
+    "_x": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    "_azure": {"type": "apiKey", "in": "header", "name": "api-key"},
+}
 _SCHEMES = {
-    _KEY: {"type": "http", "scheme": "bearer", "description": "An API key: `xylem keys create`"},
-    _ADMIN: {"type": "http", "scheme": "bearer", "description": "XYLEM_ADMIN_KEY"},
+    key + way: {**scheme, "description": whose} for key, whose in _WHOSE.items() for way, scheme in _WAYS.items()
 }
 
 
@@ -40,7 +45,12 @@ def with_keys(document: dict[str, Any], settings: Settings) -> None:
 
 def _wanted(path: str, settings: Settings) -> list[Mapping[str, list[str]]]:
     if path.startswith("/admin/"):
-        return [{_ADMIN: []}] if settings.admin_key else [{_ADMIN: []}, {}]
+        return _any_way(_ADMIN, needed=bool(settings.admin_key))
     if is_open(path):
         return []
-    return [{_KEY: []}] if settings.require_keys else [{_KEY: []}, {}]
+    return _any_way(_KEY, needed=settings.require_keys)
+
+
+def _any_way(key: str, *, needed: bool) -> list[Mapping[str, list[str]]]:
+    ways: list[Mapping[str, list[str]]] = [{key + way: []} for way in _WAYS]
+    return ways if needed else [*ways, {}]

@@ -1,6 +1,6 @@
 """A stream of server-sent events on its connection: its headers, and comments while nothing else is sent.
 
-Proxies cut a connection on which nothing comes: nginx does after 60 s. Clients ignore a comment.
+Proxies cut a connection on which nothing comes: nginx does after 60 s. Clients ignore comments.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-COMMENT = b": waiting\n\n"
+_COMMENT = b": waiting\n"
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
@@ -25,8 +25,12 @@ class Sse:
 
     _open: ClassVar[set["Sse"]] = set()
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send, *, ids: bool) -> None:
+        """`ids`: whether its events have some."""
         self.send, self._scope = send, scope
+        # For clients that look at what is between two empty lines, and for those that take an empty line behind an
+        # event with an id for an event without data: OpenAI's and httpx-sse do.
+        self._comment = _COMMENT if ids else _COMMENT + b"\n"
         self.direct: DirectWriter | None = scope.get("extensions", {}).get(EXTENSION)
         self.started = False  # from then on an error can't have a status code any more
         # Of the response, as far as they are known; and the first events, before anything has come.
@@ -88,6 +92,6 @@ class Sse:
         if not self.direct.is_silent():
             return
         if self.started:
-            self.direct.write_now(COMMENT)
+            self.direct.write_now(self._comment)
         elif self._starting is None:
             self._starting = asyncio.create_task(self.start())

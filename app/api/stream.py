@@ -22,6 +22,7 @@ class EventStream(Response):
     An error before the first token still gets its status code, unless `Sse` has sent the headers meanwhile.
     """
 
+    _ids = False  # of events
     _call: Call | Reading
     _chunks: Chunks
 
@@ -37,7 +38,7 @@ class EventStream(Response):
         self._begin, self._chunks_of, self._roles = begin, chunks, roles
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with Sse(scope, send) as sse:
+        with Sse(scope, send, ids=self._ids) as sse:
             try:
                 self._call = await self._begin()
                 self._chunks = self._chunks_of(self._call)

@@ -192,6 +192,7 @@ def test_an_error_behind_comments_is_an_event(tmp_path: Path) -> None:
 
 
 def test_the_openai_client_takes_no_notice(fleet: Fleet) -> None:
+    """To it, an empty line behind an event with an id is an event."""
     worker = fleet.stack.names[fleet.worker_names[0][0]]
     ours = {"seed": 7, "ignore_eos": True}
 
@@ -200,17 +201,17 @@ def test_the_openai_client_takes_no_notice(fleet: Fleet) -> None:
 
     with OpenAI(base_url=f"{fleet.urls()[0]}/v1", api_key="none", max_retries=0, timeout=30) as c:
 
-        def chat() -> str:
-            chunks = c.chat.completions.create(**openais(OF_CHAT))
+        def chat(**headers: str) -> str:
+            chunks = c.chat.completions.create(**openais(OF_CHAT), extra_headers=headers)
             return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
 
         def response() -> str:
             pieces = c.responses.create(**openais(OF_RESPONSE))
             return "".join(e.delta for e in pieces if e.type == "response.output_text.delta")
 
-        with ThreadPoolExecutor(2) as threads:
-            undisturbed = [chat(), response()]
+        with ThreadPoolExecutor(3) as threads:
+            undisturbed = [chat(), chat(), response()]
             with stopped(worker):
-                asked = [threads.submit(chat), threads.submit(response)]
+                asked = [threads.submit(chat), threads.submit(chat, **KEPT), threads.submit(response)]
                 time.sleep(1)
             assert [one.result() for one in asked] == undisturbed

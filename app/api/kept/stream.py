@@ -11,6 +11,7 @@ from app.messages import Delta
 class KeptStream(EventStream):
     """Of an answer that is kept: each event has an id, behind which it can be resumed. Nothing is merged."""
 
+    _ids = True
     _seen = 0
 
     async def _run(self, sse: Sse, receive: Receive) -> None:

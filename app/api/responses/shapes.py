@@ -67,6 +67,7 @@ class ResponseObject(Shape):
     completed_at: int | None
     status: Status
     error: Failure | None
+    frequency_penalty: float
     incomplete_details: Incomplete | None
     background: bool
     instructions: str | None
@@ -76,6 +77,7 @@ class ResponseObject(Shape):
     model: str
     output: list[Item]
     parallel_tool_calls: bool
+    presence_penalty: float
     previous_response_id: None
     prompt_cache_key: str | None
     reasoning: Reasoning

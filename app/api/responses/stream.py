@@ -36,7 +36,7 @@ class ResponseStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         error_event = error_alone
-        with Sse(scope, send) as sse:
+        with Sse(scope, send, ids=True) as sse:
             try:
                 followed = await self._begin()
                 error_event = followed.events.error

@@ -123,6 +123,7 @@ def test_each_endpoint_says_which_key_it_wants(served: Stack, document: dict[str
     for found, optional in ((document, [{}]), (locked, [])):
         schemes = found["components"]["securitySchemes"]
         assert all(schemes[name]["scheme"] == "bearer" for name in ("api_key", "admin_key"))
+        assert {schemes[f"{name}_x"]["name"] for name in ("api_key", "admin_key")} == {"x-api-key"}
         for path, operations in found["paths"].items():
             for operation in operations.values():
                 key = "admin_key" if path.startswith("/admin/") else "api_key"

@@ -22,7 +22,7 @@ Includable = Literal[
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 ]
-Include = Annotated[list[Includable], Field(max_length=64)]
+Include = Annotated[list[Includable], Field(max_length=16)]
 # Of an earlier response: no model sees it, and it is not kept.
 Unread = Annotated[list[Any] | None, Field(exclude=True)]
 

@@ -68,7 +68,7 @@ class Settings(BaseSettings):
     sse_ping_s: Annotated[float, Field(gt=0)] = 10.0  # no stream of events is silent for longer
     tokenize_off_loop: Annotated[int, Field(ge=0)] = 8192  # characters above which a thread tokenises
 
-    min_priority: Annotated[int, Field(ge=-(2**31), le=0)] = 0  # lower is sooner: no client may ask for a lower one
+    min_priority: Annotated[int, Field(ge=-(2**31), le=0)] = -100  # lower is sooner: no client may ask for a lower one
     max_queued: Annotated[int, Field(ge=0)] = 1024  # requests waiting at a worker above which it is full
     retry_after_s: Annotated[int, Field(ge=1)] = 1
 

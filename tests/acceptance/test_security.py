@@ -290,7 +290,7 @@ def test_what_became_of_a_request_is_shown_by_every_replica_to_its_key_and_to_an
     assert {prompt["outcome"] for prompt in look(urls[1], ended.id, key).json()["prompts"]} == {"ok"}
 
 
-@pytest.mark.parametrize(("limits", "least"), [((), 0), (("--min-priority", "-5"), -5)])
+@pytest.mark.parametrize(("limits", "least"), [((), -100), (("--min-priority", "0"), 0)])
 def test_a_key_asks_for_no_more_urgent_priority_than_it_may(
     locked: Stack, urls: list[str], limits: tuple[str, ...], least: int
 ) -> None:

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 from openai import OpenAI
 
-from app.batch.book import Load
-from app.batch.due import TRIES_AFTER_S, due
+from app.batch.book import MOST_BREAKS, Load
+from app.batch.due import TRIES_AFTER_S, after_break, due
 from app.batch.records import Batch, Order
 from app.batch.schedule import beat_schedule
 from app.batch.window import read_window
@@ -62,6 +62,20 @@ def test_what_a_batch_was_made_of_stays_for_a_while_after_its_end_and_the_webhoo
     assert due(replace(ended, told=True), NONE, 1520, webhook=True) == "finish"
     assert due(replace(ended, tell_at=1600), BUSY, 1520, webhook=True) is None
     assert due(replace(ended, tell_at=1600, cleaned=True), NONE, 1520, webhook=True) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "last"),
+    [("validating", "failed"), ("finalizing", "failed"), ("cancelling", "failed"), ("completed", None)],
+)
+def test_what_breaks_is_counted_and_the_fifth_time_is_the_last(status: str, last: str | None) -> None:
+    """A batch that has ended keeps its status: it is not cleaned up any more."""
+    batch = replace(Batch(ORDER), status=status)
+    for times in range(1, MOST_BREAKS):
+        assert after_break(replace(batch, broke=times - 1), 1500) == {"broke": times}
+    fields = after_break(replace(batch, broke=MOST_BREAKS - 1), 1500)
+    assert next(iter(fields)) == ("status" if last else "cleaned")
+    assert (fields.get("status"), fields.get("failed_at")) == (last, 1500 if last else None)
 
 
 @pytest.mark.parametrize(("window", "seconds"), [("24h", 86_400), ("90m", 5400), ("1s", 1), ("30d", 2_592_000)])

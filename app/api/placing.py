@@ -163,24 +163,19 @@ class Placer:
             aside = name[1]
             if aside and now - full < _HELD_EVERY_S:
                 continue  # each end of a request wakes the others, and these would look again each time
-            over = {flight: why for flight in line if (why := self._given_up(flight, now)) is not None}
+            gone, over = self._gone.get(name), dict[Flight, XylemError]()
+            for flight in line:
+                why = _given_up(flight, gone, waited=now - max(flight.held_since, full) > self._patience_s)
+                if why is not None:
+                    over[flight] = why
+                elif now - flight.held_since > _SILENT_S:
+                    self._settle(flight, None)
             for flight in line.drop(lambda f, over=over: f in over or not self._awaited(f)):  # type: ignore[misc]
                 self._settle(flight, over.get(flight))
-            for flight in line:
-                if now - flight.held_since > _SILENT_S:
-                    self._settle(flight, None)
             (last if aside else heads).extend(line.take(_HELD_AT_ONCE))
         self._held = {name: line for name, line in self._held.items() if line}
         flights, self._waiting = self._waiting[:_ROUND], self._waiting[_ROUND:]
         return heads + flights + last
-
-    def _given_up(self, flight: Flight, now: float) -> XylemError | None:
-        """Why a request is held no longer, if so."""
-        gone = self._gone.get(flight.line)
-        if gone is not None and not flight.job.attempt and not isinstance(flight.refused, StoreDown):
-            return gone
-        waited_s = now - max(flight.held_since, self._full.get(flight.line, 0.0))
-        return flight.refused if waited_s > self._patience_s else None
 
     def _has_to_queue(self, flight: Flight) -> bool:
         """Behind those who are held, unless these wait for a worker for which nobody new does.
@@ -317,3 +312,10 @@ class Placer:
 def _urgency(flight: Flight) -> tuple[int, float]:
     """Of those that are as urgent, who was on a worker already goes first."""
     return flight.job.priority, 0.0 if flight.job.attempt else flight.job.deadline
+
+
+def _given_up(flight: Flight, gone: NoWorker | None, *, waited: bool) -> XylemError | None:
+    """Why a request is held no longer, if so: no worker comes to its line, or it has waited as long as it may."""
+    if gone is not None and not flight.job.attempt and not isinstance(flight.refused, StoreDown):
+        return gone
+    return flight.refused if waited else None

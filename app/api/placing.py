@@ -17,7 +17,7 @@ from app.api.fleet import FleetReader
 from app.api.flight import Flight, Line
 from app.api.round import Round
 from app.api.writing import guess, placement
-from app.errors import NoWorker, Saturated, StoreDown, XylemError
+from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
@@ -81,7 +81,7 @@ class Placer:
     async def place(self, flight: Flight) -> None:
         """Returns when it is on its worker's queue, nobody awaits it any more, or it has been held for a while.
 
-        Raises: NoWorker, Saturated, StoreDown.
+        Raises: NoWorker, Saturated, StoreDown, DeadlineOver.
         """
         if flight.placed is None or flight.placed.done():  # else it came back before its placing was confirmed
             flight.placed = asyncio.get_running_loop().create_future()
@@ -213,6 +213,9 @@ class Placer:
             self._gone.pop(flight.line, None)
         for flight in flights:
             began = time.perf_counter()
+            if time.monotonic() > flight.ends:
+                self._settle(flight, DeadlineOver())
+                continue
             try:
                 places = round_.assign(flight, self._rng, next(self._turns))
                 command = placement(self._keys, self._pools, flight, places, round_.lease(places[0]).meets_at)
@@ -221,13 +224,7 @@ class Placer:
                 self._hold(flight)
                 continue
             except NoWorker as exc:
-                # After an outage workers write their leases anew first.
-                if not round_.had_worker(flight) and self._wire.steady_s() >= _RECOVERY_S:
-                    self._gone[flight.line] = exc
-                if flight.job.attempt or flight.line not in self._gone:
-                    self._hold(flight, exc)
-                else:
-                    self._settle(flight, exc)
+                self._without_worker(flight, exc, lately=round_.had_worker(flight))
                 continue
             except Exception as exc:  # noqa: BLE001 (one request that can't be placed is no trouble of the others)
                 self._settle(flight, exc)
@@ -244,6 +241,15 @@ class Placer:
         for flight in placed:
             if not self._awaited(flight):
                 self.leave(flight.job)
+
+    def _without_worker(self, flight: Flight, exc: NoWorker, *, lately: bool) -> None:
+        """Waits for one if it was accepted, or if its model had one `lately`."""
+        if not lately and self._wire.steady_s() >= _RECOVERY_S:  # before, workers write their leases anew
+            self._gone[flight.line] = exc
+        if flight.job.attempt or flight.line not in self._gone:
+            self._hold(flight, exc)
+        else:
+            self._settle(flight, exc)
 
     async def _write(self, placed: list[Flight], commands: list[Command]) -> None:
         """The first of `commands` place those of `placed`."""

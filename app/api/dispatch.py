@@ -62,7 +62,7 @@ class Dispatcher:
     async def send(self, flight: Flight) -> None:
         """Places an unplaced job on a worker of its pools. Whatever comes of it, `cancel` is to be called.
 
-        Raises: NoWorker, Saturated, StoreDown.
+        Raises: NoWorker, Saturated, StoreDown, DeadlineOver.
         """
         self.flights[flight.job.request] = flight
         await self.placer.place(flight)

@@ -17,7 +17,7 @@ from app.api.fleet import FleetReader
 from app.api.flight import Flight, Line
 from app.api.round import Round
 from app.api.writing import guess, placement
-from app.errors import NoWorker, Saturated, StoreDown, XylemError
+from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
@@ -81,7 +81,7 @@ class Placer:
     async def place(self, flight: Flight) -> None:
         """Returns when it is on its worker's queue, nobody awaits it any more, or it has been held for a while.
 
-        Raises: NoWorker, Saturated, StoreDown.
+        Raises: NoWorker, Saturated, StoreDown, DeadlineOver.
         """
         if flight.placed is None or flight.placed.done():  # else it came back before its placing was confirmed
             flight.placed = asyncio.get_running_loop().create_future()
@@ -163,24 +163,19 @@ class Placer:
             aside = name[1]
             if aside and now - full < _HELD_EVERY_S:
                 continue  # each end of a request wakes the others, and these would look again each time
-            over = {flight: why for flight in line if (why := self._given_up(flight, now)) is not None}
+            gone, over = self._gone.get(name), dict[Flight, XylemError]()
+            for flight in line:
+                why = _given_up(flight, gone, waited=now - max(flight.held_since, full) > self._patience_s)
+                if why is not None:
+                    over[flight] = why
+                elif now - flight.held_since > _SILENT_S:
+                    self._settle(flight, None)
             for flight in line.drop(lambda f, over=over: f in over or not self._awaited(f)):  # type: ignore[misc]
                 self._settle(flight, over.get(flight))
-            for flight in line:
-                if now - flight.held_since > _SILENT_S:
-                    self._settle(flight, None)
             (last if aside else heads).extend(line.take(_HELD_AT_ONCE))
         self._held = {name: line for name, line in self._held.items() if line}
         flights, self._waiting = self._waiting[:_ROUND], self._waiting[_ROUND:]
         return heads + flights + last
-
-    def _given_up(self, flight: Flight, now: float) -> XylemError | None:
-        """Why a request is held no longer, if so."""
-        gone = self._gone.get(flight.line)
-        if gone is not None and not flight.job.attempt and not isinstance(flight.refused, StoreDown):
-            return gone
-        waited_s = now - max(flight.held_since, self._full.get(flight.line, 0.0))
-        return flight.refused if waited_s > self._patience_s else None
 
     def _has_to_queue(self, flight: Flight) -> bool:
         """Behind those who are held, unless these wait for a worker for which nobody new does.
@@ -218,6 +213,9 @@ class Placer:
             self._gone.pop(flight.line, None)
         for flight in flights:
             began = time.perf_counter()
+            if time.monotonic() > flight.ends:
+                self._settle(flight, DeadlineOver())
+                continue
             try:
                 places = round_.assign(flight, self._rng, next(self._turns))
                 command = placement(self._keys, self._pools, flight, places, round_.lease(places[0]).meets_at)
@@ -226,13 +224,7 @@ class Placer:
                 self._hold(flight)
                 continue
             except NoWorker as exc:
-                # After an outage workers write their leases anew first.
-                if not round_.had_worker(flight) and self._wire.steady_s() >= _RECOVERY_S:
-                    self._gone[flight.line] = exc
-                if flight.job.attempt or flight.line not in self._gone:
-                    self._hold(flight, exc)
-                else:
-                    self._settle(flight, exc)
+                self._without_worker(flight, exc, lately=round_.had_worker(flight))
                 continue
             except Exception as exc:  # noqa: BLE001 (one request that can't be placed is no trouble of the others)
                 self._settle(flight, exc)
@@ -249,6 +241,15 @@ class Placer:
         for flight in placed:
             if not self._awaited(flight):
                 self.leave(flight.job)
+
+    def _without_worker(self, flight: Flight, exc: NoWorker, *, lately: bool) -> None:
+        """Waits for one if it was accepted, or if its model had one `lately`."""
+        if not lately and self._wire.steady_s() >= _RECOVERY_S:  # before, workers write their leases anew
+            self._gone[flight.line] = exc
+        if flight.job.attempt or flight.line not in self._gone:
+            self._hold(flight, exc)
+        else:
+            self._settle(flight, exc)
 
     async def _write(self, placed: list[Flight], commands: list[Command]) -> None:
         """The first of `commands` place those of `placed`."""
@@ -318,3 +319,10 @@ class Placer:
 def _urgency(flight: Flight) -> tuple[int, float]:
     """Of those that are as urgent, who was on a worker already goes first."""
     return flight.job.priority, 0.0 if flight.job.attempt else flight.job.deadline
+
+
+def _given_up(flight: Flight, gone: NoWorker | None, *, waited: bool) -> XylemError | None:
+    """Why a request is held no longer, if so: no worker comes to its line, or it has waited as long as it may."""
+    if gone is not None and not flight.job.attempt and not isinstance(flight.refused, StoreDown):
+        return gone
+    return flight.refused if waited else None

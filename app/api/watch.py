@@ -17,6 +17,7 @@ from app.telemetry import WORKERS_LOST, logger
 log = logger(__name__)
 
 _EVERY_S = 0.25
+_OVERDUE_EVERY_S = 0.1
 _STEADY_S = 3.0  # after an outage of Redis workers write their leases anew first
 _REMAINS_TTL_S = 600  # other API replicas may not have looked yet, and the worker may come back
 
@@ -44,7 +45,7 @@ class Watch:
     async def _end_overdue(self) -> None:
         """However long Redis takes to answer."""
         while True:
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(_OVERDUE_EVERY_S)
             try:
                 self._dispatcher.end_overdue(time.monotonic())
             except Exception:

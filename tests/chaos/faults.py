@@ -3,7 +3,9 @@
 import asyncio
 import random
 import signal
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from redis.exceptions import RedisError
 
@@ -21,6 +23,17 @@ async def worker_killed(fleet: Fleet, rng: random.Random) -> None:
     name = _worker(fleet, rng)
     fleet.process(name).send_signal(signal.SIGKILL)
     await _restart(fleet, name)
+
+
+async def all_workers_killed(fleet: Fleet, rng: random.Random) -> None:
+    """Whoever comes meanwhile waits for the first that is back."""
+    names = [name for name, _ in fleet.worker_names]
+    with _outage(fleet):
+        for name in names:
+            fleet.process(name).send_signal(signal.SIGKILL)
+        for name in names:
+            await _restart(fleet, name)
+        await _until(lambda: bool(fleet.live_workers()))
 
 
 async def two_workers_killed(fleet: Fleet, rng: random.Random) -> None:
@@ -115,6 +128,7 @@ async def worker_and_redis_killed(fleet: Fleet, rng: random.Random) -> None:
 FAULTS: tuple[tuple[Fault, int], ...] = (  # and how often of each hundred
     (worker_killed, 20),
     (two_workers_killed, 6),
+    (all_workers_killed, 2),
     (worker_stands_still, 8),
     (worker_hiccups, 8),
     (worker_drained, 8),
@@ -163,14 +177,24 @@ async def _drain(fleet: Fleet, name: str) -> None:
 async def _restart_redis(fleet: Fleet, by: signal.Signals, pause_s: float) -> None:
     process = fleet.redis_process
     assert process is not None
-    process.send_signal(by)
-    await asyncio.to_thread(process.wait)
-    await asyncio.sleep(pause_s)
-    await asyncio.to_thread(fleet.start_redis)
+    with _outage(fleet):
+        process.send_signal(by)
+        await asyncio.to_thread(process.wait)
+        await asyncio.sleep(pause_s)
+        await asyncio.to_thread(fleet.start_redis)
 
 
 async def _freeze_redis(fleet: Fleet, seconds: float) -> None:
     assert fleet.redis_process is not None
-    fleet.redis_process.send_signal(signal.SIGSTOP)
-    await asyncio.sleep(seconds)
-    fleet.redis_process.send_signal(signal.SIGCONT)
+    with _outage(fleet):
+        fleet.redis_process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        fleet.redis_process.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def _outage(fleet: Fleet) -> Iterator[None]:
+    """While Redis, or every worker, is away by our doing: nobody can get on before."""
+    began = time.monotonic()
+    yield
+    fleet.outages.append((began, time.monotonic()))

@@ -27,6 +27,7 @@ class Fleet:
         self.directory, self.id = directory, uuid.uuid4().hex
         self.redis_port = free_port()
         self.redis_process: subprocess.Popen[bytes] | None = None
+        self.outages: list[tuple[float, float]] = []  # from and until when nobody could serve, monotonic
         (directory / "redis").mkdir(parents=True)
         # Slow machines stop processes for longer than the default lease lasts; faults must be ours.
         env = {MARK: self.id, "XYLEM_DRAIN_TIMEOUT_S": "20", "XYLEM_LOG_JSON": "true", **env}

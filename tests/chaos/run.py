@@ -22,8 +22,9 @@ class Report:
     failed: int = 0  # ended by an error
     resumed: int = 0
     restarted: int = 0
-    recovery_s: list[float] = field(default_factory=list)  # one for each fault
+    recovery_s: list[float] = field(default_factory=list)  # one for each fault, from the end of its outage
     by_fault: dict[str, list[float]] = field(default_factory=dict)
+    lasted_s: dict[str, float] = field(default_factory=dict)  # by fault, the longest outage
     bad: list[str] = field(default_factory=list)
     leaked_blocks: int = 0
     leaked_processes: int = 0
@@ -42,13 +43,27 @@ def judge(asked: Asked) -> str:
     return "duplicated" if longer or many else "lost"
 
 
-def stall(asked: Asked, since: float, until: float) -> float:
-    """The longest time in that window without anything of an answer that was on its way at its begin."""
+def stall(asked: Asked, since: float, until: float, outages: Sequence[tuple[float, float]] = ()) -> float:
+    """The longest time in that window without anything of an answer that was on its way at its begin.
+
+    What of it is in one of the `outages`, which follow one another, is the fault's own length and doesn't count.
+    """
     times = [t for t in asked.times if t <= until]
     if asked.ended and asked.ended < since:
         return 0.0
     edges = [max((t for t in times if t <= since), default=since), *(t for t in times if t > since)]
-    return max((b - a for a, b in itertools.pairwise(edges)), default=0.0)
+    gaps = [gap for pair in itertools.pairwise(edges) for gap in _outside(*pair, outages)]
+    return max((b - a for a, b in gaps), default=0.0)
+
+
+def _outside(a: float, b: float, outages: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The parts of the time from a to b that are in no outage."""
+    parts = []
+    for began, ended in outages:
+        if a < ended and began < b:
+            parts.append((a, max(a, began)))
+            a = min(b, ended)
+    return [*parts, (a, b)]
 
 
 async def run(
@@ -69,10 +84,13 @@ async def run(
     for number, fault in enumerate(faults, 1):
         await asyncio.sleep(rng.uniform(0.1, 1.0))
         began, hit = time.monotonic(), set(load.running)
+        fleet.outages.clear()
         await fault(fleet, rng)
         await asyncio.to_thread(fleet.wait_whole, missing=1)  # the last one may still load when the next fault comes
         await _all_got_on(hit, time.monotonic())
-        took = max((stall(asked, began, time.monotonic()) for asked in hit), default=0.0)
+        took = max((stall(asked, began, time.monotonic(), fleet.outages) for asked in hit), default=0.0)
+        lasted = max((until - since for since, until in fleet.outages), default=0.0)
+        report.lasted_s[fault.__name__] = max(lasted, report.lasted_s.get(fault.__name__, 0.0))
         report.recovery_s.append(took)
         report.by_fault.setdefault(fault.__name__, []).append(took)
         tell(number, fault.__name__, took)

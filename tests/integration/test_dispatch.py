@@ -16,7 +16,7 @@ from app.api.fleet import FleetReader, PoolView
 from app.api.flight import Flight, Wishes
 from app.api.inbox import Inbox
 from app.api.watch import Watch
-from app.errors import NoWorker, Saturated, StoreDown, XylemError
+from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import ApiId, PoolId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.kv.blocks import chain, root
@@ -417,14 +417,24 @@ async def test_who_is_held_for_one_model_is_not_in_the_way_of_another(redis: "Re
     await asyncio.wait_for(asyncio.gather(*many), 5)
 
 
+async def test_what_is_overdue_when_its_turn_comes_is_placed_nowhere(redis: "Redis", wire: Wire) -> None:
+    """Its client is told at once."""
+    worker = await register(redis, KEYS, "w1")
+    with pytest.raises(DeadlineOver):
+        await asyncio.wait_for(dispatcher(wire).send(flight(job(deadline_s=-0.001))), 5)
+    assert await queued(redis, worker) == []
+
+
 async def test_who_is_held_ends_with_its_deadline(redis: "Redis", wire: Wire) -> None:
     """Room never came."""
     await register(redis, KEYS, "w1", max_running=1)
     d, answer = dispatcher(wire, max_queued=0), Answer()
     await d.send(flight(job("running")))
-    late = asyncio.create_task(d.send(flight(job("late", deadline_s=0.1), answer)))
+    late = asyncio.create_task(d.send(flight(job("late"), answer)))
     await asyncio.sleep(0.2)
-    d.end_overdue(time.monotonic())
+    d.end_overdue(time.monotonic() + 30)
+    assert "late" in d.flights
+    d.end_overdue(time.monotonic() + 60)
     await asyncio.wait_for(late, 5)
     (event,) = await answer.take()
     assert isinstance(event, Failed)

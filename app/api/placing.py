@@ -35,7 +35,7 @@ _RECOVERY_S = 3.0  # after Redis was away
 _BUSY, _GATHER_S = 32, 0.002
 _HELD_EVERY_S = 0.05  # how often those that found no room look again; the end of a request wakes them as well
 _HELD_AT_ONCE = 8  # the most urgent of them: where these find no room, the others don't either
-_SILENT_S = 5.0  # after this who is held returns from `place`, so that a stream can send its headers
+_SILENT_S = 5.0  # after this `place` returns though the request is still held; what becomes of it is an event then
 _ROUND = 64  # requests: while Redis matches a round's prompts it does nothing else
 
 

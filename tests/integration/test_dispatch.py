@@ -468,7 +468,7 @@ async def test_a_worker_that_went_before_the_write_holds_nobody_for_ever(redis: 
 async def test_who_is_held_for_long_returns_and_is_told_by_an_event(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that a stream can send its headers meanwhile."""
+    """What becomes of it is an event from then on."""
     monkeypatch.setattr("app.api.placing._SILENT_S", 0.1)
     await register(redis, KEYS, "w1", max_running=1)
     d, answer = dispatcher(wire, max_queued=0, busy={"max_held": 1}), Answer()

@@ -16,8 +16,8 @@ class InputText(Body):
 
     type: Literal["input_text", "output_text", "text"]
     text: str
-    annotations: list[Any] | None = None
-    logprobs: list[Any] | None = None
+    annotations: Annotated[list[Any], Field(max_length=MOST)] | None = None
+    logprobs: Annotated[list[Any], Field(max_length=MOST)] | None = None
 
 
 class InputMessage(Body):

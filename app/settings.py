@@ -42,7 +42,7 @@ class Settings(BaseSettings):
     max_body: Annotated[int, Field(gt=0)] = 16 * 2**20
     address: str | None = None  # of this host, for workers on others; None: that on the way to Redis
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0  # of requests that name none
-    tokenize_off_loop: Annotated[int, Field(ge=0)] = 8192  # characters above which a thread tokenises
+    tokenize_off_loop: Annotated[int, Field(ge=0)] = 8192  # bytes of a body above which a thread tokenises
 
     max_queued: Annotated[int, Field(ge=0)] = 1024  # requests waiting at a worker above which it is full
     retry_after_s: Annotated[int, Field(ge=1)] = 1

@@ -1,10 +1,13 @@
 """What asks the engines: the same in an API replica, and in a batch worker."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -21,7 +24,11 @@ from app.settings import Settings
 from app.store import Wire, async_client
 from app.telemetry import HELD, IN_FLIGHT
 
+T = TypeVar("T")
+
 _SUBSCRIBED_S = 2.0
+# Tokenising takes a core each: one is left to the event loop.
+_threads = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) - 1), thread_name_prefix="tokenising")
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,18 @@ class Known:
     def read(cls, settings: Settings) -> "Known":
         """Raises: SettingsError."""
         declared = load_pools(settings.pools_file)
-        return cls(settings, declared.pools, load_models(declared, settings.tokenize_off_loop))
+        return cls(settings, declared.pools, load_models(declared))
+
+    @property
+    def longest_context(self) -> int:
+        """Tokens, of any model."""
+        return max((model.context_len for model in self.models.values()), default=0)
+
+    async def off_loop(self, raw: bytes, work: Callable[[], T]) -> T:
+        """What `work` makes of a request's body: in a thread, if the body is long."""
+        if len(raw) <= self.settings.tokenize_off_loop:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(_threads, work)
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class Settings(BaseSettings):
     address: str | None = None  # of this host, for workers on others; None: that on the way to Redis
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0  # of requests that name none
     sse_ping_s: Annotated[float, Field(gt=0)] = 10.0  # no stream of events is silent for longer
-    tokenize_off_loop: Annotated[int, Field(ge=0)] = 8192  # characters above which a thread tokenises
+    tokenize_off_loop: Annotated[int, Field(ge=0)] = 8192  # bytes of a body above which a thread tokenises
 
     min_priority: Annotated[int, Field(ge=-(2**31), le=0)] = -100  # lower is sooner: no client may ask for a lower one
     max_queued: Annotated[int, Field(ge=0)] = 1024  # requests waiting at a worker above which it is full

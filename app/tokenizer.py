@@ -15,6 +15,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from app.errors import RequestError, SettingsError
 from app.segments import Segments, independent
 
+_USUAL = 8  # characters: tokens of ordinary text have fewer
+_PIECE = 2**15  # characters
+_SHOWN = 500  # characters of a template's own words, in which a message may stand
+
 
 class Tokenizer:
     """Thread-safe after construction."""
@@ -37,6 +41,8 @@ class Tokenizer:
         self._template = _load_template(model_dir, template_file, config)
         spec = _read_json(model_dir / "tokenizer.json")
         self._segments = Segments(self.raw, spec) if independent(spec) else None
+        # Characters, of tokenizers that take each one as it is. A vocabulary writes them in bytes, which are no fewer.
+        self._longest = max(map(len, self.raw.get_vocab())) if self._segments else None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         if not add_special_tokens and self._segments is not None:
@@ -45,8 +51,27 @@ class Tokenizer:
         ids: list[int] = self.raw.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return ids
 
+    def least_tokens(self, text: str, most: int) -> int:
+        """So many tokens `text` has at least, if that shows it to have more than `most` without tokenising all of it.
+
+        Else 0: it has to be tokenised, which takes no longer than for a text that fits.
+        """
+        if self._longest is not None and len(text) > most * self._longest:
+            return -(-len(text) // self._longest)
+        if len(text) <= most * _USUAL:
+            return 0
+        count = 0
+        for start in range(0, len(text), _PIECE):
+            piece = text[start : start + _PIECE]
+            count += len(self.raw.encode_batch_fast([piece], add_special_tokens=False)[0])
+            if count > 2 * most:  # a cut makes a few tokens more, and never as many again
+                return count // 2
+        return 0
+
     def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
-        return self.raw.decode(ids, skip_special_tokens=skip_special_tokens)
+        # Unlike `decode`, the batch call lets other threads run.
+        text: str = self.raw.decode_batch([ids], skip_special_tokens=skip_special_tokens)[0]
+        return text
 
     def token_text(self, token_id: int) -> str:
         return self.raw.decode([token_id], skip_special_tokens=False)
@@ -60,7 +85,9 @@ class Tokenizer:
                 messages=messages, add_generation_prompt=add_generation_prompt, **self.special, **extra
             )
         except Exception as exc:  # a template is somebody else's program: it fails in any way
-            raise RequestError(f"The chat template refused these messages: {exc}", param="messages") from exc
+            raise RequestError(
+                f"The chat template refused these messages: {str(exc)[:_SHOWN]}", param="messages"
+            ) from exc
 
 
 @lru_cache

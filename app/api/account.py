@@ -1,8 +1,17 @@
 """What has come of an answer, counted: the same whether it is being made here or read from where it is kept."""
 
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 from app.api.plan import Plan
 from app.ids import RequestId
 from app.messages import Delta
+
+T = TypeVar("T")
+Parts = TypeVar("Parts", list[tuple[int, Delta]], dict[str, Any])
+
+_SHORT = 512  # tokens of an answer whose body is made at once, with all the logprobs that there may be
 
 
 class Account:
@@ -34,6 +43,17 @@ class Account:
     def count(self, delta: Delta) -> None:
         """Each delta once, before it is shown: chunks may carry the usage so far."""
         self.completion_tokens += len(delta.tokens)
+
+    async def made(self, work: Callable[[Parts], T], parts: Parts) -> T:
+        """What `work` makes of a whole answer, in a thread if that is long. `parts` are empty afterwards."""
+
+        def make() -> T:
+            made = work(parts)
+            parts.clear()  # here, since freeing them takes as long as making something of them
+            return made
+
+        tokens = self.completion_tokens + (0 if self.plan.edit is None else self.prompt_tokens)
+        return make() if tokens <= _SHORT else await asyncio.to_thread(make)
 
     def envelope(self, kind: str) -> dict[str, object]:
         named = {"id": self.id, "object": kind, "created": self.created, "model": self.model.name}

@@ -8,8 +8,8 @@ from typing import Annotated, Any, cast
 import msgspec
 from fastapi import APIRouter, Depends, Request
 
+from app.api.body import read_short
 from app.api.keyring import given_key
-from app.api.parsing import parse
 from app.api.schemas import LimitChanges
 from app.api.state import ApiState, state_of
 from app.errors import Forbidden, ModelNotFound, RequestError
@@ -60,7 +60,7 @@ async def get_limits(state: Admin, pool: str) -> dict[str, Any]:
 async def change_limits(request: Request, state: Admin, pool: str) -> dict[str, Any]:
     """For all API replicas, from their next placement on."""
     name = _known(state, pool)
-    given = parse(LimitChanges, await request.body()).model_dump(exclude_unset=True)
+    given = (await read_short(request, LimitChanges)).model_dump(exclude_unset=True)
     foreign = _OF_PREFILL & given.keys()
     if foreign and state.pools[name].role != "prefill":
         raise RequestError(f"{sorted(foreign)} are limits of pools of role prefill.", param=min(foreign))

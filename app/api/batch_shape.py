@@ -22,7 +22,9 @@ class BatchRequest(Body):
         """What a single field's type can't tell. Raises: RequestError."""
         if self.endpoint not in ENDPOINTS:
             known = ", ".join(ENDPOINTS)
-            raise RequestError(f"'endpoint': a batch can be of {known}, not of '{self.endpoint}'.", param="endpoint")
+            raise RequestError(
+                f"'endpoint': a batch can be of {known}, not of '{self.endpoint[:100]}'.", param="endpoint"
+            )
 
 
 class BatchesQuery(Query):

@@ -9,7 +9,7 @@ import orjson
 from fastapi import APIRouter, Request
 
 from app.api.batch_shape import BatchesQuery, BatchRequest, as_object
-from app.api.body import collect
+from app.api.body import read_short
 from app.api.files import listed
 from app.api.parsing import parse
 from app.api.state import state_of
@@ -27,7 +27,7 @@ PATH = "/v1/batches"
 async def create(request: Request) -> dict[str, Any]:
     """Has all requests of a file answered within a time, where engines are idle."""
     state = state_of(request)
-    body = parse(BatchRequest, await collect(request.scope, request.receive, state.settings.max_body))
+    body = await read_short(request, BatchRequest)
     body.check()
     key, owner = state.keyring.key(request.scope), state.keyring.owner(request.scope)
     now = int(clock.now())

@@ -1,8 +1,19 @@
 """Reading a request's body, bounded."""
 
+from fastapi import Request
 from starlette.types import Receive, Scope
 
+from app.api.parsing import B, parse_off_loop
+from app.api.state import state_of
 from app.errors import BodyTooLarge, Cancelled
+
+_SHORT = 64 * 2**10  # bytes of a body that has neither texts nor token ids
+
+
+async def read_short(request: Request, schema: type[B]) -> B:
+    """The body of an endpoint that takes no prompt. Raises: RequestError, BodyTooLarge, Cancelled."""
+    limit = min(_SHORT, state_of(request).settings.max_body)
+    return await parse_off_loop(schema, await collect(request.scope, request.receive, limit))
 
 
 async def collect(scope: Scope, receive: Receive, limit: int) -> bytes:

@@ -18,7 +18,7 @@ from app.api.kept.join import answer_to, stream_of
 from app.api.kept.reading import Reading
 from app.api.logprobs import chat_logprobs
 from app.api.models import find_model
-from app.api.parsing import parse
+from app.api.parsing import parse_off_loop
 from app.api.plan import Plan
 from app.api.schemas import ChatRequest, Conversation
 from app.api.serving import Known
@@ -41,15 +41,15 @@ async def chat_completions(request: Request) -> Response:
 
 async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tuple[ChatRequest, Plan]:
     """Raises: XylemError."""
-    body = parse(ChatRequest, raw)
+    body = await parse_off_loop(ChatRequest, raw)
     body.check()
-    return body, await plan_of(state, "chatcmpl-", body, "messages", explain=explain)
+    return body, await state.off_loop(raw, lambda: plan_of(state, "chatcmpl-", body, "messages", explain=explain))
 
 
-async def plan_of(state: Known, prefix: str, body: Conversation, param: str, *, explain: bool) -> Plan:
+def plan_of(state: Known, prefix: str, body: Conversation, param: str, *, explain: bool) -> Plan:
     """`prefix`: of its id. `param`: the field of the request that the messages are of. Raises: XylemError."""
     model = find_model(state.models, body.model)
-    prompt = await model.encode_chat([m.for_template() for m in body.messages])
+    prompt = model.encode(model.render(body.messages), param, add_special_tokens=False)
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if limit == 0:
         raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")
@@ -79,13 +79,17 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     call = await begin()
     async with call:
         answer = await whole(call, body)
-    return Response(orjson.dumps(answer), headers=call.headers(), media_type="application/json")
+    return Response(await call.made(orjson.dumps, answer), headers=call.headers(), media_type="application/json")
 
 
 async def whole(call: Call | Reading, _body: ChatRequest) -> dict[str, Any]:
     """Raises: what ended it."""
-    choices = [_choice(i, d) for i, d in sorted(merge(await call.whole()))]
+    choices = await call.made(_choices, await call.whole())
     return call.envelope("chat.completion") | {"choices": choices, "usage": call.usage()}
+
+
+def _choices(deltas: list[tuple[int, Delta]]) -> list[dict[str, Any]]:
+    return [_choice(i, d) for i, d in sorted(merge(deltas))]
 
 
 def _choice(index: int, d: Delta) -> dict[str, Any]:

@@ -19,13 +19,14 @@ from app.api.kept.join import answer_to, stream_of
 from app.api.kept.reading import Reading
 from app.api.logprobs import TextLogprobs
 from app.api.models import Model, find_model
-from app.api.parsing import parse
+from app.api.parsing import parse_off_loop
 from app.api.plan import Plan
-from app.api.schemas import CompletionRequest
+from app.api.schemas import MOST_BIASES, CompletionRequest
 from app.api.serving import Known
 from app.api.state import ApiState, state_of
 from app.deltas import merge
 from app.errors import RequestError
+from app.messages import Delta
 
 router = APIRouter()
 PATH = "/v1/completions"
@@ -44,15 +45,21 @@ async def completions(request: Request) -> Response:
 
 async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tuple[CompletionRequest, Plan]:
     """Raises: XylemError."""
-    body = parse(CompletionRequest, raw)
+    body = await parse_off_loop(CompletionRequest, raw, state.longest_context)
     body.check()
+    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
+
+
+def _plan(state: Known, body: CompletionRequest, *, explain: bool) -> Plan:
     model = find_model(state.models, body.model)
-    prompts = await _prompts(body, model)
+    prompts = _prompts(body, model)
+    if len(body.logit_bias or ()) * len(prompts) > MOST_BIASES:
+        raise RequestError(f"At most {MOST_BIASES} biases over all prompts.", param="logit_bias")
     limit = _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     if limit == 0 and not body.echo:
         raise RequestError("'max_tokens' has to be at least 1 without 'echo'.", param="max_tokens")
     prompt_logprobs = body.logprobs if body.echo else None
-    return body, Plan(
+    return Plan(
         "cmpl-",
         model,
         prompts,
@@ -84,13 +91,18 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     call = await begin()
     async with call:
         answer = await whole(call, body)
-    return Response(orjson.dumps(answer), headers=call.headers(), media_type="application/json")
+    return Response(await call.made(orjson.dumps, answer), headers=call.headers(), media_type="application/json")
 
 
 async def whole(call: Call | Reading, _body: CompletionRequest) -> dict[str, Any]:
     """Raises: what ended it."""
-    deltas, logprobs = merge(await call.whole()), TextLogprobs()
-    choices: list[dict[str, Any]] = [
+    choices = await call.made(_choices, await call.whole())
+    return call.envelope("text_completion") | {"choices": choices, "usage": call.usage()}
+
+
+def _choices(deltas: list[tuple[int, Delta]]) -> list[dict[str, Any]]:
+    logprobs = TextLogprobs()
+    return [
         {
             "index": i,
             "text": d.text,
@@ -98,20 +110,27 @@ async def whole(call: Call | Reading, _body: CompletionRequest) -> dict[str, Any
             "finish_reason": d.finish,
             "stop_reason": d.stop,
         }
-        for i, d in sorted(deltas)
+        for i, d in sorted(merge(deltas))
     ]
-    return call.envelope("text_completion") | {"choices": choices, "usage": call.usage()}
 
 
-async def _prompts(body: CompletionRequest, model: Model) -> list[list[int]]:
+def _prompts(body: CompletionRequest, model: Model) -> list[list[int]]:
     """The prompt in each of its four shapes as lists of token ids. Raises: RequestError."""
     raw = body.prompt
+    copies = (body.n or 1) if body.echo else 1  # of each prompt, in the answer
     many = [raw] if isinstance(raw, str) or (raw and isinstance(raw[0], int)) else raw
     if not many:
         raise RequestError("The prompt is empty.", param="prompt")
     if len(many) > _MAX_PROMPTS:
         raise RequestError(f"At most {_MAX_PROMPTS} prompts in one request.", param="prompt")
-    prompts = [await model.encode(p) if isinstance(p, str) else cast(list[int], p) for p in many]
-    for prompt in prompts:
+    prompts, left = [], model.most_tokens
+    for given in many:
+        prompt = model.encode(given, "prompt") if isinstance(given, str) else cast(list[int], given)
+        model.room(prompt, None, "prompt")
+        left -= len(prompt) * copies
+        if left < 0:
+            said = "All prompts together, echoed with each choice," if copies > 1 else "All prompts together"
+            raise RequestError(f"{said} have more than {model.most_tokens} tokens.", param="prompt")
         model.check_tokens(prompt)
+        prompts.append(prompt)
     return prompts

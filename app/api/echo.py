@@ -14,6 +14,7 @@ class Echo:
     def __init__(self, tokenizer: Tokenizer, prompts: Sequence[list[int]], n: int, *, only: bool) -> None:
         """`only`: no token was asked for, so what the engine generated all the same is dropped."""
         self._tokenizer, self._prompts, self._n, self._only = tokenizer, prompts, n, only
+        self._texts = [tokenizer.decode(prompt, skip_special_tokens=False) for prompt in prompts]
         self._begun: set[int] = set()
 
     def __call__(self, choice: int, d: Delta) -> Delta:
@@ -22,8 +23,7 @@ class Echo:
         if choice in self._begun:
             return d
         self._begun.add(choice)
-        prompt = self._prompts[choice // self._n]
-        text = self._tokenizer.decode(prompt, skip_special_tokens=False)
+        prompt, text = self._prompts[choice // self._n], self._texts[choice // self._n]
         logprobs = d.logprobs
         if logprobs is not None and d.prompt_logprobs is not None:
             logprobs = [*self._named(d.prompt_logprobs, prompt), *logprobs]

@@ -1,17 +1,19 @@
 """The models that this deployment serves: what the API knows of each without asking anybody."""
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from app.api.flight import Wishes
+from app.api.schemas import Message
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
 from app.pools import PoolsFile, Select
 from app.routing.table import select
 from app.telemetry import Meters
 from app.tokenizer import Tokenizer, load_tokenizer
+
+_TOGETHER = 2**18  # tokens
+_SHOWN = 100  # characters of a name that nobody knows
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,12 @@ class Model:
     select: Select | None  # which of them, by length and latency target
     tokenizer: Tokenizer
     context_len: int  # tokens, prompt and answer together
-    off_loop: int  # characters above which a thread tokenises
     meters: Meters
+
+    @property
+    def most_tokens(self) -> int:
+        """Of all prompts of one request, and what is tokenised or decoded for a client that only wants that."""
+        return max(_TOGETHER, self.context_len)
 
     def groups(self, tokens: int, wishes: Wishes) -> tuple[tuple[PoolId, ...], ...]:
         """The pools to choose a worker from, for a context of so many tokens; what the table says comes first.
@@ -52,20 +58,32 @@ class Model:
         first = select(self.select.prefill, tokens, wishes.ttft_ms)
         return ((first,), *((pool,) for pool in self.prefill_pools if pool != first))
 
-    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        if len(text) <= self.off_loop:
-            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+    def encode(self, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
+        """A prompt, of that field of the request. Raises: PromptTooLong, before all of a long text is tokenised."""
+        if least := self.tokenizer.least_tokens(text, self.context_len):
+            raise self._too_long(f"at least {least}", param)
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-    async def encode_chat(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True) -> list[int]:
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
         """Templates write the special tokens themselves. Raises: RequestError (the template refuses)."""
-        text = self.tokenizer.render_chat(messages, add_generation_prompt=add_generation_prompt)
-        return await self.encode(text, add_special_tokens=False)
+        rendered = [message.for_template() for message in messages]
+        return self.tokenizer.render_chat(rendered, add_generation_prompt=add_generation_prompt)
+
+    def count(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Of a text that need not fit the context. Raises: RequestError, before all of a long text is tokenised."""
+        most = self.most_tokens
+        least = self.tokenizer.least_tokens(text, most)
+        tokens = [] if least else self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        if least or len(tokens) > most:
+            raise RequestError(f"Texts of up to {most} tokens are tokenised here: this one has more.")
+        return tokens
 
     def check_tokens(self, tokens: list[int]) -> None:
-        """Raises: RequestError when there are none, or ids that the model doesn't know."""
+        """Raises: RequestError when there are none, too many, or ids that the model doesn't know."""
         if not tokens:
             raise RequestError("The prompt is empty.", param="prompt")
+        if len(tokens) > self.most_tokens:
+            raise RequestError(f"There are more than {self.most_tokens} token ids.", param="prompt")
         if max(tokens) >= self.tokenizer.vocab_size:
             raise RequestError(f"Token ids have to be below {self.tokenizer.vocab_size}.", param="prompt")
 
@@ -78,20 +96,24 @@ class Model:
         total = len(prompt) + wanted
         if total <= self.context_len:
             return self.context_len - len(prompt) if max_tokens is None else max_tokens
-        limit = f"This model's maximum context length is {self.context_len} tokens. However,"
         if len(prompt) > self.context_len:
-            raise PromptTooLong(
-                f"{limit} your {param} resulted in {len(prompt)} tokens. Please reduce the length of the {param}.",
-                param=param,
-            )
+            raise self._too_long(str(len(prompt)), param)
         raise PromptTooLong(
-            f"{limit} you requested {total} tokens ({len(prompt)} in the {param}, {wanted} in the completion). "
+            f"This model's maximum context length is {self.context_len} tokens. However, you requested {total} tokens "
+            f"({len(prompt)} in the {param}, {wanted} in the completion). "
             f"Please reduce the length of the {param} or completion.",
             param=param,
         )
 
+    def _too_long(self, tokens: str, param: str) -> PromptTooLong:
+        return PromptTooLong(
+            f"This model's maximum context length is {self.context_len} tokens. However, your {param} resulted in "
+            f"{tokens} tokens. Please reduce the length of the {param}.",
+            param=param,
+        )
 
-def load_models(declared: PoolsFile, off_loop: int) -> dict[str, Model]:
+
+def load_models(declared: PoolsFile) -> dict[str, Model]:
     """One Model per served name. Raises: SettingsError when its directory can't be read or its pools disagree."""
     models: dict[str, Model] = {}
     for pool_id, pool in declared.pools.items():
@@ -111,7 +133,6 @@ def load_models(declared: PoolsFile, off_loop: int) -> dict[str, Model]:
             declared.select.get(pool.model),
             tokenizer,
             pool.context_len,
-            off_loop,
             Meters(pool.model),
         )
     return models
@@ -122,6 +143,6 @@ def find_model(models: Mapping[str, Model], name: str) -> Model:
     model = models.get(name)
     if model is None:
         raise ModelNotFound(
-            f"The model '{name}' is not served here. Served: {', '.join(sorted(models))}.", param="model"
+            f"The model '{name[:_SHOWN]}' is not served here. Served: {', '.join(sorted(models))}.", param="model"
         )
     return model

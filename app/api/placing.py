@@ -8,7 +8,7 @@ trips, and a burst of sixty costs two as well. Those that find no room are held 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from itertools import chain, count
+from itertools import accumulate, chain, count
 from random import Random
 
 from msgspec.structs import replace
@@ -37,6 +37,7 @@ _HELD_EVERY_S = 0.05  # how often those that found no room look again; the end o
 _HELD_AT_ONCE = 8  # the most urgent of them: where these find no room, the others don't either
 _SILENT_S = 5.0  # after this `place` returns though the request is still held; what becomes of it is an event then
 _ROUND = 64  # requests: while Redis matches a round's prompts it does nothing else
+_ROUND_TOKENS = 2**18  # of their prompts: while they are hashed and written, no other request gets on
 
 
 class Placer:
@@ -174,7 +175,8 @@ class Placer:
                 self._settle(flight, over.get(flight))
             (last if aside else heads).extend(line.take(_HELD_AT_ONCE))
         self._held = {name: line for name, line in self._held.items() if line}
-        flights, self._waiting = self._waiting[:_ROUND], self._waiting[_ROUND:]
+        size = _round_size([len(flight.job.prompt) for flight in self._waiting[:_ROUND]])
+        flights, self._waiting = self._waiting[:size], self._waiting[size:]
         return heads + flights + last
 
     def _has_to_queue(self, flight: Flight) -> bool:
@@ -314,6 +316,11 @@ class Placer:
                 flight.placed.set_exception(error)
         elif error is not None:
             self._fail(flight, error)
+
+
+def _round_size(prompts: list[int]) -> int:
+    """How many requests are placed at once, by the tokens of their prompts; one at least."""
+    return max(1, sum(total <= _ROUND_TOKENS for total in accumulate(prompts)))
 
 
 def _urgency(flight: Flight) -> tuple[int, float]:

@@ -20,12 +20,14 @@ T = TypeVar("T")
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TokenId = Annotated[int, Field(ge=0, lt=2**32)]
 _TOKEN_ID = re.compile("[0-9]{1,9}", re.ASCII)
-Text = Annotated[str, Field(min_length=1, max_length=4096)]
+Stop = Annotated[str, Field(min_length=1, max_length=4096)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
 # Lists end at their first error: each of a million would be an object with its own message.
 Some = Annotated[list[T], Field(fail_fast=True)]
 Label = Annotated[str, Field(max_length=64)]
 Metadata = Annotated[dict[Label, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
 MOST = 4096  # messages of a conversation, parts of a message, tokens with a bias
+MOST_BIASES = 2**16  # of all prompts of a request together: each takes its own along
 ASIDE_PRIORITY = 100  # of what gives way, unless it names its own
 
 
@@ -130,10 +132,10 @@ class _Generation(Asked):
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
-    stop: Text | Annotated[list[Text], Field(max_length=16)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     include_stop_str_in_output: bool | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
-    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MOST)] | None = None
+    logit_bias: Annotated[dict[str, Bias], Field(max_length=MOST)] | None = None
     stream_options: StreamOptions | None = None
 
     def check(self) -> None:

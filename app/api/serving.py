@@ -1,10 +1,11 @@
 """What asks the engines: the same in an API replica, and in a batch worker."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -23,6 +24,8 @@ from app.settings import Settings
 from app.store import Wire, async_client, clock
 from app.telemetry import HELD, IN_FLIGHT
 
+T = TypeVar("T")
+
 _SUBSCRIBED_S = 2.0
 
 
@@ -38,7 +41,16 @@ class Known:
     def read(cls, settings: Settings) -> "Known":
         """Raises: SettingsError."""
         declared = load_pools(settings.pools_file)
-        return cls(settings, declared.pools, load_models(declared, settings.tokenize_off_loop))
+        return cls(settings, declared.pools, load_models(declared))
+
+    @property
+    def longest_context(self) -> int:
+        """Tokens, of any model."""
+        return max((model.context_len for model in self.models.values()), default=0)
+
+    async def off_loop(self, raw: bytes, work: Callable[[], T]) -> T:
+        """What `work` makes of a request's body: in a thread, if the body is long."""
+        return work() if len(raw) <= self.settings.tokenize_off_loop else await asyncio.to_thread(work)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class FileShelf:
         """Of that API key; None: of any. Raises: FileGone, also when it has expired."""
         found = (await self._read([file]))[0]
         if found is None or (key is not None and found.key != key) or _is_over(found):
-            raise FileGone(f"No such File object: {file}")
+            raise FileGone(f"No such File object: {file[:100]}")
         return found
 
     async def owned(

@@ -1,4 +1,5 @@
-"""`make bench NAME=overload`: what is left of the service at five times its capacity, and what waiting clients cost."""
+"""`make bench NAME=overload`: what is left of the service at five times its capacity, what waiting clients cost, and
+what the largest bodies do to another client's stream."""
 
 import asyncio
 import json
@@ -19,10 +20,11 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
+from ops.bench.largest import POOLS, largest_bodies
 from ops.bench.load import System
 from ops.bench.processes import Unavailable
 from ops.bench.session import measuring
-from ops.bench.systems import xylem
+from ops.bench.systems import fleet, xylem
 
 _SEATS, _STEP_MS, _TOKENS = 8, 20.0, 20
 CAPACITY = _SEATS * 1000 / (_STEP_MS * _TOKENS)  # requests a second
@@ -124,7 +126,10 @@ def measure(out_dir: Path, seconds: float, say: Callable[[str], None]) -> tuple[
     with xylem(out_dir, _POOL, 1) as system:
         asyncio.run(offer(system, phases, rng, say))
         say("clients that wait")
-        return phases, asyncio.run(waiting_clients(system, 1000))
+        waiting = asyncio.run(waiting_clients(system, 1000))
+    with fleet(out_dir / "largest", POOLS, dict.fromkeys(POOLS, 1)) as system:
+        say("the largest bodies")
+        return phases, waiting | largest_bodies(system, out_dir, 2 * seconds)
 
 
 def _say(progress: Progress, task: TaskID, what: str) -> None:
@@ -132,7 +137,7 @@ def _say(progress: Progress, task: TaskID, what: str) -> None:
 
 
 def main(
-    quick: Annotated[bool, typer.Option(envvar="QUICK", help="Shorter: about two minutes.")] = False,
+    quick: Annotated[bool, typer.Option(envvar="QUICK", help="Shorter: about three minutes.")] = False,
     out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
 ) -> None:
     """Measure overload."""

@@ -31,7 +31,7 @@ DELTA = Delta(RequestId("r"), 0, " word", [7])
 
 def call(name: str = 'org/"model" é') -> Call:
     """A real one, never entered: it sends nothing."""
-    model = Model(name, (PoolId("p"),), (), None, load_tokenizer(MODEL_DIR), 100, 8192, Meters(name))
+    model = Model(name, (PoolId("p"),), (), None, load_tokenizer(MODEL_DIR), 100, Meters(name))
     none = cast(Any, None)
     dispatcher = cast(Any, SimpleNamespace(api="0a1b2c3d"))
     made = Call(Plan("chatcmpl-", model, [[1, 2, 3]], [Sampling(9)], timeout_s=1), dispatcher=dispatcher, receive=none)

@@ -3,6 +3,7 @@
 import json
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,6 +38,32 @@ def test_long_texts_are_not_cut_and_short_ones_not_filled() -> None:
     tokenizer = load_tokenizer(MODEL_DIR)
     assert tokenizer.decode(tokenizer.encode(" word" * 20_000)) == " word" * 20_000
     assert len(tokenizer.encode("a", add_special_tokens=False)) == 1
+
+
+@given(
+    st.text(max_size=200) | st.sampled_from([" " * 5000, "a" * 5000, "ab, " * 900, "\n \n" * 999]), st.integers(1, 100)
+)
+def test_what_is_known_of_a_text_before_it_is_tokenised_is_true(text: str, most: int) -> None:
+    """It has at least so many tokens, or it is yet to be seen."""
+    tokenizer = load_tokenizer(MODEL_DIR)
+    least = tokenizer.least_tokens(text, most)
+    assert least == 0 or most < least <= len(tokenizer.encode(text, add_special_tokens=False))
+
+
+def test_of_a_text_that_is_far_too_long_little_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing, if the longest tokens could not make it fit; else about twice what fits."""
+    tokenizer, seen = Tokenizer(MODEL_DIR), 0
+
+    def encode_batch_fast(texts: list[str], **options: Any) -> Any:
+        nonlocal seen
+        seen += sum(map(len, texts))
+        return load_tokenizer(MODEL_DIR).raw.encode_batch_fast(texts, **options)
+
+    monkeypatch.setattr(tokenizer, "raw", SimpleNamespace(encode_batch_fast=encode_batch_fast))
+    assert tokenizer.least_tokens("word " * 10**6, 8192) > 8192
+    assert seen == 0
+    assert tokenizer.least_tokens("word " * 10**6, 300_000) > 300_000
+    assert 0 < seen < 3_000_000
 
 
 def test_special_tokens_are_one_token_and_may_be_left_out_of_the_text() -> None:
@@ -91,6 +118,15 @@ def test_a_model_without_a_template_takes_no_chats(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").symlink_to(MODEL_DIR / "tokenizer.json")
     with pytest.raises(RequestError, match="no chat template"):
         Tokenizer(tmp_path).render_chat(MESSAGES)
+
+
+def test_a_template_that_refuses_a_message_does_not_repeat_all_of_it(tmp_path: Path) -> None:
+    """What a client sent may be megabytes."""
+    tokenizer = with_template(tmp_path, "{{ raise_exception(messages[0].content) }}")
+    with pytest.raises(RequestError) as refused:
+        tokenizer.render_chat([{"role": "user", "content": "x" * 10**6}])
+    assert "xxx" in refused.value.message
+    assert len(refused.value.message) < 1000
 
 
 @pytest.mark.parametrize("attack", [

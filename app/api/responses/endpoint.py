@@ -19,7 +19,7 @@ from app.api.kept.join import asks_to_keep, begin_or_join, new_call
 from app.api.kept.leaving import until_left
 from app.api.kept.log import Log
 from app.api.kept.shelf import Found
-from app.api.parsing import parse
+from app.api.parsing import parse, parse_off_loop
 from app.api.plan import Plan
 from app.api.responses import shapes
 from app.api.responses.events import Events
@@ -51,9 +51,9 @@ async def create(request: Request) -> Response:
 
 async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tuple[ResponseRequest, Plan]:
     """Raises: XylemError."""
-    body = parse(ResponseRequest, raw)
+    body = await parse_off_loop(ResponseRequest, raw)
     body.check()
-    return body, await plan_of(state, PREFIX, body.as_chat(), "input", explain=explain)
+    return body, await state.off_loop(raw, lambda: plan_of(state, PREFIX, body.as_chat(), "input", explain=explain))
 
 
 async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
@@ -179,7 +179,8 @@ async def _find(state: ApiState, scope: Scope, response: str) -> tuple[Found, Pr
     found = await state.shelf.find(RequestId(response), state.keyring.owner(scope))
     if found.kept.kind != KIND:
         raise RequestNotFound
-    return found, Progress(found.kept.id, int(found.kept.created), parse(ResponseRequest, found.kept.body))
+    body = await parse_off_loop(ResponseRequest, found.kept.body)
+    return found, Progress(found.kept.id, int(found.kept.created), body)
 
 
 async def _read(state: ApiState, progress: Progress) -> Progress:

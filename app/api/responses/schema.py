@@ -24,7 +24,7 @@ Includable = Literal[
 ]
 Include = Annotated[list[Includable], Field(max_length=16)]
 # Of an earlier response: no model sees it, and it is not kept.
-Unread = Annotated[list[Any] | None, Field(exclude=True)]
+Unread = Annotated[Annotated[list[Any], Field(max_length=MOST)] | None, Field(exclude=True)]
 
 
 class InputText(Body):

@@ -1,0 +1,204 @@
+"""The largest bodies that each endpoint takes, and the worst: nobody else's stream waits for them.
+
+What is asserted is the CPU time of the event loop's thread, at a stretch: the machine may do other things.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.stack import PYTHON, Stack, mock_pool, stack, wait_until
+
+POOL, CONTEXT = "decode-pool-a", 131_072
+MOST_MS = 50.0
+MAX_BODY = 16 * 2**20
+TOGETHER = 2**18  # tokens
+CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+WORDS = "The quick brown fox jumps over the lazy dog, again. "
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A model of a long context."""
+    pools = {POOL: mock_pool(max_model_len=CONTEXT, total_blocks=64_000, step_ms=0.1, step_ms_per_sequence=0)}
+    env = {"XYLEM_DEPLOYMENT": "large-bodies", "XYLEM_LOG_LEVEL": "warning"}
+    with stack(valkey_url, tmp_path_factory.mktemp("large-bodies"), pools, **env) as s:
+        s.spawn("api", PYTHON, "-m", "tests.metered", str(s.directory / "held"))
+        s.worker()
+        s.wait_ready()
+        yield s
+        assert "Traceback" not in s.log("api")
+
+
+@pytest.fixture
+def ask(served: Stack) -> Iterator[Callable[..., httpx.Response]]:
+    """A POST of a body; at the end of a test nothing may have held the loop for longer than `MOST_MS`."""
+    held = served.directory / "held"
+    with httpx.Client(base_url=served.url, timeout=120) as client:
+
+        def post(path: str, raw: bytes, kind: str = "application/json", method: str = "POST") -> httpx.Response:
+            return client.request(method, path, content=raw, headers={"content-type": kind})
+
+        assert post(TEXT, b'{"model": "mock", "prompt": "warm", "max_tokens": 1}').status_code == 200
+        held.write_text("")
+        yield post
+        wait_until(lambda: "xylem_requests_in_flight 0.0" in client.get("/metrics").text, "all have ended")
+    over = [line for line in held.read_text().splitlines() if float(line.split()[0]) > MOST_MS]
+    assert not over
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"model": "mock", "max_tokens": 1} | fields).encode()
+
+
+def filled(before: bytes, item: bytes, after: bytes, size: int = MAX_BODY) -> bytes:
+    """A body of up to `size` bytes, with as many of `item` as it takes."""
+    return before + b",".join([item] * ((size - len(before) - len(after)) // (len(item) + 1))) + after
+
+
+def test_the_longest_prompt_as_token_ids_is_served(ask: Callable[..., httpx.Response]) -> None:
+    answer = ask(TEXT, body(prompt=[2047] * (CONTEXT - 1)))
+    assert answer.json()["usage"]["prompt_tokens"] == CONTEXT - 1
+
+
+def test_as_many_prompts_as_a_request_may_have_are_served(ask: Callable[..., httpx.Response]) -> None:
+    each = TOGETHER // 128
+    answer = ask(TEXT, body(prompt=[[2000 + i % 40] * each for i in range(128)], logit_bias={"5": 1}))
+    assert answer.json()["usage"]["prompt_tokens"] == TOGETHER
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_the_longest_prompts_are_echoed(ask: Callable[..., httpx.Response], n: int) -> None:
+    answer = ask(TEXT, body(prompt=[1500] * (CONTEXT - 1), echo=True, n=n))
+    assert len(answer.json()["choices"]) == n
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+def test_a_conversation_of_the_most_messages_is_served(ask: Callable[..., httpx.Response], path: str) -> None:
+    messages = [{"role": "user", "content": WORDS[:20]}] * 4096
+    asked = {"messages": messages} if path == CHAT else {"input": messages, "max_tokens": None, "max_output_tokens": 1}
+    answer = ask(path, body(**asked))
+    usage = answer.json()["usage"]
+    assert usage.get("prompt_tokens", usage.get("input_tokens")) > 4096 * 4
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, RESPONSES])
+def test_a_text_that_nearly_fills_the_context_is_served(ask: Callable[..., httpx.Response], path: str) -> None:
+    text = WORDS * (CONTEXT // 30)
+    content = {TEXT: {"prompt": text}, CHAT: {"messages": [{"role": "user", "content": text}]}}
+    asked = content.get(path) or {"input": text, "max_tokens": None, "max_output_tokens": 1}
+    assert ask(path, body(**asked)).status_code == 200
+
+
+@pytest.mark.parametrize(("path", "unit"), [
+    (TEXT, WORDS), (TEXT, "\u4e2d"), (TEXT, '"'), (TEXT, "\\"), (TEXT, ","),
+    (CHAT, WORDS), (CHAT, '"'), (RESPONSES, WORDS), (RESPONSES, "\u4e2d"), ("/tokenize", WORDS),
+])  # fmt: skip
+def test_the_longest_text_is_refused(ask: Callable[..., httpx.Response], path: str, unit: str) -> None:
+    """All of it in one string, which a parser can't tell from a short one."""
+    quoted = json.dumps(unit).encode()[1:-1]
+    text = quoted * ((MAX_BODY - 200) // len(quoted))
+    before = {
+        CHAT: b'{"model": "mock", "messages": [{"role": "user", "content": "%b"}]}',
+        RESPONSES: b'{"model": "mock", "input": "%b"}',
+    }
+    answer = ask(path, before.get(path, b'{"model": "mock", "prompt": "%b"}') % text)
+    assert answer.status_code == 400
+    assert len(answer.content) < 1000
+    if path != "/tokenize":
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+ADMIN = f"/admin/pools/{POOL}/limits"
+ALL = (CHAT, TEXT, RESPONSES, "/tokenize", "/detokenize", "/v1/batches", ADMIN)
+WORST: dict[str, tuple[tuple[str, ...], bytes, bytes, bytes]] = {
+    "token ids": ((TEXT,), b'{"model": "mock", "prompt": [', b"1", b"]}"),
+    "prompts": ((TEXT,), b'{"model": "mock", "prompt": [', b'"a"', b"]}"),
+    "prompts of ids": ((TEXT,), b'{"model": "mock", "prompt": [', b"[1]", b"]}"),
+    "messages": ((CHAT, "/tokenize"), b'{"model": "mock", "messages": [', b'{"role":"user","content":"a"}', b"]}"),
+    "parts": (
+        (CHAT, "/tokenize"),
+        b'{"model": "mock", "messages": [{"role":"user","content":[', b'{"type":"text","text":"a"}', b"]}]}",
+    ),
+    "inputs": ((RESPONSES,), b'{"model": "mock", "input": [', b'{"role":"user","content":"a"}', b"]}"),
+    "annotations": (
+        (RESPONSES,),
+        b'{"model": "mock", "input": [{"role":"user","content":[{"type":"text","text":"a","annotations":[', b"1",
+        b"]}]}]}",
+    ),
+    "stop ids": ((CHAT,), b'{"model": "mock", "messages": [], "stop_token_ids": [', b"1", b"]}"),
+    "ids to decode": (("/detokenize",), b'{"model": "mock", "tokens": [', b"1.5", b"]}"),
+    "metadata": (("/v1/batches", RESPONSES), b'{"model": "mock", "metadata": {', b'"a":"a"', b"}}"),
+    "an unknown list": (ALL, b'{"model": "mock", "x": [', b"1", b"]}"),
+    "lists in lists": (ALL, b'{"model": "mock", "x": [', b"[" * 150 + b"]" * 150, b"]}"),
+    "nulls": (ALL, b'{"model": "mock", "y": null, "x": [', b"{}", b"]}"),
+    "null fields": (ALL, b'{"model": 1, ', b'"x":null', b"}"),
+    "no end": (ALL, b"", b"[", b""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [15 * 2**10, 300 * 2**10, MAX_BODY])
+@pytest.mark.parametrize("worst", WORST)
+def test_bodies_of_many_values_are_refused(ask: Callable[..., httpx.Response], worst: str, size: int) -> None:
+    """Before they are built, or while that takes no time."""
+    paths, *parts = WORST[worst]
+    for path in paths:
+        answer = ask(path, filled(*parts, size), method="PATCH" if path == ADMIN else "POST")
+        assert answer.status_code in (400, 413) or size < 2**16  # so few values may be a good request
+        assert len(answer.content) < 2**16
+
+
+@pytest.mark.parametrize("path", ALL)
+@pytest.mark.parametrize("raw", [
+    b'{"model": "mock", "%b": 1}' % (b"x" * 10**6), b'{"prompt": "a", "tokens": [], "model": "%b"}' % (b"x" * 10**6),
+    b'{"model": "%b", "messages": [{"role": "user", "content": "a"}], "input": "a"}' % (b"x" * 10**6),
+    b'{"input_file_id": "%b", "endpoint": "%b", "completion_window": "24h"}' % (b"x" * 20_000, b"y" * 20_000),
+    b'{"input_file_id": "%b", "endpoint": "/v1/completions", "completion_window": "24h"}' % (b"x" * 20_000),
+    b'{"input_file_id": "%b", "endpoint": "/v1/completions", "completion_window": "%b"}' % (b"x" * 20, b"y" * 20_000),
+])  # fmt: skip
+def test_a_refusal_repeats_no_long_text(ask: Callable[..., httpx.Response], path: str, raw: bytes) -> None:
+    """What a client sent it knows."""
+    answer = ask(path, raw, method="PATCH" if path == ADMIN else "POST")
+    assert 400 <= answer.status_code < 500
+    assert len(answer.content) < 1000
+
+
+def test_as_many_ids_as_are_decoded(ask: Callable[..., httpx.Response]) -> None:
+    answer = ask("/detokenize", json.dumps({"model": "mock", "tokens": [1500] * TOGETHER}).encode())
+    assert answer.status_code == 200
+    answer = ask("/detokenize", json.dumps({"model": "mock", "tokens": [1] * (TOGETHER + 1)}).encode())
+    assert answer.status_code == 400
+
+
+def test_as_much_text_as_is_tokenised(ask: Callable[..., httpx.Response]) -> None:
+    """Longer ones than the context, which is what one asks for."""
+    answer = ask("/tokenize", json.dumps({"model": "mock", "prompt": "a" * TOGETHER}).encode())
+    assert CONTEXT < answer.json()["count"] <= TOGETHER
+    assert len(answer.json()["tokens"]) == answer.json()["count"]
+
+
+def test_as_many_biases_as_a_request_may_have(ask: Callable[..., httpx.Response]) -> None:
+    biases = {str(i): 1 for i in range(2**16)}
+    assert ask(TEXT, body(prompt="a", logit_bias=biases)).status_code == 400  # most of them are no tokens of it
+    assert ask(TEXT, body(prompt=["a"] * 2, logit_bias=biases)).json()["error"]["param"] == "logit_bias"
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_an_answer_of_many_logprobs_that_is_no_stream(ask: Callable[..., httpx.Response], path: str) -> None:
+    """Made of a quarter of a million alternatives at once."""
+    chat = {"messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 20}
+    asked = chat if path == CHAT else {"prompt": "a", "logprobs": 20}
+    answer = ask(path, body(**asked | {"n": 128, "max_tokens": 100, "ignore_eos": True}))
+    assert answer.json()["usage"]["completion_tokens"] == 12_800
+
+
+@pytest.mark.parametrize("content", [b"\r\n--", b"\r", b"\n", b"-", b"{}\n"])
+def test_a_file_of_anything(ask: Callable[..., httpx.Response], content: bytes) -> None:
+    raw = (
+        b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--x\r\ncontent-disposition: form-data; '
+    )
+    raw += b'name="file"; filename="f"\r\n\r\n' + content * (MAX_BODY // len(content)) + b"\r\n--x--\r\n"
+    assert ask("/v1/files", raw, "multipart/form-data; boundary=x").status_code == 200

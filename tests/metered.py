@@ -1,0 +1,48 @@
+"""`python -m tests.metered FILE`: `xylem api`, which writes into FILE what held its event loop, and for how long.
+
+In CPU time of the loop's thread, which does not count what the machine does besides. Each line is milliseconds and
+the callback. uvloop runs callbacks in C, where they can't be timed; so this is asyncio's own loop.
+"""
+
+import asyncio
+import sys
+import time
+from asyncio.events import Handle
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+
+from app.api.main import create_app
+from app.api.protocol import DirectProtocol
+from app.settings import load_settings
+
+_WORTH_MS = 10.0  # shorter ones are not written down
+
+
+def metered(run: Callable[[Handle], None], file: Path) -> Callable[[Handle], None]:
+    """`run` of a callback, timed."""
+
+    def timed(self: Handle) -> None:
+        began = time.thread_time()
+        run(self)
+        took = 1000 * (time.thread_time() - began)
+        if took >= _WORTH_MS:
+            with file.open("a") as log:
+                log.write(f"{took:.1f} {self!r}"[:400].replace("\n", " ") + "\n")
+
+    return timed
+
+
+def main(file: Path) -> None:
+    settings = load_settings()
+    app = create_app(settings)
+    config = uvicorn.Config(app, port=settings.port, http=DirectProtocol, ws="none", lifespan="on", log_config=None)
+    Handle._run = metered(Handle._run, file)  # type: ignore[method-assign]
+    file.touch()
+    with asyncio.Runner() as runner:
+        runner.run(uvicorn.Server(config).serve())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

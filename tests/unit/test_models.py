@@ -1,0 +1,86 @@
+"""What the API knows of a model: how long prompts may be, alone and together."""
+
+import orjson
+import pytest
+
+from app.api.completions import _plan
+from app.api.models import Model
+from app.api.parsing import parse
+from app.api.placing import _round_size
+from app.api.plan import Plan
+from app.api.schemas import CompletionRequest
+from app.api.serving import Known
+from app.errors import PromptTooLong, RequestError
+from app.ids import PoolId
+from app.pools import Pool
+from app.settings import load_settings
+from app.telemetry import Meters
+from app.tokenizer import load_tokenizer
+
+CONTEXT, TOGETHER = 10_000, 2**18
+POOL = Pool(model="m", engine="mock")
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model("models", (PoolId("p"),), (), None, load_tokenizer(POOL.model_dir), CONTEXT, Meters("models"))
+
+
+def plan(model: Model, **fields: object) -> Plan:
+    known = Known(load_settings(), {PoolId("p"): POOL}, {"models": model})
+    body = parse(CompletionRequest, orjson.dumps({"model": "models", "max_tokens": 1, **fields}))
+    return _plan(known, body, explain=False)
+
+
+def test_a_text_that_cannot_fit_is_refused_with_what_is_known(model: Model) -> None:
+    """As an overlong one is: the number of its tokens is not known."""
+    with pytest.raises(PromptTooLong, match=r"maximum context length is 10000 tokens\. .* at least 4\d{4} tokens"):
+        model.encode("a" * 10**6)
+
+
+def test_a_long_text_that_fits_has_the_tokens_that_it_always_had(model: Model) -> None:
+    """Whatever was looked at before."""
+    text = " " * 12 * CONTEXT
+    assert model.encode(text) == model.tokenizer.raw.encode(text).ids
+
+
+def test_prompts_together_have_a_limit_of_their_own(model: Model) -> None:
+    """26 of 10,000 tokens are about as many as there may be."""
+    prompt = [5] * (CONTEXT - 1)
+    assert len(plan(model, prompt=[prompt] * 26).prompts) == 26
+    with pytest.raises(RequestError, match=str(TOGETHER)):
+        plan(model, prompt=[prompt] * 27)
+
+
+def test_an_echo_counts_with_each_of_its_choices(model: Model) -> None:
+    """For the answer has the prompt as often."""
+    prompt = [5] * (CONTEXT - 1)
+    assert plan(model, prompt=prompt, echo=True, n=26).edit is not None
+    with pytest.raises(RequestError, match=str(TOGETHER)):
+        plan(model, prompt=prompt, echo=True, n=27)
+    assert plan(model, prompt=prompt, n=128).choices == 128
+
+
+def test_biases_go_along_with_each_prompt(model: Model) -> None:
+    """So they are counted over all."""
+    biases = {str(i): 1 for i in range(1024)}
+    assert len(plan(model, prompt=[[5]] * 64, logit_bias=biases).prompts) == 64
+    with pytest.raises(RequestError) as refused:
+        plan(model, prompt=[[5]] * 65, logit_bias=biases)
+    assert refused.value.param == "logit_bias"
+
+
+def test_what_is_only_tokenised_may_be_longer_than_the_context(model: Model) -> None:
+    """It is asked for to see what fits; but not without end."""
+    assert len(model.count("a" * 100_000, add_special_tokens=True)) > CONTEXT
+    for text in ("a b" * 10**6, "\u4e2d" * 100_000):
+        with pytest.raises(RequestError, match=str(TOGETHER)):
+            model.count(text, add_special_tokens=True)
+
+
+@pytest.mark.parametrize(("prompts", "size"), [
+    ([], 1), ([1], 1), ([1] * 64, 64), ([10**6], 1), ([10**6, 1], 1), ([1, 10**6], 1), ([2**17] * 3, 2),
+])  # fmt: skip
+def test_few_long_prompts_are_placed_at_once(prompts: list[int], size: int) -> None:
+    """And of short ones as many as there are."""
+    assert _round_size(prompts) == size

@@ -119,6 +119,7 @@ class Inbox:
                 if step is not None and step.seq > self._seen.get(step.worker, 0):
                     found = True
                     self._handle(step)
+                await asyncio.sleep(0)  # all of a page, if long, would hold the event loop
             if len(page) < _PAGE:
                 break
         for step in held:

@@ -1,7 +1,9 @@
 """What asks the engines: the same in an API replica, and in a batch worker."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +29,8 @@ from app.telemetry import HELD, IN_FLIGHT
 T = TypeVar("T")
 
 _SUBSCRIBED_S = 2.0
+# Tokenising takes a core each: one is left to the event loop.
+_threads = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) - 1), thread_name_prefix="tokenising")
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,9 @@ class Known:
 
     async def off_loop(self, raw: bytes, work: Callable[[], T]) -> T:
         """What `work` makes of a request's body: in a thread, if the body is long."""
-        return work() if len(raw) <= self.settings.tokenize_off_loop else await asyncio.to_thread(work)
+        if len(raw) <= self.settings.tokenize_off_loop:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(_threads, work)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ PATH = "/v1/completions"
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
 _MAX_PROMPTS = 128
+_MOST_ECHOED = 24_576  # logprobs of prompts' tokens in one answer: they come as one message, which is decoded at once
 
 
 @router.post(PATH, openapi_extra=CompletionRequest.openapi(), responses=shapes.TEXT)
@@ -59,6 +60,11 @@ def _plan(state: Known, body: CompletionRequest, *, explain: bool) -> Plan:
     if limit == 0 and not body.echo:
         raise RequestError("'max_tokens' has to be at least 1 without 'echo'.", param="max_tokens")
     prompt_logprobs = body.logprobs if body.echo else None
+    if prompt_logprobs is not None and sum(map(len, prompts)) * (prompt_logprobs + 1) * (body.n or 1) > _MOST_ECHOED:
+        raise RequestError(
+            f"'logprobs' with 'echo': at most {_MOST_ECHOED} of all tokens of all prompts, in all choices together.",
+            param="logprobs",
+        )
     return Plan(
         "cmpl-",
         model,

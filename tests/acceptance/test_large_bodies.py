@@ -195,6 +195,37 @@ def test_an_answer_of_many_logprobs_that_is_no_stream(ask: Callable[..., httpx.R
     assert answer.json()["usage"]["completion_tokens"] == 12_800
 
 
+@pytest.mark.parametrize(("logprobs", "tokens"), [(0, 24_576), (5, 4096), (20, 1170)])
+@pytest.mark.parametrize("stream", [False, True])
+def test_logprobs_of_an_echoed_prompt_are_bounded(
+    ask: Callable[..., httpx.Response], logprobs: int, tokens: int, stream: bool
+) -> None:
+    """They come at once, as one message."""
+    asked = {"echo": True, "logprobs": logprobs, "stream": stream}
+    answer = ask(TEXT, body(prompt=[1500] * tokens, **asked))
+    assert answer.status_code == 200
+    assert answer.text.count('"top_logprobs"') >= 1
+    refused = ask(TEXT, body(prompt=[1500] * (tokens + 21), **asked))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "logprobs")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_response_of_many_logprobs_is_shown_at_its_end_and_afterwards(
+    served: Stack, ask: Callable[..., httpx.Response], stream: bool
+) -> None:
+    """Its last events say all of it once more, and so does each GET."""
+    asked = {"input": "a", "include": ["message.output_text.logprobs"], "top_logprobs": 20, "ignore_eos": True}
+    raw = json.dumps({"model": "mock", "max_output_tokens": 4000, "stream": stream, **asked}).encode()
+    answer = ask(RESPONSES, raw)
+    (last,) = [line for line in answer.text.splitlines() if '"response.incomplete"' in line and "data" in line][
+        -1:
+    ] or ["data: " + json.dumps({"response": answer.json()})]
+    made = json.loads(last.removeprefix("data: "))["response"]
+    assert made["usage"]["output_tokens"] == 4000
+    shown = httpx.get(f"{served.url}{RESPONSES}/{made['id']}", timeout=60).json()
+    assert len(shown["output"][0]["content"][0]["logprobs"]) == 4000
+
+
 @pytest.mark.parametrize("content", [b"\r\n--", b"\r", b"\n", b"-", b"{}\n"])
 def test_a_file_of_anything(ask: Callable[..., httpx.Response], content: bytes) -> None:
     raw = (

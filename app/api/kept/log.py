@@ -10,6 +10,7 @@ from app.store import clock
 
 _RETRY_S = 0.2
 _LATE_S = 60.0  # behind the deadline: its owner would have said so, and Redis has lost both
+_MOST = 128  # events at once: with all logprobs there may be, more of them would hold the event loop
 _POLL_S = 0.05  # how often the log is looked at where another replica writes it
 
 
@@ -19,9 +20,18 @@ class Log:
     def __init__(self, shelf: Shelf, keeper: Keeper, kept: Kept) -> None:
         self._shelf, self._keeper, self._kept = shelf, keeper, kept
         self._read, self._over = 0, False
+        self._events: list[Event] = []  # that have been read, and are not given out
 
     async def batch(self) -> list[Event]:
         """The next events; none when all have been read. Raises: StoreDown, DeadlineOver."""
+        if self._events:
+            await asyncio.sleep(0)
+        else:
+            self._events = await self._page()
+        events, self._events = self._events[:_MOST], self._events[_MOST:]
+        return events
+
+    async def _page(self) -> list[Event]:
         while not self._over:
             wrote = self._keeper.wrote(self._kept.id)
             wrote.clear()

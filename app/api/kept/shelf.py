@@ -1,5 +1,6 @@
 """Kept answers in Redis: `kept:<id>` says what was asked and who owns it, `log:<id>` what has come of it."""
 
+import asyncio
 import hashlib
 import math
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from app.messages import Event, Kept, decode_events, decode_kept, encode
 from app.store import ADOPT, CANCEL, FORGET, KEEP, NOTE, Wire
 
 _PAGE = 512  # batches read at once
+_LARGE = 2**16  # bytes that are decoded in a thread
 _LAST_READ_MS = 5000
 _MOST = 2**53  # bytes, which no Redis has
 
@@ -96,7 +98,12 @@ class Shelf:
         """The batches behind that number, in order; at most a page of them."""
         command = ("XRANGE", self._keys.log(request), f"{after + 1}-0", "+", "COUNT", _PAGE)
         (page,) = await self._wire.execute([command])
-        return [decode_events(fields[1]) for _id, fields in page]
+
+        def decoded() -> list[list[Event]]:
+            return [decode_events(fields[1]) for _id, fields in page]
+
+        large = sum(len(fields[1]) for _id, fields in page) > _LARGE
+        return await asyncio.to_thread(decoded) if large else decoded()
 
     async def written(self, request: RequestId) -> list[list[Event]]:
         """All batches that are there now."""

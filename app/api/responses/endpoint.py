@@ -1,7 +1,9 @@
 """POST /v1/responses; GET, input items, DELETE and cancel of those that are kept."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -39,6 +41,7 @@ log = logger(__name__)
 router = APIRouter()
 PATH = "/v1/responses"
 KIND = "response"  # messages.Kept.kind
+_LONG = 512  # events: to take in more of them at once would hold the event loop
 
 
 @router.post(PATH, openapi_extra=ResponseRequest.openapi(), responses=shapes.RESPONSE)
@@ -79,14 +82,14 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     reading = await begin()
     progress = Progress(reading.id, reading.created, body)
     if body.background:
-        return _json(await _read(state, progress), reading.headers())
+        return await _json(await _read(state, progress), reading.headers())
     try:
         whole = await until_left(_whole(reading.log, progress), receive)
     except Cancelled:
         if not goes_on:
             await _give_up(state, reading.id, scope)
         raise
-    return _json(whole, reading.headers())
+    return await _json(whole, reading.headers())
 
 
 async def _pass_on(state: ApiState, body: ResponseRequest, plan: Plan, scope: Scope, receive: Receive) -> Response:
@@ -96,7 +99,7 @@ async def _pass_on(state: ApiState, body: ResponseRequest, plan: Plan, scope: Sc
     if body.stream:
         return ResponseStream(_at_hand(Followed(Live(call), Events(progress), call.headers)), at_once=False)
     async with call:
-        return _json(await _whole(Live(call), progress), call.headers())
+        return await _json(await _whole(Live(call), progress), call.headers())
 
 
 def _at_hand(followed: Followed) -> Callable[[], Awaitable[Followed]]:
@@ -136,7 +139,7 @@ async def retrieve(request: Request, response: str) -> Response:
     query.check()
     found, progress = await _find(state, request.scope, response)
     if not query.stream:
-        return _json(await _read(state, progress))
+        return await _json(await _read(state, progress))
     if not found.kept.background:
         raise RequestError(
             "This response cannot be streamed because it was not created with background=true.", param="stream"
@@ -161,7 +164,7 @@ async def cancel(request: Request, response: str) -> Response:
     if not found.kept.background:
         raise RequestError("Cannot cancel a synchronous response.", param="response_id")
     await state.keeper.cancel(found.kept.id)
-    return _json(await _read(state, progress))
+    return await _json(await _read(state, progress))
 
 
 @router.delete(f"{PATH}/{{response}}")
@@ -185,11 +188,25 @@ async def _find(state: ApiState, scope: Scope, response: str) -> tuple[Found, Pr
 
 async def _read(state: ApiState, progress: Progress) -> Progress:
     """What its log has now."""
-    for batch in await state.shelf.written(progress.id):
-        for event in batch:
+    batches = await state.shelf.written(progress.id)
+
+    def add() -> None:
+        for event in chain.from_iterable(batches):
             progress.add(event)
+        batches.clear()  # here, since freeing them takes as long
+
+    if sum(map(len, batches)) > _LONG:
+        await asyncio.to_thread(add)
+    else:
+        add()
     return progress
 
 
-def _json(progress: Progress, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(progress.response()), headers=headers, media_type="application/json")
+async def _json(progress: Progress, headers: dict[str, str] | None = None) -> Response:
+    def write() -> bytes:
+        raw = orjson.dumps(progress.response())
+        progress.forget()
+        return raw
+
+    raw = await asyncio.to_thread(write) if progress.is_long else write()
+    return Response(raw, headers=headers, media_type="application/json")

@@ -1,6 +1,6 @@
 """A response's server-sent events, as bytes. Their numbers are the log's, whoever reads it and when."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -24,6 +24,10 @@ class Events:
     def write(self, events: Iterable[Event]) -> bytes:
         return b"".join(part for event in events for part in self._parts(event))
 
+    def is_long(self, events: Sequence[Event]) -> bool:
+        """Whether `write` takes too long for the event loop: the last of them says all that was said once more."""
+        return self._progress.is_long and isinstance(events[-1], Done | Failed)
+
     def error(self, exc: XylemError) -> bytes:
         """The log can't be read any further. The response itself may go on."""
         return self._event("error", **_told(exc))
@@ -42,6 +46,7 @@ class Events:
                 yield from self._finish()
             # The one that ends a cancelled response has no name of its own, as at OpenAI: its status says it.
             yield self._whole("failed" if isinstance(event, Failed) else progress.status)
+            progress.forget()
 
     def _begin(self) -> Iterable[bytes]:
         progress = self._progress

@@ -7,10 +7,11 @@ from app.api.logprobs import token_logprob
 from app.api.responses.schema import ResponseRequest
 from app.errors import Cancelled, from_wire
 from app.ids import RequestId
-from app.messages import Delta, Done, Event, Failed
+from app.messages import Delta, Done, Event, Failed, TokenLogprob
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 PREFIX = "resp_"
+_LONG = 512  # tokens with logprobs: to write more of them as JSON would hold the event loop
 
 
 class Progress:
@@ -23,7 +24,8 @@ class Progress:
         self._tokens = 0
         self._finish: str | None = None
         self._text: list[str] = []
-        self._logprobs: list[dict[str, Any]] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._shown: list[dict[str, Any]] = []  # the same as clients get them, as far as they were asked for
         self._end: Done | Failed | None = None
 
     def add(self, event: Event) -> None:
@@ -32,10 +34,15 @@ class Progress:
             self.deltas += 1
             self._tokens += len(event.tokens)
             self._text.append(event.text)
-            self._logprobs += logprobs_of(event)
+            self._logprobs += event.logprobs or ()
             self._finish = event.finish or self._finish
         elif isinstance(event, Done | Failed):
             self._end = event
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is to be written in a thread."""
+        return len(self._logprobs) > _LONG
 
     @property
     def status(self) -> Status:
@@ -46,8 +53,13 @@ class Progress:
         return "in_progress" if self.begun else "queued"
 
     def part(self) -> dict[str, Any]:
-        text = "".join(self._text)
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": self._logprobs}
+        self._shown += map(token_logprob, self._logprobs[len(self._shown) :])
+        return {"type": "output_text", "text": "".join(self._text), "annotations": [], "logprobs": self._shown}
+
+    def forget(self) -> None:
+        """It will not be shown again: here, since freeing its logprobs takes as long as writing them."""
+        self._logprobs.clear()
+        self._shown.clear()
 
     def message(self, content: Iterable[dict[str, Any]]) -> dict[str, Any]:
         status = self.status if self.status in ("in_progress", "completed") else "incomplete"

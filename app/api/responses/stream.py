@@ -1,5 +1,6 @@
 """The streamed response of the Responses API."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import Struct
@@ -68,6 +69,7 @@ class ResponseStream(Response):
             raise from_wire(batch[0].code, batch[0].message)
         await sse.start()
         while batch:
-            await sse.write(events.write(batch))
+            long = events.is_long(batch)
+            await sse.write(await asyncio.to_thread(events.write, batch) if long else events.write(batch))
             batch = await source.batch()
         await sse.end()

@@ -106,7 +106,7 @@ class Wire:
         """`timeout_s`: a Redis that says nothing for so long while it is waited for is away."""
         self._client, self._timeout_s = client, timeout_s
         self._connection: Connection | None = None
-        self._connecting = asyncio.Lock()
+        self._opening: asyncio.Task[Connection] | None = None
         self._reconnected = -math.inf  # monotonic
 
     async def execute(self, commands: Sequence[Command]) -> list[Any]:
@@ -132,8 +132,6 @@ class Wire:
             try:
                 replies = await self._try(commands)
             except (RedisError, OSError, TimeoutError) as exc:
-                if (task := asyncio.current_task()) is not None and task.cancelling():
-                    raise asyncio.CancelledError from exc  # redis-py makes an error of it while it connects
                 failure = exc
                 self.close()  # it may hang, and is good for nothing either way
                 continue
@@ -167,19 +165,29 @@ class Wire:
     async def _try(self, commands: Sequence[Command]) -> list[Any]:
         connection = self._connection
         if connection is None or connection.closed.is_set():
-            async with asyncio.timeout(self._timeout_s):
-                connection = await self._connect()
+            connection = await self._connect()
         replies = await connection.execute(commands)
         if any(isinstance(r, hiredis.ReplyError) and str(r).startswith(_NOT_THERE) for r in replies):
             raise ConnectionError("it has just been started, or is a replica now")
         return replies
 
     async def _connect(self) -> Connection:
-        async with self._connecting:
-            if self._connection is None or self._connection.closed.is_set():
-                connection = Connection(timeout_s=self._timeout_s)
-                await connection.open(self._client)
-                if self._connection is not None:
-                    self._reconnected = time.monotonic()
-                self._connection = connection
-            return self._connection
+        """One attempt for all that wait for it: were they to try in turn, each would wait for the others' failures."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+            self._opening.add_done_callback(self._opened)
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> Connection:
+        async with asyncio.timeout(self._timeout_s):
+            connection = Connection(timeout_s=self._timeout_s)
+            await connection.open(self._client)
+        if self._connection is not None:
+            self._reconnected = time.monotonic()
+        self._connection = connection
+        return connection
+
+    def _opened(self, task: "asyncio.Task[Connection]") -> None:
+        self._opening = None
+        if not task.cancelled():
+            task.exception()  # those that waited for it may all have left

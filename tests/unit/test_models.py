@@ -35,13 +35,13 @@ def plan(model: Model, **fields: object) -> Plan:
 def test_a_text_that_cannot_fit_is_refused_with_what_is_known(model: Model) -> None:
     """As an overlong one is: the number of its tokens is not known."""
     with pytest.raises(PromptTooLong, match=r"maximum context length is 10000 tokens\. .* at least 4\d{4} tokens"):
-        model.encode("a" * 10**6)
+        model.encode("a" * 10**6, "prompt")
 
 
 def test_a_long_text_that_fits_has_the_tokens_that_it_always_had(model: Model) -> None:
     """Whatever was looked at before."""
     text = " " * 12 * CONTEXT
-    assert model.encode(text) == model.tokenizer.raw.encode(text).ids
+    assert model.encode(text, "prompt") == model.tokenizer.raw.encode(text).ids
 
 
 def test_prompts_together_have_a_limit_of_their_own(model: Model) -> None:

@@ -71,7 +71,8 @@ class Watched:
 
     def ask(self, *command: str | int) -> object:
         """The first Sentinel."""
-        return self.client(next(iter(self.sentinels)), SENTINEL_PASSWORD).execute_command(*command)
+        with self.client(next(iter(self.sentinels)), SENTINEL_PASSWORD) as sentinel:
+            return sentinel.execute_command(*command)
 
     @property
     def master(self) -> int:
@@ -90,12 +91,14 @@ class Watched:
         known = self.ask("SENTINEL", "SENTINELS", MASTER)
         assert isinstance(replicas, list)
         assert isinstance(known, list)
-        synced = self.client(self.master).info("replication").get("slave0", {})
+        with self.client(self.master) as master:
+            synced = master.info("replication").get("slave0", {})
         return bool(replicas) and len(known) == len(self.sentinels) - 1 and synced.get("state") == "online"
 
     def answers(self, port: int) -> bool:
         try:
-            return bool(self.client(port).ping())
+            with self.client(port) as server:
+                return bool(server.ping())
         except (RedisError, OSError):
             return False
 

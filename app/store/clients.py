@@ -25,6 +25,15 @@ class _MasterPool(SentinelConnectionPool):
         await self.sentinel_manager.aclose()
 
 
+class _BriefMasterPool(redis.sentinel.SentinelConnectionPool):
+    """Of a client that asks once: with its connections, those to the Sentinels are closed."""
+
+    def disconnect(self, inuse_connections: bool = True) -> None:
+        super().disconnect(inuse_connections)
+        for sentinel in self.sentinel_manager.sentinels:
+            sentinel.close()
+
+
 def _options() -> dict[str, Any]:
     return {
         "health_check_interval": 15,
@@ -57,7 +66,8 @@ def sync_client(url: str, timeout_s: float) -> "redis.Redis":
     if watched is None:
         return redis.Redis.from_url(url, **options)
     manager = redis.Sentinel(watched.nodes, sentinel_kwargs=sentinel_options(watched))  # type: ignore[no-untyped-call]
-    client: redis.Redis = manager.master_for(watched.master, **_access(watched), **options)  # type: ignore[no-untyped-call]
+    pool: Any = _BriefMasterPool
+    client: redis.Redis = manager.master_for(watched.master, connection_pool_class=pool, **_access(watched), **options)  # type: ignore[no-untyped-call]
     return client
 
 

@@ -388,7 +388,7 @@ def test_a_decode_task_that_cant_be_enqueued_is_placed_anew(valkey_url: str, tmp
     name = tmp_path.name
     keys = [
         f"%R~{name}:*",
-        *(f"~{name}:{p}*" for p in ("worker", "pool", "prefill", "out", "reserv", "load", "request")),
+        *(f"~{name}:{p}*" for p in ("worker", "seen", "pool", "prefill", "out", "reserv", "load", "request")),
     ]
     keys += [f"~{name}:{p}*" for p in ("kv", "orders", "prefix", "_kombu", "unacked", "celery", "reply")]
     redis.acl_setuser("half", enabled=True, passwords=["+x"], commands=["+@all"], keys=[], reset=True)

@@ -207,7 +207,8 @@ def test_a_killed_workers_entries_are_gone_at_once(fleet: tuple[Stack, list[str]
 def test_admin_endpoints_want_the_key(valkey_url: str, tmp_path: Path) -> None:
     """Or a server that only this machine can reach."""
     pools = {POOL: mock_pool()}
-    with stack(valkey_url, tmp_path, pools, XYLEM_DEPLOYMENT="locked", XYLEM_ADMIN_KEY="sesame") as s:
+    env = {"XYLEM_DEPLOYMENT": "locked", "XYLEM_ADMIN_KEY": "sesame", "XYLEM_ALLOWED_ORIGINS": "http://elsewhere"}
+    with stack(valkey_url, tmp_path, pools, **env) as s:
         s.api()
         wait_until(s.ready, "the API listens")
         url = f"{s.url}/admin/pools/{POOL}/limits"

@@ -101,7 +101,7 @@ def test_with_a_key_all_is_served_and_without_it_nothing_is(locked: Stack, urls:
 ])  # fmt: skip
 @pytest.mark.parametrize(("method", "path"), [
     ("POST", CHAT), ("POST", TEXT), ("POST", "/tokenize"), ("POST", "/detokenize"), ("GET", "/v1/models"),
-    ("GET", "/requests/cmpl-1"), ("GET", "/v1/nothing"), ("GET", "/nothing"), ("POST", "/%76%31/completions"),
+    ("GET", "/v1/nothing"), ("GET", "/nothing"), ("POST", "/%76%31/completions"),
 ])  # fmt: skip
 def test_a_request_without_a_valid_key_is_refused_before_it_is_looked_at(
     locked: Stack, method: str, path: str, headers: dict[str, str]
@@ -110,6 +110,12 @@ def test_a_request_without_a_valid_key_is_refused_before_it_is_looked_at(
     answer = httpx.request(method, locked.url + path, content=b"{", headers=headers)
     assert refusal(answer, 401)["code"] == "invalid_api_key"
     assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_timelines_want_a_clients_key_or_an_admins(locked: Stack) -> None:
+    url = f"{locked.url}/requests/cmpl-1"
+    assert refusal(httpx.get(url), 401)["code"] == "invalid_api_key"
+    assert refusal(httpx.get(url, headers={"authorization": "Bearer sesame"}), 404)["code"] == "request_not_found"
 
 
 @pytest.mark.parametrize("path", ["/live", "/health", "/ready", "/metrics", "/version", "/docs", "/openapi.json"])

@@ -87,6 +87,7 @@ class Dispatcher:
             flight = self.flights.get(request)
             if flight is not None and not flight.job.worker:
                 del self.flights[request]
+                flight.wait_no_more()
 
     def deliver(self, event: Event) -> None:
         """Hands an event to whoever awaits it. Those of an older attempt, and of ended requests, are dropped."""
@@ -182,6 +183,7 @@ class Dispatcher:
     def fail(self, flight: Flight, error: XylemError) -> None:
         """Ends a request from this side."""
         if self.flights.pop(flight.job.request, None) is not None:
+            flight.wait_no_more()
             flight.answer.push(Failed(flight.job.request, flight.job.attempt, error.code, error.message))
 
     def end_overdue(self, at: float) -> None:

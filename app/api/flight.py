@@ -126,6 +126,11 @@ class Flight:
         """Or held for long; no placing that somebody waits for is under way."""
         return self.placed is not None and self.placed.done()
 
+    def wait_no_more(self) -> None:
+        """Whatever keeps the placer: its answer has its end, or nobody awaits one."""
+        if self.placed is not None and not self.placed.done():
+            self.placed.set_result(None)
+
     def workers(self) -> list[tuple[WorkerId, PoolId]]:
         """Without which of them it can't go on."""
         job = self.job

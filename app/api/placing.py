@@ -118,7 +118,7 @@ class Placer:
                     for flight in flights:
                         if isinstance(exc, StoreDown) and self._wire.connected_before:
                             self._hold(flight, exc)
-                        else:
+                        elif not (flight.job.worker and flight.is_placed):  # else its worker has it
                             self._settle(flight, exc)
                 await self._stop_left()
         finally:

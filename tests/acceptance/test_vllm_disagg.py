@@ -155,8 +155,14 @@ def settled(s: Stack) -> Lease:
 
 def assert_nothing_held(s: Stack, workers: int = 2) -> None:
     """vLLM refuses to clear a cache of which a block is held by anybody."""
-    told = httpx.post(f"{s.url}/admin/clear_kv_blocks", timeout=30).json()
-    assert (len(told["cleared"]), told["refused"]) == (workers, {})
+
+    def told() -> dict[str, Any] | None:
+        """None while an engine is in a step: of a long prompt that may take longer than the API waits."""
+        found: dict[str, Any] = httpx.post(f"{s.url}/admin/clear_kv_blocks", timeout=30).json()
+        return None if "no answer" in found["refused"].values() else found
+
+    answer = wait_until(told, "the engines answer", 60)
+    assert (len(answer["cleared"]), answer["refused"]) == (workers, {})
 
 
 @contextmanager

@@ -75,7 +75,7 @@ class Answering:
         whole = False
         try:
             whole = await self._all()
-        except StorageDown as exc:
+        except (FileGone, StorageDown) as exc:  # a folder that others share may be away, and look empty
             log.error("part_not_answered", batch=self.ticket.batch, part=self.ticket.part, reason=exc.message)
             await asyncio.sleep(_RETRY_S)
         except Exception as exc:

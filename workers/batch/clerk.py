@@ -148,7 +148,7 @@ class Clerk:
             raise
         fields: Fields = {
             "status": "in_progress", "in_progress_at": int(clock.now()), "model": done.model,
-            "total": done.lines, "failed": done.broken, "parts": done.parts,
+            "total": done.lines, "failed": done.broken, "parts": done.parts, "broke": 0,
         }  # fmt: skip
         if not (
             self._call(self._book.lay_out(id_, done.parts, me))

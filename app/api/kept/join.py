@@ -11,23 +11,23 @@ from app.api import x_request_id
 from app.api.allowance import Allowance
 from app.api.call import Begun, Call
 from app.api.kept.reading import Reading
-from app.api.kept.shelf import Found
+from app.api.kept.shelf import REFUSALS, Found
 from app.api.kept.stream import KeptStream
 from app.api.parsing import parse
 from app.api.plan import Plan
 from app.api.schemas import Asked
 from app.api.state import ApiState
 from app.api.stream import EventStream
-from app.errors import NoWorker, RateLimited, RequestError, Saturated, StoreDown
+from app.errors import RequestError, StoreDown
 from app.ids import RequestId, new_request_id
 from app.messages import Failed, Kept
 from app.store import clock
 
 T = TypeVar("T")
 
+_LARGE = 16 * 2**10  # bytes of a body that is compared in a thread
 _LONGEST_KEY = 255  # characters, as others have it
 _RETRY_S = 0.2
-_REFUSALS = {error.code for error in (NoWorker, RateLimited, Saturated, StoreDown)}
 
 
 def asks_to_keep(scope: Scope) -> bool:
@@ -134,14 +134,18 @@ def start(state: ApiState, kept: Kept, plan: Plan, allowance: Allowance | None) 
 async def _was_refused(state: ApiState, request: RequestId) -> bool:
     """For want of room, a worker or Redis, before anything came of it."""
     batches = await state.shelf.read(request)
-    return len(batches) == 1 and isinstance(end := batches[0][-1], Failed) and end.code in _REFUSALS
+    return len(batches) == 1 and isinstance(end := batches[0][-1], Failed) and end.code in REFUSALS
 
 
 async def _read(
     state: ApiState, request: RequestId, kind: str, body: Asked, scope: Scope, plan: Plan, skip: int
 ) -> Reading:
     found = await patiently(state, lambda: state.shelf.find(request, state.keyring.owner(scope)))
-    if found.kept.kind != kind or parse(type(body), found.kept.body).understood() != body.understood():
+
+    def is_same() -> bool:
+        return found.kept.kind == kind and parse(type(body), found.kept.body).understood() == body.understood()
+
+    if not (await asyncio.to_thread(is_same) if len(found.kept.body) > _LARGE else is_same()):
         raise RequestError("This is not the body that the answer was asked for with.", param="Idempotency-Key")
     x_request_id.asks_for(scope, request)
     return Reading(state.shelf, state.keeper, plan, found, skip)

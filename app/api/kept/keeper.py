@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from app.api.call import Begun, Call
 from app.api.flight import ATTEMPTS, Out
-from app.api.kept.shelf import Found, Lost, Shelf
+from app.api.kept.shelf import REFUSALS, Found, Lost, Shelf
 from app.errors import Cancelled, StoreDown, XylemError
 from app.ids import ApiId, RequestId
 from app.messages import Delta, Done, Event, Failed, Kept, encode
@@ -151,16 +151,17 @@ class Keeper:
         except Exception as exc:
             log.error("kept_answer_broke", request=kept.id, x_request_id=kept.x_request_id, exc_info=exc)
             last = Failed(kept.id, 0, XylemError.code, XylemError().message)
+        refused = not batches and isinstance(last, Failed) and last.code in REFUSALS
         batches.append(encode([last]))
         try:
-            await self._note(kept, epoch, batches, ended=True)
+            await self._note(kept, epoch, batches, ended=True, refused=refused)
         except Lost:
             return
 
-    async def _note(self, kept: Kept, epoch: int, batches: list[bytes], *, ended: bool) -> None:
+    async def _note(self, kept: Kept, epoch: int, batches: list[bytes], *, ended: bool, refused: bool = False) -> None:
         while True:
             try:
-                await self._shelf.note(kept, epoch, batches, ended=ended)
+                await self._shelf.note(kept, epoch, batches, ended=ended, refused=refused)
                 break
             except StoreDown as exc:  # what comes meanwhile is gathered behind
                 log.warning(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from app.errors import Cancelled, KeptFull, RequestNotFound
+from app.errors import Cancelled, KeptFull, NoWorker, RateLimited, RequestNotFound, Saturated, StoreDown
 from app.ids import ApiId, KeyId, RequestId
 from app.keys import Keys
 from app.messages import Event, Kept, decode_events, decode_kept, encode
@@ -16,6 +16,8 @@ from app.store import ADOPT, CANCEL, FORGET, KEEP, NOTE, Wire
 _PAGE = 512  # batches read at once
 _LARGE = 2**16  # bytes that are decoded in a thread
 _LAST_READ_MS = 5000
+_REFUSED_MS = 60_000
+REFUSALS = {error.code for error in (NoWorker, RateLimited, Saturated, StoreDown)}
 _MOST = 2**53  # bytes, which no Redis has
 
 
@@ -74,12 +76,19 @@ class Shelf:
             raise RequestNotFound(f"Nothing is kept under the id '{request}'; what was kept is deleted after a time.")
         return Found(kept, int(epoch))
 
-    async def note(self, kept: Kept, epoch: int, batches: Sequence[bytes], *, ended: bool) -> None:
-        """The log has all of `batches`, from its beginning on, when this returns. Raises: Lost."""
+    async def note(
+        self, kept: Kept, epoch: int, batches: Sequence[bytes], *, ended: bool, refused: bool = False
+    ) -> None:
+        """The log has all of `batches`, from its beginning on, when this returns. Raises: Lost.
+
+        `refused`: nothing has come of it, so it takes room for a short time only.
+        """
         keys, first = self._keys, len(batches)  # what came before was noted, unless Redis has lost it
         while True:
             names = keys.kept(kept.id), keys.log(kept.id), keys.kept_of(self.api), *keys.kept_account()
-            end, life_ms = ("ended", self._keep_ms) if ended else ("", "")
+            end, life_ms = (
+                ("ended", min(self._keep_ms, _REFUSED_MS) if refused else self._keep_ms) if ended else ("", "")
+            )
             if first <= 1 and not ended:
                 life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
             values = kept.id, epoch, first, life_ms, end

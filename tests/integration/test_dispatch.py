@@ -441,6 +441,25 @@ async def test_who_is_held_ends_with_its_deadline(redis: "Redis", wire: Wire) ->
     assert event.code == "deadline_exceeded"
 
 
+@pytest.mark.parametrize("left", [False, True])
+async def test_a_request_ends_though_redis_hangs_while_it_is_placed(redis: "Redis", wire: Wire, left: bool) -> None:
+    """With its deadline, or because its client has left."""
+    await register(redis, KEYS, "w1")
+    d, answer = dispatcher(wire), Answer()
+    await d.send(flight(job("first")))  # it is connected
+    await redis.execute_command("CLIENT", "PAUSE", 3000, "ALL")
+    sending = asyncio.create_task(d.send(flight(job("late"), answer)))
+    await asyncio.sleep(0.1)
+    assert not sending.done()
+    if left:
+        d.abandon([RequestId("late")])
+    else:
+        d.end_overdue(time.monotonic() + 60)
+    await asyncio.wait_for(sending, 2)
+    assert left or isinstance((await answer.take())[0], Failed)
+    await d.cancel([RequestId("first"), RequestId("late")])
+
+
 async def test_a_worker_that_went_before_the_write_holds_nobody_for_ever(redis: "Redis", wire: Wire) -> None:
     """Its lease ended between the two round trips, and then nobody else had room; later somebody has."""
 

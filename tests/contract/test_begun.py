@@ -56,7 +56,7 @@ async def test_a_stop_string_across_the_border_is_found(subject: Subject, before
     whole = await subject.answer(subject.chat(QUESTION), **settings)
     assert whole.finish == "stop"
     begun = out(whole, 12)
-    assert len(begun.tokens) == 12
+    assert len(begun.tokens) >= 12  # vLLM gives two steps as one to a consumer that is behind
     rest = (await go_on(subject, [begun], **settings))[0]
     assert begun.tokens + rest.tokens == whole.tokens
     assert whole.text[: begun.text_len] + rest.text == whole.text

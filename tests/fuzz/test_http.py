@@ -53,7 +53,8 @@ WITH_BODY = [
 WITHOUT = [
     ("get", "/admin/pools/{pool}/limits", 10), ("post", "/admin/pools/{pool}/clear_kv_blocks", 10),
     ("post", "/admin/clear_kv_blocks", 1), ("get", "/v1/models/{name}", 30), ("get", "/requests/{request}", 30),
-    ("get", "/v1/responses/{response}", 60), ("post", "/v1/responses/{response}/cancel", 20),
+    ("get", "/v1/responses/{response}", 60), ("get", "/v1/responses/{response}/input_items", 30),
+    ("post", "/v1/responses/{response}/cancel", 20),
     ("delete", "/v1/responses/{response}", 20), ("get", "/v1/files", 30), ("get", "/v1/files/{file}", 20),
     ("get", "/v1/files/{file}/content", 20), ("delete", "/v1/files/{file}", 10), ("get", "/v1/batches", 30),
     ("get", "/v1/batches/{batch}", 20), ("post", "/v1/batches/{batch}/cancel", 20),

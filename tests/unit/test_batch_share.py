@@ -154,7 +154,7 @@ def test_lines_that_wait_for_their_keys_limits_take_no_room_from_others() -> Non
     slow = [Running(BatchId(f"s{i}"), KeyId("slow"), "m", 5, 1, most=2) for i in range(10)]
     free = Running(BatchId("f"), KeyId("free"), "m", 5, 0)
     assert room(4, slow) == room(4, []) == 2
-    assert feed([*slow, free], {"m": 2}) == {"f": 2}
+    assert feed([*slow, free], {"m": 2}, MANY) == {"f": 2}
     nearly = replace(slow[0], answered=LINES - 1)
-    assert feed([nearly, free], {"m": 3}) == {"f": 2, "s0": 1}
-    assert feed([nearly], {"m": 5}) == {"s0": 1}
+    assert feed([nearly, free], {"m": 3}, MANY) == {"f": 2, "s0": 1}
+    assert feed([nearly], {"m": 5}, MANY) == {"s0": 1}

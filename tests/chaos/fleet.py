@@ -83,7 +83,7 @@ class Fleet:
     def process(self, name: str) -> "subprocess.Popen[bytes]":
         return self.stack.names[name]
 
-    def wait_whole(self, missing: int = 0, timeout_s: float = 120) -> None:
+    def wait_whole(self, missing: int = 0, timeout_s: float = 240) -> None:
         """All API replicas answer, and all workers but `missing` have a lease.
 
         As a supervisor does, starts again what has ended.

@@ -36,12 +36,16 @@ class Fleet:
         self.worker_names = [(f"{pool}-{i}", pool) for pool in pools for i in range(workers)]
 
     def __enter__(self) -> "Fleet":
-        self.start_redis()
-        for i in range(len(self.api_ports)):
-            self.start_api(i)
-        for name, pool in self.worker_names:
-            self.stack.worker(pool, name)
-        self.wait_whole()
+        try:
+            self.start_redis()
+            for i in range(len(self.api_ports)):
+                self.start_api(i)
+            for name, pool in self.worker_names:
+                self.stack.worker(pool, name)
+            self.wait_whole()
+        except BaseException:
+            self.__exit__()  # a fleet that doesn't start leaves nothing to the tests behind it
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

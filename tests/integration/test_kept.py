@@ -16,7 +16,7 @@ from app.api.kept.keeper import Keeper
 from app.api.kept.reading import Reading
 from app.api.kept.shelf import Found, Lost, Shelf
 from app.api.plan import Plan
-from app.errors import DeadlineOver, KeptFull, RequestNotFound, Saturated, StoreDown
+from app.errors import DeadlineOver, EngineFailed, KeptFull, RequestNotFound, Saturated, StoreDown
 from app.ids import ApiId, RequestId
 from app.keys import Keys
 from app.messages import Delta, Done, Event, Failed, Kept, encode
@@ -407,6 +407,22 @@ async def test_what_is_deleted_or_expires_makes_room(redis: "Redis", wire: Wire,
     assert sizes.keys() == {"all", "key:key", "id:chatcmpl-50"}
     assert set(sizes.values()) == {sizes["all"]}
     assert await redis.zcard(KEYS.kept_account()[1]) == 1
+
+
+@pytest.mark.parametrize(("batches", "error", "short"), [
+    ([], Saturated(), True), ([], EngineFailed(), False), ([[1]], Saturated(), False),
+])  # fmt: skip
+async def test_what_was_only_refused_takes_room_for_a_minute(
+    redis: "Redis", wire: Wire, batches: list[list[int]], error: Exception, short: bool
+) -> None:
+    """Else an overload would fill the room of an hour."""
+    s = shelf(wire, keep_s=3600)
+    k = kept()
+    await s.put(k)
+    async with Going(s) as g:
+        g.keeper.start(k, FakeCall(*batches, error=error))
+        await until(lambda: ended(redis))
+    assert (await redis.pttl(KEYS.kept(R)) <= 60_000) == short
 
 
 async def gone(redis: "Redis", answers: list[Kept]) -> bool:

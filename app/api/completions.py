@@ -53,10 +53,10 @@ async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tupl
 
 def _plan(state: Known, body: CompletionRequest, *, explain: bool) -> Plan:
     model = find_model(state.models, body.model)
-    prompts = _prompts(body, model)
+    limit = _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    prompts = _prompts(body, model, limit)
     if len(body.logit_bias or ()) * len(prompts) > MOST_BIASES:
         raise RequestError(f"At most {MOST_BIASES} biases over all prompts.", param="logit_bias")
-    limit = _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     if limit == 0 and not body.echo:
         raise RequestError("'max_tokens' has to be at least 1 without 'echo'.", param="max_tokens")
     prompt_logprobs = body.logprobs if body.echo else None
@@ -71,10 +71,8 @@ def _plan(state: Known, body: CompletionRequest, *, explain: bool) -> Plan:
         prompts,
         [
             # Engines generate at least one token; Echo drops it when none was asked for.
-            body.sampling(
-                max(1, model.room(p, limit, "prompt")), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs
-            )
-            for p in prompts
+            body.sampling(max(1, limit), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
+            for _ in prompts
         ],
         timeout_s=body.timeout or state.settings.request_timeout_s,
         priority=body.urgency,
@@ -120,7 +118,7 @@ def _choices(deltas: list[tuple[int, Delta]]) -> list[dict[str, Any]]:
     ]
 
 
-def _prompts(body: CompletionRequest, model: Model) -> list[list[int]]:
+def _prompts(body: CompletionRequest, model: Model, limit: int) -> list[list[int]]:
     """The prompt in each of its four shapes as lists of token ids. Raises: RequestError."""
     raw = body.prompt
     copies = (body.n or 1) if body.echo else 1  # of each prompt, in the answer
@@ -132,7 +130,7 @@ def _prompts(body: CompletionRequest, model: Model) -> list[list[int]]:
     prompts, left = [], model.most_tokens
     for given in many:
         prompt = model.encode(given, "prompt") if isinstance(given, str) else cast(list[int], given)
-        model.room(prompt, None, "prompt")
+        model.room(prompt, limit, "prompt")
         left -= len(prompt) * copies
         if left < 0:
             said = "All prompts together, echoed with each choice," if copies > 1 else "All prompts together"

@@ -145,11 +145,11 @@ def test_stream_options_need_a_stream(http: httpx.Client) -> None:
     (TEXT, {"prompt": [5] * (CONTEXT - 10), "max_tokens": 11},
      "you requested 257 tokens (246 in the prompt, 11 in the completion)"),
     (TEXT, {"prompt": [5], "max_tokens": CONTEXT}, "you requested 257 tokens (1 in the prompt, 256 in the completion)"),
-    (TEXT, {"prompt": " word" * 4 * CONTEXT}, "your prompt resulted in {} tokens"),
-    (CHAT, {"messages": [{"role": "user", "content": " word" * 4 * CONTEXT}]}, "your messages resulted in {} tokens"),
+    (TEXT, {"prompt": " word" * 4 * CONTEXT}, "your prompt resulted in at least {} tokens"),
+    (CHAT, {"messages": [{"role": "user", "content": " word" * 4 * CONTEXT}]}, "your messages resulted in at least {} tokens"),
     (CHAT, {"max_tokens": CONTEXT}, "you requested {} tokens ({} in the messages, 256 in the completion)"),
     (CHAT, {"max_completion_tokens": 9999}, "you requested {} tokens ({} in the messages, 9999 in the completion)"),
-    (RESPONSES, {"input": " word" * 4 * CONTEXT}, "your input resulted in {} tokens"),
+    (RESPONSES, {"input": " word" * 4 * CONTEXT}, "your input resulted in at least {} tokens"),
     (RESPONSES, {"max_output_tokens": CONTEXT}, "you requested {} tokens ({} in the input, 256 in the completion)"),
 ])  # fmt: skip
 def test_what_does_not_fit_the_context_is_refused_in_openais_words(

@@ -395,7 +395,7 @@ def test_a_large_body_that_is_all_wrong_is_refused_without_going_through_all_of_
     began = time.monotonic()
     answer = httpx.post(locked.url + path, content=body, headers=JSON | {"authorization": f"Bearer {key}"}, timeout=60)
     assert time.monotonic() - began < 5
-    refusal(answer, 400)
+    refusal(answer, 413)
 
 
 class _Payload:

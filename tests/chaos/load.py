@@ -177,7 +177,7 @@ class Load:
             return
         chunk = json.loads(data)
         if "error" in chunk:
-            seen.errors.append(str(chunk["error"].get("code")))
+            seen.errors.append(f"{chunk['error'].get('code')}: {chunk['error'].get('message')}")
             return
         if chunk.get("usage"):
             seen.usages.append(chunk["usage"]["completion_tokens"])

@@ -15,7 +15,8 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-_EVERY_S = 2.0
+_EVERY_S = 1.0
+_LOST_S = 2.0  # on its way for so long: nobody has it any more
 _GRACE_S = 3.0  # an API replica without a lease may have lost it with Redis, and writes it anew
 # After this a worker with nothing to do, whose queue is not empty, does not hear the broker. Celery tries to reconnect
 # at intervals that grow to half a minute.
@@ -23,7 +24,7 @@ _DEAF_S = 45.0
 
 
 class Account:
-    """Every two seconds: drops what dead API replicas had placed, and gives back what was lost on its way here.
+    """Every second: drops what dead API replicas had placed, and gives back what was lost on its way here.
 
     A message is lost when Celery takes it on a connection that breaks, or when Redis comes back without its last
     second. Nothing is judged by one look: what is under way looks like it was lost.
@@ -32,7 +33,7 @@ class Account:
     def __init__(self, runner: Runner, queue: QueueName) -> None:
         self._runner, self._queue = runner, queue
         self._missing: dict[ApiId, float] = {}  # API replicas without a lease, and since when
-        self._unknown: set[RunId] = set()  # reserved, and not found here in the last look
+        self._unknown: dict[RunId, float] = {}  # reserved and not found here, and since when
         self._heard = time.monotonic()
 
     async def run(self) -> None:
@@ -68,10 +69,10 @@ class Account:
         elif now - self._heard > _DEAF_S:
             raise RuntimeError("requests wait, and Celery does not take them")
         unknown -= queued
-        for run in unknown & self._unknown:
-            if await runner.was_lost(run):
+        self._unknown = {run: self._unknown.get(run, now) for run in unknown}
+        for run, since in self._unknown.items():
+            if now - since >= _LOST_S and await runner.was_lost(run):
                 log.warning("request_was_lost_on_its_way", run=run)
-        self._unknown = unknown
 
     async def _queued(self) -> set[RunId]:
         pipe = self._runner.redis.pipeline(transaction=False)

@@ -1,7 +1,7 @@
 """The account of what this process awaits: sends prompts off, hands their events on, gives up on them."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ from app.errors import (
     WorkerLost,
     XylemError,
 )
-from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
 from app.messages import Cancel, Delta, Done, Event, Failed, First, Handed, Job, Lent, encode
 from app.pools import Pool
@@ -31,7 +31,7 @@ log = logger(__name__)
 
 _ORDERS_TTL_S = 60
 _SUSPICIOUS = 2  # so many workers have died with a request
-_INNOCENT = 3  # times as many, when each time something had come of it
+_INNOCENT = 3  # times as many may die when each time something had come of it
 # When a prefill ends so, the prompt is computed where the answer is.
 _ELSEWHERE = {error.code for error in (EngineFailed, EngineDead, HandoffFailed)}
 
@@ -158,8 +158,9 @@ class Dispatcher:
         `died`: the worker, perhaps by this request, which therefore is not tried for ever.
         """
         flight.deaths += died
-        # Who got on where it was is less likely to be the cause.
-        if flight.deaths > self._max_migrations * (_INNOCENT if flight.got_on else 1):
+        flight.early_deaths += died and not flight.got_on  # a request that got on is less likely to be the cause
+        most = self._max_migrations
+        if flight.early_deaths > most or flight.deaths > most * _INNOCENT:
             self.fail(flight, WorkerLost(f"{flight.deaths} workers have died with this request on them: given up."))
             return
         old = flight.job
@@ -172,12 +173,12 @@ class Dispatcher:
         self._retries.add(task)
         task.add_done_callback(self._retries.discard)
 
-    def worker_lost(self, worker: WorkerId, *, died: bool = True) -> int:
-        """`lost` for all that is on it; tells how many that were."""
+    def worker_lost(self, worker: WorkerId, *, died: bool = True, queued: Container[RunId] = ()) -> int:
+        """`lost` for all that is on it; tells how many that were. Those still `queued` had no part in its death."""
         # Those whose placing is under way are left out: they are found on it later, or not at all.
         flights = [f for f in self.flights.values() if f.is_placed and worker in dict(f.workers())]
         for flight in flights:
-            self.lost(flight, died=died)
+            self.lost(flight, died=died and flight.job.run not in queued)
         return len(flights)
 
     def fail(self, flight: Flight, error: XylemError) -> None:

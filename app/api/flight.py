@@ -68,6 +68,7 @@ class Flight:
         "deaths",
         "decision",
         "early",
+        "early_deaths",
         "ends",
         "groups",
         "handed",
@@ -98,6 +99,7 @@ class Flight:
         self.handoff: Lent | None = None  # the KV of its prompt lies there already
         self.out = [Out([]) for _ in range(job.sampling.n)]
         self.deaths = 0  # of workers that had it
+        self.early_deaths = 0  # of these, before anything of that attempt had come
         self.placings = 0  # of this attempt
         self.refused: XylemError | None = None  # why it is held, if not for want of room
         self.placed_at = 0.0  # by Redis' clock

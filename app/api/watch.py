@@ -8,10 +8,11 @@ from itertools import chain
 from app.api.dispatch import Dispatcher
 from app.api.inbox import Inbox
 from app.errors import StoreDown
-from app.ids import PoolId, RunId, WorkerId, place_id, worker_queue
+from app.ids import PoolId, RunId, WorkerId, place_id, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.pools import Pool
 from app.store import Command, Wire, clock
+from app.tasks.message import read_task_message
 from app.telemetry import WORKERS_LOST, logger
 
 log = logger(__name__)
@@ -106,15 +107,24 @@ class Watch:
         await self._inbox.repair()  # what they said last may stand in the stream unread
         reserved = await self._wire.execute([("HKEYS", self._keys.reservations(worker)) for worker in dead])
         runs = [RunId(run.decode()) for on_one in reserved for run in on_one]
+        queued = await self._queued(dead)
         # Lines of batches have a day: the records of what nobody takes back would stay as long.
         records = [key(run) for run in runs for key in (self._keys.request, self._keys.blocks)]
         commands = [self._forget(worker, pool) for worker, pool in dead.items()]
         commands.append([("EXPIRE", record, _REMAINS_TTL_S, "LT") for record in records])
         await self._wire.execute(list(chain.from_iterable(commands)))
         for worker, pool in dead.items():
-            count = self._dispatcher.worker_lost(worker)
+            count = self._dispatcher.worker_lost(worker, queued=queued)
             log.error("worker_lost", worker=worker, pool=pool, requests=count)
             WORKERS_LOST.inc()
+
+    async def _queued(self, dead: Mapping[WorkerId, PoolId]) -> set[RunId]:
+        """What they had not begun."""
+        queues = [worker_queue(pool, worker) for worker, pool in dead.items()]
+        names = [self._keys.queue(queue, step) for queue in queues for step in PRIORITY_STEPS]
+        found = await self._wire.execute([("LRANGE", name, 0, -1) for name in names])
+        messages = [read_task_message(raw) for listed in found for raw in listed]
+        return {run_id(request, attempt) for _handoff, request, attempt in filter(None, messages)}
 
     def _forget(self, worker: WorkerId, pool: PoolId) -> list[Command]:
         keys, queue = self._keys, worker_queue(pool, worker)

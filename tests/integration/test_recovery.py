@@ -203,6 +203,48 @@ async def test_a_request_that_kills_its_workers_is_given_up(redis: "Redis", wire
     assert not d.flights
 
 
+async def test_a_request_that_got_on_each_time_outlives_more_workers(redis: "Redis", wire: Wire) -> None:
+    """Three times as many, though the last of them died before anything came: it is hardly the cause."""
+    await register(redis, KEYS, "w1")
+    d, answer = dispatcher(wire, max_migrations=1), Answer()
+    await d.send(flight(job(), answer))
+    f = d.flights[R1]
+    for got_on in (True, True, False):
+        await until(lambda: f.job.worker and f.is_placed)
+        if got_on:
+            d.deliver(Delta(R1, f.job.attempt, "x", [1]))
+        d.lost(f, died=True)
+    assert (f.deaths, f.early_deaths) == (3, 1)
+    await until(lambda: f.job.worker and f.is_placed)
+    d.deliver(Delta(R1, f.job.attempt, "x", [1]))
+    d.lost(f, died=True)
+    *_, end = await events(answer, 4)
+    assert isinstance(end, Failed)
+    assert end.code == "worker_lost"
+
+
+async def test_a_worker_that_had_not_begun_a_request_did_not_die_of_it(redis: "Redis", wire: Wire) -> None:
+    """It was in its queue: when many workers die at once it may be placed on one that is dead already."""
+    worker = await register(redis, KEYS, "w1")
+    begun, waiting = RequestId("begun"), RequestId("waiting")
+    d = dispatcher(wire)
+    for request in (begun, waiting):
+        await d.send(flight(job(request)))
+    await redis.lpush(KEYS.queue(worker_queue(POOL, worker), 3), b"no message")
+    while (begun, 0) in await queued(redis, worker):
+        await redis.rpop(KEYS.queue(worker_queue(POOL, worker), 3))
+    await redis.delete(KEYS.worker(worker))
+    wire.steady_s = lambda: 60.0  # type: ignore[method-assign]
+    task = asyncio.create_task(Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS).run())
+    try:
+        await until(lambda: all(f.job.attempt == 1 for f in d.flights.values()))
+        assert [d.flights[request].deaths for request in (begun, waiting)] == [1, 0]
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
 async def suspects(d: Dispatcher, names: Sequence[str]) -> list[Flight]:
     """On two dead workers each."""
     found = []

@@ -17,7 +17,7 @@ from app.telemetry import logger
 log = logger(__name__)
 
 _EVERY_S = 0.5
-_DEAD_S = 2.0  # an API replica without a lease for this long is dead
+_DEAD_S = 1.0  # an API replica without a lease for this long is dead
 _RETRY_S = 0.2
 
 Prepare = Callable[[Kept, Begun], Awaitable[Call]]  # from what the client sent

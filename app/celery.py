@@ -26,7 +26,8 @@ except SettingsError as exc:
 os.environ.setdefault("FLOWER_ADDRESS", "127.0.0.1")
 
 # By name: nothing in app imports workers.
-_INCLUDED = ["app.tasks.prefill", "app.tasks.decode", "app.tasks.batch", "workers.lifecycle", "workers.batch.step"]
+_TASKS = [f"app.tasks.{name}" for name in ("prefill", "decode", "batch")]
+_INCLUDED = [*_TASKS, "workers.engine.bootstep", "workers.batch.bootstep"]
 
 broker_url, transport_options = broker(settings.redis_url)
 app = Celery("xylem", broker=broker_url, include=_INCLUDED)

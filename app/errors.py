@@ -32,7 +32,7 @@ XylemError
 └── Returned             (internal) a draining worker gives a request back before it began
 
 Foreign errors are mapped to these where they enter: engines in their adapter, Redis in
-`app/store/`, pydantic in `app/api/schemas.py`. What crosses a process is `code` and message.
+`app/store/`, pydantic in `app/openai/schemas.py`. What crosses a process is `code` and message.
 """
 
 import inspect

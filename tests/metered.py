@@ -13,8 +13,8 @@ from pathlib import Path
 
 import uvicorn
 
+from app.api.http.uvicorn_protocol import DirectProtocol
 from app.api.main import create_app
-from app.api.protocol import DirectProtocol
 from app.settings import load_settings
 
 _WORTH_MS = 10.0  # shorter ones are not written down

@@ -5,30 +5,34 @@ import gc
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
 
-from app.api import admin, batches, chat, completions, failure, files, health, tokens
-from app.api.call import Begun, Call
-from app.api.document import documented
-from app.api.endpoints import ENDPOINTS
-from app.api.express import Express
-from app.api.kept.keeper import Keeper
-from app.api.kept.shelf import Shelf
-from app.api.keyring import Keyring
-from app.api.origin import Allowed
-from app.api.responses import endpoint as responses
-from app.api.serving import Known, end, serving
-from app.api.shapes import Refusal
-from app.api.sse import Sse
+from app.api.api_keys import Keyring
+from app.api.http import error_responses as failure
+from app.api.http.answer_schemas import Refusal
+from app.api.http.document import documented
+from app.api.http.fast_path import Express, Handler
+from app.api.http.origin import Allowed
+from app.api.http.sse import Sse
+from app.api.openai import batches, completions, files
+from app.api.openai import tokenize as tokens
+from app.api.openai.file_expiry import Sweeper
+from app.api.openai.responses import routes as responses
+from app.api.operations import admin, health
+from app.api.resumable.owner import Keeper
+from app.api.resumable.store import Shelf
 from app.api.state import ApiState
-from app.api.sweep import Sweeper
-from app.batch.book import Book
-from app.batch.shelf import FileShelf
+from app.batch.batch_store import Book
+from app.batch.file_store import FileShelf
 from app.batch.storage import Storage
+from app.dispatch.generation import Begun, Call
+from app.dispatch.runtime import Known, end, serving
 from app.messages import Kept
+from app.openai.registry import CHAT, ENDPOINTS, RESPONSE, TEXT
 from app.settings import Settings, load_settings
 from app.telemetry import logger, setup_logging
 
@@ -91,7 +95,11 @@ def create_app(settings: Settings | None = None) -> Express:
         redirect_slashes=False,
     )
     failure.install(app)
-    for part in (chat, completions, responses, files, batches, tokens, health, admin):
+    for part in (completions, responses, files, batches, tokens, health, admin):
         app.include_router(part.router)
-    handlers = {part.PATH: part.handle for part in (chat, completions, responses)}
+    handlers: dict[str, Handler] = {
+        CHAT.path: partial(completions.handle, CHAT),
+        TEXT.path: partial(completions.handle, TEXT),
+        RESPONSE.path: responses.handle,
+    }
     return Express(app, handlers, Allowed.of(settings))

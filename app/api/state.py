@@ -5,13 +5,13 @@ from typing import cast
 
 from fastapi import Request
 
-from app.api.kept.keeper import Keeper
-from app.api.kept.shelf import Shelf
-from app.api.keyring import Keyring
-from app.api.serving import Serving
-from app.batch.book import Book
-from app.batch.shelf import FileShelf
+from app.api.api_keys import Keyring
+from app.api.resumable.owner import Keeper
+from app.api.resumable.store import Shelf
+from app.batch.batch_store import Book
+from app.batch.file_store import FileShelf
 from app.batch.storage import Storage
+from app.dispatch.runtime import Serving
 
 
 @dataclass(frozen=True)

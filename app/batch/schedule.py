@@ -7,7 +7,7 @@ import yaml
 from celery.schedules import ParseException, crontab
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from app.batch.lines import ENDPOINTS
+from app.batch.input_line import ENDPOINTS
 from app.batch.window import read_window
 from app.errors import RequestError, SettingsError
 from app.ids import BATCH_QUEUE

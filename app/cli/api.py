@@ -22,8 +22,8 @@ def api(
 
     import uvicorn
 
+    from app.api.http.uvicorn_protocol import DirectProtocol
     from app.api.main import create_app
-    from app.api.protocol import DirectProtocol
     from app.settings import load_settings
 
     try:

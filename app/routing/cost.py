@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from app.ids import PoolId
-from app.routing.fleet import Ask, Candidate, Cost, Option
+from app.routing.candidates import Ask, Candidate, Cost, Option
 
 # An answer may be much shorter than `max_tokens` allows, which defaults to all that the context has left.
 # Blocks for this many tokens of it are reserved at most.

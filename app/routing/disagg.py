@@ -8,8 +8,8 @@ from msgspec import Struct
 from app.errors import NoWorker, Saturated
 from app.messages import Lease
 from app.pools import Routing
+from app.routing.candidates import Ask, Candidate, Decision, Option, Placement
 from app.routing.cost import Fleet, kv_cost, pull_cost
-from app.routing.fleet import Ask, Candidate, Decision, Option, Placement
 from app.routing.policy import can_serve, place
 
 # From the end of a prefill to the beginning of the decode task, transfer excluded: ops/bench/RESULTS.md.

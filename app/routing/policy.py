@@ -10,9 +10,9 @@ from xxhash import xxh3_64_intdigest
 
 from app.errors import NoWorker, Saturated
 from app.pools import Policy, Routing
-from app.routing.aside import behind_all, has_slack
+from app.routing.candidates import Ask, Candidate, Cost, Decision, Option, Placement
 from app.routing.cost import Fleet, held_blocks, kv_cost, missing_blocks, new_blocks, pull_cost, uncached_tokens
-from app.routing.fleet import Ask, Candidate, Cost, Decision, Option, Placement
+from app.routing.preemptible import behind_all, has_slack
 
 Part = Literal["all", "prefill", "decode"]
 

@@ -11,9 +11,9 @@ from typing import Any
 from app.ids import PoolId, RunId, WorkerId
 from app.messages import Lease
 from app.pools import Routing
-from app.routing.fleet import Ask, Candidate, Limits, Option
-from app.routing.pace import PaceMeter
+from app.routing.candidates import Ask, Candidate, Limits, Option
 from app.routing.policy import place
+from app.routing.throughput_meter import PaceMeter
 
 _LIMITS = Limits(max_queued=10**9)
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from celery import Task, shared_task
 
-from app.tasks.once import Once
+from app.runner.process_slot import Once
 
 
 class Clerk(Protocol):

@@ -17,10 +17,10 @@ from app.engines.base import Disaggregated, StepOutput
 from app.errors import EngineFailed, HandoffFailed
 from app.ids import ApiId
 from app.messages import Delta, Done, Handoff, Job, Lent, Pulled, Timing
+from app.runner.buffered_output import Outgoing
+from app.runner.runner import RUNNER, Runner
 from app.store import clock
-from app.tasks.message import read_args
-from app.tasks.outgoing import Outgoing
-from app.tasks.runner import RUNNER, Runner
+from app.tasks.celery_message import read_args
 from app.telemetry import logger
 
 log = logger(__name__)

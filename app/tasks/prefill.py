@@ -12,10 +12,10 @@ from app.engines.base import Disaggregated
 from app.errors import EngineFailed, HandoffFailed
 from app.messages import Begun, Delta, Done, Failed, First, Handed, Job, Lease, Lent, Room, Timing, decode_lease, encode
 from app.routing.disagg import still_fits
+from app.runner.job_record import RETRY_S
+from app.runner.runner import RUNNER, Runner
 from app.store import RELEASE, clock
-from app.tasks.message import read_args
-from app.tasks.record import RETRY_S
-from app.tasks.runner import RUNNER, Runner
+from app.tasks.celery_message import read_args
 from app.telemetry import logger
 
 log = logger(__name__)

@@ -11,10 +11,10 @@ import pytest
 from openai import OpenAI
 from redis import Redis
 
-from app.batch import places
-from app.batch.book import Book
+from app.batch import paths as places
+from app.batch.batch_store import Book
+from app.batch.fair_share import PARTS
 from app.batch.records import Line, Order, Part
-from app.batch.share import PARTS
 from app.batch.storage import Storage
 from app.ids import BatchId, FileId, PoolId, WorkerId, new_batch_id
 from app.keys import Keys

@@ -13,9 +13,9 @@ from openai import OpenAI
 from openai.types import Batch
 from redis import Redis
 
-from app.batch.book import Book
+from app.batch.batch_store import Book
+from app.batch.file_store import FileShelf
 from app.batch.records import Problem, StoredFile, packed
-from app.batch.shelf import FileShelf
 from app.ids import BatchId, FileId
 from app.keys import Keys
 from app.store import Wire, async_client

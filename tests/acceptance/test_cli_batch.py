@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
+from app.batch.file_store import FileShelf
 from app.batch.records import Problem, StoredFile, packed
-from app.batch.shelf import FileShelf
 from app.batch.storage import Storage
 from app.ids import FileId, new_file_id
 from tests.acceptance.test_batches import POOL, as_worker, settings, turn

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from jsonschema import Draft202012Validator
 
-from app.api.keyring import is_open
+from app.api.api_keys import is_open
 from tests.acceptance.test_bad_input import CHAT, MESSAGES, TEXT
 from tests.stack import Stack, free_port, mock_pool, stack, wait_until
 

@@ -14,8 +14,8 @@ from openai import OpenAI
 from openai.types import FileObject
 from redis import Redis
 
+from app.batch.file_store import FileShelf
 from app.batch.records import StoredFile
-from app.batch.shelf import FileShelf
 from app.batch.storage import Storage
 from app.ids import FileId
 from app.keys import Keys

@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from app.api.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES
+from app.openai.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES
 from tests.stack import Stack, mock_pool, stack
 
 Endpoint = Literal["chat", "text"]

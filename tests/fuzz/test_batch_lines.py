@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.api.endpoints import ENDPOINTS
-from app.api.parsing import parse
-from app.batch import places
+from app.batch import paths as places
 from app.batch.records import Line, Order, Result, decode_part, decode_results
 from app.batch.storage import Storage
 from app.ids import BatchId, FileId
+from app.openai.registry import ENDPOINTS
+from app.openai.validation import parse
 from tests.fuzz.damage import damaged
-from workers.batch.cutting import cut
+from workers.batch.input_splitter import cut
 
 CHAT = "/v1/chat/completions"
 ORDER = Order(BatchId("batch_1"), "", CHAT, FileId("file-1"), "24h", 0, 86_400)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from app.api.parsing import parse
-from app.api.responses.schema import ResponseRequest, Retrieval
-from app.api.schemas import (
+from app.errors import RequestError
+from app.messages import encode
+from app.openai.responses.schemas import ResponseRequest, Retrieval
+from app.openai.schemas import (
     ChatRequest,
     CompletionRequest,
     Conversation,
@@ -17,8 +18,7 @@ from app.api.schemas import (
     LimitChanges,
     TokenizeRequest,
 )
-from app.errors import RequestError
-from app.messages import encode
+from app.openai.validation import parse
 from tests.fuzz.damage import damaged
 
 BODIES: list[Any] = [

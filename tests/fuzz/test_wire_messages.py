@@ -15,7 +15,7 @@ from msgspec import Struct
 from app import messages
 from app.ids import QueueName, RequestId, WorkerId
 from app.messages import Handed, Handoff, Job, Lease, Lent, Order, Reply, Step, encode
-from app.tasks.message import DECODE_TASK, read_task_message, task_message
+from app.tasks.celery_message import DECODE_TASK, read_task_message, task_message
 from tests.fuzz.damage import damaged
 from tests.values import structs, values
 

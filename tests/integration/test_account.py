@@ -13,15 +13,15 @@ from redis import Redis
 from app.ids import PoolId, RequestId, worker_queue
 from app.keys import Keys
 from app.messages import Begun, Delta, Done, Failed, Job, Sampling, Timing
+from app.runner.runner import Runner
 from app.settings import Settings
+from app.tasks.celery_message import task_messages
 from app.tasks.decode import answer
-from app.tasks.message import task_messages
-from app.tasks.runner import Runner
 from tests.integration.test_tasks import API, D, P, R, events, placed, redis_db, worker
 from tests.stack import wait_until
-from workers.account import Account
-from workers.lease import LeaseKeeper
-from workers.watchdog import Watchdog
+from workers.engine.hang_watchdog import Watchdog
+from workers.engine.lease import LeaseKeeper
+from workers.engine.reservation_audit import Account
 
 KEYS = Keys("test")
 QUEUE = worker_queue(PoolId("decode"), D)

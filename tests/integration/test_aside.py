@@ -15,9 +15,9 @@ from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.messages import Delta, Done, Event, Failed, Job, Sampling, TokenLogprob, decode_step, encode
 from app.pools import Pool
+from app.runner.runner import Runner
 from app.settings import Settings
 from app.tasks.decode import answer
-from app.tasks.runner import Runner
 from tests.stack import wait_until
 
 KEYS, API, W = Keys("test"), ApiId("api1"), WorkerId("w1")

@@ -7,12 +7,12 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from app.api.allowance import Allowance
+from app.dispatch.quota import Allowance
 from app.ids import KeyId
 from app.keys import Keys
 from app.messages import ApiKey, Rate
 from app.store import Wire
-from workers.batch.limits import LineAllowance, expected
+from workers.batch.line_quota import LineAllowance, expected
 
 KEYS = Keys("limits")
 

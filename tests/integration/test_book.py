@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 
-from app.batch.book import _LOST_MS, _SILENT_MS, Book, Load, Ticket
+from app.batch.batch_store import _LOST_MS, _SILENT_MS, Book, Load, Ticket
+from app.batch.file_store import FileShelf
 from app.batch.records import Order, Problem, Result, Status, packed
-from app.batch.shelf import FileShelf
 from app.errors import BatchNotFound
 from app.ids import ApiId, BatchId, FileId, new_batch_id
 from app.keys import Keys

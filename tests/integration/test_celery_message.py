@@ -14,7 +14,7 @@ from redis import Redis
 
 from app.ids import QueueName, RequestId
 from app.keys import PRIORITY_STEPS, Keys
-from app.tasks.message import DECODE_TASK, task_message
+from app.tasks.celery_message import DECODE_TASK, task_message
 from tests.stack import ROOT, stop, wait_until
 
 KEYS, QUEUE = Keys("test"), QueueName("decode-pool-a.w1")

@@ -13,22 +13,22 @@ import yaml
 from openai.types import Batch as OpenAIBatch
 from redis import Redis
 
-from app.api.batch_shape import as_object
-from app.api.serving import Known
-from app.batch import places
-from app.batch.book import MOST_BREAKS, Load, Ticket
-from app.batch.due import due
+from app.batch import paths as places
+from app.batch.batch_store import MOST_BREAKS, Load, Ticket
+from app.batch.file_store import FileShelf
+from app.batch.next_step import due
 from app.batch.records import Line, Order, Part, Result, StoredFile
-from app.batch.shelf import FileShelf
 from app.batch.storage import Storage
+from app.dispatch.runtime import Known
 from app.errors import RequestError, StorageDown, StoreDown
 from app.ids import BatchId, FileId, new_batch_id
 from app.keys import Keys
 from app.messages import encode
+from app.openai.batch_schemas import as_object
 from app.settings import load_settings
 from tests.stack import mock_pool, wait_until
-from workers.batch.answering import Answering
-from workers.batch.desk import Desk
+from workers.batch.batch_worker import Desk
+from workers.batch.part_runner import Answering
 
 KEYS = Keys("xylem")
 
@@ -224,7 +224,7 @@ def test_a_worker_that_has_all_that_it_takes_gives_a_part_back_at_once(
         raise AssertionError
 
     monkeypatch.setattr(Answering, "_request", answer)
-    monkeypatch.setattr("workers.batch.desk.PARTS", 2)
+    monkeypatch.setattr("workers.batch.batch_worker.PARTS", 2)
     first, second, third = desk.call(desk._book.feed({batch: 3}))
     threads = [threading.Thread(target=desk.answer, args=(batch, t.part, t.number)) for t in (first, second)]
     for thread in threads:
@@ -334,7 +334,7 @@ def test_a_batch_whose_validation_breaks_time_and_again_fails_with_a_reason(
 ) -> None:
     """Whichever worker tries. What clients see of it is what OpenAI shows of a batch that failed."""
     batch = validating(desks[0], storage, request(1))
-    monkeypatch.setattr("workers.batch.clerk.cut", breaking)
+    monkeypatch.setattr("workers.batch.batch_jobs.cut", breaking)
     for i in range(MOST_BREAKS):
         assert desks[0].call(desks[0]._book.find(batch, None)).status == "validating"
         desks[i % 2].clerk.begin(batch)
@@ -352,7 +352,7 @@ def test_a_batch_whose_end_breaks_time_and_again_fails_and_its_answers_stay_in_t
     """What was computed may be all that somebody has waited for."""
     desk = desks[0]
     batch = finalizing(desk, storage)
-    monkeypatch.setattr("workers.batch.clerk.assemble", breaking)
+    monkeypatch.setattr("workers.batch.batch_jobs.assemble", breaking)
     for _ in range(MOST_BREAKS):
         desk.clerk.finish(batch)
     found = desk.call(desk._book.find(batch, None))
@@ -386,7 +386,7 @@ def test_a_storage_that_is_away_fails_no_batch(
 
     batch = validating(desks[0], storage, request(1))
     with monkeypatch.context() as patch:
-        patch.setattr("workers.batch.clerk.cut", raising)
+        patch.setattr("workers.batch.batch_jobs.cut", raising)
         for _ in range(2 * MOST_BREAKS):
             desks[0].clerk.begin(batch)
     assert desks[0].call(desks[0]._book.find(batch, None)).broke == 0
@@ -401,7 +401,7 @@ def test_a_webhook_that_breaks_in_an_unforeseen_way_counts_as_not_told(
     batch = finalizing(desk, storage)
     desk.clerk.finish(batch)
     monkeypatch.setattr(desk.clerk, "_settings", load_settings(webhook_url="http://127.0.0.1:1/"))
-    monkeypatch.setattr("workers.batch.clerk.tell", breaking)
+    monkeypatch.setattr("workers.batch.batch_jobs.tell", breaking)
     desk.clerk.notify(batch)
     found = desk.call(desk._book.find(batch, None))
     assert (found.told, found.tries) == (False, 1)
@@ -423,12 +423,12 @@ def test_a_part_that_breaks_time_and_again_is_given_up(
         return breaking() if args[-1].number == 2 else await note(*args)
 
     monkeypatch.setattr(Answering, "_request", answer)
-    monkeypatch.setattr("workers.batch.answering._RETRY_S", 0.01)
+    monkeypatch.setattr("workers.batch.part_runner._RETRY_S", 0.01)
     with monkeypatch.context() as patch:
         if broken == "note":
             patch.setattr(desk._book, "note", noted)
         else:
-            patch.setattr("workers.batch.answering.decode_part", breaking)
+            patch.setattr("workers.batch.part_runner.decode_part", breaking)
         for _ in range(MOST_BREAKS):
             (ticket,) = desk.call(desk._book.feed({batch: 1}))
             desk.answer(batch, ticket.part, ticket.number)

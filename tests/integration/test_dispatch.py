@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
-from app.api.answer import Answer
-from app.api.dispatch import Dispatcher
-from app.api.fleet import FleetReader, PoolView
-from app.api.flight import Flight, Wishes
-from app.api.inbox import Inbox
-from app.api.watch import Watch
+from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.event_queue import Answer
+from app.dispatch.fleet_reader import FleetReader, PoolView
+from app.dispatch.inflight import Flight, Wishes
+from app.dispatch.liveness import Watch
+from app.dispatch.token_inbox import Inbox
 from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import ApiId, PoolId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
@@ -23,7 +23,7 @@ from app.kv.blocks import chain, root
 from app.messages import Begun, Cancel, Delta, Done, Failed, Job, Pace, Sampling, decode_job, encode
 from app.pools import Pool
 from app.store import Wire
-from app.tasks.message import read_task_message
+from app.tasks.celery_message import read_task_message
 from tests.integration.conftest import POOL, register
 
 KEYS, API = Keys("test"), ApiId("api1")
@@ -488,7 +488,7 @@ async def test_who_is_held_for_long_returns_and_is_told_by_an_event(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What becomes of it is an event from then on."""
-    monkeypatch.setattr("app.api.placing._SILENT_S", 0.1)
+    monkeypatch.setattr("app.dispatch.placer._SILENT_S", 0.1)
     await register(redis, KEYS, "w1", max_running=1)
     d, answer = dispatcher(wire, max_queued=0, busy={"max_held": 1}), Answer()
     await d.send(flight(job("running")))

@@ -6,12 +6,12 @@ import time
 import pytest
 from redis.asyncio import Redis
 
-from app.api.answer import Answer
-from app.api.dispatch import Dispatcher
-from app.api.fleet import FleetReader
-from app.api.flight import Flight, Wishes
-from app.api.inbox import Inbox
-from app.api.watch import Watch
+from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.event_queue import Answer
+from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.inflight import Flight, Wishes
+from app.dispatch.liveness import Watch
+from app.dispatch.token_inbox import Inbox
 from app.ids import ApiId, PoolId, RequestId, WorkerId, run_id, worker_queue
 from app.keys import Keys
 from app.messages import (
@@ -34,7 +34,7 @@ from app.messages import (
 )
 from app.pools import Pool
 from app.store import Wire
-from app.tasks.message import read_task_message
+from app.tasks.celery_message import read_task_message
 from tests.integration.conftest import POOL, register
 
 KEYS, API, PREFILL, R = Keys("test"), ApiId("api1"), PoolId("prefill-pool-a"), RequestId("r1")

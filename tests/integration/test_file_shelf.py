@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from app.api.sweep import Sweeper, forget
+from app.api.openai.file_expiry import Sweeper, forget
+from app.batch.file_store import FileShelf
 from app.batch.records import StoredFile
-from app.batch.shelf import FileShelf
 from app.batch.storage import Storage
 from app.errors import FileQuotaUsed
 from app.ids import KeyId, new_file_id
@@ -85,7 +85,7 @@ async def test_there_are_only_so_many_files_however_small(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each takes memory of Redis."""
-    monkeypatch.setattr("app.batch.shelf._MOST", 3)
+    monkeypatch.setattr("app.batch.file_store._MOST", 3)
     shelf = FileShelf(wire, KEYS)
     assert [await fits(shelf, file(0)) for _ in range(5)] == [True, True, True, False, False]
 

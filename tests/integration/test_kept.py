@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
-from app.api.call import Call
-from app.api.flight import ATTEMPTS
-from app.api.kept.keeper import Keeper
-from app.api.kept.reading import Reading
-from app.api.kept.shelf import Found, Lost, Shelf
-from app.api.plan import Plan
+from app.api.resumable.owner import Keeper
+from app.api.resumable.replay import Reading
+from app.api.resumable.store import Found, Lost, Shelf
+from app.dispatch.generation import Call
+from app.dispatch.generation_plan import Plan
+from app.dispatch.inflight import ATTEMPTS
 from app.errors import DeadlineOver, EngineFailed, KeptFull, RequestNotFound, Saturated, StoreDown
 from app.ids import ApiId, RequestId
 from app.keys import Keys
@@ -91,8 +91,8 @@ class Going:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.api.kept.keeper._EVERY_S", 0.05)
-    monkeypatch.setattr("app.api.kept.keeper._DEAD_S", 0.2)
+    monkeypatch.setattr("app.api.resumable.owner._EVERY_S", 0.05)
+    monkeypatch.setattr("app.api.resumable.owner._DEAD_S", 0.2)
 
 
 def reading(s: Shelf, keeper: Keeper, k: Kept, skip: int = 0) -> Reading:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from app.api.allowance import Allowance
-from app.api.keyring import Keyring, given_key
+from app.api.api_keys import Keyring, given_key
+from app.dispatch.quota import Allowance
 from app.errors import RateLimited, StoreDown, Unauthorized
 from app.keys import Keys
 from app.messages import ApiKey, encode

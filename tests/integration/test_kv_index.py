@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from app.api.fleet import FleetReader, Overlap
+from app.dispatch.fleet_reader import FleetReader, Overlap
 from app.engines.mock.args import KvEventArgs
 from app.engines.mock.blocks import BlockManager, BlockTable
 from app.engines.mock.kv_events import KvEvent, KvPublisher
@@ -21,7 +21,7 @@ from app.kv.ledger import Ledger
 from app.pools import Pool
 from app.store import Wire
 from tests.integration.conftest import POOL, register
-from workers.kv_feed import KvFeed
+from workers.engine.kv_event_feed import KvFeed
 
 KEYS, PLACE, SIZE = Keys("test"), PlaceId("w1"), 4
 KEY = KEYS.kv(POOL, PLACE)

@@ -6,7 +6,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from app.messages import encode
-from app.tasks import record
+from app.runner import job_record as record
 from tests.integration.test_dispatch import KEYS, job
 
 

@@ -10,14 +10,14 @@ from unittest.mock import MagicMock
 import pytest
 from redis.asyncio import Redis
 
-from app.api.answer import Answer
-from app.api.call import Begun, Call
-from app.api.dispatch import Dispatcher
-from app.api.fleet import FleetReader
-from app.api.flight import Flight, Out
-from app.api.inbox import Inbox
-from app.api.plan import Plan
-from app.api.watch import Watch
+from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.event_queue import Answer
+from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.generation import Begun, Call
+from app.dispatch.generation_plan import Plan
+from app.dispatch.inflight import Flight, Out
+from app.dispatch.liveness import Watch
+from app.dispatch.token_inbox import Inbox
 from app.errors import NoWorker, Saturated, StoreDown
 from app.ids import RequestId, WorkerId, run_id, worker_queue
 from app.messages import Cancel, Delta, Done, Event, Failed, Sampling, Step, decode_job, encode

@@ -9,9 +9,9 @@ import pytest
 import s3fs
 from moto.server import ThreadedMotoServer
 
-from app.api.sweep import Sweeper
+from app.api.openai.file_expiry import Sweeper
+from app.batch.file_store import FileShelf
 from app.batch.records import StoredFile
-from app.batch.shelf import FileShelf
 from app.batch.storage import Storage
 from app.errors import FileGone, SettingsError, StorageDown
 from app.ids import FileId

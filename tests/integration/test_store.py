@@ -8,11 +8,11 @@ from msgspec.structs import astuple, replace
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
-from app.api.fleet import FleetReader, Overlap
+from app.dispatch.fleet_reader import FleetReader, Overlap
 from app.ids import ApiId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import Keys
 from app.pools import Pool
-from app.routing.fleet import Candidate, Limits
+from app.routing.candidates import Candidate, Limits
 from app.store import PLACE, RECONCILE, RELEASE, Wire
 from tests.integration.conftest import POOL, register
 

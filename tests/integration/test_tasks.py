@@ -36,10 +36,10 @@ from app.messages import (
     encode,
 )
 from app.pools import Pool
+from app.runner.runner import RUNNER, Runner
 from app.settings import Settings
 from app.tasks.decode import answer
 from app.tasks.prefill import _Prefill, compute
-from app.tasks.runner import RUNNER, Runner
 from tests.stack import wait_until
 
 KEYS, API, R = Keys("test"), ApiId("api1"), RequestId("r1")

@@ -7,14 +7,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from app.api.inbox import Inbox
-from app.api.serving import Known, serving
+from app.dispatch.runtime import Known, serving
+from app.dispatch.token_inbox import Inbox
 from app.ids import ApiId, RequestId, WorkerId
 from app.keys import Keys
 from app.messages import Delta, Event, Step, decode_step, encode
+from app.runner.token_emitter import Emitter
 from app.settings import Settings
 from app.store import Wire
-from app.tasks.emitter import Emitter
 
 KEYS, API, WORKER = Keys("test"), ApiId("api1"), WorkerId("w1")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.answer import Answer
+from app.dispatch.event_queue import Answer
 from app.errors import Cancelled
 from app.ids import RequestId
 from app.messages import Delta, Done

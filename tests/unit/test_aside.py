@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from app.errors import NoWorker, Saturated
 from app.pools import Aside, Routing
-from app.routing.aside import FULL
+from app.routing.candidates import Ask, Limits, Option
 from app.routing.cost import EXPECTED_ANSWER, held_blocks
-from app.routing.fleet import Ask, Limits, Option
 from app.routing.policy import can_serve, is_full, place, reserve
-from app.tasks.slack import Load, Wish, may_enter, most, pause, taken, too_many
+from app.routing.preemptible import FULL
+from app.runner.yield_policy import Load, Wish, may_enter, most, pause, taken, too_many
 from tests.unit.test_policy import KV, asks, candidate, fleets, option, rules
 
 ASIDE = Ask(prompt_tokens=100, max_tokens=50, aside=True)

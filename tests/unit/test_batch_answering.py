@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.batch.book import Ticket
+from app.batch.batch_store import Ticket
 from app.batch.records import Batch, Line, Order
 from app.ids import BatchId, FileId
-from workers.batch.answering import Answering
+from workers.batch.part_runner import Answering
 
 pytestmark = pytest.mark.unit
 
@@ -88,7 +88,7 @@ async def test_no_line_is_put_before_what_is_online(monkeypatch: pytest.MonkeyPa
 
     part = Asked()
     part._endpoint = SimpleNamespace(understand=understand)  # type: ignore[assignment]
-    monkeypatch.setattr("workers.batch.answering.Call", call)
+    monkeypatch.setattr("workers.batch.part_runner.Call", call)
     for part._urgent in (True, False):
         with pytest.raises(InterruptedError):
             await part._request(Line(1, "id", b"{}"))

@@ -11,15 +11,15 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from app.batch import places
+from app.batch import paths as places
+from app.batch.fair_share import LINES
 from app.batch.records import Batch, Order, Result, decode_part
-from app.batch.share import LINES
 from app.batch.storage import Storage
 from app.errors import ModelNotFound
 from app.ids import BatchId, FileId
 from app.messages import encode
-from workers.batch.assembling import assemble
-from workers.batch.cutting import Unusable, cut, numbered
+from workers.batch.input_splitter import Unusable, cut, numbered
+from workers.batch.result_files import assemble
 
 pytestmark = pytest.mark.unit
 
@@ -83,7 +83,7 @@ def test_a_batch_is_for_one_model_and_lines_for_another_one_cost_themselves(stor
 
 
 def test_a_part_of_long_lines_has_few_of_them(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.batch.cutting._PART", 1000)
+    monkeypatch.setattr("workers.batch.input_splitter._PART", 1000)
     put(storage, [request(i, "x" * 300) for i in range(7)] + [request(7, "x" * 3000)])
     done = cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     sizes = [len(part) for part in parts(storage, done.parts)]
@@ -98,7 +98,7 @@ def test_an_empty_file_and_one_of_too_many_lines_are_unusable(
     put(storage, ["", "  "])
     with pytest.raises(Unusable, match="no line"):
         cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
-    monkeypatch.setattr("workers.batch.cutting.MAX_LINES", 3)
+    monkeypatch.setattr("workers.batch.input_splitter.MAX_LINES", 3)
     put(storage, [request(i) for i in range(4)])
     with pytest.raises(Unusable, match="at most 3"):
         cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)

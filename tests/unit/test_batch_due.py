@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 from openai import OpenAI
 
-from app.batch.book import MOST_BREAKS, Load
-from app.batch.due import TRIES_AFTER_S, after_break, due
+from app.batch.batch_store import MOST_BREAKS, Load
+from app.batch.next_step import TRIES_AFTER_S, after_break, due
 from app.batch.records import Batch, Order
 from app.batch.schedule import beat_schedule
 from app.batch.window import read_window

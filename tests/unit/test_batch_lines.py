@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.batch.lines import Broken, prefix_key, read_line
+from app.batch.input_line import Broken, prefix_key, read_line
 
 pytestmark = pytest.mark.unit
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from app.batch.fair_share import LINES, Running, feed, is_urgent, lines_a_minute, room, weight
 from app.batch.records import Batch, Order
-from app.batch.share import LINES, Running, feed, is_urgent, lines_a_minute, room, weight
 from app.ids import BatchId, FileId, KeyId
 from app.messages import Rate
 

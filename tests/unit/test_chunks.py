@@ -11,15 +11,15 @@ from msgspec.structs import replace
 from openai.types import Completion
 from openai.types.chat import ChatCompletionChunk
 
-from app.api.call import Call
-from app.api.chunks import DONE, Chunks, Kind, error_event
-from app.api.logprobs import TextLogprobs, chat_logprobs
-from app.api.models import Model
-from app.api.plan import Plan
-from app.api.schemas import StreamOptions
 from app.deltas import merge
+from app.dispatch.generation import Call
+from app.dispatch.generation_plan import Plan
+from app.dispatch.models import Model
 from app.ids import PoolId, RequestId
 from app.messages import Delta, Sampling, TokenLogprob
+from app.openai.logprobs import TextLogprobs, chat_logprobs
+from app.openai.schemas import StreamOptions
+from app.openai.sse_chunks import DONE, Chunks, Kind, error_event
 from app.pools import Pool
 from app.telemetry import Meters
 from app.tokenizer import load_tokenizer
@@ -32,9 +32,8 @@ DELTA = Delta(RequestId("r"), 0, " word", [7])
 def call(name: str = 'org/"model" é') -> Call:
     """A real one, never entered: it sends nothing."""
     model = Model(name, (PoolId("p"),), (), None, load_tokenizer(MODEL_DIR), 100, Meters(name))
-    none = cast(Any, None)
     dispatcher = cast(Any, SimpleNamespace(api="0a1b2c3d"))
-    made = Call(Plan("chatcmpl-", model, [[1, 2, 3]], [Sampling(9)], timeout_s=1), dispatcher=dispatcher, receive=none)
+    made = Call(Plan("chatcmpl-", model, [[1, 2, 3]], [Sampling(9)], timeout_s=1), dispatcher=dispatcher)
     made.completion_tokens, made.cached_tokens = 4, 2
     return made
 
@@ -135,8 +134,11 @@ def test_usage_is_null_until_the_last_chunk_when_it_was_asked_for(kind: Kind) ->
     ends = (DELTA, replace(DELTA, finish="stop"))
     assert all("usage" not in read(plain.delta(0, d)) for d in ends)
     assert all(read(asked.delta(0, d))["usage"] is None for d in ends)
-    assert "usage" not in read(plain.role(0))
-    assert read(asked.role(0))["usage"] is None
+    if kind == "chat":
+        assert "usage" not in read(plain.opening(1))
+        assert read(asked.opening(1))["usage"] is None
+    else:
+        assert plain.opening(1) == asked.opening(1) == b""
 
 
 @pytest.mark.parametrize("kind", ["chat", "text"])
@@ -168,7 +170,7 @@ def test_the_last_chunk_has_usage_and_no_choices_when_it_was_asked_for(kind: Kin
 
 def test_a_chat_is_opened_with_the_assistants_role() -> None:
     """Clients take the role from the first chunk of each choice."""
-    event = read(chunks().role(3))
+    event = read(chunks().opening(4).split(b"\n\n")[3] + b"\n\n")
     assert event["choices"] == [
         {"index": 3, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
     ]

@@ -12,8 +12,8 @@ from app.errors import NoWorker
 from app.ids import PoolId, WorkerId
 from app.messages import Lease, Pace
 from app.pools import Routing
+from app.routing.candidates import Ask, Candidate, Limits, Option
 from app.routing.disagg import Apart, place_apart, still_fits
-from app.routing.fleet import Ask, Candidate, Limits, Option
 from app.routing.policy import place, reserve
 
 ASK = Ask(prompt_tokens=4000, max_tokens=100)

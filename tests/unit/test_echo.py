@@ -5,9 +5,9 @@ from math import isnan
 import pytest
 from msgspec.structs import replace
 
-from app.api.echo import Echo
 from app.ids import RequestId
 from app.messages import Delta, TokenLogprob
+from app.openai.echo import Echo
 from app.pools import Pool
 from app.tokenizer import Tokenizer, load_tokenizer
 

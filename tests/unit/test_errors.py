@@ -7,8 +7,9 @@ import re
 import pytest
 
 from app import errors
-from app.api.failure import as_body, as_response
+from app.api.http.error_responses import as_response
 from app.errors import OUTCOMES, RequestError, XylemError, from_wire, outcome_of
+from app.openai.error_body import as_body
 
 TREE = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, XylemError)]
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.routing.held import Held
+from app.routing.waiting_line import Held
 
 requests = st.lists(st.tuples(st.integers(-2, 2), st.floats(0, 10)), max_size=30)
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from openai.types.chat.chat_completion import ChoiceLogprobs
 from openai.types.completion_choice import Logprobs
 
-from app.api.logprobs import TextLogprobs, chat_logprobs
 from app.ids import RequestId
 from app.messages import Delta, TokenLogprob
+from app.openai.logprobs import TextLogprobs, chat_logprobs
 
 TOP = [(" a", 1, -0.25), ("é", 2, -2.0)]
 

@@ -14,7 +14,7 @@ from app.celery import app as our_app
 from app.ids import QueueName, RequestId
 from app.keys import PRIORITY_SEP, PRIORITY_STEPS
 from app.messages import Handoff, Lent, Room
-from app.tasks.message import DECODE_TASK, PREFILL_TASK, priority_step, read_task_message, task_message
+from app.tasks.celery_message import DECODE_TASK, PREFILL_TASK, priority_step, read_task_message, task_message
 
 QUEUE = QueueName("decode-pool-a.12ab34cd")
 REQUEST = RequestId("chatcmpl-0123456789abcdef01234567")

@@ -3,15 +3,15 @@
 import orjson
 import pytest
 
-from app.api.completions import _plan
-from app.api.models import Model
-from app.api.parsing import parse
-from app.api.placing import _round_size
-from app.api.plan import Plan
-from app.api.schemas import CompletionRequest
-from app.api.serving import Known
+from app.openai.completions import _plan
+from app.dispatch.generation_plan import Plan
+from app.dispatch.models import Model
+from app.dispatch.placer import _round_size
+from app.dispatch.runtime import Known
 from app.errors import PromptTooLong, RequestError
 from app.ids import PoolId
+from app.openai.schemas import CompletionRequest
+from app.openai.validation import parse
 from app.pools import Pool
 from app.settings import load_settings
 from app.telemetry import Meters

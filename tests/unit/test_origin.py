@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.api.origin import Allowed, admit, check_body, granted, preflight
+from app.api.http.origin import Allowed, admit, check_body, granted, preflight
 from app.errors import HostRefused, OriginRefused, SettingsError, UnsupportedMediaType
 from app.settings import Settings, load_settings
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from app.ids import RunId
 from app.messages import Pace
-from app.routing.pace import PaceMeter
+from app.routing.throughput_meter import PaceMeter
 
 
 def run(name: object) -> RunId:

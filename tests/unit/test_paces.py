@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.messages import Job, Sampling
-from app.tasks.paces import Paces
+from app.runner.throughput import Paces
 
 JOB = Job(RequestId("r"), 0, ApiId("a"), PoolId("p"), WorkerId("w"), [1] * 1000, Sampling(max_tokens=1), 1e12)
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from app.api.parsing import check_values, parse, parse_off_loop
-from app.api.schemas import CompletionRequest
 from app.errors import BodyTooLarge, RequestError
+from app.openai.schemas import CompletionRequest
+from app.openai.validation import check_values, parse, parse_off_loop
 
 MOST = 1000
 

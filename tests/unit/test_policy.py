@@ -14,8 +14,8 @@ from app.errors import NoWorker, Saturated
 from app.ids import PoolId, WorkerId
 from app.messages import Lease, Pace
 from app.pools import Policy, Routing
+from app.routing.candidates import Ask, Candidate, Limits, Option
 from app.routing.cost import EXPECTED_ANSWER, load, new_blocks, uncached_tokens
-from app.routing.fleet import Ask, Candidate, Limits, Option
 from app.routing.policy import can_serve, is_full, pick, place, reserve
 
 ASK = Ask(prompt_tokens=100, max_tokens=50)

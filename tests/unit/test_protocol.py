@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from app.api.protocol import MOST_BEHIND, MOST_WAITING, DirectProtocol, DirectWriter
+from app.api.http.uvicorn_protocol import MOST_BEHIND, MOST_WAITING, DirectProtocol, DirectWriter
 
 
 class Transport:

@@ -14,21 +14,21 @@ from openai.types.responses.response_item_list import ResponseItemList
 from pydantic import TypeAdapter
 from starlette.datastructures import QueryParams
 
-from app.api.parsing import parse
-from app.api.responses.events import Events
-from app.api.responses.items import items_of, page
-from app.api.responses.progress import Progress
-from app.api.responses.schema import (
+from app.api.openai.responses.routes import query_of
+from app.errors import RequestError, Saturated, WorkerLost
+from app.ids import RequestId
+from app.messages import Delta, Done, Event, Failed, TokenLogprob
+from app.openai.responses.items import items_of, page
+from app.openai.responses.response_object import Progress
+from app.openai.responses.schemas import (
     Includable,
     InputMessage,
     ItemsQuery,
     ResponseRequest,
     Retrieval,
-    query_of,
 )
-from app.errors import RequestError, Saturated, WorkerLost
-from app.ids import RequestId
-from app.messages import Delta, Done, Event, Failed, TokenLogprob
+from app.openai.responses.sse_events import Events
+from app.openai.validation import parse
 
 ID = RequestId("resp_0123")
 OPENAIS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)

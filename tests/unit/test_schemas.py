@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.api.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES, NEUTRAL_OF_TOKENIZE
-from app.api.parsing import parse
-from app.api.responses.schema import ResponseRequest
-from app.api.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from app.errors import RequestError
 from app.messages import Sampling
+from app.openai.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES, NEUTRAL_OF_TOKENIZE
+from app.openai.responses.schemas import ResponseRequest
+from app.openai.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from app.openai.validation import parse
 
 BASE: dict[type, dict[str, Any]] = {
     ChatRequest: {"model": "m", "messages": [{"role": "user", "content": "hi"}]},

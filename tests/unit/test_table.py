@@ -3,7 +3,7 @@
 import pytest
 
 from app.pools import Table
-from app.routing.table import select
+from app.routing.pool_table import select
 
 TABLE = Table(
     tokens=[1000, 8000], target_ms=[200, 1000], pools=[["fast", "fast", "long"], ["a", "b", "long"], ["c", "c", "c"]]

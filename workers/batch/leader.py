@@ -6,11 +6,11 @@ from contextlib import suppress
 from celery import group
 from kombu.exceptions import OperationalError
 
-from app.api.serving import Serving
-from app.batch import share
-from app.batch.book import Book, Fields, Ticket
-from app.batch.due import Due, due
+from app.batch import fair_share as share
+from app.batch.batch_store import Book, Fields, Ticket
+from app.batch.next_step import Due, due
 from app.batch.records import Batch
+from app.dispatch.runtime import Serving
 from app.errors import StoreDown
 from app.ids import BatchId
 from app.keys import PRIORITY_STEPS

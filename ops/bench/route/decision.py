@@ -14,11 +14,11 @@ import numpy as np
 import redis
 import uvloop
 
-from app.api.answer import Answer
-from app.api.fleet import FleetReader
-from app.api.flight import Flight, Wishes
-from app.api.round import Round
 from app.cli import stack
+from app.dispatch.event_queue import Answer
+from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.inflight import Flight, Wishes
+from app.dispatch.placement_round import Round
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES

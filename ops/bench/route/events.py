@@ -21,7 +21,7 @@ from app.store import Wire, async_client
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, process, tail
 from ops.bench.route.decision import BLOCK, valkey
-from workers.kv_feed import KvFeed
+from workers.engine.kv_event_feed import KvFeed
 
 WORKERS, OFFERED = 8, 60_000  # blocks/s, a fifth over the aim
 _BATCH = 64  # blocks that one step of an engine stores

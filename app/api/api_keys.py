@@ -1,0 +1,128 @@
+"""Which API keys are valid: known in this process, so that a request costs one SHA-256 and one look into a dict."""
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import Iterable
+
+import msgspec
+from pydantic import SecretStr
+from starlette.types import Scope
+
+from app.dispatch.quota import Allowance
+from app.errors import StoreDown, Unauthorized
+from app.ids import KeyId
+from app.keys import Keys
+from app.messages import ApiKey, decode_api_key
+from app.store import Wire
+from app.telemetry import logger
+
+log = logger(__name__)
+
+_EVERY_S = 1.0
+_SLOT = 8  # bytes of a digest
+# What tells nothing of prompts and answers, and what has a key of its own. All else wants one, so that an endpoint
+# that is added later is closed until somebody opens it here.
+_OPEN = {"live", "health", "ready", "metrics", "version", "docs", "redoc", "openapi.json", "admin"}
+_FOR_ADMINS = {"requests"}  # with an admin's key as well, for which these show what is anybody's
+_ADMIN = "xylem.admin"
+_IN_SCOPE = "xylem.key"
+_CHALLENGE = {"www-authenticate": "Bearer"}  # RFC 9110 wants it with a 401
+_HEADERS = (b"authorization", b"x-api-key", b"api-key")  # the first that has a key counts
+
+
+def given_key(scope: Scope) -> bytes:
+    """What came as `Authorization: Bearer`, as `x-api-key` or, as Azure's clients send it, as `api-key`; or nothing."""
+    for wanted in _HEADERS:
+        given = next((value for name, value in scope["headers"] if name == wanted), b"")
+        if wanted == b"authorization":
+            scheme, _, token = given.partition(b" ")
+            given = token if scheme.lower() == b"bearer" else b""
+        if key := given.strip():
+            return key
+    return b""
+
+
+def is_open(path: str) -> bool:
+    return _first(path) in _OPEN
+
+
+def _first(path: str) -> str:
+    return path[1:].partition("/")[0]
+
+
+class Keyring:
+    def __init__(self, wire: Wire, keys: Keys, admin_key: SecretStr | None = None) -> None:
+        self._wire, self._keys = wire, keys
+        self._admin_key = admin_key.get_secret_value().encode() if admin_key is not None else None
+        # By the first bytes of the digest: how long that look takes tells of no more than those, and the rest is
+        # compared in constant time.
+        self._known: dict[bytes, ApiKey] = {}
+        self.loaded = asyncio.Event()
+
+    async def run(self) -> None:
+        """Keeps up with Redis until cancelled. While Redis is away, what was known stays known."""
+        while True:
+            try:
+                await self.refresh()
+            except StoreDown as exc:
+                log.warning("keys_not_read", error=exc.message)
+            except Exception:
+                log.exception("keys_not_read")
+            await asyncio.sleep(_EVERY_S)
+
+    async def refresh(self) -> None:
+        """Raises: StoreDown."""
+        (fields,) = await self._wire.execute([("HGETALL", self._keys.api_keys())])
+        self._known = {key.digest[:_SLOT]: key for key in _decoded(fields[1::2])}
+        self.loaded.set()
+
+    def check(self, scope: Scope) -> None:
+        """Leaves the key that came with an HTTP request in its scope. Raises: Unauthorized, StoreDown."""
+        if is_open(scope["path"]):
+            return
+        given = given_key(scope)
+        if not given:
+            raise Unauthorized(headers=_CHALLENGE)
+        if _first(scope["path"]) in _FOR_ADMINS and self._is_admin(given):
+            scope[_ADMIN] = True
+            return
+        # A key is 256 random bits. Nobody can try them all, so a salt or a slow hash would protect nothing more.
+        digest = hashlib.sha256(given).digest()
+        key = self._known.get(digest[:_SLOT])
+        if key is None or not hmac.compare_digest(key.digest, digest):
+            if not self.loaded.is_set():  # or a client would throw a good key away
+                raise StoreDown("The API keys could not be read from Redis yet. Try again.")
+            raise Unauthorized("This API key is not valid, or has been revoked.", headers=_CHALLENGE)
+        scope[_IN_SCOPE] = key
+
+    def _is_admin(self, given: bytes) -> bool:
+        return self._admin_key is not None and hmac.compare_digest(given, self._admin_key)
+
+    def key(self, scope: Scope) -> ApiKey | None:
+        """The one that `check` found, if there was one."""
+        key: ApiKey | None = scope.get(_IN_SCOPE)
+        return key
+
+    def owner(self, scope: Scope) -> KeyId:
+        """Whose is what comes with the key that `check` found; empty without one."""
+        key = self.key(scope)
+        return key.owner if key is not None else KeyId("")
+
+    def sees(self, scope: Scope) -> KeyId | None:
+        """Whose requests may be looked at; None: anybody's."""
+        return None if scope.get(_ADMIN) else self.owner(scope)
+
+    def allowance(self, scope: Scope) -> Allowance | None:
+        """Of the key that `check` found, if there was one and it has limits."""
+        key = self.key(scope)
+        rate = key.rate if key is not None else None
+        return Allowance(self._wire, self._keys, rate) if rate is not None else None
+
+
+def _decoded(records: Iterable[bytes]) -> Iterable[ApiKey]:
+    for record in records:
+        try:
+            yield decode_api_key(record)
+        except msgspec.DecodeError as exc:  # one bad record locks out one client
+            log.error("key_not_understood", error=str(exc))

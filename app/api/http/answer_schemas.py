@@ -1,0 +1,170 @@
+"""What clients get, for the OpenAPI document only: answers are built as dicts and bytes, and nothing checks them.
+
+Fields with a default may be absent, which means the default.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from app.openai.schemas import inlined
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Refusal(Shape):
+    """Every error's shape, which is OpenAI's."""
+
+    class Error(Shape):
+        message: str
+        type: str
+        param: str | None
+        code: str | None
+
+    error: Error
+
+
+class Cached(Shape):
+    cached_tokens: int
+
+
+class Usage(Shape):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: Cached
+
+
+class Envelope(Shape):
+    id: str
+    created: int  # seconds since the epoch
+    model: str
+    service_tier: Literal["default", "flex"] = "default"
+
+
+Finish = Literal["stop", "length"]
+
+
+class End(Shape):
+    finish_reason: Finish
+    stop_reason: str | int | None
+
+
+class Going(Shape):
+    finish_reason: Finish | None
+    stop_reason: str | int | None = None
+
+
+class Top(Shape):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(Top):
+    top_logprobs: list[Top]
+
+
+class ChatLogprobs(Shape):
+    content: list[TokenLogprob]
+    refusal: None
+
+
+class ChatMessage(Shape):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatDelta(Shape):
+    role: Literal["assistant"] = "assistant"
+    content: str
+
+
+class ChatChoice(End):
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+
+
+class ChatChunkChoice(Going):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+
+
+class ChatCompletion(Envelope):
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class ChatCompletionChunk(Envelope):
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChatChunkChoice]
+    usage: Usage | None = None
+
+
+class TextLogprobs(Shape):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class _Text(Shape):
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+
+
+class TextChoice(_Text, End):
+    pass
+
+
+class TextChunkChoice(_Text, Going):
+    pass
+
+
+class TextCompletion(Envelope):
+    object: Literal["text_completion"]
+    choices: list[TextChoice]
+    usage: Usage
+
+
+class TextCompletionChunk(Envelope):
+    object: Literal["text_completion"]
+    choices: list[TextChunkChoice]
+    usage: Usage | None = None
+
+
+class ModelCard(Shape):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int  # tokens
+
+
+class ModelList(Shape):
+    object: Literal["list"]
+    data: list[ModelCard]
+
+
+def answered(whole: type[Shape], *events: type[Shape], ends: str = "") -> dict[int | str, dict[str, Any]]:
+    """For `responses` of an endpoint: its answer as a whole, and the data of its events, the last of which is `ends`.
+
+    Inlined, since FastAPI has no place for the schemas of events that it doesn't write itself.
+    """
+    schemas = [inlined(event.model_json_schema(mode="serialization")) for event in events]
+    json = {"contentMediaType": "application/json", "contentSchema": {"anyOf": schemas}}
+    data = {"type": "string"} | ({"anyOf": [json, {"const": ends}]} if ends else json)
+    item = {"type": "object", "required": ["data"], "properties": {"data": data}}
+    content = {"text/event-stream": {"itemSchema": item}}
+    return {200: {"model": whole, "content": content, "description": "Whole, or as server-sent events"}}
+
+
+CHAT = answered(ChatCompletion, ChatCompletionChunk, Refusal, ends="[DONE]")
+TEXT = answered(TextCompletion, TextCompletionChunk, Refusal, ends="[DONE]")

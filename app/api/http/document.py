@@ -1,0 +1,56 @@
+"""The OpenAPI document: what FastAPI finds, and which key each endpoint wants; and its pages, without the internet."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
+
+from app.api.api_keys import is_open
+from app.settings import Settings
+
+_KEY, _ADMIN = "api_key", "admin_key"
+_WHOSE = {_KEY: "An API key: `xylem keys create`", _ADMIN: "XYLEM_ADMIN_KEY"}
+_WAYS = {
+    "": {"type": "http", "scheme": "bearer"},
+    "_x": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    "_azure": {"type": "apiKey", "in": "header", "name": "api-key"},
+}
+_SCHEMES = {
+    key + way: {**scheme, "description": whose} for key, whose in _WHOSE.items() for way, scheme in _WAYS.items()
+}
+
+
+def documented(settings: Settings, **given: Any) -> FastAPI:
+    """A FastAPI app with /docs, /redoc and /openapi.json, whose assets lie under /docs."""
+    app = FastAPIOffline(static_url="/docs/static", **given)
+    found = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            with_keys(found(), settings)  # which is kept in `openapi_schema`
+        return found()
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    return app
+
+
+def with_keys(document: dict[str, Any], settings: Settings) -> None:
+    """Adds the security schemes; a key that isn't asked for may be left out."""
+    document.setdefault("components", {})["securitySchemes"] = _SCHEMES
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            operation["security"] = _wanted(path, settings)
+
+
+def _wanted(path: str, settings: Settings) -> list[Mapping[str, list[str]]]:
+    if path.startswith("/admin/"):
+        return _any_way(_ADMIN, needed=bool(settings.admin_key))
+    if is_open(path):
+        return []
+    return _any_way(_KEY, needed=settings.require_keys)
+
+
+def _any_way(key: str, *, needed: bool) -> list[Mapping[str, list[str]]]:
+    ways: list[Mapping[str, list[str]]] = [{key + way: []} for way in _WAYS]
+    return ways if needed else [*ways, {}]

@@ -1,0 +1,8 @@
+"""What requests ask for in headers of our own."""
+
+from starlette.types import Scope
+
+
+def explain_wanted(scope: Scope) -> bool:
+    """Whether the answer shall say why it was placed where it is."""
+    return any(name == b"x-xylem-explain" and value not in (b"", b"0") for name, value in scope["headers"])

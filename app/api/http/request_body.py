@@ -1,0 +1,34 @@
+"""Reading a request's body, bounded."""
+
+from fastapi import Request
+from starlette.types import Receive, Scope
+
+from app.api.state import state_of
+from app.errors import BodyTooLarge, Cancelled
+from app.openai.validation import B, parse_off_loop
+
+_SHORT = 64 * 2**10  # bytes of a body that has neither texts nor token ids
+
+
+async def read_short(request: Request, schema: type[B]) -> B:
+    """The body of an endpoint that takes no prompt. Raises: RequestError, BodyTooLarge, Cancelled."""
+    limit = min(_SHORT, state_of(request).settings.max_body)
+    return await parse_off_loop(schema, await collect(request.scope, request.receive, limit))
+
+
+async def collect(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """The whole body. Raises: BodyTooLarge, before a byte is read when its length is given; Cancelled."""
+    too_large = BodyTooLarge(f"The request's body is over the limit of {limit} bytes.")
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > limit:
+            raise too_large
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Cancelled
+        body += message.get("body", b"")
+        if len(body) > limit:
+            raise too_large
+        if not message.get("more_body", False):
+            return bytes(body)

@@ -1,0 +1,179 @@
+"""uvicorn's HTTP protocol with bounds, and an ASGI extension: writing to a stream without awaiting.
+
+A token that goes through `await send(...)` wakes a task and resumes the dozen coroutines between uvicorn and the
+handler. Where the extension is there and the client keeps up, a token costs one call of `write` instead.
+"""
+
+import asyncio
+from typing import Any, ClassVar, cast
+
+import orjson
+from starlette.types import Scope
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from app.api.http import x_request_id
+from app.errors import HeadersTooLarge, RequestError, XylemError
+from app.openai.error_body import as_body
+
+EXTENSION = "xylem.direct"
+MAX_HEAD = 64 * 2**10  # bytes of a request that are no body: httptools itself would keep any number
+MOST_WAITING, MOST_BEHIND = 64, 2**20  # requests of one connection that wait for another's end, and bytes behind it
+
+
+class DirectWriter:
+    """Body chunks of one response, between its `http.response.start` and its last body message.
+
+    What is written in one turn of the event loop leaves as one chunk, after that turn and before any coroutine
+    that was woken later in it: the order of `write` and a later `send` is kept.
+    """
+
+    __slots__ = ("_cycle", "_flow", "_looked_at", "_parts", "_transport")
+    _dirty: ClassVar[list["DirectWriter"]] = []
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle, self._flow, self._transport = cycle, cycle.flow, cycle.transport
+        self._parts: list[bytes] = []  # another list after each chunk
+        self._looked_at: list[bytes] | None = None
+
+    def ready(self) -> bool:
+        """False when `send` has to be awaited instead: the client is behind or gone."""
+        return not (self._flow.write_paused or self._cycle.disconnected)
+
+    def write(self, body: bytes) -> None:
+        """Only when ready."""
+        if not self._parts:
+            if not self._dirty:
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._dirty.append(self)
+        self._parts.append(body)
+
+    def is_silent(self) -> bool:
+        """Whether nothing has been sent since this was asked last. What is sent pays nothing for the answer."""
+        before, self._looked_at = self._looked_at, self._parts
+        return before is self._parts and not before
+
+    def wrote(self) -> None:
+        """Told of what went out by `send`."""
+        self._looked_at = None
+
+    def write_now(self, body: bytes) -> None:
+        """Between two chunks, whatever else is under way; nothing before the headers, behind the end, or when the
+        client doesn't read."""
+        cycle = self._cycle
+        within = cycle.response_started and not cycle.response_complete
+        if within and self.ready() and not self._transport.is_closing():
+            self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+            self.wrote()
+
+    @classmethod
+    def _flush(cls) -> None:
+        dirty, cls._dirty = cls._dirty, []
+        for writer in dirty:
+            writer._send()  # noqa: SLF001 (its own class)
+
+    def _send(self) -> None:
+        parts = self._parts
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        if not body:  # an empty chunk would end the response
+            parts.clear()
+            return
+        self._parts = []
+        if not self._transport.is_closing():  # it may have closed since `ready` was asked
+            self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+
+
+class DirectProtocol(HttpToolsProtocol):
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """As uvicorn's, but for the two addresses: nothing here looks at them, and asking takes longer than a token."""
+        self.connections.add(self)
+        self.transport = transport
+        self.flow = FlowControl(transport)
+        self.scheme = "http"
+        self._head = 0  # bytes since the last headers or part of a body were complete
+        self._running: RequestResponseCycle | None = None  # `cycle` is the last one that came: it may wait for this one
+        self._behind = 0  # bytes since requests wait
+        self._full = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """uvicorn tells the request that came last. Those that wait are not begun any more."""
+        if self._running is not None and self._running is not self.cycle:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._full:
+            return
+        self._head += len(data)
+        super().data_received(data)
+        if self._head > MAX_HEAD and not self.transport.is_closing():
+            self._refuse()
+        if not self.pipeline:
+            self._behind = 0
+            return
+        self._behind += len(data)
+        if self._behind > MOST_BEHIND:
+            self._take_no_more()
+        # uvicorn pauses, and would not see that the client has gone before the running request ends.
+        self.flow.resume_reading()
+
+    def on_body(self, body: bytes) -> None:
+        self._head = 0
+        if not self._full:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._full:
+            super().on_message_complete()
+
+    def on_headers_complete(self) -> None:
+        self._head = 0
+        if len(self.pipeline) >= MOST_WAITING:
+            self._take_no_more()
+        if self._full:
+            return
+        super().on_headers_complete()
+        if self.cycle is not None and self.cycle.scope is self.scope:
+            # uvicorn types an extension as a dict
+            self.scope["extensions"] = {EXTENSION: cast(Any, DirectWriter(self.cycle))}
+            scope = cast(Scope, self.scope)
+            self.cycle.default_headers = x_request_id.identify(scope, self.server_state.default_headers)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _take_no_more(self) -> None:
+        """What has come whole is answered. Then the connection is closed, and its client sends the rest again."""
+        self._full = True
+        if self.pipeline and self.pipeline[0][0].more_body:
+            self.pipeline.popleft()
+        last = self.pipeline[0][0] if self.pipeline else self._running
+        assert last is not None
+        self.cycle = last
+        last.keep_alive = False
+
+    def _refuse(self) -> None:
+        """Too many headers; or, behind a body, trailers, and then there is nobody to tell."""
+        if self.cycle is None or self.cycle.response_complete:
+            self._say(HeadersTooLarge(f"The request's headers are over the limit of {MAX_HEAD} bytes."))
+        self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """As uvicorn's, in our shape."""
+        self._say(RequestError(msg))
+        self.transport.close()
+
+    def _say(self, exc: XylemError) -> None:
+        body = orjson.dumps(as_body(exc))
+        fields = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n".encode()
+        own = x_request_id.given(self._headers_so_far()) or x_request_id.made()
+        named = b"%b: %b\r\n\r\n" % (x_request_id.HEADER, own)
+        self.transport.write(STATUS_LINE[exc.status] + fields + named + body)
+
+    def _headers_so_far(self) -> list[tuple[bytes, bytes]]:
+        """Of the request that is being read; the last one's are over with its response."""
+        answered = self.cycle is not None and self.cycle.scope is self.scope and self.cycle.response_complete
+        return [] if answered else self.headers or []

@@ -1,0 +1,96 @@
+"""OpenAI's batches: POST and GET /v1/batches, GET, cancel, and as extensions pause and resume of one.
+
+Here they are only written down. A batch worker finds them, and does what there is to do.
+"""
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+
+from app.api.http.request_body import read_short
+from app.api.openai.files import listed
+from app.api.state import state_of
+from app.batch.records import LIVE, Batch, Order
+from app.batch.window import read_window
+from app.errors import BatchOver, RequestError
+from app.ids import BatchId, FileId, new_batch_id
+from app.openai.batch_schemas import BatchesQuery, BatchRequest, as_object
+from app.openai.validation import parse
+from app.store import clock
+
+router = APIRouter()
+PATH = "/v1/batches"
+
+
+@router.post(PATH, openapi_extra=BatchRequest.openapi())
+async def create(request: Request) -> dict[str, Any]:
+    """Has all requests of a file answered within a time, where engines are idle."""
+    state = state_of(request)
+    body = await read_short(request, BatchRequest)
+    body.check()
+    key, owner = state.keyring.key(request.scope), state.keyring.owner(request.scope)
+    now = int(clock.now())
+    order = Order(
+        id=new_batch_id(),
+        key=owner,
+        endpoint=body.endpoint,
+        input=FileId(body.input_file_id),
+        window=body.completion_window,
+        created=now,
+        expires=now + read_window(body.completion_window),
+        metadata=body.metadata,
+        output_expires_s=body.output_expires_after.seconds if body.output_expires_after else None,
+        rate=key.batch_rate if key is not None else None,
+    )
+    if (await state.files.find(order.input, owner)).purpose != "batch":
+        raise RequestError("The purpose of a batch's input file has to be 'batch'.", param="input_file_id")
+    return as_object(await state.book.create(order))
+
+
+@router.get(PATH, openapi_extra=BatchesQuery.openapi())
+async def show_all(request: Request) -> dict[str, Any]:
+    """The batches of who asks, the newest first."""
+    state = state_of(request)
+    query = parse(BatchesQuery, orjson.dumps(dict(request.query_params)))
+    found, more = await state.book.owned(state.keyring.owner(request.scope), query.after or "", query.limit)
+    return listed([as_object(batch) for batch in found], more=more)
+
+
+@router.get(f"{PATH}/{{batch}}")
+async def show(request: Request, batch: str) -> dict[str, Any]:
+    return as_object(await _find(request, batch))
+
+
+@router.post(f"{PATH}/{{batch}}/cancel")
+async def cancel(request: Request, batch: str) -> dict[str, Any]:
+    """Nothing of it is begun any more; what has been answered is in its output file, soon. Idempotent."""
+    found = await _find(request, batch)
+    if found.status not in (*LIVE, "cancelled"):
+        raise BatchOver(f"Cannot cancel a batch with status '{found.status}'.")
+    await state_of(request).book.cancel(found.order.id)
+    return as_object(await _find(request, batch))
+
+
+@router.post(f"{PATH}/{{batch}}/pause")
+async def pause(request: Request, batch: str) -> dict[str, Any]:
+    """Extension: nothing of it is computed until it is resumed. Its time goes on. One that has ended stays as it is."""
+    return await _set_paused(request, batch, paused=True)
+
+
+@router.post(f"{PATH}/{{batch}}/resume")
+async def resume(request: Request, batch: str) -> dict[str, Any]:
+    """Extension."""
+    return await _set_paused(request, batch, paused=False)
+
+
+async def _set_paused(request: Request, batch: str, *, paused: bool) -> dict[str, Any]:
+    found = await _find(request, batch)
+    await state_of(request).book.pause(found.order.id, paused=paused)
+    return as_object(await _find(request, batch))
+
+
+async def _find(request: Request, batch: str) -> Batch:
+    """Of who asks. Raises: BatchNotFound."""
+    state = state_of(request)
+    return await state.book.find(BatchId(batch), state.keyring.owner(request.scope))

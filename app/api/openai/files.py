@@ -1,0 +1,145 @@
+"""OpenAI's files: POST and GET /v1/files, GET and DELETE of one, and GET of its content."""
+
+import shutil
+from collections.abc import Iterator
+from itertools import chain
+from typing import IO, Annotated, Any, Literal
+
+import orjson
+from fastapi import APIRouter, Request
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+
+from app.api.http.client_limits import file_quota
+from app.api.openai.file_expiry import forget
+from app.api.openai.multipart_upload import MULTIPART, Fields, received
+from app.api.state import ApiState, state_of
+from app.batch.file_store import full
+from app.batch.records import StoredFile
+from app.batch.storage import Storage
+from app.errors import XylemError
+from app.ids import FileId, KeyId, new_file_id
+from app.openai.schemas import Query
+from app.openai.validation import parse
+from app.store import clock
+from app.telemetry import logger
+
+log = logger(__name__)
+router = APIRouter()
+PATH = "/v1/files"
+_PIECE = 2**20  # bytes
+
+
+class FilesQuery(Query):
+    after: str | None = None
+    limit: Annotated[int, Field(ge=1, le=10_000)] = 10_000
+    order: Literal["asc", "desc"] = "desc"
+    purpose: str | None = None
+
+
+@router.post(PATH, openapi_extra=MULTIPART)
+async def upload(request: Request) -> dict[str, Any]:
+    """A file of requests for a batch, of up to XYLEM_MAX_FILE bytes; all of one API key have up to its quota."""
+    state = state_of(request)
+    async with received(request, state.settings.max_file) as (form, fields):
+        owner, quota = state.keyring.owner(request.scope), file_quota(state, request.scope)
+        file = _new(state, owner, form.filename or "", form.size or 0, fields)
+        if (used := await state.files.used(owner)) + file.size > quota:  # before it takes any room
+            raise full(used, quota)
+        await run_in_threadpool(_store, state.storage, file.path, form.file)
+    try:
+        await state.files.add(file, quota)
+    except XylemError:
+        await _drop(state.storage, file.path)
+        raise
+    return _object(file)
+
+
+def _new(state: ApiState, key: KeyId, name: str, size: int, fields: Fields) -> StoredFile:
+    now = int(clock.now())
+    keep_s = fields.expires_after.seconds if fields.expires_after else state.settings.file_keep_s
+    return StoredFile(new_file_id(), key, name, fields.purpose, size, now, now + keep_s)
+
+
+def _store(storage: Storage, path: str, source: IO[bytes]) -> None:
+    with storage.write(path) as target:
+        shutil.copyfileobj(source, target, _PIECE)
+
+
+async def _drop(storage: Storage, path: str) -> None:
+    """Bytes that nobody will know of."""
+    try:
+        await run_in_threadpool(storage.delete, path)
+    except XylemError as exc:
+        log.warning("file_left_behind", path=path, error=exc.message)
+
+
+@router.get(PATH, openapi_extra=FilesQuery.openapi())
+async def show_all(request: Request) -> dict[str, Any]:
+    """The files of who asks, the newest first or last."""
+    state = state_of(request)
+    query = parse(FilesQuery, orjson.dumps(dict(request.query_params)))
+    found, more = await state.files.owned(
+        state.keyring.owner(request.scope),
+        query.after or "",
+        query.limit,
+        newest_first=query.order == "desc",
+        purpose=query.purpose,
+    )
+    return listed([_object(file) for file in found], more=more)
+
+
+@router.get(f"{PATH}/{{file}}")
+async def show(request: Request, file: str) -> dict[str, Any]:
+    return _object(await _find(request, file))
+
+
+@router.get(f"{PATH}/{{file}}/content", response_class=StreamingResponse)
+async def content(request: Request, file: str) -> StreamingResponse:
+    """Its bytes."""
+    found = await _find(request, file)
+    pieces = _pieces(state_of(request).storage, found.path)
+    first = await run_in_threadpool(next, pieces, b"")  # what can't be read is refused, before anything is sent
+    headers = {"content-length": str(found.size)}
+    return StreamingResponse(chain((first,), pieces), headers=headers, media_type="application/octet-stream")
+
+
+def _pieces(storage: Storage, path: str) -> Iterator[bytes]:
+    with storage.read(path) as file:
+        while piece := file.read(_PIECE):
+            yield piece
+
+
+@router.delete(f"{PATH}/{{file}}")
+async def delete(request: Request, file: str) -> dict[str, Any]:
+    """A batch that has begun to read it goes on with what it has read."""
+    state, found = state_of(request), await _find(request, file)
+    await forget(state.storage, state.files, found)
+    return {"id": found.id, "object": "file", "deleted": True}
+
+
+async def _find(request: Request, file: str) -> StoredFile:
+    """Of who asks. What a client sends is looked for in Redis, and never part of a path. Raises: FileGone."""
+    state = state_of(request)
+    return await state.files.find(FileId(file), state.keyring.owner(request.scope))
+
+
+def _object(file: StoredFile) -> dict[str, Any]:
+    return {
+        "id": file.id,
+        "object": "file",
+        "bytes": file.size,
+        "created_at": file.created,
+        "expires_at": file.expires,
+        "filename": file.name,
+        "purpose": file.purpose,
+        "status": "processed",
+        "status_details": None,
+    }
+
+
+def listed(objects: list[dict[str, Any]], *, more: bool) -> dict[str, Any]:
+    """A page of a list, as OpenAI's clients go through it."""
+    first, last = (objects[0]["id"], objects[-1]["id"]) if objects else (None, None)
+    return {"object": "list", "data": objects, "first_id": first, "last_id": last, "has_more": more}

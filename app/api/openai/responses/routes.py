@@ -1,0 +1,196 @@
+"""POST /v1/responses; GET, input items, DELETE and cancel of those that are kept."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from app.api.http import x_request_id
+from app.api.http.client_limits import check_priority
+from app.api.http.headers import explain_wanted
+from app.api.http.request_body import collect
+from app.api.openai.responses import answer_schemas as shapes
+from app.api.openai.responses.sse_response import Followed, ResponseStream
+from app.api.resumable.disconnect import until_left
+from app.api.resumable.event_log import Log
+from app.api.resumable.resume import asks_to_keep, begin_or_join, new_call
+from app.api.resumable.store import Found
+from app.api.state import ApiState, state_of
+from app.dispatch.generation_plan import Plan
+from app.errors import Cancelled, RequestError, RequestNotFound, StoreDown
+from app.ids import RequestId
+from app.openai.registry import RESPONSE
+from app.openai.responses.generation import ended
+from app.openai.responses.items import items_of, page
+from app.openai.responses.live_source import Live
+from app.openai.responses.response_object import Progress
+from app.openai.responses.schemas import ItemsQuery, ResponseRequest, Retrieval
+from app.openai.responses.sse_events import Events
+from app.openai.validation import parse, parse_off_loop
+from app.telemetry import logger
+
+log = logger(__name__)
+router = APIRouter()
+PATH, KIND = RESPONSE.path, RESPONSE.kind
+_LONG = 512  # events: to take in more of them at once would hold the event loop
+
+
+@router.post(PATH, openapi_extra=ResponseRequest.openapi(), responses=shapes.RESPONSE)
+async def create(request: Request) -> Response:
+    """A response, streamed or whole, or begun in the background; kept for later unless `store` is false."""
+    state = state_of(request)
+    raw = await collect(request.scope, request.receive, state.settings.max_body)
+    return await handle(state, raw, request.scope, request.receive)
+
+
+async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
+    """Raises: XylemError."""
+    if any(name == b"last-event-id" for name, _ in scope["headers"]):
+        raise RequestError("A response is gone on with by GET, 'stream' and 'starting_after'.", param="Last-Event-ID")
+    body, plan = await RESPONSE.understand(state, raw, explain=explain_wanted(scope))
+    check_priority(state, scope, body)
+    if not body.kept:
+        return await _pass_on(state, body, plan, scope, receive)
+    begin = partial(begin_or_join, state, KIND, body, scope, plan, background=bool(body.background))
+    # A client that sends its request again when the connection breaks wants it to go on meanwhile.
+    goes_on = body.background or asks_to_keep(scope)
+    if body.stream:
+
+        async def followed() -> Followed:
+            reading = await begin()
+            left = {} if goes_on else {"left": partial(_give_up, state, reading.id, scope)}
+            events = Events(Progress(reading.id, reading.created, body))
+            return Followed(reading.log, events, reading.headers, **left)
+
+        return ResponseStream(followed, at_once=bool(body.background))
+    reading = await begin()
+    progress = Progress(reading.id, reading.created, body)
+    if body.background:
+        return await _json(await _read(state, progress), reading.headers())
+    try:
+        whole = await until_left(ended(reading.log, progress), receive)
+    except Cancelled:
+        if not goes_on:
+            await _give_up(state, reading.id, scope)
+        raise
+    return await _json(whole, reading.headers())
+
+
+async def _pass_on(state: ApiState, body: ResponseRequest, plan: Plan, scope: Scope, receive: Receive) -> Response:
+    """Made for this connection."""
+    call = new_call(state, scope, receive, plan)
+    progress = Progress(call.id, call.created, body)
+    if body.stream:
+        return ResponseStream(_at_hand(Followed(Live(call), Events(progress), call.headers)), at_once=False)
+    async with call:
+        return await _json(await ended(Live(call), progress), call.headers())
+
+
+def _at_hand(followed: Followed) -> Callable[[], Awaitable[Followed]]:
+    async def begin() -> Followed:
+        return followed
+
+    return begin
+
+
+async def _give_up(state: ApiState, request: RequestId, scope: Scope) -> None:
+    try:
+        await state.keeper.cancel(request)
+    except StoreDown as exc:
+        log.warning("not_cancelled", request=request, x_request_id=x_request_id.of(scope), error=exc.message)
+
+
+@router.get(f"{PATH}/{{response}}", openapi_extra=Retrieval.openapi(), responses=shapes.RESPONSE)
+async def retrieve(request: Request, response: str) -> Response:
+    """The response as it stands; or its events, from any of them on, to its end."""
+    state = state_of(request)
+    query = parse(Retrieval, query_of(request.query_params))
+    query.check()
+    found, progress = await _find(state, request.scope, response)
+    if not query.stream:
+        return await _json(await _read(state, progress))
+    if not found.kept.background:
+        raise RequestError(
+            "This response cannot be streamed because it was not created with background=true.", param="stream"
+        )
+    events = Events(progress, -1 if query.starting_after is None else query.starting_after)
+    return ResponseStream(_at_hand(Followed(Log(state.shelf, state.keeper, found.kept), events)), at_once=True)
+
+
+@router.get(f"{PATH}/{{response}}/input_items", openapi_extra=ItemsQuery.openapi())
+async def input_items(request: Request, response: str) -> dict[str, Any]:
+    """What a kept response was asked with, item by item."""
+    query = parse(ItemsQuery, query_of(request.query_params))
+    _, progress = await _find(state_of(request), request.scope, response)
+    return page(items_of(progress.id, progress.body), query)
+
+
+@router.post(f"{PATH}/{{response}}/cancel", responses=shapes.WHOLE)
+async def cancel(request: Request, response: str) -> Response:
+    """Ends one that runs in the background; one that has ended stays as it is."""
+    state = state_of(request)
+    found, progress = await _find(state, request.scope, response)
+    if not found.kept.background:
+        raise RequestError("Cannot cancel a synchronous response.", param="response_id")
+    await state.keeper.cancel(found.kept.id)
+    return await _json(await _read(state, progress))
+
+
+@router.delete(f"{PATH}/{{response}}")
+async def delete(request: Request, response: str) -> dict[str, Any]:
+    """It is stopped if it runs, and forgotten."""
+    state = state_of(request)
+    found, _ = await _find(state, request.scope, response)
+    await state.keeper.cancel(found.kept.id)
+    await state.shelf.delete(found.kept.id)
+    return {"id": found.kept.id, "object": "response", "deleted": True}
+
+
+async def _find(state: ApiState, scope: Scope, response: str) -> tuple[Found, Progress]:
+    """Of who asks. Raises: RequestNotFound, StoreDown."""
+    found = await state.shelf.find(RequestId(response), state.keyring.owner(scope))
+    if found.kept.kind != KIND:
+        raise RequestNotFound
+    body = await parse_off_loop(ResponseRequest, found.kept.body)
+    return found, Progress(found.kept.id, int(found.kept.created), body)
+
+
+async def _read(state: ApiState, progress: Progress) -> Progress:
+    """What its log has now."""
+    batches = await state.shelf.written(progress.id)
+
+    def add() -> None:
+        for event in chain.from_iterable(batches):
+            progress.add(event)
+        batches.clear()  # here, since freeing them takes as long
+
+    if sum(map(len, batches)) > _LONG:
+        await asyncio.to_thread(add)
+    else:
+        add()
+    return progress
+
+
+async def _json(progress: Progress, headers: dict[str, str] | None = None) -> Response:
+    def write() -> bytes:
+        raw = orjson.dumps(progress.response())
+        progress.forget()
+        return raw
+
+    raw = await asyncio.to_thread(write) if progress.is_long else write()
+    return Response(raw, headers=headers, media_type="application/json")
+
+
+def query_of(params: QueryParams) -> bytes:
+    """What stands behind the path, to be parsed. Of `include` there may be several, with or without brackets."""
+    given: dict[str, Any] = dict(params)
+    included = [*params.getlist("include"), *params.getlist("include[]")]
+    given.pop("include[]", None)
+    return orjson.dumps(given | ({"include": included} if included else {}))

@@ -1,0 +1,75 @@
+"""The streamed response of the Responses API."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from msgspec import Struct
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from app.api.http.sse import Sse
+from app.api.resumable.disconnect import until_left
+from app.api.resumable.event_log import Log
+from app.errors import Cancelled, from_wire
+from app.messages import Failed
+from app.openai.responses.live_source import Live
+from app.openai.responses.sse_events import Events, error_alone
+
+
+async def _stays() -> None:
+    """The response goes on without its reader."""
+
+
+class Followed(Struct):
+    """A response, and what a reader of it gets."""
+
+    source: Log | Live
+    events: Events
+    headers: Callable[[], Mapping[str, str]] = dict
+    left: Callable[[], Awaitable[None]] = _stays  # by its reader
+
+
+class ResponseStream(Response):
+    def __init__(self, begin: Callable[[], Awaitable[Followed]], *, at_once: bool) -> None:
+        """`at_once`: there is a response to show, whatever comes. Else an error before anything goes out as one."""
+        self.status_code, self.background = 200, None
+        self._begin, self._at_once = begin, at_once
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error_event = error_alone
+        with Sse(scope, send, ids=True) as sse:
+            try:
+                followed = await self._begin()
+                error_event = followed.events.error
+                sse.headers, sse.opening = followed.headers, followed.events.opening
+                if sse.started:
+                    await sse.write(sse.opening())
+                await self._follow(followed, sse, receive)
+            except Exception as exc:
+                if not sse.started:
+                    raise
+                await sse.end(error_event(sse.error(exc)))
+
+    async def _follow(self, followed: Followed, sse: Sse, receive: Receive) -> None:
+        if isinstance(followed.source, Live):  # whose call watches the client itself
+            async with followed.source.call:
+                await self._run(followed, sse)
+            return
+        try:
+            await until_left(self._run(followed, sse), receive)
+        except Cancelled:
+            await followed.left()
+
+    async def _run(self, followed: Followed, sse: Sse) -> None:
+        source, events = followed.source, followed.events
+        if self._at_once:
+            await sse.start()
+        batch = await source.batch()
+        if not sse.started and isinstance(batch[0], Failed) and batch[0].code != Cancelled.code:
+            raise from_wire(batch[0].code, batch[0].message)
+        await sse.start()
+        while batch:
+            long = events.is_long(batch)
+            await sse.write(await asyncio.to_thread(events.write, batch) if long else events.write(batch))
+            batch = await source.batch()
+        await sse.end()

@@ -1,0 +1,90 @@
+"""The streamed response: batches of deltas in, one write of SSE events out."""
+
+from collections.abc import Awaitable, Callable
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from app.api.http.sse import Sse
+from app.api.http.uvicorn_protocol import DirectWriter
+from app.api.resumable.replay import Reading
+from app.deltas import merge
+from app.dispatch.generation import Call
+from app.dispatch.generation_base import Account
+from app.messages import Delta
+from app.openai.error_body import as_body
+from app.openai.sse_chunks import Chunks, error_event
+
+
+class EventStream(Response):
+    """Runs a call and streams it. Not Starlette's StreamingResponse: no task group and no generator per token.
+
+    An error before the first token still gets its status code, unless `Sse` has sent the headers meanwhile.
+    """
+
+    _ids = False  # of events
+    _call: Call | Reading
+    _chunks: Chunks
+
+    def __init__(
+        self,
+        begin: Callable[[], Awaitable[Call | Reading]],
+        chunks: Callable[[Account], Chunks],
+    ) -> None:
+        self.status_code, self.background = 200, None
+        self._begin, self._chunks_of = begin, chunks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with Sse(scope, send, ids=self._ids) as sse:
+            try:
+                self._call = await self._begin()
+                self._chunks = self._chunks_of(self._call)
+                sse.headers = self._call.headers
+                await self._run(sse, receive)
+            except Exception as exc:
+                if not sse.started:
+                    raise
+                await sse.end(error_event(as_body(sse.error(exc))))
+
+    async def _run(self, sse: Sse, _receive: Receive) -> None:
+        async with self._call as call:
+            deltas = await call.deltas()
+            await sse.start()
+            await self._write(deltas, sse)
+
+    async def _write(self, deltas: list[tuple[int, Delta]], sse: Sse) -> None:
+        call, direct = self._call, sse.direct
+        assert isinstance(call, Call)
+        body = self._chunks.opening(call.choices)
+        while deltas:
+            body += b"".join([self._chunk(choice, d) for choice, d in deltas])
+            if direct is not None and not call.edited:
+                call.answer.divert(self._sink(direct))
+                direct = None
+            waiting = call.answer.pending()
+            await sse.write(body)
+            body = b""
+            held_up = call.answer.pending() > waiting
+            deltas = await call.deltas()
+            if held_up:  # the client is behind: one event for all that came meanwhile
+                deltas = merge(deltas)
+        await sse.end(self._chunks.last())
+
+    def _sink(self, direct: DirectWriter) -> Callable[[Delta], bool]:
+        """Writes a delta the moment it comes, if the client keeps up. The hottest function there is."""
+        call, chunk, ready, write = self._call, self._chunks.delta, direct.ready, direct.write
+        assert isinstance(call, Call)
+        alone = len(call.prompts) == 1
+
+        def sink(d: Delta) -> bool:
+            if not ready():
+                return False
+            call.completion_tokens += len(d.tokens)
+            write(chunk(d.index if alone else call.choice(d), d))
+            return True
+
+        return sink
+
+    def _chunk(self, choice: int, d: Delta) -> bytes:
+        self._call.count(d)
+        return self._chunks.delta(choice, d)

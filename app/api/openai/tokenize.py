@@ -1,0 +1,59 @@
+"""POST /tokenize and /detokenize, in vLLM's shapes."""
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.api.http.request_body import collect
+from app.api.state import state_of
+from app.dispatch.models import find_model
+from app.dispatch.runtime import Known
+from app.errors import RequestError
+from app.openai.schemas import DetokenizeRequest, TokenizeRequest
+from app.openai.validation import parse_off_loop
+
+router = APIRouter()
+_ID = 12  # bytes of a token id in a body, with what stands between two
+_REST = 64 * 2**10  # bytes of a body besides them
+
+
+@router.post("/tokenize", openapi_extra=TokenizeRequest.openapi())
+async def tokenize(request: Request) -> Response:
+    """The token ids of a prompt or of a conversation, which need not fit the context."""
+    state = state_of(request)
+    raw = await collect(request.scope, request.receive, state.settings.max_body)
+    body = await parse_off_loop(TokenizeRequest, raw)
+    return _json(await state.off_loop(raw, lambda: _tokenized(state, body)))
+
+
+@router.post("/detokenize", openapi_extra=DetokenizeRequest.openapi())
+async def detokenize(request: Request) -> Response:
+    """The text of token ids."""
+    state = state_of(request)
+    most = max((model.most_tokens for model in state.models.values()), default=0) * _ID + _REST
+    raw = await collect(request.scope, request.receive, min(most, state.settings.max_body))
+    body = await parse_off_loop(DetokenizeRequest, raw, state.longest_context)
+    return _json(await state.off_loop(raw, lambda: _detokenized(state, body)))
+
+
+def _tokenized(state: Known, body: TokenizeRequest) -> bytes:
+    model = find_model(state.models, body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise RequestError("Give either 'prompt' or 'messages'.", param="prompt")
+    if body.messages is not None:
+        text = model.render(body.messages, add_generation_prompt=body.add_generation_prompt)
+        ids = model.count(text, add_special_tokens=False)
+    else:
+        ids = model.count(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
+    return orjson.dumps({"count": len(ids), "max_model_len": model.context_len, "tokens": ids})
+
+
+def _detokenized(state: Known, body: DetokenizeRequest) -> bytes:
+    model = find_model(state.models, body.model)
+    if body.tokens:
+        model.check_tokens(body.tokens)
+    return orjson.dumps({"prompt": model.tokenizer.decode(body.tokens, skip_special_tokens=False)})
+
+
+def _json(content: bytes) -> Response:
+    return Response(content, media_type="application/json")

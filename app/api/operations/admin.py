@@ -1,0 +1,110 @@
+"""For operators: clear caches, look at and change limits. With `XYLEM_ADMIN_KEY`, or on loopback only."""
+
+import asyncio
+import hmac
+import secrets
+from typing import Annotated, Any, cast
+
+import msgspec
+from fastapi import APIRouter, Depends, Request
+
+from app.api.api_keys import given_key
+from app.api.http.request_body import read_short
+from app.api.state import ApiState, state_of
+from app.errors import Forbidden, ModelNotFound, RequestError
+from app.ids import PoolId
+from app.messages import ClearCache, Reply, decode_reply, encode
+from app.openai.schemas import LimitChanges
+
+_REPLY_S = 10
+_ORDERS_TTL_S = 60
+_OF_PREFILL = {"remote_tokens", "remote_wait_s"}
+
+
+def authorised(request: Request) -> ApiState:
+    """Raises: Forbidden."""
+    state = state_of(request)
+    key = state.settings.admin_key
+    if key is None:
+        if not state.settings.on_loopback:
+            raise Forbidden("Admin endpoints are off: this server listens to others and XYLEM_ADMIN_KEY is not set.")
+        if "origin" in request.headers:  # a page in a browser on this machine, whoever's it is
+            raise Forbidden("Admin endpoints want XYLEM_ADMIN_KEY to be set when a web page asks.")
+        return state
+    if not hmac.compare_digest(given_key(request.scope), key.get_secret_value().encode()):
+        raise Forbidden("Admin endpoints want 'Authorization: Bearer <XYLEM_ADMIN_KEY>', or it as 'x-api-key'.")
+    return state
+
+
+Admin = Annotated[ApiState, Depends(authorised)]
+router = APIRouter(prefix="/admin", tags=["admin"])
+
+
+def _known(state: ApiState, pool: str) -> PoolId:
+    if pool not in state.pools:
+        raise ModelNotFound(f"There is no pool '{pool}'. There are: {', '.join(sorted(state.pools))}.", param="pool")
+    return PoolId(pool)
+
+
+@router.get("/pools/{pool}/limits")
+async def get_limits(state: Admin, pool: str) -> dict[str, Any]:
+    """From where on the pool's workers get no more requests; null is no limit."""
+    name = _known(state, pool)
+    changed = await cast(Any, state.redis.hgetall(state.keys.limits(name)))
+    limits = msgspec.structs.asdict(state.fleet.limits(name, [x for pair in changed.items() for x in pair]))
+    prefills = state.pools[name].role == "prefill"
+    return {field: value for field, value in limits.items() if prefills or field not in _OF_PREFILL}
+
+
+@router.patch("/pools/{pool}/limits", openapi_extra=LimitChanges.openapi())
+async def change_limits(request: Request, state: Admin, pool: str) -> dict[str, Any]:
+    """For all API replicas, from their next placement on."""
+    name = _known(state, pool)
+    given = (await read_short(request, LimitChanges)).model_dump(exclude_unset=True)
+    foreign = _OF_PREFILL & given.keys()
+    if foreign and state.pools[name].role != "prefill":
+        raise RequestError(f"{sorted(foreign)} are limits of pools of role prefill.", param=min(foreign))
+    key = state.keys.limits(name)
+    pipe = state.redis.pipeline(transaction=True)
+    for field, value in given.items():
+        if value is None:
+            pipe.hdel(key, field)
+        else:
+            pipe.hset(key, field, str(value))
+    await pipe.execute()
+    return await get_limits(state, pool)
+
+
+@router.post("/clear_kv_blocks")
+async def clear_all(state: Admin) -> dict[str, Any]:
+    """Every worker forgets its cached prefixes. One with requests running refuses."""
+    return await _clear(state, list(state.pools))
+
+
+@router.post("/pools/{pool}/clear_kv_blocks")
+async def clear_pool(state: Admin, pool: str) -> dict[str, Any]:
+    """The workers of one pool forget their cached prefixes. One with requests running refuses."""
+    return await _clear(state, [_known(state, pool)])
+
+
+async def _clear(state: ApiState, pools: list[PoolId]) -> dict[str, Any]:
+    leases = await state.fleet.live(pools)
+    order = secrets.token_hex(8)
+    pipe = state.redis.pipeline(transaction=False)
+    for lease in leases:
+        key = state.keys.orders(lease.worker)
+        pipe.rpush(key, encode(ClearCache(order)))
+        pipe.expire(key, _ORDERS_TTL_S)
+    await pipe.execute()
+    replies: list[Reply] = []
+    deadline = asyncio.get_running_loop().time() + _REPLY_S
+    while len(replies) < len(leases) and (left := deadline - asyncio.get_running_loop().time()) > 0:
+        # Short: the client gives up on replies that take longer than its own time-out.
+        taken = await cast(Any, state.redis.blpop([state.keys.reply(order)], timeout=min(1.0, left)))
+        if taken is not None:
+            replies.append(decode_reply(taken[1]))
+    silent = {lease.worker for lease in leases} - {reply.worker for reply in replies}
+    return {
+        "cleared": [r.worker for r in replies if r.done],
+        "refused": {r.worker: r.reason for r in replies if not r.done} | dict.fromkeys(silent, "no answer"),
+    }

@@ -1,0 +1,94 @@
+"""GET /v1/models, /live, /health, /ready, /metrics, /requests, /version."""
+
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import PlainTextResponse, Response
+
+from app.api.http.answer_schemas import ModelCard, ModelList
+from app.api.operations.batch_metrics import BatchMetrics
+from app.api.state import state_of
+from app.dispatch.models import Model
+from app.errors import ModelNotFound, StoreDown
+from app.ids import RequestId
+
+router = APIRouter()
+_BATCHES = BatchMetrics()
+_NOT_READY: dict[int | str, dict[str, Any]] = {503: {"content": {"application/json": {}}, "description": "Not ready"}}
+
+
+def _card(model: Model, created: int) -> dict[str, Any]:
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": created,
+        "owned_by": "xylem",
+        "max_model_len": model.context_len,
+    }
+
+
+@router.get("/v1/models", response_model=ModelList)
+async def models(request: Request) -> dict[str, Any]:
+    """The models of the pools file, whether or not a worker is up."""
+    state = state_of(request)
+    return {"object": "list", "data": [_card(m, state.started) for m in state.models.values()]}
+
+
+@router.get("/v1/models/{name:path}", response_model=ModelCard)
+async def one_model(request: Request, name: str) -> dict[str, Any]:
+    state = state_of(request)
+    if name not in state.models:
+        raise ModelNotFound(f"The model '{name}' is not served here.", param="model")
+    return _card(state.models[name], state.started)
+
+
+@router.get("/live")
+async def live() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/health", responses=_NOT_READY)
+@router.get("/ready", responses=_NOT_READY)
+async def ready(request: Request) -> Response:
+    """200 when Redis answers, tokens can come in, and at least one worker is live; else 503. Says which."""
+    state = state_of(request)
+    models = state.models.values()
+    try:
+        leases = await state.fleet.live(list(state.pools))
+        redis = True
+    except StoreDown:
+        leases, redis = [], False
+    workers = {m.name: sum(lease.pool in m.pools and not lease.draining for lease in leases) for m in models}
+    subscribed = state.inbox.subscribed.is_set()
+    ok = redis and subscribed and any(workers.values())
+    body = {"ready": ok, "redis": redis, "subscribed": subscribed, "workers": workers}
+    return Response(orjson.dumps(body), 200 if ok else 503, media_type="application/json")
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(request: Request) -> Response:
+    """For Prometheus. Without Redis there are none of batches."""
+    with suppress(StoreDown):
+        await _BATCHES.read(state_of(request))
+    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/requests/{request}")
+async def timeline(http: Request, request: str) -> dict[str, Any]:
+    """When each of its prompts was placed, computed, handed over and answered, and by whom; or how far it is.
+
+    Of a request that came with the same API key, to whichever replica; an admin's key sees all.
+    """
+    state = state_of(http)
+    key = state.keyring.sees(http.scope) if state.settings.require_keys else None
+    return await state.lookup.find(RequestId(request), key)
+
+
+@router.get("/version")
+async def show_version() -> dict[str, str]:
+    return {"version": version("xylem-serve")}

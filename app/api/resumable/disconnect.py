@@ -1,0 +1,32 @@
+"""A client that goes before it has all: only who watches the connection learns of it."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from starlette.types import Receive
+
+from app.errors import Cancelled
+
+T = TypeVar("T")
+
+
+async def until_left(work: Coroutine[Any, Any, T], receive: Receive) -> T:
+    """What comes of `work`, which ends with its client. Raises: Cancelled when that one went first."""
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(left(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise Cancelled
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def left(receive: Receive) -> None:
+    """Returns when the client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,175 @@
+"""Runs the requests whose answers are kept, and adopts those of API replicas that have died."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+
+from app.api.resumable.store import REFUSALS, Found, Lost, Shelf
+from app.dispatch.generation import Begun, Call
+from app.dispatch.inflight import ATTEMPTS, Out
+from app.errors import Cancelled, StoreDown, XylemError
+from app.ids import ApiId, RequestId
+from app.messages import Delta, Done, Event, Failed, Kept, encode
+from app.store import clock
+from app.telemetry import logger
+
+log = logger(__name__)
+
+_EVERY_S = 0.5
+_DEAD_S = 1.0  # an API replica without a lease for this long is dead
+_RETRY_S = 0.2
+
+Prepare = Callable[[Kept, Begun], Awaitable[Call]]  # from what the client sent
+
+
+@dataclass
+class _Run:
+    epoch: int
+    task: asyncio.Task[None]
+    wrote: asyncio.Event  # something that may be read
+
+
+class Keeper:
+    """On the API's event loop."""
+
+    def __init__(self, shelf: Shelf, prepare: Prepare) -> None:
+        self._shelf, self._prepare = shelf, prepare
+        self._running: dict[RequestId, _Run] = {}
+        self._missing: dict[ApiId, float] = {}
+        self._idle: set[RequestId] = set()  # owned, and not running at the last look
+
+    def start(self, kept: Kept, call: Call) -> None:
+        """One that came here."""
+        self._run(kept.id, 0, self._keep(kept, 0, [], call))
+
+    def wrote(self, request: RequestId) -> asyncio.Event:
+        """Set when something of it was written here; never, if it isn't made here."""
+        run = self._running.get(request)
+        return asyncio.Event() if run is None else run.wrote
+
+    def _run(self, request: RequestId, epoch: int, work: Coroutine[None, None, None]) -> None:
+        run = self._running[request] = _Run(epoch, asyncio.create_task(work), asyncio.Event())
+
+        def over(_: asyncio.Task[None]) -> None:
+            if self._running.get(request) is run:
+                del self._running[request]
+
+        run.task.add_done_callback(over)
+
+    async def run(self) -> None:
+        """Until cancelled: gives up what was cancelled elsewhere, and adopts what lost its owner."""
+        try:
+            while True:
+                await asyncio.sleep(_EVERY_S)
+                try:
+                    await self._give_up()
+                    await self._adopt(time.monotonic())
+                except StoreDown:
+                    self._missing.clear()  # who is alive had no way to say so
+                except Exception:
+                    log.exception("keeper_failed")
+        finally:
+            tasks = [run.task for run in self._running.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def cancel(self, request: RequestId) -> None:
+        """Ends an answer, wherever it is made: here at once, elsewhere within `_EVERY_S`. Raises: StoreDown."""
+        cancelled = await self._shelf.cancel(request, [Failed(request, 0, Cancelled.code, "It was cancelled.")])
+        self.wrote(request).set()
+        if cancelled and request in self._running:
+            await self._drop([request])
+
+    async def _give_up(self) -> None:
+        own = {request: run.epoch for request, run in self._running.items()}
+        epochs = await self._shelf.epochs(list(own))
+        await self._drop(
+            [r for (r, mine), epoch in zip(own.items(), epochs, strict=True) if epoch is not None and epoch != mine]
+        )
+
+    async def _drop(self, requests: list[RequestId]) -> None:
+        for request in requests:
+            if request in self._running:
+                self._running[request].task.cancel()
+        await self._shelf.disown(requests)
+
+    async def _adopt(self, now: float) -> None:
+        # Its own as well: Redis may have taken what it then didn't confirm, and no other replica looks after them.
+        idle = await self._shelf.owned_by(self._shelf.api) - self._running.keys()
+        for request in idle & self._idle:
+            await self._take(request, self._shelf.api)
+        self._idle = idle
+        dead = await self._shelf.dead_owners()
+        self._missing = {api: self._missing.get(api, now) for api in dead}
+        for api, since in self._missing.items():
+            if now - since >= _DEAD_S:
+                for request in await self._shelf.owned_by(api):
+                    await self._take(request, api)
+                await self._shelf.forget_owner(api)
+
+    async def _take(self, request: RequestId, owner: ApiId) -> None:
+        found = await self._shelf.adopt(request, owner)
+        if found is not None and request not in self._running:
+            log.warning("request_adopted", request=request, x_request_id=found.kept.x_request_id, of=owner)
+            self._run(request, found.epoch, self._resume(found))
+
+    async def _resume(self, found: Found) -> None:
+        kept = found.kept
+        try:
+            batches = await self._shelf.written(kept.id)
+        except StoreDown as exc:  # it is found idle
+            log.warning("adopted_answer_not_read", request=kept.id, x_request_id=kept.x_request_id, error=exc.message)
+            return
+        out: dict[int, Out] = {}
+        for event in (event for batch in batches for event in batch):
+            if isinstance(event, Delta):
+                out.setdefault(event.index, Out([])).add(event)
+        begun = Begun(kept.id, kept.created, found.epoch * ATTEMPTS, out)
+        await self._keep(kept, found.epoch, [encode(batch) for batch in batches], begun)
+
+    async def _keep(self, kept: Kept, epoch: int, batches: list[bytes], made: Call | Begun) -> None:
+        """To the end of the answer, whatever it is; or until it is another one's."""
+        last: Event = Done(kept.id, 0)
+        try:
+            call = made if isinstance(made, Call) else await self._prepare(kept, made)
+            async with call:
+                while deltas := await call.deltas():
+                    # From here on a delta's index counts all choices of all prompts.
+                    batches.append(encode([_numbered(kept.id, choice, delta) for choice, delta in deltas]))
+                    for _choice, delta in deltas:
+                        call.count(delta)
+                    await self._note(kept, epoch, batches, ended=False)
+                last = Done(
+                    kept.id, 0, call.cached_tokens, prompt_tokens=call.prompt_tokens, ended=round(clock.now(), 3)
+                )
+        except Lost:
+            return
+        except XylemError as exc:
+            last = Failed(kept.id, 0, exc.code, exc.message)
+        except Exception as exc:
+            log.error("kept_answer_broke", request=kept.id, x_request_id=kept.x_request_id, exc_info=exc)
+            last = Failed(kept.id, 0, XylemError.code, XylemError().message)
+        refused = not batches and isinstance(last, Failed) and last.code in REFUSALS
+        batches.append(encode([last]))
+        try:
+            await self._note(kept, epoch, batches, ended=True, refused=refused)
+        except Lost:
+            return
+
+    async def _note(self, kept: Kept, epoch: int, batches: list[bytes], *, ended: bool, refused: bool = False) -> None:
+        while True:
+            try:
+                await self._shelf.note(kept, epoch, batches, ended=ended, refused=refused)
+                break
+            except StoreDown as exc:  # what comes meanwhile is gathered behind
+                log.warning(
+                    "kept_answer_not_written", request=kept.id, x_request_id=kept.x_request_id, error=exc.message
+                )
+                await asyncio.sleep(_RETRY_S)
+        self.wrote(kept.id).set()
+
+
+def _numbered(request: RequestId, choice: int, d: Delta) -> Delta:
+    return Delta(request, 0, d.text, d.tokens, choice, d.finish, d.stop, d.logprobs, d.prompt_logprobs)

@@ -1,0 +1,61 @@
+"""A kept answer as it is read: it looks like the `Call` that makes it, and comes from the log."""
+
+from collections.abc import Mapping
+from types import MappingProxyType, TracebackType
+from typing import Self
+
+from app.api.resumable.event_log import Log
+from app.api.resumable.owner import Keeper
+from app.api.resumable.store import Found, Shelf
+from app.dispatch.generation_base import Account
+from app.dispatch.generation_plan import Plan
+from app.errors import XylemError, from_wire
+from app.messages import Delta, Done, Failed
+
+
+class Reading(Account):
+    """From the beginning, whatever the reader has seen before: `skip` deltas are counted, and not shown."""
+
+    edited = True  # its deltas come through `deltas`
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        keeper: Keeper,
+        plan: Plan,
+        found: Found,
+        skip: int = 0,
+        allowed: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`allowed`: headers that say what is left to the API key."""
+        super().__init__(found.kept.id, found.kept.created, plan)
+        self.log = Log(shelf, keeper, found.kept)
+        self.skip = skip
+        self._allowed = allowed
+        self._failure: XylemError | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _exc: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        """The answer goes on without this reader."""
+
+    async def deltas(self) -> list[tuple[int, Delta]]:
+        """As Call's. Raises: the error that ended the answer; StoreDown."""
+        out: list[tuple[int, Delta]] = []
+        while not out and self._failure is None and (events := await self.log.batch()):
+            for event in events:
+                if isinstance(event, Delta):
+                    out.append((event.index, event))
+                elif isinstance(event, Done):
+                    self.cached_tokens += event.cached_tokens
+                elif isinstance(event, Failed):
+                    self._failure = from_wire(event.code, event.message)
+        if not out and self._failure is not None:
+            raise self._failure
+        return out
+
+    def headers(self) -> dict[str, str]:
+        return {**self._allowed, "x-xylem-kept": self.id}

@@ -1,0 +1,160 @@
+"""Which requests' answers are kept, and who asks for one that is."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+from starlette.types import Receive, Scope
+
+from app.api.http import x_request_id
+from app.api.openai.sse_response import EventStream
+from app.api.resumable.disconnect import left
+from app.api.resumable.replay import Reading
+from app.api.resumable.sse_response import KeptStream
+from app.api.resumable.store import REFUSALS, Found
+from app.api.state import ApiState
+from app.dispatch.generation import Begun, Call
+from app.dispatch.generation_plan import Plan
+from app.dispatch.quota import Allowance
+from app.errors import RequestError, StoreDown
+from app.ids import RequestId, new_request_id
+from app.messages import Failed, Kept
+from app.openai.schemas import Asked
+from app.openai.validation import parse
+from app.store import clock
+
+T = TypeVar("T")
+
+_LARGE = 16 * 2**10  # bytes of a body that is compared in a thread
+_LONGEST_KEY = 255  # characters, as others have it
+_RETRY_S = 0.2
+
+
+def asks_to_keep(scope: Scope) -> bool:
+    """Whether a request wants to be resumed, or to be joined by itself when it is sent again."""
+    return any(name in (b"idempotency-key", b"last-event-id", b"x-xylem-resumable") for name, _ in scope["headers"])
+
+
+def stream_of(scope: Scope) -> type[EventStream]:
+    """Of what `answer_to` gives."""
+    return KeptStream if asks_to_keep(scope) else EventStream
+
+
+async def answer_to(
+    state: ApiState, kind: str, body: Asked, scope: Scope, receive: Receive, plan: Plan
+) -> Call | Reading:
+    """Made for this connection, unless its client wants it kept. Raises: XylemError."""
+    if asks_to_keep(scope):
+        if plan.edit is not None:
+            raise RequestError("An answer with 'echo' can't be resumed or joined.", param="echo")
+        return await begin_or_join(state, kind, body, scope, plan)
+    return new_call(state, scope, receive, plan)
+
+
+def new_call(state: ApiState, scope: Scope, receive: Receive, plan: Plan) -> Call:
+    """Made for this connection."""
+    ring = state.keyring
+    call = Call(
+        plan,
+        dispatcher=state.dispatcher,
+        client_left=partial(left, receive),
+        allowance=ring.allowance(scope),
+        owner=ring.owner(scope),
+        x_request_id=x_request_id.own_of(scope),
+    )
+    x_request_id.asks_for(scope, call.id)
+    return call
+
+
+async def begin_or_join(
+    state: ApiState, kind: str, body: Asked, scope: Scope, plan: Plan, *, background: bool = False
+) -> Reading:
+    """The answer to a new request, or from where its reader has it. Raises: XylemError."""
+    headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+    last = headers.get(b"last-event-id", "")
+    if last:
+        request, skip = _position(last)
+        return await _read(state, request, kind, body, scope, plan, skip)
+    join = headers.get(b"idempotency-key", "")
+    if len(join) > _LONGEST_KEY:
+        raise RequestError(f"An Idempotency-Key has at most {_LONGEST_KEY} characters.", param="Idempotency-Key")
+    allowance = state.keyring.allowance(scope)
+    if allowance is not None and not join:  # who may not is told so, and nothing is kept
+        await allowance.admit(sum(map(len, plan.prompts)))
+    kept = new_kept(state, kind, body, scope, plan, background=background)
+    first = await patiently(state, lambda: _put(state, kept, join))
+    if first != kept.id:
+        return await _read(state, first, kind, body, scope, plan, 0)
+    return start(state, kept, plan, allowance)
+
+
+async def patiently(state: ApiState, ask: Callable[[], Awaitable[T]]) -> T:
+    """What Redis says, who may be away for a time, as for requests that are placed. Raises: StoreDown."""
+    end = time.monotonic() + state.settings.patience_s
+    while True:
+        try:
+            return await ask()
+        except StoreDown:
+            if time.monotonic() > end or not state.shelf.connected_before:
+                raise
+        await asyncio.sleep(_RETRY_S)
+
+
+async def _put(state: ApiState, kept: Kept, join: str) -> RequestId:
+    first = await state.shelf.put(kept, join=join)
+    if first != kept.id and await _was_refused(state, first):  # who tries again is served
+        first = await state.shelf.put(kept, join=join, instead_of=first)
+    return first
+
+
+def new_kept(state: ApiState, kind: str, body: Asked, scope: Scope, plan: Plan, *, background: bool = False) -> Kept:
+    now = clock.now()
+    key = state.keyring.owner(scope)
+    id_ = new_request_id(plan.prefix, state.dispatcher.api)
+    named = x_request_id.asks_for(scope, id_)
+    return Kept(id_, kind, body.understood(), now, now + plan.timeout_s, key, background, named)
+
+
+def start(state: ApiState, kept: Kept, plan: Plan, allowance: Allowance | None) -> Reading:
+    """What has been put on the shelf begins."""
+    begun = Begun(kept.id, kept.created)
+    call = Call(
+        plan,
+        dispatcher=state.dispatcher,
+        allowance=allowance,
+        begun=begun,
+        owner=kept.key,
+        x_request_id=kept.x_request_id,
+    )
+    state.keeper.start(kept, call)
+    allowed = {} if allowance is None else allowance.headers()
+    return Reading(state.shelf, state.keeper, plan, Found(kept, 0), allowed=allowed)
+
+
+async def _was_refused(state: ApiState, request: RequestId) -> bool:
+    """For want of room, a worker or Redis, before anything came of it."""
+    batches = await state.shelf.read(request)
+    return len(batches) == 1 and isinstance(end := batches[0][-1], Failed) and end.code in REFUSALS
+
+
+async def _read(
+    state: ApiState, request: RequestId, kind: str, body: Asked, scope: Scope, plan: Plan, skip: int
+) -> Reading:
+    found = await patiently(state, lambda: state.shelf.find(request, state.keyring.owner(scope)))
+
+    def is_same() -> bool:
+        return found.kept.kind == kind and parse(type(body), found.kept.body).understood() == body.understood()
+
+    if not (await asyncio.to_thread(is_same) if len(found.kept.body) > _LARGE else is_same()):
+        raise RequestError("This is not the body that the answer was asked for with.", param="Idempotency-Key")
+    x_request_id.asks_for(scope, request)
+    return Reading(state.shelf, state.keeper, plan, found, skip)
+
+
+def _position(event: str) -> tuple[RequestId, int]:
+    request, _, number = event.rpartition(":")
+    if not request or not number.isdecimal() or len(number) > 9:
+        raise RequestError(f"'{event[:100]}' is no id of an event of ours.", param="Last-Event-ID")
+    return RequestId(request), int(number)

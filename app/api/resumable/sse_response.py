@@ -1,0 +1,34 @@
+"""The streamed response of a kept answer."""
+
+from starlette.types import Receive
+
+from app.api.http.sse import Sse
+from app.api.openai.sse_response import EventStream
+from app.api.resumable.disconnect import until_left
+from app.messages import Delta
+
+
+class KeptStream(EventStream):
+    """Of an answer that is kept: each event has an id, behind which it can be resumed. Nothing is merged."""
+
+    _ids = True
+    _seen = 0
+
+    async def _run(self, sse: Sse, receive: Receive) -> None:
+        """Ends with its reader, which the answer does not."""
+        await until_left(super()._run(sse, receive), receive)
+
+    async def _write(self, deltas: list[tuple[int, Delta]], sse: Sse) -> None:
+        body = b"" if self._call.skip else self._chunks.opening(self._call.choices)
+        while deltas:
+            await sse.write(body + b"".join([self._chunk(choice, d) for choice, d in deltas]))
+            body = b""
+            deltas = await self._call.deltas()
+        await sse.end(self._chunks.last())
+
+    def _chunk(self, choice: int, d: Delta) -> bytes:
+        chunk = super()._chunk(choice, d)
+        self._seen += 1
+        if self._seen <= self._call.skip or not chunk:
+            return b""
+        return b"id: %b:%d\n%b" % (self._call.id.encode(), self._seen, chunk)

@@ -1,0 +1,49 @@
+"""What a batch needs next. Pure."""
+
+from typing import Literal
+
+from app.batch.batch_store import MOST_BREAKS, Fields, Load
+from app.batch.records import LIVE, Batch, Problem, packed
+
+Due = Literal["begin", "feed", "expire", "complete", "finish", "tell", "leave"]
+
+# Seconds from one try to tell the webhook to the next one.
+TRIES_AFTER_S = (5, 30, 120, 600, 3600, 10_800, 36_000)
+
+# Seconds from a batch's end until what it was made of is deleted: a Redis that comes back without its last second
+# doesn't know of that end, and then both files are made once more.
+_SETTLED_S = 10
+
+
+def due(batch: Batch, load: Load, now: float, *, webhook: bool) -> Due | None:
+    """None: whoever has it is at work, or it is not time yet. `webhook`: there is one to be told."""
+    if batch.status not in LIVE:
+        if not batch.cleaned and load.hand is None and now >= batch.ended_at + _SETTLED_S:
+            return "finish"
+        untold = webhook and not batch.told and batch.tries <= len(TRIES_AFTER_S)
+        if untold and now >= batch.tell_at:
+            return "tell"
+        return None if untold or not batch.cleaned else "leave"
+    if batch.status in ("validating", "in_progress") and now >= batch.order.expires:
+        return "expire"
+    if batch.status == "validating":
+        return "begin" if load.hand is None else None
+    if batch.status == "in_progress":
+        return "feed" if load.todo or load.taken else "complete"
+    # Cancelling or finalizing: who has parts of it lets go of them first.
+    if load.taken:
+        return "feed"
+    return "finish" if load.hand is None else None
+
+
+def after_break(batch: Batch, now: float) -> Fields:
+    """What is to be written when what was due of it broke, not for Redis or the storage being away."""
+    if batch.broke + 1 < MOST_BREAKS:
+        return {"broke": batch.broke + 1}
+    if batch.status not in LIVE:  # what it was made of stays where it is
+        return {"cleaned": 1}
+    what = "validated" if batch.status == "validating" else "finished"
+    problem = Problem(
+        "internal_error", f"The batch could not be {what}: {MOST_BREAKS} tries ended in an internal error."
+    )
+    return {"status": "failed", "failed_at": int(now), "problems": packed([problem]), "broke": 0}

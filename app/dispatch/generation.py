@@ -1,0 +1,229 @@
+"""A request that generates here: its prompts on their way, and the account of what came back."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+import orjson
+from msgspec import Struct
+
+from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.event_queue import Answer
+from app.dispatch.generation_base import Account
+from app.dispatch.generation_plan import Plan
+from app.dispatch.inflight import Flight, Out
+from app.dispatch.quota import Allowance
+from app.dispatch.route_explanation import explained
+from app.dispatch.timeline import Seen
+from app.errors import StoreDown, XylemError, from_wire, outcome_of
+from app.ids import KeyId, PoolId, RequestId, WorkerId, new_request_id
+from app.messages import Delta, Done, Failed, Job
+from app.routing.cost import EXPECTED_ANSWER
+from app.store import clock
+from app.telemetry import logger
+
+log = logger(__name__)
+
+# Most requests have ended by then and need no task that waits for their client to leave.
+_WATCH_AFTER_S = 0.2
+_NOBODY = KeyId("")
+_EXPLAINED = 8  # prompts of one request
+
+
+class Begun(Struct, frozen=True):
+    """A request that another API replica owned, or that has its id already."""
+
+    id: RequestId
+    came: float
+    attempt: int = 0  # its first one here
+    out: dict[int, Out] = {}  # what has come of its choices
+
+
+class Call(Account):
+    """An answer that is made here. An async context manager: entering sends the prompts, leaving ends what runs."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        dispatcher: Dispatcher,
+        client_left: Callable[[], Awaitable[None]] | None = None,
+        allowance: Allowance | None = None,
+        begun: Begun | None = None,
+        owner: KeyId = _NOBODY,
+        x_request_id: str = "",
+    ) -> None:
+        """`client_left` returns when the client has gone; without it nobody can. `begun`: it is not new.
+
+        `owner`: whose API key it came with. `x_request_id`: the client's own.
+        """
+        came = clock.now() if begun is None else begun.came
+        super().__init__(new_request_id(plan.prefix, dispatcher.api) if begun is None else begun.id, came, plan)
+        self._owner = owner
+        self.x_request_id = x_request_id or self.id
+        self._came, self._deadline = came, came + plan.timeout_s
+        self._dispatcher, self._client_left, self._allowance = dispatcher, client_left, allowance
+        self._begun, self._failure = begun, ""
+        self._flights: list[Flight] = []
+        self.answer = Answer()
+        self.done: dict[int, Done] = {}  # prompt number → its end
+        self._arrived = time.perf_counter()
+        self._first: float | None = None
+        self._watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self._last = self._arrived
+        alone = len(self.prompts) == 1
+        self._numbers = {self.id if alone else RequestId(f"{self.id}-{i}"): i for i in range(len(self.prompts))}
+
+    async def __aenter__(self) -> Self:
+        """Sends the prompts. Raises: RateLimited, NoWorker, Saturated, StoreDown."""
+        if self._client_left is not None:
+            self._watching = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._watch, self._client_left)
+        self._dispatcher.timelines.began(self.id, self._owner, self._flights)
+        try:
+            if self._allowance is not None:
+                await self._allowance.admit(self.prompt_tokens)
+            await self._send()
+        except BaseException as exc:
+            await self.__aexit__(None, exc, None)
+            raise
+        return self
+
+    async def __aexit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
+        """Ends what still runs, and observes the metrics."""
+        if self._watching is not None:
+            self._watching.cancel()
+        await self._finish(exc)
+
+    async def _send(self) -> None:
+        for request, number in self._numbers.items():
+            flight = self._flight(request, number)
+            if all(out.finished for out in flight.out):
+                self.done[number] = Done(request, flight.job.attempt)
+            else:
+                self._flights.append(flight)
+        if not self._flights:  # only the end of the answer was lost with who owned it
+            return
+        if len(self._flights) == 1:
+            await self._dispatcher.send(self._flights[0])
+            return
+        sends = [asyncio.create_task(self._dispatcher.send(flight)) for flight in self._flights]
+        done, others = await asyncio.wait(sends, return_when=asyncio.FIRST_EXCEPTION)
+        if others:  # one was refused: so is the request
+            self._dispatcher.abandon(list(self._numbers))
+            done |= (await asyncio.wait(others))[0]
+        failures = [error for error in (send.exception() for send in done) if error is not None]
+        if failures:
+            raise failures[0]
+
+    async def deltas(self) -> list[tuple[int, Delta]]:
+        out: list[tuple[int, Delta]] = []
+        while not out and len(self.done) < len(self.prompts):
+            for event in await self.answer.take():
+                if type(event) is Delta:
+                    choice = self.choice(event)
+                    out.append((choice, self.plan.edit(choice, event) if self.plan.edit else event))
+                elif type(event) is Done:
+                    self.done[self._numbers[event.request]] = event
+                    self.cached_tokens += event.cached_tokens
+                elif type(event) is Failed:
+                    raise from_wire(event.code, event.message)
+            self._last = time.perf_counter()
+            if self._first is None:
+                self._first = self._last
+        return out
+
+    def choice(self, delta: Delta) -> int:
+        return self._numbers[delta.request] * self.plan.sampling[0].n + delta.index
+
+    @property
+    def edited(self) -> bool:
+        """Whether deltas have to go through `deltas`, which edits them."""
+        return self.plan.edit is not None
+
+    @property
+    def waits(self) -> bool:
+        """No worker has any of it."""
+        return not any(flight.job.worker for flight in self._flights)
+
+    def failed(self, exc: XylemError) -> None:
+        """Told by who has already sent the error to the client."""
+        self._failure = exc.code
+
+    def headers(self) -> dict[str, str]:
+        """Of the response: what is left to the API key, and where the prompts went if that was asked for."""
+        allowed = {} if self._allowance is None else self._allowance.headers()
+        if not self.plan.wishes.explain:
+            return allowed
+        return allowed | {
+            "x-xylem-route": orjson.dumps(
+                [explained(f, candidates=i == 0) for i, f in enumerate(self._flights[:_EXPLAINED])]
+            ).decode()
+        }
+
+    def _flight(self, request: RequestId, number: int) -> Flight:
+        """The job before it is placed, attempt 0 on no worker, and where it may go."""
+        sampling = self.plan.sampling[number]
+        tokens = len(self.prompts[number])
+        groups = self.model.groups(tokens + min(sampling.max_tokens, EXPECTED_ANSWER), self.plan.wishes)
+        # Logprobs of a prompt come with its computation, and go out with the answer.
+        prefill_groups = self.model.prefill_groups(tokens, self.plan.wishes) if sampling.prompt_logprobs is None else ()
+        job = Job(
+            request,
+            self._begun.attempt if self._begun else 0,
+            self._dispatcher.api,
+            PoolId(""),
+            WorkerId(""),
+            self.prompts[number],
+            sampling,
+            self._deadline,
+            self.plan.priority,
+            cache_salt=self.plan.cache_salt,
+            aside=self.plan.aside,
+            whole=self.plan.whole,
+            x_request_id=self.x_request_id,
+        )
+        flight = Flight(job, groups, self.answer, self.plan.wishes, prefill_groups)
+        if self._begun is not None:
+            flight.go_on([self._begun.out.get(number * sampling.n + i, Out([])) for i in range(sampling.n)])
+        return flight
+
+    def _watch(self, left: Callable[[], Awaitable[None]]) -> None:
+        self._watching = asyncio.create_task(self._await_disconnect(left))
+
+    async def _await_disconnect(self, left: Callable[[], Awaitable[None]]) -> None:
+        """Tells the answer when the client has gone."""
+        await left()
+        self.answer.client_gone()
+        self._dispatcher.abandon(list(self._numbers))
+
+    async def _finish(self, exc: BaseException | None) -> None:
+        try:
+            await self._dispatcher.cancel(list(self._numbers))
+            if self._allowance is not None:
+                await self._allowance.spend(self.completion_tokens)
+        except StoreDown as down:
+            log.warning("answer_not_charged", request=self.id, x_request_id=self.x_request_id, error=down.message)
+        finally:
+            self._observe(self._failure or outcome_of(exc))
+
+    def _observe(self, outcome: str) -> None:
+        meters, ended = self.model.meters, clock.now()
+        meters.ended(outcome)
+        seen = [Seen.of(f, self.model.name, outcome, self._came, ended) for f in self._flights]
+        self._dispatcher.timelines.ended(self.id, self._owner, seen)
+        for s in seen:
+            if s.timings:
+                meters.stages(s.stages(), s.computed)
+                if s.timings[-1].pulled is not None:
+                    meters.pulled_bytes.inc(s.timings[-1].pulled.size)
+        meters.duration.observe(time.perf_counter() - self._arrived)
+        meters.prompt_tokens.inc(self.prompt_tokens)
+        if self.cached_tokens:
+            meters.cached_tokens.inc(self.cached_tokens)
+        meters.output_tokens.inc(self.completion_tokens)
+        if self._first is not None:
+            meters.ttft.observe(self._first - self._arrived)
+            steps = self.completion_tokens / self.choices - 1
+            if steps > 0:
+                meters.itl.observe((self._last - self._first) / steps)

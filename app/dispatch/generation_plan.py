@@ -1,0 +1,31 @@
+"""A request that generates, understood: what is to be done for it, before anything is."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.dispatch.inflight import Wishes
+from app.dispatch.models import Model
+from app.messages import Delta, Sampling
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Choice i of prompt p has number p * n + i."""
+
+    prefix: str  # of its id
+    model: Model
+    prompts: Sequence[list[int]]
+    sampling: Sequence[Sampling]  # for each prompt
+    timeout_s: float
+    priority: int = 0
+    cache_salt: str | None = None
+    wishes: Wishes = Wishes()  # noqa: RUF009 (frozen)
+    aside: bool = False  # gives way to who can't wait
+    whole: bool = False  # nobody reads along
+    tier: Literal["default", "flex"] | None = None  # what the answer says, if the request named one
+    edit: Callable[[int, Delta], Delta] | None = None  # changes a choice's delta before it is counted and seen
+
+    @property
+    def choices(self) -> int:
+        return len(self.prompts) * self.sampling[0].n

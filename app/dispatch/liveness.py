@@ -1,0 +1,139 @@
+"""Four times a second: this replica lives; which workers have died, which requests' time is over or were forgotten?"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from itertools import chain
+
+from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.token_inbox import Inbox
+from app.errors import StoreDown
+from app.ids import PoolId, RunId, WorkerId, place_id, run_id, worker_queue
+from app.keys import PRIORITY_STEPS, Keys
+from app.pools import Pool
+from app.store import Command, Wire, clock
+from app.tasks.celery_message import read_task_message
+from app.telemetry import WORKERS_LOST, logger
+
+log = logger(__name__)
+
+_EVERY_S = 0.25
+_OVERDUE_EVERY_S = 0.1
+_STEADY_S = 3.0  # after an outage of Redis workers write their leases anew first
+_REMAINS_TTL_S = 600  # other API replicas may not have looked yet, and the worker may come back
+
+
+class Watch:
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        dispatcher: Dispatcher,
+        inbox: Inbox,
+        pools: Mapping[PoolId, Pool],
+        api_ttl_s: float = 3.0,
+    ) -> None:
+        self._api_ttl_s = api_ttl_s
+        self._wire, self._keys, self._dispatcher, self._inbox = wire, keys, dispatcher, inbox
+        self._pools = pools
+        self._doubtful = True  # Redis may have forgotten what was placed
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._end_overdue())
+            both.create_task(self._look())
+
+    async def _end_overdue(self) -> None:
+        """However long Redis takes to answer."""
+        while True:
+            await asyncio.sleep(_OVERDUE_EVERY_S)
+            try:
+                self._dispatcher.end_overdue(time.monotonic())
+            except Exception:
+                log.exception("watch_failed")
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            try:
+                await self._say_that_we_live()
+                await self._look_for_dead_workers()
+                await self._look_for_forgotten_requests()
+            except StoreDown as exc:
+                log.warning("workers_not_looked_at", error=exc.message)
+            except Exception:
+                log.exception("watch_failed")
+
+    async def _say_that_we_live(self) -> None:
+        own, ttl_ms = self._keys.api(self._dispatcher.api), round(self._api_ttl_s * 1000)
+        asked = time.monotonic()
+        # The first is what Redis takes also when it is out of memory.
+        lived, _, theirs = await self._wire.execute_each(
+            [("PEXPIRE", own, ttl_ms), ("SET", own, "1", "PX", ttl_ms), ("TIME",)]
+        )
+        if not isinstance(theirs, StoreDown):
+            clock.heard(asked, theirs)
+        self._doubtful = self._doubtful or not lived or self._wire.steady_s() <= _STEADY_S
+
+    async def _look_for_forgotten_requests(self) -> None:
+        """By a Redis that came back without its last second, or by workers that thought this replica dead."""
+        if not self._doubtful or self._wire.steady_s() <= _STEADY_S:
+            return
+        jobs = [f.job for f in self._dispatcher.flights.values() if f.is_placed and f.job.worker]
+        there = await self._wire.execute([("EXISTS", self._keys.request(job.run)) for job in jobs])
+        forgotten = [job for job, is_there in zip(jobs, there, strict=True) if not is_there]
+        if forgotten:
+            await self._inbox.repair()  # the last events of those that have ended
+        for job in forgotten:
+            flight = self._dispatcher.flights.get(job.request)
+            if flight is not None and flight.job.attempt == job.attempt:
+                log.warning("request_was_forgotten", run=job.run, x_request_id=job.x_request_id)
+                self._dispatcher.lost(flight)
+        self._doubtful = False
+
+    async def _look_for_dead_workers(self) -> None:
+        members = await self._wire.execute([("HKEYS", self._keys.pool(p)) for p in self._pools])
+        known = {WorkerId(w.decode()): pool for pool, ids in zip(self._pools, members, strict=True) for w in ids}
+        awaited = dict(chain.from_iterable(f.workers() for f in self._dispatcher.flights.values()))
+        workers = known | awaited
+        if not workers:
+            return
+        alive = await self._wire.execute([("EXISTS", self._keys.worker(w)) for w in workers])
+        dead = [w for w, lives in zip(workers, alive, strict=True) if not lives]
+        if dead and self._wire.steady_s() > _STEADY_S:
+            await self._bury({w: workers[w] for w in dead})
+
+    async def _bury(self, dead: dict[WorkerId, PoolId]) -> None:
+        await self._inbox.repair()  # what they said last may stand in the stream unread
+        reserved = await self._wire.execute([("HKEYS", self._keys.reservations(worker)) for worker in dead])
+        runs = [RunId(run.decode()) for on_one in reserved for run in on_one]
+        queued = await self._queued(dead)
+        # Lines of batches have a day: the records of what nobody takes back would stay as long.
+        records = [key(run) for run in runs for key in (self._keys.request, self._keys.blocks)]
+        commands = [self._forget(worker, pool) for worker, pool in dead.items()]
+        commands.append([("EXPIRE", record, _REMAINS_TTL_S, "LT") for record in records])
+        await self._wire.execute(list(chain.from_iterable(commands)))
+        for worker, pool in dead.items():
+            count = self._dispatcher.worker_lost(worker, queued=queued)
+            log.error("worker_lost", worker=worker, pool=pool, requests=count)
+            WORKERS_LOST.inc()
+
+    async def _queued(self, dead: Mapping[WorkerId, PoolId]) -> set[RunId]:
+        """What they had not begun."""
+        queues = [worker_queue(pool, worker) for worker, pool in dead.items()]
+        names = [self._keys.queue(queue, step) for queue in queues for step in PRIORITY_STEPS]
+        found = await self._wire.execute([("LRANGE", name, 0, -1) for name in names])
+        messages = [read_task_message(raw) for listed in found for raw in listed]
+        return {run_id(request, attempt) for _handoff, request, attempt in filter(None, messages)}
+
+    def _forget(self, worker: WorkerId, pool: PoolId) -> list[Command]:
+        keys, queue = self._keys, worker_queue(pool, worker)
+        places = [place_id(worker, rank) for rank in range(self._pools[pool].data_parallel_size)]
+        caches = [key(pool, place) for place in places for key in (keys.kv, keys.kv_aside, keys.predicted)]
+        account = [keys.reservations(worker), keys.load(worker), keys.prefilling(worker)]
+        remains = [*account, *(keys.queue(queue, s) for s in PRIORITY_STEPS)]
+        return [
+            ("HDEL", keys.pool(pool), worker),
+            ("UNLINK", *caches),  # if it comes back it writes them anew
+            *(("EXPIRE", key, _REMAINS_TTL_S) for key in remains),
+        ]

@@ -1,0 +1,155 @@
+"""The models that this deployment serves: what the API knows of each without asking anybody."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.dispatch.inflight import Wishes
+from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
+from app.ids import PoolId
+from app.pools import PoolsFile, Select
+from app.routing.pool_table import select
+from app.telemetry import Meters
+from app.tokenizer import Tokenizer, load_tokenizer
+
+_TOGETHER = 2**18  # tokens
+_SHOWN = 100  # characters of a name that nobody knows
+
+
+class Message(Protocol):
+    """Of a conversation."""
+
+    def for_template(self) -> dict[str, Any]:
+        """As chat templates take it."""
+
+
+@dataclass(frozen=True)
+class Model:
+    name: str
+    pools: tuple[PoolId, ...]  # that answer
+    prefill_pools: tuple[PoolId, ...]  # that only compute prompts
+    select: Select | None  # which of them, by length and latency target
+    tokenizer: Tokenizer
+    context_len: int  # tokens, prompt and answer together
+    meters: Meters
+
+    @property
+    def most_tokens(self) -> int:
+        """Of all prompts of one request, and what is tokenised or decoded for a client that only wants that."""
+        return max(_TOGETHER, self.context_len)
+
+    def groups(self, tokens: int, wishes: Wishes) -> tuple[tuple[PoolId, ...], ...]:
+        """The pools to choose a worker from, for a context of so many tokens; what the table says comes first.
+
+        Raises: RequestError for a target that no table asks about.
+        """
+        for name, target, table in (
+            ("ttft_ms", wishes.ttft_ms, self.select and self.select.prefill),
+            ("itl_ms", wishes.itl_ms, self.select and self.select.decode),
+        ):
+            if target is not None and table is None:
+                raise RequestError(
+                    f"'routing.{name}': this model's pools are not chosen by it.", param=f"routing.{name}"
+                )
+        if self.select is None or self.select.decode is None:
+            return (self.pools,)
+        first = select(self.select.decode, tokens, wishes.itl_ms)
+        return ((first,), *((pool,) for pool in self.pools if pool != first))
+
+    def prefill_groups(self, tokens: int, wishes: Wishes) -> tuple[tuple[PoolId, ...], ...]:
+        """The same for a prompt of so many tokens and who may compute it for another worker; empty: nobody."""
+        if not self.prefill_pools:
+            return ()
+        if self.select is None or self.select.prefill is None:
+            return (self.prefill_pools,)
+        first = select(self.select.prefill, tokens, wishes.ttft_ms)
+        return ((first,), *((pool,) for pool in self.prefill_pools if pool != first))
+
+    def encode(self, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
+        """A prompt, of that field of the request. Raises: PromptTooLong, before all of a long text is tokenised."""
+        if least := self.tokenizer.least_tokens(text, self.context_len):
+            raise self._too_long(f"at least {least}", param)
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        """Templates write the special tokens themselves. Raises: RequestError (the template refuses)."""
+        rendered = [message.for_template() for message in messages]
+        return self.tokenizer.render_chat(rendered, add_generation_prompt=add_generation_prompt)
+
+    def count(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Of a text that need not fit the context. Raises: RequestError, before all of a long text is tokenised."""
+        most = self.most_tokens
+        least = self.tokenizer.least_tokens(text, most)
+        tokens = [] if least else self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        if least or len(tokens) > most:
+            raise RequestError(f"Texts of up to {most} tokens are tokenised here: this one has more.")
+        return tokens
+
+    def check_tokens(self, tokens: list[int]) -> None:
+        """Raises: RequestError when there are none, too many, or ids that the model doesn't know."""
+        if not tokens:
+            raise RequestError("The prompt is empty.", param="prompt")
+        if len(tokens) > self.most_tokens:
+            raise RequestError(f"There are more than {self.most_tokens} token ids.", param="prompt")
+        if max(tokens) >= self.tokenizer.vocab_size:
+            raise RequestError(f"Token ids have to be below {self.tokenizer.vocab_size}.", param="prompt")
+
+    def room(self, prompt: list[int], max_tokens: int | None, param: str) -> int:
+        """How many tokens the answer may have. `param`: the request's field that the prompt is of.
+
+        Raises: PromptTooLong, in OpenAI's words: by these, clients choose another model.
+        """
+        wanted = max(1, max_tokens or 0)
+        total = len(prompt) + wanted
+        if total <= self.context_len:
+            return self.context_len - len(prompt) if max_tokens is None else max_tokens
+        if len(prompt) > self.context_len:
+            raise self._too_long(str(len(prompt)), param)
+        raise PromptTooLong(
+            f"This model's maximum context length is {self.context_len} tokens. However, you requested {total} tokens "
+            f"({len(prompt)} in the {param}, {wanted} in the completion). "
+            f"Please reduce the length of the {param} or completion.",
+            param=param,
+        )
+
+    def _too_long(self, tokens: str, param: str) -> PromptTooLong:
+        return PromptTooLong(
+            f"This model's maximum context length is {self.context_len} tokens. However, your {param} resulted in "
+            f"{tokens} tokens. Please reduce the length of the {param}.",
+            param=param,
+        )
+
+
+def load_models(declared: PoolsFile) -> dict[str, Model]:
+    """One Model per served name. Raises: SettingsError when its directory can't be read or its pools disagree."""
+    models: dict[str, Model] = {}
+    for pool_id, pool in declared.pools.items():
+        known = models.get(pool.model)
+        tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
+        if known is not None and (known.tokenizer is not tokenizer or known.context_len != pool.context_len):
+            raise SettingsError(f"pools.{pool_id}: other path, template or length than another pool of {pool.model}")
+        ids, prefill_ids = (known.pools, known.prefill_pools) if known else ((), ())
+        if pool.role == "prefill":
+            prefill_ids = (*prefill_ids, pool_id)
+        else:
+            ids = (*ids, pool_id)
+        models[pool.model] = Model(
+            pool.model,
+            ids,
+            prefill_ids,
+            declared.select.get(pool.model),
+            tokenizer,
+            pool.context_len,
+            Meters(pool.model),
+        )
+    return models
+
+
+def find_model(models: Mapping[str, Model], name: str) -> Model:
+    """Raises: ModelNotFound."""
+    model = models.get(name)
+    if model is None:
+        raise ModelNotFound(
+            f"The model '{name[:_SHOWN]}' is not served here. Served: {', '.join(sorted(models))}.", param="model"
+        )
+    return model

@@ -1,0 +1,71 @@
+"""What is written into Redis for a request that has been placed."""
+
+import time
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from app.dispatch.inflight import Flight
+from app.ids import PoolId, place_id, worker_queue
+from app.keys import Keys
+from app.kv.blocks import HASH_BYTES
+from app.messages import Lease, encode
+from app.pools import Pool
+from app.routing.candidates import Placement
+from app.store import PLACE, Command, clock
+from app.tasks.celery_message import priority_step, task_messages
+
+_GRACE_S = 30  # a record outlives its deadline by this: until then somebody may look for it
+
+
+def placement(
+    keys: Keys, pools: Mapping[PoolId, Pool], flight: Flight, places: list[Placement], meets_at: str
+) -> Command:
+    """Record, reservations and messages, for `place.lua`; the flight knows of it. `meets_at`: see Lease."""
+    job = flight.job
+    step = priority_step(job.priority, aside=job.aside)
+    flight.placed_at = clock.now()
+    ttl_ms = max(1, round((flight.ends - time.monotonic() + _GRACE_S) * 1000))
+    messages = task_messages(job, step, flight.handoff, meets_at)
+    # At once, the decode worker has the request from the beginning.
+    in_sequence = messages[-1] == b""
+    flight.handed = not in_sequence
+    if len(places) > 1 and not in_sequence:
+        job = flight.job = replace(job, at_once=True)
+    flight.early = [] if in_sequence and job.sampling.n == 1 else None
+    names = [keys.request(job.run), keys.blocks(job.run)]
+    values: list[str | int | bytes] = []
+    for to, message in zip(places, messages, strict=True):
+        names += [
+            keys.worker(to.worker),
+            keys.reservations(to.worker),
+            keys.load(to.worker),
+            keys.prefilling(to.worker),
+            keys.queue(worker_queue(to.pool, to.worker), step),
+        ]
+        rank = f"{to.rank}a" if job.aside else to.rank
+        values += [rank, to.blocks, to.tokens, to.pulls, message]
+    hashes = flight.hashes(pools[places[0].pool].block_size)
+    return "EVAL", PLACE, len(names), *names, job.run, encode(job), ttl_ms, hashes, job.reply_to, *values
+
+
+def guess(keys: Keys, pool: Pool, flight: Flight, to: Placement, lease: Lease) -> list[Command]:
+    """For an engine that tells no KV events: what it will have, as far as one can know."""
+    hashes = flight.hashes(pool.block_size)
+    if lease.kv_events or pool.routing.policy != "kv" or not hashes:
+        return []
+    key = keys.predicted(to.pool, place_id(to.worker, to.rank))
+    ttl_ms = round(pool.routing.predicted_ttl_s * 1000)
+    expires = round(clock.now() * 1000) + ttl_ms
+    entries = [
+        x
+        for i in range(0, len(hashes), HASH_BYTES)
+        # A prompt's tail expires first, and goes first where there are too many: what is left are prefixes.
+        for x in (expires - i / 1000, hashes[i : i + HASH_BYTES])
+    ]
+    return [
+        ("ZADD", key, *entries),
+        ("ZREMRANGEBYSCORE", key, "-inf", expires - ttl_ms),
+        ("ZREMRANGEBYRANK", key, 0, -1 - lease.total_blocks),  # it holds no more than that: the oldest go
+        ("PEXPIRE", key, ttl_ms),
+    ]

@@ -1,0 +1,335 @@
+"""From a prompt to a worker's queue.
+
+Requests are placed in rounds: one read of the fleet, one decision after the other, each seeing those before
+it, and one write. A request that arrives during a round waits for the next. So a request costs two round
+trips, and a burst of sixty costs two as well. Those that find no room are held until there is some.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import accumulate, chain, count
+from random import Random
+
+from msgspec.structs import replace
+
+from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.inflight import Flight, Line
+from app.dispatch.placement_commands import guess, placement
+from app.dispatch.placement_round import Round
+from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
+from app.ids import PoolId, RequestId, WorkerId
+from app.keys import Keys
+from app.kv.blocks import HASH_BYTES
+from app.messages import Job
+from app.pools import Pool
+from app.routing.waiting_line import Held
+from app.store import Command, Wire
+from app.telemetry import FLEET_READ, Routed, logger
+
+log = logger(__name__)
+
+_RECOVERY_S = 3.0  # after Redis was away
+# With this many in flight a round first waits a little for others to join it: a round costs the CPU of a sixth of
+# a short request, and at such a load the wait is a small part of the time to the first token.
+_BUSY, _GATHER_S = 32, 0.002
+_HELD_EVERY_S = 0.05  # how often those that found no room look again; the end of a request wakes them as well
+_HELD_AT_ONCE = 8  # the most urgent of them: where these find no room, the others don't either
+_SILENT_S = 5.0  # after this `place` returns though the request is still held; what becomes of it is an event then
+_ROUND = 64  # requests: while Redis matches a round's prompts it does nothing else
+_ROUND_TOKENS = 2**18  # of their prompts: while they are hashed and written, no other request gets on
+
+
+class Placer:
+    """On the API's event loop."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        fleet: FleetReader,
+        pools: Mapping[PoolId, Pool],
+        retry_after_s: int,
+        patience_s: float,
+        flights: Mapping[RequestId, Flight],
+        stop: Callable[[list[Job]], Awaitable[None]],
+        fail: Callable[[Flight, XylemError], None],
+    ) -> None:
+        """`flights` are the requests that are awaited; `stop` ends what was placed when it no longer was.
+
+        `fail` ends a request whose `place` has already returned.
+        """
+        self._wire, self._keys, self._fleet, self._pools = wire, keys, fleet, pools
+        self._retry_after_s, self._patience_s = retry_after_s, patience_s
+        self._flights, self._stop, self._fail = flights, stop, fail
+        self._left: list[Job] = []  # older attempts, to be stopped where they may run
+        self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
+        self._turns = count()
+        self._waiting: list[Flight] = []
+        self._held: dict[Line, Held[Flight]] = {}
+        self._full: dict[Line, float] = {}  # when a line last heard that there are workers, all of them full
+        # Lines that found no worker in their last round, and none that was there lately: nobody new waits in them.
+        self._gone: dict[Line, NoWorker] = {}
+        self._room = asyncio.Event()
+        self._rounds: asyncio.Task[None] | None = None
+        self._routed = {name: Routed(name) for name in pools}
+
+    @property
+    def held(self) -> int:
+        """How many wait until there is room."""
+        return sum(1 for f in self._flights.values() if f.held_since and not f.job.worker)
+
+    async def place(self, flight: Flight) -> None:
+        """Returns when it is on its worker's queue, nobody awaits it any more, or it has been held for a while.
+
+        Raises: NoWorker, Saturated, StoreDown, DeadlineOver.
+        """
+        if flight.placed is None or flight.placed.done():  # else it came back before its placing was confirmed
+            flight.placed = asyncio.get_running_loop().create_future()
+        self._waiting.append(flight)
+        self._wake()
+        await flight.placed
+
+    def leave(self, job: Job) -> None:
+        """Nobody awaits this attempt any more: it is stopped where it may run, as soon as Redis can be told."""
+        if job.worker:
+            self._left.append(job)
+            self._wake()
+
+    def room(self) -> None:
+        """A request has ended somewhere: who is held may look again."""
+        if self._held:
+            self._room.set()
+
+    def _wake(self) -> None:
+        self._room.set()
+        if self._rounds is None:
+            self._rounds = asyncio.create_task(self._run_rounds())
+
+    async def _run_rounds(self) -> None:
+        try:
+            while self._waiting or self._held or self._left:
+                await self._gather()
+                flights = self._next_or_none()
+                try:
+                    if flights:
+                        await self._round(flights)
+                except Exception as exc:  # noqa: BLE001 (whatever it was, no client waits for ever)
+                    for flight in flights:
+                        if isinstance(exc, StoreDown) and self._wire.connected_before:
+                            self._hold(flight, exc)
+                        elif not (flight.job.worker and flight.is_placed):  # else its worker has it
+                            self._settle(flight, exc)
+                await self._stop_left()
+        finally:
+            self._rounds = None
+
+    async def _stop_left(self) -> None:
+        left = list(self._left)
+        try:
+            await self._stop(left)
+        except StoreDown:  # after the next round, then
+            return
+        except Exception:  # what nobody stops runs on for nobody, and ends by itself
+            log.exception("not_stopped", requests=len(left))
+        del self._left[: len(left)]
+
+    def _next_or_none(self) -> list[Flight]:
+        """`_next`; all whom it was about hear of it when that breaks, and the next round begins anew."""
+        concerned = [*self._waiting, *chain.from_iterable(self._held.values())]
+        try:
+            return self._next()
+        except Exception as exc:  # noqa: BLE001 (no client waits for ever)
+            self._waiting, self._held = [], {}
+            for flight in concerned:
+                self._settle(flight, exc)
+            return []
+
+    def _next(self) -> list[Flight]:
+        """Who is to be placed now, the most urgent first: the heads of the lines, and those who just came to none."""
+        came, self._waiting = self._waiting, []
+        self._gone = {name: why for name, why in self._gone.items() if name in self._held}
+        for flight in sorted(came, key=_urgency):
+            if not self._awaited(flight):
+                self._settle(flight, None)  # its answer has its end, or nobody waits for one
+            elif self._has_to_queue(flight):
+                self._hold(flight)
+            else:
+                self._waiting.append(flight)
+        heads: list[Flight] = []
+        last: list[Flight] = []
+        now = time.monotonic()
+        for name, line in self._held.items():
+            full = self._full.get(name, 0.0)
+            aside = name[1]
+            if aside and now - full < _HELD_EVERY_S:
+                continue  # each end of a request wakes the others, and these would look again each time
+            gone, over = self._gone.get(name), dict[Flight, XylemError]()
+            for flight in line:
+                why = _given_up(flight, gone, waited=now - max(flight.held_since, full) > self._patience_s)
+                if why is not None:
+                    over[flight] = why
+                elif now - flight.held_since > _SILENT_S:
+                    self._settle(flight, None)
+            for flight in line.drop(lambda f, over=over: f in over or not self._awaited(f)):  # type: ignore[misc]
+                self._settle(flight, over.get(flight))
+            (last if aside else heads).extend(line.take(_HELD_AT_ONCE))
+        self._held = {name: line for name, line in self._held.items() if line}
+        size = _round_size([len(flight.job.prompt) for flight in self._waiting[:_ROUND]])
+        flights, self._waiting = self._waiting[:size], self._waiting[size:]
+        return heads + flights + last
+
+    def _has_to_queue(self, flight: Flight) -> bool:
+        """Behind those who are held, unless these wait for a worker for which nobody new does.
+
+        What gives way always does: a thousand of them cost each round of the others a few.
+        """
+        if flight.job.aside and (flight.job.attempt or self._most_held(flight)):
+            return True
+        line = self._held.get(flight.line)
+        if not line:
+            return False
+        return flight.job.attempt > 0 or flight.line not in self._gone
+
+    async def _gather(self) -> None:
+        if self._waiting:
+            if len(self._flights) > _BUSY:
+                await asyncio.sleep(_GATHER_S)
+            return
+        try:
+            async with asyncio.timeout(_HELD_EVERY_S):
+                await self._room.wait()
+        except TimeoutError:
+            pass
+        self._room.clear()
+
+    async def _round(self, flights: list[Flight]) -> None:
+        round_ = Round(flights, self._pools)
+        began = time.perf_counter()
+        round_.views = await self._fleet.read(round_.prompts())
+        FLEET_READ.observe(time.perf_counter() - began)
+        placed: list[Flight] = []
+        commands: list[Command] = []
+        guesses: list[Command] = []
+        for flight in flights if self._gone else ():
+            self._gone.pop(flight.line, None)
+        for flight in flights:
+            began = time.perf_counter()
+            if time.monotonic() > flight.ends:
+                self._settle(flight, DeadlineOver())
+                continue
+            try:
+                places = round_.assign(flight, self._rng, next(self._turns))
+                command = placement(self._keys, self._pools, flight, places, round_.lease(places[0]).meets_at)
+            except Saturated:
+                self._full[flight.line] = time.monotonic()
+                self._hold(flight)
+                continue
+            except NoWorker as exc:
+                self._without_worker(flight, exc, lately=round_.had_worker(flight))
+                continue
+            except Exception as exc:  # noqa: BLE001 (one request that can't be placed is no trouble of the others)
+                self._settle(flight, exc)
+                continue
+            commands.append(command)
+            placed.append(flight)
+            for to in places:
+                guesses += guess(self._keys, self._pools[to.pool], flight, to, round_.lease(to))
+                blocks = len(flight.hashes(self._pools[to.pool].block_size)) // HASH_BYTES
+                self._routed[to.pool].decided(to.cached, blocks, time.perf_counter() - began)
+        await self._write(placed, commands + guesses)
+        for pool, view in round_.views.items():
+            self._routed[pool].shared([c.requests for c in view.candidates])
+        for flight in placed:
+            if not self._awaited(flight):
+                self.leave(flight.job)
+
+    def _without_worker(self, flight: Flight, exc: NoWorker, *, lately: bool) -> None:
+        """Waits for one if it was accepted, or if its model had one `lately`."""
+        if not lately and self._wire.steady_s() >= _RECOVERY_S:  # before, workers write their leases anew
+            self._gone[flight.line] = exc
+        if flight.job.attempt or flight.line not in self._gone:
+            self._hold(flight, exc)
+        else:
+            self._settle(flight, exc)
+
+    async def _write(self, placed: list[Flight], commands: list[Command]) -> None:
+        """The first of `commands` place those of `placed`."""
+        if not commands:
+            return
+        attempts = [flight.job.attempt for flight in placed]
+        try:
+            replies = await self._wire.execute_each(commands)
+        except StoreDown as exc:  # who knows what got through
+            for flight, attempt in zip(placed, attempts, strict=True):
+                if flight.job.attempt == attempt:
+                    self.leave(flight.job)
+                    flight.again(None)
+                    self._hold(flight, exc)
+            return
+        # What became of the guesses doesn't matter.
+        for flight, attempt, written in zip(placed, attempts, replies, strict=False):
+            if flight.job.attempt != attempt:
+                continue  # its worker was quicker than this reply: it has come back, and waits to be placed anew
+            if isinstance(written, StoreDown):
+                flight.job = replace(flight.job, worker=WorkerId(""), prefill=None)
+                if flight.job.attempt:
+                    self._hold(flight, written)
+                else:
+                    self._settle(flight, written)
+            elif written:
+                self._settle(flight, None)
+            else:  # the worker went between the two round trips: decide again
+                flight.job = replace(flight.job, worker=WorkerId(""), prefill=None)
+                self._waiting.append(flight)
+        if any(flight.held_since and flight.job.worker for flight in placed):
+            self._room.set()  # there was room: there may be for the next as well
+
+    def _awaited(self, flight: Flight) -> bool:
+        return self._flights.get(flight.job.request) is flight
+
+    def _hold(self, flight: Flight, why: XylemError | None = None) -> None:
+        """Until there is room, or for some time until there isn't that reason any more."""
+        flight.refused, flight.placings = why, 0
+        flight.held_since = flight.held_since or time.monotonic()
+        line = self._held.get(flight.line) or Held()
+        least = line.push(flight, *_urgency(flight), self._most_held(flight), stays=flight.job.attempt > 0)
+        if line:
+            self._held[flight.line] = line
+        if least is not None:
+            self._settle(least, least.refused or Saturated(retry_after_s=self._retry_after_s))
+
+    def _most_held(self, flight: Flight) -> int:
+        return max(self._pools[pool].busy.max_held for pool in flight.groups[0])
+
+    def _settle(self, flight: Flight, error: Exception | None) -> None:
+        """Wakes who waits in `place`; who doesn't any more is told of an error by an event."""
+        if error is not None and not isinstance(error, XylemError):
+            job = flight.job
+            log.error("placement_failed", request=job.request, x_request_id=job.x_request_id, exc_info=error)
+            error = XylemError()
+        assert flight.placed is not None
+        if not flight.placed.done():
+            if error is None:
+                flight.placed.set_result(None)
+            else:
+                flight.placed.set_exception(error)
+        elif error is not None:
+            self._fail(flight, error)
+
+
+def _round_size(prompts: list[int]) -> int:
+    """How many requests are placed at once, by the tokens of their prompts; one at least."""
+    return max(1, sum(total <= _ROUND_TOKENS for total in accumulate(prompts)))
+
+
+def _urgency(flight: Flight) -> tuple[int, float]:
+    """Of those that are as urgent, who was on a worker already goes first."""
+    return flight.job.priority, 0.0 if flight.job.attempt else flight.job.deadline
+
+
+def _given_up(flight: Flight, gone: NoWorker | None, *, waited: bool) -> XylemError | None:
+    """Why a request is held no longer, if so: no worker comes to its line, or it has waited as long as it may."""
+    if gone is not None and not flight.job.attempt and not isinstance(flight.refused, StoreDown):
+        return gone
+    return flight.refused if waited else None

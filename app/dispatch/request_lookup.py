@@ -1,0 +1,95 @@
+"""What became of a request, whichever process makes its answer: its id names that one, which is asked over Redis."""
+
+import asyncio
+import secrets
+from typing import Any, cast
+
+import msgspec
+import orjson
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from app.dispatch.timeline import Timelines
+from app.errors import RequestNotFound, StoreDown
+from app.ids import ApiId, KeyId, RequestId, made_by
+from app.keys import Keys
+from app.messages import Look, decode_look, encode
+from app.store import Command, Wire, store_down
+from app.telemetry import logger
+
+log = logger(__name__)
+
+_EVERY_S = 0.25  # how often a process looks whether it is asked
+_SILENT_S = 2.0
+_TTL_S = 60
+_AT_ONCE = 64  # questions
+_CONNECTIONS = 8  # to Redis, on which answers are waited for
+
+
+class Lookup:
+    """On the event loop of an API replica or a batch worker."""
+
+    def __init__(self, wire: Wire, redis: "Redis", keys: Keys, api: ApiId, timelines: Timelines) -> None:
+        self._wire, self._redis, self._keys, self._api, self._timelines = wire, redis, keys, api, timelines
+        self._few = asyncio.Semaphore(_CONNECTIONS)
+
+    async def run(self) -> None:
+        """Answers what others ask, until cancelled."""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            try:
+                await self._answer()
+            except StoreDown as exc:
+                log.warning("questions_not_answered", error=exc.message)
+            except Exception:
+                log.exception("lookup_failed")
+
+    async def find(self, request: RequestId, key: KeyId | None) -> dict[str, Any]:
+        """As `Timelines.show`, from where it is known. Raises: RequestNotFound, StoreDown."""
+        found = self._timelines.show(request, key)
+        if found is None and (api := await self._owner(request)) is not None:
+            said = await self._ask(api, Look(secrets.token_hex(8), request, key))
+            found = orjson.loads(said) if said else None
+        if found is None:
+            raise RequestNotFound(
+                f"There is no request '{request}' of yours that runs, or that ended a short time ago."
+            )
+        return found
+
+    async def _owner(self, request: RequestId) -> ApiId | None:
+        """The process to be asked, if there is another one that lives."""
+        made = made_by(request)
+        if made is None:
+            return None
+        (adopted,) = await self._wire.execute([("HGET", self._keys.kept(request), "owner")])
+        owner = ApiId(adopted.decode()) if adopted else made
+        (lives,) = await self._wire.execute([("EXISTS", self._keys.api(owner))])
+        return owner if lives and owner != self._api else None
+
+    async def _ask(self, api: ApiId, look: Look) -> bytes:
+        """Raises: StoreDown, also when that process does not answer."""
+        orders = self._keys.orders(api)
+        async with self._few:
+            await self._wire.execute([("RPUSH", orders, encode(look)), ("EXPIRE", orders, _TTL_S)])
+            try:
+                reply = await cast(Any, self._redis.blpop([self._keys.reply(look.id)], timeout=_SILENT_S))
+            except RedisError as exc:
+                raise store_down(exc) from exc
+        if reply is None:
+            raise StoreDown("The API replica that has this request does not answer. Try again.")
+        return cast(bytes, reply[1])
+
+    async def _answer(self) -> None:
+        """Raises: StoreDown."""
+        (asked,) = await self._wire.execute([("LPOP", self._keys.orders(self._api), _AT_ONCE)])
+        commands: list[Command] = []
+        for raw in asked or ():
+            try:
+                look = decode_look(raw)
+            except msgspec.DecodeError as exc:  # another version's
+                log.error("question_not_understood", error=str(exc))
+                continue
+            shown = self._timelines.show(look.request, look.key)
+            reply = self._keys.reply(look.id)
+            commands += [("RPUSH", reply, orjson.dumps(shown) if shown else b""), ("EXPIRE", reply, _TTL_S)]
+        await self._wire.execute(commands)

@@ -1,0 +1,54 @@
+"""Why a request went where it went, for who asks with the header `x-xylem-explain: 1`."""
+
+from typing import Any
+
+from app.dispatch.inflight import Flight
+
+_MOST = 8  # candidates shown: proxies let only some kilobytes of headers through
+
+
+def explained(flight: Flight, *, candidates: bool) -> dict[str, Any]:
+    """Its worker, and the candidates with their costs (seconds; other policies: their own unit), cheapest first."""
+    job, decision = flight.job, flight.decision
+    if decision is None:
+        return {}
+    to = decision.placement
+    scored = sorted(decision.scored, key=lambda s: s[1].total)
+    chosen = {
+        "worker": job.worker,
+        "pool": job.pool,
+        "rank": job.rank,
+        "attempt": job.attempt,
+        "policy": decision.policy,
+        "blocks_cached": to.cached,
+        "tokens_to_compute": to.tokens,
+    }
+    if job.prefill is not None and flight.prefill_decision is not None:
+        far = flight.prefill_decision.placement
+        chosen["prefill"] = {
+            "worker": far.worker,
+            "pool": far.pool,
+            "rank": far.rank,
+            "blocks_cached": far.cached,
+            "tokens_to_compute": far.tokens,
+        }
+        chosen["blocks_to_pull"] = to.pulls
+    if not candidates:
+        return chosen
+    return chosen | {
+        "candidates": [
+            {
+                "worker": option.candidate.lease.worker,
+                "rank": option.candidate.rank,
+                "blocks_cached": option.cached,
+                "blocks_coming": option.coming - option.cached,
+                "requests": option.candidate.requests,
+                "waiting": option.candidate.waiting,
+                "queued_tokens": option.candidate.tokens,
+                "wait": round(cost.wait, 6),
+                "prefill": round(cost.prefill, 6),
+                "others": round(cost.others, 6),
+            }
+            for option, cost in scored[:_MOST]
+        ],
+    }

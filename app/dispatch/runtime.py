@@ -1,0 +1,110 @@
+"""What asks the engines: the same in an API replica, and in a batch worker."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.liveness import Watch
+from app.dispatch.models import Model, load_models
+from app.dispatch.request_lookup import Lookup
+from app.dispatch.token_inbox import Inbox
+from app.errors import StoreDown
+from app.ids import PoolId, new_api_id
+from app.keys import Keys
+from app.pools import Pool, load_pools
+from app.settings import Settings
+from app.store import Wire, async_client, clock
+from app.telemetry import HELD, IN_FLIGHT
+
+T = TypeVar("T")
+
+_SUBSCRIBED_S = 2.0
+# Tokenising takes a core each: one is left to the event loop.
+_threads = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) - 1), thread_name_prefix="tokenising")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known before anybody is asked."""
+
+    settings: Settings
+    pools: Mapping[PoolId, Pool]
+    models: dict[str, Model]
+
+    @classmethod
+    def read(cls, settings: Settings) -> "Known":
+        """Raises: SettingsError."""
+        declared = load_pools(settings.pools_file)
+        return cls(settings, declared.pools, load_models(declared))
+
+    @property
+    def longest_context(self) -> int:
+        """Tokens, of any model."""
+        return max((model.context_len for model in self.models.values()), default=0)
+
+    async def off_loop(self, raw: bytes, work: Callable[[], T]) -> T:
+        """What `work` makes of a request's body: in a thread, if the body is long."""
+        if len(raw) <= self.settings.tokenize_off_loop:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(_threads, work)
+
+
+@dataclass(frozen=True)
+class Serving(Known):
+    """A process that has requests computed, under an id of its own, to which their tokens come."""
+
+    keys: Keys
+    redis: "Redis"
+    wire: Wire
+    fleet: FleetReader
+    dispatcher: Dispatcher
+    inbox: Inbox
+    lookup: Lookup
+
+
+@asynccontextmanager
+async def serving(known: Known) -> AsyncIterator[Serving]:
+    """Without Redis it begins all the same, and says so where it is asked for something."""
+    settings, pools = known.settings, known.pools
+    keys, api = Keys(settings.deployment), new_api_id()
+    redis = async_client(settings.redis_url)
+    wire = Wire(redis)
+    fleet = FleetReader(wire, keys, pools, settings.max_queued)
+    dispatcher = Dispatcher(
+        wire, keys, api, fleet, pools, settings.retry_after_s, settings.patience_s, settings.max_migrations
+    )
+    inbox = Inbox(wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
+    watch = Watch(wire, keys, dispatcher, inbox, pools, settings.api_ttl_s)
+    lookup = Lookup(wire, redis, keys, api, dispatcher.timelines)
+    IN_FLIGHT.set_function(lambda: len(dispatcher.flights))
+    HELD.set_function(lambda: dispatcher.placer.held)
+    background = [asyncio.create_task(part.run()) for part in (inbox, watch, lookup)]
+    try:
+        with suppress(TimeoutError, StoreDown):
+            async with asyncio.timeout(_SUBSCRIBED_S):
+                await inbox.subscribed.wait()
+                await clock.ask(wire)
+        yield Serving(settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup)
+    finally:
+        await end(background)
+        with suppress(RedisError, OSError):
+            await redis.unlink(keys.api(api))
+            await redis.unlink(keys.out(api), keys.out_marks(api))
+        wire.close()
+        await redis.aclose()
+
+
+async def end(background: "list[asyncio.Task[None]]") -> None:
+    for task in background:
+        task.cancel()
+    await asyncio.gather(*background, return_exceptions=True)

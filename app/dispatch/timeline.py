@@ -1,0 +1,131 @@
+"""What happened to a request, and when."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from app.dispatch.inflight import Flight
+from app.ids import KeyId, RequestId
+from app.messages import Timing
+
+
+class Seen(Struct, frozen=True):
+    """One prompt's way; times in seconds since the epoch, by Redis' clock as several machines know it."""
+
+    model: str
+    outcome: str
+    arrived: float
+    placed: float  # 0: never
+    ended: float
+    attempts: int
+    prompt_tokens: int
+    timings: list[Timing]  # of the worker that only prefilled, if there was one, and of the one that answered
+    x_request_id: str
+
+    @classmethod
+    def of(cls, flight: Flight, model: str, outcome: str, arrived: float, ended: float) -> "Seen":
+        job = flight.job
+        prompt_tokens, timings = len(job.prompt), flight.timings
+        placed, attempts = flight.placed_at, flight.attempts
+        return cls(model, outcome, arrived, placed, ended, attempts, prompt_tokens, timings, job.x_request_id)
+
+    def stages(self) -> dict[str, float]:
+        """Seconds of each. `transfer` is what the engine says of it, and part of `resume`."""
+        if not self.timings:
+            return {}
+        first, last = self.timings[0], self.timings[-1]
+        spans = {
+            "placement": self.placed - self.arrived,
+            "queue": first.taken - self.placed,
+            "prefill": first.first - first.taken,
+            "decode": last.ended - (last.first or last.taken),
+        }
+        if first is not last:
+            spans |= {"hop": last.taken - first.ended, "resume": last.first - last.taken}
+        if last.pulled is not None and last.pulled.seconds:
+            spans["transfer"] = last.pulled.seconds
+        return {stage: max(0.0, seconds) for stage, seconds in spans.items()}
+
+    @property
+    def computed(self) -> Literal["here", "apart", "refused"]:
+        """Where its prompt was."""
+        if self.timings[-1].refused:
+            return "refused"
+        return "here" if self.timings[-1].pulled is None else "apart"
+
+
+class Timelines:
+    """Of the requests that this process makes the answers of, and of those that ended last; by their own ids."""
+
+    def __init__(self, most: int = 4096) -> None:
+        self._most = most
+        self._running: dict[RequestId, tuple[KeyId, Sequence[Flight]]] = {}
+        self._seen: OrderedDict[RequestId, tuple[KeyId, list[Seen]]] = OrderedDict()
+
+    def began(self, request: RequestId, key: KeyId, prompts: Sequence[Flight]) -> None:
+        """`key`: whose it is. `prompts`: may get longer."""
+        self._running[request] = key, prompts
+
+    def ended(self, request: RequestId, key: KeyId, prompts: list[Seen]) -> None:
+        self._running.pop(request, None)
+        self._seen[request] = key, prompts
+        if len(self._seen) > self._most:
+            self._seen.popitem(last=False)
+
+    def show(self, request: RequestId, key: KeyId | None) -> dict[str, Any] | None:
+        """Neither prompt nor answer; none if there is no such request. `key`: whose it has to be; None: anybody's."""
+        if request in self._running:
+            owner, flights = self._running[request]
+            prompts = [_under_way(flight) for flight in flights]
+        elif request in self._seen:
+            owner, seen = self._seen[request]
+            prompts = [_shown(one) for one in seen]
+        else:
+            return None
+        return {"id": request, "prompts": prompts} if key in (None, owner) else None
+
+
+def _under_way(flight: Flight) -> dict[str, Any]:
+    """Of a prompt whose request has not ended."""
+    return {
+        "x_request_id": flight.job.x_request_id,
+        "state": flight.state,
+        "attempts": flight.attempts,
+        "workers": [worker for worker, _ in flight.workers()],
+        "prompt_tokens": len(flight.job.prompt),
+        "answer_tokens": sum(len(out.tokens) for out in flight.out),
+    }
+
+
+def _shown(seen: Seen) -> dict[str, Any]:
+    """Times in seconds since the request arrived."""
+    at = seen.arrived
+    return {
+        "x_request_id": seen.x_request_id,
+        "model": seen.model,
+        "outcome": seen.outcome,
+        "arrived": at,
+        "prompt_tokens": seen.prompt_tokens,
+        "attempts": seen.attempts,
+        "placed_s": round(seen.placed - at, 6) if seen.placed else None,
+        "workers": [_part(t, at) for t in seen.timings],
+        "ended_s": round(seen.ended - at, 6),
+        "stages": {stage: round(seconds, 6) for stage, seconds in seen.stages().items()},
+    }
+
+
+def _part(timing: Timing, at: float) -> dict[str, Any]:
+    part: dict[str, Any] = {
+        "worker": timing.worker,
+        "taken_s": round(timing.taken - at, 6),
+        "first_token_s": round(timing.first - at, 6) if timing.first else None,
+        "ended_s": round(timing.ended - at, 6),
+    }
+    if timing.pulled is not None:
+        part["pulled"] = asdict(timing.pulled)
+    if timing.refused:
+        part["handoff_refused"] = timing.refused
+    return part

@@ -1,0 +1,9 @@
+"""Errors as OpenAI's clients know them."""
+
+from typing import Any
+
+from app.errors import XylemError
+
+
+def as_body(exc: XylemError) -> dict[str, Any]:
+    return {"error": {"message": exc.message, "type": exc.type, "param": exc.param, "code": exc.code}}

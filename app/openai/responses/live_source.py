@@ -1,0 +1,33 @@
+"""A response that is kept nowhere, read as if it were."""
+
+from app.dispatch.generation import Call
+from app.errors import Cancelled, XylemError
+from app.messages import Done, Event, Failed
+from app.store import clock
+
+
+class Live:
+    """Of a Call that has been entered."""
+
+    def __init__(self, call: Call) -> None:
+        self.call, self._over = call, False
+
+    async def batch(self) -> list[Event]:
+        """As Log's. Raises: Cancelled when the client has gone."""
+        if self._over:
+            return []
+        call = self.call
+        try:
+            deltas = await call.deltas()
+        except Cancelled:
+            raise
+        except XylemError as exc:
+            self._over = True
+            call.failed(exc)
+            return [Failed(call.id, 0, exc.code, exc.message)]
+        for _, delta in deltas:
+            call.count(delta)
+        if not deltas:
+            self._over = True
+            return [Done(call.id, 0, call.cached_tokens, prompt_tokens=call.prompt_tokens, ended=clock.now())]
+        return [delta for _, delta in deltas]

@@ -1,0 +1,276 @@
+"""What clients may send: OpenAI's shapes and a few extensions. These models never leave `app/api/`.
+
+A field that is neither here nor in `neutral.py` is refused by name, unless it is null, which OpenAI's clients send
+for "not given".
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.dispatch.inflight import Wishes
+from app.errors import RequestError
+from app.messages import Sampling
+from app.openai.neutral import NEUTRAL_OF_MESSAGES, NEUTRAL_OF_TOKENIZE, Refused, neutral
+from app.pools import Count, NotNegative, Share
+
+T = TypeVar("T")
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+TokenId = Annotated[int, Field(ge=0, lt=2**32)]
+_TOKEN_ID = re.compile("[0-9]{1,9}", re.ASCII)
+Stop = Annotated[str, Field(min_length=1, max_length=4096)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+# Lists end at their first error: each of a million would be an object with its own message.
+Some = Annotated[list[T], Field(fail_fast=True)]
+Label = Annotated[str, Field(max_length=64)]
+Metadata = Annotated[dict[Label, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
+MOST = 4096  # messages of a conversation, parts of a message, tokens with a bias
+MOST_BIASES = 2**16  # of all prompts of a request together: each takes its own along
+ASIDE_PRIORITY = 100  # of what gives way, unless it names its own
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def openapi(cls) -> dict[str, Any]:
+        """For `openapi_extra`: handlers parse the body themselves, which spares FastAPI's detour over dicts."""
+        schema = inlined(cls.model_json_schema())
+        return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+class Query(Body):
+    """What comes as text behind the path."""
+
+    model_config = ConfigDict(strict=False)
+
+    @classmethod
+    def openapi(cls) -> dict[str, Any]:
+        fields = cls.model_json_schema()["properties"].items()
+        return {"parameters": [{"name": name, "in": "query", "schema": schema} for name, schema in fields]}
+
+
+def inlined(schema: dict[str, Any]) -> Any:
+    """Without `$defs`, to which a schema in the middle of a document can't refer, nor can its discriminators."""
+    defs = schema.pop("$defs", {})
+
+    def inline(part: Any) -> Any:
+        if isinstance(part, dict):
+            whole = defs[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+            return {key: inline(value) for key, value in whole.items() if key != "discriminator"}
+        return [inline(value) for value in part] if isinstance(part, list) else part
+
+    return inline(schema)
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None  # nothing is obfuscated, which a client can't tell from luck
+
+
+class RoutingOptions(Body):
+    """Extension: what a client may say about where its request goes."""
+
+    prefill_weight: Annotated[float, Field(ge=0, le=100)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    ttft_ms: Annotated[float, Field(gt=0)] | None = None  # targets, for deployments that have pools for them
+    itl_ms: Annotated[float, Field(gt=0)] | None = None
+
+
+class Asked(Body):
+    """What all that generate have in common. `None` is "not given" throughout."""
+
+    model: str
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    user: Annotated[str, Field(max_length=512)] | None = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None  # extension: lower is sooner
+    timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None  # extension: seconds
+    prompt_cache_key: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # requests that share a prefix
+    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # vLLM's: who has another shares none
+    routing: RoutingOptions | None = None
+    service_tier: Literal["auto", "default", "flex"] | None = None
+    # Notes of the client's own, on which nothing depends.
+    metadata: Metadata | None = None
+    safety_identifier: Label | None = None
+
+    @property
+    def aside(self) -> bool:
+        return self.service_tier == "flex"
+
+    @property
+    def tier(self) -> Literal["default", "flex"] | None:
+        """The one that it gets, if it named one."""
+        return None if self.service_tier is None else "flex" if self.aside else "default"
+
+    @property
+    def urgency(self) -> int:
+        return self.priority if self.priority is not None else ASIDE_PRIORITY if self.aside else 0
+
+    def understood(self) -> bytes:
+        """All that the answer depends on and tells, as JSON that is parsed to the same."""
+        return self.model_dump_json(exclude_none=True).encode()
+
+    def check(self) -> None:
+        """What a single field can't tell. Raises: RequestError."""
+
+
+class _Generation(Asked):
+    """What chat and text completions have in common."""
+
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    include_stop_str_in_output: bool | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    logit_bias: Annotated[dict[str, Bias], Field(max_length=MOST)] | None = None
+    stream_options: StreamOptions | None = None
+
+    def check(self) -> None:
+        """What a single field can't tell. Raises: RequestError."""
+        if self.stream_options is not None and not self.stream:
+            raise RequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+
+    def wishes(self, *, explain: bool) -> Wishes:
+        asked = self.routing or RoutingOptions()
+        rules = {name: getattr(asked, name) for name in ("prefill_weight", "temperature")}
+        return Wishes(
+            rules={name: value for name, value in rules.items() if value is not None},
+            session=self.prompt_cache_key,
+            ttft_ms=asked.ttft_ms,
+            itl_ms=asked.itl_ms,
+            explain=explain,
+        )
+
+    def sampling(self, max_tokens: int, *, logprobs: int | None, prompt_logprobs: int | None = None) -> Sampling:
+        """Raises: RequestError."""
+        if (self.min_tokens or 0) > max_tokens:
+            raise RequestError(f"'min_tokens' is over 'max_tokens' ({max_tokens}).", param="min_tokens")
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return Sampling(
+            max_tokens=max_tokens,
+            min_tokens=self.min_tokens or 0,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=max(0, self.top_k or 0),
+            min_p=self.min_p or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=self.repetition_penalty or 1.0,
+            seed=self.seed,
+            stop=stop,
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            include_stop=bool(self.include_stop_str_in_output),
+            ignore_eos=bool(self.ignore_eos),
+            n=self.n or 1,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            logit_bias=self._logit_bias(),
+        )
+
+    def _logit_bias(self) -> dict[int, float] | None:
+        if not self.logit_bias:
+            return None
+        if not all(_TOKEN_ID.fullmatch(key) for key in self.logit_bias):
+            raise RequestError("The keys of 'logit_bias' have to be token ids.", param="logit_bias")
+        return {int(token): bias for token, bias in self.logit_bias.items()}
+
+
+class TextPart(Body):
+    type: Annotated[Literal["text"], Refused("content parts of type")]
+    text: str
+
+
+# In this order, an error is the list's.
+Content = Annotated[Some[TextPart], Field(max_length=MOST)] | str
+
+
+class Message(Body):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content | None
+    name: Annotated[str, Field(max_length=256)] | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        """Templates know no developer, OpenAI's newer name of the system role, and want text."""
+        content = self.content or ""
+        if not isinstance(content, str):
+            content = "\n".join(part.text for part in content)
+        role = "system" if self.role == "developer" else self.role
+        return {"role": role, "content": content} | ({"name": self.name} if self.name else {})
+
+
+class PromptMessage(Message):
+    role: Literal["system", "developer", "user"]
+    content: Content
+
+
+@neutral(NEUTRAL_OF_MESSAGES)
+class AssistantMessage(Message):
+    """An earlier answer. Without content, as it is when it only called tools, it is an empty text."""
+
+    role: Literal["assistant"]
+    content: Content | None = None
+
+
+Messages = Some[Annotated[PromptMessage | AssistantMessage, Field(discriminator="role")]]
+
+
+class Conversation(_Generation):
+    messages: Annotated[Sequence[Message], Field(min_length=1, max_length=MOST)]
+    max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    def check(self) -> None:
+        super().check()
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError("'top_logprobs' is only allowed when 'logprobs' is true.", param="top_logprobs")
+
+
+@neutral()
+class ChatRequest(Conversation):
+    messages: Annotated[Messages, Field(min_length=1, max_length=MOST)]
+
+
+@neutral()
+class CompletionRequest(_Generation):
+    prompt: str | Some[TokenId] | Some[str] | Some[Some[TokenId]]
+    echo: bool | None = None
+    add_special_tokens: Annotated[Literal[True] | None, Refused()] = None  # in conversations, False is neutral
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+
+@neutral(NEUTRAL_OF_TOKENIZE)
+class TokenizeRequest(Body):
+    model: str
+    prompt: str | None = None
+    messages: Annotated[Messages, Field(max_length=MOST)] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool = True
+
+
+class DetokenizeRequest(Body):
+    model: str
+    tokens: Some[TokenId]
+
+
+class LimitChanges(Body):
+    """A field that is null goes back to what the pools file says; one that isn't given stays."""
+
+    max_queued: Annotated[NotNegative, Field(le=2**31)] | None = None
+    active_blocks: Share | None = None
+    queued_tokens: Annotated[Count, Field(le=2**31)] | None = None
+    remote_tokens: Annotated[NotNegative, Field(le=2**31)] | None = None
+    remote_wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None

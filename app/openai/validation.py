@@ -1,0 +1,127 @@
+"""What a client sent, as one of the schemas; or what is wrong with it, by name."""
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from app.errors import BodyTooLarge, RequestError
+from app.openai.neutral import NOT_SUPPORTED
+from app.openai.schemas import Body
+
+_MOST_ERRORS = 1000  # that are looked through for one to name
+_SHOWN = 64  # characters of what was given
+_LONGEST_NAME = 200  # characters of a field's path, which is the client's
+_SMALL = 16 * 2**10  # bytes that are parsed at once: that takes less time than a thread's answer
+# Values of a large body: the parser builds all of them before the schema sees one, and no other thread runs meanwhile.
+_VALUES, _CONTAINERS = 2**18, 2**15
+
+# One thread: a second one would hold the interpreter in turn with the first, and the event loop would wait for both.
+_large = ThreadPoolExecutor(1, thread_name_prefix="parsing")
+
+B = TypeVar("B", bound=Body)
+
+
+async def parse_off_loop(schema: type[B], raw: bytes, token_ids: int = 0) -> B:
+    """`parse`, in a thread if the body is large. `token_ids`: how many of them it may have.
+
+    Raises: RequestError that names the field; BodyTooLarge when there are too many values, however short.
+    """
+    if len(raw) <= _SMALL:
+        return parse(schema, raw)
+    return await asyncio.get_running_loop().run_in_executor(_large, _parse_large, schema, raw, token_ids)
+
+
+def _parse_large(schema: type[B], raw: bytes, token_ids: int) -> B:
+    check_values(raw, max(_VALUES, token_ids) + _CONTAINERS)
+    return parse(schema, raw)
+
+
+def check_values(raw: bytes, most: int) -> None:
+    """Raises: BodyTooLarge for more than `most` values, or too many lists and objects."""
+    if _fits(raw, most):  # with all that stands in texts
+        return
+    plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")  # so that each quote begins or ends a text
+    if plain.count(b'"') > 4 * most or not _fits(b"".join(plain.split(b'"')[::2]), most):
+        raise BodyTooLarge(f"The body has more than {most} values, or more than {_CONTAINERS} lists and objects.")
+
+
+def _fits(raw: bytes, most: int) -> bool:
+    return raw.count(b",") < most and raw.count(b"[") + raw.count(b"{") <= _CONTAINERS
+
+
+def parse(schema: type[B], raw: bytes) -> B:
+    """Raises: RequestError that names the field."""
+    try:
+        return schema.model_validate_json(raw)
+    except ValidationError as exc:
+        first = exc.with_traceback(None)  # which has this frame, and so itself: what is wrong would stay for long
+    if first.error_count() > _MOST_ERRORS:
+        raise RequestError(f"More than {_MOST_ERRORS} fields are wrong or not supported by this server.") from first
+    # The slow way, taken on an error: what is null counts as not given, in unknown fields and in unsupported values.
+    errors = _errors(first)
+    doc = None if errors[0]["type"] == "json_invalid" else json.loads(raw)
+    if any(_may_be_null(e, doc) for e in errors):
+        doc = _without_nulls(doc)
+        try:
+            return schema.model_validate(doc)
+        except ValidationError as exc:
+            errors = _errors(exc)
+    raise _request_error(errors[0], doc) from first
+
+
+def _may_be_null(err: Any, doc: Any) -> bool:
+    """Whether nulls may be all that is wrong."""
+    kind = err["type"]
+    if kind not in ("extra_forbidden", NOT_SUPPORTED):
+        return False
+    given = _find(err, doc)[1]
+    return given is None if kind == "extra_forbidden" else isinstance(given, dict)
+
+
+def _errors(exc: ValidationError) -> list[Any]:
+    """Without what was wrong, which may be long, and stands in each of them."""
+    return exc.errors(include_url=False, include_input=False)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+    return [_without_nulls(v) for v in value] if isinstance(value, list) else value
+
+
+def _request_error(err: Any, doc: Any) -> RequestError:
+    if err["type"] == "json_invalid":
+        return RequestError(f"The body is not valid JSON: {err['ctx']['error']}.")
+    if not err["loc"]:
+        return RequestError("The body has to be a JSON object.")
+    found, given = _find(err, doc)
+    path, kind = ".".join(found)[:_LONGEST_NAME], err["type"]
+    what = err["ctx"]["what"] if kind == NOT_SUPPORTED else ""
+    if kind in ("union_tag_invalid", "union_tag_not_found"):  # only messages are told apart so
+        path, what = f"{path}.role", "messages of role"
+        kind, given = ("missing", None) if kind == "union_tag_not_found" else (NOT_SUPPORTED, given["role"])
+    if what and isinstance(given, str):
+        return RequestError(f"'{path}': {what} '{given[:_SHOWN]}' are not supported by this server.", param=path)
+    if kind in ("extra_forbidden", NOT_SUPPORTED):
+        return RequestError(f"'{path}' is not supported by this server.", param=path)
+    if kind == "missing":
+        return RequestError(f"'{path}' is missing.", param=path)
+    return RequestError(f"'{path}': {err['msg']}.", param=path)
+
+
+def _find(err: Any, doc: Any) -> tuple[list[str], Any]:
+    """Where in the body it is, and what is there, or the last before it that is.
+
+    pydantic's location also names the branches of unions, which the body doesn't have.
+    """
+    path, here = [], doc
+    for part in err["loc"]:
+        if (isinstance(here, dict) and part in here) or (isinstance(here, list) and isinstance(part, int)):
+            here = here[part]
+        elif not (err["type"] == "missing" and part == err["loc"][-1]):
+            continue
+        path.append(str(part))
+    return path, here

@@ -1,0 +1,52 @@
+"""What leaves of a job that may be interrupted here, or that nobody reads along."""
+
+import time
+
+from app.deltas import merge
+from app.ids import ApiId
+from app.messages import Begun, Delta, Job
+from app.runner.token_emitter import Emitter
+
+_PIECE_S = 5.0  # of a whole answer, what has come in so many seconds goes out as one piece
+
+
+class Outgoing:
+    """Takes the place of the emitter, and knows how far each choice is."""
+
+    def __init__(self, job: Job, emitter: Emitter) -> None:
+        self._emitter, self._api, self._whole = emitter, job.reply_to, job.whole
+        self._kept: list[tuple[int, Delta]] = []
+        self._since = time.monotonic()
+        begun = job.begun or [Begun([])] * job.sampling.n
+        self._tokens = [list(b.tokens) for b in begun]
+        self._text_len = [b.text_len for b in begun]
+        self._finished = [b.finished for b in begun]
+
+    @property
+    def over(self) -> bool:
+        return all(self._finished)
+
+    @property
+    def begun(self) -> list[Begun]:
+        """For an engine that goes on with it."""
+        if not any(self._tokens) and not any(self._finished):
+            return []
+        return [Begun(list(t), n, f) for t, n, f in zip(self._tokens, self._text_len, self._finished, strict=True)]
+
+    def emit(self, api: ApiId, delta: Delta) -> None:
+        self._tokens[delta.index] += delta.tokens
+        self._text_len[delta.index] += len(delta.text)
+        self._finished[delta.index] |= delta.finish is not None
+        if not self._whole:
+            self._emitter.emit(api, delta)
+            return
+        self._emitter.withheld += 1
+        self._kept.append((delta.index, delta))
+        if time.monotonic() - self._since > _PIECE_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """What was kept back goes out."""
+        kept, self._kept, self._since = self._kept, [], time.monotonic()
+        for _, delta in merge(kept):
+            self._emitter.emit(self._api, delta)

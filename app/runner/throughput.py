@@ -1,0 +1,46 @@
+"""How fast one worker's engine is, and how long it had something to do."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+from msgspec.structs import replace
+
+from app.messages import Job, Pace
+from app.routing.throughput_meter import PaceMeter
+from app.runner.busy_time import Working
+
+_SPEED = 10_000.0  # prompt tokens a second, of an engine that has computed none
+
+
+class Paces:
+    """Of who can't wait, which others see as load, and of those that give way."""
+
+    def __init__(self, ranks: int, seats: int) -> None:
+        self.online, self.aside = PaceMeter(ranks), PaceMeter(ranks)
+        self.working, self._seats = Working(), seats
+
+    @contextmanager
+    def has(self, job: Job) -> Iterator[None]:
+        meter = self._of(job)
+        meter.begin(job.run, monotonic())
+        try:
+            with self.working.one():
+                yield
+        finally:
+            meter.end(job.run, monotonic())
+
+    def first_token(self, job: Job, rank: int, tokens: int) -> None:
+        """So many tokens of its prompt were computed."""
+        queued = self.working.requests > self._seats
+        self._of(job).first_token(job.run, rank, tokens, monotonic(), queued=queued)
+
+    def read(self) -> Pace:
+        """Of who can't wait, but for the speed, which may have been learnt from the others."""
+        now = monotonic()
+        pace = self.online.read(now)
+        speed = pace.prefill_tokens_per_s or self.aside.read(now).prefill_tokens_per_s or _SPEED
+        return replace(pace, prefill_tokens_per_s=speed)
+
+    def _of(self, job: Job) -> PaceMeter:
+        return self.aside if job.aside else self.online

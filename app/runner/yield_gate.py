@@ -1,0 +1,184 @@
+"""Where aside requests wait until an engine has room for them, and where they are sent back to when it has not.
+
+One for each data-parallel rank, on the engine's loop. What is decided is in `slack.py`.
+"""
+
+import asyncio
+from asyncio import Timeout
+from bisect import insort
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
+from time import monotonic
+
+from app.engines.base import EngineInfo, EngineStats
+from app.errors import Returned
+from app.ids import RunId
+from app.messages import Job, Pace
+from app.pools import Aside
+from app.runner.yield_policy import Load, Wish, may_enter, pause, taken, too_many
+
+_LOOK_S = 0.05  # for what nobody tells: blocks that have become free, a pause that is over
+_PATIENCE_S = 5.0  # after which another worker may have more room
+
+
+class Guest:
+    """One aside request, waiting or inside."""
+
+    __slots__ = ("computing", "entered", "known", "let_in", "order", "run", "stay", "wish")
+
+    def __init__(self, run: RunId, order: tuple[int, int]) -> None:
+        self.run = run
+        self.order = order  # lower priorities first, then who came first
+        self.wish = Wish(0, 0, 0)
+        self.let_in: asyncio.Future[None] | None = None  # while it waits
+        self.stay: Timeout | None = None  # while it is inside
+        self.entered = 0.0
+        self.computing = 0  # tokens of its context, until its first output
+        self.known = False  # it has been inside, and what it had is cached, if it isn't long ago
+
+    def __lt__(self, other: "Guest") -> bool:
+        return self.order < other.order
+
+
+class Gate:
+    def __init__(
+        self, info: EngineInfo, rules: Aside, stats: Callable[[], EngineStats], pace: Callable[[], Pace]
+    ) -> None:
+        """`pace`: how many prompt tokens the engine computes in a second, and how much of its time others' take."""
+        self._info, self._rules, self._stats, self._pace = info, rules, stats, pace
+        self._online: dict[RunId, Wish] = {}
+        self._left = -inf  # when the last of them did
+        self._waiting: list[Guest] = []  # the most urgent first
+        self._inside: list[Guest] = []  # in the order of their entry
+        self._count = 0
+        self._paused_until = 0.0  # for entries beside others
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._inside)
+
+    @property
+    def most(self) -> int:
+        """How many the worker takes."""
+        return taken(self._load(), self._rules)
+
+    @contextmanager
+    def online(self, job: Job) -> Iterator[None]:
+        """While a request is here that nothing is put before."""
+        self._online[job.run] = self._wish(job)
+        self.look()
+        try:
+            yield
+        finally:
+            del self._online[job.run]
+            self._left = monotonic()
+            self.look()
+
+    def computed(self, run: RunId, tokens: int) -> None:
+        """A request has its first output, for which so many tokens had to be computed. Its blocks are in use now."""
+        if run in self._online:
+            self._online[run] = Wish(self._online[run].seats, 0, 0)
+        for guest in self._inside:
+            if guest.run == run and guest.computing:
+                guest.computing, guest.known = 0, True
+                self._pause(guest, tokens)
+        self.look()
+
+    @contextmanager
+    def guest(self, job: Job) -> Iterator[Guest]:
+        """While an aside request is here. Raises: Returned when there are enough of them."""
+        if len(self) >= 2 * self._info.max_running:  # more would take the threads that others need
+            raise Returned
+        self._count += 1
+        guest = Guest(job.run, (job.priority, self._count))
+        try:
+            yield guest
+        finally:
+            self._leave(guest)
+
+    async def enter(self, guest: Guest, job: Job) -> None:
+        """Waits until it may. Raises: Returned when that takes long."""
+        guest.wish = wish = self._wish(job)
+        if guest.known:
+            guest.wish = Wish(wish.seats, wish.blocks, min(wish.tokens, self._info.block_size))
+        guest.let_in = asyncio.get_running_loop().create_future()
+        insort(self._waiting, guest)
+        self.look()
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await guest.let_in
+        except TimeoutError:
+            raise Returned from None
+
+    @contextmanager
+    def inside(self, guest: Guest, stay: Timeout) -> Iterator[None]:
+        """While the engine has it. `stay` is brought to its end when it has to give way."""
+        guest.stay = stay
+        if guest not in self._inside:  # sent away before it had begun
+            stay.reschedule(asyncio.get_running_loop().time())
+        try:
+            yield
+        finally:
+            guest.stay = None
+            self._leave(guest)
+
+    def look(self) -> None:
+        """Sends away who has to go, and lets in who may."""
+        if not self._waiting and not self._inside:
+            return
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._tick)
+        for _ in range(too_many(self._load(), self._rules, [g.wish for g in self._inside])):
+            guest = self._inside.pop()
+            if guest.stay is not None:
+                guest.stay.reschedule(asyncio.get_running_loop().time())
+        while self._waiting and self._may_enter(self._waiting[0]):
+            self._let_in(self._waiting.pop(0))
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.look()
+
+    def _may_enter(self, guest: Guest) -> bool:
+        if self._online and monotonic() < self._paused_until:
+            return False
+        computing = sum(g.computing for g in self._inside)
+        return may_enter(self._load(), self._rules, guest.wish, computing, self._pace().prefill_tokens_per_s)
+
+    def _let_in(self, guest: Guest) -> None:
+        guest.entered, guest.computing = monotonic(), guest.wish.tokens
+        self._pause(guest, guest.computing)
+        self._inside.append(guest)
+        if guest.let_in is not None and not guest.let_in.done():
+            guest.let_in.set_result(None)
+
+    def _pause(self, after: Guest, tokens: int) -> None:
+        pace = self._pace()
+        lasts = pause(tokens, pace.prefill_tokens_per_s, self._stats().step_s, pace.busy, self._rules)
+        self._paused_until = after.entered + lasts
+
+    def _leave(self, guest: Guest) -> None:
+        for here in (self._waiting, self._inside):
+            if guest in here:
+                here.remove(guest)
+        self.look()
+
+    def _load(self) -> Load:
+        stats, info = self._stats(), self._info
+        coming = sum(w.blocks for w in self._online.values()) + sum(g.wish.blocks for g in self._inside if g.computing)
+        return Load(
+            info.max_running,
+            info.total_blocks,
+            stats.used_blocks // info.ranks + coming,
+            sum(w.seats for w in self._online.values()),
+            sum(g.wish.seats for g in self._inside),
+            stats.step_s,
+            stats.request_step_s,
+            monotonic() - self._left,
+        )
+
+    def _wish(self, job: Job) -> Wish:
+        begun = max((len(b.tokens) for b in job.begun), default=0)
+        tokens = len(job.prompt) + begun
+        return Wish(job.sampling.n, -(-tokens // self._info.block_size), tokens)

@@ -1,0 +1,230 @@
+"""What is done with a whole batch: begun, finished, told of. In a Celery task's thread, once at a time."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from threading import Lock
+from typing import Any, TypeVar
+
+import orjson
+from msgspec.structs import replace
+
+from app.batch import paths as places
+from app.batch.batch_store import Book, Fields
+from app.batch.file_store import FileShelf
+from app.batch.next_step import TRIES_AFTER_S, after_break
+from app.batch.records import Batch, Order, Problem, Status, StoredFile, packed
+from app.batch.storage import Storage
+from app.batch.window import read_window
+from app.dispatch.models import find_model
+from app.dispatch.runtime import Serving
+from app.errors import BatchNotFound, FileGone, StorageDown, StoreDown
+from app.ids import BatchId, KeyId
+from app.openai.batch_schemas import BatchRequest
+from app.openai.registry import ENDPOINTS
+from app.openai.validation import parse
+from app.store import clock
+from app.telemetry import logger
+from workers.batch.input_splitter import Cut, Unusable, cut
+from workers.batch.result_files import assemble
+from workers.batch.webhook import tell
+
+log = logger(__name__)
+T = TypeVar("T")
+_RETRY_S = 1.0
+
+
+class Clerk:
+    def __init__(
+        self, serving: Serving, book: Book, storage: Storage, loop: asyncio.AbstractEventLoop, soon: Callable[[], None]
+    ) -> None:
+        """`loop`: where the book may be asked. `soon`, called there: something has ended."""
+        self._serving, self._settings, self._book, self._storage = serving, serving.settings, book, storage
+        self._shelf = FileShelf(serving.wire, serving.keys)
+        self._loop, self._soon = loop, soon
+        self.handling: dict[BatchId, Status] = {}  # what is validated or finished here, and at which status
+        self.lock = Lock()  # of that
+
+    def submit(self, path: str, endpoint: str, window: str, metadata: dict[str, str] | None, task: str) -> str:
+        """Twice with one `task` it is one batch. Raises: RequestError, FileGone, StorageDown, StoreDown."""
+        now = int(clock.now())
+        asked = {"input_file_id": "", "endpoint": endpoint, "completion_window": window, "metadata": metadata}
+        parse(BatchRequest, orjson.dumps(asked)).check()
+        id_ = BatchId(f"batch_{hashlib.sha256(task.encode()).hexdigest()[:24]}")
+        try:
+            return self._call(self._book.find(id_, None)).order.id
+        except BatchNotFound:
+            pass
+        file = places.file_of(id_, "input")
+        order = Order(id_, KeyId(""), endpoint, file, window, now, now + read_window(window), metadata)
+        size, name = self._storage.size(path), path.rpartition("/")[2]
+        stored = StoredFile(file, order.key, name, "batch", size, now, now + self._settings.file_keep_s)
+        self._storage.copy(path, stored.path)
+        self._call(self._shelf.add(stored))
+        self._call(self._book.create(order))
+        return id_
+
+    def begin(self, batch: str) -> None:
+        self._handle(BatchId(batch), "validating", self._cut)
+
+    def finish(self, batch: str) -> None:
+        try:
+            found = self._call(self._book.find(BatchId(batch), None))
+        except BatchNotFound:
+            return
+        if found.status in ("finalizing", "cancelling"):
+            self._handle(found.order.id, found.status, self._assemble)
+        elif not found.cleaned:
+            self._handle(found.order.id, found.status, self._clean)
+
+    def notify(self, batch: str) -> None:
+        try:
+            found = self._call(self._book.find(BatchId(batch), None))
+        except BatchNotFound:
+            return
+        url, secret = self._settings.webhook_url, self._settings.webhook_secret
+        if url is None or found.told:
+            return
+        try:
+            wrong = tell(url, secret.get_secret_value() if secret else None, found)
+        except Exception as exc:
+            wrong = type(exc).__name__
+            log.error("webhook_broke", batch=batch, exc_info=exc)
+        tries = found.tries + 1
+        if wrong:
+            log.warning("webhook_not_told", batch=batch, reason=wrong, tries=tries)
+        wait_s = TRIES_AFTER_S[tries - 1] if tries <= len(TRIES_AFTER_S) else 0
+        fields: Fields = {"told": int(not wrong), "tries": tries, "tell_at": int(clock.now()) + wait_s}
+        self._call(self._book.turn(found.order.id, (found.status,), fields))
+
+    def _handle(self, batch: BatchId, status: Status, work: Callable[[Batch], None]) -> None:
+        """Does it, if it is still due and nobody else does; if it can't be done now, it is sent again."""
+        with self.lock:
+            if batch in self.handling:  # the message came twice
+                return
+            self.handling[batch] = status
+        try:
+            if self._is_mine(batch, status):
+                self._try(work, self._call(self._book.find(batch, None)))
+        except InterruptedError:
+            log.info("batch_interrupted", batch=batch, status=status)
+        except (StoreDown, StorageDown) as exc:
+            log.warning("batch_work_put_off", batch=batch, status=status, error=exc.message)
+        finally:
+            with self.lock:
+                del self.handling[batch]
+            self._call(self._let_go(batch))
+            self._loop.call_soon_threadsafe(self._soon)
+
+    def _try(self, work: Callable[[Batch], None], batch: Batch) -> None:
+        """What breaks is counted, and given up some time. Raises: InterruptedError, StoreDown, StorageDown."""
+        try:
+            work(batch)
+        except (InterruptedError, StoreDown, StorageDown):
+            raise
+        except Exception as exc:
+            log.error(
+                "batch_work_broke", batch=batch.order.id, status=batch.status, times=batch.broke + 1, exc_info=exc
+            )
+            fields, me = after_break(batch, clock.now()), self._serving.dispatcher.api
+            self._call(self._book.turn(batch.order.id, (batch.status,), fields, me))
+
+    def _is_mine(self, batch: BatchId, status: Status) -> bool:
+        return self._call(self._book.grasp(batch, status, self._serving.dispatcher.api))
+
+    def _cut(self, batch: Batch) -> None:
+        id_, me, began = batch.order.id, self._serving.dispatcher.api, time.monotonic()
+        try:
+            done = self._cut_up(batch)
+        except (Unusable, FileGone) as exc:
+            problem = exc.problem if isinstance(exc, Unusable) else Problem(exc.code, exc.message)
+            failed: Fields = {"status": "failed", "failed_at": int(clock.now()), "problems": packed([problem])}
+            self._call(self._book.turn(id_, ("validating",), failed, me))
+            return
+        except InterruptedError:
+            self._leave_nothing(id_)
+            raise
+        fields: Fields = {
+            "status": "in_progress", "in_progress_at": int(clock.now()), "model": done.model,
+            "total": done.lines, "failed": done.broken, "parts": done.parts, "broke": 0,
+        }  # fmt: skip
+        if not (
+            self._call(self._book.lay_out(id_, done.parts, me))
+            and self._call(self._book.turn(id_, ("validating",), fields, me))
+        ):
+            self._leave_nothing(id_)
+            return
+        took = round(time.monotonic() - began, 2)
+        log.info("batch_validated", batch=id_, lines=done.lines, broken=done.broken, parts=done.parts, seconds=took)
+
+    def _cut_up(self, batch: Batch) -> Cut:
+        """Raises: Unusable, FileGone, StorageDown, StoreDown; InterruptedError when its status is another one."""
+        order = batch.order
+        endpoint = ENDPOINTS[order.endpoint]
+
+        def check(body: bytes) -> str:
+            asked = parse(endpoint.schema, body)
+            asked.check()
+            return find_model(self._serving.models, asked.model).name
+
+        file = self._call(self._shelf.find(order.input, order.key))
+        return cut(
+            self._storage, order, file.path, check, self._settings.max_body,
+            lambda: self.handling.get(order.id) != batch.status,
+        )  # fmt: skip
+
+    def _leave_nothing(self, batch: BatchId) -> None:
+        """What was written after somebody else had cleaned up is nobody's."""
+        try:
+            gone = self._call(self._book.find(batch, None)).cleaned
+        except BatchNotFound:
+            gone = True
+        if gone:
+            self._storage.delete(places.folder(batch))
+
+    def _assemble(self, batch: Batch) -> None:
+        order = batch.order
+        id_, now = order.id, int(clock.now())
+        if batch.in_progress_at is None:  # it ended before its lines were read
+            with suppress(Unusable, FileGone):
+                batch = replace(batch, parts=self._cut_up(batch).parts)
+        sums = assemble(
+            self._storage, batch, lambda b, part: self._call(self._book.done(b, part)),
+            lambda: self._is_mine(id_, batch.status),
+        )  # fmt: skip
+        keep_s = order.output_expires_s or self._settings.file_keep_s
+        ending = batch.ending or "completed"
+        fields: dict[str, str | int | bytes] = {
+            "status": ending, f"{ending}_at": now, "total": sums.completed + sums.failed,
+            "completed": sums.completed, "failed": sums.failed,
+            "prompt": sums.prompt, "cached": sums.cached, "completion": sums.completion,
+        }  # fmt: skip
+        for kind, size, field in (("output", sums.output, "output"), ("error", sums.errors, "errors_file")):
+            if size:
+                file = fields[field] = places.file_of(id_, kind)
+                name = f"{id_}_{kind}.jsonl"
+                stored = StoredFile(file, order.key, name, "batch_output", size, now, now + keep_s)
+                self._call(self._shelf.add(stored))
+        done = self._book.turn(id_, (batch.status,), fields, self._serving.dispatcher.api)
+        if self._call(done):
+            log.info("batch_ended", batch=id_, status=ending, completed=sums.completed, failed=sums.failed)
+
+    def _clean(self, batch: Batch) -> None:
+        self._call(self._book.forget_parts(batch.order.id, batch.parts))
+        if batch.status != "failed" or batch.in_progress_at is None:  # else nothing but this has its answers
+            self._storage.delete(places.folder(batch.order.id))
+        self._call(self._book.turn(batch.order.id, (batch.status,), {"cleaned": 1}))
+
+    def _call(self, coro: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
+
+    async def _let_go(self, batch: BatchId) -> None:
+        while True:
+            try:
+                await self._book.let_go(batch, self._serving.dispatcher.api)
+                return
+            except StoreDown as exc:
+                log.warning("hand_not_let_go", batch=batch, error=exc.message)
+            await asyncio.sleep(_RETRY_S)

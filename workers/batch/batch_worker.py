@@ -1,0 +1,174 @@
+"""What a batch worker does: the tasks of `app/tasks/batch.py`, on an event loop of its own thread."""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from itertools import count
+from threading import Thread
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import uvloop
+
+from app.batch.batch_store import Book, Ticket
+from app.batch.fair_share import PARTS
+from app.batch.storage import Storage
+from app.dispatch.runtime import Known, Serving, serving
+from app.errors import BatchNotFound, StoreDown
+from app.ids import BatchId
+from app.telemetry import logger
+from workers.batch.batch_jobs import Clerk
+from workers.batch.leader import Leader
+from workers.batch.part_runner import Answering
+
+log = logger(__name__)
+T = TypeVar("T")
+_LOOK_S = 0.5
+_SAY_EVERY = 10  # looks: that this worker still has what it has
+
+
+class Desk:
+    """Implements `app.tasks.batch.Desk`."""
+
+    serving: Serving
+    clerk: Clerk
+
+    def __init__(self, known: Known) -> None:
+        """Raises: SettingsError."""
+        self._known, self._settings = known, known.settings
+        self._storage = Storage(known.settings.files_url)
+        self._loop = uvloop.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="batch", daemon=True)
+        self._parts: set[Answering] = set()
+        self._tickets: set[Ticket] = set()
+        self._turns = WeakValueDictionary[str, asyncio.Lock]()  # to ask what a key's limits let pass, by account
+        self._draining = False
+
+    # From any thread.
+
+    def start(self) -> None:
+        self._thread.start()
+        self.call(self._start())
+
+    def call(self, coro: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
+
+    def drain(self) -> None:
+        """No part begins here any more; what engines have of those that did is finished."""
+        self._loop.call_soon_threadsafe(self._drain)
+
+    def stop_parts(self) -> None:
+        """What engines have of them is given up."""
+        self._loop.call_soon_threadsafe(self._stop)
+
+    def close(self) -> None:
+        """All tasks have ended."""
+        self.call(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def answer(self, batch: str, part: int, ticket: int) -> None:
+        self.call(self._answer(Ticket(BatchId(batch), part, ticket)))
+
+    # On the loop.
+
+    async def _start(self) -> None:
+        self._stack = AsyncExitStack()
+        self.serving = await self._stack.enter_async_context(serving(self._known))
+        keys, wire = self.serving.keys, self.serving.wire
+        self._book = Book(wire, keys, self._settings.batch_keep_s)
+        self._leader = Leader(self.serving, self._book, webhook=self._settings.webhook_url is not None)
+        self.clerk = Clerk(self.serving, self._book, self._storage, self._loop, self._leader.soon)
+        self._background = [asyncio.create_task(self._leader.run()), asyncio.create_task(self._look())]
+
+    async def _close(self) -> None:
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._stack.aclose()
+
+    def _drain(self) -> None:
+        self._draining = True
+        self._leader.takes = 0
+        for part in self._parts:
+            part.drain()
+        self._loop.call_later(self._settings.drain_timeout_s, self._stop)
+
+    def _stop(self) -> None:
+        for part in self._parts:
+            part.stop()
+
+    async def _answer(self, ticket: Ticket) -> None:
+        if self._draining or ticket in self._tickets:  # the message came twice
+            return
+        begin = self._begin if len(self._tickets) < PARTS else self._give_back
+        self._tickets.add(ticket)
+        try:
+            await begin(ticket)
+        finally:
+            self._tickets.discard(ticket)
+
+    async def _give_back(self, ticket: Ticket) -> None:
+        """Another worker may have room for it; here it would keep others from being begun and finished."""
+        me = self.serving.dispatcher.api
+        try:
+            if await self._book.claim(ticket, me):
+                await self._book.close(ticket, me, done=False)
+        except StoreDown as exc:  # it is sent again
+            log.warning("part_not_given_back", batch=ticket.batch, part=ticket.part, error=exc.message)
+
+    async def _begin(self, ticket: Ticket) -> None:
+        try:
+            if not await self._book.claim(ticket, self.serving.dispatcher.api):
+                return
+            batch = await self._book.find(ticket.batch, None)
+        except (StoreDown, BatchNotFound) as exc:  # nobody says any more that it is here: it is sent again
+            log.warning("part_not_begun", batch=ticket.batch, part=ticket.part, error=exc.message)
+            return
+        turn = self._turns.setdefault(batch.order.rate.account, asyncio.Lock()) if batch.order.rate else None
+        part = Answering(self.serving, self._book, self._storage, ticket, batch, turn)
+        self._parts.add(part)
+        try:
+            await part.run()
+        finally:
+            self._parts.discard(part)
+            self._leader.soon()
+
+    async def _look(self) -> None:
+        """How do the batches stand that this worker has something of?"""
+        for i in count(1):
+            await asyncio.sleep(_LOOK_S)
+            try:
+                for id_ in {part.ticket.batch for part in self._parts} | set(self.clerk.handling):
+                    await self._look_at(id_)
+                if i % _SAY_EVERY == 0:
+                    await self._say()
+            except StoreDown as exc:
+                log.warning("batches_not_looked_at", error=exc.message)
+            except Exception:
+                log.exception("desk_failed")
+
+    async def _look_at(self, id_: BatchId) -> None:
+        parts = [part for part in self._parts if part.ticket.batch == id_]
+        try:
+            batch = await self._book.find(id_, None)
+        except BatchNotFound as exc:
+            log.warning("batch_gone", error=exc.message)
+            for part in parts:
+                part.stop()
+            return
+        for part in parts:
+            part.look(batch)
+        with self.clerk.lock:
+            if id_ in self.clerk.handling:
+                self.clerk.handling[id_] = batch.status
+
+    async def _say(self) -> None:
+        """What this worker has. What Redis believes that it has, and it hasn't, is another one's soon."""
+        me = self.serving.dispatcher.api
+        for part in list(self._parts):
+            await self._book.claim(part.ticket, me)
+        for id_, status in list(self.clerk.handling.items()):
+            await self._book.grasp(id_, status, me)
+            if id_ not in self.clerk.handling:  # it has been let go of meanwhile
+                await self._book.let_go(id_, me)

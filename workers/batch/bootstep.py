@@ -1,0 +1,69 @@
+"""The bootstep of `celery -A app worker -Q batch`: a worker without an engine, for the lines of batches."""
+
+import os
+from typing import Any
+
+from celery import bootsteps
+from celery.worker.components import Timer
+
+from app.batch.fair_share import PARTS
+from app.celery import app, settings
+from app.errors import XylemError
+from app.ids import BATCH_QUEUE
+from app.tasks import batch as tasks
+from app.telemetry import logger
+
+log = logger(__name__)
+
+_OTHERS = 16  # threads that parts leave to what begins and finishes batches
+_NICE = 5  # who is online goes first on this machine's processors, too
+
+
+class BatchStep(bootsteps.StartStopStep):
+    """Started before the consumer, and stopped when the last task has ended."""
+
+    requires = (Timer,)
+
+    def __init__(self, worker: Any, **_: Any) -> None:
+        queues = worker.app.amqp.queues
+        self.enabled = list(queues.consume_from) == [BATCH_QUEUE]
+        if self.enabled:
+            worker.options |= {"without_mingle": True, "without_gossip": True}
+            worker.concurrency = worker.min_concurrency = PARTS + _OTHERS
+            for queue in queues.consume_from.values():
+                queue.no_ack = True  # what is lost here is sent again
+
+    def start(self, _worker: Any) -> None:
+        # Not at the top: every worker loads this module, and those with an engine know nothing of the API.
+        from app.dispatch.runtime import Known
+        from workers.batch.batch_worker import Desk
+
+        os.nice(_NICE)
+        try:
+            self.desk = Desk(Known.read(settings))
+        except XylemError as exc:
+            log.critical("worker_not_started", reason=exc.message)
+            raise SystemExit(1) from exc
+        self.desk.start()
+        tasks.DESK.set(self.desk)
+        log.info("batch_worker_ready", id=self.desk.serving.dispatcher.api, files=settings.files_url)
+
+    def close(self, _worker: Any) -> None:
+        """SIGTERM."""
+        if hasattr(self, "desk"):
+            self.desk.drain()
+
+    def stop(self, worker: Any) -> None:
+        if hasattr(self, "desk"):
+            worker.pool.stop()
+            self.desk.close()
+            log.info("batch_worker_stopped")
+
+    def terminate(self, worker: Any) -> None:
+        """A second SIGTERM: what runs is given up."""
+        if hasattr(self, "desk"):
+            self.desk.stop_parts()
+        self.stop(worker)
+
+
+app.steps["worker"].add(BatchStep)

@@ -1,0 +1,138 @@
+"""An input file, read line by line: what can't be asked, and the rest in parts, with like prompts side by side."""
+
+import codecs
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import IO, Any, NamedTuple
+
+import orjson
+from msgspec.structs import replace
+
+from app.batch import paths as places
+from app.batch.fair_share import LINES
+from app.batch.input_line import MAX_LINES, Broken, prefix_key, read_line
+from app.batch.records import Line, Order, Part, Problem, Result, decode_line
+from app.batch.storage import Storage
+from app.errors import RequestError, XylemError
+from app.messages import encode
+
+_PART = 16 * 2**20  # bytes
+_SAID = 1000  # characters of what is wrong with a line: it may quote a name of megabytes
+
+Check = Callable[[bytes], str]  # of a body: its model. Raises: XylemError
+
+
+class Unusable(Exception):
+    """The whole file is."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(problem.message)
+
+
+class Cut(NamedTuple):
+    parts: int
+    lines: int
+    broken: int
+    model: str  # that all its lines ask for
+
+
+class _Place(NamedTuple):
+    key: bytes  # lines.prefix_key
+    number: int
+    offset: int
+    length: int
+
+
+def cut(storage: Storage, order: Order, source: str, check: Check, max_line: int, stopped: Callable[[], bool]) -> Cut:
+    """Writes the parts of a batch, and what is wrong with its other lines. `source`: the input file's path.
+
+    Raises: Unusable, FileGone, StorageDown, InterruptedError. Holds one line in memory, and a key for each.
+    """
+    seen: set[str] = set()
+    wrong: list[Result] = []
+    good: list[_Place] = []
+    model = ""
+    with storage.read(source) as file, tempfile.TemporaryFile() as aside:
+        for number, raw in numbered(file, max_line):
+            if stopped():
+                raise InterruptedError
+            if len(good) + len(wrong) >= MAX_LINES:
+                raise Unusable(Problem("too_many_lines", f"A batch has at most {MAX_LINES} lines.", number))
+            try:
+                line, body = _read(raw, number, order, seen, max_line)
+                seen.add(line.custom_id)
+                asked = check(line.body)
+                model = model or asked
+                if asked != model:  # as at OpenAI; and room is made by model
+                    raise RequestError(f"The lines before ask for '{model}': a batch is for one model.", param="model")
+            except Broken as exc:
+                wrong.append(failed(number, exc.custom_id, 400, exc.problem))
+                continue
+            except XylemError as exc:
+                problem = Problem(exc.code, exc.message, number, exc.param)
+                wrong.append(failed(number, line.custom_id, exc.status, problem, exc))
+                continue
+            packed = encode(line)
+            good.append(_Place(prefix_key(body), number, aside.tell(), len(packed)))
+            aside.write(packed)
+        if not good and not wrong:
+            raise Unusable(Problem("empty_file", "The input file has no line."))
+        good.sort()
+        parts = list(_parts(good))
+        for number, part in enumerate(parts):
+            if stopped():
+                raise InterruptedError
+            storage.put(places.part(order.id, number), encode(Part([_again(aside, place) for place in part])))
+    storage.put(places.broken(order.id), encode(wrong))
+    return Cut(len(parts), len(good) + len(wrong), len(wrong), model)
+
+
+def _parts(good: list[_Place]) -> Iterator[list[_Place]]:
+    """Neighbours, so many at most, and few of those that are long: a part is held in memory."""
+    part: list[_Place] = []
+    for place in good:
+        if part and (len(part) == LINES or sum(p.length for p in part) + place.length > _PART):
+            yield part
+            part = []
+        part.append(place)
+    if part:
+        yield part
+
+
+def numbered(file: IO[bytes], max_line: int) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not blank, by their number from 1; of one that is longer, `max_line` bytes and one more.
+
+    A byte order mark at the file's beginning belongs to no line.
+    """
+    if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+        file.seek(0)
+    number = 0
+    while raw := file.readline(max_line + 1):
+        number += 1
+        rest = raw
+        while len(rest) > max_line and not rest.endswith(b"\n"):
+            rest = file.readline(max_line + 1)
+        if raw.strip():
+            yield number, raw
+
+
+def _read(raw: bytes, number: int, order: Order, seen: set[str], max_line: int) -> tuple[Line, dict[str, Any]]:
+    if len(raw) > max_line:
+        raise Broken(Problem("line_too_long", f"A line has at most {max_line} bytes.", number))
+    return read_line(raw, number, order.endpoint, seen)
+
+
+def _again(aside: IO[bytes], place: _Place) -> Line:
+    aside.seek(place.offset)
+    return decode_line(aside.read(place.length))
+
+
+def failed(
+    number: int, custom_id: str | None, status: int, problem: Problem, exc: XylemError | None = None, request: str = ""
+) -> Result:
+    """A line that has no answer, with OpenAI's error as its body."""
+    problem = replace(problem, message=problem.message[:_SAID], param=problem.param and problem.param[:_SAID])
+    kind = "invalid_request_error" if exc is None else exc.type
+    error = {"message": problem.message, "type": kind, "param": problem.param, "code": problem.code}
+    return Result(number, custom_id, status, request, orjson.dumps({"error": error}), problem)

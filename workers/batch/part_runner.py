@@ -1,0 +1,237 @@
+"""One part of a batch in this worker's hands: all its lines are asked at once, and engines take each when they may."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import orjson
+from msgspec import structs
+
+from app.batch import paths as places
+from app.batch.batch_store import Book, Ticket
+from app.batch.fair_share import is_urgent
+from app.batch.records import Batch, Line, Problem, Result, decode_part, decode_results
+from app.batch.storage import Storage
+from app.dispatch.generation import Call
+from app.dispatch.generation_plan import Plan
+from app.dispatch.runtime import Serving
+from app.errors import (
+    Cancelled,
+    DeadlineOver,
+    EngineFailed,
+    FileGone,
+    NoWorker,
+    Saturated,
+    StorageDown,
+    StoreDown,
+    XylemError,
+)
+from app.messages import encode
+from app.openai.error_body import as_body
+from app.openai.registry import ENDPOINTS
+from app.store import clock
+from app.telemetry import logger
+from workers.batch.line_quota import LineAllowance, expected
+
+log = logger(__name__)
+
+_RETRY_S = 1.0
+_PASSING = (NoWorker, Saturated, StoreDown)  # these are no answer to a line that has a day
+_MOST_FAILURES = 3  # of an engine, with one line
+_LONG = 64 * 2**10  # bytes of an answer that doesn't go through Redis
+_PRIORITY = 100  # of engines' schedulers: behind all that is online
+_URGENT = 10  # behind most
+
+
+class Answering:
+    """On the worker's event loop."""
+
+    def __init__(
+        self,
+        serving: Serving,
+        book: Book,
+        storage: Storage,
+        ticket: Ticket,
+        batch: Batch,
+        turn: asyncio.Lock | None = None,
+    ) -> None:
+        """`turn`: which all lines share here that the same limits hold for."""
+        self._turn = turn or asyncio.Lock()
+        self._allowances: dict[int, LineAllowance] = {}  # by line: a line that is asked again was charged already
+        self.ticket, self.batch = ticket, batch
+        self._serving, self._book, self._storage = serving, book, storage
+        self._worker = serving.dispatcher.api
+        self._endpoint = ENDPOINTS[batch.order.endpoint]
+        self._results: dict[int, Result] = {}
+        self._asking: dict[asyncio.Task[None], Line] = {}
+        self._calls: dict[int, Call] = {}  # by line
+        self._noting: set[int] = set()  # lines that have a result which is being written down
+        self._urgent = is_urgent(batch, clock.now())
+        self._stopping = False
+        self._broke = False  # in an unforeseen way
+
+    async def run(self) -> None:
+        """Until all lines have a result that is in the storage, or it is stopped."""
+        whole = False
+        try:
+            whole = await self._all()
+        except (FileGone, StorageDown) as exc:  # a folder that others share may be away, and look empty
+            log.error("part_not_answered", batch=self.ticket.batch, part=self.ticket.part, reason=exc.message)
+            await asyncio.sleep(_RETRY_S)
+        except Exception as exc:
+            self._broke = True
+            log.error("part_broke", batch=self.ticket.batch, part=self.ticket.part, exc_info=exc)
+            await asyncio.sleep(_RETRY_S)
+        finally:
+            self.stop()
+            await self._patiently(self._book.close, self.ticket, self._worker, done=whole, broke=self._broke)
+
+    async def _all(self) -> bool:
+        """Whether all lines have a result that is in the storage. Raises: FileGone, StorageDown."""
+        batch, part = self.ticket.batch, self.ticket.part
+        raw = await asyncio.to_thread(self._storage.get, places.part(batch, part))
+        if raw is None:
+            raise FileGone(f"There is no part {part} of {batch} in the storage.")
+        lines = decode_part(raw).lines
+        stored = await asyncio.to_thread(self._storage.get, places.answers(batch, part))
+        if stored is not None and {r.number for r in decode_results(stored)} == {line.number for line in lines}:
+            return True  # and Redis has forgotten that
+        self._results = {r.number: r for r in await self._patiently(self._book.done, batch, part)}
+        if not self._stopping:
+            self._ask([line for line in lines if line.number not in self._results])
+        while self._asking:
+            await asyncio.wait(self._asking, return_when=asyncio.FIRST_COMPLETED)
+        if len(self._results) < len(lines):
+            return False
+        results = sorted(self._results.values(), key=lambda r: r.number)
+        await asyncio.to_thread(self._storage.put, places.answers(batch, part), encode(results))
+        return True
+
+    def look(self, batch: Batch) -> None:
+        """How the batch stands now: it may have stopped, or not be able to wait any longer."""
+        self.batch = batch
+        if batch.status != "in_progress" or batch.paused:
+            self.stop()
+            return
+        self._urgent = self._urgent or is_urgent(batch, clock.now())
+        if self._urgent and not self._stopping:
+            self._hurry()
+
+    def stop(self) -> None:
+        """What has no result yet is given up."""
+        self._stopping = True
+        self._cancel(list(self._asking.values()))
+
+    def drain(self) -> None:
+        """What runs on an engine is finished, what waits for one is given up."""
+        self._stopping = True
+        self._cancel(self._waiting())
+
+    def _hurry(self) -> None:
+        """What gives way to others and waits doesn't any more. What an engine has may come back, and is found later."""
+        waiting = {line.number: line for line in self._waiting()}
+        patient = [line for n, line in waiting.items() if (call := self._calls.get(n)) is not None and call.plan.aside]
+        self._cancel(patient)
+        self._ask(patient)
+
+    def _waiting(self) -> list[Line]:
+        """Lines that no engine has, or has had."""
+        asked = {number for number, call in self._calls.items() if not call.waits} | self._noting
+        return [line for line in self._asking.values() if line.number not in asked]
+
+    def _ask(self, lines: list[Line]) -> None:
+        for line in lines:
+            task = asyncio.create_task(self._answer(line))
+            self._asking[task] = line
+            task.add_done_callback(self._answered)
+
+    def _answered(self, task: "asyncio.Task[None]") -> None:
+        self._asking.pop(task, None)
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            self._broke = True
+            log.error("line_broke", batch=self.ticket.batch, part=self.ticket.part, exc_info=exc)
+
+    def _cancel(self, lines: list[Line]) -> None:
+        numbers = {line.number for line in lines}
+        for task, line in list(self._asking.items()):
+            if line.number in numbers:
+                task.cancel()
+
+    async def _answer(self, line: Line) -> None:
+        """To the result that is written down; none when the batch's time is over."""
+        failures = 0
+        while True:
+            try:
+                result = await self._request(line)
+                break
+            except DeadlineOver:
+                return
+            except (*_PASSING, Cancelled):
+                pass
+            except EngineFailed as exc:
+                failures += 1
+                if failures >= _MOST_FAILURES:
+                    result = self._failed(line, exc)
+                    break
+            except XylemError as exc:
+                result = self._failed(line, exc)
+                break
+            except Exception as exc:
+                log.error("line_broke", batch=self.ticket.batch, exc_info=exc)
+                result = self._failed(line, XylemError())
+                break
+            await asyncio.sleep(_RETRY_S)
+        self._noting.add(line.number)
+        if len(result.body) > _LONG:
+            path = places.body(self.ticket.batch, result.request)
+            await self._patiently(asyncio.to_thread, self._storage.put, path, result.body)
+            result = structs.replace(result, body=b"", apart=True)
+        if await self._patiently(self._book.note, self.ticket, self._worker, result):
+            self._results[line.number] = result
+        else:  # the part is another worker's
+            self.stop()
+
+    async def _request(self, line: Line) -> Result:
+        """Raises: XylemError."""
+        left_s = self.batch.order.expires - clock.now()
+        if left_s <= 0:
+            raise DeadlineOver
+        body, plan = await self._endpoint.understand(self._serving, line.body)
+        plan = replace(
+            plan, timeout_s=left_s, aside=not self._urgent, whole=True,
+            priority=(_URGENT if self._urgent else _PRIORITY) + max(0, plan.priority),
+        )  # fmt: skip
+        call = self._calls[line.number] = Call(
+            plan, dispatcher=self._serving.dispatcher, allowance=self._allowance(line, plan), owner=self.batch.order.key
+        )
+        try:
+            async with call:
+                answer: dict[str, Any] = await self._endpoint.whole(call, body)
+        finally:
+            if self._calls.get(line.number) is call:
+                del self._calls[line.number]
+        tokens = call.prompt_tokens, call.cached_tokens, call.completion_tokens
+        return Result(line.number, line.custom_id, 200, call.id, orjson.dumps(answer), None, *tokens)
+
+    def _allowance(self, line: Line, plan: Plan) -> LineAllowance | None:
+        """What the key's limits say to it, however often it is asked."""
+        rate = self.batch.order.rate
+        if rate is None:
+            return None
+        if line.number not in self._allowances:
+            made = LineAllowance(self._serving.wire, self._serving.keys, rate, self._turn, expected(plan))
+            self._allowances[line.number] = made
+        return self._allowances[line.number]
+
+    def _failed(self, line: Line, exc: XylemError) -> Result:
+        problem = Problem(exc.code, exc.message, line.number, exc.param)
+        return Result(line.number, line.custom_id, exc.status, "", orjson.dumps(as_body(exc)), problem)
+
+    async def _patiently(self, ask: Any, *args: Any, **kwargs: Any) -> Any:
+        """Redis or the storage may be away: what has been computed waits for it."""
+        while True:
+            try:
+                return await ask(*args, **kwargs)
+            except (StoreDown, StorageDown) as exc:
+                log.warning("batch_waits", batch=self.ticket.batch, error=exc.message)
+            await asyncio.sleep(_RETRY_S)

@@ -1,0 +1,165 @@
+"""The bootstep that makes a Celery worker an engine: load before ready, register, drain on SIGTERM.
+
+Celery reads `app.conf.include`, imports this module in workers only, and with it gets the step. A bootstep
+and not a signal: an error in a signal's handler is logged and the worker reports ready all the same.
+"""
+
+import asyncio
+from typing import Any
+
+from celery import bootsteps
+from celery.signals import celeryd_init, setup_logging
+from celery.worker.components import Timer
+from redis.exceptions import RedisError
+
+from app.celery import app, settings
+from app.engines import create_engine
+from app.engines.base import EngineInfo
+from app.errors import SettingsError, XylemError
+from app.ids import BATCH_QUEUE, PoolId, WorkerId, new_worker_id, place_id, worker_queue
+from app.keys import Keys
+from app.kv.index import KvIndex
+from app.kv.ledger import Ledger
+from app.pools import Pool, load_pools
+from app.runner import runner as runners
+from app.store import Wire
+from app.telemetry import logger
+from app.telemetry import setup_logging as setup_xylem_logging
+from workers.engine.exit_guard import Guard
+from workers.engine.hang_watchdog import Watchdog
+from workers.engine.host_address import address_towards
+from workers.engine.kv_event_feed import KvFeed
+from workers.engine.lease import LeaseKeeper
+from workers.engine.queue_handback import hand_back_queue
+from workers.engine.reservation_audit import Account
+from workers.engine.worker_commands import obey_orders
+
+log = logger(__name__)
+_WORKER_ID = new_worker_id()
+
+# Of each slot's tasks one runs, one waits for the engine, so that a slot that becomes free is taken in the next step,
+# and one may be aside and wait at the gate. What is more waits in Redis, where it can be taken back.
+_TASKS_PER_SLOT = 3
+
+
+@setup_logging.connect
+def _log_as_xylem_does(logfile: str | None, **_: Any) -> None:
+    setup_xylem_logging(settings.log_level, json=settings.log_json, file=logfile)
+
+
+@celeryd_init.connect
+def _name_worker(sender: str, instance: Any, **_: Any) -> None:
+    """Two workers on one host would both be celery@host, and Flower would show one."""
+    name, _at, host = sender.partition("@")
+    if name == "celery":
+        instance.hostname = f"worker-{_WORKER_ID}@{host}"
+
+
+def my_pool(queues: list[str]) -> tuple[PoolId, Pool]:
+    """The pool that `-Q` names. Raises: SettingsError when it isn't exactly one pool of the pools file."""
+    pools = load_pools(settings.pools_file).pools
+    mine = [PoolId(q) for q in queues if q in pools]
+    if len(mine) != 1 or len(queues) != 1:
+        known = ", ".join(sorted(pools)) or "none"
+        raise SettingsError(f"-Q {','.join(queues)}: name one pool of {settings.pools_file} (it has: {known})")
+    return mine[0], pools[mine[0]]
+
+
+class EngineStep(bootsteps.StartStopStep):
+    """Started before the consumer, and stopped when the last task has ended: tasks always find an engine."""
+
+    requires = (Timer,)
+
+    def __init__(self, worker: Any, **_: Any) -> None:
+        self.worker_id: WorkerId = _WORKER_ID
+        queues = list(worker.app.amqp.queues.consume_from)
+        self.enabled = queues != [BATCH_QUEUE]
+        if not self.enabled:  # `workers/batch/bootstep.py` is
+            return
+        try:
+            self.pool_id, self.pool = my_pool(queues)
+        except XylemError as exc:
+            log.critical("worker_not_started", reason=exc.message)  # nobody reads what a detached worker prints
+            raise SystemExit(1) from exc
+        # Workers have nothing to ask each other, and asking takes a second in which requests already arrive.
+        worker.options |= {"without_mingle": True, "without_gossip": True}
+        # Celery's Pool step may read either, before this one or after it.
+        seats = self.pool.max_running * self.pool.data_parallel_size
+        worker.concurrency = worker.min_concurrency = seats * _TASKS_PER_SLOT
+
+    def start(self, worker: Any) -> None:
+        log.info("loading_engine", pool=self.pool_id, engine=self.pool.engine, model=self.pool.model)
+        self.guard = Guard(settings.redis_url, Keys(settings.deployment).worker(self.worker_id))
+        try:
+            engine = create_engine(self.pool, settings.address or address_towards(settings.redis_url))
+            self.runner = runners.Runner(engine, self.worker_id, settings, self.pool.aside)
+            info = self.runner.load()
+        except XylemError as exc:
+            log.critical("engine_failed_to_load", pool=self.pool_id, reason=exc.message)
+            raise SystemExit(1) from exc
+        self.guard.loaded()
+        runners.RUNNER.set(self.runner)
+        queues = worker.app.amqp.queues
+        queues.select_add(worker_queue(self.pool_id, self.worker_id))
+        for queue in queues.consume_from.values():
+            # Taken is acknowledged: kombu then spares its own record of the message, which nobody here reads.
+            queue.no_ack = True
+        self.runner.call(self._register(info))
+        Watchdog(self.runner, self.lease, settings.stall_s).start()
+        log.info("engine_ready", pool=self.pool_id, worker=self.worker_id, total_blocks=info.total_blocks)
+
+    async def _register(self, info: EngineInfo) -> None:
+        runner = self.runner
+        self.wire = Wire(runner.redis)
+        events = runner.engine.kv_events()
+        feeds = []
+        for rank, source in events.items():
+            index = KvIndex(self.wire, runner.keys, self.pool_id, place_id(self.worker_id, rank))
+            feeds.append(KvFeed(source, Ledger(self.pool.block_size), index))
+        account = Account(runner, worker_queue(self.pool_id, self.worker_id))
+        self.background = [
+            asyncio.create_task(work) for work in (obey_orders(runner, feeds), account.run(), *(f.run() for f in feeds))
+        ]
+        for task in self.background:
+            task.add_done_callback(runners.end_process)
+        self.lease = LeaseKeeper(runner, self.pool_id, self.pool.role, info, kv_events=bool(events))
+        await self.lease.register()
+
+    async def _deregister(self) -> None:
+        for task in self.background:
+            task.cancel()
+        await asyncio.gather(*self.background, return_exceptions=True)
+        self.wire.close()
+        await self.lease.end()
+
+    def close(self, _worker: Any) -> None:
+        """SIGTERM: no new requests come here from now on; those that run go on."""
+        if hasattr(self, "lease"):
+            self.runner.call(self.lease.drain())
+
+    def stop(self, worker: Any) -> None:
+        """What runs is finished, what never began goes back to its API replica, and the worker deregisters."""
+        if not hasattr(self, "lease"):
+            return
+        self.runner.give_up_after(settings.drain_timeout_s)
+        # Celery orders its pool's step and this one as it likes, so wait for the tasks here. The pool's own step
+        # stops it once more, which changes nothing.
+        worker.pool.stop()
+        try:
+            self.runner.call(self._deregister())
+            self.runner.call(hand_back_queue(self.runner, worker_queue(self.pool_id, self.worker_id)))
+            self.runner.call(self.runner.lent_until(0 if self.runner.stopping else settings.drain_timeout_s))
+        except (RedisError, OSError) as exc:
+            log.error("not_deregistered", error=repr(exc))
+        self.runner.close()
+        self.guard.close()
+        log.info("worker_stopped", worker=self.worker_id)
+
+    def terminate(self, worker: Any) -> None:
+        """A second SIGTERM: what still runs goes back to its API replicas."""
+        if hasattr(self, "lease"):
+            self.runner.give_up_after(0)
+        self.stop(worker)
+
+
+app.steps["worker"].add(EngineStep)

@@ -1,0 +1,46 @@
+"""Ends a worker that hangs: alive, with work, and without a token or a turn of its event loop."""
+
+import os
+import time
+from threading import Thread
+
+from app.runner.runner import Runner
+from app.telemetry import logger
+from workers.engine.lease import LeaseKeeper
+
+log = logger(__name__)
+_EVERY_S = 0.5
+
+
+class Watchdog(Thread):
+    """A thread, since what hangs may be the event loop. What ran goes on elsewhere; who supervises starts us again."""
+
+    def __init__(self, runner: Runner, lease: LeaseKeeper, stall_s: float) -> None:
+        super().__init__(name="watchdog", daemon=True)
+        self._runner, self._lease, self._stall_s = runner, lease, stall_s
+        self._made = -1
+        self._moved = self._turned = time.monotonic()  # when a token was made, and when the loop last turned
+
+    def run(self) -> None:
+        while not self._runner.stopping:
+            self._runner.soon(self._turn)
+            time.sleep(_EVERY_S)
+            if reason := self.hangs(time.monotonic()):
+                log.critical("engine_hangs", reason=reason, requests=len(self._runner.runs))
+                os._exit(1)  # nothing that hangs can be asked to end
+
+    def hangs(self, now: float) -> str:
+        """Why it has to be ended, or nothing."""
+        made = self._runner.emitter.emitted + self._runner.emitter.withheld
+        # Without Redis nobody may be able to go on, and it is not the engine that hangs.
+        store_away = now - self._lease.fresh > self._runner.settings.lease_ttl_s
+        if made != self._made or not self._runner.paces.working.requests or store_away:
+            self._made, self._moved = made, now
+        if now - self._turned > self._stall_s:
+            return "its event loop stands still"
+        if now - self._moved > self._stall_s:
+            return f"no token for {self._stall_s:g} s"
+        return ""
+
+    def _turn(self) -> None:
+        self._turned = time.monotonic()

@@ -1,0 +1,131 @@
+"""The worker's lease: its life and its load, said every second. On the engine's loop."""
+
+import asyncio
+import os
+import socket
+import time
+from contextlib import suppress
+
+import msgspec
+from redis.exceptions import RedisError
+
+from app.engines.base import EngineInfo
+from app.ids import PoolId, place_id, worker_queue
+from app.keys import PRIORITY_STEPS
+from app.messages import Lease, Role, encode
+from app.runner.runner import Runner, end_process
+from app.store import clock
+from app.telemetry import logger
+
+log = logger(__name__)
+
+
+class LeaseKeeper:
+    """Who stops saying that it lives for `lease_ttl_s` is dead."""
+
+    def __init__(self, runner: Runner, pool: PoolId, role: Role, info: EngineInfo, *, kv_events: bool) -> None:
+        self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
+        self._ended = asyncio.Event()
+        self.fresh = time.monotonic()  # when Redis last had it
+        self._lease = Lease(
+            worker=runner.worker,
+            pool=pool,
+            role=role,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            block_size=info.block_size,
+            total_blocks=info.total_blocks,
+            max_running=info.max_running,
+            max_model_len=info.max_model_len,
+            ranks=info.ranks,
+            kv_events=kv_events,
+            block_bytes=info.block_bytes,
+            meets_at=info.meets_at,
+        )
+
+    async def register(self) -> None:
+        """Raises: RedisError when Redis does not answer, which ends the worker's start."""
+        await self._write()
+        self._keeping = asyncio.create_task(self._keep())
+        self._keeping.add_done_callback(end_process)
+
+    async def drain(self) -> None:
+        """From now on routing passes this worker by."""
+        self._lease = msgspec.structs.replace(self._lease, draining=True)
+        await self._try_write()
+
+    async def end(self) -> None:
+        """Deregister. After this nothing can be placed here: `place.lua` looks for the lease."""
+        await self._runner.emitter.drained(5)  # or an API replica would miss the end of what just finished
+        self._ended.set()
+        await self._keeping
+        keys, lease = self._keys, self._lease
+        worker, pool = lease.worker, lease.pool
+        places = [place_id(worker, rank) for rank in range(lease.ranks)]
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.unlink(keys.worker(worker), keys.orders(worker), keys.reservations(worker), keys.load(worker))
+        pipe.unlink(
+            keys.prefilling(worker), *(k(pool, p) for p in places for k in (keys.kv, keys.kv_aside, keys.predicted))
+        )
+        pipe.hdel(keys.pool(pool), worker)
+        await pipe.execute()
+
+    async def _keep(self) -> None:
+        settings = self._runner.settings
+        while not self._ended.is_set():
+            slept = time.monotonic()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), settings.heartbeat_s)
+            stood_s = time.monotonic() - slept
+            if stood_s > settings.lease_ttl_s:
+                self.stood_still(stood_s)
+            await self._try_write()
+
+    async def _try_write(self) -> None:
+        try:
+            await self._write()
+        except (RedisError, OSError) as exc:
+            log.warning("lease_not_renewed", error=repr(exc))
+
+    async def _write(self) -> None:
+        stats, keys, gates = self._runner.engine.stats(), self._keys, self._runner.gates
+        lease = msgspec.structs.replace(
+            self._lease,
+            running=stats.running,
+            waiting=stats.waiting,
+            used_blocks=stats.used_blocks,
+            lent_blocks=stats.lent_blocks,
+            prefill_tokens=stats.prefill_tokens,
+            pulled_tokens=stats.pulled_tokens,
+            pace=self._runner.paces.online.read(time.monotonic()),
+            aside=sum(map(len, gates)),
+            aside_most=0 if self._lease.draining else min(gate.most for gate in gates),
+            worked_s=self._runner.paces.working.seconds,
+        )
+        worker, seen, settings = lease.worker, keys.seen(lease.pool), self._runner.settings
+        pipe = self._redis.pipeline(transaction=False)
+        ttl_ms, patience_ms = round(settings.lease_ttl_s * 1000), max(1, round(settings.patience_s * 1000))
+        pipe.pexpire(keys.worker(worker), ttl_ms)  # what Redis takes also when it is out of memory
+        pipe.pexpire(seen, patience_ms)
+        pipe.set(keys.worker(worker), encode(lease), px=ttl_ms)
+        pipe.set(seen, "1", px=patience_ms)
+        pipe.hset(keys.pool(lease.pool), worker, f"{lease.ranks},{int(lease.kv_events)}")
+        pipe.time()
+        asked = time.monotonic()
+        lived, *_, theirs = await pipe.execute()
+        clock.heard(asked, theirs)
+        if not lived:  # whoever buried it meanwhile has set their end
+            for key in self._account():
+                await self._redis.persist(key)
+        self.fresh = time.monotonic()
+
+    def _account(self) -> list[str]:
+        keys, worker = self._keys, self._lease.worker
+        queue = worker_queue(self._lease.pool, worker)
+        own = [keys.reservations(worker), keys.load(worker), keys.prefilling(worker)]
+        return own + [keys.queue(queue, step) for step in PRIORITY_STEPS]
+
+    def stood_still(self, seconds: float) -> None:
+        """This process, for longer than its lease: what it had runs elsewhere by now."""
+        log.error("stood_still", seconds=round(seconds, 1))
+        self._runner.give_all_back()

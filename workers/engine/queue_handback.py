@@ -1,0 +1,19 @@
+"""What a worker leaves in its own queue when it goes."""
+
+from typing import cast
+
+from app.ids import QueueName
+from app.keys import PRIORITY_STEPS
+from app.runner.runner import Runner
+from app.tasks.celery_message import read_task_message
+
+
+async def hand_back_queue(runner: Runner, queue: QueueName) -> int:
+    """Empties the worker's own queue and gives each request back to its API replica; returns how many."""
+    count = 0
+    for step in PRIORITY_STEPS:
+        while (raw := await runner.redis.rpop(runner.keys.queue(queue, step))) is not None:
+            if (args := read_task_message(cast(bytes, raw))) is not None:
+                await runner.hand_back(*args)
+                count += 1
+    return count

@@ -1,0 +1,82 @@
+"""What is reserved at this worker, held against what it really has. On the engine's loop."""
+
+import asyncio
+import time
+from typing import cast
+
+from redis.exceptions import RedisError
+
+from app.ids import ApiId, QueueName, RunId, run_id
+from app.keys import PRIORITY_STEPS
+from app.runner.runner import Runner
+from app.store import RECONCILE
+from app.tasks.celery_message import read_task_message
+from app.telemetry import logger
+
+log = logger(__name__)
+
+_EVERY_S = 1.0
+_LOST_S = 2.0  # on its way for so long: nobody has it any more
+_GRACE_S = 3.0  # an API replica without a lease may have lost it with Redis, and writes it anew
+# After this a worker with nothing to do, whose queue is not empty, does not hear the broker. Celery tries to reconnect
+# at intervals that grow to half a minute.
+_DEAF_S = 45.0
+
+
+class Account:
+    """Every second: drops what dead API replicas had placed, and gives back what was lost on its way here.
+
+    A message is lost when Celery takes it on a connection that breaks, or when Redis comes back without its last
+    second. Nothing is judged by one look: what is under way looks like it was lost.
+    """
+
+    def __init__(self, runner: Runner, queue: QueueName) -> None:
+        self._runner, self._queue = runner, queue
+        self._missing: dict[ApiId, float] = {}  # API replicas without a lease, and since when
+        self._unknown: dict[RunId, float] = {}  # reserved and not found here, and since when
+        self._heard = time.monotonic()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            try:
+                await self.look(time.monotonic())
+            except (RedisError, OSError) as exc:
+                self._missing.clear()
+                self._unknown.clear()
+                self._heard = time.monotonic()
+                log.warning("account_not_read", error=repr(exc))
+
+    async def look(self, now: float) -> None:
+        """Raises: RedisError, OSError."""
+        runner, keys = self._runner, self._runner.keys
+        worker = runner.worker
+        account = keys.reservations(worker), keys.load(worker), keys.prefilling(worker)
+        dead = [api for api, since in self._missing.items() if now - since >= _GRACE_S]
+        reply = await runner.redis.eval(RECONCILE, len(account), *account, keys.prefix, *dead)
+        reserved, missing, dropped = ([x.decode() for x in part] for part in cast(list[list[bytes]], reply))
+        self._missing = {ApiId(api): self._missing.get(ApiId(api), now) for api in missing}
+        runner.gone = frozenset(dead)
+        for run in dropped:
+            runner.cancel(RunId(run))
+        if dead:
+            log.warning("api_lost", apis=dead, requests=len(dropped))
+        unknown = {RunId(run) for run in reserved} - runner.runs
+        queued = await self._queued() if unknown or not runner.runs else set()
+        if runner.runs or not queued:
+            self._heard = now
+        elif now - self._heard > _DEAF_S:
+            raise RuntimeError("requests wait, and Celery does not take them")
+        unknown -= queued
+        self._unknown = {run: self._unknown.get(run, now) for run in unknown}
+        for run, since in self._unknown.items():
+            if now - since >= _LOST_S and await runner.was_lost(run):
+                log.warning("request_was_lost_on_its_way", run=run)
+
+    async def _queued(self) -> set[RunId]:
+        pipe = self._runner.redis.pipeline(transaction=False)
+        for step in PRIORITY_STEPS:
+            pipe.lrange(self._runner.keys.queue(self._queue, step), 0, -1)
+        messages = [read_task_message(raw) for listed in await pipe.execute() for raw in listed]
+        return {run_id(request, attempt) for _handoff, request, attempt in filter(None, messages)}

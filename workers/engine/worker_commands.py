@@ -1,0 +1,71 @@
+"""What API replicas want of a worker at once, past its queue. On the engine's loop."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
+import msgspec
+from redis.exceptions import RedisError
+
+from app.engines.base import PrefixResetter
+from app.messages import Cancel, ClearCache, Reply, decode_order, encode
+from app.runner.runner import Runner
+from app.store import async_client
+from app.telemetry import logger
+from workers.engine.kv_event_feed import KvFeed
+
+log = logger(__name__)
+_REPLY_TTL_S = 60
+
+
+async def obey_orders(runner: Runner, feeds: Sequence[KvFeed]) -> None:
+    """Does what `orders:<worker>` says at once, until cancelled. A list loses nothing, unlike a channel."""
+    redis = async_client(runner.settings.redis_url, socket_timeout=None)
+    key = runner.keys.orders(runner.worker)
+    clearing: set[asyncio.Task[None]] = set()
+    while True:
+        try:
+            taken = cast(tuple[bytes, bytes] | None, await redis.blpop([key], timeout=5))
+            if taken is None:
+                continue
+            order = decode_order(taken[1])
+            if isinstance(order, Cancel):
+                runner.cancel(order.run)
+            else:
+                assert isinstance(order, ClearCache)
+                task = asyncio.create_task(_clear(runner, feeds, order.id))  # cancels don't wait for it
+                clearing.add(task)
+                task.add_done_callback(clearing.discard)
+        except msgspec.DecodeError as exc:
+            log.error("order_not_understood", error=str(exc))
+        except (RedisError, OSError) as exc:
+            log.warning("orders_not_read", error=repr(exc))
+            await asyncio.sleep(1)
+
+
+async def clear_cache(runner: Runner, feeds: Sequence[KvFeed]) -> str:
+    """Forgets all cached prefixes; returns why not, or nothing."""
+    if not isinstance(runner.engine, PrefixResetter):
+        return "this engine can't"
+    clears = [feed.clears for feed in feeds]
+    if not await runner.engine.reset_prefix_cache():
+        return "requests are running"
+    for feed, before in zip(feeds, clears, strict=True):
+        await feed.forget(before)
+    return ""
+
+
+async def _clear(runner: Runner, feeds: Sequence[KvFeed], order: str) -> None:
+    try:
+        reason = await clear_cache(runner, feeds)
+    except Exception as exc:
+        log.exception("cache_not_cleared")
+        reason = f"it failed ({type(exc).__name__})"
+    key = runner.keys.reply(order)
+    pipe = runner.redis.pipeline(transaction=False)
+    pipe.rpush(key, encode(Reply(runner.worker, not reason, reason)))
+    pipe.expire(key, _REPLY_TTL_S)
+    try:
+        await pipe.execute()
+    except (RedisError, OSError) as exc:  # who asked is told that there was no answer
+        log.warning("order_not_answered", error=repr(exc))

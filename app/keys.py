@@ -81,7 +81,7 @@ out:<api>               stream, field `s`: msgpack `messages.Step`: the truth be
                         carries the same bytes live. Its last `stream_bytes` bytes, of at most `stream_ttl_s`.
                         Written by workers; lives `stream_ttl_s` after their last words, or until the replica ends.
 out:<api>:marks         sorted set, an entry's id in that stream → bytes that had been written by then. Written by
-                        workers (`trim.lua`); lives as long.
+                        workers (`trim_stream.lua`); lives as long.
 """
 
 from app.ids import ApiId, BatchId, FileId, KeyId, PlaceId, PoolId, QueueName, RequestId, RunId, WorkerId

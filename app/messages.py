@@ -56,7 +56,7 @@ class Place(Struct, frozen=True, array_like=True):
     rank: int
 
 
-class Begun(Struct, frozen=True, array_like=True):
+class PartialOutput(Struct, frozen=True, array_like=True):
     """What is already out of one choice: whoever goes on with it begins behind that."""
 
     tokens: list[int]
@@ -64,7 +64,7 @@ class Begun(Struct, frozen=True, array_like=True):
     finished: bool = False  # nothing of it is left to be done
 
 
-class Lent(Struct, frozen=True, tag="lent"):
+class KvHandle(Struct, frozen=True, tag="lent"):
     """A handoff in sequence: the KV of a prompt, computed, and kept for the engine that decodes."""
 
     holder: str  # one life of the engine that keeps it
@@ -73,7 +73,7 @@ class Lent(Struct, frozen=True, tag="lent"):
     params: dict[str, Any]  # in the engine's own words, JSON; nothing of prompt or answer
 
 
-class Room(Struct, frozen=True, tag="room"):
+class Rendezvous(Struct, frozen=True, tag="room"):
     """A handoff at once: where both engines meet while the prompt is being computed."""
 
     host: str
@@ -81,10 +81,10 @@ class Room(Struct, frozen=True, tag="room"):
     room: int  # 63 bits, drawn for this request
 
 
-Handoff = Lent | Room
+Handoff = KvHandle | Rendezvous
 
 
-class Pulled(Struct, frozen=True, array_like=True):
+class KvTransfer(Struct, frozen=True, array_like=True):
     """KV that came from another engine."""
 
     tokens: int
@@ -99,7 +99,7 @@ class Timing(Struct, frozen=True, array_like=True):
     taken: float  # from its queue
     first: float  # its first token
     ended: float
-    pulled: Pulled | None = None
+    pulled: KvTransfer | None = None
     refused: str = ""  # why it computed the prompt itself, although another engine had
 
 
@@ -118,9 +118,9 @@ class Job(Struct, frozen=True, array_like=True):
     rank: int = 0  # of the worker's data-parallel ranks
     cache_salt: str | None = None  # prompts of other salts share no KV with it
     prefill: Place | None = None  # where the prompt is computed, if not where the answer is
-    begun: list[Begun] = []  # of each choice, if anything is out of any
+    begun: list[PartialOutput] = []  # of each choice, if anything is out of any
     cached_tokens: int = 0  # of the prompt, where `prefill` computed the rest
-    at_once: bool = False  # both workers have begun, and meet in a Room
+    at_once: bool = False  # both workers have begun, and meet in a Rendezvous
     prefilled: Timing | None = None  # the prefill worker's part, once it is over
     aside: bool = False  # gives way to who can't wait
     whole: bool = False  # nobody reads along: what comes goes out in few pieces
@@ -153,23 +153,23 @@ class Delta(Struct, frozen=True, array_like=True, tag="d"):
     prompt_logprobs: list[TokenLogprob | None] | None = None
 
 
-class First(Struct, frozen=True, array_like=True, tag="1"):
+class FirstToken(Struct, frozen=True, array_like=True, tag="1"):
     """The first token of an answer that another worker goes on with. That one's deltas may come before it."""
 
     request: RequestId
     attempt: int
     delta: Delta
-    begun: Begun
+    begun: PartialOutput
 
 
-class Handed(Struct, frozen=True, array_like=True, tag="h"):
+class PrefillDone(Struct, frozen=True, array_like=True, tag="h"):
     """Prefill is over, and the request is with the worker that decodes."""
 
     request: RequestId
     attempt: int
     timing: Timing | None
     # …or with none, because that one is gone, full or leaving: place the request anew, with this.
-    returned: Lent | None = None
+    returned: KvHandle | None = None
 
 
 class Done(Struct, frozen=True, array_like=True, tag="e"):
@@ -193,10 +193,10 @@ class Failed(Struct, frozen=True, array_like=True, tag="f"):
     message: str
 
 
-Event = Delta | First | Handed | Done | Failed
+Event = Delta | FirstToken | PrefillDone | Done | Failed
 
 
-class Step(Struct, frozen=True, array_like=True):
+class EventBatch(Struct, frozen=True, array_like=True):
     worker: WorkerId
     seq: int  # from 1, +1 for each message from this worker to this API
     events: list[Event]
@@ -253,7 +253,7 @@ class ClearCache(Struct, frozen=True, array_like=True, tag="k"):
     id: str
 
 
-Order = Cancel | ClearCache
+WorkerCommand = Cancel | ClearCache
 
 
 class Look(Struct, frozen=True, array_like=True):
@@ -314,7 +314,7 @@ def _rate(account: str, requests: int | None, tokens: int | None, spared: float 
     return Rate(account, requests or 0, tokens or 0, spared) if requests or tokens else None
 
 
-class Kept(Struct, frozen=True, array_like=True):
+class KeptRequest(Struct, frozen=True, array_like=True):
     """A request whose answer outlives its connection: all that another API replica needs to go on with it."""
 
     id: RequestId
@@ -344,11 +344,11 @@ def decoder(kind: type[T]) -> Callable[[bytes], T]:
 
 
 decode_job = decoder(Job)
-decode_step = decoder(Step)
+decode_event_batch = decoder(EventBatch)
 decode_lease = decoder(Lease)
-decode_order: Callable[[bytes], Order] = decoder(Order)  # type: ignore[arg-type]  # a union is no type to mypy
+decode_worker_command: Callable[[bytes], WorkerCommand] = decoder(WorkerCommand)  # type: ignore[arg-type]  # a union is no type to mypy
 decode_reply = decoder(Reply)
 decode_look = decoder(Look)
 decode_api_key = decoder(ApiKey)
-decode_kept = decoder(Kept)
+decode_kept = decoder(KeptRequest)
 decode_events = decoder(list[Event])

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from app.engines.base import EngineStats, GenerateRequest, Prefilled, StepOutput
 from app.engines.mock.engine import MockEngine
 from app.ids import RunId
-from app.messages import Begun, Handoff, Room, Sampling
+from app.messages import Handoff, PartialOutput, Rendezvous, Sampling
 from app.pools import Pool
 
 _ids = count()
@@ -48,8 +48,8 @@ def again(asked: GenerateRequest, **changes: Any) -> GenerateRequest:
     return replace(asked, id=RunId(f"r{next(_ids)}"), **changes)
 
 
-def begun(*outputs: StepOutput) -> Begun:
-    return Begun([t for o in outputs for t in o.tokens], sum(len(o.text) for o in outputs))
+def begun(*outputs: StepOutput) -> PartialOutput:
+    return PartialOutput([t for o in outputs for t in o.tokens], sum(len(o.text) for o in outputs))
 
 
 def behind(asked: GenerateRequest, prefilled: Prefilled) -> GenerateRequest:
@@ -85,9 +85,9 @@ def idle(stats: EngineStats) -> bool:
     return stats.running == stats.waiting == stats.used_blocks == stats.lent_blocks == 0
 
 
-def room_of(made: MockEngine) -> Room:
+def room_of(made: MockEngine) -> Rendezvous:
     host, _, port = made._rooms.meets_at.rpartition(":")
-    return Room(host, int(port), 2**62 + next(_ids))
+    return Rendezvous(host, int(port), 2**62 + next(_ids))
 
 
 async def at_once(p: MockEngine, d: MockEngine, asked: GenerateRequest) -> list[StepOutput]:

@@ -9,7 +9,7 @@ import msgspec
 from pydantic import SecretStr
 from starlette.types import Scope
 
-from app.dispatch.quota import Allowance
+from app.dispatch.quota import Quota
 from app.errors import StoreDown, Unauthorized
 from app.ids import KeyId
 from app.keys import Keys
@@ -51,7 +51,7 @@ def _first(path: str) -> str:
     return path[1:].partition("/")[0]
 
 
-class Keyring:
+class ApiKeys:
     def __init__(self, wire: Wire, keys: Keys, admin_key: SecretStr | None = None) -> None:
         self._wire, self._keys = wire, keys
         self._admin_key = admin_key.get_secret_value().encode() if admin_key is not None else None
@@ -113,11 +113,11 @@ class Keyring:
         """Whose requests may be looked at; None: anybody's."""
         return None if scope.get(_ADMIN) else self.owner(scope)
 
-    def allowance(self, scope: Scope) -> Allowance | None:
+    def allowance(self, scope: Scope) -> Quota | None:
         """Of the key that `check` found, if there was one and it has limits."""
         key = self.key(scope)
         rate = key.rate if key is not None else None
-        return Allowance(self._wire, self._keys, rate) if rate is not None else None
+        return Quota(self._wire, self._keys, rate) if rate is not None else None
 
 
 def _decoded(records: Iterable[bytes]) -> Iterable[ApiKey]:

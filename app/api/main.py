@@ -11,27 +11,27 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from app.api.api_keys import Keyring
+from app.api.api_keys import ApiKeys
 from app.api.http import error_responses as failure
 from app.api.http.answer_schemas import Refusal
 from app.api.http.document import documented
-from app.api.http.fast_path import Express, Handler
+from app.api.http.fast_path import FastPath, Handler
 from app.api.http.origin import Allowed
 from app.api.http.sse import Sse
 from app.api.openai import batches, completions, files
 from app.api.openai import tokenize as tokens
-from app.api.openai.file_expiry import Sweeper
+from app.api.openai.file_expiry import FileExpiry
 from app.api.openai.responses import routes as responses
 from app.api.operations import admin, health
-from app.api.resumable.owner import Keeper
-from app.api.resumable.store import Shelf
+from app.api.resumable.owner import AnswerOwner
+from app.api.resumable.store import ResumableStore
 from app.api.state import ApiState
-from app.batch.batch_store import Book
-from app.batch.file_store import FileShelf
+from app.batch.batch_store import BatchStore
+from app.batch.file_store import FileStore
 from app.batch.storage import Storage
-from app.dispatch.generation import Begun, Call
-from app.dispatch.runtime import Known, end, serving
-from app.messages import Kept
+from app.dispatch.generation import Adopted, Generation
+from app.dispatch.runtime import Deployment, end, running
+from app.messages import KeptRequest
 from app.openai.registry import CHAT, ENDPOINTS, RESPONSE, TEXT
 from app.settings import Settings, load_settings
 from app.telemetry import logger, setup_logging
@@ -41,23 +41,23 @@ log = logger(__name__)
 _UNDERSTAND = {endpoint.kind: endpoint.understand for endpoint in ENDPOINTS.values()}
 
 
-def create_app(settings: Settings | None = None) -> Express:
+def create_app(settings: Settings | None = None) -> FastPath:
     """The ASGI app of one API process. Raises: SettingsError."""
     settings = settings or load_settings()
     setup_logging(settings.log_level, json=settings.log_json)
-    known = Known.read(settings)
+    known = Deployment.read(settings)
     storage = Storage(settings.files_url)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with serving(known) as core:
-            keyring = Keyring(core.wire, core.keys, settings.admin_key)
+        async with running(known) as core:
+            api_keys = ApiKeys(core.wire, core.keys, settings.admin_key)
             most = settings.keep_bytes_per_key, settings.keep_bytes
-            shelf = Shelf(core.wire, core.keys, core.dispatcher.api, settings.keep_s, *most)
+            resumable_store = ResumableStore(core.wire, core.keys, core.dispatcher.api, settings.keep_s, *most)
 
-            async def prepare(kept: Kept, begun: Begun) -> Call:
+            async def prepare(kept: KeptRequest, begun: Adopted) -> Generation:
                 _body, plan = await _UNDERSTAND[kept.kind](core, kept.body)
-                return Call(
+                return Generation(
                     plan,
                     dispatcher=core.dispatcher,
                     begun=begun,
@@ -65,18 +65,27 @@ def create_app(settings: Settings | None = None) -> Express:
                     x_request_id=kept.x_request_id,
                 )
 
-            keeper = Keeper(shelf, prepare)
-            on_files, book = FileShelf(core.wire, core.keys), Book(core.wire, core.keys, settings.batch_keep_s)
+            answer_owner = AnswerOwner(resumable_store, prepare)
+            on_files, batch_store = (
+                FileStore(core.wire, core.keys),
+                BatchStore(core.wire, core.keys, settings.batch_keep_s),
+            )
             app.state.xylem = ApiState(
-                **vars(core), keyring=keyring, shelf=shelf, keeper=keeper, storage=storage, files=on_files, book=book,
+                **vars(core),
+                api_keys=api_keys,
+                resumable_store=resumable_store,
+                answer_owner=answer_owner,
+                storage=storage,
+                files=on_files,
+                batch_store=batch_store,
                 started=int(time.time()),
-            )  # fmt: skip
-            background = [asyncio.create_task(part.run()) for part in (keeper, Sweeper(storage, on_files))]
+            )
+            background = [asyncio.create_task(part.run()) for part in (answer_owner, FileExpiry(storage, on_files))]
             background.append(asyncio.create_task(Sse.run(settings.sse_ping_s)))
             if settings.require_keys:
-                background.append(asyncio.create_task(keyring.run()))
+                background.append(asyncio.create_task(api_keys.run()))
                 with suppress(TimeoutError):  # without Redis the API starts all the same, and says so in /ready
-                    await asyncio.wait_for(keyring.loaded.wait(), 2)
+                    await asyncio.wait_for(api_keys.loaded.wait(), 2)
             # What lives now lives for good: the collector need not look at it again with every request's garbage.
             gc.collect()
             gc.freeze()
@@ -102,4 +111,4 @@ def create_app(settings: Settings | None = None) -> Express:
         TEXT.path: partial(completions.handle, TEXT),
         RESPONSE.path: responses.handle,
     }
-    return Express(app, handlers, Allowed.of(settings))
+    return FastPath(app, handlers, Allowed.of(settings))

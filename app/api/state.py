@@ -5,23 +5,23 @@ from typing import cast
 
 from fastapi import Request
 
-from app.api.api_keys import Keyring
-from app.api.resumable.owner import Keeper
-from app.api.resumable.store import Shelf
-from app.batch.batch_store import Book
-from app.batch.file_store import FileShelf
+from app.api.api_keys import ApiKeys
+from app.api.resumable.owner import AnswerOwner
+from app.api.resumable.store import ResumableStore
+from app.batch.batch_store import BatchStore
+from app.batch.file_store import FileStore
 from app.batch.storage import Storage
-from app.dispatch.runtime import Serving
+from app.dispatch.runtime import Runtime
 
 
 @dataclass(frozen=True)
-class ApiState(Serving):
-    keyring: Keyring
-    shelf: Shelf
-    keeper: Keeper
+class ApiState(Runtime):
+    api_keys: ApiKeys
+    resumable_store: ResumableStore
+    answer_owner: AnswerOwner
     storage: Storage
-    files: FileShelf
-    book: Book
+    files: FileStore
+    batch_store: BatchStore
     started: int  # seconds since the epoch
 
 

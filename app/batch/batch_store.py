@@ -7,24 +7,24 @@ import msgspec
 from msgspec import Struct
 
 from app.batch.file_store import page
-from app.batch.records import LIVE, Batch, Order, Result, Status, decode_result, packed, read_batch
+from app.batch.records import LIVE, Batch, BatchOrder, Result, Status, decode_result, packed, read_batch
 from app.batch.window import MOST_S
 from app.errors import BatchNotFound
 from app.ids import ApiId, BatchId, KeyId
 from app.keys import Keys
 from app.messages import encode
 from app.store import (
-    CLAIM,
-    CLOSE,
+    ADD_RESULT,
+    CLAIM_PART,
     COMPLETE,
     CREATE,
-    FEED,
-    GRASP,
-    LAYOUT,
+    HAND_OUT_PARTS,
     LEAD,
-    LET_GO,
-    RESULT,
-    TURN,
+    LOCK,
+    RETURN_PART,
+    SET_PARTS,
+    SET_STATUS,
+    UNLOCK,
     Command,
     Wire,
     clock,
@@ -43,7 +43,7 @@ _CHUNK = 5000  # members of one command
 _SLACK_S = 86_400  # by which a batch may be longer on its way than its window
 
 
-class Ticket(Struct, frozen=True):
+class PartClaim(Struct, frozen=True):
     """One sending of a part; a later one makes it worthless."""
 
     batch: BatchId
@@ -51,7 +51,7 @@ class Ticket(Struct, frozen=True):
     number: int
 
 
-class Load(Struct, frozen=True):
+class BatchLoad(Struct, frozen=True):
     """What there is to do of a batch."""
 
     todo: int  # parts that nobody has
@@ -60,12 +60,12 @@ class Load(Struct, frozen=True):
     answered: int = 0  # lines of the parts that are taken
 
 
-class Book:
+class BatchStore:
     def __init__(self, wire: Wire, keys: Keys, keep_s: float) -> None:
         """`keep_s`: how long batches are known after their end."""
         self._wire, self._keys, self._keep_ms = wire, keys, round(keep_s * 1000)
 
-    async def create(self, order: Order) -> Batch:
+    async def create(self, order: BatchOrder) -> Batch:
         keys, now = self._keys, clock.now()  # with its fractions: in their order, also within a second
         names = keys.batch(order.id), keys.batches_of(order.key), keys.batches()
         oldest = now - MOST_S - self._keep_ms / 1000 - _SLACK_S
@@ -113,7 +113,7 @@ class Book:
         replies = await self._wire.execute([("HGETALL", self._keys.batch(id_)) for id_ in ids])
         return [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies]
 
-    async def turn(self, batch: BatchId, expected: Iterable[Status], fields: Fields, hand: str = "") -> bool:
+    async def set_status(self, batch: BatchId, expected: Iterable[Status], fields: Fields, hand: str = "") -> bool:
         """Sets fields, `status` first if it is one, when its status is an expected one and `hand` has it.
 
         False: it isn't, or hasn't.
@@ -122,40 +122,42 @@ class Book:
         flat = [x for pair in fields.items() for x in pair]
         may = f",{','.join(expected)},"
         life_ms = self._keep_ms if ended else ""
-        (done,) = await self._wire.execute([("EVAL", TURN, 1, self._keys.batch(batch), may, hand, life_ms, *flat)])
+        (done,) = await self._wire.execute(
+            [("EVAL", SET_STATUS, 1, self._keys.batch(batch), may, hand, life_ms, *flat)]
+        )
         return bool(done)
 
     async def cancel(self, batch: BatchId) -> None:
         """Nothing of it is begun any more. One that is being finished, or has ended, stays as it is."""
         now = int(clock.now())
         fields: Fields = {"status": "cancelling", "cancelling_at": now, "ending": "cancelled"}
-        await self.turn(batch, ("validating", "in_progress"), fields)
+        await self.set_status(batch, ("validating", "in_progress"), fields)
 
     async def pause(self, batch: BatchId, *, paused: bool) -> None:
         """What is being computed of it is given up, and computed when it goes on."""
-        await self.turn(batch, ("validating", "in_progress"), {"paused": int(paused)})
+        await self.set_status(batch, ("validating", "in_progress"), {"paused": int(paused)})
 
-    async def grasp(self, batch: BatchId, status: Status, worker: ApiId) -> bool:
+    async def lock(self, batch: BatchId, status: Status, worker: ApiId) -> bool:
         """Whether this worker is the one to do what is due at that status; asked again, whether it still is."""
         values = status, worker, self._keys.api(ApiId("")), _SILENT_MS
-        (mine,) = await self._wire.execute([("EVAL", GRASP, 1, self._keys.batch(batch), *values)])
+        (mine,) = await self._wire.execute([("EVAL", LOCK, 1, self._keys.batch(batch), *values)])
         return bool(mine)
 
-    async def let_go(self, batch: BatchId, worker: ApiId) -> None:
+    async def unlock(self, batch: BatchId, worker: ApiId) -> None:
         """If it has the hand: another one may do it."""
-        await self._wire.execute([("EVAL", LET_GO, 1, self._keys.batch(batch), worker)])
+        await self._wire.execute([("EVAL", UNLOCK, 1, self._keys.batch(batch), worker)])
 
     async def leave(self, batch: BatchId) -> None:
         """It has ended, and nothing is left to be done."""
         await self._wire.execute([("ZREM", self._keys.batches(), batch)])
 
-    async def lay_out(self, batch: BatchId, parts: int, hand: str = "") -> bool:
+    async def set_parts(self, batch: BatchId, parts: int, hand: str = "") -> bool:
         """There are so many parts to do. It is still validating: nobody takes them yet.
 
         False: it isn't, or `hand` hasn't the hand any more.
         """
         names = self._keys.batch(batch), self._keys.todo(batch)
-        (done,) = await self._wire.execute([("EVAL", LAYOUT, 2, *names, hand, parts)])
+        (done,) = await self._wire.execute([("EVAL", SET_PARTS, 2, *names, hand, parts)])
         return bool(done)
 
     async def complete(self, batch: BatchId, fields: Fields) -> bool:
@@ -182,7 +184,7 @@ class Book:
             await self._wire.execute([("HDEL", known, *gone)])
         return sum(parts for worker, parts in takes.items() if worker not in gone)
 
-    async def loads(self, batches: Sequence[BatchId]) -> list[Load]:
+    async def loads(self, batches: Sequence[BatchId]) -> list[BatchLoad]:
         keys = self._keys
         commands: list[Command] = []
         for batch in batches:
@@ -201,40 +203,40 @@ class Book:
         for (batch, _), lines in zip(parts, done, strict=True):
             answered[batch] += lines
         return [
-            Load(todo, len(taken), hand if lives else None, answered[batch])
+            BatchLoad(todo, len(taken), hand if lives else None, answered[batch])
             for batch, todo, taken, hand, lives in zip(batches, replies[::3], replies[1::3], hands, alive, strict=True)
         ]
 
-    async def feed(self, wanted: dict[BatchId, int]) -> list[Ticket]:
+    async def hand_out(self, wanted: dict[BatchId, int]) -> list[PartClaim]:
         """So many parts of each that are to be sent now, and those that have to be sent again."""
         keys = self._keys
         tail = keys.api(ApiId("")), _LOST_MS, _SILENT_MS
         commands: list[Command] = [
-            ("EVAL", FEED, 3, keys.batch(batch), keys.todo(batch), keys.taken(batch), count, *tail)
+            ("EVAL", HAND_OUT_PARTS, 3, keys.batch(batch), keys.todo(batch), keys.taken(batch), count, *tail)
             for batch, count in wanted.items()
         ]
         return [
-            Ticket(batch, int(part), int(number))
+            PartClaim(batch, int(part), int(number))
             for batch, flat in zip(wanted, await self._wire.execute(commands), strict=True)
             for part, number in zip(flat[::2], flat[1::2], strict=True)
         ]
 
-    async def claim(self, ticket: Ticket, worker: ApiId) -> bool:
+    async def claim_part(self, ticket: PartClaim, worker: ApiId) -> bool:
         """Whether the part is this worker's from now on, for a while: it has to say so again."""
         keys = self._keys
         values = ticket.part, ticket.number, worker
         names = keys.batch(ticket.batch), keys.taken(ticket.batch)
-        (mine,) = await self._wire.execute([("EVAL", CLAIM, 2, *names, *values)])
+        (mine,) = await self._wire.execute([("EVAL", CLAIM_PART, 2, *names, *values)])
         return bool(mine)
 
-    async def note(self, ticket: Ticket, worker: ApiId, result: Result) -> bool:
+    async def add_result(self, ticket: PartClaim, worker: ApiId, result: Result) -> bool:
         """What came of a line. False: the part is another worker's by now."""
         keys, batch = self._keys, ticket.batch
         names = keys.batch(batch), keys.taken(batch), keys.done(batch, ticket.part), keys.batch_totals()
         outcome = "completed" if result.problem is None else "failed"
         values = ticket.part, ticket.number, worker, result.number, encode(result), outcome
         tokens = result.prompt, result.cached, result.completion
-        (mine,) = await self._wire.execute([("EVAL", RESULT, 4, *names, *values, *tokens)])
+        (mine,) = await self._wire.execute([("EVAL", ADD_RESULT, 4, *names, *values, *tokens)])
         return bool(mine)
 
     async def done(self, batch: BatchId, part: int) -> list[Result]:
@@ -242,13 +244,13 @@ class Book:
         (found,) = await self._wire.execute([("HVALS", self._keys.done(batch, part))])
         return [decode_result(raw) for raw in found]
 
-    async def close(self, ticket: Ticket, worker: ApiId, *, done: bool, broke: bool = False) -> None:
+    async def return_part(self, ticket: PartClaim, worker: ApiId, *, done: bool, broke: bool = False) -> None:
         """It is in the storage; or it is to be taken by another worker, unless it broke for the last time."""
         keys, batch = self._keys, ticket.batch
         names = keys.taken(batch), keys.todo(batch), keys.done(batch, ticket.part), keys.batch(batch)
         how = "done" if done else "broke" if broke else "back"
         values = ticket.part, ticket.number, worker, how, MOST_BREAKS
-        await self._wire.execute([("EVAL", CLOSE, 4, *names, *values)])
+        await self._wire.execute([("EVAL", RETURN_PART, 4, *names, *values)])
 
     async def forget_parts(self, batch: BatchId, parts: int) -> None:
         """All that came of it is in its output and error file."""

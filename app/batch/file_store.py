@@ -5,7 +5,7 @@ from app.errors import FileGone, FileQuotaUsed
 from app.ids import FileId, KeyId
 from app.keys import Keys
 from app.messages import encode
-from app.store import SHELVE, UNSHELVE, Wire, clock
+from app.store import ADD_FILE, REMOVE_FILE, Wire, clock
 
 _MOST = 100_000  # files of one key: each takes some 300 bytes of Redis
 _DELETE = "Delete some that are not needed any more."
@@ -29,7 +29,7 @@ async def page(wire: Wire, members: str, after: str, limit: int, *, newest_first
     return names[:limit], len(names) > limit
 
 
-class FileShelf:
+class FileStore:
     def __init__(self, wire: Wire, keys: Keys) -> None:
         self._wire, self._keys = wire, keys
 
@@ -40,7 +40,7 @@ class FileShelf:
         """
         made = clock.now()  # with its fractions: in their order, also within a second
         values = file.id, encode(file), file.size, made, file.expires or "", "" if quota is None else quota, _MOST
-        command = ("EVAL", SHELVE, 4, *self._names(file), *values, self._keys.file(FileId("")))
+        command = ("EVAL", ADD_FILE, 4, *self._names(file), *values, self._keys.file(FileId("")))
         (refused,) = await self._wire.execute([command])
         if refused is not None:
             used, files = refused
@@ -77,10 +77,10 @@ class FileShelf:
 
     async def remove(self, file: StoredFile) -> None:
         """After this its bytes are nobody's."""
-        await self._wire.execute([("EVAL", UNSHELVE, 4, *self._names(file), file.id)])
+        await self._wire.execute([("EVAL", REMOVE_FILE, 4, *self._names(file), file.id)])
 
     def _names(self, file: StoredFile) -> tuple[str, ...]:
-        """The keys of `shelve.lua` and `unshelve.lua`."""
+        """The keys of `add_file.lua` and `remove_file.lua`."""
         keys = self._keys
         return keys.file(file.id), keys.files_of(file.key), keys.files_expiring(), keys.file_bytes(file.key)
 

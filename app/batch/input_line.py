@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from xxhash import xxh3_64_digest
 
-from app.batch.records import Line, Problem
+from app.batch.records import BatchLine, Problem
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 MAX_LINES = 50_000
@@ -30,7 +30,7 @@ class Broken(Exception):
         super().__init__(problem.message)
 
 
-def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> tuple[Line, dict[str, Any]]:
+def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> tuple[BatchLine, dict[str, Any]]:
     """The request, and its body once more, decoded. `seen`: the ids of the lines before. Raises: Broken."""
 
     def broken(code: str, message: str, param: str | None = None) -> Broken:
@@ -65,7 +65,7 @@ def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> t
     if refused := [name for name in _REFUSED if body.get(name)]:
         raise broken("invalid_value", _REFUSED[refused[0]], f"body.{refused[0]}")
     try:
-        return Line(number, custom_id, orjson.dumps(body)), body
+        return BatchLine(number, custom_id, orjson.dumps(body)), body
     except orjson.JSONEncodeError:  # it reads 1,024 levels, and writes 254
         raise broken("invalid_json_line", "'body' is nested too deep.", "body") from None
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from app.batch.batch_store import MOST_BREAKS, Fields, Load
+from app.batch.batch_store import MOST_BREAKS, BatchLoad, Fields
 from app.batch.records import LIVE, Batch, Problem, packed
 
 Due = Literal["begin", "feed", "expire", "complete", "finish", "tell", "leave"]
@@ -15,7 +15,7 @@ TRIES_AFTER_S = (5, 30, 120, 600, 3600, 10_800, 36_000)
 _SETTLED_S = 10
 
 
-def due(batch: Batch, load: Load, now: float, *, webhook: bool) -> Due | None:
+def due(batch: Batch, load: BatchLoad, now: float, *, webhook: bool) -> Due | None:
     """None: whoever has it is at work, or it is not time yet. `webhook`: there is one to be told."""
     if batch.status not in LIVE:
         if not batch.cleaned and load.hand is None and now >= batch.ended_at + _SETTLED_S:

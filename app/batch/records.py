@@ -37,7 +37,7 @@ class Problem(Struct, frozen=True, array_like=True):
     param: str | None = None
 
 
-class Order(Struct, frozen=True, array_like=True):
+class BatchOrder(Struct, frozen=True, array_like=True):
     """What was asked for."""
 
     id: BatchId
@@ -66,7 +66,7 @@ class Usage(Struct, frozen=True):
 class Batch(Struct, frozen=True):
     """How it stands: the hash `batch:<id>`, whose fields have these names."""
 
-    order: Order
+    order: BatchOrder
     status: Status = "validating"
     model: str = ""
     total: int = 0  # lines
@@ -104,7 +104,7 @@ class Batch(Struct, frozen=True):
         return self.total - self.completed - self.failed
 
 
-_PACKED = {"order": decoder(Order), "problems": decoder(list[Problem])}
+_PACKED = {"order": decoder(BatchOrder), "problems": decoder(list[Problem])}
 
 
 def read_batch(fields: dict[bytes, bytes]) -> Batch:
@@ -118,11 +118,11 @@ def read_batch(fields: dict[bytes, bytes]) -> Batch:
     return msgspec.convert(values, Batch, strict=False)
 
 
-def packed(value: Order | list[Problem]) -> bytes:
+def packed(value: BatchOrder | list[Problem]) -> bytes:
     return encode(value)
 
 
-class Line(Struct, frozen=True, array_like=True):
+class BatchLine(Struct, frozen=True, array_like=True):
     """One request of a batch."""
 
     number: int  # in the input file, from 1
@@ -148,11 +148,11 @@ class Result(Struct, frozen=True, array_like=True):
 class Part(Struct, frozen=True, array_like=True):
     """Lines that are answered by one task."""
 
-    lines: list[Line]
+    lines: list[BatchLine]
 
 
 decode_file = decoder(StoredFile)
-decode_line = decoder(Line)
+decode_line = decoder(BatchLine)
 decode_part = decoder(Part)
 decode_result = decoder(Result)
 decode_results = decoder(list[Result])

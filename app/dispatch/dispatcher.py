@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from msgspec.structs import replace
 
 from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.inflight import Flight
+from app.dispatch.inflight import InFlight
 from app.dispatch.placer import Placer
 from app.dispatch.timeline import Timelines
 from app.errors import (
@@ -22,7 +22,7 @@ from app.errors import (
 )
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
-from app.messages import Cancel, Delta, Done, Event, Failed, First, Handed, Job, Lent, encode
+from app.messages import Cancel, Delta, Done, Event, Failed, FirstToken, Job, KvHandle, PrefillDone, encode
 from app.pools import Pool
 from app.store import Command, Wire
 from app.telemetry import MIGRATIONS, logger
@@ -55,25 +55,25 @@ class Dispatcher:
         self._max_migrations = max_migrations
         self._retries: set[asyncio.Task[None]] = set()
         self._suspects = asyncio.Lock()
-        self.flights: dict[RequestId, Flight] = {}
+        self.in_flight: dict[RequestId, InFlight] = {}
         self.timelines = Timelines()
-        self.placer = Placer(wire, keys, fleet, pools, retry_after_s, patience_s, self.flights, self._stop, self.fail)
+        self.placer = Placer(wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self._stop, self.fail)
 
-    async def send(self, flight: Flight) -> None:
+    async def send(self, inflight: InFlight) -> None:
         """Places an unplaced job on a worker of its pools. Whatever comes of it, `cancel` is to be called.
 
         Raises: NoWorker, Saturated, StoreDown, DeadlineOver.
         """
-        self.flights[flight.job.request] = flight
-        await self.placer.place(flight)
+        self.in_flight[inflight.job.request] = inflight
+        await self.placer.place(inflight)
 
     async def cancel(self, requests: Sequence[RequestId]) -> None:
         """Gives up on those of `requests` that have not ended: nothing of them comes any more, their engines stop.
 
         If Redis is away that happens later.
         """
-        flights = [f for f in (self.flights.pop(r, None) for r in requests) if f is not None]
-        jobs = [f.job for f in flights if f.job.worker]
+        in_flight = [f for f in (self.in_flight.pop(r, None) for r in requests) if f is not None]
+        jobs = [f.job for f in in_flight if f.job.worker]
         try:
             await self._stop(jobs)
         except StoreDown as exc:
@@ -84,135 +84,135 @@ class Dispatcher:
     def abandon(self, requests: Sequence[RequestId]) -> None:
         """Those of `requests` that are on no worker yet need not be placed any more."""
         for request in requests:
-            flight = self.flights.get(request)
-            if flight is not None and not flight.job.worker:
-                del self.flights[request]
-                flight.wait_no_more()
+            inflight = self.in_flight.get(request)
+            if inflight is not None and not inflight.job.worker:
+                del self.in_flight[request]
+                inflight.wait_no_more()
 
     def deliver(self, event: Event) -> None:
         """Hands an event to whoever awaits it. Those of an older attempt, and of ended requests, are dropped."""
-        flight = self.flights.get(event.request)
-        if flight is None or event.attempt != flight.job.attempt:
+        inflight = self.in_flight.get(event.request)
+        if inflight is None or event.attempt != inflight.job.attempt:
             return
         if type(event) is Delta:
-            if flight.early is not None:
-                flight.early.append(event)
+            if inflight.early is not None:
+                inflight.early.append(event)
                 return
-            flight.handed = True
-            flight.out[event.index].add(event)
-            flight.answer.push(event)
-        elif type(event) is First:
-            self._first(flight, event)
-        elif type(event) is Handed:
-            self._handed(flight, event)
+            inflight.handed = True
+            inflight.out[event.index].add(event)
+            inflight.answer.push(event)
+        elif type(event) is FirstToken:
+            self._first(inflight, event)
+        elif type(event) is PrefillDone:
+            self._handed(inflight, event)
         elif type(event) is Done:
-            self._done(flight, event)
+            self._done(inflight, event)
         elif type(event) is Failed:
-            self._failed(flight, event)
+            self._failed(inflight, event)
 
-    def _first(self, flight: Flight, event: First) -> None:
-        early, flight.early = flight.early or [], None
-        flight.out[0].add(event.delta)
-        flight.answer.push(event.delta)
+    def _first(self, inflight: InFlight, event: FirstToken) -> None:
+        early, inflight.early = inflight.early or [], None
+        inflight.out[0].add(event.delta)
+        inflight.answer.push(event.delta)
         for other in early:
             self.deliver(other)
 
-    def _handed(self, flight: Flight, event: Handed) -> None:
-        flight.job = replace(flight.job, prefilled=event.timing or flight.job.prefilled)
+    def _handed(self, inflight: InFlight, event: PrefillDone) -> None:
+        inflight.job = replace(inflight.job, prefilled=event.timing or inflight.job.prefilled)
         if event.returned is None:
-            flight.handed = True
+            inflight.handed = True
         else:
-            self.lost(flight, event.returned)
+            self.lost(inflight, event.returned)
 
-    def _failed(self, flight: Flight, event: Failed) -> None:
-        prefilling = flight.job.prefill is not None and not flight.handed
+    def _failed(self, inflight: InFlight, event: Failed) -> None:
+        prefilling = inflight.job.prefill is not None and not inflight.handed
         # A worker that thought this replica dead gave up what is awaited all the same.
         if event.code in (Returned.code, Cancelled.code):
-            self.lost(flight)
+            self.lost(inflight)
         elif prefilling and event.code in _ELSEWHERE:
-            flight.apart = False
-            self.lost(flight)
+            inflight.apart = False
+            self.lost(inflight)
         elif event.code == EngineDead.code:
-            self.lost(flight, died=True)
+            self.lost(inflight, died=True)
         else:
-            self._end(flight, event)
+            self._end(inflight, event)
 
-    def _done(self, flight: Flight, event: Done) -> None:
-        if flight.early is not None:
-            flight.early.append(event)
+    def _done(self, inflight: InFlight, event: Done) -> None:
+        if inflight.early is not None:
+            inflight.early.append(event)
             return
-        prefilled = flight.job.prefilled
+        prefilled = inflight.job.prefilled
         # At once, the worker that answers doesn't know how the other one fared.
-        flight.timings = [prefilled, *event.timings] if flight.job.at_once and prefilled else event.timings
-        self._end(flight, event)
+        inflight.timings = [prefilled, *event.timings] if inflight.job.at_once and prefilled else event.timings
+        self._end(inflight, event)
 
-    def _end(self, flight: Flight, event: Done | Failed) -> None:
-        del self.flights[event.request]
+    def _end(self, inflight: InFlight, event: Done | Failed) -> None:
+        del self.in_flight[event.request]
         self.placer.room()
-        flight.answer.push(event)
+        inflight.answer.push(event)
 
-    def lost(self, flight: Flight, handoff: Lent | None = None, *, died: bool = False) -> None:
+    def lost(self, inflight: InFlight, handoff: KvHandle | None = None, *, died: bool = False) -> None:
         """Its worker won't finish it: another one goes on behind what is out.
 
         That is a new attempt: events of the old one are ignored from now on. `handoff`: where its prompt's KV lies.
         `died`: the worker, perhaps by this request, which therefore is not tried for ever.
         """
-        flight.deaths += died
-        flight.early_deaths += died and not flight.got_on  # a request that got on is less likely to be the cause
+        inflight.deaths += died
+        inflight.early_deaths += died and not inflight.got_on  # a request that got on is less likely to be the cause
         most = self._max_migrations
-        if flight.early_deaths > most or flight.deaths > most * _INNOCENT:
-            self.fail(flight, WorkerLost(f"{flight.deaths} workers have died with this request on them: given up."))
+        if inflight.early_deaths > most or inflight.deaths > most * _INNOCENT:
+            self.fail(inflight, WorkerLost(f"{inflight.deaths} workers have died with this request on them: given up."))
             return
-        old = flight.job
-        flight.again(handoff)
-        if all(out.finished for out in flight.out):  # all that was to come is the last event
-            self._end(flight, Done(old.request, flight.job.attempt))
+        old = inflight.job
+        inflight.again(handoff)
+        if all(out.finished for out in inflight.out):  # all that was to come is the last event
+            self._end(inflight, Done(old.request, inflight.job.attempt))
             return
         MIGRATIONS.inc()
-        task = flight.retry = asyncio.create_task(self._retry(flight, old))
+        task = inflight.retry = asyncio.create_task(self._retry(inflight, old))
         self._retries.add(task)
         task.add_done_callback(self._retries.discard)
 
     def worker_lost(self, worker: WorkerId, *, died: bool = True, queued: Container[RunId] = ()) -> int:
         """`lost` for all that is on it; tells how many that were. Those still `queued` had no part in its death."""
         # Those whose placing is under way are left out: they are found on it later, or not at all.
-        flights = [f for f in self.flights.values() if f.is_placed and worker in dict(f.workers())]
-        for flight in flights:
-            self.lost(flight, died=died and flight.job.run not in queued)
-        return len(flights)
+        in_flight = [f for f in self.in_flight.values() if f.is_placed and worker in dict(f.workers())]
+        for inflight in in_flight:
+            self.lost(inflight, died=died and inflight.job.run not in queued)
+        return len(in_flight)
 
-    def fail(self, flight: Flight, error: XylemError) -> None:
+    def fail(self, inflight: InFlight, error: XylemError) -> None:
         """Ends a request from this side."""
-        if self.flights.pop(flight.job.request, None) is not None:
-            flight.wait_no_more()
-            flight.answer.push(Failed(flight.job.request, flight.job.attempt, error.code, error.message))
+        if self.in_flight.pop(inflight.job.request, None) is not None:
+            inflight.wait_no_more()
+            inflight.answer.push(Failed(inflight.job.request, inflight.job.attempt, error.code, error.message))
 
     def end_overdue(self, at: float) -> None:
         """Those whose time is over at that time of the monotonic clock."""
-        for flight in [f for f in self.flights.values() if at > f.ends]:
-            self.fail(flight, DeadlineOver())
-            self.placer.leave(flight.job)
+        for inflight in [f for f in self.in_flight.values() if at > f.ends]:
+            self.fail(inflight, DeadlineOver())
+            self.placer.leave(inflight.job)
 
-    async def _retry(self, flight: Flight, old: Job) -> None:
+    async def _retry(self, inflight: InFlight, old: Job) -> None:
         self.placer.leave(old)  # its worker may live, and run it still
         try:
-            if flight.deaths < _SUSPICIOUS:
-                await self.placer.place(flight)
+            if inflight.deaths < _SUSPICIOUS:
+                await self.placer.place(inflight)
                 return
             async with self._suspects:
-                await self.placer.place(flight)
-                await self._proves_harmless(flight)
+                await self.placer.place(inflight)
+                await self._proves_harmless(inflight)
         except XylemError as exc:
-            self.fail(flight, exc)
+            self.fail(inflight, exc)
 
-    async def _proves_harmless(self, flight: Flight) -> None:
+    async def _proves_harmless(self, inflight: InFlight) -> None:
         """Returns when it got on, or no further: it has ended, or was lost again.
 
         Requests that were on several workers that died are tried one after the other: which of them kills workers
         shows, and the others don't die with it once more.
         """
-        awaited, this = self.flights, asyncio.current_task()
-        while awaited.get(flight.job.request) is flight and flight.retry is this and not flight.got_on:  # noqa: ASYNC110
+        awaited, this = self.in_flight, asyncio.current_task()
+        while awaited.get(inflight.job.request) is inflight and inflight.retry is this and not inflight.got_on:  # noqa: ASYNC110
             await asyncio.sleep(0.05)  # an event would cost each token
 
     async def _stop(self, jobs: list[Job]) -> None:

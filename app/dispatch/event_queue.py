@@ -10,7 +10,7 @@ from app.messages import Delta, Done, Event, Failed
 _MOST = 1024  # events that wait for a reader who is behind: he gets few large ones instead of many small ones
 
 
-class Answer:
+class EventQueue:
     """Events of all prompts of one HTTP request, in order. Lives on the API's event loop; one reader."""
 
     __slots__ = ("_gone", "_most", "_pending", "_sink", "_waiter")

@@ -9,13 +9,13 @@ import orjson
 from msgspec import Struct
 
 from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.event_queue import Answer
-from app.dispatch.generation_base import Account
-from app.dispatch.generation_plan import Plan
-from app.dispatch.inflight import Flight, Out
-from app.dispatch.quota import Allowance
+from app.dispatch.event_queue import EventQueue
+from app.dispatch.generation_base import GenerationBase
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.inflight import ChoiceOutput, InFlight
+from app.dispatch.quota import Quota
 from app.dispatch.route_explanation import explained
-from app.dispatch.timeline import Seen
+from app.dispatch.timeline import Timeline
 from app.errors import StoreDown, XylemError, from_wire, outcome_of
 from app.ids import KeyId, PoolId, RequestId, WorkerId, new_request_id
 from app.messages import Delta, Done, Failed, Job
@@ -31,26 +31,26 @@ _NOBODY = KeyId("")
 _EXPLAINED = 8  # prompts of one request
 
 
-class Begun(Struct, frozen=True):
+class Adopted(Struct, frozen=True):
     """A request that another API replica owned, or that has its id already."""
 
     id: RequestId
     came: float
     attempt: int = 0  # its first one here
-    out: dict[int, Out] = {}  # what has come of its choices
+    out: dict[int, ChoiceOutput] = {}  # what has come of its choices
 
 
-class Call(Account):
+class Generation(GenerationBase):
     """An answer that is made here. An async context manager: entering sends the prompts, leaving ends what runs."""
 
     def __init__(
         self,
-        plan: Plan,
+        plan: GenerationPlan,
         *,
         dispatcher: Dispatcher,
         client_left: Callable[[], Awaitable[None]] | None = None,
-        allowance: Allowance | None = None,
-        begun: Begun | None = None,
+        allowance: Quota | None = None,
+        begun: Adopted | None = None,
         owner: KeyId = _NOBODY,
         x_request_id: str = "",
     ) -> None:
@@ -65,8 +65,8 @@ class Call(Account):
         self._came, self._deadline = came, came + plan.timeout_s
         self._dispatcher, self._client_left, self._allowance = dispatcher, client_left, allowance
         self._begun, self._failure = begun, ""
-        self._flights: list[Flight] = []
-        self.answer = Answer()
+        self._in_flight: list[InFlight] = []
+        self.answer = EventQueue()
         self.done: dict[int, Done] = {}  # prompt number → its end
         self._arrived = time.perf_counter()
         self._first: float | None = None
@@ -79,7 +79,7 @@ class Call(Account):
         """Sends the prompts. Raises: RateLimited, NoWorker, Saturated, StoreDown."""
         if self._client_left is not None:
             self._watching = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._watch, self._client_left)
-        self._dispatcher.timelines.began(self.id, self._owner, self._flights)
+        self._dispatcher.timelines.began(self.id, self._owner, self._in_flight)
         try:
             if self._allowance is not None:
                 await self._allowance.admit(self.prompt_tokens)
@@ -97,17 +97,17 @@ class Call(Account):
 
     async def _send(self) -> None:
         for request, number in self._numbers.items():
-            flight = self._flight(request, number)
-            if all(out.finished for out in flight.out):
-                self.done[number] = Done(request, flight.job.attempt)
+            inflight = self._inflight(request, number)
+            if all(out.finished for out in inflight.out):
+                self.done[number] = Done(request, inflight.job.attempt)
             else:
-                self._flights.append(flight)
-        if not self._flights:  # only the end of the answer was lost with who owned it
+                self._in_flight.append(inflight)
+        if not self._in_flight:  # only the end of the answer was lost with who owned it
             return
-        if len(self._flights) == 1:
-            await self._dispatcher.send(self._flights[0])
+        if len(self._in_flight) == 1:
+            await self._dispatcher.send(self._in_flight[0])
             return
-        sends = [asyncio.create_task(self._dispatcher.send(flight)) for flight in self._flights]
+        sends = [asyncio.create_task(self._dispatcher.send(inflight)) for inflight in self._in_flight]
         done, others = await asyncio.wait(sends, return_when=asyncio.FIRST_EXCEPTION)
         if others:  # one was refused: so is the request
             self._dispatcher.abandon(list(self._numbers))
@@ -144,7 +144,7 @@ class Call(Account):
     @property
     def waits(self) -> bool:
         """No worker has any of it."""
-        return not any(flight.job.worker for flight in self._flights)
+        return not any(inflight.job.worker for inflight in self._in_flight)
 
     def failed(self, exc: XylemError) -> None:
         """Told by who has already sent the error to the client."""
@@ -157,11 +157,11 @@ class Call(Account):
             return allowed
         return allowed | {
             "x-xylem-route": orjson.dumps(
-                [explained(f, candidates=i == 0) for i, f in enumerate(self._flights[:_EXPLAINED])]
+                [explained(f, candidates=i == 0) for i, f in enumerate(self._in_flight[:_EXPLAINED])]
             ).decode()
         }
 
-    def _flight(self, request: RequestId, number: int) -> Flight:
+    def _inflight(self, request: RequestId, number: int) -> InFlight:
         """The job before it is placed, attempt 0 on no worker, and where it may go."""
         sampling = self.plan.sampling[number]
         tokens = len(self.prompts[number])
@@ -183,10 +183,10 @@ class Call(Account):
             whole=self.plan.whole,
             x_request_id=self.x_request_id,
         )
-        flight = Flight(job, groups, self.answer, self.plan.wishes, prefill_groups)
+        inflight = InFlight(job, groups, self.answer, self.plan.wishes, prefill_groups)
         if self._begun is not None:
-            flight.go_on([self._begun.out.get(number * sampling.n + i, Out([])) for i in range(sampling.n)])
-        return flight
+            inflight.go_on([self._begun.out.get(number * sampling.n + i, ChoiceOutput([])) for i in range(sampling.n)])
+        return inflight
 
     def _watch(self, left: Callable[[], Awaitable[None]]) -> None:
         self._watching = asyncio.create_task(self._await_disconnect(left))
@@ -210,7 +210,7 @@ class Call(Account):
     def _observe(self, outcome: str) -> None:
         meters, ended = self.model.meters, clock.now()
         meters.ended(outcome)
-        seen = [Seen.of(f, self.model.name, outcome, self._came, ended) for f in self._flights]
+        seen = [Timeline.of(f, self.model.name, outcome, self._came, ended) for f in self._in_flight]
         self._dispatcher.timelines.ended(self.id, self._owner, seen)
         for s in seen:
             if s.timings:

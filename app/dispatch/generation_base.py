@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from app.dispatch.generation_plan import Plan
+from app.dispatch.generation_plan import GenerationPlan
 from app.ids import RequestId
 from app.messages import Delta
 
@@ -14,8 +14,8 @@ Parts = TypeVar("Parts", list[tuple[int, Delta]], dict[str, Any])
 _SHORT = 512  # tokens of an answer whose body is made at once, with all the logprobs that there may be
 
 
-class Account:
-    def __init__(self, request: RequestId, came: float, plan: Plan) -> None:
+class GenerationBase:
+    def __init__(self, request: RequestId, came: float, plan: GenerationPlan) -> None:
         """`came`: when the request did, seconds since the epoch."""
         self.id, self.created = request, int(came)
         self.plan, self.model, self.prompts, self.choices = plan, plan.model, plan.prompts, plan.choices

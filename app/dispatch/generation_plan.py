@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from app.dispatch.inflight import Wishes
+from app.dispatch.inflight import RoutingHints
 from app.dispatch.models import Model
 from app.messages import Delta, Sampling
 
 
 @dataclass(frozen=True)
-class Plan:
+class GenerationPlan:
     """Choice i of prompt p has number p * n + i."""
 
     prefix: str  # of its id
@@ -20,7 +20,7 @@ class Plan:
     timeout_s: float
     priority: int = 0
     cache_salt: str | None = None
-    wishes: Wishes = Wishes()  # noqa: RUF009 (frozen)
+    wishes: RoutingHints = RoutingHints()  # noqa: RUF009 (frozen)
     aside: bool = False  # gives way to who can't wait
     whole: bool = False  # nobody reads along
     tier: Literal["default", "flex"] | None = None  # what the answer says, if the request named one

@@ -9,11 +9,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from app.dispatch.event_queue import Answer
+from app.dispatch.event_queue import EventQueue
 from app.errors import XylemError
 from app.ids import PoolId, WorkerId
 from app.kv.blocks import prompt_hashes
-from app.messages import Begun, Delta, Event, Job, Lent, Timing
+from app.messages import Delta, Event, Job, KvHandle, PartialOutput, Timing
 from app.pools import Routing
 from app.routing.candidates import Decision
 from app.store import clock
@@ -25,7 +25,7 @@ Groups = tuple[tuple[PoolId, ...], ...]
 Line = tuple[Groups, bool]  # where it waits when there is no room: those that give way in a line of their own
 
 
-class Wishes(Struct, frozen=True):
+class RoutingHints(Struct, frozen=True):
     """What a client may say about where its request goes."""
 
     rules: Mapping[str, Any] = {}  # fields of the pool's `routing` that it overrides
@@ -35,7 +35,7 @@ class Wishes(Struct, frozen=True):
     explain: bool = False
 
 
-class Out(Struct, gc=False):
+class ChoiceOutput(Struct, gc=False):
     """What has come of one choice, over all attempts."""
 
     tokens: list[int]
@@ -60,7 +60,7 @@ class State(StrEnum):
     ANSWERING = "answering"
 
 
-class Flight:
+class InFlight:
     __slots__ = (
         "_hashes",
         "answer",
@@ -87,7 +87,9 @@ class Flight:
         "wishes",
     )
 
-    def __init__(self, job: Job, groups: Groups, answer: Answer, wishes: Wishes, prefill_groups: Groups = ()) -> None:
+    def __init__(
+        self, job: Job, groups: Groups, answer: EventQueue, wishes: RoutingHints, prefill_groups: Groups = ()
+    ) -> None:
         """`groups` of pools to choose a worker from, the preferred group first; and those that may do the prefill."""
         # Seconds of the monotonic clock: only this process decides when its time is over.
         self.ends = time.monotonic() + job.deadline - clock.now()
@@ -96,8 +98,8 @@ class Flight:
         self.apart = True  # its prompt may be computed by another worker
         self.early: list[Event] | None = None  # what came before the first token, while that one is awaited
         self.handed = False  # its prefill is over, and the decode worker has it
-        self.handoff: Lent | None = None  # the KV of its prompt lies there already
-        self.out = [Out([]) for _ in range(job.sampling.n)]
+        self.handoff: KvHandle | None = None  # the KV of its prompt lies there already
+        self.out = [ChoiceOutput([]) for _ in range(job.sampling.n)]
         self.deaths = 0  # of workers that had it
         self.early_deaths = 0  # of these, before anything of that attempt had come
         self.placings = 0  # of this attempt
@@ -140,18 +142,18 @@ class Flight:
             return [(job.prefill.worker, job.prefill.pool)]
         return [(job.worker, job.pool)] if job.worker else []
 
-    def go_on(self, out: list[Out]) -> None:
+    def go_on(self, out: list[ChoiceOutput]) -> None:
         """Behind what somebody else has had of its choices."""
         self.out = out
         self.job = replace(self.job, begun=self.begun())
 
-    def begun(self) -> list[Begun]:
+    def begun(self) -> list[PartialOutput]:
         """For who goes on with it."""
         if not any(out.tokens or out.finished for out in self.out):
             return []
-        return [Begun(list(out.tokens), out.text_len, out.finished) for out in self.out]
+        return [PartialOutput(list(out.tokens), out.text_len, out.finished) for out in self.out]
 
-    def again(self, handoff: Lent | None) -> None:
+    def again(self, handoff: KvHandle | None) -> None:
         """The next attempt, on no worker yet: what comes of older ones is ignored from now on."""
         old = self.job
         self.job = replace(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import chain
 
 from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.token_inbox import Inbox
+from app.dispatch.token_inbox import TokenInbox
 from app.errors import StoreDown
 from app.ids import PoolId, RunId, WorkerId, place_id, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
@@ -23,13 +23,13 @@ _STEADY_S = 3.0  # after an outage of Redis workers write their leases anew firs
 _REMAINS_TTL_S = 600  # other API replicas may not have looked yet, and the worker may come back
 
 
-class Watch:
+class LivenessWatch:
     def __init__(
         self,
         wire: Wire,
         keys: Keys,
         dispatcher: Dispatcher,
-        inbox: Inbox,
+        inbox: TokenInbox,
         pools: Mapping[PoolId, Pool],
         api_ttl_s: float = 3.0,
     ) -> None:
@@ -79,22 +79,22 @@ class Watch:
         """By a Redis that came back without its last second, or by workers that thought this replica dead."""
         if not self._doubtful or self._wire.steady_s() <= _STEADY_S:
             return
-        jobs = [f.job for f in self._dispatcher.flights.values() if f.is_placed and f.job.worker]
+        jobs = [f.job for f in self._dispatcher.in_flight.values() if f.is_placed and f.job.worker]
         there = await self._wire.execute([("EXISTS", self._keys.request(job.run)) for job in jobs])
         forgotten = [job for job, is_there in zip(jobs, there, strict=True) if not is_there]
         if forgotten:
             await self._inbox.repair()  # the last events of those that have ended
         for job in forgotten:
-            flight = self._dispatcher.flights.get(job.request)
-            if flight is not None and flight.job.attempt == job.attempt:
+            inflight = self._dispatcher.in_flight.get(job.request)
+            if inflight is not None and inflight.job.attempt == job.attempt:
                 log.warning("request_was_forgotten", run=job.run, x_request_id=job.x_request_id)
-                self._dispatcher.lost(flight)
+                self._dispatcher.lost(inflight)
         self._doubtful = False
 
     async def _look_for_dead_workers(self) -> None:
         members = await self._wire.execute([("HKEYS", self._keys.pool(p)) for p in self._pools])
         known = {WorkerId(w.decode()): pool for pool, ids in zip(self._pools, members, strict=True) for w in ids}
-        awaited = dict(chain.from_iterable(f.workers() for f in self._dispatcher.flights.values()))
+        awaited = dict(chain.from_iterable(f.workers() for f in self._dispatcher.in_flight.values()))
         workers = known | awaited
         if not workers:
             return

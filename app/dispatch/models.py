@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from app.dispatch.inflight import Wishes
+from app.dispatch.inflight import RoutingHints
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
 from app.pools import PoolsFile, Select
@@ -38,7 +38,7 @@ class Model:
         """Of all prompts of one request, and what is tokenised or decoded for a client that only wants that."""
         return max(_TOGETHER, self.context_len)
 
-    def groups(self, tokens: int, wishes: Wishes) -> tuple[tuple[PoolId, ...], ...]:
+    def groups(self, tokens: int, wishes: RoutingHints) -> tuple[tuple[PoolId, ...], ...]:
         """The pools to choose a worker from, for a context of so many tokens; what the table says comes first.
 
         Raises: RequestError for a target that no table asks about.
@@ -56,7 +56,7 @@ class Model:
         first = select(self.select.decode, tokens, wishes.itl_ms)
         return ((first,), *((pool,) for pool in self.pools if pool != first))
 
-    def prefill_groups(self, tokens: int, wishes: Wishes) -> tuple[tuple[PoolId, ...], ...]:
+    def prefill_groups(self, tokens: int, wishes: RoutingHints) -> tuple[tuple[PoolId, ...], ...]:
         """The same for a prompt of so many tokens and who may compute it for another worker; empty: nobody."""
         if not self.prefill_pools:
             return ()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from app.dispatch.inflight import Flight
+from app.dispatch.inflight import InFlight
 from app.ids import PoolId, place_id, worker_queue
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
@@ -19,20 +19,20 @@ _GRACE_S = 30  # a record outlives its deadline by this: until then somebody may
 
 
 def placement(
-    keys: Keys, pools: Mapping[PoolId, Pool], flight: Flight, places: list[Placement], meets_at: str
+    keys: Keys, pools: Mapping[PoolId, Pool], inflight: InFlight, places: list[Placement], meets_at: str
 ) -> Command:
-    """Record, reservations and messages, for `place.lua`; the flight knows of it. `meets_at`: see Lease."""
-    job = flight.job
+    """Record, reservations and messages, for `place.lua`; the request knows of it. `meets_at`: see Lease."""
+    job = inflight.job
     step = priority_step(job.priority, aside=job.aside)
-    flight.placed_at = clock.now()
-    ttl_ms = max(1, round((flight.ends - time.monotonic() + _GRACE_S) * 1000))
-    messages = task_messages(job, step, flight.handoff, meets_at)
+    inflight.placed_at = clock.now()
+    ttl_ms = max(1, round((inflight.ends - time.monotonic() + _GRACE_S) * 1000))
+    messages = task_messages(job, step, inflight.handoff, meets_at)
     # At once, the decode worker has the request from the beginning.
     in_sequence = messages[-1] == b""
-    flight.handed = not in_sequence
+    inflight.handed = not in_sequence
     if len(places) > 1 and not in_sequence:
-        job = flight.job = replace(job, at_once=True)
-    flight.early = [] if in_sequence and job.sampling.n == 1 else None
+        job = inflight.job = replace(job, at_once=True)
+    inflight.early = [] if in_sequence and job.sampling.n == 1 else None
     names = [keys.request(job.run), keys.blocks(job.run)]
     values: list[str | int | bytes] = []
     for to, message in zip(places, messages, strict=True):
@@ -45,13 +45,13 @@ def placement(
         ]
         rank = f"{to.rank}a" if job.aside else to.rank
         values += [rank, to.blocks, to.tokens, to.pulls, message]
-    hashes = flight.hashes(pools[places[0].pool].block_size)
+    hashes = inflight.hashes(pools[places[0].pool].block_size)
     return "EVAL", PLACE, len(names), *names, job.run, encode(job), ttl_ms, hashes, job.reply_to, *values
 
 
-def guess(keys: Keys, pool: Pool, flight: Flight, to: Placement, lease: Lease) -> list[Command]:
+def guess(keys: Keys, pool: Pool, inflight: InFlight, to: Placement, lease: Lease) -> list[Command]:
     """For an engine that tells no KV events: what it will have, as far as one can know."""
-    hashes = flight.hashes(pool.block_size)
+    hashes = inflight.hashes(pool.block_size)
     if lease.kv_events or pool.routing.policy != "kv" or not hashes:
         return []
     key = keys.predicted(to.pool, place_id(to.worker, to.rank))

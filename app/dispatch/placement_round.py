@@ -6,31 +6,31 @@ from random import Random
 from msgspec.structs import replace
 
 from app.dispatch.fleet_reader import PoolView
-from app.dispatch.inflight import Flight, Groups
+from app.dispatch.inflight import Groups, InFlight
 from app.errors import NoWorker, Saturated, XylemError
 from app.ids import PoolId, WorkerId
 from app.kv.blocks import common_blocks
 from app.messages import Lease, Place
 from app.pools import Pool, Routing
 from app.routing.candidates import Ask, Decision, Option, Placement
-from app.routing.disagg import Apart, place_apart
+from app.routing.disagg import DisaggRules, place_apart
 from app.routing.policy import Part, place, reserve
 
 _MAX_PLACINGS = 5  # of one attempt
 _SIBLINGS = 32  # placed in this round just before, whose prefix may be this one's
 
 
-class Round:
+class PlacementRound:
     """Some requests, the fleet as one read showed it, and what has been placed on it since. No I/O."""
 
-    def __init__(self, flights: list[Flight], pools: Mapping[PoolId, Pool]) -> None:
+    def __init__(self, in_flight: list[InFlight], pools: Mapping[PoolId, Pool]) -> None:
         self._pools = pools
-        self._asking: dict[PoolId, dict[Flight, int]] = {}  # with its number among those that ask this pool
-        for flight in flights:
-            for pool in (p for group in (*flight.groups, *_prefills(flight)) for p in group):
+        self._asking: dict[PoolId, dict[InFlight, int]] = {}  # with its number among those that ask this pool
+        for inflight in in_flight:
+            for pool in (p for group in (*inflight.groups, *_prefills(inflight)) for p in group):
                 asking = self._asking.setdefault(pool, {})
-                asking[flight] = len(asking)
-        self._alone = len(flights) == 1
+                asking[inflight] = len(asking)
+        self._alone = len(in_flight) == 1
         self._before: list[tuple[Placement, bytes]] = []
         self.views: dict[PoolId, PoolView] = {}
 
@@ -41,36 +41,36 @@ class Round:
             for pool, asking in self._asking.items()
         }
 
-    def assign(self, flight: Flight, rng: Random, turn: int) -> list[Placement]:
+    def assign(self, inflight: InFlight, rng: Random, turn: int) -> list[Placement]:
         """`decide`, written into its job: one worker, or the one that prefills and the one that decodes.
 
         Raises: NoWorker, Saturated.
         """
-        if flight.placings >= _MAX_PLACINGS:
+        if inflight.placings >= _MAX_PLACINGS:
             raise NoWorker("The workers of this model keep going away. Try again.")
-        decision, prefill = self.decide(flight, rng, turn)
-        flight.placings += 1
-        if flight.wishes.explain:
-            flight.decision, flight.prefill_decision = decision, prefill
+        decision, prefill = self.decide(inflight, rng, turn)
+        inflight.placings += 1
+        if inflight.wishes.explain:
+            inflight.decision, inflight.prefill_decision = decision, prefill
         to, first = decision.placement, prefill and prefill.placement
         place_ = Place(first.pool, first.worker, first.rank) if first else None
-        flight.job = replace(flight.job, pool=to.pool, worker=to.worker, rank=to.rank, prefill=place_)
+        inflight.job = replace(inflight.job, pool=to.pool, worker=to.worker, rank=to.rank, prefill=place_)
         return [first, to] if first else [to]
 
-    def decide(self, flight: Flight, rng: Random, turn: int) -> tuple[Decision, Decision | None]:
+    def decide(self, inflight: InFlight, rng: Random, turn: int) -> tuple[Decision, Decision | None]:
         """Who answers, and who computes the prompt if that is another one.
 
         Raises: NoWorker, Saturated: what the last of its groups said.
         """
-        job = flight.job
-        context = len(flight.context)
+        job = inflight.job
+        context = len(inflight.context)
         to_come = job.sampling.max_tokens - (context - len(job.prompt))
-        ask = Ask(context, to_come, job.sampling.n, flight.wishes.session, job.aside)
-        part: Part = "all" if flight.handoff is None else "decode"
+        ask = Ask(context, to_come, job.sampling.n, inflight.wishes.session, job.aside)
+        part: Part = "all" if inflight.handoff is None else "decode"
         refused: XylemError = NoWorker()
-        for group in flight.groups:
-            options = [option for pool in group for option in self._options(flight, pool)]
-            rules = flight.rules(self._pools[group[0]].routing)
+        for group in inflight.groups:
+            options = [option for pool in group for option in self._options(inflight, pool)]
+            rules = inflight.rules(self._pools[group[0]].routing)
             try:
                 decision = place(ask, options, rules, rng, turn, part=part)
             except NoWorker as exc:
@@ -79,54 +79,61 @@ class Round:
             except Saturated as exc:
                 refused = exc
                 continue
-            apart = self._apart(flight, ask, decision, options, rules, rng, turn)
+            apart = self._apart(inflight, ask, decision, options, rules, rng, turn)
             if apart is None:
-                self._reserve(decision.placement, flight)
+                self._reserve(decision.placement, inflight)
                 return decision, None
-            self._reserve(apart.prefill.placement, flight)
-            self._reserve(apart.decode.placement, flight)
+            self._reserve(apart.prefill.placement, inflight)
+            self._reserve(apart.decode.placement, inflight)
             return apart.decode, apart.prefill
         raise refused
 
     def _apart(
-        self, flight: Flight, ask: Ask, here: Decision, decodes: list[Option], rules: Routing, rng: Random, turn: int
-    ) -> Apart | None:
-        for group in _prefills(flight):
-            prefills = [option for pool in group for option in self._options(flight, pool)]
-            prefill_rules = flight.rules(self._pools[group[0]].routing)
+        self,
+        inflight: InFlight,
+        ask: Ask,
+        here: Decision,
+        decodes: list[Option],
+        rules: Routing,
+        rng: Random,
+        turn: int,
+    ) -> DisaggRules | None:
+        for group in _prefills(inflight):
+            prefills = [option for pool in group for option in self._options(inflight, pool)]
+            prefill_rules = inflight.rules(self._pools[group[0]].routing)
             apart = place_apart(ask, here, prefills, decodes, (prefill_rules, rules), rng, turn)
             if apart is not None:
                 return apart
         return None
 
-    def had_worker(self, flight: Flight) -> bool:
+    def had_worker(self, inflight: InFlight) -> bool:
         """Lately, or has one now; so the next one may come soon."""
-        return any(self.views[pool].lately for group in flight.groups for pool in group)
+        return any(self.views[pool].lately for group in inflight.groups for pool in group)
 
     def lease(self, to: Placement) -> Lease:
         """Of the worker that was chosen."""
         return next(c.lease for c in self.views[to.pool].candidates if c.lease.worker == to.worker)
 
-    def _reserve(self, to: Placement, flight: Flight) -> None:
+    def _reserve(self, to: Placement, inflight: InFlight) -> None:
         view = self.views[to.pool]
-        self.views[to.pool] = replace(view, candidates=reserve(view.candidates, to, aside=flight.job.aside))
+        self.views[to.pool] = replace(view, candidates=reserve(view.candidates, to, aside=inflight.job.aside))
         if not self._alone:
-            self._before.append((to, flight.hashes(self._pools[to.pool].block_size)))
+            self._before.append((to, inflight.hashes(self._pools[to.pool].block_size)))
 
-    def _options(self, flight: Flight, pool: PoolId) -> list[Option]:
+    def _options(self, inflight: InFlight, pool: PoolId) -> list[Option]:
         view = self.views[pool]
         if not self._looks_at_prefixes(pool):
             return [Option(c) for c in view.candidates]
-        overlaps = view.overlaps[self._asking[pool][flight]]
-        coming = self._coming(flight, pool)
+        overlaps = view.overlaps[self._asking[pool][inflight]]
+        coming = self._coming(inflight, pool)
         return [
             Option(c, o.cached, max(o.coming, coming.get((c.lease.worker, c.rank), 0)))
             for c, o in zip(view.candidates, overlaps, strict=True)
         ]
 
-    def _coming(self, flight: Flight, pool: PoolId) -> dict[tuple[WorkerId, int], int]:
+    def _coming(self, inflight: InFlight, pool: PoolId) -> dict[tuple[WorkerId, int], int]:
         """What those placed a moment ago will leave in the caches of this pool."""
-        mine = flight.hashes(self._pools[pool].block_size)
+        mine = inflight.hashes(self._pools[pool].block_size)
         found: dict[tuple[WorkerId, int], int] = {}
         for to, hashes in self._before[-_SIBLINGS:]:
             if to.pool == pool and (blocks := common_blocks(mine, hashes)):
@@ -138,11 +145,11 @@ class Round:
         return self._pools[pool].routing.policy == "kv"
 
 
-def _prefills(flight: Flight) -> Groups:
+def _prefills(inflight: InFlight) -> Groups:
     """Who may compute its prompt for somebody else, if that is still to be done.
 
     Not of what gives way: it could do so at one of the two workers only.
     """
-    job = flight.job
-    apart = flight.apart and not job.begun and flight.handoff is None and not job.aside
-    return flight.prefill_groups if apart else ()
+    job = inflight.job
+    apart = inflight.apart and not job.begun and inflight.handoff is None and not job.aside
+    return inflight.prefill_groups if apart else ()

@@ -14,23 +14,23 @@ from random import Random
 from msgspec.structs import replace
 
 from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.inflight import Flight, Line
+from app.dispatch.inflight import InFlight, Line
 from app.dispatch.placement_commands import guess, placement
-from app.dispatch.placement_round import Round
+from app.dispatch.placement_round import PlacementRound
 from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
 from app.messages import Job
 from app.pools import Pool
-from app.routing.waiting_line import Held
+from app.routing.waiting_line import WaitingLine
 from app.store import Command, Wire
 from app.telemetry import FLEET_READ, Routed, logger
 
 log = logger(__name__)
 
 _RECOVERY_S = 3.0  # after Redis was away
-# With this many in flight a round first waits a little for others to join it: a round costs the CPU of a sixth of
+# With this many in request a round first waits a little for others to join it: a round costs the CPU of a sixth of
 # a short request, and at such a load the wait is a small part of the time to the first token.
 _BUSY, _GATHER_S = 32, 0.002
 _HELD_EVERY_S = 0.05  # how often those that found no room look again; the end of a request wakes them as well
@@ -51,22 +51,22 @@ class Placer:
         pools: Mapping[PoolId, Pool],
         retry_after_s: int,
         patience_s: float,
-        flights: Mapping[RequestId, Flight],
+        in_flight: Mapping[RequestId, InFlight],
         stop: Callable[[list[Job]], Awaitable[None]],
-        fail: Callable[[Flight, XylemError], None],
+        fail: Callable[[InFlight, XylemError], None],
     ) -> None:
-        """`flights` are the requests that are awaited; `stop` ends what was placed when it no longer was.
+        """`in_flight` are the requests that are awaited; `stop` ends what was placed when it no longer was.
 
         `fail` ends a request whose `place` has already returned.
         """
         self._wire, self._keys, self._fleet, self._pools = wire, keys, fleet, pools
         self._retry_after_s, self._patience_s = retry_after_s, patience_s
-        self._flights, self._stop, self._fail = flights, stop, fail
+        self._in_flight, self._stop, self._fail = in_flight, stop, fail
         self._left: list[Job] = []  # older attempts, to be stopped where they may run
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
         self._turns = count()
-        self._waiting: list[Flight] = []
-        self._held: dict[Line, Held[Flight]] = {}
+        self._waiting: list[InFlight] = []
+        self._held: dict[Line, WaitingLine[InFlight]] = {}
         self._full: dict[Line, float] = {}  # when a line last heard that there are workers, all of them full
         # Lines that found no worker in their last round, and none that was there lately: nobody new waits in them.
         self._gone: dict[Line, NoWorker] = {}
@@ -77,18 +77,18 @@ class Placer:
     @property
     def held(self) -> int:
         """How many wait until there is room."""
-        return sum(1 for f in self._flights.values() if f.held_since and not f.job.worker)
+        return sum(1 for f in self._in_flight.values() if f.held_since and not f.job.worker)
 
-    async def place(self, flight: Flight) -> None:
+    async def place(self, inflight: InFlight) -> None:
         """Returns when it is on its worker's queue, nobody awaits it any more, or it has been held for a while.
 
         Raises: NoWorker, Saturated, StoreDown, DeadlineOver.
         """
-        if flight.placed is None or flight.placed.done():  # else it came back before its placing was confirmed
-            flight.placed = asyncio.get_running_loop().create_future()
-        self._waiting.append(flight)
+        if inflight.placed is None or inflight.placed.done():  # else it came back before its placing was confirmed
+            inflight.placed = asyncio.get_running_loop().create_future()
+        self._waiting.append(inflight)
         self._wake()
-        await flight.placed
+        await inflight.placed
 
     def leave(self, job: Job) -> None:
         """Nobody awaits this attempt any more: it is stopped where it may run, as soon as Redis can be told."""
@@ -110,16 +110,16 @@ class Placer:
         try:
             while self._waiting or self._held or self._left:
                 await self._gather()
-                flights = self._next_or_none()
+                in_flight = self._next_or_none()
                 try:
-                    if flights:
-                        await self._round(flights)
+                    if in_flight:
+                        await self._round(in_flight)
                 except Exception as exc:  # noqa: BLE001 (whatever it was, no client waits for ever)
-                    for flight in flights:
+                    for inflight in in_flight:
                         if isinstance(exc, StoreDown) and self._wire.connected_before:
-                            self._hold(flight, exc)
-                        elif not (flight.job.worker and flight.is_placed):  # else its worker has it
-                            self._settle(flight, exc)
+                            self._hold(inflight, exc)
+                        elif not (inflight.job.worker and inflight.is_placed):  # else its worker has it
+                            self._settle(inflight, exc)
                 await self._stop_left()
         finally:
             self._rounds = None
@@ -134,66 +134,66 @@ class Placer:
             log.exception("not_stopped", requests=len(left))
         del self._left[: len(left)]
 
-    def _next_or_none(self) -> list[Flight]:
+    def _next_or_none(self) -> list[InFlight]:
         """`_next`; all whom it was about hear of it when that breaks, and the next round begins anew."""
         concerned = [*self._waiting, *chain.from_iterable(self._held.values())]
         try:
             return self._next()
         except Exception as exc:  # noqa: BLE001 (no client waits for ever)
             self._waiting, self._held = [], {}
-            for flight in concerned:
-                self._settle(flight, exc)
+            for inflight in concerned:
+                self._settle(inflight, exc)
             return []
 
-    def _next(self) -> list[Flight]:
+    def _next(self) -> list[InFlight]:
         """Who is to be placed now, the most urgent first: the heads of the lines, and those who just came to none."""
         came, self._waiting = self._waiting, []
         self._gone = {name: why for name, why in self._gone.items() if name in self._held}
-        for flight in sorted(came, key=_urgency):
-            if not self._awaited(flight):
-                self._settle(flight, None)  # its answer has its end, or nobody waits for one
-            elif self._has_to_queue(flight):
-                self._hold(flight)
+        for inflight in sorted(came, key=_urgency):
+            if not self._awaited(inflight):
+                self._settle(inflight, None)  # its answer has its end, or nobody waits for one
+            elif self._has_to_queue(inflight):
+                self._hold(inflight)
             else:
-                self._waiting.append(flight)
-        heads: list[Flight] = []
-        last: list[Flight] = []
+                self._waiting.append(inflight)
+        heads: list[InFlight] = []
+        last: list[InFlight] = []
         now = time.monotonic()
         for name, line in self._held.items():
             full = self._full.get(name, 0.0)
             aside = name[1]
             if aside and now - full < _HELD_EVERY_S:
                 continue  # each end of a request wakes the others, and these would look again each time
-            gone, over = self._gone.get(name), dict[Flight, XylemError]()
-            for flight in line:
-                why = _given_up(flight, gone, waited=now - max(flight.held_since, full) > self._patience_s)
+            gone, over = self._gone.get(name), dict[InFlight, XylemError]()
+            for inflight in line:
+                why = _given_up(inflight, gone, waited=now - max(inflight.held_since, full) > self._patience_s)
                 if why is not None:
-                    over[flight] = why
-                elif now - flight.held_since > _SILENT_S:
-                    self._settle(flight, None)
-            for flight in line.drop(lambda f, over=over: f in over or not self._awaited(f)):  # type: ignore[misc]
-                self._settle(flight, over.get(flight))
+                    over[inflight] = why
+                elif now - inflight.held_since > _SILENT_S:
+                    self._settle(inflight, None)
+            for inflight in line.drop(lambda f, over=over: f in over or not self._awaited(f)):  # type: ignore[misc]
+                self._settle(inflight, over.get(inflight))
             (last if aside else heads).extend(line.take(_HELD_AT_ONCE))
         self._held = {name: line for name, line in self._held.items() if line}
-        size = _round_size([len(flight.job.prompt) for flight in self._waiting[:_ROUND]])
-        flights, self._waiting = self._waiting[:size], self._waiting[size:]
-        return heads + flights + last
+        size = _round_size([len(inflight.job.prompt) for inflight in self._waiting[:_ROUND]])
+        in_flight, self._waiting = self._waiting[:size], self._waiting[size:]
+        return heads + in_flight + last
 
-    def _has_to_queue(self, flight: Flight) -> bool:
+    def _has_to_queue(self, inflight: InFlight) -> bool:
         """Behind those who are held, unless these wait for a worker for which nobody new does.
 
         What gives way always does: a thousand of them cost each round of the others a few.
         """
-        if flight.job.aside and (flight.job.attempt or self._most_held(flight)):
+        if inflight.job.aside and (inflight.job.attempt or self._most_held(inflight)):
             return True
-        line = self._held.get(flight.line)
+        line = self._held.get(inflight.line)
         if not line:
             return False
-        return flight.job.attempt > 0 or flight.line not in self._gone
+        return inflight.job.attempt > 0 or inflight.line not in self._gone
 
     async def _gather(self) -> None:
         if self._waiting:
-            if len(self._flights) > _BUSY:
+            if len(self._in_flight) > _BUSY:
                 await asyncio.sleep(_GATHER_S)
             return
         try:
@@ -203,119 +203,119 @@ class Placer:
             pass
         self._room.clear()
 
-    async def _round(self, flights: list[Flight]) -> None:
-        round_ = Round(flights, self._pools)
+    async def _round(self, in_flight: list[InFlight]) -> None:
+        round_ = PlacementRound(in_flight, self._pools)
         began = time.perf_counter()
         round_.views = await self._fleet.read(round_.prompts())
         FLEET_READ.observe(time.perf_counter() - began)
-        placed: list[Flight] = []
+        placed: list[InFlight] = []
         commands: list[Command] = []
         guesses: list[Command] = []
-        for flight in flights if self._gone else ():
-            self._gone.pop(flight.line, None)
-        for flight in flights:
+        for inflight in in_flight if self._gone else ():
+            self._gone.pop(inflight.line, None)
+        for inflight in in_flight:
             began = time.perf_counter()
-            if time.monotonic() > flight.ends:
-                self._settle(flight, DeadlineOver())
+            if time.monotonic() > inflight.ends:
+                self._settle(inflight, DeadlineOver())
                 continue
             try:
-                places = round_.assign(flight, self._rng, next(self._turns))
-                command = placement(self._keys, self._pools, flight, places, round_.lease(places[0]).meets_at)
+                places = round_.assign(inflight, self._rng, next(self._turns))
+                command = placement(self._keys, self._pools, inflight, places, round_.lease(places[0]).meets_at)
             except Saturated:
-                self._full[flight.line] = time.monotonic()
-                self._hold(flight)
+                self._full[inflight.line] = time.monotonic()
+                self._hold(inflight)
                 continue
             except NoWorker as exc:
-                self._without_worker(flight, exc, lately=round_.had_worker(flight))
+                self._without_worker(inflight, exc, lately=round_.had_worker(inflight))
                 continue
             except Exception as exc:  # noqa: BLE001 (one request that can't be placed is no trouble of the others)
-                self._settle(flight, exc)
+                self._settle(inflight, exc)
                 continue
             commands.append(command)
-            placed.append(flight)
+            placed.append(inflight)
             for to in places:
-                guesses += guess(self._keys, self._pools[to.pool], flight, to, round_.lease(to))
-                blocks = len(flight.hashes(self._pools[to.pool].block_size)) // HASH_BYTES
+                guesses += guess(self._keys, self._pools[to.pool], inflight, to, round_.lease(to))
+                blocks = len(inflight.hashes(self._pools[to.pool].block_size)) // HASH_BYTES
                 self._routed[to.pool].decided(to.cached, blocks, time.perf_counter() - began)
         await self._write(placed, commands + guesses)
         for pool, view in round_.views.items():
             self._routed[pool].shared([c.requests for c in view.candidates])
-        for flight in placed:
-            if not self._awaited(flight):
-                self.leave(flight.job)
+        for inflight in placed:
+            if not self._awaited(inflight):
+                self.leave(inflight.job)
 
-    def _without_worker(self, flight: Flight, exc: NoWorker, *, lately: bool) -> None:
+    def _without_worker(self, inflight: InFlight, exc: NoWorker, *, lately: bool) -> None:
         """Waits for one if it was accepted, or if its model had one `lately`."""
         if not lately and self._wire.steady_s() >= _RECOVERY_S:  # before, workers write their leases anew
-            self._gone[flight.line] = exc
-        if flight.job.attempt or flight.line not in self._gone:
-            self._hold(flight, exc)
+            self._gone[inflight.line] = exc
+        if inflight.job.attempt or inflight.line not in self._gone:
+            self._hold(inflight, exc)
         else:
-            self._settle(flight, exc)
+            self._settle(inflight, exc)
 
-    async def _write(self, placed: list[Flight], commands: list[Command]) -> None:
+    async def _write(self, placed: list[InFlight], commands: list[Command]) -> None:
         """The first of `commands` place those of `placed`."""
         if not commands:
             return
-        attempts = [flight.job.attempt for flight in placed]
+        attempts = [inflight.job.attempt for inflight in placed]
         try:
             replies = await self._wire.execute_each(commands)
         except StoreDown as exc:  # who knows what got through
-            for flight, attempt in zip(placed, attempts, strict=True):
-                if flight.job.attempt == attempt:
-                    self.leave(flight.job)
-                    flight.again(None)
-                    self._hold(flight, exc)
+            for inflight, attempt in zip(placed, attempts, strict=True):
+                if inflight.job.attempt == attempt:
+                    self.leave(inflight.job)
+                    inflight.again(None)
+                    self._hold(inflight, exc)
             return
         # What became of the guesses doesn't matter.
-        for flight, attempt, written in zip(placed, attempts, replies, strict=False):
-            if flight.job.attempt != attempt:
+        for inflight, attempt, written in zip(placed, attempts, replies, strict=False):
+            if inflight.job.attempt != attempt:
                 continue  # its worker was quicker than this reply: it has come back, and waits to be placed anew
             if isinstance(written, StoreDown):
-                flight.job = replace(flight.job, worker=WorkerId(""), prefill=None)
-                if flight.job.attempt:
-                    self._hold(flight, written)
+                inflight.job = replace(inflight.job, worker=WorkerId(""), prefill=None)
+                if inflight.job.attempt:
+                    self._hold(inflight, written)
                 else:
-                    self._settle(flight, written)
+                    self._settle(inflight, written)
             elif written:
-                self._settle(flight, None)
+                self._settle(inflight, None)
             else:  # the worker went between the two round trips: decide again
-                flight.job = replace(flight.job, worker=WorkerId(""), prefill=None)
-                self._waiting.append(flight)
-        if any(flight.held_since and flight.job.worker for flight in placed):
+                inflight.job = replace(inflight.job, worker=WorkerId(""), prefill=None)
+                self._waiting.append(inflight)
+        if any(inflight.held_since and inflight.job.worker for inflight in placed):
             self._room.set()  # there was room: there may be for the next as well
 
-    def _awaited(self, flight: Flight) -> bool:
-        return self._flights.get(flight.job.request) is flight
+    def _awaited(self, inflight: InFlight) -> bool:
+        return self._in_flight.get(inflight.job.request) is inflight
 
-    def _hold(self, flight: Flight, why: XylemError | None = None) -> None:
+    def _hold(self, inflight: InFlight, why: XylemError | None = None) -> None:
         """Until there is room, or for some time until there isn't that reason any more."""
-        flight.refused, flight.placings = why, 0
-        flight.held_since = flight.held_since or time.monotonic()
-        line = self._held.get(flight.line) or Held()
-        least = line.push(flight, *_urgency(flight), self._most_held(flight), stays=flight.job.attempt > 0)
+        inflight.refused, inflight.placings = why, 0
+        inflight.held_since = inflight.held_since or time.monotonic()
+        line = self._held.get(inflight.line) or WaitingLine()
+        least = line.push(inflight, *_urgency(inflight), self._most_held(inflight), stays=inflight.job.attempt > 0)
         if line:
-            self._held[flight.line] = line
+            self._held[inflight.line] = line
         if least is not None:
             self._settle(least, least.refused or Saturated(retry_after_s=self._retry_after_s))
 
-    def _most_held(self, flight: Flight) -> int:
-        return max(self._pools[pool].busy.max_held for pool in flight.groups[0])
+    def _most_held(self, inflight: InFlight) -> int:
+        return max(self._pools[pool].busy.max_held for pool in inflight.groups[0])
 
-    def _settle(self, flight: Flight, error: Exception | None) -> None:
+    def _settle(self, inflight: InFlight, error: Exception | None) -> None:
         """Wakes who waits in `place`; who doesn't any more is told of an error by an event."""
         if error is not None and not isinstance(error, XylemError):
-            job = flight.job
+            job = inflight.job
             log.error("placement_failed", request=job.request, x_request_id=job.x_request_id, exc_info=error)
             error = XylemError()
-        assert flight.placed is not None
-        if not flight.placed.done():
+        assert inflight.placed is not None
+        if not inflight.placed.done():
             if error is None:
-                flight.placed.set_result(None)
+                inflight.placed.set_result(None)
             else:
-                flight.placed.set_exception(error)
+                inflight.placed.set_exception(error)
         elif error is not None:
-            self._fail(flight, error)
+            self._fail(inflight, error)
 
 
 def _round_size(prompts: list[int]) -> int:
@@ -323,13 +323,13 @@ def _round_size(prompts: list[int]) -> int:
     return max(1, sum(total <= _ROUND_TOKENS for total in accumulate(prompts)))
 
 
-def _urgency(flight: Flight) -> tuple[int, float]:
+def _urgency(inflight: InFlight) -> tuple[int, float]:
     """Of those that are as urgent, who was on a worker already goes first."""
-    return flight.job.priority, 0.0 if flight.job.attempt else flight.job.deadline
+    return inflight.job.priority, 0.0 if inflight.job.attempt else inflight.job.deadline
 
 
-def _given_up(flight: Flight, gone: NoWorker | None, *, waited: bool) -> XylemError | None:
+def _given_up(inflight: InFlight, gone: NoWorker | None, *, waited: bool) -> XylemError | None:
     """Why a request is held no longer, if so: no worker comes to its line, or it has waited as long as it may."""
-    if gone is not None and not flight.job.attempt and not isinstance(flight.refused, StoreDown):
+    if gone is not None and not inflight.job.attempt and not isinstance(inflight.refused, StoreDown):
         return gone
-    return flight.refused if waited else None
+    return inflight.refused if waited else None

@@ -8,7 +8,7 @@ from app.messages import Rate
 from app.store import CHARGE, Wire
 
 
-class Allowance:
+class Quota:
     """Of one request. Sent twice because a connection broke, it is charged twice: rare, and on the safe side."""
 
     def __init__(self, wire: Wire, keys: Keys, rate: Rate) -> None:

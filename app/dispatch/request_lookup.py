@@ -26,7 +26,7 @@ _AT_ONCE = 64  # questions
 _CONNECTIONS = 8  # to Redis, on which answers are waited for
 
 
-class Lookup:
+class RequestLookup:
     """On the event loop of an API replica or a batch worker."""
 
     def __init__(self, wire: Wire, redis: "Redis", keys: Keys, api: ApiId, timelines: Timelines) -> None:

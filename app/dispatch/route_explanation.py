@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from app.dispatch.inflight import Flight
+from app.dispatch.inflight import InFlight
 
 _MOST = 8  # candidates shown: proxies let only some kilobytes of headers through
 
 
-def explained(flight: Flight, *, candidates: bool) -> dict[str, Any]:
+def explained(inflight: InFlight, *, candidates: bool) -> dict[str, Any]:
     """Its worker, and the candidates with their costs (seconds; other policies: their own unit), cheapest first."""
-    job, decision = flight.job, flight.decision
+    job, decision = inflight.job, inflight.decision
     if decision is None:
         return {}
     to = decision.placement
@@ -23,8 +23,8 @@ def explained(flight: Flight, *, candidates: bool) -> dict[str, Any]:
         "blocks_cached": to.cached,
         "tokens_to_compute": to.tokens,
     }
-    if job.prefill is not None and flight.prefill_decision is not None:
-        far = flight.prefill_decision.placement
+    if job.prefill is not None and inflight.prefill_decision is not None:
+        far = inflight.prefill_decision.placement
         chosen["prefill"] = {
             "worker": far.worker,
             "pool": far.pool,

@@ -14,10 +14,10 @@ from redis.exceptions import RedisError
 
 from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.liveness import Watch
+from app.dispatch.liveness import LivenessWatch
 from app.dispatch.models import Model, load_models
-from app.dispatch.request_lookup import Lookup
-from app.dispatch.token_inbox import Inbox
+from app.dispatch.request_lookup import RequestLookup
+from app.dispatch.token_inbox import TokenInbox
 from app.errors import StoreDown
 from app.ids import PoolId, new_api_id
 from app.keys import Keys
@@ -34,7 +34,7 @@ _threads = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) - 1), thread_n
 
 
 @dataclass(frozen=True)
-class Known:
+class Deployment:
     """What is known before anybody is asked."""
 
     settings: Settings
@@ -42,7 +42,7 @@ class Known:
     models: dict[str, Model]
 
     @classmethod
-    def read(cls, settings: Settings) -> "Known":
+    def read(cls, settings: Settings) -> "Deployment":
         """Raises: SettingsError."""
         declared = load_pools(settings.pools_file)
         return cls(settings, declared.pools, load_models(declared))
@@ -60,7 +60,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Serving(Known):
+class Runtime(Deployment):
     """A process that has requests computed, under an id of its own, to which their tokens come."""
 
     keys: Keys
@@ -68,12 +68,12 @@ class Serving(Known):
     wire: Wire
     fleet: FleetReader
     dispatcher: Dispatcher
-    inbox: Inbox
-    lookup: Lookup
+    inbox: TokenInbox
+    lookup: RequestLookup
 
 
 @asynccontextmanager
-async def serving(known: Known) -> AsyncIterator[Serving]:
+async def running(known: Deployment) -> AsyncIterator[Runtime]:
     """Without Redis it begins all the same, and says so where it is asked for something."""
     settings, pools = known.settings, known.pools
     keys, api = Keys(settings.deployment), new_api_id()
@@ -83,10 +83,10 @@ async def serving(known: Known) -> AsyncIterator[Serving]:
     dispatcher = Dispatcher(
         wire, keys, api, fleet, pools, settings.retry_after_s, settings.patience_s, settings.max_migrations
     )
-    inbox = Inbox(wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
-    watch = Watch(wire, keys, dispatcher, inbox, pools, settings.api_ttl_s)
-    lookup = Lookup(wire, redis, keys, api, dispatcher.timelines)
-    IN_FLIGHT.set_function(lambda: len(dispatcher.flights))
+    inbox = TokenInbox(wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
+    watch = LivenessWatch(wire, keys, dispatcher, inbox, pools, settings.api_ttl_s)
+    lookup = RequestLookup(wire, redis, keys, api, dispatcher.timelines)
+    IN_FLIGHT.set_function(lambda: len(dispatcher.in_flight))
     HELD.set_function(lambda: dispatcher.placer.held)
     background = [asyncio.create_task(part.run()) for part in (inbox, watch, lookup)]
     try:
@@ -94,7 +94,7 @@ async def serving(known: Known) -> AsyncIterator[Serving]:
             async with asyncio.timeout(_SUBSCRIBED_S):
                 await inbox.subscribed.wait()
                 await clock.ask(wire)
-        yield Serving(settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup)
+        yield Runtime(settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup)
     finally:
         await end(background)
         with suppress(RedisError, OSError):

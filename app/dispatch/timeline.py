@@ -7,12 +7,12 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from app.dispatch.inflight import Flight
+from app.dispatch.inflight import InFlight
 from app.ids import KeyId, RequestId
 from app.messages import Timing
 
 
-class Seen(Struct, frozen=True):
+class Timeline(Struct, frozen=True):
     """One prompt's way; times in seconds since the epoch, by Redis' clock as several machines know it."""
 
     model: str
@@ -26,10 +26,10 @@ class Seen(Struct, frozen=True):
     x_request_id: str
 
     @classmethod
-    def of(cls, flight: Flight, model: str, outcome: str, arrived: float, ended: float) -> "Seen":
-        job = flight.job
-        prompt_tokens, timings = len(job.prompt), flight.timings
-        placed, attempts = flight.placed_at, flight.attempts
+    def of(cls, inflight: InFlight, model: str, outcome: str, arrived: float, ended: float) -> "Timeline":
+        job = inflight.job
+        prompt_tokens, timings = len(job.prompt), inflight.timings
+        placed, attempts = inflight.placed_at, inflight.attempts
         return cls(model, outcome, arrived, placed, ended, attempts, prompt_tokens, timings, job.x_request_id)
 
     def stages(self) -> dict[str, float]:
@@ -62,14 +62,14 @@ class Timelines:
 
     def __init__(self, most: int = 4096) -> None:
         self._most = most
-        self._running: dict[RequestId, tuple[KeyId, Sequence[Flight]]] = {}
-        self._seen: OrderedDict[RequestId, tuple[KeyId, list[Seen]]] = OrderedDict()
+        self._running: dict[RequestId, tuple[KeyId, Sequence[InFlight]]] = {}
+        self._seen: OrderedDict[RequestId, tuple[KeyId, list[Timeline]]] = OrderedDict()
 
-    def began(self, request: RequestId, key: KeyId, prompts: Sequence[Flight]) -> None:
+    def began(self, request: RequestId, key: KeyId, prompts: Sequence[InFlight]) -> None:
         """`key`: whose it is. `prompts`: may get longer."""
         self._running[request] = key, prompts
 
-    def ended(self, request: RequestId, key: KeyId, prompts: list[Seen]) -> None:
+    def ended(self, request: RequestId, key: KeyId, prompts: list[Timeline]) -> None:
         self._running.pop(request, None)
         self._seen[request] = key, prompts
         if len(self._seen) > self._most:
@@ -78,8 +78,8 @@ class Timelines:
     def show(self, request: RequestId, key: KeyId | None) -> dict[str, Any] | None:
         """Neither prompt nor answer; none if there is no such request. `key`: whose it has to be; None: anybody's."""
         if request in self._running:
-            owner, flights = self._running[request]
-            prompts = [_under_way(flight) for flight in flights]
+            owner, in_flight = self._running[request]
+            prompts = [_under_way(inflight) for inflight in in_flight]
         elif request in self._seen:
             owner, seen = self._seen[request]
             prompts = [_shown(one) for one in seen]
@@ -88,19 +88,19 @@ class Timelines:
         return {"id": request, "prompts": prompts} if key in (None, owner) else None
 
 
-def _under_way(flight: Flight) -> dict[str, Any]:
+def _under_way(inflight: InFlight) -> dict[str, Any]:
     """Of a prompt whose request has not ended."""
     return {
-        "x_request_id": flight.job.x_request_id,
-        "state": flight.state,
-        "attempts": flight.attempts,
-        "workers": [worker for worker, _ in flight.workers()],
-        "prompt_tokens": len(flight.job.prompt),
-        "answer_tokens": sum(len(out.tokens) for out in flight.out),
+        "x_request_id": inflight.job.x_request_id,
+        "state": inflight.state,
+        "attempts": inflight.attempts,
+        "workers": [worker for worker, _ in inflight.workers()],
+        "prompt_tokens": len(inflight.job.prompt),
+        "answer_tokens": sum(len(out.tokens) for out in inflight.out),
     }
 
 
-def _shown(seen: Seen) -> dict[str, Any]:
+def _shown(seen: Timeline) -> dict[str, Any]:
     """Times in seconds since the request arrived."""
     at = seen.arrived
     return {

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from app.errors import StoreDown
 from app.ids import ApiId, WorkerId
 from app.keys import Keys
-from app.messages import Event, Step, decode_step
+from app.messages import Event, EventBatch, decode_event_batch
 from app.store import Connection, Wire
 from app.telemetry import GAPS, logger
 
@@ -25,7 +25,7 @@ _SILENCE_S = 1.0
 _PAGE = 256  # stream entries that a repair reads at once
 
 
-class Inbox:
+class TokenInbox:
     def __init__(
         self, wire: Wire, keys: Keys, api: ApiId, deliver: Callable[[Event], None], lost: Callable[[WorkerId], object]
     ) -> None:
@@ -33,7 +33,7 @@ class Inbox:
         self._wire, self._channel = wire, keys.out(api)
         self._deliver, self._lost = deliver, lost
         self._seen: dict[WorkerId, int] = {}  # the last sequence number handled
-        self._held: list[Step] = []  # what came behind a gap
+        self._held: list[EventBatch] = []  # what came behind a gap
         self._attention = asyncio.Event()  # there is a gap
         self._silent = True
         self._read = b"0-0"  # the stream's entry up to which everything has been handled
@@ -85,14 +85,14 @@ class Inbox:
         else:
             self._handle(step)
 
-    def _decode(self, data: bytes) -> Step | None:
+    def _decode(self, data: bytes) -> EventBatch | None:
         try:
-            return decode_step(data)
+            return decode_event_batch(data)
         except msgspec.DecodeError as exc:  # another version's, say
             log.error("message_not_understood", error=str(exc), size=len(data))
             return None
 
-    def _handle(self, step: Step) -> None:
+    def _handle(self, step: EventBatch) -> None:
         seen = self._seen.get(step.worker, 0)
         if step.seq <= seen:
             return  # sent twice, or read in a repair already

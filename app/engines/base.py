@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from app.ids import RunId
-from app.messages import Begun, FinishReason, Handoff, Lent, Pulled, Sampling, TokenLogprob
+from app.messages import FinishReason, Handoff, KvHandle, KvTransfer, PartialOutput, Sampling, TokenLogprob
 
 
 class EngineInfo(Struct, frozen=True):
@@ -53,7 +53,7 @@ class GenerateRequest(Struct, frozen=True):
     handoff: Handoff | None = None
     # What is out already of each choice, if of any: the outputs begin behind it. Sampling goes on as far as the engine
     # can carry its state; the mock carries all of it.
-    begun: list[Begun] = []
+    begun: list[PartialOutput] = []
 
 
 class StepOutput(Struct, frozen=True):
@@ -67,7 +67,7 @@ class StepOutput(Struct, frozen=True):
     logprobs: list[TokenLogprob] | None = None  # one per token
     cached_tokens: int = 0  # prompt tokens whose KV was there already
     prompt_logprobs: list[TokenLogprob | None] | None = None  # with each choice's first output
-    pulled: Pulled | None = None  # with the first output
+    pulled: KvTransfer | None = None  # with the first output
 
 
 class Engine(Protocol):
@@ -95,7 +95,7 @@ class Engine(Protocol):
         """Where each data-parallel rank's KV events come from; empty when the engine publishes none."""
 
     async def close(self) -> None:
-        """Free everything. Requests in flight end with `finish="abort"` or EngineFailed."""
+        """Free everything. Requests in request end with `finish="abort"` or EngineFailed."""
 
 
 class Prefilled(Struct, frozen=True):
@@ -103,7 +103,7 @@ class Prefilled(Struct, frozen=True):
     # None where the side that decodes has to make it: several choices, or a Room.
     output: StepOutput | None
     # None: there is nothing to go on with, or it went through the Room. After the last token it is to be discarded.
-    handoff: Lent | None
+    handoff: KvHandle | None
     cached_tokens: int = 0  # prompt tokens whose KV was there already
 
 
@@ -117,7 +117,7 @@ class Disaggregated(Protocol):
         Raises: RequestError, EngineFailed; HandoffFailed when nobody came to the Room.
         """
 
-    async def discard(self, handoff: Lent) -> None:
+    async def discard(self, handoff: KvHandle) -> None:
         """Tell its holder, another engine, that nobody will take it. A holder that is gone is ignored."""
 
 

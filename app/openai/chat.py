@@ -3,26 +3,26 @@
 from typing import Any
 
 from app.deltas import merge
-from app.dispatch.generation_base import Account
-from app.dispatch.generation_plan import Plan
+from app.dispatch.generation_base import GenerationBase
+from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import find_model
-from app.dispatch.runtime import Known
+from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.messages import Delta
 from app.openai.logprobs import chat_logprobs
 from app.openai.schemas import ChatRequest, Conversation
-from app.openai.sse_chunks import Chunks
+from app.openai.sse_chunks import ChunkWriter
 from app.openai.validation import parse_off_loop
 
 
-async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tuple[ChatRequest, Plan]:
+async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[ChatRequest, GenerationPlan]:
     """Raises: XylemError."""
     body = await parse_off_loop(ChatRequest, raw)
     body.check()
     return body, await state.off_loop(raw, lambda: plan_of(state, "chatcmpl-", body, "messages", explain=explain))
 
 
-def plan_of(state: Known, prefix: str, body: Conversation, param: str, *, explain: bool) -> Plan:
+def plan_of(state: Deployment, prefix: str, body: Conversation, param: str, *, explain: bool) -> GenerationPlan:
     """`prefix`: of its id. `param`: the field of the request that the messages are of. Raises: XylemError."""
     model = find_model(state.models, body.model)
     prompt = model.encode(model.render(body.messages), param, add_special_tokens=False)
@@ -30,7 +30,7 @@ def plan_of(state: Known, prefix: str, body: Conversation, param: str, *, explai
     if limit == 0:
         raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return Plan(
+    return GenerationPlan(
         prefix,
         model,
         [prompt],
@@ -44,11 +44,11 @@ def plan_of(state: Known, prefix: str, body: Conversation, param: str, *, explai
     )
 
 
-def chunks(call: Account, body: ChatRequest) -> Chunks:
-    return Chunks("chat", call, logprobs=chat_logprobs, options=body.stream_options)
+def chunks(call: GenerationBase, body: ChatRequest) -> ChunkWriter:
+    return ChunkWriter("chat", call, logprobs=chat_logprobs, options=body.stream_options)
 
 
-async def whole(call: Account, _body: ChatRequest) -> dict[str, Any]:
+async def whole(call: GenerationBase, _body: ChatRequest) -> dict[str, Any]:
     """Raises: what ended it."""
     choices = await call.made(_choices, await call.whole())
     return call.envelope("chat.completion") | {"choices": choices, "usage": call.usage()}

@@ -3,16 +3,16 @@
 from typing import Any, cast
 
 from app.deltas import merge
-from app.dispatch.generation_base import Account
-from app.dispatch.generation_plan import Plan
+from app.dispatch.generation_base import GenerationBase
+from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import Model, find_model
-from app.dispatch.runtime import Known
+from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.messages import Delta
 from app.openai.echo import Echo
 from app.openai.logprobs import TextLogprobs
 from app.openai.schemas import MOST_BIASES, CompletionRequest
-from app.openai.sse_chunks import Chunks
+from app.openai.sse_chunks import ChunkWriter
 from app.openai.validation import parse_off_loop
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -20,14 +20,16 @@ _MAX_PROMPTS = 128
 _MOST_ECHOED = 24_576  # logprobs of prompts' tokens in one answer: they come as one message, which is decoded at once
 
 
-async def understand(state: Known, raw: bytes, *, explain: bool = False) -> tuple[CompletionRequest, Plan]:
+async def understand(
+    state: Deployment, raw: bytes, *, explain: bool = False
+) -> tuple[CompletionRequest, GenerationPlan]:
     """Raises: XylemError."""
     body = await parse_off_loop(CompletionRequest, raw, state.longest_context)
     body.check()
     return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
 
 
-def _plan(state: Known, body: CompletionRequest, *, explain: bool) -> Plan:
+def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> GenerationPlan:
     model = find_model(state.models, body.model)
     limit = _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     prompts = _prompts(body, model, limit)
@@ -41,7 +43,7 @@ def _plan(state: Known, body: CompletionRequest, *, explain: bool) -> Plan:
             f"'logprobs' with 'echo': at most {_MOST_ECHOED} of all tokens of all prompts, in all choices together.",
             param="logprobs",
         )
-    return Plan(
+    return GenerationPlan(
         "cmpl-",
         model,
         prompts,
@@ -60,11 +62,11 @@ def _plan(state: Known, body: CompletionRequest, *, explain: bool) -> Plan:
     )
 
 
-def chunks(call: Account, body: CompletionRequest) -> Chunks:
-    return Chunks("text", call, logprobs=TextLogprobs(), options=body.stream_options)
+def chunks(call: GenerationBase, body: CompletionRequest) -> ChunkWriter:
+    return ChunkWriter("text", call, logprobs=TextLogprobs(), options=body.stream_options)
 
 
-async def whole(call: Account, _body: CompletionRequest) -> dict[str, Any]:
+async def whole(call: GenerationBase, _body: CompletionRequest) -> dict[str, Any]:
     """Raises: what ended it."""
     choices = await call.made(_choices, await call.whole())
     return call.envelope("text_completion") | {"choices": choices, "usage": call.usage()}

@@ -4,15 +4,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from app.dispatch.generation_base import Account
+from app.dispatch.generation_base import GenerationBase
 from app.openai import chat, completions
 from app.openai.responses import generation as responses
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.schemas import Asked, ChatRequest, CompletionRequest
-from app.openai.sse_chunks import Chunks
+from app.openai.sse_chunks import ChunkWriter
 
 
-def _no_chunks(_call: Account, _body: Any) -> Chunks:
+def _no_chunks(_call: GenerationBase, _body: Any) -> ChunkWriter:
     raise NotImplementedError("its streams are not chunks")
 
 
@@ -23,7 +23,7 @@ class Endpoint:
     schema: type[Asked]
     understand: Callable[..., Awaitable[tuple[Any, Any]]]  # Known, body, explain= → schema and plan. Raises: XylemError
     whole: Callable[[Any, Any], Awaitable[dict[str, Any]]]  # a generation, schema → answer. Raises: what ended it
-    chunks: Callable[[Account, Any], Chunks] = _no_chunks  # the writer of a streamed answer
+    chunks: Callable[[GenerationBase, Any], ChunkWriter] = _no_chunks  # the writer of a streamed answer
 
 
 CHAT = Endpoint("/v1/chat/completions", "chat", ChatRequest, chat.understand, chat.whole, chat.chunks)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.dispatch.inflight import Wishes
+from app.dispatch.inflight import RoutingHints
 from app.errors import RequestError
 from app.messages import Sampling
 from app.openai.neutral import NEUTRAL_OF_MESSAGES, NEUTRAL_OF_TOKENIZE, Refused, neutral
@@ -143,10 +143,10 @@ class _Generation(Asked):
         if self.stream_options is not None and not self.stream:
             raise RequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
 
-    def wishes(self, *, explain: bool) -> Wishes:
+    def wishes(self, *, explain: bool) -> RoutingHints:
         asked = self.routing or RoutingOptions()
         rules = {name: getattr(asked, name) for name in ("prefill_weight", "temperature")}
-        return Wishes(
+        return RoutingHints(
             rules={name: value for name, value in rules.items() if value is not None},
             session=self.prompt_cache_key,
             ttft_ms=asked.ttft_ms,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import orjson
 
-from app.dispatch.generation_base import Account
+from app.dispatch.generation_base import GenerationBase
 from app.messages import Delta
 from app.openai.schemas import StreamOptions
 
@@ -21,11 +21,11 @@ _AFTER_TEXT = {"chat": b'},"logprobs":', "text": b',"logprobs":'}
 _PLAIN_END = b'null,"finish_reason":null}]'
 
 
-class Chunks:
+class ChunkWriter:
     """Writes the chunks of one answer."""
 
     def __init__(
-        self, kind: Kind, call: Account, *, logprobs: Callable[[int, Delta], Any], options: StreamOptions | None
+        self, kind: Kind, call: GenerationBase, *, logprobs: Callable[[int, Delta], Any], options: StreamOptions | None
     ) -> None:
         """`logprobs` shapes a delta's logprobs for choice i."""
         self._kind, self._logprobs, self._usage = kind, logprobs, call.usage

@@ -16,7 +16,7 @@ from app.routing.policy import can_serve, place
 _HOP_S = 0.005
 
 
-class Apart(Struct, frozen=True):
+class DisaggRules(Struct, frozen=True):
     """Two workers for one request."""
 
     prefill: Decision
@@ -31,7 +31,7 @@ def place_apart(
     rules: tuple[Routing, Routing],
     rng: Random,
     turn: int = 0,
-) -> Apart | None:
+) -> DisaggRules | None:
     """Two workers, if that is better than the one of `here`; `rules` are those of prefill and of decode.
 
     None when no prefill worker has room, as well: what would be refused there is computed here.
@@ -46,7 +46,11 @@ def place_apart(
         return None
     able = [o for o in decodes if can_serve(o.candidate)]
     home, target = _option(here.placement, able), _option(to.placement, able)
-    return Apart(far, to) if _is_better(ask, home, _option(far.placement, prefills), target, prefills, able) else None
+    return (
+        DisaggRules(far, to)
+        if _is_better(ask, home, _option(far.placement, prefills), target, prefills, able)
+        else None
+    )
 
 
 def _is_better(

@@ -13,7 +13,7 @@ from app.messages import Lease
 from app.pools import Routing
 from app.routing.candidates import Ask, Candidate, Limits, Option
 from app.routing.policy import place
-from app.routing.throughput_meter import PaceMeter
+from app.routing.throughput_meter import ThroughputMeter
 
 _LIMITS = Limits(max_queued=10**9)
 
@@ -23,7 +23,7 @@ class Policy:
 
     def __init__(self, n_workers: int, block_size: int, seed: int, max_running: int = 256, **rules: Any) -> None:
         self._rules, self._rng = Routing.model_validate(rules), Random(seed)  # noqa: S311 (no secret)
-        self._meters = [PaceMeter() for _ in range(n_workers)]
+        self._meters = [ThroughputMeter() for _ in range(n_workers)]
         self._since = [0.0] * n_workers  # when the head of each line began
         self._line: list[dict[Any, int]] = [{} for _ in range(n_workers)]  # request → tokens to compute
         self._lease = Lease(

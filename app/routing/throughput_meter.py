@@ -10,7 +10,7 @@ _WINDOW_S = 60.0  # what was measured fades with this time constant
 _LEAST_TOKENS = 256
 
 
-class PaceMeter:
+class ThroughputMeter:
     """One data-parallel rank's pace, or the mean of several's.
 
     An engine takes prompts in turn, so one has been computed since the first token before it, or since it came. What

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Held(Generic[T]):
+class WaitingLine(Generic[T]):
     """Bounded; the most urgent first: lower priority, then the earlier deadline, then who came first."""
 
     def __init__(self) -> None:

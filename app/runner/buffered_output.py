@@ -4,20 +4,20 @@ import time
 
 from app.deltas import merge
 from app.ids import ApiId
-from app.messages import Begun, Delta, Job
-from app.runner.token_emitter import Emitter
+from app.messages import Delta, Job, PartialOutput
+from app.runner.token_emitter import TokenEmitter
 
 _PIECE_S = 5.0  # of a whole answer, what has come in so many seconds goes out as one piece
 
 
-class Outgoing:
+class BufferedOutput:
     """Takes the place of the emitter, and knows how far each choice is."""
 
-    def __init__(self, job: Job, emitter: Emitter) -> None:
+    def __init__(self, job: Job, emitter: TokenEmitter) -> None:
         self._emitter, self._api, self._whole = emitter, job.reply_to, job.whole
         self._kept: list[tuple[int, Delta]] = []
         self._since = time.monotonic()
-        begun = job.begun or [Begun([])] * job.sampling.n
+        begun = job.begun or [PartialOutput([])] * job.sampling.n
         self._tokens = [list(b.tokens) for b in begun]
         self._text_len = [b.text_len for b in begun]
         self._finished = [b.finished for b in begun]
@@ -27,11 +27,13 @@ class Outgoing:
         return all(self._finished)
 
     @property
-    def begun(self) -> list[Begun]:
+    def begun(self) -> list[PartialOutput]:
         """For an engine that goes on with it."""
         if not any(self._tokens) and not any(self._finished):
             return []
-        return [Begun(list(t), n, f) for t, n, f in zip(self._tokens, self._text_len, self._finished, strict=True)]
+        return [
+            PartialOutput(list(t), n, f) for t, n, f in zip(self._tokens, self._text_len, self._finished, strict=True)
+        ]
 
     def emit(self, api: ApiId, delta: Delta) -> None:
         self._tokens[delta.index] += delta.tokens

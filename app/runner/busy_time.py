@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from time import monotonic
 
 
-class Working:
+class BusyTime:
     def __init__(self) -> None:
         self.requests = 0
         self._seconds = self._since = 0.0

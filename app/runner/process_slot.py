@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Once(Generic[T]):
+class ProcessSlot(Generic[T]):
     """Set when the worker starts, by its bootstep, and never again."""
 
     def __init__(self, where: str) -> None:

@@ -21,13 +21,13 @@ from app.engines.base import Engine, EngineInfo, GenerateRequest
 from app.errors import Cancelled, EngineDead, EngineFailed, Returned, StoreDown, XylemError
 from app.ids import ApiId, RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
-from app.messages import Failed, Handed, Handoff, Job, Lent
+from app.messages import Failed, Handoff, Job, KvHandle, PrefillDone
 from app.pools import Aside
 from app.runner.job_record import fetch
-from app.runner.process_slot import Once
-from app.runner.throughput import Paces
-from app.runner.token_emitter import Emitter
-from app.runner.yield_gate import Gate
+from app.runner.process_slot import ProcessSlot
+from app.runner.throughput import Throughput
+from app.runner.token_emitter import TokenEmitter
+from app.runner.yield_gate import YieldGate
 from app.settings import Settings
 from app.store import async_client
 from app.telemetry import logger
@@ -49,9 +49,9 @@ class Runner:
         self.engine, self.worker, self.settings, self._rules = engine, worker, settings, rules
         self.keys = Keys(settings.deployment)
         self.redis: Redis
-        self.emitter: Emitter
-        self.paces: Paces
-        self.gates: list[Gate] = []  # of each rank
+        self.emitter: TokenEmitter
+        self.paces: Throughput
+        self.gates: list[YieldGate] = []  # of each rank
         self._running: dict[RunId, asyncio.Task[Any]] = {}
         self._returned: set[RunId] = set()  # of these, what is to be placed elsewhere
         self._background: set[asyncio.Task[None]] = set()
@@ -81,7 +81,7 @@ class Runner:
         """
         return self.call(self._run(run_id(request, attempt), work, nobody_waits))
 
-    def tell(self, job: Job, event: Handed | Failed) -> None:
+    def tell(self, job: Job, event: PrefillDone | Failed) -> None:
         """What has become of a computed prompt's decode task."""
         self._loop.call_soon_threadsafe(self.emitter.emit, job.reply_to, event)
 
@@ -143,10 +143,10 @@ class Runner:
         except (RedisError, OSError) as exc:
             raise StoreDown(f"XYLEM_REDIS_URL: Redis does not answer: {exc}") from exc
         info = await self.engine.start()
-        self.paces = Paces(info.ranks, info.max_running * info.ranks)
-        self.gates = [Gate(info, self._rules, self.engine.stats, self.paces.read) for _ in range(info.ranks)]
+        self.paces = Throughput(info.ranks, info.max_running * info.ranks)
+        self.gates = [YieldGate(info, self._rules, self.engine.stats, self.paces.read) for _ in range(info.ranks)]
         self.block_size = info.block_size
-        self.emitter = Emitter(self.redis, self.keys, self.worker, self.settings)
+        self.emitter = TokenEmitter(self.redis, self.keys, self.worker, self.settings)
         self._emitting = asyncio.create_task(self.emitter.run())
         self._emitting.add_done_callback(end_process)
         return info
@@ -172,7 +172,7 @@ class Runner:
             job.run, job.prompt, job.sampling, priority, self._rank(job), job.cache_salt, handoff, job.begun
         )
 
-    def gate(self, job: Job) -> Gate:
+    def gate(self, job: Job) -> YieldGate:
         return self.gates[self._rank(job)]
 
     def prefilled(self, job: Job, tokens: int) -> None:
@@ -275,8 +275,8 @@ class Runner:
     async def hand_back(self, handoff: Handoff | None, request: RequestId, attempt: int) -> None:
         """Tells the API replica that this request was never begun here."""
         job = await self._fetch(run_id(request, attempt))
-        if job is not None and isinstance(handoff, Lent):
-            self.emitter.emit(job.reply_to, Handed(request, attempt, job.prefilled, handoff))
+        if job is not None and isinstance(handoff, KvHandle):
+            self.emitter.emit(job.reply_to, PrefillDone(request, attempt, job.prefilled, handoff))
         elif job is not None:
             self._fail(job, Returned())
 
@@ -291,4 +291,4 @@ def end_process(task: "asyncio.Task[None]") -> None:
         os._exit(1)
 
 
-RUNNER = Once[Runner]("a worker whose engine has been loaded")
+RUNNER = ProcessSlot[Runner]("a worker whose engine has been loaded")

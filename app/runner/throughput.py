@@ -7,18 +7,18 @@ from time import monotonic
 from msgspec.structs import replace
 
 from app.messages import Job, Pace
-from app.routing.throughput_meter import PaceMeter
-from app.runner.busy_time import Working
+from app.routing.throughput_meter import ThroughputMeter
+from app.runner.busy_time import BusyTime
 
 _SPEED = 10_000.0  # prompt tokens a second, of an engine that has computed none
 
 
-class Paces:
+class Throughput:
     """Of who can't wait, which others see as load, and of those that give way."""
 
     def __init__(self, ranks: int, seats: int) -> None:
-        self.online, self.aside = PaceMeter(ranks), PaceMeter(ranks)
-        self.working, self._seats = Working(), seats
+        self.online, self.aside = ThroughputMeter(ranks), ThroughputMeter(ranks)
+        self.working, self._seats = BusyTime(), seats
 
     @contextmanager
     def has(self, job: Job) -> Iterator[None]:
@@ -42,5 +42,5 @@ class Paces:
         speed = pace.prefill_tokens_per_s or self.aside.read(now).prefill_tokens_per_s or _SPEED
         return replace(pace, prefill_tokens_per_s=speed)
 
-    def _of(self, job: Job) -> PaceMeter:
+    def _of(self, job: Job) -> ThroughputMeter:
         return self.aside if job.aside else self.online

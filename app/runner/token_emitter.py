@@ -11,9 +11,9 @@ from redis.exceptions import RedisError
 
 from app.ids import ApiId, RunId, WorkerId
 from app.keys import Keys
-from app.messages import Event, Job, Step, encode
+from app.messages import Event, EventBatch, Job, encode
 from app.settings import Settings
-from app.store import RELEASE, TRIM
+from app.store import RELEASE, TRIM_STREAM
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -22,7 +22,7 @@ _SHARES = 64  # of the bytes kept for an API replica, so many say how coarsely t
 _MOST = 50_000  # events, some megabytes; Redis takes them at once
 
 
-class Emitter:
+class TokenEmitter:
     """Collects what the requests of one engine step produce. Lives on the engine's event loop."""
 
     def __init__(self, redis: "Redis", keys: Keys, worker: WorkerId, settings: Settings) -> None:
@@ -110,7 +110,7 @@ class Emitter:
 
     def _step(self, api: ApiId, events: list[Event]) -> tuple[ApiId, int, bytes]:
         seq = self._seq[api] = self._seq.get(api, 0) + 1
-        return api, seq, encode(Step(self._worker, seq, events))
+        return api, seq, encode(EventBatch(self._worker, seq, events))
 
     def _is_due(self, api: ApiId, now: float) -> bool:
         """Seldom: what each worker may write unsaid is little of what is kept."""
@@ -119,7 +119,7 @@ class Emitter:
 
     def _trim(self, pipe: "Pipeline", api: ApiId, now: float) -> None:
         out, ttl_ms = self._keys.out(api), self._ttl_s * 1000
-        pipe.eval(TRIM, 2, out, self._keys.out_marks(api), self._written.get(api, 0), self._stream_bytes, ttl_ms)
+        pipe.eval(TRIM_STREAM, 2, out, self._keys.out_marks(api), self._written.get(api, 0), self._stream_bytes, ttl_ms)
         self._written[api], self._trimmed[api] = 0, now
 
     async def _send(

@@ -16,13 +16,13 @@ from app.errors import Returned
 from app.ids import RunId
 from app.messages import Job, Pace
 from app.pools import Aside
-from app.runner.yield_policy import Load, Wish, may_enter, pause, taken, too_many
+from app.runner.yield_policy import EngineLoad, Wish, may_enter, pause, taken, too_many
 
 _LOOK_S = 0.05  # for what nobody tells: blocks that have become free, a pause that is over
 _PATIENCE_S = 5.0  # after which another worker may have more room
 
 
-class Guest:
+class YieldingJob:
     """One aside request, waiting or inside."""
 
     __slots__ = ("computing", "entered", "known", "let_in", "order", "run", "stay", "wish")
@@ -37,11 +37,11 @@ class Guest:
         self.computing = 0  # tokens of its context, until its first output
         self.known = False  # it has been inside, and what it had is cached, if it isn't long ago
 
-    def __lt__(self, other: "Guest") -> bool:
+    def __lt__(self, other: "YieldingJob") -> bool:
         return self.order < other.order
 
 
-class Gate:
+class YieldGate:
     def __init__(
         self, info: EngineInfo, rules: Aside, stats: Callable[[], EngineStats], pace: Callable[[], Pace]
     ) -> None:
@@ -49,8 +49,8 @@ class Gate:
         self._info, self._rules, self._stats, self._pace = info, rules, stats, pace
         self._online: dict[RunId, Wish] = {}
         self._left = -inf  # when the last of them did
-        self._waiting: list[Guest] = []  # the most urgent first
-        self._inside: list[Guest] = []  # in the order of their entry
+        self._waiting: list[YieldingJob] = []  # the most urgent first
+        self._inside: list[YieldingJob] = []  # in the order of their entry
         self._count = 0
         self._paused_until = 0.0  # for entries beside others
         self._timer: asyncio.TimerHandle | None = None
@@ -79,49 +79,49 @@ class Gate:
         """A request has its first output, for which so many tokens had to be computed. Its blocks are in use now."""
         if run in self._online:
             self._online[run] = Wish(self._online[run].seats, 0, 0)
-        for guest in self._inside:
-            if guest.run == run and guest.computing:
-                guest.computing, guest.known = 0, True
-                self._pause(guest, tokens)
+        for yielding in self._inside:
+            if yielding.run == run and yielding.computing:
+                yielding.computing, yielding.known = 0, True
+                self._pause(yielding, tokens)
         self.look()
 
     @contextmanager
-    def guest(self, job: Job) -> Iterator[Guest]:
+    def yielding(self, job: Job) -> Iterator[YieldingJob]:
         """While an aside request is here. Raises: Returned when there are enough of them."""
         if len(self) >= 2 * self._info.max_running:  # more would take the threads that others need
             raise Returned
         self._count += 1
-        guest = Guest(job.run, (job.priority, self._count))
+        yielding = YieldingJob(job.run, (job.priority, self._count))
         try:
-            yield guest
+            yield yielding
         finally:
-            self._leave(guest)
+            self._leave(yielding)
 
-    async def enter(self, guest: Guest, job: Job) -> None:
+    async def enter(self, yielding: YieldingJob, job: Job) -> None:
         """Waits until it may. Raises: Returned when that takes long."""
-        guest.wish = wish = self._wish(job)
-        if guest.known:
-            guest.wish = Wish(wish.seats, wish.blocks, min(wish.tokens, self._info.block_size))
-        guest.let_in = asyncio.get_running_loop().create_future()
-        insort(self._waiting, guest)
+        yielding.wish = wish = self._wish(job)
+        if yielding.known:
+            yielding.wish = Wish(wish.seats, wish.blocks, min(wish.tokens, self._info.block_size))
+        yielding.let_in = asyncio.get_running_loop().create_future()
+        insort(self._waiting, yielding)
         self.look()
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                await guest.let_in
+                await yielding.let_in
         except TimeoutError:
             raise Returned from None
 
     @contextmanager
-    def inside(self, guest: Guest, stay: Timeout) -> Iterator[None]:
+    def inside(self, yielding: YieldingJob, stay: Timeout) -> Iterator[None]:
         """While the engine has it. `stay` is brought to its end when it has to give way."""
-        guest.stay = stay
-        if guest not in self._inside:  # sent away before it had begun
+        yielding.stay = stay
+        if yielding not in self._inside:  # sent away before it had begun
             stay.reschedule(asyncio.get_running_loop().time())
         try:
             yield
         finally:
-            guest.stay = None
-            self._leave(guest)
+            yielding.stay = None
+            self._leave(yielding)
 
     def look(self) -> None:
         """Sends away who has to go, and lets in who may."""
@@ -130,9 +130,9 @@ class Gate:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._tick)
         for _ in range(too_many(self._load(), self._rules, [g.wish for g in self._inside])):
-            guest = self._inside.pop()
-            if guest.stay is not None:
-                guest.stay.reschedule(asyncio.get_running_loop().time())
+            yielding = self._inside.pop()
+            if yielding.stay is not None:
+                yielding.stay.reschedule(asyncio.get_running_loop().time())
         while self._waiting and self._may_enter(self._waiting[0]):
             self._let_in(self._waiting.pop(0))
 
@@ -140,34 +140,34 @@ class Gate:
         self._timer = None
         self.look()
 
-    def _may_enter(self, guest: Guest) -> bool:
+    def _may_enter(self, yielding: YieldingJob) -> bool:
         if self._online and monotonic() < self._paused_until:
             return False
         computing = sum(g.computing for g in self._inside)
-        return may_enter(self._load(), self._rules, guest.wish, computing, self._pace().prefill_tokens_per_s)
+        return may_enter(self._load(), self._rules, yielding.wish, computing, self._pace().prefill_tokens_per_s)
 
-    def _let_in(self, guest: Guest) -> None:
-        guest.entered, guest.computing = monotonic(), guest.wish.tokens
-        self._pause(guest, guest.computing)
-        self._inside.append(guest)
-        if guest.let_in is not None and not guest.let_in.done():
-            guest.let_in.set_result(None)
+    def _let_in(self, yielding: YieldingJob) -> None:
+        yielding.entered, yielding.computing = monotonic(), yielding.wish.tokens
+        self._pause(yielding, yielding.computing)
+        self._inside.append(yielding)
+        if yielding.let_in is not None and not yielding.let_in.done():
+            yielding.let_in.set_result(None)
 
-    def _pause(self, after: Guest, tokens: int) -> None:
+    def _pause(self, after: YieldingJob, tokens: int) -> None:
         pace = self._pace()
         lasts = pause(tokens, pace.prefill_tokens_per_s, self._stats().step_s, pace.busy, self._rules)
         self._paused_until = after.entered + lasts
 
-    def _leave(self, guest: Guest) -> None:
+    def _leave(self, yielding: YieldingJob) -> None:
         for here in (self._waiting, self._inside):
-            if guest in here:
-                here.remove(guest)
+            if yielding in here:
+                here.remove(yielding)
         self.look()
 
-    def _load(self) -> Load:
+    def _load(self) -> EngineLoad:
         stats, info = self._stats(), self._info
         coming = sum(w.blocks for w in self._online.values()) + sum(g.wish.blocks for g in self._inside if g.computing)
-        return Load(
+        return EngineLoad(
             info.max_running,
             info.total_blocks,
             stats.used_blocks // info.ranks + coming,

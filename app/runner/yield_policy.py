@@ -18,7 +18,7 @@ _OF_OTHERS = 0.1
 _QUIET_S = 60.0  # after which no seat is kept free for who may come: a guest is sent away within a step
 
 
-class Load(Struct, frozen=True):
+class EngineLoad(Struct, frozen=True):
     """One rank's engine and what it has. A request has a seat for each of its choices."""
 
     seats: int
@@ -39,7 +39,7 @@ class Wish(Struct, frozen=True):
     tokens: int  # of its context, of which some may be cached
 
 
-def most(load: Load, rules: Aside) -> int:
+def most(load: EngineLoad, rules: Aside) -> int:
     """Seats that aside requests may have now."""
     if not load.online:
         return max(1, load.seats - _reserve(load))
@@ -50,7 +50,7 @@ def most(load: Load, rules: Aside) -> int:
     return min(free, int(longer / load.request_step_s))
 
 
-def taken(load: Load, rules: Aside) -> int:
+def taken(load: EngineLoad, rules: Aside) -> int:
     """How many such requests the worker takes, some of which wait at its gate."""
     if load.used > FULL * load.blocks:
         return 0
@@ -60,7 +60,7 @@ def taken(load: Load, rules: Aside) -> int:
     return run + _WAITING if run else 0
 
 
-def may_enter(load: Load, rules: Aside, wish: Wish, computing: int, speed: float) -> bool:
+def may_enter(load: EngineLoad, rules: Aside, wish: Wish, computing: int, speed: float) -> bool:
     """`computing`: prompt tokens of aside requests under way, at `speed` tokens a second.
 
     Beside others, the pause after the last entry has to be over as well.
@@ -83,7 +83,7 @@ def pause(tokens: int, speed: float, step_s: float, busy: float, rules: Aside) -
     return max(tokens / speed, step_s) / share if share else float("inf")
 
 
-def too_many(load: Load, rules: Aside, inside: Sequence[Wish]) -> int:
+def too_many(load: EngineLoad, rules: Aside, inside: Sequence[Wish]) -> int:
     """How many of those `inside`, in the order of their entry, have to go: the last ones."""
     if not load.online:
         return 0
@@ -95,5 +95,5 @@ def too_many(load: Load, rules: Aside, inside: Sequence[Wish]) -> int:
     return count
 
 
-def _reserve(load: Load) -> int:
+def _reserve(load: EngineLoad) -> int:
     return max(1, load.seats // _ARRIVALS) if load.quiet_s < _QUIET_S else 0

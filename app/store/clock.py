@@ -14,7 +14,7 @@ from app.store.wire import Wire
 _DRIFT = 200e-6  # by which two clocks' speeds may differ
 
 
-class Reading(Struct, frozen=True):
+class ClockReading(Struct, frozen=True):
     """What one answer of Redis says; seconds."""
 
     offset: float  # of Redis' clock from this host's monotonic one
@@ -22,13 +22,13 @@ class Reading(Struct, frozen=True):
     at: float  # when, monotonic
 
 
-def reading(asked: float, answered: float, theirs: Sequence[int]) -> Reading:
+def reading(asked: float, answered: float, theirs: Sequence[int]) -> ClockReading:
     """Of TIME, asked and answered then (monotonic): it was read at some time between. `theirs`: s and µs."""
     seconds, micros = theirs
-    return Reading(int(seconds) + int(micros) / 1e6 - (asked + answered) / 2, (answered - asked) / 2, answered)
+    return ClockReading(int(seconds) + int(micros) / 1e6 - (asked + answered) / 2, (answered - asked) / 2, answered)
 
 
-def better(known: Reading | None, new: Reading) -> Reading:
+def better(known: ClockReading | None, new: ClockReading) -> ClockReading:
     """The more exact one by now; the new one when both can't be true, since then Redis' clock has been set."""
     if known is None:
         return new
@@ -41,7 +41,7 @@ class Clock:
     """This process'. Readable from any thread."""
 
     def __init__(self) -> None:
-        self._known: Reading | None = None
+        self._known: ClockReading | None = None
 
     def now(self) -> float:
         """Seconds since the epoch, by Redis' clock; by this host's as long as Redis has said nothing."""

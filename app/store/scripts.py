@@ -6,7 +6,7 @@ restart or failover to recover from.
 
 from pathlib import Path
 
-_FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).parent / "lua"
 
 
 def _source(name: str) -> str:
@@ -15,10 +15,32 @@ def _source(name: str) -> str:
     return "\n".join(line for line in lines if not line.lstrip().startswith("--"))
 
 
-ADOPT = _source("adopt")
-CANCEL, FORGET, KEEP, NOTE = (f"{_source('kept_bytes')}\n{_source(n)}" for n in ("cancel", "forget", "keep", "note"))
-CHARGE, PLACE, RECONCILE, RELEASE, SNAPSHOT = map(_source, ("charge", "place", "reconcile", "release", "snapshot"))
-CLAIM, CLOSE, FEED, LEAD, RESULT, TURN = map(_source, ("claim", "close", "feed", "lead", "result", "turn"))
-SHELVE, UNSHELVE = map(_source, ("shelve", "unshelve"))
-COMPLETE, CREATE, GRASP, LAYOUT, LET_GO = map(_source, ("complete", "create", "grasp", "layout", "letgo"))
-TRIM = _source("trim")
+PLACE = _source("requests/place")
+RECONCILE = _source("requests/reconcile")
+RELEASE = _source("requests/release")
+SNAPSHOT = _source("requests/snapshot")
+TRIM_STREAM = _source("requests/trim_stream")
+
+_KEPT_BYTES = _source("resumable/kept_bytes") + "\n"  # counted by those that change them
+ADOPT = _source("resumable/adopt")
+APPEND = _KEPT_BYTES + _source("resumable/append")
+CANCEL = _KEPT_BYTES + _source("resumable/cancel")
+FORGET = _KEPT_BYTES + _source("resumable/forget")
+OWN = _KEPT_BYTES + _source("resumable/own")
+
+ADD_RESULT = _source("batch/add_result")
+CLAIM_PART = _source("batch/claim_part")
+COMPLETE = _source("batch/complete")
+CREATE = _source("batch/create")
+HAND_OUT_PARTS = _source("batch/hand_out_parts")
+LEAD = _source("batch/lead")
+LOCK = _source("batch/lock")
+RETURN_PART = _source("batch/return_part")
+SET_PARTS = _source("batch/set_parts")
+SET_STATUS = _source("batch/set_status")
+UNLOCK = _source("batch/unlock")
+
+ADD_FILE = _source("files/add_file")
+REMOVE_FILE = _source("files/remove_file")
+
+CHARGE = _source("quota/charge")

@@ -7,10 +7,10 @@ from typing import Protocol
 
 from celery import Task, shared_task
 
-from app.runner.process_slot import Once
+from app.runner.process_slot import ProcessSlot
 
 
-class Clerk(Protocol):
+class BatchJobs(Protocol):
     """What is done with a whole batch. All block."""
 
     def submit(self, path: str, endpoint: str, window: str, metadata: dict[str, str] | None, task: str) -> str: ...
@@ -19,17 +19,17 @@ class Clerk(Protocol):
     def notify(self, batch: str) -> None: ...
 
 
-class Desk(Protocol):
+class BatchWorker(Protocol):
     """What a batch worker does."""
 
     @property
-    def clerk(self) -> Clerk: ...
+    def batch_jobs(self) -> BatchJobs: ...
 
     def answer(self, batch: str, part: int, ticket: int) -> None:
         """Blocks."""
 
 
-DESK = Once[Desk]("a worker of the queue 'batch'")
+BATCH_WORKER = ProcessSlot[BatchWorker]("a worker of the queue 'batch'")
 
 
 @shared_task(bind=True, name="app.tasks.batch.submit")
@@ -37,28 +37,28 @@ def submit(
     self: Task, path: str, endpoint: str, completion_window: str = "24h", metadata: dict[str, str] | None = None
 ) -> str:
     """Begins a batch of a file that lies in the storage (XYLEM_FILES) under `path`; returns the batch's id."""
-    return DESK.get().clerk.submit(path, endpoint, completion_window, metadata, self.request.id)
+    return BATCH_WORKER.get().batch_jobs.submit(path, endpoint, completion_window, metadata, self.request.id)
 
 
 @shared_task(name="app.tasks.batch.begin")
 def begin(batch: str) -> None:
     """Validates its lines, and lays out its parts."""
-    DESK.get().clerk.begin(batch)
+    BATCH_WORKER.get().batch_jobs.begin(batch)
 
 
 @shared_task(name="app.tasks.batch.answer")
 def answer(batch: str, part: int, ticket: int) -> None:
     """Has the lines of a part answered, if no later ticket for it was sent."""
-    DESK.get().answer(batch, part, ticket)
+    BATCH_WORKER.get().answer(batch, part, ticket)
 
 
 @shared_task(name="app.tasks.batch.finish")
 def finish(batch: str) -> None:
     """Makes one output and one error file of what all parts have."""
-    DESK.get().clerk.finish(batch)
+    BATCH_WORKER.get().batch_jobs.finish(batch)
 
 
 @shared_task(name="app.tasks.batch.notify")
 def notify(batch: str) -> None:
     """Tells the webhook of its end."""
-    DESK.get().clerk.notify(batch)
+    BATCH_WORKER.get().batch_jobs.notify(batch)

@@ -17,7 +17,7 @@ import orjson
 
 from app.ids import QueueName, RequestId, worker_queue
 from app.keys import PRIORITY_STEPS
-from app.messages import Handoff, Job, Lent, Room
+from app.messages import Handoff, Job, KvHandle, Rendezvous
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -87,7 +87,7 @@ def task_message(
     )
 
 
-def task_messages(job: Job, step: int, handoff: Lent | None, meets_at: str) -> list[bytes]:
+def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str) -> list[bytes]:
     """The message to each of a job's workers, the one that begins first; empty for one that Celery's chain starts.
 
     `handoff`: where the prompt's KV lies already. `meets_at`: where both workers meet, if they begin at once.
@@ -101,7 +101,7 @@ def task_messages(job: Job, step: int, handoff: Lent | None, meets_at: str) -> l
         message = task_message(PREFILL_TASK, first, job.request, job.attempt, step, then=queue, x_request_id=own)
         return [message, b""]
     host, _, port = meets_at.rpartition(":")
-    room = Room(host, int(port), secrets.randbits(63))
+    room = Rendezvous(host, int(port), secrets.randbits(63))
     return [
         task_message(PREFILL_TASK, first, job.request, job.attempt, step, room, x_request_id=own),
         task_message(DECODE_TASK, queue, job.request, job.attempt, step, room, x_request_id=own),

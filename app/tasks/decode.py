@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from app.engines.base import Disaggregated, StepOutput
 from app.errors import EngineFailed, HandoffFailed
 from app.ids import ApiId
-from app.messages import Delta, Done, Handoff, Job, Lent, Pulled, Timing
-from app.runner.buffered_output import Outgoing
+from app.messages import Delta, Done, Handoff, Job, KvHandle, KvTransfer, Timing
+from app.runner.buffered_output import BufferedOutput
 from app.runner.runner import RUNNER, Runner
 from app.store import clock
 from app.tasks.celery_message import read_args
@@ -40,7 +40,7 @@ def decode(*args: Any) -> None:
 class _Told(Struct):
     first: float = 0.0  # when the first output came; 0: not yet
     cached_tokens: int = 0
-    pulled: Pulled | None = None
+    pulled: KvTransfer | None = None
     refused: str = ""  # why its prompt was computed here, although another engine had
 
 
@@ -72,7 +72,7 @@ async def _run_through(runner: Runner, job: Job, handoff: Handoff | None, told: 
 
 async def _interruptibly(runner: Runner, job: Job, handoff: Handoff | None, told: _Told) -> None:
     """What has come goes out in any case: whoever goes on with it begins behind that."""
-    out = Outgoing(job, runner.emitter)
+    out = BufferedOutput(job, runner.emitter)
     try:
         if job.aside:
             await _aside(runner, job, told, out)
@@ -82,16 +82,16 @@ async def _interruptibly(runner: Runner, job: Job, handoff: Handoff | None, told
         out.flush()
 
 
-async def _aside(runner: Runner, job: Job, told: _Told, out: Outgoing) -> None:
+async def _aside(runner: Runner, job: Job, told: _Told, out: BufferedOutput) -> None:
     """Runs it whenever there is room beside the others, each time behind what has come. Raises: Returned."""
     gate = runner.gate(job)
-    with gate.guest(job) as guest:
+    with gate.yielding(job) as yielding:
         while not out.over:
             rest = replace(job, begun=out.begun)
-            await gate.enter(guest, rest)
+            await gate.enter(yielding, rest)
             try:
                 async with asyncio.timeout(None) as stay:
-                    with gate.inside(guest, stay), runner.has(job):
+                    with gate.inside(yielding, stay), runner.has(job):
                         await _generate(runner, rest, None, told, out.emit)
             except TimeoutError:
                 if not stay.expired():
@@ -131,5 +131,5 @@ def _tell(runner: Runner, job: Job, handoff: Handoff | None, told: _Told, o: Ste
 
 async def _give_up(runner: Runner, handoff: Handoff | None) -> None:
     """Nobody will take it: the client left between prefill and decode, or this engine refused it."""
-    if isinstance(handoff, Lent) and isinstance(runner.engine, Disaggregated):
+    if isinstance(handoff, KvHandle) and isinstance(runner.engine, Disaggregated):
         await runner.engine.discard(handoff)

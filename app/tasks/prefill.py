@@ -10,7 +10,21 @@ from redis.exceptions import RedisError, ResponseError
 
 from app.engines.base import Disaggregated
 from app.errors import EngineFailed, HandoffFailed
-from app.messages import Begun, Delta, Done, Failed, First, Handed, Job, Lease, Lent, Room, Timing, decode_lease, encode
+from app.messages import (
+    Delta,
+    Done,
+    Failed,
+    FirstToken,
+    Job,
+    KvHandle,
+    Lease,
+    PartialOutput,
+    PrefillDone,
+    Rendezvous,
+    Timing,
+    decode_lease,
+    encode,
+)
 from app.routing.disagg import still_fits
 from app.runner.job_record import RETRY_S
 from app.runner.runner import RUNNER, Runner
@@ -26,7 +40,7 @@ class _Prefill(Task):  # type: ignore[misc]  # Celery has no types
 
     abstract = True
     # By task id, since Celery calls `on_failure` where `self.request` may be over already.
-    handing: ClassVar[dict[str, tuple[Job, Lent, Handed]]] = {}
+    handing: ClassVar[dict[str, tuple[Job, KvHandle, PrefillDone]]] = {}
 
     def on_success(self, _retval: Any, task_id: str, _args: Any, _kwargs: Any) -> None:
         if task_id in self.handing:
@@ -48,10 +62,10 @@ class _Prefill(Task):  # type: ignore[misc]  # Celery has no types
 def prefill(self: Task, *args: Any) -> Any:
     """Computes one prompt; returns its handoff, as JSON, or None where no decode task is to follow.
 
-    `args` are request id and attempt, and before them, where both workers begin at once, their Room as JSON.
+    `args` are request id and attempt, and before them, where both workers begin at once, their Rendezvous as JSON.
     """
     runner, (room, request, attempt) = RUNNER.get(), read_args(args)
-    assert not isinstance(room, Lent), "a prompt that is computed has nothing to be prefilled"
+    assert not isinstance(room, KvHandle), "a prompt that is computed has nothing to be prefilled"
     found = runner.run(request, attempt, lambda job: compute(runner, job, room))
     if found is None:
         self.request.chain = None
@@ -62,7 +76,7 @@ def prefill(self: Task, *args: Any) -> Any:
     return msgspec.to_builtins(lent)
 
 
-async def compute(runner: Runner, job: Job, room: Room | None) -> tuple[Job, Lent, Handed | None] | None:
+async def compute(runner: Runner, job: Job, room: Rendezvous | None) -> tuple[Job, KvHandle, PrefillDone | None] | None:
     """What the decode task gets, and what the API replica is told then; None where none is to follow.
 
     Raises what Engine.prefill raises.
@@ -78,9 +92,9 @@ async def compute(runner: Runner, job: Job, room: Room | None) -> tuple[Job, Len
     timing = Timing(runner.worker, taken, first, first)
     job = replace(job, cached_tokens=done.cached_tokens, prefilled=timing)
     if o is not None:
-        begun = Begun(o.tokens, len(o.text))
+        begun = PartialOutput(o.tokens, len(o.text))
         delta = Delta(job.request, job.attempt, o.text, o.tokens, 0, o.finish, o.stop, o.logprobs)
-        runner.emitter.emit(job.reply_to, First(job.request, job.attempt, delta, begun))
+        runner.emitter.emit(job.reply_to, FirstToken(job.request, job.attempt, delta, begun))
         if o.finish is not None:
             runner.emitter.end(job, Done(job.request, job.attempt, done.cached_tokens, [timing]))
             if done.handoff is None:
@@ -88,7 +102,7 @@ async def compute(runner: Runner, job: Job, room: Room | None) -> tuple[Job, Len
             await runner.emitter.drained()
             return job, done.handoff, None  # the decode task finds no record, and gives the KV up
         job = replace(job, begun=[begun])
-    handed = Handed(job.request, job.attempt, timing)
+    handed = PrefillDone(job.request, job.attempt, timing)
     try:
         lease = await leave(runner, job)
     except asyncio.CancelledError:

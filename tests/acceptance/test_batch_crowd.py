@@ -12,9 +12,9 @@ from openai import OpenAI
 from redis import Redis
 
 from app.batch import paths as places
-from app.batch.batch_store import Book
+from app.batch.batch_store import BatchStore
 from app.batch.fair_share import PARTS
-from app.batch.records import Line, Order, Part
+from app.batch.records import BatchLine, BatchOrder, Part
 from app.batch.storage import Storage
 from app.ids import BatchId, FileId, PoolId, WorkerId, new_batch_id
 from app.keys import Keys
@@ -48,14 +48,14 @@ async def in_progress(s: Stack, parts: int) -> BatchId:
     """A batch of so many parts of one line each."""
     now, storage, client = int(time.time()), Storage(str(s.directory / "files")), async_client(s.redis_url)
     wire = Wire(client)
-    book = Book(wire, KEYS, 3600)
-    order = Order(new_batch_id(), "", URL, FileId("file-1"), "24h", now, now + 86_400)
+    batch_store = BatchStore(wire, KEYS, 3600)
+    order = BatchOrder(new_batch_id(), "", URL, FileId("file-1"), "24h", now, now + 86_400)
     for i in range(parts):
-        storage.put(places.part(order.id, i), encode(Part([Line(i + 1, f"id-{i}", json.dumps(BODY).encode())])))
-    await book.create(order)
-    await book.lay_out(order.id, parts)
+        storage.put(places.part(order.id, i), encode(Part([BatchLine(i + 1, f"id-{i}", json.dumps(BODY).encode())])))
+    await batch_store.create(order)
+    await batch_store.set_parts(order.id, parts)
     fields = {"status": "in_progress", "in_progress_at": now, "model": "mock", "total": parts, "parts": parts}
-    assert await book.turn(order.id, ["validating"], fields)
+    assert await batch_store.set_status(order.id, ["validating"], fields)
     wire.close()
     await client.aclose()
     return order.id

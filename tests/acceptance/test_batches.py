@@ -13,8 +13,8 @@ from openai import OpenAI
 from openai.types import Batch
 from redis import Redis
 
-from app.batch.batch_store import Book
-from app.batch.file_store import FileShelf
+from app.batch.batch_store import BatchStore
+from app.batch.file_store import FileStore
 from app.batch.records import Problem, StoredFile, packed
 from app.ids import BatchId, FileId
 from app.keys import Keys
@@ -75,7 +75,7 @@ def as_worker(s: Stack, do: Callable[[Wire, Keys], Awaitable[Any]]) -> Any:
 
 
 def turn(s: Stack, batch: str, *expected: Any, **fields: Any) -> None:
-    assert as_worker(s, lambda wire, keys: Book(wire, keys, 60).turn(BatchId(batch), expected, fields))
+    assert as_worker(s, lambda wire, keys: BatchStore(wire, keys, 60).turn(BatchId(batch), expected, fields))
 
 
 def test_a_batch_is_what_was_asked_for_and_nothing_of_it_is_done(client: OpenAI, input_file: str) -> None:
@@ -230,7 +230,7 @@ def test_an_input_file_is_there_and_of_the_right_purpose(served: Stack, client: 
         begin(client, "file-unknown")
     assert refused.value.code == "file_not_found"
     output = StoredFile(FileId("file-out"), "", "out.jsonl", "batch_output", 1, int(time.time()))
-    as_worker(served, lambda wire, keys: FileShelf(wire, keys).add(output))
+    as_worker(served, lambda wire, keys: FileStore(wire, keys).add(output))
     with pytest.raises(openai.BadRequestError) as wrong:
         begin(client, "file-out")
     assert wrong.value.param == "input_file_id"

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.batch.file_store import FileShelf
+from app.batch.file_store import FileStore
 from app.batch.records import Problem, StoredFile, packed
 from app.batch.storage import Storage
 from app.ids import FileId, new_file_id
@@ -76,7 +76,7 @@ def shown(s: Stack, id_: str) -> dict[str, Any]:
 def output_file(s: Stack, content: bytes) -> FileId:
     file = StoredFile(new_file_id(), "", "out.jsonl", "batch_output", len(content), int(time.time()))
     Storage(s.environment()["XYLEM_FILES"]).put(file.path, content)
-    as_worker(s, lambda wire, keys: FileShelf(wire, keys).add(file))
+    as_worker(s, lambda wire, keys: FileStore(wire, keys).add(file))
     return file.id
 
 

@@ -14,7 +14,7 @@ from openai import OpenAI
 from openai.types import FileObject
 from redis import Redis
 
-from app.batch.file_store import FileShelf
+from app.batch.file_store import FileStore
 from app.batch.records import StoredFile
 from app.batch.storage import Storage
 from app.ids import FileId
@@ -63,13 +63,13 @@ def stored(s: Stack) -> set[str]:
     return {path.name for path in (s.directory / "store" / "files").glob("*")}
 
 
-def on_shelf(s: Stack, do: Callable[[FileShelf], Any]) -> None:
+def on_shelf(s: Stack, do: Callable[[FileStore], Any]) -> None:
     """As a batch worker would."""
 
     async def act() -> None:
         client = async_client(s.redis_url)
         wire = Wire(client)
-        await do(FileShelf(wire, Keys(s.deployment)))
+        await do(FileStore(wire, Keys(s.deployment)))
         wire.close()
         await client.aclose()
 
@@ -124,7 +124,7 @@ def test_a_file_lives_as_long_as_was_asked_and_is_then_gone_at_once(served: Stac
     past = int(time.time()) - 1
     over = StoredFile(FileId("file-over"), "", "over.jsonl", "batch", 4, past - 3600, past)
     Storage(served.environment()["XYLEM_FILES"]).put(over.path, b"over")
-    on_shelf(served, lambda shelf: shelf.add(over))
+    on_shelf(served, lambda file_store: file_store.add(over))
     assert [file.id for file in client.files.list()] == [made.id]
     for call in (client.files.retrieve, client.files.content):
         with pytest.raises(openai.NotFoundError):

@@ -20,7 +20,7 @@ from app.engines import create_engine
 from app.engines.base import EngineInfo, GenerateRequest, Prefilled, StepOutput
 from app.errors import HandoffFailed
 from app.ids import RunId
-from app.messages import Begun, Lent, Sampling, TokenLogprob
+from app.messages import KvHandle, PartialOutput, Sampling, TokenLogprob
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 from tests.stack import ROOT, free_port
@@ -83,7 +83,7 @@ def asked(prompt: list[int], **sampling: Any) -> GenerateRequest:
 
 def going_on(prompt: list[int], found: Prefilled, **sampling: Any) -> GenerateRequest:
     first = found.output
-    begun = [] if first is None else [Begun(first.tokens, len(first.text))]
+    begun = [] if first is None else [PartialOutput(first.tokens, len(first.text))]
     return replace(asked(prompt, **sampling), handoff=found.handoff, begun=begun)
 
 
@@ -217,7 +217,7 @@ async def test_what_is_lent_is_counted_until_it_is_discarded(pair: Pair) -> None
     await asyncio.sleep(0.5)
     stats = pair.prefill.stats()
     assert (stats.running, stats.used_blocks, stats.lent_blocks) == (0, 10, 10)
-    assert isinstance(found.handoff, Lent)
+    assert isinstance(found.handoff, KvHandle)
     assert found.handoff.tokens == 10 * BLOCK
     discarding = asyncio.create_task(pair.decode.discard(found.handoff))
     await pair.both_idle(within_s=1.0)
@@ -262,7 +262,7 @@ async def test_an_expired_handoff_is_refused(pair: Pair) -> None:
 
 async def test_a_begun_answer_goes_on_without_a_handoff(pair: Pair) -> None:
     """With the tokens that are out, whatever this engine would have said."""
-    prompt, begun = pair.prompt(50), Begun([2000, 5000, 6000], text_len=3)
+    prompt, begun = pair.prompt(50), PartialOutput([2000, 5000, 6000], text_len=3)
     outputs = await steps(pair.decode, replace(asked(prompt, logprobs=0), begun=[begun]))
     went_on = await steps(pair.prefill, asked([*prompt, *begun.tokens], max_tokens=5))
     assert said(outputs)[0] == said(went_on)[0]
@@ -276,7 +276,7 @@ async def test_an_answer_that_is_over_with_its_first_token_says_so(pair: Pair) -
     found = await pair.prefill.prefill(asked(prompt, stop_token_ids=(token,)))
     assert found.output is not None
     assert (found.output.tokens, found.output.finish, found.output.stop) == ([token], "stop", token)
-    assert isinstance(found.handoff, Lent)
+    assert isinstance(found.handoff, KvHandle)
     await pair.decode.discard(found.handoff)
     await pair.both_idle()
 

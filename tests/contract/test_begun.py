@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from app.messages import Begun
+from app.messages import PartialOutput
 from tests.contract.subject import Answer, Subject
 
 pytestmark = [
@@ -18,13 +18,13 @@ pytestmark = [
 QUESTION = "Tell me a story about a fox."
 
 
-def out(choice: Answer, steps: int, *, finished: bool = False) -> Begun:
+def out(choice: Answer, steps: int, *, finished: bool = False) -> PartialOutput:
     """What is out of it after so many steps."""
     outputs = choice.outputs[:steps]
-    return Begun([t for o in outputs for t in o.tokens], sum(len(o.text) for o in outputs), finished)
+    return PartialOutput([t for o in outputs for t in o.tokens], sum(len(o.text) for o in outputs), finished)
 
 
-async def go_on(subject: Subject, begun: list[Begun], **settings: object) -> dict[int, Answer]:
+async def go_on(subject: Subject, begun: list[PartialOutput], **settings: object) -> dict[int, Answer]:
     asked = replace(subject.request(subject.chat(QUESTION), **settings), begun=begun)
     found: dict[int, Answer] = {}
     async for output in subject.engine.generate(asked):
@@ -67,7 +67,7 @@ async def test_of_several_choices_only_the_open_ones_go_on(subject: Subject) -> 
     """Each behind what is out of it; one of which nothing is out begins."""
     settings = {"max_tokens": 24, "ignore_eos": True}
     whole = await subject.answer(subject.chat(QUESTION), **settings)
-    begun = [out(whole, 12), out(whole, 24, finished=True), Begun([])]
+    begun = [out(whole, 12), out(whole, 24, finished=True), PartialOutput([])]
     rest = await go_on(subject, begun, n=3, temperature=1e-4, seed=1, **settings)
     assert sorted(rest) == [0, 2]
     assert [len(begun[i].tokens) + len(rest[i].tokens) for i in rest] == [24, 24]
@@ -76,7 +76,7 @@ async def test_of_several_choices_only_the_open_ones_go_on(subject: Subject) -> 
 
 async def test_limits_count_what_is_out(subject: Subject) -> None:
     """max_tokens is the whole answer's."""
-    rest = (await go_on(subject, [Begun([1000] * 10)], max_tokens=14, ignore_eos=True))[0]
+    rest = (await go_on(subject, [PartialOutput([1000] * 10)], max_tokens=14, ignore_eos=True))[0]
     assert (len(rest.tokens), rest.finish) == (4, "length")
 
 
@@ -85,14 +85,14 @@ async def test_penalties_count_what_is_out(subject: Subject) -> None:
     settings = {"max_tokens": 140, "ignore_eos": True, "frequency_penalty": 1.0}
     plain = await subject.answer(subject.chat(QUESTION), max_tokens=1)
     favourite = plain.tokens[0]
-    rest = (await go_on(subject, [Begun([favourite] * 100)], **settings))[0]
+    rest = (await go_on(subject, [PartialOutput([favourite] * 100)], **settings))[0]
     assert favourite not in rest.tokens
 
 
 async def test_abort_ends_a_resumed_answer(subject: Subject) -> None:
     """Its blocks are free then."""
     asked = subject.request(subject.chat(QUESTION), max_tokens=400, ignore_eos=True)
-    asked = replace(asked, begun=[Begun([1000] * 20)])
+    asked = replace(asked, begun=[PartialOutput([1000] * 20)])
     stream = subject.engine.generate(asked)
     await anext(stream)
     await subject.engine.abort(asked.id)

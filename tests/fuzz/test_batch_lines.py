@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.batch import paths as places
-from app.batch.records import Line, Order, Result, decode_part, decode_results
+from app.batch.records import BatchLine, BatchOrder, Result, decode_part, decode_results
 from app.batch.storage import Storage
 from app.ids import BatchId, FileId
 from app.openai.registry import ENDPOINTS
 from app.openai.validation import parse
 from tests.fuzz.damage import damaged
-from workers.batch.input_splitter import cut
+from workers.batch.input_splitter import split_input
 
 CHAT = "/v1/chat/completions"
-ORDER = Order(BatchId("batch_1"), "", CHAT, FileId("file-1"), "24h", 0, 86_400)
+ORDER = BatchOrder(BatchId("batch_1"), "", CHAT, FileId("file-1"), "24h", 0, 86_400)
 MAX_LINE = 200_000
 
 
@@ -67,11 +67,11 @@ def check(body: bytes) -> str:
     return asked.model
 
 
-def cut_up(folder: str, lines: list[bytes]) -> tuple[list[Line], list[Result]]:
+def cut_up(folder: str, lines: list[bytes]) -> tuple[list[BatchLine], list[Result]]:
     """The good lines and the broken ones."""
     storage = Storage(folder)
     storage.put("files/file-1", b"\n".join(lines))
-    done = cut(storage, ORDER, "files/file-1", check, MAX_LINE, lambda: False)
+    done = split_input(storage, ORDER, "files/file-1", check, MAX_LINE, lambda: False)
     good = [line for i in range(done.parts) for line in decode_part(storage.get(places.part(ORDER.id, i)) or b"").lines]
     broken = decode_results(storage.get(places.broken(ORDER.id)) or b"")
     assert (len(good) + len(broken), len(broken)) == (done.lines, done.broken)

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from app import messages
 from app.ids import QueueName, RequestId, WorkerId
-from app.messages import Handed, Handoff, Job, Lease, Lent, Order, Reply, Step, encode
+from app.messages import EventBatch, Handoff, Job, KvHandle, Lease, PrefillDone, Reply, WorkerCommand, encode
 from app.tasks.celery_message import DECODE_TASK, read_task_message, task_message
 from tests.fuzz.damage import damaged
 from tests.values import structs, values
@@ -22,9 +22,9 @@ from tests.values import structs, values
 EVERY = [c for _, c in inspect.getmembers(messages, inspect.isclass) if issubclass(c, Struct) and c is not Struct]
 DECODERS: dict[Callable[[bytes], Any], Any] = {
     messages.decode_job: Job,
-    messages.decode_step: Step,
+    messages.decode_event_batch: EventBatch,
     messages.decode_lease: Lease,
-    messages.decode_order: Order,
+    messages.decode_worker_command: WorkerCommand,
     messages.decode_reply: Reply,
 }
 NESTED = [b"\x91" * 100_000, b"\x81\xa1a" * 100_000]
@@ -65,9 +65,11 @@ def test_broken_bytes_are_a_message_or_a_decode_error(decode: Callable[[bytes], 
 @pytest.mark.parametrize("nest", NESTED)
 def test_endless_nesting_is_a_decode_error(nest: bytes) -> None:
     """Where an engine may write what it likes."""
-    whole = encode(Step(WorkerId("w"), 1, [Handed(RequestId("r"), 0, None, Lent("h", 1.0, 3, {"here": 1}))]))
+    whole = encode(
+        EventBatch(WorkerId("w"), 1, [PrefillDone(RequestId("r"), 0, None, KvHandle("h", 1.0, 3, {"here": 1}))])
+    )
     with pytest.raises(msgspec.DecodeError):
-        messages.decode_step(whole.replace(b"\xa4here\x01", b"\xa4here" + nest))
+        messages.decode_event_batch(whole.replace(b"\xa4here\x01", b"\xa4here" + nest))
 
 
 @few

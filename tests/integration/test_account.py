@@ -12,16 +12,16 @@ from redis import Redis
 
 from app.ids import PoolId, RequestId, worker_queue
 from app.keys import Keys
-from app.messages import Begun, Delta, Done, Failed, Job, Sampling, Timing
+from app.messages import Delta, Done, Failed, Job, PartialOutput, Sampling, Timing
 from app.runner.runner import Runner
 from app.settings import Settings
 from app.tasks.celery_message import task_messages
 from app.tasks.decode import answer
 from tests.integration.test_tasks import API, D, P, R, events, placed, redis_db, worker
 from tests.stack import wait_until
-from workers.engine.hang_watchdog import Watchdog
+from workers.engine.hang_watchdog import HangWatchdog
 from workers.engine.lease import LeaseKeeper
-from workers.engine.reservation_audit import Account
+from workers.engine.reservation_audit import ReservationAudit
 
 KEYS = Keys("test")
 QUEUE = worker_queue(PoolId("decode"), D)
@@ -36,11 +36,11 @@ def runner(store_url: str, redis_db: "Redis") -> Iterator[Runner]:
 
 
 class Looks:
-    """An Account whose time is ours."""
+    """An ReservationAudit whose time is ours."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self.account = Account(runner, QUEUE)
+        self.account = ReservationAudit(runner, QUEUE)
         self._now = time.monotonic()
 
     def __call__(self, times: int = 1) -> None:
@@ -134,14 +134,14 @@ def test_a_worker_that_does_not_hear_the_broker_ends(runner: Runner, redis_db: "
 
 def test_of_an_answer_that_is_all_out_only_the_end_is_sent(runner: Runner, redis_db: "Redis") -> None:
     """An engine has nothing to do for it."""
-    placed(redis_db, prefill=None, begun=[Begun([1, 2, 3, 4, 5, 6], 6, True)])
+    placed(redis_db, prefill=None, begun=[PartialOutput([1, 2, 3, 4, 5, 6], 6, True)])
     with ThreadPoolExecutor() as threads:
         threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None))).result(5)
     wait_until(lambda: events(redis_db), "its end")
     assert [type(e) for e in events(redis_db)] == [Done]
 
 
-def keeper(runner: Runner) -> LeaseKeeper:
+def answer_owner(runner: Runner) -> LeaseKeeper:
     async def make() -> LeaseKeeper:
         from app.engines.base import EngineInfo
 
@@ -153,7 +153,7 @@ def keeper(runner: Runner) -> LeaseKeeper:
 def test_a_worker_that_lives_again_keeps_its_account(runner: Runner, redis_db: "Redis") -> None:
     """Who buried it has set an end to its keys, whether it stood still or Redis was out of its reach."""
     placed(redis_db, prefill=None)
-    lease = keeper(runner)
+    lease = answer_owner(runner)
     runner.call(lease._write())
     kept = (KEYS.reservations(D), KEYS.queue(QUEUE, 3))
     redis_db.lpush(kept[1], b"{}")
@@ -167,7 +167,7 @@ def test_a_worker_that_lives_again_keeps_its_account(runner: Runner, redis_db: "
 def test_what_a_worker_had_when_it_stood_still_goes_back(runner: Runner, redis_db: "Redis") -> None:
     """Others have it by now, or will: its client hears nothing of a cancel."""
     placed(redis_db, prefill=None, sampling=Sampling(max_tokens=3000, ignore_eos=True))
-    lease = keeper(runner)
+    lease = answer_owner(runner)
     with ThreadPoolExecutor() as threads:
         running = threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None)))
         wait_until(lambda: any(isinstance(e, Delta) for e in events(redis_db)), "a token")
@@ -182,7 +182,7 @@ async def _call(what: Any, *args: Any) -> None:
     await asyncio.sleep(0)
 
 
-class Dog(Watchdog):
+class Dog(HangWatchdog):
     """Whose runner is what a test says."""
 
     def __init__(self, *, working: int = 1, store_fresh: float = 0.0) -> None:

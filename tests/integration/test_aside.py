@@ -13,7 +13,7 @@ from redis import Redis
 from app.engines import create_engine
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
-from app.messages import Delta, Done, Event, Failed, Job, Sampling, TokenLogprob, decode_step, encode
+from app.messages import Delta, Done, Event, Failed, Job, Sampling, TokenLogprob, decode_event_batch, encode
 from app.pools import Pool
 from app.runner.runner import Runner
 from app.settings import Settings
@@ -66,7 +66,7 @@ def start(runner: Runner, threads: ThreadPoolExecutor, job: Job) -> "Future[None
 
 
 def events(redis: "Redis", name: str) -> list[Event]:
-    found = [e for _, fields in redis.xrange(KEYS.out(API)) for e in decode_step(fields[b"s"]).events]
+    found = [e for _, fields in redis.xrange(KEYS.out(API)) for e in decode_event_batch(fields[b"s"]).events]
     return [e for e in found if e.request == name]
 
 
@@ -126,7 +126,7 @@ def test_it_waits_while_others_run_and_begins_when_they_have_ended(valkey_url: s
         other.result()
         work.result()
         w.call(w.emitter.drained())
-        names = [e.request for _, f in redis_db.xrange(KEYS.out(API)) for e in decode_step(f[b"s"]).events]
+        names = [e.request for _, f in redis_db.xrange(KEYS.out(API)) for e in decode_event_batch(f[b"s"]).events]
         assert names == sorted(names, reverse=True), "first all of one, then all of the other"
         assert w.paces.working.seconds > 0.4
 
@@ -164,13 +164,13 @@ def test_beside_others_a_few_go_on_and_the_last_that_came_go_first(valkey_url: s
     with ThreadPoolExecutor(40) as threads, worker(valkey_url, aside=rules, max_running=32) as w:
         works = [start(w, threads, placed(redis_db, f"a{i:02}", tokens=400)) for i in range(20)]
         wait_until(lambda: w.engine.stats().running == 20, "all run")
-        came = [guest.run for guest in w.gates[0]._inside]
+        came = [yielding.run for yielding in w.gates[0]._inside]
         other = start(w, threads, placed(redis_db, "online", tokens=50, aside=False))
         wait_until(lambda: w.paces.working.requests < 20, "most have gone", every_s=0.001)
         stats = w.engine.stats()
         most = w.gates[0].most
         assert 0 < stats.running <= 1 + most
-        stayed = [guest.run for guest in w.gates[0]._inside]
+        stayed = [yielding.run for yielding in w.gates[0]._inside]
         assert stayed
         assert stayed == came[: len(stayed)]
         other.result()

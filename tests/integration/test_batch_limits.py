@@ -7,19 +7,19 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from app.dispatch.quota import Allowance
+from app.dispatch.quota import Quota
 from app.ids import KeyId
 from app.keys import Keys
 from app.messages import ApiKey, Rate
 from app.store import Wire
-from workers.batch.line_quota import LineAllowance, expected
+from workers.batch.line_quota import LineQuota, expected
 
 KEYS = Keys("limits")
 
 
-def line(wire: Wire, rate: Rate | None, turn: asyncio.Lock, answer: int = 0) -> LineAllowance:
+def line(wire: Wire, rate: Rate | None, turn: asyncio.Lock, answer: int = 0) -> LineQuota:
     assert rate is not None
-    return LineAllowance(wire, KEYS, rate, turn, answer)
+    return LineQuota(wire, KEYS, rate, turn, answer)
 
 
 def key(**limits: Any) -> ApiKey:
@@ -48,7 +48,7 @@ async def test_lines_over_the_limit_wait_and_leave_half_of_it_to_online_requests
     rate = limits.rate
     assert rate is not None
     for _ in range(4):
-        await Allowance(wire, KEYS, rate).admit(1)
+        await Quota(wire, KEYS, rate).admit(1)
     while not all(task.done() for task in tasks):
         await redis.delete(KEYS.spent("key_1"))
         await asyncio.sleep(0.05)

@@ -14,12 +14,12 @@ from openai.types import Batch as OpenAIBatch
 from redis import Redis
 
 from app.batch import paths as places
-from app.batch.batch_store import MOST_BREAKS, Load, Ticket
-from app.batch.file_store import FileShelf
+from app.batch.batch_store import MOST_BREAKS, BatchLoad, PartClaim
+from app.batch.file_store import FileStore
 from app.batch.next_step import due
-from app.batch.records import Line, Order, Part, Result, StoredFile
+from app.batch.records import BatchLine, BatchOrder, Part, Result, StoredFile
 from app.batch.storage import Storage
-from app.dispatch.runtime import Known
+from app.dispatch.runtime import Deployment
 from app.errors import RequestError, StorageDown, StoreDown
 from app.ids import BatchId, FileId, new_batch_id
 from app.keys import Keys
@@ -27,8 +27,8 @@ from app.messages import encode
 from app.openai.batch_schemas import as_object
 from app.settings import load_settings
 from tests.stack import mock_pool, wait_until
-from workers.batch.batch_worker import Desk
-from workers.batch.part_runner import Answering
+from workers.batch.batch_worker import BatchWorker
+from workers.batch.part_runner import PartRunner
 
 KEYS = Keys("xylem")
 
@@ -48,58 +48,60 @@ def storage(tmp_path: Path) -> Storage:
 
 
 @pytest.fixture
-def desks(redis: Redis, store_url: str, tmp_path: Path) -> Iterator[list[Desk]]:
+def batch_workers(redis: Redis, store_url: str, tmp_path: Path) -> Iterator[list[BatchWorker]]:
     pools = tmp_path / "pools.yaml"
     pools.write_text(yaml.safe_dump({"pools": {"decode-pool-a": mock_pool()}}))
-    known = Known.read(load_settings(redis_url=store_url, files=str(tmp_path), pools_file=str(pools)))
-    two = [Desk(known), Desk(known)]
-    for desk in two:
-        desk.start()
+    known = Deployment.read(load_settings(redis_url=store_url, files=str(tmp_path), pools_file=str(pools)))
+    two = [BatchWorker(known), BatchWorker(known)]
+    for batch_worker in two:
+        batch_worker.start()
     yield two
-    for desk in two:
-        desk.close()
+    for batch_worker in two:
+        batch_worker.close()
 
 
-def created(desk: Desk) -> BatchId:
+def created(batch_worker: BatchWorker) -> BatchId:
     now = int(time.time())
-    order = Order(new_batch_id(), "", "/v1/completions", FileId("file-1"), "24h", now, now + 86_400)
-    desk.call(desk._book.create(order))
+    order = BatchOrder(new_batch_id(), "", "/v1/completions", FileId("file-1"), "24h", now, now + 86_400)
+    batch_worker.call(batch_worker._batch_store.create(order))
     return order.id
 
 
-def in_progress(desk: Desk, storage: Storage, parts: int = 2, lines: int = 3) -> BatchId:
-    batch = created(desk)
+def in_progress(batch_worker: BatchWorker, storage: Storage, parts: int = 2, lines: int = 3) -> BatchId:
+    batch = created(batch_worker)
     for part in range(parts):
         storage.put(places.part(batch, part), encode(Part([line(part * lines + i) for i in range(1, lines + 1)])))
-    desk.call(desk._book.lay_out(batch, parts))
+    batch_worker.call(batch_worker._batch_store.set_parts(batch, parts))
     fields = {"status": "in_progress", "in_progress_at": int(time.time()), "total": parts * lines, "parts": parts}
-    desk.call(desk._book.turn(batch, ["validating"], fields))
+    batch_worker.call(batch_worker._batch_store.set_status(batch, ["validating"], fields))
     return batch
 
 
-def line(number: int) -> Line:
-    return Line(number, f"id-{number}", b"{}")
+def line(number: int) -> BatchLine:
+    return BatchLine(number, f"id-{number}", b"{}")
 
 
 def answered(number: int) -> Result:
     return Result(number, f"id-{number}", 200, "", b"{}", None, 1, 0, 1)
 
 
-def finalizing(desk: Desk, storage: Storage) -> BatchId:
+def finalizing(batch_worker: BatchWorker, storage: Storage) -> BatchId:
     """All its lines are answered."""
-    batch = in_progress(desk, storage)
+    batch = in_progress(batch_worker, storage)
     for part in range(2):
         storage.put(places.answers(batch, part), encode([answered(part * 3 + i) for i in range(1, 4)]))
-    desk.call(desk._book.turn(batch, ["in_progress"], {"status": "finalizing", "ending": "completed"}))
+    batch_worker.call(
+        batch_worker._batch_store.set_status(batch, ["in_progress"], {"status": "finalizing", "ending": "completed"})
+    )
     return batch
 
 
-def validating(desk: Desk, storage: Storage, raw: bytes) -> BatchId:
+def validating(batch_worker: BatchWorker, storage: Storage, raw: bytes) -> BatchId:
     """Of that input file; nobody has looked at it."""
-    batch = created(desk)
+    batch = created(batch_worker)
     storage.put("files/file-1", raw)
-    shelf = FileShelf(desk._book._wire, KEYS)
-    desk.call(shelf.add(StoredFile(FileId("file-1"), "", "in", "batch", len(raw), 1)))
+    file_store = FileStore(batch_worker._batch_store._wire, KEYS)
+    batch_worker.call(file_store.add(StoredFile(FileId("file-1"), "", "in", "batch", len(raw), 1)))
     return batch
 
 
@@ -108,13 +110,15 @@ def request(number: int) -> bytes:
     return orjson.dumps({"custom_id": f"id-{number}", "method": "POST", "url": "/v1/completions", "body": body})
 
 
-def end(desk: Desk, batch: BatchId, ending: str) -> None:
+def end(batch_worker: BatchWorker, batch: BatchId, ending: str) -> None:
     """As the leader or a client would have it."""
     if ending == "cancelled":
-        desk.call(desk._book.cancel(batch))
+        batch_worker.call(batch_worker._batch_store.cancel(batch))
     else:
-        desk.call(desk._book.turn(batch, ["validating"], {"status": "finalizing", "ending": "expired"}))
-    desk.clerk.finish(batch)
+        batch_worker.call(
+            batch_worker._batch_store.set_status(batch, ["validating"], {"status": "finalizing", "ending": "expired"})
+        )
+    batch_worker.batch_jobs.finish(batch)
 
 
 def errors_of(storage: Storage, batch: BatchId) -> list[dict[str, Any]]:
@@ -127,9 +131,11 @@ def ids(storage: Storage, batch: BatchId) -> list[str]:
     return sorted(orjson.loads(each)["custom_id"] for each in raw.splitlines())
 
 
-def while_reading(desk: Desk, monkeypatch: pytest.MonkeyPatch, path: str, act: Callable[[], None]) -> None:
+def while_reading(
+    batch_worker: BatchWorker, monkeypatch: pytest.MonkeyPatch, path: str, act: Callable[[], None]
+) -> None:
     """Before it has what lies under `path`."""
-    get, acted = desk._storage.get, []
+    get, acted = batch_worker._storage.get, []
 
     def slow(asked: str) -> bytes | None:
         if asked == path and not acted:
@@ -137,7 +143,7 @@ def while_reading(desk: Desk, monkeypatch: pytest.MonkeyPatch, path: str, act: C
             act()
         return get(asked)
 
-    monkeypatch.setattr(desk._storage, "get", slow)
+    monkeypatch.setattr(batch_worker._storage, "get", slow)
 
 
 def done_but_not_said(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -149,53 +155,53 @@ def done_but_not_said(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Await
 
 
 def test_who_stood_still_while_another_one_finished_leaves_the_files_as_they_are(
-    redis: Redis, desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+    redis: Redis, batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it would have read is deleted by then."""
-    slow, other = desks
+    slow, other = batch_workers
     batch = finalizing(slow, storage)
 
     def meanwhile() -> None:
         redis.hset(KEYS.batch(batch), "hand_at", 0)
-        other.clerk.finish(batch)
-        other.clerk.finish(batch)
+        other.batch_jobs.finish(batch)
+        other.batch_jobs.finish(batch)
         assert not (Path(storage._root) / places.folder(batch)).exists()
 
     while_reading(slow, monkeypatch, places.answers(batch, 1), meanwhile)
-    slow.clerk.finish(batch)
+    slow.batch_jobs.finish(batch)
     assert ids(storage, batch) == [f"id-{i}" for i in range(1, 7)]
-    found = slow.call(slow._book.find(batch, None))
+    found = slow.call(slow._batch_store.find(batch, None))
     assert (found.status, found.completed, found.failed, found.errors_file) == ("completed", 6, 0, None)
 
 
 def test_what_comes_twice_to_one_worker_is_done_once(
-    desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+    batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk, batch = desks[0], finalizing(desks[0], storage)
+    batch_worker, batch = batch_workers[0], finalizing(batch_workers[0], storage)
     began: list[BatchId] = []
-    assemble = desk.clerk._assemble
-    monkeypatch.setattr(desk.clerk, "_assemble", lambda b: (began.append(b.order.id), assemble(b)))
-    while_reading(desk, monkeypatch, places.answers(batch, 1), lambda: desk.clerk.finish(batch))
-    desk.clerk.finish(batch)
+    assemble = batch_worker.batch_jobs._assemble
+    monkeypatch.setattr(batch_worker.batch_jobs, "_assemble", lambda b: (began.append(b.order.id), assemble(b)))
+    while_reading(batch_worker, monkeypatch, places.answers(batch, 1), lambda: batch_worker.batch_jobs.finish(batch))
+    batch_worker.batch_jobs.finish(batch)
     assert began == [batch]
     assert len(ids(storage, batch)) == 6
-    assert not desk.clerk.handling
+    assert not batch_worker.batch_jobs.handling
 
 
 def test_a_part_that_comes_twice_to_one_worker_is_answered_once(
-    redis: Redis, desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+    redis: Redis, batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk, batch = desks[0], in_progress(desks[0], storage, parts=1)
-    (ticket,) = desk.call(desk._book.feed({batch: 1}))
-    begun: list[Ticket] = []
-    run = Answering.run
+    batch_worker, batch = batch_workers[0], in_progress(batch_workers[0], storage, parts=1)
+    (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
+    begun: list[PartClaim] = []
+    run = PartRunner.run
 
-    async def counted(part: Answering) -> None:
+    async def counted(part: PartRunner) -> None:
         begun.append(part.ticket)
         await run(part)
 
     def again() -> None:
-        thread = threading.Thread(target=desk.answer, args=(batch, ticket.part, ticket.number))
+        thread = threading.Thread(target=batch_worker.answer, args=(batch, ticket.part, ticket.number))
         thread.start()
         thread.join(5)
         assert not thread.is_alive()
@@ -205,122 +211,128 @@ def test_a_part_that_comes_twice_to_one_worker_is_answered_once(
         redis.hset(KEYS.batch(batch), "paused", 1)
         time.sleep(1)
 
-    monkeypatch.setattr(Answering, "run", counted)
-    while_reading(desk, monkeypatch, places.part(batch, 0), stopped)
-    desk.answer(batch, ticket.part, ticket.number)
+    monkeypatch.setattr(PartRunner, "run", counted)
+    while_reading(batch_worker, monkeypatch, places.part(batch, 0), stopped)
+    batch_worker.answer(batch, ticket.part, ticket.number)
     assert begun == [ticket]
 
 
 def test_a_worker_that_has_all_that_it_takes_gives_a_part_back_at_once(
-    desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+    batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it waited, nothing could be begun or finished in its place."""
-    desk, batch = desks[0], in_progress(desks[0], storage, parts=3)
+    batch_worker, batch = batch_workers[0], in_progress(batch_workers[0], storage, parts=3)
     begun: list[int] = []
 
-    async def answer(part: Answering, asked: Line) -> Result:
+    async def answer(part: PartRunner, asked: BatchLine) -> Result:
         begun.append(part.ticket.part)
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr(Answering, "_request", answer)
+    monkeypatch.setattr(PartRunner, "_request", answer)
     monkeypatch.setattr("workers.batch.batch_worker.PARTS", 2)
-    first, second, third = desk.call(desk._book.feed({batch: 3}))
-    threads = [threading.Thread(target=desk.answer, args=(batch, t.part, t.number)) for t in (first, second)]
+    first, second, third = batch_worker.call(batch_worker._batch_store.hand_out({batch: 3}))
+    threads = [threading.Thread(target=batch_worker.answer, args=(batch, t.part, t.number)) for t in (first, second)]
     for thread in threads:
         thread.start()
     wait_until(lambda: set(begun) == {0, 1}, "two parts are being answered")
-    desk.answer(batch, third.part, third.number)
-    assert desk.call(desk._book.loads([batch])) == [Load(1, 2, None)]
-    desk.stop_parts()
+    batch_worker.answer(batch, third.part, third.number)
+    assert batch_worker.call(batch_worker._batch_store.loads([batch])) == [BatchLoad(1, 2, None)]
+    batch_worker.stop_parts()
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
-    assert desk.call(desk._book.loads([batch])) == [Load(3, 0, None)]
+    assert batch_worker.call(batch_worker._batch_store.loads([batch])) == [BatchLoad(3, 0, None)]
 
 
-def test_a_hand_that_was_given_and_not_said_so_is_let_go(desks: list[Desk], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hand_that_was_given_and_not_said_so_is_let_go(
+    batch_workers: list[BatchWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else nobody would validate it as long as that worker lives."""
-    desk, batch = desks[0], created(desks[0])
+    batch_worker, batch = batch_workers[0], created(batch_workers[0])
     with monkeypatch.context() as patch:
-        patch.setattr(desk._book, "grasp", done_but_not_said(desk._book.grasp))
-        desk.clerk.begin(batch)
-    assert desk.call(desk._book.loads([batch]))[0].hand is None
-    assert desks[1].call(desks[1]._book.grasp(batch, "validating", desks[1].serving.dispatcher.api))
+        patch.setattr(batch_worker._batch_store, "grasp", done_but_not_said(batch_worker._batch_store.lock))
+        batch_worker.batch_jobs.begin(batch)
+    assert batch_worker.call(batch_worker._batch_store.loads([batch]))[0].hand is None
+    assert batch_workers[1].call(
+        batch_workers[1]._batch_store.lock(batch, "validating", batch_workers[1].serving.dispatcher.api)
+    )
 
 
-def test_an_answered_part_that_redis_has_forgotten_is_not_computed_again(desks: list[Desk], storage: Storage) -> None:
-    desk, batch = desks[0], in_progress(desks[0], storage, parts=1)
+def test_an_answered_part_that_redis_has_forgotten_is_not_computed_again(
+    batch_workers: list[BatchWorker], storage: Storage
+) -> None:
+    batch_worker, batch = batch_workers[0], in_progress(batch_workers[0], storage, parts=1)
     storage.put(places.answers(batch, 0), encode([answered(i) for i in range(1, 4)]))
-    (ticket,) = desk.call(desk._book.feed({batch: 1}))
-    desk.answer(batch, ticket.part, ticket.number)
-    (load,) = desk.call(desk._book.loads([batch]))
+    (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
+    batch_worker.answer(batch, ticket.part, ticket.number)
+    (load,) = batch_worker.call(batch_worker._batch_store.loads([batch]))
     assert (load.todo, load.taken) == (0, 0)
-    assert desk.call(desk._book.find(batch, None)).left == 3  # nothing was noted
+    assert batch_worker.call(batch_worker._batch_store.find(batch, None)).left == 3  # nothing was noted
 
 
 def test_what_is_let_go_of_while_it_says_that_it_has_it_is_let_go_of(
-    desks: list[Desk], monkeypatch: pytest.MonkeyPatch
+    batch_workers: list[BatchWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk, batch = desks[0], created(desks[0])
-    grasp = desk._book.grasp
+    batch_worker, batch = batch_workers[0], created(batch_workers[0])
+    grasp = batch_worker._batch_store.lock
 
     async def late(*args: Any) -> bool:
-        desk.clerk.handling.clear()
+        batch_worker.batch_jobs.handling.clear()
         return await grasp(*args)
 
-    desk.clerk.handling[batch] = "validating"
-    monkeypatch.setattr(desk._book, "grasp", late)
-    desk.call(desk._say())
-    assert desk.call(desk._book.loads([batch]))[0].hand is None
+    batch_worker.batch_jobs.handling[batch] = "validating"
+    monkeypatch.setattr(batch_worker._batch_store, "grasp", late)
+    batch_worker.call(batch_worker._say())
+    assert batch_worker.call(batch_worker._batch_store.loads([batch]))[0].hand is None
 
 
-def test_a_worker_says_what_it_has(redis: Redis, desks: list[Desk], storage: Storage) -> None:
-    desk, batch = desks[0], in_progress(desks[0], storage, parts=1)
-    waiting = created(desk)
-    me = desk.serving.dispatcher.api
+def test_a_worker_says_what_it_has(redis: Redis, batch_workers: list[BatchWorker], storage: Storage) -> None:
+    batch_worker, batch = batch_workers[0], in_progress(batch_workers[0], storage, parts=1)
+    waiting = created(batch_worker)
+    me = batch_worker.serving.dispatcher.api
     redis.set(KEYS.api(me), "1")  # a moment before it says so itself
-    (ticket,) = desk.call(desk._book.feed({batch: 1}))
-    assert desk.call(desk._book.claim(ticket, me))
-    assert desk.call(desk._book.grasp(waiting, "validating", me))
+    (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
+    assert batch_worker.call(batch_worker._batch_store.claim_part(ticket, me))
+    assert batch_worker.call(batch_worker._batch_store.lock(waiting, "validating", me))
     redis.hset(KEYS.taken(batch), "0", f"{ticket.number}|{me}|1")
     redis.hset(KEYS.batch(waiting), "hand_at", 1)
-    found = desk.call(desk._book.find(batch, None))
-    desk._parts.add(Answering(desk.serving, desk._book, storage, ticket, found))
-    desk.clerk.handling[waiting] = "validating"
-    desk.call(desk._say())
-    assert desk.call(desk._book.feed({batch: 0})) == []
-    assert desk.call(desk._book.loads([waiting]))[0].hand == me
-    desk._parts.clear()
-    desk.clerk.handling.clear()
+    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
+    batch_worker._parts.add(PartRunner(batch_worker.serving, batch_worker._batch_store, storage, ticket, found))
+    batch_worker.batch_jobs.handling[waiting] = "validating"
+    batch_worker.call(batch_worker._say())
+    assert batch_worker.call(batch_worker._batch_store.hand_out({batch: 0})) == []
+    assert batch_worker.call(batch_worker._batch_store.loads([waiting]))[0].hand == me
+    batch_worker._parts.clear()
+    batch_worker.batch_jobs.handling.clear()
 
 
-def test_one_batch_that_is_gone_hides_no_other_one(desks: list[Desk]) -> None:
-    desk, batch = desks[0], created(desks[0])
+def test_one_batch_that_is_gone_hides_no_other_one(batch_workers: list[BatchWorker]) -> None:
+    batch_worker, batch = batch_workers[0], created(batch_workers[0])
     gone = {BatchId(f"batch_gone{i}"): "in_progress" for i in range(30)}
-    desk.clerk.handling.update(gone)  # type: ignore[arg-type]
-    desk.clerk.handling[batch] = "in_progress"
+    batch_worker.batch_jobs.handling.update(gone)  # type: ignore[arg-type]
+    batch_worker.batch_jobs.handling[batch] = "in_progress"
     time.sleep(1.5)
-    assert desk.clerk.handling[batch] == "validating"
+    assert batch_worker.batch_jobs.handling[batch] == "validating"
 
 
 def test_a_validation_that_ends_after_the_batch_leaves_nothing_behind(
-    redis: Redis, desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+    redis: Redis, batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow, other = desks
+    slow, other = batch_workers
     batch = validating(slow, storage, b"{}\n" * 3)
 
     def cancelled(path: str, data: bytes) -> None:
-        other.call(other._book.cancel(batch))
-        other.clerk.finish(batch)
+        other.call(other._batch_store.cancel(batch))
+        other.batch_jobs.finish(batch)
         redis.hset(KEYS.batch(batch), "cancelled_at", 1)
-        other.clerk.finish(batch)
+        other.batch_jobs.finish(batch)
         put(path, data)
 
     put = slow._storage.put
     monkeypatch.setattr(slow._storage, "put", cancelled)
-    slow.clerk.begin(batch)
-    assert slow.call(slow._book.find(batch, None)).status == "cancelled"
+    slow.batch_jobs.begin(batch)
+    assert slow.call(slow._batch_store.find(batch, None)).status == "cancelled"
     assert not (Path(storage._root) / places.folder(batch)).exists()
     assert not redis.exists(KEYS.todo(batch))
 
@@ -330,112 +342,112 @@ def breaking(*_: Any, **__: Any) -> Any:
 
 
 def test_a_batch_whose_validation_breaks_time_and_again_fails_with_a_reason(
-    desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+    batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever worker tries. What clients see of it is what OpenAI shows of a batch that failed."""
-    batch = validating(desks[0], storage, request(1))
+    batch = validating(batch_workers[0], storage, request(1))
     monkeypatch.setattr("workers.batch.batch_jobs.cut", breaking)
     for i in range(MOST_BREAKS):
-        assert desks[0].call(desks[0]._book.find(batch, None)).status == "validating"
-        desks[i % 2].clerk.begin(batch)
-    found = desks[0].call(desks[0]._book.find(batch, None))
+        assert batch_workers[0].call(batch_workers[0]._batch_store.find(batch, None)).status == "validating"
+        batch_workers[i % 2].batch_jobs.begin(batch)
+    found = batch_workers[0].call(batch_workers[0]._batch_store.find(batch, None))
     assert (found.status, found.failed_at is not None) == ("failed", True)
-    assert due(found, Load(0, 0, None), time.time(), webhook=True) == "tell"
+    assert due(found, BatchLoad(0, 0, None), time.time(), webhook=True) == "tell"
     shown = OpenAIBatch.model_validate(as_object(found))
     assert shown.errors is not None
     assert [(e.code, e.line, e.param) for e in shown.errors.data or []] == [("internal_error", None, None)]
 
 
 def test_a_batch_whose_end_breaks_time_and_again_fails_and_its_answers_stay_in_the_storage(
-    redis: Redis, desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+    redis: Redis, batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was computed may be all that somebody has waited for."""
-    desk = desks[0]
-    batch = finalizing(desk, storage)
+    batch_worker = batch_workers[0]
+    batch = finalizing(batch_worker, storage)
     monkeypatch.setattr("workers.batch.batch_jobs.assemble", breaking)
     for _ in range(MOST_BREAKS):
-        desk.clerk.finish(batch)
-    found = desk.call(desk._book.find(batch, None))
+        batch_worker.batch_jobs.finish(batch)
+    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
     assert (found.status, [p.code for p in found.problems]) == ("failed", ["internal_error"])
     redis.hset(KEYS.batch(batch), "failed_at", 1)
-    desk.clerk.finish(batch)
-    assert desk.call(desk._book.find(batch, None)).cleaned
+    batch_worker.batch_jobs.finish(batch)
+    assert batch_worker.call(batch_worker._batch_store.find(batch, None)).cleaned
     assert (Path(storage._root) / places.answers(batch, 1)).exists()
 
 
 def test_a_batch_that_cannot_be_cleaned_up_is_left_as_it_is(
-    redis: Redis, desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+    redis: Redis, batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = desks[0]
-    batch = finalizing(desk, storage)
-    desk.clerk.finish(batch)
-    monkeypatch.setattr(desk._storage, "delete", breaking)
+    batch_worker = batch_workers[0]
+    batch = finalizing(batch_worker, storage)
+    batch_worker.batch_jobs.finish(batch)
+    monkeypatch.setattr(batch_worker._storage, "delete", breaking)
     for _ in range(MOST_BREAKS):
-        assert not desk.call(desk._book.find(batch, None)).cleaned
-        desk.clerk.finish(batch)
-    found = desk.call(desk._book.find(batch, None))
+        assert not batch_worker.call(batch_worker._batch_store.find(batch, None)).cleaned
+        batch_worker.batch_jobs.finish(batch)
+    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
     assert (found.status, found.cleaned) == ("completed", True)
 
 
 @pytest.mark.parametrize("away", [StorageDown("S3"), StoreDown("Redis"), InterruptedError()])
 def test_a_storage_that_is_away_fails_no_batch(
-    desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch, away: Exception
+    batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch, away: Exception
 ) -> None:
     def raising(*_: Any) -> Any:
         raise away
 
-    batch = validating(desks[0], storage, request(1))
+    batch = validating(batch_workers[0], storage, request(1))
     with monkeypatch.context() as patch:
         patch.setattr("workers.batch.batch_jobs.cut", raising)
         for _ in range(2 * MOST_BREAKS):
-            desks[0].clerk.begin(batch)
-    assert desks[0].call(desks[0]._book.find(batch, None)).broke == 0
-    desks[0].clerk.begin(batch)
-    assert desks[0].call(desks[0]._book.find(batch, None)).status == "in_progress"
+            batch_workers[0].batch_jobs.begin(batch)
+    assert batch_workers[0].call(batch_workers[0]._batch_store.find(batch, None)).broke == 0
+    batch_workers[0].batch_jobs.begin(batch)
+    assert batch_workers[0].call(batch_workers[0]._batch_store.find(batch, None)).status == "in_progress"
 
 
 def test_a_webhook_that_breaks_in_an_unforeseen_way_counts_as_not_told(
-    desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+    batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = desks[0]
-    batch = finalizing(desk, storage)
-    desk.clerk.finish(batch)
-    monkeypatch.setattr(desk.clerk, "_settings", load_settings(webhook_url="http://127.0.0.1:1/"))
+    batch_worker = batch_workers[0]
+    batch = finalizing(batch_worker, storage)
+    batch_worker.batch_jobs.finish(batch)
+    monkeypatch.setattr(batch_worker.batch_jobs, "_settings", load_settings(webhook_url="http://127.0.0.1:1/"))
     monkeypatch.setattr("workers.batch.batch_jobs.tell", breaking)
-    desk.clerk.notify(batch)
-    found = desk.call(desk._book.find(batch, None))
+    batch_worker.batch_jobs.notify(batch)
+    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
     assert (found.told, found.tries) == (False, 1)
     assert found.tell_at > time.time()
 
 
 @pytest.mark.parametrize("broken", ["note", "decode_part"])
 def test_a_part_that_breaks_time_and_again_is_given_up(
-    desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch, broken: str
+    batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     """One of its lines, and what it has of the others counts; or all of it, and nothing does."""
-    desk, batch = desks[0], in_progress(desks[0], storage, parts=1)
-    note = desk._book.note
+    batch_worker, batch = batch_workers[0], in_progress(batch_workers[0], storage, parts=1)
+    note = batch_worker._batch_store.add_result
 
-    async def answer(_: Answering, asked: Line) -> Result:
+    async def answer(_: PartRunner, asked: BatchLine) -> Result:
         return answered(asked.number)
 
     async def noted(*args: Any) -> bool:
         return breaking() if args[-1].number == 2 else await note(*args)
 
-    monkeypatch.setattr(Answering, "_request", answer)
+    monkeypatch.setattr(PartRunner, "_request", answer)
     monkeypatch.setattr("workers.batch.part_runner._RETRY_S", 0.01)
     with monkeypatch.context() as patch:
         if broken == "note":
-            patch.setattr(desk._book, "note", noted)
+            patch.setattr(batch_worker._batch_store, "note", noted)
         else:
             patch.setattr("workers.batch.part_runner.decode_part", breaking)
         for _ in range(MOST_BREAKS):
-            (ticket,) = desk.call(desk._book.feed({batch: 1}))
-            desk.answer(batch, ticket.part, ticket.number)
-    assert desk.call(desk._book.loads([batch]))[0].todo == 0
-    assert desk.call(desk._book.complete(batch, {"status": "finalizing", "ending": "completed"}))
-    desk.clerk.finish(batch)
-    found = desk.call(desk._book.find(batch, None))
+            (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
+            batch_worker.answer(batch, ticket.part, ticket.number)
+    assert batch_worker.call(batch_worker._batch_store.loads([batch]))[0].todo == 0
+    assert batch_worker.call(batch_worker._batch_store.complete(batch, {"status": "finalizing", "ending": "completed"}))
+    batch_worker.batch_jobs.finish(batch)
+    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
     lost = {2} if broken == "note" else {1, 2, 3}
     assert (found.status, found.completed, found.failed) == ("completed", 3 - len(lost), len(lost))
     codes = {error["error"]["line"]: error["error"]["code"] for error in errors_of(storage, batch)}
@@ -444,53 +456,53 @@ def test_a_part_that_breaks_time_and_again_is_given_up(
 
 @pytest.mark.parametrize("ending", ["cancelled", "expired"])
 def test_a_batch_that_ends_while_it_is_validated_has_all_its_lines_in_the_error_file(
-    redis: Redis, desks: list[Desk], storage: Storage, ending: str
+    redis: Redis, batch_workers: list[BatchWorker], storage: Storage, ending: str
 ) -> None:
     """Those that could not have been asked with their own error."""
-    desk = desks[0]
-    batch = validating(desk, storage, b"\n".join([*(request(i) for i in range(100)), b"no JSON"]))
-    end(desk, batch, ending)
-    found = desk.call(desk._book.find(batch, None))
+    batch_worker = batch_workers[0]
+    batch = validating(batch_worker, storage, b"\n".join([*(request(i) for i in range(100)), b"no JSON"]))
+    end(batch_worker, batch, ending)
+    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
     assert (found.status, found.total, found.completed, found.failed) == (ending, 101, 0, 101)
     assert (found.output, found.errors_file) == (None, places.file_of(batch, "error"))
     errors = {error["error"]["line"]: error["error"]["code"] for error in errors_of(storage, batch)}
     assert errors == {i + 1: f"batch_{ending}" for i in range(100)} | {101: "invalid_json_line"}
     redis.hset(KEYS.batch(batch), f"{ending}_at", 1)
-    desk.clerk.finish(batch)
+    batch_worker.batch_jobs.finish(batch)
     assert not (Path(storage._root) / places.folder(batch)).exists()
 
 
 @pytest.mark.parametrize("ending", ["cancelled", "expired"])
 def test_a_batch_of_a_file_that_cannot_be_read_ends_as_it_was_told_while_it_is_validated(
-    desks: list[Desk], storage: Storage, ending: str
+    batch_workers: list[BatchWorker], storage: Storage, ending: str
 ) -> None:
     """It is empty, or gone."""
-    desk = desks[0]
+    batch_worker = batch_workers[0]
     for raw in (b"\n", None):
-        batch = validating(desk, storage, raw or b"")
+        batch = validating(batch_worker, storage, raw or b"")
         if raw is None:
             storage.delete("files/file-1")
-        end(desk, batch, ending)
-        found = desk.call(desk._book.find(batch, None))
+        end(batch_worker, batch, ending)
+        found = batch_worker.call(batch_worker._batch_store.find(batch, None))
         assert (found.status, found.total, found.output, found.errors_file) == (ending, 0, None, None)
 
 
 def test_a_batch_that_is_cancelled_between_its_validation_and_its_beginning_loses_no_line(
-    desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+    batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk, other = desks
-    batch = validating(desk, storage, request(1) + b"\n" + request(2))
-    lay_out = desk._book.lay_out
+    batch_worker, other = batch_workers
+    batch = validating(batch_worker, storage, request(1) + b"\n" + request(2))
+    lay_out = batch_worker._batch_store.set_parts
 
     async def cancelled(*args: Any) -> bool:
         done = await lay_out(*args)
-        await desk._book.cancel(batch)
+        await batch_worker._batch_store.cancel(batch)
         return done
 
-    monkeypatch.setattr(desk._book, "lay_out", cancelled)
-    desk.clerk.begin(batch)
-    other.clerk.finish(batch)
-    found = desk.call(desk._book.find(batch, None))
+    monkeypatch.setattr(batch_worker._batch_store, "lay_out", cancelled)
+    batch_worker.batch_jobs.begin(batch)
+    other.batch_jobs.finish(batch)
+    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
     assert (found.status, found.total) == ("cancelled", 2)
     assert len(errors_of(storage, batch)) == 2
 
@@ -500,61 +512,63 @@ def test_a_batch_that_is_cancelled_between_its_validation_and_its_beginning_lose
     [({"endpoint": "/v1/embeddings"}, "endpoint"), ({"metadata": {"n": 7}}, "metadata"), ({"window": "1w"}, "window")],
 )
 def test_a_task_that_asks_for_no_batch_begins_none(
-    redis: Redis, desks: list[Desk], storage: Storage, wrong: dict[str, Any], named: str
+    redis: Redis, batch_workers: list[BatchWorker], storage: Storage, wrong: dict[str, Any], named: str
 ) -> None:
     """One that could not be read again would be in the way of all others."""
     storage.put("inbox/a", b"{}")
     asked = {"path": "inbox/a", "endpoint": "/v1/completions", "window": "1h", "metadata": {"n": "7"}}
     with pytest.raises(RequestError, match=named):
-        desks[0].clerk.submit(**asked | wrong, task="1")
+        batch_workers[0].batch_jobs.submit(**asked | wrong, task="1")
     assert redis.zcard(KEYS.batches()) == 0
-    batch = desks[0].clerk.submit(**asked, task="1")
-    assert desks[0].clerk.submit(**asked, task="1") == batch
+    batch = batch_workers[0].batch_jobs.submit(**asked, task="1")
+    assert batch_workers[0].batch_jobs.submit(**asked, task="1") == batch
     assert redis.zcard(KEYS.batches()) == 1
 
 
 def test_a_long_answer_does_not_lie_in_redis(
-    redis: Redis, desks: list[Desk], storage: Storage, monkeypatch: pytest.MonkeyPatch
+    redis: Redis, batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sixty-four of them, with the logprobs of many choices, would be gigabytes; nor in the worker's memory."""
-    desk, batch = desks[0], in_progress(desks[0], storage, parts=1)
+    batch_worker, batch = batch_workers[0], in_progress(batch_workers[0], storage, parts=1)
     long = b'"%s"' % (b"x" * 1_000_000)
     noted: list[int] = []
-    note = desk._book.note
+    note = batch_worker._batch_store.add_result
 
-    async def answer(_: Answering, asked: Line) -> Result:
+    async def answer(_: PartRunner, asked: BatchLine) -> Result:
         return Result(asked.number, asked.custom_id, 200, f"cmpl-{asked.number}", long if asked.number > 1 else b"1")
 
     async def measured(*args: Any) -> bool:
         noted.append(len(encode(args[-1])))
         return await note(*args)
 
-    monkeypatch.setattr(Answering, "_request", answer)
-    monkeypatch.setattr(desk._book, "note", measured)
-    (ticket,) = desk.call(desk._book.feed({batch: 1}))
-    desk.answer(batch, ticket.part, ticket.number)
+    monkeypatch.setattr(PartRunner, "_request", answer)
+    monkeypatch.setattr(batch_worker._batch_store, "note", measured)
+    (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
+    batch_worker.answer(batch, ticket.part, ticket.number)
     assert len(noted) == 3
     assert max(noted) < 1000
     assert storage.size(places.answers(batch, 0)) < 1000
-    desk.call(desk._book.turn(batch, ["in_progress"], {"status": "finalizing", "ending": "completed"}))
-    desk.clerk.finish(batch)
+    batch_worker.call(
+        batch_worker._batch_store.set_status(batch, ["in_progress"], {"status": "finalizing", "ending": "completed"})
+    )
+    batch_worker.batch_jobs.finish(batch)
     raw = (storage.get(f"files/{places.file_of(batch, 'output')}") or b"").splitlines()
     bodies = [orjson.loads(each)["response"]["body"] for each in raw]
     assert bodies == [1, orjson.loads(long), orjson.loads(long)]
 
 
 def test_a_worker_ends_also_when_its_last_task_has_just_ended(redis: Redis, store_url: str, tmp_path: Path) -> None:
-    known = Known(load_settings(redis_url=store_url, files=str(tmp_path)), {}, {})
+    known = Deployment(load_settings(redis_url=store_url, files=str(tmp_path)), {}, {})
     for _ in range(5):
-        desk = Desk(known)
-        desk.start()
+        batch_worker = BatchWorker(known)
+        batch_worker.start()
 
-        async def both(desk: Desk = desk) -> None:
+        async def both(batch_worker: BatchWorker = batch_worker) -> None:
             await asyncio.sleep(0.05)
-            desk._leader.soon()  # as a task does at its end
-            desk._background[0].cancel()
-            await asyncio.wait([desk._background[0]], timeout=2)
+            batch_worker._leader.soon()  # as a task does at its end
+            batch_worker._background[0].cancel()
+            await asyncio.wait([batch_worker._background[0]], timeout=2)
 
-        desk.call(both())
-        assert desk._background[0].cancelled()
-        desk.close()
+        batch_worker.call(both())
+        assert batch_worker._background[0].cancelled()
+        batch_worker.close()

@@ -11,16 +11,16 @@ from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.event_queue import Answer
+from app.dispatch.event_queue import EventQueue
 from app.dispatch.fleet_reader import FleetReader, PoolView
-from app.dispatch.inflight import Flight, Wishes
-from app.dispatch.liveness import Watch
-from app.dispatch.token_inbox import Inbox
+from app.dispatch.inflight import InFlight, RoutingHints
+from app.dispatch.liveness import LivenessWatch
+from app.dispatch.token_inbox import TokenInbox
 from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import ApiId, PoolId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.kv.blocks import chain, root
-from app.messages import Begun, Cancel, Delta, Done, Failed, Job, Pace, Sampling, decode_job, encode
+from app.messages import Cancel, Delta, Done, Failed, Job, Pace, PartialOutput, Sampling, decode_job, encode
 from app.pools import Pool
 from app.store import Wire
 from app.tasks.celery_message import read_task_message
@@ -36,8 +36,8 @@ def dispatcher(wire: Wire, max_queued: int = 100, **changes: Any) -> Dispatcher:
     return Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, pools, max_queued), pools, retry_after_s=3)
 
 
-def flight(job: Job, answer: Answer | None = None, **wishes: Any) -> Flight:
-    return Flight(job, ((POOL,),), answer or Answer(), Wishes(**wishes))
+def inflight(job: Job, answer: EventQueue | None = None, **wishes: Any) -> InFlight:
+    return InFlight(job, ((POOL,),), answer or EventQueue(), RoutingHints(**wishes))
 
 
 def job(request: str = "r1", deadline_s: float = 60, priority: int = 0, *, aside: bool = False) -> Job:
@@ -68,14 +68,14 @@ async def test_requests_are_shared_evenly_by_what_is_reserved(redis: "Redis", wi
     """Reservations count at once, before any worker has reported a thing."""
     workers = [await register(redis, KEYS, f"w{i}") for i in range(4)]
     d = dispatcher(wire)
-    await asyncio.gather(*(d.send(flight(job(f"r{i}"))) for i in range(40)))
+    await asyncio.gather(*(d.send(inflight(job(f"r{i}"))) for i in range(40)))
     assert [len(await queued(redis, w)) for w in workers] == [10, 10, 10, 10]
 
 
 async def test_the_record_is_the_job_and_names_its_worker(redis: "Redis", wire: Wire) -> None:
     """Any worker of the pool can take the request from its record."""
     worker = await register(redis, KEYS, "w1")
-    await dispatcher(wire).send(flight(job()))
+    await dispatcher(wire).send(inflight(job()))
     record = decode_job(await redis.get(KEYS.request(run_id(RequestId("r1"), 0))))
     assert (record.worker, record.pool, record.prompt, record.reply_to) == (worker, POOL, [1, 2, 3], API)
     assert 60_000 < await redis.pttl(KEYS.request(run_id(RequestId("r1"), 0))) <= 90_000
@@ -86,7 +86,7 @@ async def test_urgent_requests_go_to_the_front(redis: "Redis", wire: Wire) -> No
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
     for name, priority in (("later", 5), ("usual", 0), ("urgent", -1)):
-        await d.send(flight(job(name, priority=priority)))
+        await d.send(inflight(job(name, priority=priority)))
     assert [r for r, _ in await queued(redis, worker)] == ["urgent", "usual", "later"]
 
 
@@ -94,14 +94,14 @@ async def test_no_worker_and_full_workers_are_told_apart(redis: "Redis", wire: W
     """503 means start a worker, 429 means come back."""
     d = dispatcher(wire, max_queued=0, busy={"max_held": 0})
     with pytest.raises(NoWorker):
-        await d.send(flight(job("r0")))
+        await d.send(inflight(job("r0")))
     await register(redis, KEYS, "w1", max_running=1)
-    await d.send(flight(job("r1")))
+    await d.send(inflight(job("r1")))
     with pytest.raises(Saturated) as full:
-        await d.send(flight(job("r2")))
+        await d.send(inflight(job("r2")))
     assert full.value.retry_after_s == 3
     await d.cancel([RequestId("r0"), RequestId("r2")])
-    assert list(d.flights) == ["r1"]
+    assert list(d.in_flight) == ["r1"]
     assert await queued(redis, WorkerId("w1")) == [(RequestId("r1"), 0)]
 
 
@@ -109,18 +109,18 @@ async def test_a_cancel_drops_the_record_and_tells_the_worker(redis: "Redis", wi
     """Whether it waits in the queue or runs, nobody computes it any further."""
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
-    await d.send(flight(job()))
+    await d.send(inflight(job()))
     await d.cancel([RequestId("r1")])
     assert await redis.exists(KEYS.request(run_id(RequestId("r1"), 0))) == 0
     assert await redis.lrange(KEYS.orders(worker), 0, -1) == [encode(Cancel(run_id(RequestId("r1"), 0)))]
-    assert not d.flights
+    assert not d.in_flight
 
 
 async def test_a_returned_request_is_placed_again_and_old_events_are_ignored(redis: "Redis", wire: Wire) -> None:
     """A draining worker gives back what it never began."""
     one = await register(redis, KEYS, "w1")
-    d, answer = dispatcher(wire), Answer()
-    await d.send(flight(job(), answer))
+    d, answer = dispatcher(wire), EventQueue()
+    await d.send(inflight(job(), answer))
     await redis.delete(KEYS.worker(one))
     two = await register(redis, KEYS, "w2")
     d.deliver(Failed(RequestId("r1"), 0, "returned", ""))
@@ -136,9 +136,9 @@ async def test_a_returned_request_is_placed_again_and_old_events_are_ignored(red
 async def test_a_dead_workers_request_goes_on_elsewhere(redis: "Redis", wire: Wire, began: bool) -> None:
     """Its lease is gone: another worker gets the prompt, and what is out already."""
     one = await register(redis, KEYS, "w1")
-    d, answer = dispatcher(wire), Answer()
-    watch = Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
-    await d.send(flight(job(), answer))
+    d, answer = dispatcher(wire), EventQueue()
+    watch = LivenessWatch(wire, KEYS, d, TokenInbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
+    await d.send(inflight(job(), answer))
     if began:
         d.deliver(Delta(RequestId("r1"), 0, "a", [1]))
         await answer.take()
@@ -147,7 +147,7 @@ async def test_a_dead_workers_request_goes_on_elsewhere(redis: "Redis", wire: Wi
     task = asyncio.create_task(watch.run())
     assert await attempts(redis, two) == [(RequestId("r1"), 1)]
     record = decode_job(await redis.get(KEYS.request(run_id(RequestId("r1"), 1))))
-    assert record.begun == ([Begun([1], 1)] if began else [])
+    assert record.begun == ([PartialOutput([1], 1)] if began else [])
     task.cancel()
     assert await redis.hkeys(KEYS.pool(POOL)) == [two.encode()]
     for key in (KEYS.reservations(one), KEYS.load(one), KEYS.queue(worker_queue(POOL, one), 3)):
@@ -157,9 +157,9 @@ async def test_a_dead_workers_request_goes_on_elsewhere(redis: "Redis", wire: Wi
 async def test_a_request_that_nobody_answers_ends_at_its_deadline(redis: "Redis", wire: Wire) -> None:
     """The worker may hang with its lease alive; the client does not. And if it lives, it is told to stop."""
     worker = await register(redis, KEYS, "w1")
-    d, answer = dispatcher(wire), Answer()
-    watch = Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
-    await d.send(flight(job(deadline_s=0.1), answer))
+    d, answer = dispatcher(wire), EventQueue()
+    watch = LivenessWatch(wire, KEYS, d, TokenInbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
+    await d.send(inflight(job(deadline_s=0.1), answer))
     task = asyncio.create_task(watch.run())
     (event,) = await asyncio.wait_for(answer.take(), 6)
     assert isinstance(event, Failed)
@@ -176,8 +176,8 @@ async def test_a_retry_may_land_on_the_same_worker(redis: "Redis", wire: Wire) -
     """It was thought dead, or gave the request back: its second attempt is another run, with its own account."""
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
-    await d.send(flight(job()))
-    d.lost(d.flights[RequestId("r1")])
+    await d.send(inflight(job()))
+    d.lost(d.in_flight[RequestId("r1")])
     for _ in range(100):
         if len(await queued(redis, worker)) == 2:
             break
@@ -190,10 +190,10 @@ async def test_a_retry_may_land_on_the_same_worker(redis: "Redis", wire: Wire) -
 
 async def test_a_request_that_ends_while_it_waits_for_a_round_is_waited_for_no_longer(wire: Wire) -> None:
     """Its deadline passed while Redis was slow."""
-    d, answer = dispatcher(wire), Answer()
-    sending = asyncio.create_task(d.send(flight(job(), answer)))
+    d, answer = dispatcher(wire), EventQueue()
+    sending = asyncio.create_task(d.send(inflight(job(), answer)))
     await asyncio.sleep(0)
-    d.fail(d.flights[RequestId("r1")], Saturated())
+    d.fail(d.in_flight[RequestId("r1")], Saturated())
     await asyncio.wait_for(sending, 5)
     (event,) = await answer.take()
     assert isinstance(event, Failed)
@@ -206,7 +206,7 @@ async def test_one_request_that_cannot_be_placed_is_no_trouble_of_the_others(red
     await register(redis, KEYS, "w1")
     d = dispatcher(wire)
     bad = replace(job("bad"), sampling=Sampling(max_tokens=5, logit_bias={2**70: 1.0}))
-    outcomes = await asyncio.gather(*(d.send(flight(j)) for j in (job("r1"), bad, job("r2"))), return_exceptions=True)
+    outcomes = await asyncio.gather(*(d.send(inflight(j)) for j in (job("r1"), bad, job("r2"))), return_exceptions=True)
     assert [type(o).__name__ for o in outcomes] == ["NoneType", "XylemError", "NoneType"]
 
 
@@ -218,10 +218,10 @@ async def test_siblings_of_one_burst_meet_and_do_not_pile_up(redis: "Redis", wir
     workers = [await register(redis, KEYS, f"w{i}", max_running=64) for i in range(4)]
     d = dispatcher(wire)
     jobs = {f"r{i}": replace(job(f"r{i}"), prompt=[i % 4] * 3200 + [i] * 40) for i in range(40)}
-    await asyncio.gather(*(d.send(flight(j)) for j in jobs.values()))
+    await asyncio.gather(*(d.send(inflight(j)) for j in jobs.values()))
     homes: dict[int, set[str]] = {group: set() for group in range(4)}
     for i, j in enumerate(jobs.values()):
-        homes[i % 4].add(d.flights[j.request].job.worker)
+        homes[i % 4].add(d.in_flight[j.request].job.worker)
     assert all(len(home) <= 2 for home in homes.values()), homes
     assert set().union(*homes.values()) == set(workers)
 
@@ -231,18 +231,18 @@ async def test_siblings_meet_from_two_api_replicas(redis: "Redis", wire: Wire) -
     for i in range(4):  # busy enough to mind computing it twice
         await register(redis, KEYS, f"w{i}", pace=Pace(10_000.0, prefills_per_s=10.0, busy=0.85))
     one, two = dispatcher(wire), dispatcher(wire)
-    await one.send(flight(replace(job("r1"), prompt=[*PREFIX, 2])))
-    await two.send(flight(replace(job("r2"), prompt=[*PREFIX, 3])))
-    assert one.flights[RequestId("r1")].job.worker == two.flights[RequestId("r2")].job.worker
+    await one.send(inflight(replace(job("r1"), prompt=[*PREFIX, 2])))
+    await two.send(inflight(replace(job("r2"), prompt=[*PREFIX, 3])))
+    assert one.in_flight[RequestId("r1")].job.worker == two.in_flight[RequestId("r2")].job.worker
 
 
 async def test_what_finds_no_room_is_held_and_placed_in_order_of_urgency(redis: "Redis", wire: Wire) -> None:
     """Not refused while there is a place in the line."""
     worker = await register(redis, KEYS, "w1", max_running=1)
     d = dispatcher(wire, max_queued=0)
-    await d.send(flight(job("running")))
+    await d.send(inflight(job("running")))
     names = [("late", 0, 60), ("soon", 0, 30), ("urgent", -1, 60)]
-    waiting = [asyncio.create_task(d.send(flight(job(n, seconds, priority=p)))) for n, p, seconds in names]
+    waiting = [asyncio.create_task(d.send(inflight(job(n, seconds, priority=p)))) for n, p, seconds in names]
     await asyncio.sleep(0.2)
     assert d.placer.held == 3
     ended = [RequestId("running"), RequestId("urgent"), RequestId("soon")]
@@ -259,10 +259,10 @@ async def test_the_line_is_bounded_and_the_least_urgent_is_refused(redis: "Redis
     """With Retry-After; one that is more urgent takes the place of one that isn't."""
     await register(redis, KEYS, "w1", max_running=1)
     d = dispatcher(wire, max_queued=0, busy={"max_held": 1})
-    await d.send(flight(job("running")))
-    usual = asyncio.create_task(d.send(flight(job("usual"))))
+    await d.send(inflight(job("running")))
+    usual = asyncio.create_task(d.send(inflight(job("usual"))))
     await asyncio.sleep(0.1)
-    urgent = asyncio.create_task(d.send(flight(job("urgent", priority=-1))))
+    urgent = asyncio.create_task(d.send(inflight(job("urgent", priority=-1))))
     with pytest.raises(Saturated) as refused:
         await asyncio.wait_for(usual, 5)
     assert refused.value.retry_after_s == 3
@@ -277,15 +277,15 @@ async def test_without_a_line_what_finds_no_room_is_refused_and_later_requests_a
     """`max_held: 0`, whether it gives way to others or not."""
     worker = await register(redis, KEYS, "w1", max_running=1, aside_most=1)
     d = dispatcher(wire, max_queued=0, busy={"max_held": 0})
-    await asyncio.wait_for(d.send(flight(job("aside", aside=True))), 5)
-    await asyncio.wait_for(d.send(flight(job("running"))), 5)
+    await asyncio.wait_for(d.send(inflight(job("aside", aside=True))), 5)
+    await asyncio.wait_for(d.send(inflight(job("running"))), 5)
     for name, aside in (("r2", False), ("r3", True), ("r4", False)):
         with pytest.raises(Saturated):
-            await asyncio.wait_for(d.send(flight(job(name, aside=aside))), 5)
+            await asyncio.wait_for(d.send(inflight(job(name, aside=aside))), 5)
         await d.cancel([RequestId(name)])
     assert (d.placer.held, d.placer._held) == (0, {})
     await redis.delete(KEYS.load(worker))
-    await asyncio.wait_for(d.send(flight(job("r5"))), 5)
+    await asyncio.wait_for(d.send(inflight(job("r5"))), 5)
     assert (RequestId("r5"), 0) in await queued(redis, worker)
 
 
@@ -293,12 +293,12 @@ async def test_without_a_line_what_was_accepted_waits_for_room_all_the_same(redi
     """Its worker gave it back, and there is no room: it is not refused in the middle of its answer."""
     worker = await register(redis, KEYS, "w1", max_running=1)
     d = dispatcher(wire, max_queued=0, busy={"max_held": 0})
-    await d.send(flight(job()))
+    await d.send(inflight(job()))
     d.deliver(Failed(RequestId("r1"), 0, "returned", ""))
     await asyncio.sleep(0.2)
     assert d.placer.held == 1
     with pytest.raises(Saturated):
-        await asyncio.wait_for(d.send(flight(job("urgent", priority=-1))), 5)
+        await asyncio.wait_for(d.send(inflight(job("urgent", priority=-1))), 5)
     await redis.delete(KEYS.load(worker))
     for _ in range(250):
         if (RequestId("r1"), 1) in await queued(redis, worker):
@@ -314,8 +314,8 @@ async def test_whatever_breaks_in_a_round_ends_those_it_was_about_and_not_the_ro
     """Nobody waits for ever, those who were in the line as little as who just came, and the next one is served."""
     worker = await register(redis, KEYS, "w1", max_running=1)
     d, left = dispatcher(wire, max_queued=0), job("left")
-    await d.send(flight(job("running")))
-    held = asyncio.create_task(d.send(flight(job("held"))))
+    await d.send(inflight(job("running")))
+    held = asyncio.create_task(d.send(inflight(job("held"))))
     await asyncio.sleep(0.1)
     broken, tries = d.placer, 0
 
@@ -338,7 +338,7 @@ async def test_whatever_breaks_in_a_round_ends_those_it_was_about_and_not_the_ro
             assert (type(outcome), getattr(outcome, "code", "")) == (XylemError, "internal_error")
             await d.cancel([RequestId("held")])
             await redis.delete(KEYS.load(worker))
-            await d.send(flight(job("next")))
+            await d.send(inflight(job("next")))
     assert tries == 1
 
 
@@ -346,8 +346,8 @@ async def test_one_who_is_held_gets_room_when_a_limit_is_raised(redis: "Redis", 
     """Nothing has to end for it."""
     await register(redis, KEYS, "w1", max_running=8)
     d = dispatcher(wire, busy={"queued_tokens": 1})
-    await d.send(flight(job("r1")))
-    held = asyncio.create_task(d.send(flight(job("r2"))))
+    await d.send(inflight(job("r1")))
+    held = asyncio.create_task(d.send(inflight(job("r2"))))
     await asyncio.sleep(0.2)
     assert not held.done()
     await redis.hset(KEYS.limits(POOL), "queued_tokens", "1000")
@@ -359,14 +359,14 @@ async def test_for_an_engine_without_events_guesses_are_written(redis: "Redis", 
     for i in range(2):
         await register(redis, KEYS, f"w{i}", kv_events=False)
     d = dispatcher(wire)
-    await d.send(flight(replace(job("r1"), prompt=[*PREFIX, 2])))
-    home = d.flights[RequestId("r1")].job.worker
+    await d.send(inflight(replace(job("r1"), prompt=[*PREFIX, 2])))
+    home = d.in_flight[RequestId("r1")].job.worker
     d.deliver(Done(RequestId("r1"), 0))
     await redis.delete(KEYS.prefilling(home), KEYS.load(home))
     key = KEYS.predicted(POOL, place_id(home, 0))
     assert await redis.zcard(key) == 10
     assert 110_000 < await redis.pttl(key) <= 120_000
-    second = flight(replace(job("r2"), prompt=[*PREFIX, 3]), explain=True)
+    second = inflight(replace(job("r2"), prompt=[*PREFIX, 3]), explain=True)
     await d.send(second)
     assert second.job.worker == home
     assert second.decision is not None
@@ -378,7 +378,7 @@ async def test_no_more_is_guessed_than_a_cache_can_hold(redis: "Redis", wire: Wi
     worker = await register(redis, KEYS, "w1", kv_events=False, total_blocks=15)
     d = dispatcher(wire)
     for name, token in (("r1", 1), ("r2", 2)):
-        await d.send(flight(replace(job(name), prompt=[token] * 321)))
+        await d.send(inflight(replace(job(name), prompt=[token] * 321)))
         await asyncio.sleep(0.01)
     kept = await redis.zrange(KEYS.predicted(POOL, place_id(worker, 0)), 0, -1)
     assert len(kept) == 15
@@ -391,7 +391,7 @@ async def test_the_next_group_of_pools_is_asked_when_the_first_has_nobody(redis:
     other = PoolId("other")
     pools = {other: Pool(model="m", engine="mock"), **POOLS}
     d = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, pools, 10), pools)
-    f = Flight(job(), ((other,), (POOL,)), Answer(), Wishes())
+    f = InFlight(job(), ((other,), (POOL,)), EventQueue(), RoutingHints())
     await d.send(f)
     assert f.job.pool == POOL
 
@@ -402,13 +402,13 @@ async def test_who_is_held_for_one_model_is_not_in_the_way_of_another(redis: "Re
     pools = {other: Pool(model="o", engine="mock"), **POOLS}
     await register(redis, KEYS, "w1", max_running=1)
     d = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, pools, 0), pools)
-    await d.send(flight(job("running")))
-    many = [asyncio.create_task(d.send(flight(job(f"r{i}", priority=-1)))) for i in range(40)]
+    await d.send(inflight(job("running")))
+    many = [asyncio.create_task(d.send(inflight(job(f"r{i}", priority=-1)))) for i in range(40)]
     mine = await register(redis, KEYS, "w2", max_running=1, pool=other)
     await redis.hset(KEYS.load(mine), "requests.0", 1)
     await redis.hset(KEYS.pool(other), mine, "1,1")
     await redis.hdel(KEYS.pool(POOL), mine)
-    held = asyncio.create_task(d.send(Flight(job("other"), ((other,),), Answer(), Wishes())))
+    held = asyncio.create_task(d.send(InFlight(job("other"), ((other,),), EventQueue(), RoutingHints())))
     await asyncio.sleep(0.2)
     assert d.placer.held == 41
     await redis.delete(KEYS.load(mine))
@@ -421,19 +421,19 @@ async def test_what_is_overdue_when_its_turn_comes_is_placed_nowhere(redis: "Red
     """Its client is told at once."""
     worker = await register(redis, KEYS, "w1")
     with pytest.raises(DeadlineOver):
-        await asyncio.wait_for(dispatcher(wire).send(flight(job(deadline_s=-0.001))), 5)
+        await asyncio.wait_for(dispatcher(wire).send(inflight(job(deadline_s=-0.001))), 5)
     assert await queued(redis, worker) == []
 
 
 async def test_who_is_held_ends_with_its_deadline(redis: "Redis", wire: Wire) -> None:
     """Room never came."""
     await register(redis, KEYS, "w1", max_running=1)
-    d, answer = dispatcher(wire, max_queued=0), Answer()
-    await d.send(flight(job("running")))
-    late = asyncio.create_task(d.send(flight(job("late"), answer)))
+    d, answer = dispatcher(wire, max_queued=0), EventQueue()
+    await d.send(inflight(job("running")))
+    late = asyncio.create_task(d.send(inflight(job("late"), answer)))
     await asyncio.sleep(0.2)
     d.end_overdue(time.monotonic() + 30)
-    assert "late" in d.flights
+    assert "late" in d.in_flight
     d.end_overdue(time.monotonic() + 60)
     await asyncio.wait_for(late, 5)
     (event,) = await answer.take()
@@ -445,10 +445,10 @@ async def test_who_is_held_ends_with_its_deadline(redis: "Redis", wire: Wire) ->
 async def test_a_request_ends_though_redis_hangs_while_it_is_placed(redis: "Redis", wire: Wire, left: bool) -> None:
     """With its deadline, or because its client has left."""
     await register(redis, KEYS, "w1")
-    d, answer = dispatcher(wire), Answer()
-    await d.send(flight(job("first")))  # it is connected
+    d, answer = dispatcher(wire), EventQueue()
+    await d.send(inflight(job("first")))  # it is connected
     await redis.execute_command("CLIENT", "PAUSE", 3000, "ALL")
-    sending = asyncio.create_task(d.send(flight(job("late"), answer)))
+    sending = asyncio.create_task(d.send(inflight(job("late"), answer)))
     await asyncio.sleep(0.1)
     assert not sending.done()
     if left:
@@ -473,7 +473,7 @@ async def test_a_worker_that_went_before_the_write_holds_nobody_for_ever(redis: 
     full = await register(redis, KEYS, "full", max_running=1)
     await redis.hset(KEYS.load(full), "requests.0", 1)
     d = Dispatcher(wire, KEYS, API, Slow(wire, KEYS, POOLS, 0), POOLS)
-    f = flight(job())
+    f = inflight(job())
     sending = asyncio.create_task(d.send(f))
     await asyncio.sleep(0.2)
     assert d.placer.held == 1
@@ -490,11 +490,11 @@ async def test_who_is_held_for_long_returns_and_is_told_by_an_event(
     """What becomes of it is an event from then on."""
     monkeypatch.setattr("app.dispatch.placer._SILENT_S", 0.1)
     await register(redis, KEYS, "w1", max_running=1)
-    d, answer = dispatcher(wire, max_queued=0, busy={"max_held": 1}), Answer()
-    await d.send(flight(job("running")))
-    await asyncio.wait_for(d.send(flight(job("held"), answer)), 5)
+    d, answer = dispatcher(wire, max_queued=0, busy={"max_held": 1}), EventQueue()
+    await d.send(inflight(job("running")))
+    await asyncio.wait_for(d.send(inflight(job("held"), answer)), 5)
     assert d.placer.held == 1
-    urgent = asyncio.create_task(d.send(flight(job("urgent", priority=-1))))
+    urgent = asyncio.create_task(d.send(inflight(job("urgent", priority=-1))))
     (event,) = await asyncio.wait_for(answer.take(), 5)
     assert isinstance(event, Failed)
     assert event.code == "saturated"
@@ -506,11 +506,11 @@ async def test_a_newcomer_does_not_overtake_the_line(redis: "Redis", wire: Wire)
     """There is room for one, and who has waited gets it, also when the newcomer's round is the one that sees it."""
     worker = await register(redis, KEYS, "w1", max_running=1)
     d = dispatcher(wire, max_queued=0)
-    await d.send(flight(job("running", 10)))
-    waiting = [asyncio.create_task(d.send(flight(job(f"old{i}", 20 + i)))) for i in range(12)]
+    await d.send(inflight(job("running", 10)))
+    waiting = [asyncio.create_task(d.send(inflight(job(f"old{i}", 20 + i)))) for i in range(12)]
     await asyncio.sleep(0.2)
     await redis.delete(KEYS.load(worker))
-    newcomer = asyncio.create_task(d.send(flight(job("new", 60))))
+    newcomer = asyncio.create_task(d.send(inflight(job("new", 60))))
     await asyncio.wait_for(waiting[0], 5)
     assert not newcomer.done()
     await d.cancel([RequestId("new"), *(RequestId(f"old{i}") for i in range(12))])
@@ -522,8 +522,8 @@ async def test_an_outage_does_not_empty_the_line(redis: "Redis", wire: Wire) -> 
     await register(redis, KEYS, "w1", max_running=1)
     reader = FleetReader(wire, KEYS, POOLS, 0)
     d = Dispatcher(wire, KEYS, API, reader, POOLS, patience_s=5)
-    await d.send(flight(job("running")))
-    held = asyncio.create_task(d.send(flight(job("held"))))
+    await d.send(inflight(job("running")))
+    held = asyncio.create_task(d.send(inflight(job("held"))))
     await asyncio.sleep(0.15)
     real, reader.read = reader.read, AsyncMock(side_effect=StoreDown())  # type: ignore[method-assign]
     await asyncio.sleep(0.3)
@@ -539,13 +539,13 @@ async def test_what_gives_way_waits_in_a_line_of_its_own(redis: "Redis", wire: W
     """An online request goes past it, drops nobody from it, and is not dropped for it."""
     worker = await register(redis, KEYS, "w1", max_running=1, aside_most=1)
     d = dispatcher(wire, max_queued=0, busy={"max_held": 2})
-    await d.send(flight(job("aside0", aside=True)))
+    await d.send(inflight(job("aside0", aside=True)))
     assert await queued(redis, worker) == [(RequestId("aside0"), 0)]
-    held = [asyncio.create_task(d.send(flight(job(f"aside{i}", priority=i, aside=True)))) for i in (1, 2)]
+    held = [asyncio.create_task(d.send(inflight(job(f"aside{i}", priority=i, aside=True)))) for i in (1, 2)]
     await asyncio.sleep(0.15)
-    await asyncio.wait_for(d.send(flight(job("online"))), 1)
+    await asyncio.wait_for(d.send(inflight(job("online"))), 1)
     assert (await queued(redis, worker))[0] == (RequestId("online"), 0), "and is taken from the queue before it"
-    waiting = asyncio.create_task(d.send(flight(job("online2"))))
+    waiting = asyncio.create_task(d.send(inflight(job("online2"))))
     await asyncio.sleep(0.15)
     assert d.placer.held == 3
     assert not any(task.done() for task in (*held, waiting))
@@ -565,6 +565,6 @@ async def test_a_burst_of_what_gives_way_goes_through_its_line_without_a_pause(r
     worker = await register(redis, KEYS, "w1", max_running=200, aside_most=200)
     d = dispatcher(wire)
     began = time.monotonic()
-    await asyncio.wait_for(asyncio.gather(*(d.send(flight(job(f"a{i}", aside=True))) for i in range(100))), 5)
+    await asyncio.wait_for(asyncio.gather(*(d.send(inflight(job(f"a{i}", aside=True))) for i in range(100))), 5)
     assert time.monotonic() - began < 0.5
     assert len(await queued(redis, worker)) == 100

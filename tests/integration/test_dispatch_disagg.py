@@ -7,26 +7,26 @@ import pytest
 from redis.asyncio import Redis
 
 from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.event_queue import Answer
+from app.dispatch.event_queue import EventQueue
 from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.inflight import Flight, Wishes
-from app.dispatch.liveness import Watch
-from app.dispatch.token_inbox import Inbox
+from app.dispatch.inflight import InFlight, RoutingHints
+from app.dispatch.liveness import LivenessWatch
+from app.dispatch.token_inbox import TokenInbox
 from app.ids import ApiId, PoolId, RequestId, WorkerId, run_id, worker_queue
 from app.keys import Keys
 from app.messages import (
-    Begun,
     Cancel,
     Delta,
     Done,
     Event,
     Failed,
-    First,
-    Handed,
+    FirstToken,
     Handoff,
     Job,
-    Lent,
-    Room,
+    KvHandle,
+    PartialOutput,
+    PrefillDone,
+    Rendezvous,
     Sampling,
     Timing,
     decode_job,
@@ -44,7 +44,7 @@ POOLS = {
     ),
     POOL: Pool(model="m", engine="mock", role="decode"),
 }
-LENT = Lent("an engine", 9e9, 1000, {"blocks": [1, 2]})
+LENT = KvHandle("an engine", 9e9, 1000, {"blocks": [1, 2]})
 TIMING = Timing(WorkerId("p1"), 1.0, 2.0, 3.0)
 
 
@@ -60,14 +60,14 @@ def dispatcher(wire: Wire) -> Dispatcher:
     return Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, POOLS, 100), POOLS)
 
 
-def flight(n: int = 1) -> Flight:
+def inflight(n: int = 1) -> InFlight:
     nowhere = PoolId(""), WorkerId("")
     job = Job(R, 0, API, *nowhere, list(range(1000)), Sampling(max_tokens=5, n=n), time.time() + 60)
-    return Flight(job, ((POOL,),), Answer(), Wishes(), ((PREFILL,),))
+    return InFlight(job, ((POOL,),), EventQueue(), RoutingHints(), ((PREFILL,),))
 
 
-def first(attempt: int = 0) -> First:
-    return First(R, attempt, Delta(R, attempt, "one", [1]), Begun([1], 3))
+def first(attempt: int = 0) -> FirstToken:
+    return FirstToken(R, attempt, Delta(R, attempt, "one", [1]), PartialOutput([1], 3))
 
 
 async def queued(redis: "Redis", pool: PoolId, worker: WorkerId) -> list[tuple[Handoff | None, int]]:
@@ -86,7 +86,7 @@ async def placed_again(redis: "Redis", worker: WorkerId) -> tuple[Handoff | None
 
 async def test_the_prefill_worker_gets_the_message_and_the_record_names_both(redis: "Redis", wire: Wire) -> None:
     one, two = await prefiller(redis), await decoder(redis)
-    await dispatcher(wire).send(flight())
+    await dispatcher(wire).send(inflight())
     assert await queued(redis, PREFILL, one) == [(None, 0)]
     assert await queued(redis, POOL, two) == []
     job = decode_job(await redis.get(KEYS.request(run_id(R, 0))))
@@ -96,27 +96,27 @@ async def test_the_prefill_worker_gets_the_message_and_the_record_names_both(red
 
 async def test_at_once_both_get_a_message_with_the_same_room(redis: "Redis", wire: Wire) -> None:
     one, two = await prefiller(redis, meets_at="10.0.0.7:4711"), await decoder(redis)
-    await dispatcher(wire).send(flight())
+    await dispatcher(wire).send(inflight())
     ((left, _),), ((right, _),) = await queued(redis, PREFILL, one), await queued(redis, POOL, two)
-    assert isinstance(left, Room)
+    assert isinstance(left, Rendezvous)
     assert left == right
     assert (left.host, left.port) == ("10.0.0.7", 4711)
 
 
 async def test_the_first_token_comes_first_whichever_worker_is_heard_first(redis: "Redis", wire: Wire) -> None:
     await prefiller(redis), await decoder(redis)
-    d, f = dispatcher(wire), flight()
+    d, f = dispatcher(wire), inflight()
     await d.send(f)
-    events: list[Event] = [Delta(R, 0, "two", [2]), Done(R, 0), first(), Handed(R, 0, TIMING)]
+    events: list[Event] = [Delta(R, 0, "two", [2]), Done(R, 0), first(), PrefillDone(R, 0, TIMING)]
     for event in events:
         d.deliver(event)
     assert [e.text if isinstance(e, Delta) else "end" for e in await f.answer.take()] == ["one", "two", "end"]
-    assert not d.flights
+    assert not d.in_flight
 
 
 async def test_with_several_choices_the_decode_worker_makes_the_first_tokens(redis: "Redis", wire: Wire) -> None:
     await prefiller(redis), await decoder(redis)
-    d, f = dispatcher(wire), flight(n=2)
+    d, f = dispatcher(wire), inflight(n=2)
     await d.send(f)
     d.deliver(Delta(R, 0, "two", [2]))
     assert len(await f.answer.take()) == 1
@@ -127,15 +127,15 @@ async def test_a_handoff_that_comes_back_goes_to_another_worker_with_the_first_t
 ) -> None:
     """The worker that was to decode went while the prompt was computed."""
     one, two = await prefiller(redis), await decoder(redis)
-    d, f = dispatcher(wire), flight()
+    d, f = dispatcher(wire), inflight()
     await d.send(f)
     await redis.delete(KEYS.worker(two))
     three = await decoder(redis, "d2")
     d.deliver(first())
-    d.deliver(Handed(R, 0, TIMING, LENT))
+    d.deliver(PrefillDone(R, 0, TIMING, LENT))
     assert await placed_again(redis, three) == (LENT, 1)
     job = decode_job(await redis.get(KEYS.request(run_id(R, 1))))
-    assert (job.begun, job.prefill) == ([Begun([1], 3)], None)
+    assert (job.begun, job.prefill) == ([PartialOutput([1], 3)], None)
     assert await queued(redis, PREFILL, one) == [(None, 0)], "the prompt is not computed again"
     d.deliver(Delta(R, 1, "two", [2]))
     assert [e.text for e in await f.answer.take() if isinstance(e, Delta)] == ["one", "two"]
@@ -145,19 +145,21 @@ async def test_a_handoff_that_comes_back_goes_to_another_worker_with_the_first_t
 async def test_the_death_that_matters_is_that_of_who_has_the_request(redis: "Redis", wire: Wire, when: str) -> None:
     """Before the handoff the prefill worker's; after it the decode worker's. The first token is not lost."""
     one, two = await prefiller(redis), await decoder(redis)
-    d, f = dispatcher(wire), flight()
+    d, f = dispatcher(wire), inflight()
     await d.send(f)
     dead, other = (two, one) if when == "handed" else (one, two)
     if when != "before":
         d.deliver(first())
     if when == "handed":
-        d.deliver(Handed(R, 0, TIMING))
+        d.deliver(PrefillDone(R, 0, TIMING))
     assert d.worker_lost(other) == 0
     await redis.delete(KEYS.worker(one))
     three = await decoder(redis, "d2")
     if when == "handed":
         await redis.delete(KEYS.worker(two))
-    watch = asyncio.create_task(Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS).run())
+    watch = asyncio.create_task(
+        LivenessWatch(wire, KEYS, d, TokenInbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS).run()
+    )
     try:
         for _ in range(300):
             if f.job.attempt == 1 and f.job.worker:
@@ -167,7 +169,7 @@ async def test_the_death_that_matters_is_that_of_who_has_the_request(redis: "Red
         watch.cancel()
     assert f.job.worker in ({three} if when == "handed" else {two, three})
     assert (f.job.attempt, f.job.prefill) == (1, None)
-    assert f.job.begun == ([] if when == "before" else [Begun([1], 3)])
+    assert f.job.begun == ([] if when == "before" else [PartialOutput([1], 3)])
     assert dead not in dict(f.workers())
 
 
@@ -175,7 +177,7 @@ async def test_the_death_that_matters_is_that_of_who_has_the_request(redis: "Red
 async def test_a_prefill_that_fails_is_a_prefill_elsewhere(redis: "Redis", wire: Wire, code: str) -> None:
     await prefiller(redis)
     two = await decoder(redis)
-    d, f = dispatcher(wire), flight()
+    d, f = dispatcher(wire), inflight()
     await d.send(f)
     d.deliver(Failed(R, 0, code, "it broke"))
     assert await placed_again(redis, two) == (None, 1)
@@ -184,7 +186,7 @@ async def test_a_prefill_that_fails_is_a_prefill_elsewhere(redis: "Redis", wire:
 async def test_a_request_that_the_prefill_engine_refuses_is_refused(redis: "Redis", wire: Wire) -> None:
     """Another engine of the kind would say the same."""
     await prefiller(redis), await decoder(redis)
-    d, f = dispatcher(wire), flight()
+    d, f = dispatcher(wire), inflight()
     await d.send(f)
     d.deliver(Failed(R, 0, "invalid_value", "no"))
     assert [type(e) for e in await f.answer.take()] == [Failed]
@@ -193,7 +195,7 @@ async def test_a_request_that_the_prefill_engine_refuses_is_refused(redis: "Redi
 async def test_a_cancel_reaches_both_workers(redis: "Redis", wire: Wire) -> None:
     one, two = await prefiller(redis), await decoder(redis)
     d = dispatcher(wire)
-    await d.send(flight())
+    await d.send(inflight())
     await d.cancel([R])
     for worker in (one, two):
         assert await redis.lrange(KEYS.orders(worker), 0, -1) == [encode(Cancel(run_id(R, 0)))]
@@ -202,5 +204,5 @@ async def test_a_cancel_reaches_both_workers(redis: "Redis", wire: Wire) -> None
 
 async def test_without_a_prefill_worker_the_decode_worker_does_it_all(redis: "Redis", wire: Wire) -> None:
     two = await decoder(redis)
-    await dispatcher(wire).send(flight())
+    await dispatcher(wire).send(inflight())
     assert await queued(redis, POOL, two) == [(None, 0)]

@@ -10,16 +10,16 @@ import pytest
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
-from app.api.resumable.owner import Keeper
-from app.api.resumable.replay import Reading
-from app.api.resumable.store import Found, Lost, Shelf
-from app.dispatch.generation import Call
-from app.dispatch.generation_plan import Plan
+from app.api.resumable.owner import AnswerOwner
+from app.api.resumable.replay import Replay
+from app.api.resumable.store import Found, Lost, ResumableStore
+from app.dispatch.generation import Generation
+from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import ATTEMPTS
 from app.errors import DeadlineOver, EngineFailed, KeptFull, RequestNotFound, Saturated, StoreDown
 from app.ids import ApiId, RequestId
 from app.keys import Keys
-from app.messages import Delta, Done, Event, Failed, Kept, encode
+from app.messages import Delta, Done, Event, Failed, KeptRequest, encode
 from app.store import Command, Wire
 
 KEYS = Keys("test")
@@ -27,13 +27,13 @@ A, B = ApiId("a"), ApiId("b")
 R = RequestId("chatcmpl-1")
 
 
-def kept(deadline_s: float = 60, request: str = R) -> Kept:
+def kept(deadline_s: float = 60, request: str = R) -> KeptRequest:
     now = time.time()
-    return Kept(RequestId(request), "chat", b"{}", now, now + deadline_s, "key")
+    return KeptRequest(RequestId(request), "chat", b"{}", now, now + deadline_s, "key")
 
 
-def shelf(wire: Wire, api: ApiId = A, *most: int, keep_s: float = 30) -> Shelf:
-    return Shelf(wire, KEYS, api, keep_s, *most)
+def resumable_store(wire: Wire, api: ApiId = A, *most: int, keep_s: float = 30) -> ResumableStore:
+    return ResumableStore(wire, KEYS, api, keep_s, *most)
 
 
 def batch(*tokens: int) -> bytes:
@@ -43,12 +43,12 @@ def batch(*tokens: int) -> bytes:
 END = encode([Done(R, 0)])
 
 
-async def tokens(s: Shelf, request: RequestId = R) -> list[int]:
+async def tokens(s: ResumableStore, request: RequestId = R) -> list[int]:
     return [t for events in await s.read(request) for e in events if isinstance(e, Delta) for t in e.tokens]
 
 
-class FakeCall(Call):
-    """What a Keeper runs: batches of deltas, then the end or an error."""
+class FakeCall(Generation):
+    """What a AnswerOwner runs: batches of deltas, then the end or an error."""
 
     def __init__(self, *batches: list[int], error: Exception | None = None) -> None:
         self._batches, self._error, self.cached_tokens = list(batches), error, 0
@@ -71,17 +71,17 @@ class FakeCall(Call):
 class Going:
     """A Keeper that prepares FakeCalls, and runs."""
 
-    def __init__(self, s: Shelf, *rest: list[int]) -> None:
+    def __init__(self, s: ResumableStore, *rest: list[int]) -> None:
         self.begun: list[Any] = []
 
-        async def prepare(_kept: Kept, begun: Any) -> Any:
+        async def prepare(_kept: KeptRequest, begun: Any) -> Any:
             self.begun.append(begun)
             return FakeCall(*rest)
 
-        self.keeper = Keeper(s, prepare)
+        self.answer_owner = AnswerOwner(s, prepare)
 
     async def __aenter__(self) -> "Going":
-        self._task = asyncio.create_task(self.keeper.run())
+        self._task = asyncio.create_task(self.answer_owner.run())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -95,9 +95,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.api.resumable.owner._DEAD_S", 0.2)
 
 
-def reading(s: Shelf, keeper: Keeper, k: Kept, skip: int = 0) -> Reading:
-    plan = Plan("chatcmpl", AsyncMock(), [[1]], [AsyncMock(n=1)], 60)
-    return Reading(s, keeper, plan, Found(k, 0), skip)
+def reading(s: ResumableStore, answer_owner: AnswerOwner, k: KeptRequest, skip: int = 0) -> Replay:
+    plan = GenerationPlan("chatcmpl", AsyncMock(), [[1]], [AsyncMock(n=1)], 60)
+    return Replay(s, answer_owner, plan, Found(k, 0), skip)
 
 
 async def until(condition: Any, within_s: float = 5.0) -> None:
@@ -113,17 +113,20 @@ async def ended(redis: "Redis", request: RequestId = R) -> bool:
 async def test_who_asks_with_the_same_key_gets_the_first_ones_id(wire: Wire) -> None:
     """Also when the first was sent twice; another API key's client knows nothing of it."""
     one, two = kept(), kept(request="chatcmpl-2")
-    assert [await shelf(wire).put(one, join="k"), await shelf(wire).put(one, join="k")] == [one.id, one.id]
-    assert await shelf(wire, B).put(two, join="k") == one.id
-    assert await shelf(wire, B).put(replace(two, key="other"), join="k") == two.id
+    assert [await resumable_store(wire).put(one, join="k"), await resumable_store(wire).put(one, join="k")] == [
+        one.id,
+        one.id,
+    ]
+    assert await resumable_store(wire, B).put(two, join="k") == one.id
+    assert await resumable_store(wire, B).put(replace(two, key="other"), join="k") == two.id
     with pytest.raises(RequestNotFound):
-        await shelf(wire).find(one.id, "other")
-    assert (await shelf(wire).find(one.id, "key")).kept == one
+        await resumable_store(wire).find(one.id, "other")
+    assert (await resumable_store(wire).find(one.id, "key")).kept == one
 
 
 async def test_batches_are_written_once_and_in_order_however_often_they_are_sent(redis: "Redis", wire: Wire) -> None:
     """A connection that broke doesn't tell what got through."""
-    s, k = shelf(wire), kept()
+    s, k = resumable_store(wire), kept()
     await s.put(k)
     batches = [batch(1, 2), batch(3), END]
     await s.note(k, 0, batches[:1], ended=False)
@@ -139,7 +142,7 @@ async def test_batches_are_written_once_and_in_order_however_often_they_are_sent
 @pytest.mark.parametrize("lost", ["the end of the log", "the log", "all"])
 async def test_what_redis_has_lost_is_written_again(redis: "Redis", wire: Wire, lost: str) -> None:
     """It came back without its last second, or with nothing."""
-    s, k = shelf(wire), kept()
+    s, k = resumable_store(wire), kept()
     await s.put(k)
     batches = [batch(1), batch(2), batch(3)]
     for count in (1, 2, 3):
@@ -161,30 +164,30 @@ async def test_what_redis_has_lost_is_written_again(redis: "Redis", wire: Wire, 
 async def test_an_owner_that_was_thought_dead_is_fenced_off(redis: "Redis", wire: Wire) -> None:
     """Of two replicas one adopts; what the old owner still writes is refused."""
     k = kept()
-    await shelf(wire).put(k)
-    await shelf(wire).note(k, 0, [batch(1)], ended=False)
+    await resumable_store(wire).put(k)
+    await resumable_store(wire).note(k, 0, [batch(1)], ended=False)
     c = ApiId("c")
-    found = await asyncio.gather(shelf(wire, B).adopt(R, A), shelf(wire, c).adopt(R, A))
+    found = await asyncio.gather(resumable_store(wire, B).adopt(R, A), resumable_store(wire, c).adopt(R, A))
     assert [f.epoch for f in found if f is not None] == [1]
     with pytest.raises(Lost):
-        await shelf(wire).note(k, 0, [batch(1), batch(9)], ended=False)
+        await resumable_store(wire).note(k, 0, [batch(1), batch(9)], ended=False)
     owner = B if found[0] else c
-    await shelf(wire, owner).note(k, 1, [batch(1), batch(2)], ended=False)
-    assert await tokens(shelf(wire)) == [1, 2]
+    await resumable_store(wire, owner).note(k, 1, [batch(1), batch(2)], ended=False)
+    assert await tokens(resumable_store(wire)) == [1, 2]
     assert await redis.smembers(KEYS.kept_of(owner)) == {k.id.encode()}
     assert not await redis.exists(KEYS.kept_of(A))
 
 
 async def test_what_is_cancelled_is_cancelled_once_and_ends_for_its_readers(wire: Wire) -> None:
     """Its owner may write nothing any more, and nobody adopts it."""
-    s, k = shelf(wire), kept()
+    s, k = resumable_store(wire), kept()
     await s.put(k)
     await s.note(k, 0, [batch(1)], ended=False)
     last: list[Event] = [Failed(k.id, 0, "cancelled", "")]
     assert [await s.cancel(k.id, last), await s.cancel(k.id, last)] == [True, False]
     with pytest.raises(Lost):
         await s.note(k, 0, [batch(1), batch(2)], ended=False)
-    assert await shelf(wire, B).adopt(R, A) is None
+    assert await resumable_store(wire, B).adopt(R, A) is None
     assert (await s.read(k.id))[1:] == [last]
     assert not await s.cancel(RequestId("unknown"), last)
 
@@ -192,11 +195,11 @@ async def test_what_is_cancelled_is_cancelled_once_and_ends_for_its_readers(wire
 async def test_an_answer_is_adopted_behind_what_is_out_of_it(redis: "Redis", wire: Wire) -> None:
     """Its attempts have numbers above those of the old owner."""
     k = kept()
-    await shelf(wire).put(k)
-    await shelf(wire).note(k, 0, [batch(1), batch(2)], ended=False)
-    async with Going(shelf(wire, B), [3], [4]) as b:
+    await resumable_store(wire).put(k)
+    await resumable_store(wire).note(k, 0, [batch(1), batch(2)], ended=False)
+    async with Going(resumable_store(wire, B), [3], [4]) as b:
         await until(lambda: ended(redis))
-    assert await tokens(shelf(wire)) == [1, 2, 3, 4]
+    assert await tokens(resumable_store(wire)) == [1, 2, 3, 4]
     (begun,) = b.begun
     assert (begun.attempt, begun.out[0].tokens, begun.came) == (ATTEMPTS, [1, 2], k.created)
 
@@ -205,8 +208,8 @@ async def test_the_live_owner_of_an_answer_keeps_it(redis: "Redis", wire: Wire) 
     """Nobody adopts what somebody lives for, nor what has just been asked for."""
     k = kept()
     await redis.set(KEYS.api(A), "1")
-    await shelf(wire).put(k)
-    async with Going(shelf(wire, B), [3]) as b:
+    await resumable_store(wire).put(k)
+    async with Going(resumable_store(wire, B), [3]) as b:
         await asyncio.sleep(0.6)
     assert b.begun == []
 
@@ -215,22 +218,22 @@ async def test_what_was_put_and_never_begun_is_begun(redis: "Redis", wire: Wire)
     """Redis took it and its reply was lost: the client asks again, and is told to wait for it."""
     k = kept()
     await redis.set(KEYS.api(A), "1")
-    await shelf(wire).put(k, join="k")
-    async with Going(shelf(wire), [1]) as a:
+    await resumable_store(wire).put(k, join="k")
+    async with Going(resumable_store(wire), [1]) as a:
         await until(lambda: ended(redis))
-    assert (len(a.begun), await tokens(shelf(wire))) == (1, [1])
+    assert (len(a.begun), await tokens(resumable_store(wire))) == (1, [1])
 
 
 async def test_what_has_just_been_put_is_not_taken_for_idle(redis: "Redis", wire: Wire) -> None:
     """Between Redis' taking it and its beginning there may be a look, but not two."""
     k = kept()
     await redis.set(KEYS.api(A), "1")
-    going = Going(shelf(wire), [1])
-    await shelf(wire).put(k)
-    await going.keeper._adopt(time.monotonic())
-    assert not going.keeper._running
-    await going.keeper._adopt(time.monotonic())
-    assert going.keeper._running
+    going = Going(resumable_store(wire), [1])
+    await resumable_store(wire).put(k)
+    await going.answer_owner._adopt(time.monotonic())
+    assert not going.answer_owner._running
+    await going.answer_owner._adopt(time.monotonic())
+    assert going.answer_owner._running
     await until(lambda: ended(redis))
 
 
@@ -238,7 +241,7 @@ async def test_an_adoption_that_redis_interrupts_is_completed(redis: "Redis", wi
     """Some were adopted, and the log of none could be read: none of them is forgotten."""
     names = [RequestId(f"chatcmpl-{i}") for i in range(3)]
     for name in names:
-        await shelf(wire).put(kept(request=name))
+        await resumable_store(wire).put(kept(request=name))
     await redis.set(KEYS.api(B), "1")
 
     class Interrupted(Wire):
@@ -253,7 +256,7 @@ async def test_an_adoption_that_redis_interrupts_is_completed(redis: "Redis", wi
             return replies
 
     broken = Interrupted(redis)
-    async with Going(shelf(broken, B), [1]):
+    async with Going(resumable_store(broken, B), [1]):
         for name in names:
             await until(lambda name=name: ended(redis, name))
     broken.close()
@@ -263,27 +266,27 @@ async def test_a_running_answer_is_not_begun_twice(redis: "Redis", wire: Wire) -
     """It is in nobody's way that its owner looks after what it owns."""
     k = kept()
     await redis.set(KEYS.api(A), "1")
-    await shelf(wire).put(k)
+    await resumable_store(wire).put(k)
     slow = FakeCall()
     slow.deltas = AsyncMock(side_effect=asyncio.Event().wait)  # type: ignore[method-assign]
-    async with Going(shelf(wire), [9]) as a:
-        a.keeper.start(k, slow)  # type: ignore[arg-type]
+    async with Going(resumable_store(wire), [9]) as a:
+        a.answer_owner.start(k, slow)  # type: ignore[arg-type]
         await asyncio.sleep(0.5)
         assert a.begun == []
-        await shelf(wire).cancel(k.id, [Failed(k.id, 0, "cancelled", "")])
+        await resumable_store(wire).cancel(k.id, [Failed(k.id, 0, "cancelled", "")])
         await asyncio.sleep(0.2)
-        assert not a.keeper._running, "what somebody else cancelled is given up"
+        assert not a.answer_owner._running, "what somebody else cancelled is given up"
 
 
 async def test_a_failed_answer_is_read_to_its_last_token_and_then_fails(redis: "Redis", wire: Wire) -> None:
     """Also when all of it stands in the log already."""
-    k, s = kept(), shelf(wire)
+    k, s = kept(), resumable_store(wire)
     await redis.set(KEYS.api(A), "1")
     await s.put(k)
     async with Going(s) as a:
-        a.keeper.start(k, FakeCall([1], [2], error=Saturated()))  # type: ignore[arg-type]
+        a.answer_owner.start(k, FakeCall([1], [2], error=Saturated()))  # type: ignore[arg-type]
         await until(lambda: ended(redis))
-        r = reading(s, a.keeper, k)
+        r = reading(s, a.answer_owner, k)
         assert [d.tokens for _, d in await r.deltas()] == [[1], [2]]
         with pytest.raises(Saturated):
             await r.deltas()
@@ -292,26 +295,26 @@ async def test_a_failed_answer_is_read_to_its_last_token_and_then_fails(redis: "
 async def test_a_reader_is_not_kept_waiting_for_what_nobody_writes(wire: Wire) -> None:
     """The deadline is over, and whoever owned it had time to say so."""
     k = kept(deadline_s=-60)
-    keeper = Keeper(shelf(wire), AsyncMock())
+    answer_owner = AnswerOwner(resumable_store(wire), AsyncMock())
     with pytest.raises(DeadlineOver):
-        await asyncio.wait_for(reading(shelf(wire), keeper, k).deltas(), 2)
+        await asyncio.wait_for(reading(resumable_store(wire), answer_owner, k).deltas(), 2)
 
 
 async def test_a_reader_looks_when_its_own_answer_goes_on_and_not_at_each_ones(redis: "Redis", wire: Wire) -> None:
     """A hundred readers of a hundred answers would look ten thousand times a token."""
     await redis.set(KEYS.api(A), "1")
-    s = shelf(wire)
+    s = resumable_store(wire)
     mine, other = kept(), kept(request="chatcmpl-2")
     for k in (mine, other):
         await s.put(k)
     still = FakeCall()
     still.deltas = AsyncMock(side_effect=asyncio.Event().wait)  # type: ignore[method-assign]
     async with Going(s) as a:
-        a.keeper.start(mine, still)  # type: ignore[arg-type]
+        a.answer_owner.start(mine, still)  # type: ignore[arg-type]
         s.read = AsyncMock(return_value=[])  # type: ignore[method-assign]
-        task = asyncio.create_task(reading(s, a.keeper, mine).deltas())
+        task = asyncio.create_task(reading(s, a.answer_owner, mine).deltas())
         await asyncio.sleep(0.02)
-        a.keeper.start(other, FakeCall(*[[i] for i in range(300)]))  # type: ignore[arg-type]
+        a.answer_owner.start(other, FakeCall(*[[i] for i in range(300)]))  # type: ignore[arg-type]
         await until(lambda: ended(redis, other.id))
         looks = s.read.await_count
         task.cancel()
@@ -322,11 +325,11 @@ LARGE = b"x" * 10_000  # of a body
 ROOM = 50_000  # bytes: four of them, with what stands around each
 
 
-def numbered(number: int, key: str = "key", deadline_s: float = 60) -> Kept:
+def numbered(number: int, key: str = "key", deadline_s: float = 60) -> KeptRequest:
     return replace(kept(deadline_s, f"chatcmpl-{number}"), body=LARGE, key=key)
 
 
-async def fill(s: Shelf, key: str = "key") -> list[Kept]:
+async def fill(s: ResumableStore, key: str = "key") -> list[KeptRequest]:
     """What is kept when there is room for no other one."""
     put = []
     with pytest.raises(KeptFull):
@@ -342,20 +345,20 @@ async def counted(redis: "Redis") -> dict[str, int]:
 
 async def test_one_api_keys_kept_answers_are_bounded_and_others_go_on(redis: "Redis", wire: Wire) -> None:
     """And those of all together."""
-    assert len(await fill(shelf(wire, A, ROOM))) == 4
+    assert len(await fill(resumable_store(wire, A, ROOM))) == 4
     with pytest.raises(KeptFull, match="this API key") as error:
-        await shelf(wire, B, ROOM).put(numbered(20))
+        await resumable_store(wire, B, ROOM).put(numbered(20))
     assert 80 <= (error.value.retry_after_s or 0) <= 90, "until the first expires"
     assert not await redis.exists(KEYS.kept(RequestId("chatcmpl-20")))
-    await shelf(wire, A, ROOM).put(other := numbered(21, "other"))
-    assert (await shelf(wire).find(other.id, "other")).kept == other
+    await resumable_store(wire, A, ROOM).put(other := numbered(21, "other"))
+    assert (await resumable_store(wire).find(other.id, "other")).kept == other
     with pytest.raises(KeptFull, match="all clients"):
-        await shelf(wire, A, ROOM, 5 * 10_000).put(numbered(22, "other"))
+        await resumable_store(wire, A, ROOM, 5 * 10_000).put(numbered(22, "other"))
 
 
 async def test_what_is_there_is_joined_and_written_down_anew_however_full_it_is(redis: "Redis", wire: Wire) -> None:
     """Only what is new is refused; a connection that broke doesn't tell whether it got through."""
-    s = shelf(wire, A, ROOM)
+    s = resumable_store(wire, A, ROOM)
     await s.put(first := numbered(30), join="k")
     await fill(s)
     before = await counted(redis)
@@ -369,7 +372,7 @@ async def test_what_is_there_is_joined_and_written_down_anew_however_full_it_is(
 
 async def test_an_answer_counts_with_what_has_come_of_it(redis: "Redis", wire: Wire) -> None:
     """What runs goes on to its end; the next is refused."""
-    s, k = shelf(wire, A, ROOM), kept()
+    s, k = resumable_store(wire, A, ROOM), kept()
     await s.put(k)
     batches: list[bytes] = []
     for number in range(60):
@@ -388,7 +391,7 @@ async def test_an_answer_counts_with_what_has_come_of_it(redis: "Redis", wire: W
 @pytest.mark.parametrize("how", ["deleted", "expired", "expired by itself"])
 async def test_what_is_deleted_or_expires_makes_room(redis: "Redis", wire: Wire, how: str) -> None:
     """Redis' own expiry tells nobody."""
-    s = shelf(wire, A, ROOM, keep_s=0.2)
+    s = resumable_store(wire, A, ROOM, keep_s=0.2)
     filled = await fill(s)
     for k in filled:
         if how == "deleted":
@@ -416,16 +419,16 @@ async def test_what_was_only_refused_takes_room_for_a_minute(
     redis: "Redis", wire: Wire, batches: list[list[int]], error: Exception, short: bool
 ) -> None:
     """Else an overload would fill the room of an hour."""
-    s = shelf(wire, keep_s=3600)
+    s = resumable_store(wire, keep_s=3600)
     k = kept()
     await s.put(k)
     async with Going(s) as g:
-        g.keeper.start(k, FakeCall(*batches, error=error))
+        g.answer_owner.start(k, FakeCall(*batches, error=error))
         await until(lambda: ended(redis))
     assert (await redis.pttl(KEYS.kept(R)) <= 60_000) == short
 
 
-async def gone(redis: "Redis", answers: list[Kept]) -> bool:
+async def gone(redis: "Redis", answers: list[KeptRequest]) -> bool:
     """Some milliseconds longer than Redis keeps them, as it counts whole ones."""
     is_gone = not await redis.exists(*(KEYS.kept(k.id) for k in answers))
     await asyncio.sleep(0.01)

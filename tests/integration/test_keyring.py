@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from app.api.api_keys import Keyring, given_key
-from app.dispatch.quota import Allowance
+from app.api.api_keys import ApiKeys, given_key
+from app.dispatch.quota import Quota
 from app.errors import RateLimited, StoreDown, Unauthorized
 from app.keys import Keys
 from app.messages import ApiKey, encode
@@ -42,7 +42,7 @@ async def test_a_stored_key_opens_and_no_other_one_does(redis: "Redis", wire: Wi
     """Nor a missing one, one of another scheme, or the digest itself, which is all that Redis has."""
     alice, bob = token(), token()
     await store(redis, record("alice", alice), record("bob", bob))
-    ring = Keyring(wire, KEYS)
+    ring = ApiKeys(wire, KEYS)
     await ring.refresh()
     for key in (alice, bob, f" {alice} "):
         ring.check(request(key))
@@ -63,7 +63,7 @@ async def test_what_a_key_owns_is_of_its_id_and_of_its_name_where_it_was_made_wi
     r = record("alice", old)
     await redis.hset(KEYS.api_keys(), "alice", encode([r.name, r.digest, r.created, None, 7]))
     await store(redis, record("bob", new, id_="key_1"))
-    ring = Keyring(wire, KEYS)
+    ring = ApiKeys(wire, KEYS)
     await ring.refresh()
     owners = []
     for key in (old, new):
@@ -95,7 +95,7 @@ async def test_a_digest_with_the_same_first_bytes_is_another_key(redis: "Redis",
     key = token()
     digest = hashlib.sha256(key.encode()).digest()
     await store(redis, ApiKey("mallory", digest[:-1] + bytes([digest[-1] ^ 1]), time.time()))
-    ring = Keyring(wire, KEYS)
+    ring = ApiKeys(wire, KEYS)
     await ring.refresh()
     with pytest.raises(Unauthorized):
         ring.check(request(key))
@@ -107,7 +107,7 @@ async def test_a_digest_with_the_same_first_bytes_is_another_key(redis: "Redis",
 ])  # fmt: skip
 async def test_what_is_not_declared_open_is_closed(redis: "Redis", wire: Wire, path: str) -> None:
     """An endpoint that is added later is closed until somebody decides otherwise."""
-    ring = Keyring(wire, KEYS)
+    ring = ApiKeys(wire, KEYS)
     await ring.refresh()
     with pytest.raises(Unauthorized):
         ring.check(request(None, path))
@@ -116,12 +116,12 @@ async def test_what_is_not_declared_open_is_closed(redis: "Redis", wire: Wire, p
 @pytest.mark.parametrize("path", ["/live", "/health", "/ready", "/metrics", "/version", "/docs", "/openapi.json"])
 async def test_what_probes_and_people_look_at_is_open(redis: "Redis", wire: Wire, path: str) -> None:
     """It has nothing of prompts and answers."""
-    Keyring(wire, KEYS).check(request(None, path))
+    ApiKeys(wire, KEYS).check(request(None, path))
 
 
 async def test_keys_come_and_go_while_the_replica_runs(redis: "Redis", wire: Wire) -> None:
     """Both within two seconds."""
-    key, ring = token(), Keyring(wire, KEYS)
+    key, ring = token(), ApiKeys(wire, KEYS)
     running = asyncio.create_task(ring.run())
     try:
         await ring.loaded.wait()
@@ -153,7 +153,7 @@ async def test_a_record_that_nobody_understands_locks_out_nobody_else(redis: "Re
     key = token()
     await store(redis, record("alice", key))
     await redis.hset(KEYS.api_keys(), "bob", b"\x00nonsense")
-    ring = Keyring(wire, KEYS)
+    ring = ApiKeys(wire, KEYS)
     await ring.refresh()
     ring.check(request(key))
 
@@ -161,7 +161,7 @@ async def test_a_record_that_nobody_understands_locks_out_nobody_else(redis: "Re
 async def test_without_redis_a_key_is_neither_good_nor_bad_until_keys_were_read_once(store_url: str) -> None:
     """A client that is told 401 throws its key away; 503 it tries again. What was known stays known."""
     away = async_client(f"redis://127.0.0.1:{free_port()}/0")
-    ring = Keyring(Wire(away), KEYS)
+    ring = ApiKeys(Wire(away), KEYS)
     with pytest.raises(StoreDown):
         await ring.refresh()
     with pytest.raises(StoreDown):
@@ -177,7 +177,7 @@ async def test_what_was_known_stays_known_while_redis_is_away(
     """A restart of Redis locks nobody out."""
     key = token()
     await store(redis, record("alice", key))
-    ring = Keyring(wire, KEYS)
+    ring = ApiKeys(wire, KEYS)
     await ring.refresh()
     away = async_client(f"redis://127.0.0.1:{free_port()}/0")
     monkeypatch.setattr(ring, "_wire", Wire(away))
@@ -187,10 +187,10 @@ async def test_what_was_known_stays_known_while_redis_is_away(
     await away.aclose()
 
 
-def allowance(wire: Wire, *, rpm: int | None = None, tpm: int | None = None, name: str = "alice") -> Allowance:
+def allowance(wire: Wire, *, rpm: int | None = None, tpm: int | None = None, name: str = "alice") -> Quota:
     rate = record(name, "key", rpm, tpm).rate
     assert rate is not None
-    return Allowance(wire, KEYS, rate)
+    return Quota(wire, KEYS, rate)
 
 
 async def admitted(wire: Wire, *, tokens: int = 1, **limits: Any) -> bool:

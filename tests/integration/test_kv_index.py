@@ -21,7 +21,7 @@ from app.kv.ledger import Ledger
 from app.pools import Pool
 from app.store import Wire
 from tests.integration.conftest import POOL, register
-from workers.engine.kv_event_feed import KvFeed
+from workers.engine.kv_event_feed import KvEventFeed
 
 KEYS, PLACE, SIZE = Keys("test"), PlaceId("w1"), 4
 KEY = KEYS.kv(POOL, PLACE)
@@ -48,7 +48,7 @@ class Cache:
     blocks: BlockManager
     publisher: LossyPublisher
     prompts: list[tuple[list[int], str | None]] = field(default_factory=list)
-    feed: KvFeed = field(init=False)
+    feed: KvEventFeed = field(init=False)
 
     def run(self, tokens: list[int], salt: str | None = None) -> None:
         table = BlockTable(salt)
@@ -87,7 +87,7 @@ async def feeding(
     cache = Cache(BlockManager(total, SIZE, record_events=True), publisher)
     if cached:
         cache.run(list(cached))
-    cache.feed = KvFeed(publisher.source, Ledger(SIZE), KvIndex(wire, KEYS, POOL, PLACE), check_s)
+    cache.feed = KvEventFeed(publisher.source, Ledger(SIZE), KvIndex(wire, KEYS, POOL, PLACE), check_s)
     task = asyncio.create_task(cache.feed.run())
     try:
         yield cache

@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 import pytest
 from redis.asyncio import Redis
 
-from app.dispatch.request_lookup import Lookup
+from app.dispatch.request_lookup import RequestLookup
 from app.dispatch.timeline import Timelines
 from app.errors import RequestNotFound, StoreDown
 from app.ids import ApiId, KeyId, RequestId, made_by, new_api_id, new_request_id
@@ -22,7 +22,7 @@ ALICE, BOB = KeyId("key_alice"), KeyId("key_bob")
 class Process:
     def __init__(self, redis: "Redis", wire: Wire) -> None:
         self.redis, self.api, self.timelines = redis, new_api_id(), Timelines()
-        self.lookup = Lookup(wire, redis, KEYS, self.api, self.timelines)
+        self.lookup = RequestLookup(wire, redis, KEYS, self.api, self.timelines)
 
     def ended(self, key: KeyId = ALICE) -> RequestId:
         request = new_request_id("chatcmpl-", self.api)
@@ -129,10 +129,10 @@ def test_a_request_names_the_process_that_made_it() -> None:
 
 def test_what_runs_is_known_as_long_as_it_runs_and_then_as_one_that_ended() -> None:
     """And of those that ended only the last."""
-    timelines, flight = Timelines(most=2), MagicMock()
+    timelines, inflight = Timelines(most=2), MagicMock()
     ids = [new_request_id("cmpl-", new_api_id()) for _ in range(3)]
     for id_ in ids:
-        timelines.began(id_, ALICE, [flight])
+        timelines.began(id_, ALICE, [inflight])
         assert len((timelines.show(id_, ALICE) or {})["prompts"]) == 1
         timelines.ended(id_, ALICE, [])
         assert (timelines.show(id_, ALICE) or {})["prompts"] == []

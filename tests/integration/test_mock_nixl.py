@@ -14,7 +14,7 @@ from app.engines.base import Prefilled
 from app.engines.mock.engine import MockEngine
 from app.errors import HandoffFailed
 from app.kv.spans import merged, pieces
-from app.messages import Lent, Room
+from app.messages import KvHandle, Rendezvous
 from tests.disaggregated import (
     again,
     at_once,
@@ -195,8 +195,8 @@ async def test_a_holder_that_was_killed_is_a_loss(d: MockEngine) -> None:
     try:
         assert child.stdout is not None
         lines = [await child.stdout.readline() for _ in range(3)]
-        first, second = (msgspec.json.decode(line, type=Lent) for line in lines[:2])
-        room = msgspec.json.decode(lines[2], type=Room)
+        first, second = (msgspec.json.decode(line, type=KvHandle) for line in lines[:2])
+        room = msgspec.json.decode(lines[2], type=Rendezvous)
         assert len(await run(d, again(request(first=300), handoff=first))) == 12
         async with engine(nixl=True, timeout_s=1.0) as stranger:
             visiting = asyncio.create_task(run(d, again(request(first=500), handoff=room)))

@@ -11,20 +11,20 @@ import pytest
 from redis.asyncio import Redis
 
 from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.event_queue import Answer
+from app.dispatch.event_queue import EventQueue
 from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.generation import Begun, Call
-from app.dispatch.generation_plan import Plan
-from app.dispatch.inflight import Flight, Out
-from app.dispatch.liveness import Watch
-from app.dispatch.token_inbox import Inbox
+from app.dispatch.generation import Adopted, Generation
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.inflight import ChoiceOutput, InFlight
+from app.dispatch.liveness import LivenessWatch
+from app.dispatch.token_inbox import TokenInbox
 from app.errors import NoWorker, Saturated, StoreDown
 from app.ids import RequestId, WorkerId, run_id, worker_queue
-from app.messages import Cancel, Delta, Done, Event, Failed, Sampling, Step, decode_job, encode
+from app.messages import Cancel, Delta, Done, Event, EventBatch, Failed, Sampling, decode_job, encode
 from app.pools import Pool
 from app.store import Command, Wire
 from tests.integration.conftest import POOL, had_worker, register
-from tests.integration.test_dispatch import API, KEYS, POOLS, attempts, flight, job, queued
+from tests.integration.test_dispatch import API, KEYS, POOLS, attempts, inflight, job, queued
 
 R1 = RequestId("r1")
 
@@ -41,7 +41,7 @@ async def until(condition: Any, within_s: float = 5.0) -> None:
             await asyncio.sleep(0.01)
 
 
-async def events(answer: Answer, count: int = 1) -> list[Event]:
+async def events(answer: EventQueue, count: int = 1) -> list[Event]:
     found: list[Event] = []
     async with asyncio.timeout(5):
         while len(found) < count:
@@ -85,16 +85,16 @@ async def test_a_request_that_comes_back_before_its_placing_is_confirmed_is_plac
     wire = Flaky(redis)
     wire.reply.clear()
     wire.gone = gone
-    d, answer = dispatcher(wire), Answer()
-    sending = asyncio.create_task(d.send(flight(job(), answer)))
+    d, answer = dispatcher(wire), EventQueue()
+    sending = asyncio.create_task(d.send(inflight(job(), answer)))
     await asyncio.wait_for(wire.written.wait(), 5)
     d.deliver(Failed(R1, 0, "returned", ""))
     await asyncio.sleep(0.05)
     wire.reply.set()
     await asyncio.wait_for(sending, 5)
-    await until(lambda: d.flights[R1].job.worker)
+    await until(lambda: d.in_flight[R1].job.worker)
     await asyncio.sleep(0.1)
-    assert d.flights[R1].job.attempt == 1
+    assert d.in_flight[R1].job.attempt == 1
     assert await queued(redis, WorkerId("w1")) == [(R1, 0), (R1, 1)]
     assert wire.placings == 2
     wire.close()
@@ -104,9 +104,9 @@ async def test_a_placing_that_nobody_confirms_is_a_new_attempt_and_the_old_one_i
     """Who knows what got through: what it makes is nobody's, and its worker is told."""
     worker = await register(redis, KEYS, "w1")
     wire = Flaky(redis)
-    d, answer = dispatcher(wire), Answer()
+    d, answer = dispatcher(wire), EventQueue()
     wire.lose = 1
-    await asyncio.wait_for(d.send(flight(job(), answer)), 5)
+    await asyncio.wait_for(d.send(inflight(job(), answer)), 5)
     d.deliver(Delta(R1, 0, "stale", [1]))
     d.deliver(Delta(R1, 1, "fresh", [2]))
     (event,) = await events(answer)
@@ -124,15 +124,15 @@ async def test_a_request_is_nowhere_twice_when_it_comes_back_and_its_placing_is_
     wire.reply.clear()
     wire.lose = 1
     d = dispatcher(wire)
-    sending = asyncio.create_task(d.send(flight(job())))
+    sending = asyncio.create_task(d.send(inflight(job())))
     await asyncio.wait_for(wire.written.wait(), 5)
     d.deliver(Failed(R1, 0, "returned", ""))
     await asyncio.sleep(0.05)
     wire.reply.set()
     await asyncio.wait_for(sending, 5)
-    await until(lambda: d.flights[R1].job.worker)
+    await until(lambda: d.in_flight[R1].job.worker)
     await asyncio.sleep(0.2)
-    living = d.flights[R1].job.attempt
+    living = d.in_flight[R1].job.attempt
     found = await queued(redis, WorkerId("w1"))
     assert len(found) == len(set(found))
     assert (R1, living) in found
@@ -146,10 +146,10 @@ async def test_what_redis_refuses_of_a_cancel_holds_up_nobody_else(
     """Orders that can't be given, for want of memory, say: others are placed all the same."""
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
-    await d.send(flight(job()))
+    await d.send(inflight(job()))
     await redis.set(KEYS.orders(worker), "no list")
     await d.cancel([R1])
-    await asyncio.wait_for(d.send(flight(job("r2"))), 2)
+    await asyncio.wait_for(d.send(inflight(job("r2"))), 2)
     await redis.delete(KEYS.orders(worker))
     await asyncio.sleep(0.3)
     assert await redis.lrange(KEYS.orders(worker), 0, -1) == [encode(Cancel(run_id(R1, 0)))], "told later"
@@ -158,9 +158,9 @@ async def test_what_redis_refuses_of_a_cancel_holds_up_nobody_else(
 async def test_who_has_waited_for_room_has_all_his_patience_for_an_outage(redis: "Redis", wire: Wire) -> None:
     """The time in the line is no time without Redis or a worker."""
     worker = await register(redis, KEYS, "w1", max_running=1)
-    d, answer = dispatcher(wire, max_queued=0, patience_s=0.5), Answer()
-    await d.send(flight(job("running")))
-    held = asyncio.create_task(d.send(flight(job("held"), answer)))
+    d, answer = dispatcher(wire, max_queued=0, patience_s=0.5), EventQueue()
+    await d.send(inflight(job("running")))
+    held = asyncio.create_task(d.send(inflight(job("held"), answer)))
     await asyncio.sleep(0.8)
     await had_worker(redis, KEYS)
     lease = await redis.getdel(KEYS.worker(worker))
@@ -175,8 +175,8 @@ async def test_who_has_waited_for_room_has_all_his_patience_for_an_outage(redis:
 async def test_without_workers_an_accepted_request_waits_as_long_as_it_has_patience(redis: "Redis", wire: Wire) -> None:
     """One that has lost its worker hopes for another, and then hears why not."""
     worker = await register(redis, KEYS, "w1")
-    d, answer = dispatcher(wire, patience_s=0.6), Answer()
-    await d.send(flight(job(), answer))
+    d, answer = dispatcher(wire, patience_s=0.6), EventQueue()
+    await d.send(inflight(job(), answer))
     await redis.delete(KEYS.worker(worker))
     began = time.monotonic()
     d.worker_lost(worker)
@@ -189,9 +189,9 @@ async def test_without_workers_an_accepted_request_waits_as_long_as_it_has_patie
 async def test_a_request_that_kills_its_workers_is_given_up(redis: "Redis", wire: Wire) -> None:
     """With how many it was; those that were only given back don't count."""
     worker = await register(redis, KEYS, "w1")
-    d, answer = dispatcher(wire, max_migrations=2), Answer()
-    await d.send(flight(job(), answer))
-    f = d.flights[R1]
+    d, answer = dispatcher(wire, max_migrations=2), EventQueue()
+    await d.send(inflight(job(), answer))
+    f = d.in_flight[R1]
     for died in (True, False, False, True):
         attempt = f.job.attempt
         d.lost(f, died=died)
@@ -200,15 +200,15 @@ async def test_a_request_that_kills_its_workers_is_given_up(redis: "Redis", wire
     (event,) = await events(answer)
     assert isinstance(event, Failed)
     assert (event.code, event.message) == ("worker_lost", "3 workers have died with this request on them: given up.")
-    assert not d.flights
+    assert not d.in_flight
 
 
 async def test_a_request_that_got_on_each_time_outlives_more_workers(redis: "Redis", wire: Wire) -> None:
     """Three times as many, though the last of them died before anything came: it is hardly the cause."""
     await register(redis, KEYS, "w1")
-    d, answer = dispatcher(wire, max_migrations=1), Answer()
-    await d.send(flight(job(), answer))
-    f = d.flights[R1]
+    d, answer = dispatcher(wire, max_migrations=1), EventQueue()
+    await d.send(inflight(job(), answer))
+    f = d.in_flight[R1]
     for got_on in (True, True, False):
         await until(lambda: f.job.worker and f.is_placed)
         if got_on:
@@ -229,28 +229,30 @@ async def test_a_worker_that_had_not_begun_a_request_did_not_die_of_it(redis: "R
     begun, waiting = RequestId("begun"), RequestId("waiting")
     d = dispatcher(wire)
     for request in (begun, waiting):
-        await d.send(flight(job(request)))
+        await d.send(inflight(job(request)))
     await redis.lpush(KEYS.queue(worker_queue(POOL, worker), 3), b"no message")
     while (begun, 0) in await queued(redis, worker):
         await redis.rpop(KEYS.queue(worker_queue(POOL, worker), 3))
     await redis.delete(KEYS.worker(worker))
     wire.steady_s = lambda: 60.0  # type: ignore[method-assign]
-    task = asyncio.create_task(Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS).run())
+    task = asyncio.create_task(
+        LivenessWatch(wire, KEYS, d, TokenInbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS).run()
+    )
     try:
-        await until(lambda: all(f.job.attempt == 1 for f in d.flights.values()))
-        assert [d.flights[request].deaths for request in (begun, waiting)] == [1, 0]
+        await until(lambda: all(f.job.attempt == 1 for f in d.in_flight.values()))
+        assert [d.in_flight[request].deaths for request in (begun, waiting)] == [1, 0]
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
 
 
-async def suspects(d: Dispatcher, names: Sequence[str]) -> list[Flight]:
+async def suspects(d: Dispatcher, names: Sequence[str]) -> list[InFlight]:
     """On two dead workers each."""
     found = []
     for name in names:
-        await d.send(flight(job(name)))
-        found.append(d.flights[RequestId(name)])
+        await d.send(inflight(job(name)))
+        found.append(d.in_flight[RequestId(name)])
     for deaths in (1, 2):
         for f in found:
             await until(lambda f=f: f.job.worker)
@@ -282,7 +284,7 @@ async def test_a_suspect_that_is_lost_at_once_is_in_nobodys_way(redis: "Redis", 
     d = dispatcher(wire)
     real = d.placer.place
 
-    async def place(f: Flight) -> None:
+    async def place(f: InFlight) -> None:
         await real(f)
         if f.job.request == "a" and f.job.attempt == 2:
             d.lost(f)
@@ -297,8 +299,8 @@ async def test_a_suspect_that_is_lost_at_once_is_in_nobodys_way(redis: "Redis", 
 async def test_an_answer_that_is_all_out_ends_without_another_worker(redis: "Redis", wire: Wire) -> None:
     """Only its last event was lost."""
     worker = await register(redis, KEYS, "w1")
-    d, answer = dispatcher(wire), Answer()
-    await d.send(flight(job(), answer))
+    d, answer = dispatcher(wire), EventQueue()
+    await d.send(inflight(job(), answer))
     d.deliver(Delta(R1, 0, "x", [1], finish="stop"))
     d.worker_lost(worker)
     assert [type(e) for e in await events(answer, 2)] == [Delta, Done]
@@ -309,13 +311,13 @@ async def test_a_gap_that_cannot_be_filled_is_a_new_attempt_and_no_death(redis: 
     """What the worker said in between is lost, which is not the request's fault."""
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
-    inbox = Inbox(wire, KEYS, API, d.deliver, lambda w: d.worker_lost(w, died=False))
-    await d.send(flight(job()))
+    inbox = TokenInbox(wire, KEYS, API, d.deliver, lambda w: d.worker_lost(w, died=False))
+    await d.send(inflight(job()))
     for seq in (1, 3):
         delta = Delta(R1, 0, "x", [seq])
-        await redis.xadd(KEYS.out(API), {"s": encode(Step(worker, seq, [delta]))})
+        await redis.xadd(KEYS.out(API), {"s": encode(EventBatch(worker, seq, [delta]))})
     await inbox.repair()
-    f = d.flights[R1]
+    f = d.in_flight[R1]
     assert (f.job.attempt, f.deaths, f.out[0].tokens) == (1, 0, [1])
     await until(lambda: f.job.worker)
     record = decode_job(await redis.get(KEYS.request(f.job.run)))
@@ -325,10 +327,10 @@ async def test_a_gap_that_cannot_be_filled_is_a_new_attempt_and_no_death(redis: 
 async def test_a_worker_that_gave_up_what_is_still_awaited_ends_nobodys_answer(redis: "Redis", wire: Wire) -> None:
     """It thought this API replica dead. The client never left, and must not hear that it did."""
     await register(redis, KEYS, "w1")
-    d, answer = dispatcher(wire), Answer()
-    await d.send(flight(job(), answer))
+    d, answer = dispatcher(wire), EventQueue()
+    await d.send(inflight(job(), answer))
     d.deliver(Failed(R1, 0, "cancelled", ""))
-    await until(lambda: d.flights[R1].job.attempt == 1 and d.flights[R1].job.worker)
+    await until(lambda: d.in_flight[R1].job.attempt == 1 and d.in_flight[R1].job.worker)
     assert answer.pending() == 0
 
 
@@ -336,13 +338,13 @@ async def test_what_redis_has_forgotten_is_placed_again(redis: "Redis", wire: Wi
     """A Redis without its last second, or workers that dropped it while this replica had no lease."""
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
-    watch = Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
-    await d.send(flight(job()))
+    watch = LivenessWatch(wire, KEYS, d, TokenInbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
+    await d.send(inflight(job()))
     await redis.delete(KEYS.request(run_id(R1, 0)), KEYS.queue(worker_queue(POOL, worker), 3), KEYS.api(API))
     task = asyncio.create_task(watch.run())
     try:
         assert await attempts(redis, worker) == [(R1, 1)]
-        assert d.flights[R1].deaths == 0
+        assert d.in_flight[R1].deaths == 0
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -355,12 +357,12 @@ async def test_what_is_left_of_a_worker_and_a_replica_that_died_together_goes_af
     """Nobody takes its requests back, and a line of a batch would stay for a day."""
     worker = await register(redis, KEYS, "w1")
     d, run = dispatcher(wire), run_id(R1, 0)
-    await d.send(flight(job(deadline_s=86_400)))
+    await d.send(inflight(job(deadline_s=86_400)))
     assert await redis.ttl(KEYS.request(run)) > 80_000
     await redis.delete(KEYS.worker(worker))
     other = dispatcher(wire)
     wire.steady_s = lambda: 60.0  # type: ignore[method-assign]
-    watch = Watch(wire, KEYS, other, Inbox(wire, KEYS, API, other.deliver, other.worker_lost), POOLS)
+    watch = LivenessWatch(wire, KEYS, other, TokenInbox(wire, KEYS, API, other.deliver, other.worker_lost), POOLS)
     task = asyncio.create_task(watch.run())
     try:
         async with asyncio.timeout(5):
@@ -377,10 +379,10 @@ async def test_what_is_left_of_a_worker_and_a_replica_that_died_together_goes_af
 async def test_what_has_ended_is_not_taken_for_forgotten(redis: "Redis", wire: Wire) -> None:
     """Its record is gone, since its last event is there: that is read first."""
     worker = await register(redis, KEYS, "w1")
-    d, answer = dispatcher(wire), Answer()
-    watch = Watch(wire, KEYS, d, Inbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
-    await d.send(flight(job(), answer))
-    await redis.xadd(KEYS.out(API), {"s": encode(Step(worker, 1, [Done(R1, 0)]))})
+    d, answer = dispatcher(wire), EventQueue()
+    watch = LivenessWatch(wire, KEYS, d, TokenInbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
+    await d.send(inflight(job(), answer))
+    await redis.xadd(KEYS.out(API), {"s": encode(EventBatch(worker, 1, [Done(R1, 0)]))})
     await redis.delete(KEYS.request(run_id(R1, 0)))
     task = asyncio.create_task(watch.run())
     try:
@@ -394,9 +396,9 @@ async def test_what_has_ended_is_not_taken_for_forgotten(redis: "Redis", wire: W
 
 async def test_an_adopted_answer_of_which_only_the_end_was_lost_ends(wire: Wire) -> None:
     """Its owner died between the last token and the end: nothing is left to be computed, and nothing fails."""
-    plan = Plan("chatcmpl", MagicMock(), [[1, 2]], [Sampling(max_tokens=1)], 60)
-    begun = Begun(R1, time.time(), 1000, {0: Out([7], 1, True)})
-    async with Call(plan, dispatcher=dispatcher(wire), begun=begun) as call:
+    plan = GenerationPlan("chatcmpl", MagicMock(), [[1, 2]], [Sampling(max_tokens=1)], 60)
+    begun = Adopted(R1, time.time(), 1000, {0: ChoiceOutput([7], 1, True)})
+    async with Generation(plan, dispatcher=dispatcher(wire), begun=begun) as call:
         assert await call.deltas() == []
 
 
@@ -412,10 +414,10 @@ async def test_a_placement_sent_twice_is_one_also_when_its_worker_went_in_betwee
         return await real(commands)
 
     wire.execute_each = spy  # type: ignore[method-assign]
-    await d.send(flight(job(), Answer()))
+    await d.send(inflight(job(), EventQueue()))
     await redis.delete(KEYS.worker(worker))
     assert await real(sent) == [1]
-    assert Sampling(max_tokens=5) == d.flights[R1].job.sampling
+    assert Sampling(max_tokens=5) == d.in_flight[R1].job.sampling
 
 
 @pytest.mark.parametrize("aside", [False, True])
@@ -425,7 +427,7 @@ async def test_a_new_request_waits_for_a_model_that_had_a_worker_lately(
     """Also at a replica that has only just been started: Redis knows."""
     await had_worker(redis, KEYS)
     d = dispatcher(wire, patience_s=30)
-    new = asyncio.create_task(d.send(flight(job("new", aside=aside))))
+    new = asyncio.create_task(d.send(inflight(job("new", aside=aside))))
     await asyncio.sleep(0.3)
     assert d.placer.held == 1
     two = await register(redis, KEYS, "w2", aside_most=1)
@@ -437,7 +439,7 @@ async def test_a_new_request_waits_while_the_last_worker_drains(redis: "Redis", 
     """It is being restarted."""
     await register(redis, KEYS, "w1", draining=True)
     d = dispatcher(wire, patience_s=30)
-    new = asyncio.create_task(d.send(flight(job("new"))))
+    new = asyncio.create_task(d.send(inflight(job("new"))))
     await asyncio.sleep(0.3)
     assert d.placer.held == 1
     await register(redis, KEYS, "w2")
@@ -450,14 +452,14 @@ async def test_when_no_worker_comes_all_new_requests_hear_so_in_time(
 ) -> None:
     """However many they are, and whatever waits before them: the patience of who came, or the end of "lately"."""
     one = await register(redis, KEYS, "w1")
-    d, answer = dispatcher(wire, patience_s=patience_s), Answer()
-    accepted = [flight(job(f"accepted{i}"), answer) for i in range(12)]
+    d, answer = dispatcher(wire, patience_s=patience_s), EventQueue()
+    accepted = [inflight(job(f"accepted{i}"), answer) for i in range(12)]
     for f in accepted:
         await d.send(f)
     await redis.delete(KEYS.worker(one))
     d.worker_lost(one)
     await had_worker(redis, KEYS, lately_s)
-    new = [asyncio.create_task(d.send(flight(job(f"new{i}")))) for i in range(40)]
+    new = [asyncio.create_task(d.send(inflight(job(f"new{i}")))) for i in range(40)]
     await asyncio.sleep(0.2)
     assert (d.placer.held, [task for task in new if task.done()]) == (52, [])
     outcomes = await asyncio.wait_for(asyncio.gather(*new, return_exceptions=True), 5)
@@ -466,7 +468,7 @@ async def test_when_no_worker_comes_all_new_requests_hear_so_in_time(
     await redis.delete(KEYS.seen(POOL))
     for aside in (False, True):  # from now on it is long ago
         with pytest.raises(NoWorker):
-            await asyncio.wait_for(d.send(flight(job("late", aside=aside))), 1)
+            await asyncio.wait_for(d.send(inflight(job("late", aside=aside))), 1)
         await d.cancel([RequestId("late")])
     assert d.placer.held == (12 if patience_s == 60 else 0), "who was accepted has all his patience"
 
@@ -479,10 +481,10 @@ async def test_a_model_that_had_no_worker_is_refused_at_once_each_time_until_it_
     d = dispatcher(wire, patience_s=60)
     for i in range(3):
         with pytest.raises(NoWorker):
-            await asyncio.wait_for(d.send(flight(job(f"r{i}", aside=aside))), 1)
+            await asyncio.wait_for(d.send(inflight(job(f"r{i}", aside=aside))), 1)
         await d.cancel([RequestId(f"r{i}")])
     await register(redis, KEYS, "w1", aside_most=1)
-    await asyncio.wait_for(d.send(flight(job("r3", aside=aside))), 1)
+    await asyncio.wait_for(d.send(inflight(job("r3", aside=aside))), 1)
 
 
 async def test_no_more_wait_for_a_worker_than_may_wait_for_room(redis: "Redis", wire: Wire) -> None:
@@ -490,7 +492,7 @@ async def test_no_more_wait_for_a_worker_than_may_wait_for_room(redis: "Redis", 
     await had_worker(redis, KEYS)
     pools = {POOL: Pool.model_validate({"model": "m", "engine": "mock", "busy": {"max_held": 3}})}
     d = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, pools, 100), pools, patience_s=60)
-    new = [asyncio.create_task(d.send(flight(job(f"r{i}")))) for i in range(5)]
+    new = [asyncio.create_task(d.send(inflight(job(f"r{i}")))) for i in range(5)]
     await asyncio.sleep(0.3)
     assert [task.done() for task in new] == [False, False, False, True, True]
     assert all(isinstance(task.exception(), Saturated | NoWorker) for task in new[3:])
@@ -515,5 +517,5 @@ async def test_who_finds_each_worker_gone_when_it_is_placed_is_told_after_some_t
     monkeypatch.setattr(wire, "execute_each", gone)
     monkeypatch.setattr(wire, "steady_s", lambda: 60.0)
     with pytest.raises(NoWorker, match="keep going away"):
-        await asyncio.wait_for(d.send(flight(job())), 5)
+        await asyncio.wait_for(d.send(inflight(job())), 5)
     assert 5 <= writes < 40, "between each five it waits"

@@ -9,8 +9,8 @@ import pytest
 import s3fs
 from moto.server import ThreadedMotoServer
 
-from app.api.openai.file_expiry import Sweeper
-from app.batch.file_store import FileShelf
+from app.api.openai.file_expiry import FileExpiry
+from app.batch.file_store import FileStore
 from app.batch.records import StoredFile
 from app.batch.storage import Storage
 from app.errors import FileGone, SettingsError, StorageDown
@@ -164,11 +164,11 @@ def test_an_s3_that_is_away_is_said_so(s3: ThreadedMotoServer, monkeypatch: pyte
 async def test_a_file_that_stays_keeps_no_other_one(
     tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage, shelf = Storage(str(tmp_path)), FileShelf(wire, Keys("test"))
+    storage, file_store = Storage(str(tmp_path)), FileStore(wire, Keys("test"))
     for name in "abc":
         file = StoredFile(FileId(f"file-{name}"), "", name, "batch", 1, 1, 2)
         storage.put(file.path, b"x")
-        await shelf.add(file)
+        await file_store.add(file)
     delete = storage.delete
 
     def refuses(path: str) -> None:
@@ -178,5 +178,5 @@ async def test_a_file_that_stays_keeps_no_other_one(
 
     monkeypatch.setattr(storage, "delete", refuses)
     with pytest.raises(StorageDown):
-        await Sweeper(storage, shelf).sweep()
-    assert [file.name for file in await shelf.expired(time.time())] == ["a"]
+        await FileExpiry(storage, file_store).sweep()
+    assert [file.name for file in await file_store.expired(time.time())] == ["a"]

@@ -18,21 +18,21 @@ from app.engines import create_engine
 from app.ids import ApiId, PoolId, RequestId, WorkerId, run_id
 from app.keys import Keys
 from app.messages import (
-    Begun,
     Delta,
     Done,
     Event,
     Failed,
-    First,
-    Handed,
+    FirstToken,
     Handoff,
     Job,
+    KvHandle,
     Lease,
-    Lent,
+    PartialOutput,
     Place,
+    PrefillDone,
     Sampling,
+    decode_event_batch,
     decode_job,
-    decode_step,
     encode,
 )
 from app.pools import Pool
@@ -95,7 +95,7 @@ def placed(redis: "Redis", prompt: int = 200, **changes: Any) -> Job:
 
 
 def events(redis: "Redis") -> list[Event]:
-    return [e for _, fields in redis.xrange(KEYS.out(API)) for e in decode_step(fields[b"s"]).events]
+    return [e for _, fields in redis.xrange(KEYS.out(API)) for e in decode_event_batch(fields[b"s"]).events]
 
 
 def free(runner: Runner) -> bool:
@@ -119,16 +119,16 @@ def test_a_prefill_gives_the_first_token_and_the_decode_all_others(store_url: st
     with ThreadPoolExecutor() as threads, worker(store_url, P, "prefill") as p, worker(store_url, D, "decode") as d:
         _job, lent, handed = start(p, threads, "prefill").result()
         record = decode_job(redis_db.get(KEYS.request(job.run)))  # type: ignore[arg-type]
-        assert isinstance(handed, Handed)
+        assert isinstance(handed, PrefillDone)
         assert not redis_db.exists(KEYS.reservations(P)), "it is no load of the prefill worker's any more"
         assert redis_db.exists(KEYS.reservations(D))
         start(d, threads, "decode", lent).result()
         wait_until(lambda: free(p) and free(d), "all is free")
         wait_until(lambda: not redis_db.exists(KEYS.reservations(D)), "the decode worker's account is empty")
         first, *deltas, done = events(redis_db)
-        assert isinstance(first, First)
+        assert isinstance(first, FirstToken)
         assert isinstance(done, Done)
-        assert [first.begun] == record.begun == [Begun(first.delta.tokens, len(first.delta.text))]
+        assert [first.begun] == record.begun == [PartialOutput(first.delta.tokens, len(first.delta.text))]
         assert len(first.delta.tokens) + sum(len(e.tokens) for e in deltas if isinstance(e, Delta)) == 6
         assert [t.worker for t in done.timings] == [P, D]
         assert done.timings[1].pulled is not None
@@ -162,7 +162,7 @@ def test_a_prefill_that_ends_in_a_drain_is_given_back_or_handed_over(store_url: 
             assert codes == ["returned"]
         else:
             assert codes == []
-            assert isinstance(found[1], Lent)
+            assert isinstance(found[1], KvHandle)
             assert redis_db.exists(KEYS.request(job.run)), "the decode task finds what to do"
 
 
@@ -180,7 +180,7 @@ def test_a_client_that_leaves_at_the_hop_leaves_nothing_behind(store_url: str, r
         start(d, threads, "decode", lent).result()
         wait_until(lambda: free(p) and free(d), "all is free")
         wait_until(lambda: not redis_db.exists(KEYS.reservations(P), KEYS.reservations(D)), "the accounts are empty")
-        assert [type(e) for e in events(redis_db)] == [First]
+        assert [type(e) for e in events(redis_db)] == [FirstToken]
 
 
 async def _now(act: Any) -> None:
@@ -207,18 +207,18 @@ def test_a_handoff_comes_back_only_if_its_message_is_certainly_nowhere(
 ) -> None:
     """A connection that broke may have delivered it: then its task gives the KV up, and it can't be used again."""
     job = placed(redis_db)
-    lent = Lent("an engine", 9e9, 200, {})
+    lent = KvHandle("an engine", 9e9, 200, {})
     with worker(store_url, P, "prefill") as p:
         monkeypatch.setattr(RUNNER, "_value", p)
         task = _Prefill()
-        task.handing["t1"] = job, lent, Handed(R, 0, None)
+        task.handing["t1"] = job, lent, PrefillDone(R, 0, None)
         failure = OperationalError(str(cause))
         failure.__cause__ = cause
         task.on_failure(failure, "t1", (), {}, None)
         (event,) = wait_until(lambda: events(redis_db), "the API replica is told")
     assert not task.handing
     if returned:
-        assert event == Handed(R, 0, None, lent)
+        assert event == PrefillDone(R, 0, None, lent)
     else:
         assert isinstance(event, Failed)
         assert event.code == "handoff_failed"

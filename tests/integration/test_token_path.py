@@ -7,12 +7,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from app.dispatch.runtime import Known, serving
-from app.dispatch.token_inbox import Inbox
+from app.dispatch.runtime import Deployment, running
+from app.dispatch.token_inbox import TokenInbox
 from app.ids import ApiId, RequestId, WorkerId
 from app.keys import Keys
-from app.messages import Delta, Event, Step, decode_step, encode
-from app.runner.token_emitter import Emitter
+from app.messages import Delta, Event, EventBatch, decode_event_batch, encode
+from app.runner.token_emitter import TokenEmitter
 from app.settings import Settings
 from app.store import Wire
 
@@ -50,7 +50,7 @@ class Seen:
 @asynccontextmanager
 async def inbox(wire: Wire) -> AsyncIterator[Seen]:
     seen = Seen()
-    box = Inbox(wire, KEYS, API, seen.deliver, seen.lost.append)
+    box = TokenInbox(wire, KEYS, API, seen.deliver, seen.lost.append)
     task = asyncio.create_task(box.run())
     await asyncio.wait_for(box.subscribed.wait(), 5)
     yield seen
@@ -60,8 +60,8 @@ async def inbox(wire: Wire) -> AsyncIterator[Seen]:
 @asynccontextmanager
 async def emitter(
     redis: "Redis", worker: WorkerId = WORKER, settings: Settings | None = None
-) -> AsyncIterator[Emitter]:
-    e = Emitter(redis, KEYS, worker, settings or Settings())
+) -> AsyncIterator[TokenEmitter]:
+    e = TokenEmitter(redis, KEYS, worker, settings or Settings())
     task = asyncio.create_task(e.run())
     yield e
     task.cancel()
@@ -69,7 +69,7 @@ async def emitter(
 
 async def step(redis: "Redis", seq: int, *, publish: bool, worker: WorkerId = WORKER) -> None:
     """Message `seq` with token `seq`; unpublished, it stands in the stream only, as if pub/sub had lost it."""
-    data = encode(Step(worker, seq, [token(seq, worker)]))
+    data = encode(EventBatch(worker, seq, [token(seq, worker)]))
     await redis.xadd(KEYS.out(API), {"s": data})
     if publish:
         await redis.publish(KEYS.out(API), data)
@@ -84,7 +84,7 @@ async def test_tokens_of_one_engine_step_leave_as_one_message(redis: "Redis", wi
         await seen.count(50)
     entries = await redis.xrange(KEYS.out(API))
     assert len(entries) == 1
-    assert decode_step(entries[0][1][b"s"]).seq == 1
+    assert decode_event_batch(entries[0][1][b"s"]).seq == 1
 
 
 async def test_each_api_replica_gets_its_own_tokens_only(redis: "Redis", wire: Wire) -> None:
@@ -95,7 +95,7 @@ async def test_each_api_replica_gets_its_own_tokens_only(redis: "Redis", wire: W
         await e.drained()
     for api, tokens in ((API, [1]), (ApiId("api2"), [2])):
         entries = await redis.xrange(KEYS.out(api))
-        assert [ev.tokens for ev in decode_step(entries[0][1][b"s"]).events] == [tokens]
+        assert [ev.tokens for ev in decode_event_batch(entries[0][1][b"s"]).events] == [tokens]
 
 
 async def test_tokens_arrive_once_and_in_order(redis: "Redis", wire: Wire) -> None:
@@ -236,7 +236,7 @@ async def test_the_stream_is_bounded_by_the_bytes_of_all_workers(redis: "Redis",
             await one.drained()
         assert MOST * 3 / 4 < await size(redis) < MOST * 5 / 4
     last = await redis.xrevrange(KEYS.out(API), count=1)
-    assert decode_step(last[0][1][b"s"]).seq == 202
+    assert decode_event_batch(last[0][1][b"s"]).seq == 202
     assert await redis.zcard(KEYS.out_marks(API)) < 200
     assert not seen.lost
 
@@ -279,7 +279,7 @@ async def test_messages_are_kept_for_a_time(redis: "Redis", wire: Wire) -> None:
             e.emit(API, token(number))
             await e.drained()
             for _entry, fields in await redis.xrange(KEYS.out(API), count=1):
-                first = decode_step(fields[b"s"]).seq
+                first = decode_event_batch(fields[b"s"]).seq
             await asyncio.sleep(0.1)
     assert number - first > 5
 
@@ -307,8 +307,8 @@ async def test_a_stream_never_stays_for_good(redis: "Redis", wire: Wire, *, list
 
 
 async def test_a_replica_that_ends_leaves_no_stream(redis: "Redis", store_url: str) -> None:
-    known = Known(Settings(redis_url=store_url, deployment="test"), {}, {})
-    async with serving(known) as core:
+    known = Deployment(Settings(redis_url=store_url, deployment="test"), {}, {})
+    async with running(known) as core:
         core.inbox._deliver = (seen := Seen()).deliver
         async with emitter(redis) as e:
             e.emit(core.dispatcher.api, token(1))
@@ -319,7 +319,7 @@ async def test_a_replica_that_ends_leaves_no_stream(redis: "Redis", store_url: s
 
 
 async def test_a_replica_ends_also_when_a_gap_shows_just_then(redis: "Redis", wire: Wire) -> None:
-    box = Inbox(wire, KEYS, API, Seen().deliver, lambda _: None)
+    box = TokenInbox(wire, KEYS, API, Seen().deliver, lambda _: None)
     task = asyncio.create_task(box.run())
     async with asyncio.timeout(5):
         await box.subscribed.wait()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dispatch.event_queue import Answer
+from app.dispatch.event_queue import EventQueue
 from app.errors import Cancelled
 from app.ids import RequestId
 from app.messages import Delta, Done
@@ -21,7 +21,7 @@ def test_events_are_taken_once_and_in_order_however_they_arrive(batches: list[in
     """Whether several come before the reader looks or one at a time."""
 
     async def run() -> None:
-        answer, pushed = Answer(), 0
+        answer, pushed = EventQueue(), 0
         taken: list[object] = []
         for size in batches:
             for _ in range(size):
@@ -36,7 +36,7 @@ def test_events_are_taken_once_and_in_order_however_they_arrive(batches: list[in
 
 async def test_a_waiting_reader_wakes_with_everything_pushed_before_it_ran() -> None:
     """One wake-up takes a whole engine step."""
-    answer = Answer()
+    answer = EventQueue()
     reader = asyncio.create_task(answer.take())
     await asyncio.sleep(0)
     answer.push(delta(0))
@@ -47,7 +47,7 @@ async def test_a_waiting_reader_wakes_with_everything_pushed_before_it_ran() -> 
 
 async def test_a_waiting_reader_is_told_when_the_client_has_gone() -> None:
     """It must not wait for tokens that nobody reads."""
-    answer = Answer()
+    answer = EventQueue()
     reader = asyncio.create_task(answer.take())
     await asyncio.sleep(0)
     answer.client_gone()
@@ -57,7 +57,7 @@ async def test_a_waiting_reader_is_told_when_the_client_has_gone() -> None:
 
 async def test_a_client_that_has_gone_gets_nothing_of_what_still_comes() -> None:
     """Gone is gone, also with events in hand."""
-    answer = Answer()
+    answer = EventQueue()
     answer.push(delta(0))
     answer.client_gone()
     answer.push(delta(1))
@@ -68,7 +68,7 @@ async def test_a_client_that_has_gone_gets_nothing_of_what_still_comes() -> None
 
 async def test_pending_says_how_many_events_wait() -> None:
     """The stream asks this around a write, to see whether the client held it up."""
-    answer = Answer()
+    answer = EventQueue()
     assert answer.pending() == 0
     answer.push(delta(0))
     assert answer.pending() == 1
@@ -78,7 +78,7 @@ async def test_pending_says_how_many_events_wait() -> None:
 
 async def test_a_sink_takes_what_comes_while_the_reader_waits_and_never_overtakes() -> None:
     """Directly written tokens and those that go through the reader are one sequence."""
-    answer, written = Answer(), []
+    answer, written = EventQueue(), []
 
     def sink(d: Delta) -> bool:
         if d == delta(2):  # the client is behind
@@ -99,7 +99,7 @@ async def test_a_sink_takes_what_comes_while_the_reader_waits_and_never_overtake
 
 async def test_a_terminal_event_always_wakes_the_reader() -> None:
     """The sink is for tokens only."""
-    answer = Answer()
+    answer = EventQueue()
     answer.divert(lambda _: True)
     reader = asyncio.ensure_future(answer.take())
     await asyncio.sleep(0)
@@ -111,7 +111,7 @@ async def test_a_terminal_event_always_wakes_the_reader() -> None:
 
 async def test_an_abandoned_wait_loses_no_event() -> None:
     """A reader that timed out and comes again finds what came meanwhile."""
-    answer = Answer()
+    answer = EventQueue()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(answer.take(), 0.001)
     answer.push(delta(0))
@@ -120,7 +120,7 @@ async def test_an_abandoned_wait_loses_no_event() -> None:
 
 async def test_a_reader_who_is_far_behind_gets_a_few_large_deltas() -> None:
     """Ten thousand tokens that wait for one slow client are one text, not ten thousand objects."""
-    answer, request = Answer(), RequestId("r")
+    answer, request = EventQueue(), RequestId("r")
     for i in range(10_000):
         answer.push(Delta(request, 0, f"{i} ", [i], i % 2))
     answer.push(Done(request, 0))

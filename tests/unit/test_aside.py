@@ -13,7 +13,7 @@ from app.routing.candidates import Ask, Limits, Option
 from app.routing.cost import EXPECTED_ANSWER, held_blocks
 from app.routing.policy import can_serve, is_full, place, reserve
 from app.routing.preemptible import FULL
-from app.runner.yield_policy import Load, Wish, may_enter, most, pause, taken, too_many
+from app.runner.yield_policy import EngineLoad, Wish, may_enter, most, pause, taken, too_many
 from tests.unit.test_policy import KV, asks, candidate, fleets, option, rules
 
 ASIDE = Ask(prompt_tokens=100, max_tokens=50, aside=True)
@@ -121,7 +121,7 @@ def test_one_that_is_larger_than_the_slack_can_be_runs_on_an_empty_worker() -> N
 
 shares = st.builds(Aside, step_share=st.floats(0, 1), prefill_share=st.floats(0, 1))
 loads = st.builds(
-    Load,
+    EngineLoad,
     seats=st.integers(1, 256),
     blocks=st.integers(1, 10_000),
     used=st.integers(0, 12_000),
@@ -134,7 +134,9 @@ wishes = st.builds(Wish, seats=st.integers(1, 8), blocks=st.integers(1, 500), to
 
 
 @given(loads, shares, st.lists(wishes, max_size=70))
-def test_beside_others_no_more_stay_than_a_step_may_get_longer(load: Load, share: Aside, inside: list[Wish]) -> None:
+def test_beside_others_no_more_stay_than_a_step_may_get_longer(
+    load: EngineLoad, share: Aside, inside: list[Wish]
+) -> None:
     load = replace(load, aside=sum(w.seats for w in inside))
     gone = too_many(load, share, inside)
     stay = inside[: len(inside) - gone]
@@ -155,19 +157,19 @@ def test_beside_others_no_more_stay_than_a_step_may_get_longer(load: Load, share
 
 
 @given(loads, shares, wishes, st.integers(0, 5000))
-def test_who_enters_need_not_go_at_once(load: Load, share: Aside, wish: Wish, computing: int) -> None:
+def test_who_enters_need_not_go_at_once(load: EngineLoad, share: Aside, wish: Wish, computing: int) -> None:
     if may_enter(load, share, wish, computing, 10_000.0) and (load.online or load.aside):
         entered = replace(load, aside=load.aside + wish.seats, used=load.used + wish.blocks)
         assert too_many(entered, share, [wish]) == 0
 
 
 @given(loads, shares, wishes)
-def test_an_empty_engine_takes_any(load: Load, share: Aside, wish: Wish) -> None:
+def test_an_empty_engine_takes_any(load: EngineLoad, share: Aside, wish: Wish) -> None:
     assert may_enter(replace(load, online=0, aside=0), share, wish, 0, 1.0)
 
 
 @given(loads, shares)
-def test_what_is_taken_may_run_or_waits_for_a_seat(load: Load, share: Aside) -> None:
+def test_what_is_taken_may_run_or_waits_for_a_seat(load: EngineLoad, share: Aside) -> None:
     """Nothing is taken that could not get in."""
     assert taken(load, share) <= load.seats + max(2, load.seats // 4)
     if load.online and (not most(load, share) or not share.prefill_share):
@@ -176,14 +178,14 @@ def test_what_is_taken_may_run_or_waits_for_a_seat(load: Load, share: Aside) -> 
 
 def test_the_usual_numbers() -> None:
     """Of a large engine: 7 ms a step, 0.05 ms for each request."""
-    load, share = Load(64, 8192, step_s=0.007, request_step_s=0.00005), Aside()
+    load, share = EngineLoad(64, 8192, step_s=0.007, request_step_s=0.00005), Aside()
     assert most(load, share) == 60
     assert most(replace(load, online=1), share) == 4
     assert most(replace(load, online=40), share) == 5
     assert most(replace(load, online=58), share) == 2, "and a seat in sixteen is free"
     assert most(replace(load, online=1, request_step_s=0.0), share) == 8, "before it was measured"
     assert most(replace(load, online=1), Aside(step_share=0)) == 0
-    assert most(Load(1, 100), share) == 1, "also an engine with one seat has idle time"
+    assert most(EngineLoad(1, 100), share) == 1, "also an engine with one seat has idle time"
 
 
 def test_prompts_take_their_share_of_the_time() -> None:
@@ -195,7 +197,7 @@ def test_prompts_take_their_share_of_the_time() -> None:
 
 
 def test_after_a_quiet_minute_no_seat_is_kept_free_and_prompts_come_in_larger_portions() -> None:
-    load, wish = Load(64, 8192, aside=1, quiet_s=600.0), Wish(1, 8, 250)
+    load, wish = EngineLoad(64, 8192, aside=1, quiet_s=600.0), Wish(1, 8, 250)
     assert most(load, Aside()) == 64
     assert may_enter(load, Aside(), wish, 5 * 10_000, 10_000.0)
     assert not may_enter(load, Aside(), wish, 6 * 10_000, 10_000.0)
@@ -205,7 +207,7 @@ def test_after_a_quiet_minute_no_seat_is_kept_free_and_prompts_come_in_larger_po
 
 def test_with_nobody_there_prompts_come_in_small_portions() -> None:
     """Whoever comes then waits for a short step."""
-    load, wish = Load(64, 8192, aside=1), Wish(1, 8, 250)
+    load, wish = EngineLoad(64, 8192, aside=1), Wish(1, 8, 250)
     assert may_enter(load, Aside(), wish, 250, 10_000.0)
     assert not may_enter(load, Aside(), wish, 500, 10_000.0)
     assert may_enter(load, Aside(), replace(wish, tokens=9000), 0, 10_000.0), "a long one alone"

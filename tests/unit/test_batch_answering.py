@@ -9,28 +9,28 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.batch.batch_store import Ticket
-from app.batch.records import Batch, Line, Order
+from app.batch.batch_store import PartClaim
+from app.batch.records import Batch, BatchLine, BatchOrder
 from app.ids import BatchId, FileId
-from workers.batch.part_runner import Answering
+from workers.batch.part_runner import PartRunner
 
 pytestmark = pytest.mark.unit
 
 NOW = int(time.time())
 ID = BatchId("batch_1")
-BATCH = Batch(Order(ID, "", "/v1/completions", FileId("file-1"), "24h", NOW, NOW + 86_400), "in_progress", total=3)
+BATCH = Batch(BatchOrder(ID, "", "/v1/completions", FileId("file-1"), "24h", NOW, NOW + 86_400), "in_progress", total=3)
 LATE = replace(BATCH, order=replace(BATCH.order, created=NOW - 3590, expires=NOW + 10))
 
 
-class Asked(Answering):
+class Asked(PartRunner):
     """Whose lines only wait."""
 
     def __init__(self) -> None:
         nothing: Any = SimpleNamespace(dispatcher=SimpleNamespace(api="a"))
-        super().__init__(nothing, nothing, nothing, Ticket(ID, 0, 1), BATCH)
+        super().__init__(nothing, nothing, nothing, PartClaim(ID, 0, 1), BATCH)
         self.asked: list[tuple[int, bool]] = []
 
-    async def _answer(self, line: Line) -> None:
+    async def _answer(self, line: BatchLine) -> None:
         self.asked.append((line.number, self._urgent))
         call: Any = SimpleNamespace(waits=True, plan=SimpleNamespace(aside=not self._urgent))
         self._calls[line.number] = call
@@ -44,7 +44,7 @@ class Asked(Answering):
 async def test_what_comes_back_from_an_engine_waits_behind_nobody_either() -> None:
     """It may be at an engine's gate when its batch becomes urgent, and is sent back from there later."""
     part = Asked()
-    part._ask([Line(n, f"id-{n}", b"{}") for n in (1, 2, 3)])
+    part._ask([BatchLine(n, f"id-{n}", b"{}") for n in (1, 2, 3)])
     await asyncio.sleep(0)
     part._calls[3].waits = False  # type: ignore[misc]
     part.look(BATCH)
@@ -88,8 +88,8 @@ async def test_no_line_is_put_before_what_is_online(monkeypatch: pytest.MonkeyPa
 
     part = Asked()
     part._endpoint = SimpleNamespace(understand=understand)  # type: ignore[assignment]
-    monkeypatch.setattr("workers.batch.part_runner.Call", call)
+    monkeypatch.setattr("workers.batch.part_runner.Generation", call)
     for part._urgent in (True, False):
         with pytest.raises(InterruptedError):
-            await part._request(Line(1, "id", b"{}"))
+            await part._request(BatchLine(1, "id", b"{}"))
     assert [(plan.aside, plan.priority) for plan in plans] == [(False, got), (True, got + 90)]

@@ -13,19 +13,19 @@ from msgspec.structs import replace
 
 from app.batch import paths as places
 from app.batch.fair_share import LINES
-from app.batch.records import Batch, Order, Result, decode_part
+from app.batch.records import Batch, BatchOrder, Result, decode_part
 from app.batch.storage import Storage
 from app.errors import ModelNotFound
 from app.ids import BatchId, FileId
 from app.messages import encode
-from workers.batch.input_splitter import Unusable, cut, numbered
-from workers.batch.result_files import assemble
+from workers.batch.input_splitter import Unusable, numbered, split_input
+from workers.batch.result_files import write_result_files
 
 pytestmark = pytest.mark.unit
 
 CHAT = "/v1/chat/completions"
 MINE = partial(bool, 1)  # the batch is still to be finished by who asks
-ORDER = Order(BatchId("batch_1"), "", CHAT, FileId("file-1"), "24h", 0, 86_400)
+ORDER = BatchOrder(BatchId("batch_1"), "", CHAT, FileId("file-1"), "24h", 0, 86_400)
 
 
 def check(body: bytes) -> str:
@@ -62,7 +62,7 @@ def test_every_line_is_in_one_part_or_broken_and_blank_ones_are_none(storage: St
     lines[10], lines[20], lines[30] = "{broken", "", request(5)
     lines[40] = request(40, model="other")
     put(storage, lines)
-    done = cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    done = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     assert (done.lines, done.broken, done.model, done.parts) == (149, 3, "m", -(-146 // LINES))
     numbers = [line.number for part in parts(storage, done.parts) for line in part]
     assert sorted(numbers) == [n for n in range(1, 151) if n not in (11, 21, 31, 41)]
@@ -70,14 +70,14 @@ def test_every_line_is_in_one_part_or_broken_and_blank_ones_are_none(storage: St
 
 def test_lines_that_begin_alike_are_in_the_same_part(storage: Storage) -> None:
     put(storage, [request(i, f"Subject {i % 3}. " * 100 + str(i)) for i in range(3 * LINES)])
-    done = cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    done = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     for part in parts(storage, done.parts):
         assert len({json.loads(line.body)["messages"][0]["content"][:9] for line in part}) == 1
 
 
 def test_a_batch_is_for_one_model_and_lines_for_another_one_cost_themselves(storage: Storage) -> None:
     put(storage, [request(1, model="gone"), request(2), request(3, model="n"), request(4)])
-    done = cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    done = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     assert (done.lines, done.broken, done.model) == (4, 2, "m")
     assert [line.number for line in parts(storage, 1)[0]] == [2, 4]
 
@@ -85,7 +85,7 @@ def test_a_batch_is_for_one_model_and_lines_for_another_one_cost_themselves(stor
 def test_a_part_of_long_lines_has_few_of_them(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.batch.input_splitter._PART", 1000)
     put(storage, [request(i, "x" * 300) for i in range(7)] + [request(7, "x" * 3000)])
-    done = cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    done = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     sizes = [len(part) for part in parts(storage, done.parts)]
     assert sum(sizes) == 8
     assert max(sizes) == 2
@@ -97,16 +97,16 @@ def test_an_empty_file_and_one_of_too_many_lines_are_unusable(
 ) -> None:
     put(storage, ["", "  "])
     with pytest.raises(Unusable, match="no line"):
-        cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+        split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     monkeypatch.setattr("workers.batch.input_splitter.MAX_LINES", 3)
     put(storage, [request(i) for i in range(4)])
     with pytest.raises(Unusable, match="at most 3"):
-        cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+        split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
 
 
 def test_a_line_that_is_too_long_costs_itself_only(storage: Storage) -> None:
     put(storage, [request(1), request(2, "x" * 5000), request(3)])
-    done = cut(storage, ORDER, "files/file-1", check, 1000, lambda: False)
+    done = split_input(storage, ORDER, "files/file-1", check, 1000, lambda: False)
     assert (done.lines, done.broken) == (3, 1)
     assert [line.number for line in parts(storage, 1)[0]] == [1, 3]
 
@@ -115,7 +115,7 @@ def test_what_is_said_of_broken_lines_is_short_whatever_they_say(storage: Storag
     """It is held in memory, for all of them."""
     named = [request(i).replace('"method"', '"%s": 1, "method"' % ("x" * 100_000)) for i in range(9)]
     put(storage, [*named, *(request(i, model="m" * 100_000) for i in range(9))])
-    done = cut(storage, ORDER, "files/file-1", ask_anything, 10**6, lambda: False)
+    done = split_input(storage, ORDER, "files/file-1", ask_anything, 10**6, lambda: False)
     assert (done.lines, done.broken) == (18, 18)
     assert len(storage.get(places.broken(ORDER.id)) or b"") < 18 * 5000
 
@@ -123,14 +123,14 @@ def test_what_is_said_of_broken_lines_is_short_whatever_they_say(storage: Storag
 def test_a_byte_order_mark_before_the_first_line_is_none_of_it(storage: Storage) -> None:
     """Windows' editors write one."""
     storage.put("files/file-1", b"\xef\xbb\xbf" + request(1).encode() + b"\n" + request(2).encode())
-    done = cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    done = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     assert (done.lines, done.broken) == (2, 0)
 
 
 def test_a_file_of_nothing_but_a_byte_order_mark_has_no_line(storage: Storage) -> None:
     storage.put("files/file-1", b"\xef\xbb\xbf\n")
     with pytest.raises(Unusable, match="no line"):
-        cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+        split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
 
 
 def test_who_is_told_to_stop_stops_and_says_that_it_was_told_to(storage: Storage) -> None:
@@ -139,7 +139,7 @@ def test_who_is_told_to_stop_stops_and_says_that_it_was_told_to(storage: Storage
     for looks in (1, 151):  # while it reads, and while it writes
         left = iter(range(looks))
         with pytest.raises(InterruptedError):
-            cut(storage, ORDER, "files/file-1", check, 10_000, lambda left=left: next(left, None) is None)
+            split_input(storage, ORDER, "files/file-1", check, 10_000, lambda left=left: next(left, None) is None)
 
 
 def test_of_a_long_line_no_more_is_read_than_may_be() -> None:
@@ -150,7 +150,7 @@ def test_of_a_long_line_no_more_is_read_than_may_be() -> None:
 def test_a_big_file_is_not_held_in_memory(storage: Storage) -> None:
     put(storage, [request(i, "word " * 2000) for i in range(2000)])  # 20 MB
     tracemalloc.start()
-    cut(storage, ORDER, "files/file-1", check, 100_000, lambda: False)
+    split_input(storage, ORDER, "files/file-1", check, 100_000, lambda: False)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 5_000_000
@@ -162,12 +162,12 @@ def answered(i: int) -> Result:
 
 def test_the_files_have_each_line_once_wherever_its_result_lies(storage: Storage) -> None:
     put(storage, [request(i) for i in range(3 * LINES)] + ["{broken"])
-    done = cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    done = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     whole, half, none = parts(storage, 3)
     storage.put(places.answers(ORDER.id, 0), encode([answered(line.number) for line in whole]))
     found = {1: [answered(line.number) for line in half[:10]]}
     batch = Batch(ORDER, "finalizing", parts=done.parts, ending="expired")
-    sums = assemble(storage, batch, lambda _id, part: found.get(part, []), MINE)
+    sums = write_result_files(storage, batch, lambda _id, part: found.get(part, []), MINE)
     assert (sums.completed, sums.failed) == (LINES + 10, LINES - 10 + LINES + 1)
     assert (sums.prompt, sums.cached, sums.completion) == tuple(n * (LINES + 10) for n in (10, 4, 3))
     output, errors = (
@@ -191,10 +191,10 @@ def test_each_line_is_one_for_every_reader_of_lines(storage: Storage) -> None:
     """Some take more characters than a line feed for a line's end: str.splitlines() does."""
     ends = "".join(map(chr, [*range(0x20), 0x7F, 0x85, 0x2028, 0x2029]))
     put(storage, [request(1).replace("id-1", json.dumps(ends)[1:-1]), "{" + json.dumps(ends, ensure_ascii=False)])
-    cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     answer = replace(answered(1), custom_id=ends, body=orjson.dumps({"text": ends}))
     storage.put(places.answers(ORDER.id, 0), encode([answer]))
-    assemble(storage, Batch(ORDER, "finalizing", parts=1, ending="completed"), lambda _id, _part: [], MINE)
+    write_result_files(storage, Batch(ORDER, "finalizing", parts=1, ending="completed"), lambda _id, _part: [], MINE)
     for kind in ("output", "error"):
         raw = (storage.get(f"files/{places.file_of(ORDER.id, kind)}") or b"").decode()
         lines = raw.splitlines()
@@ -206,19 +206,21 @@ def test_each_line_is_one_for_every_reader_of_lines(storage: Storage) -> None:
 
 def test_a_file_without_lines_is_not_there(storage: Storage) -> None:
     put(storage, [request(1)])
-    cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     storage.put(places.answers(ORDER.id, 0), encode([answered(1)]))
-    sums = assemble(storage, Batch(ORDER, "finalizing", parts=1, ending="completed"), lambda _id, _part: [], MINE)
+    sums = write_result_files(
+        storage, Batch(ORDER, "finalizing", parts=1, ending="completed"), lambda _id, _part: [], MINE
+    )
     assert sums.errors == 0
     assert storage.get(f"files/{places.file_of(ORDER.id, 'error')}") is None
 
 
 def test_making_the_files_once_more_changes_nothing(storage: Storage) -> None:
     put(storage, [request(1), "{"])
-    cut(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     storage.put(places.answers(ORDER.id, 0), encode([answered(1)]))
     batch = Batch(ORDER, "finalizing", parts=1, ending="completed")
-    first = assemble(storage, batch, lambda _id, _part: [], MINE)
+    first = write_result_files(storage, batch, lambda _id, _part: [], MINE)
     made = storage.get(f"files/{places.file_of(ORDER.id, 'output')}")
-    assert assemble(storage, batch, lambda _id, _part: [], MINE) == first
+    assert write_result_files(storage, batch, lambda _id, _part: [], MINE) == first
     assert storage.get(f"files/{places.file_of(ORDER.id, 'output')}") == made

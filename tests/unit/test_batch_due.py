@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 from openai import OpenAI
 
-from app.batch.batch_store import MOST_BREAKS, Load
+from app.batch.batch_store import MOST_BREAKS, BatchLoad
 from app.batch.next_step import TRIES_AFTER_S, after_break, due
-from app.batch.records import Batch, Order
+from app.batch.records import Batch, BatchOrder
 from app.batch.schedule import beat_schedule
 from app.batch.window import read_window
 from app.errors import RequestError, SettingsError
@@ -17,9 +17,9 @@ from workers.batch.webhook import event, signature
 
 pytestmark = pytest.mark.unit
 
-ORDER = Order(BatchId("batch_1"), "", "/v1/completions", FileId("file-1"), "24h", 1000, 2000)
-NONE = Load(0, 0, None)
-BUSY = Load(0, 0, ApiId("w"))
+ORDER = BatchOrder(BatchId("batch_1"), "", "/v1/completions", FileId("file-1"), "24h", 1000, 2000)
+NONE = BatchLoad(0, 0, None)
+BUSY = BatchLoad(0, 0, ApiId("w"))
 
 
 @pytest.mark.parametrize(
@@ -28,18 +28,18 @@ BUSY = Load(0, 0, ApiId("w"))
         ("validating", NONE, 1500, "begin"),
         ("validating", BUSY, 1500, None),
         ("validating", BUSY, 2000, "expire"),
-        ("in_progress", Load(3, 0, None), 1500, "feed"),
-        ("in_progress", Load(0, 1, None), 1500, "feed"),
+        ("in_progress", BatchLoad(3, 0, None), 1500, "feed"),
+        ("in_progress", BatchLoad(0, 1, None), 1500, "feed"),
         ("in_progress", NONE, 1500, "complete"),
-        ("in_progress", Load(3, 2, None), 2000, "expire"),
-        ("finalizing", Load(3, 1, None), 2500, "feed"),
-        ("finalizing", Load(3, 0, None), 2500, "finish"),
-        ("cancelling", Load(3, 0, ApiId("w")), 1500, None),
+        ("in_progress", BatchLoad(3, 2, None), 2000, "expire"),
+        ("finalizing", BatchLoad(3, 1, None), 2500, "feed"),
+        ("finalizing", BatchLoad(3, 0, None), 2500, "finish"),
+        ("cancelling", BatchLoad(3, 0, ApiId("w")), 1500, None),
         ("cancelling", NONE, 1500, "finish"),
         ("completed", NONE, 1500, "finish"),
     ],
 )
-def test_what_is_next(status: str, load: Load, now: float, next_: str | None) -> None:
+def test_what_is_next(status: str, load: BatchLoad, now: float, next_: str | None) -> None:
     assert due(replace(Batch(ORDER), status=status), load, now, webhook=False) == next_
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.batch.fair_share import LINES, Running, feed, is_urgent, lines_a_minute, room, weight
-from app.batch.records import Batch, Order
+from app.batch.records import Batch, BatchOrder
 from app.ids import BatchId, FileId, KeyId
 from app.messages import Rate
 
@@ -20,7 +20,7 @@ MANY = 10_000  # parts: more than batch workers are ever asked to have
 
 def batch(*, began_ago: float, left_s: float, done: int, left: int) -> Batch:
     began = int(NOW - began_ago)
-    order = Order(BatchId("b"), "", "/v1/completions", FileId("f"), "24h", began, int(NOW + left_s))
+    order = BatchOrder(BatchId("b"), "", "/v1/completions", FileId("f"), "24h", began, int(NOW + left_s))
     return Batch(order, "in_progress", "m", done + left, done, in_progress_at=began)
 
 

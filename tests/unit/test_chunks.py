@@ -12,14 +12,14 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletionChunk
 
 from app.deltas import merge
-from app.dispatch.generation import Call
-from app.dispatch.generation_plan import Plan
+from app.dispatch.generation import Generation
+from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import Model
 from app.ids import PoolId, RequestId
 from app.messages import Delta, Sampling, TokenLogprob
 from app.openai.logprobs import TextLogprobs, chat_logprobs
 from app.openai.schemas import StreamOptions
-from app.openai.sse_chunks import DONE, Chunks, Kind, error_event
+from app.openai.sse_chunks import DONE, ChunkWriter, Kind, error_event
 from app.pools import Pool
 from app.telemetry import Meters
 from app.tokenizer import load_tokenizer
@@ -29,18 +29,20 @@ LOGPROBS = [TokenLogprob('é"', 5, -0.5, [('é"', 5, -0.5), ("\n", 6, -1.25)])]
 DELTA = Delta(RequestId("r"), 0, " word", [7])
 
 
-def call(name: str = 'org/"model" é') -> Call:
+def call(name: str = 'org/"model" é') -> Generation:
     """A real one, never entered: it sends nothing."""
     model = Model(name, (PoolId("p"),), (), None, load_tokenizer(MODEL_DIR), 100, Meters(name))
     dispatcher = cast(Any, SimpleNamespace(api="0a1b2c3d"))
-    made = Call(Plan("chatcmpl-", model, [[1, 2, 3]], [Sampling(9)], timeout_s=1), dispatcher=dispatcher)
+    made = Generation(
+        GenerationPlan("chatcmpl-", model, [[1, 2, 3]], [Sampling(9)], timeout_s=1), dispatcher=dispatcher
+    )
     made.completion_tokens, made.cached_tokens = 4, 2
     return made
 
 
-def chunks(kind: Kind = "chat", of: Call | None = None, **options: bool) -> Chunks:
+def chunks(kind: Kind = "chat", of: Generation | None = None, **options: bool) -> ChunkWriter:
     logprobs = chat_logprobs if kind == "chat" else TextLogprobs()
-    return Chunks(kind, of or call(), logprobs=logprobs, options=StreamOptions(**options) if options else None)
+    return ChunkWriter(kind, of or call(), logprobs=logprobs, options=StreamOptions(**options) if options else None)
 
 
 def read(event: bytes) -> Any:

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.store.clock import Clock, Reading, better, reading
+from app.store.clock import Clock, ClockReading, better, reading
 
 EPOCH = 1_800_000_000.0
 ways = st.floats(0, 0.5)  # seconds to Redis, and back
 gaps = st.floats(0, 60)  # between two questions
 
 
-def ask(at: float, there: float, back: float, offset: float) -> Reading:
+def ask(at: float, there: float, back: float, offset: float) -> ClockReading:
     """Of a Redis whose clock is the monotonic one and `offset`."""
     theirs = at + there + offset
     return reading(at, at + there + back, (int(theirs), int(theirs % 1 * 1e6)))

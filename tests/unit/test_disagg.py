@@ -13,7 +13,7 @@ from app.ids import PoolId, WorkerId
 from app.messages import Lease, Pace
 from app.pools import Routing
 from app.routing.candidates import Ask, Candidate, Limits, Option
-from app.routing.disagg import Apart, place_apart, still_fits
+from app.routing.disagg import DisaggRules, place_apart, still_fits
 from app.routing.policy import place, reserve
 
 ASK = Ask(prompt_tokens=4000, max_tokens=100)
@@ -44,7 +44,7 @@ def option(role: str, *, cached: int = 0, limits: Limits = THRESHOLDS, name: str
     return Option(Candidate(lease(name or role[0], role, **on_lease), limits, **on_candidate), cached, cached)
 
 
-def decide(prefills: list[Option], decodes: list[Option], ask: Ask = ASK) -> Apart | None:
+def decide(prefills: list[Option], decodes: list[Option], ask: Ask = ASK) -> DisaggRules | None:
     here = place(ask, decodes, RULES[1], Random(0))
     return place_apart(ask, here, prefills, decodes, RULES, Random(0))
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.routing.waiting_line import Held
+from app.routing.waiting_line import WaitingLine
 
 requests = st.lists(st.tuples(st.integers(-2, 2), st.floats(0, 10)), max_size=30)
 
@@ -11,7 +11,7 @@ requests = st.lists(st.tuples(st.integers(-2, 2), st.floats(0, 10)), max_size=30
 @given(requests, st.integers(0, 10))
 def test_the_most_urgent_stay_and_come_first(given_: list[tuple[int, float]], limit: int) -> None:
     """By priority, then deadline, then arrival; who is over the limit is told so once."""
-    held: Held[int] = Held()
+    held: WaitingLine[int] = WaitingLine()
     gone = [held.push(i, priority, deadline, limit) for i, (priority, deadline) in enumerate(given_)]
     order = sorted(range(len(given_)), key=lambda i: (*given_[i], i))
     assert len(held) == min(limit, len(given_))
@@ -24,7 +24,7 @@ def test_what_was_accepted_stays_and_the_others_are_within_the_limit(
     given_: list[tuple[int, bool]], limit: int
 ) -> None:
     """Whatever their priorities are: also a limit of none keeps what was accepted, and nothing else."""
-    held: Held[int] = Held()
+    held: WaitingLine[int] = WaitingLine()
     gone = {held.push(i, priority, 1.0, limit, stays=stays) for i, (priority, stays) in enumerate(given_)} - {None}
     left = list(held)
     accepted = {i for i, (_, stays) in enumerate(given_) if stays}
@@ -37,7 +37,7 @@ def test_what_was_accepted_stays_and_the_others_are_within_the_limit(
 
 def test_who_gave_up_is_dropped() -> None:
     """And the rest keeps its order."""
-    held: Held[str] = Held()
+    held: WaitingLine[str] = WaitingLine()
     for name in "abcd":
         held.push(name, 0, 1.0, 10)
     assert held.drop(lambda name: name in "bd") == ["b", "d"]

@@ -13,7 +13,7 @@ from kombu.utils.json import loads
 from app.celery import app as our_app
 from app.ids import QueueName, RequestId
 from app.keys import PRIORITY_SEP, PRIORITY_STEPS
-from app.messages import Handoff, Lent, Room
+from app.messages import Handoff, KvHandle, Rendezvous
 from app.tasks.celery_message import DECODE_TASK, PREFILL_TASK, priority_step, read_task_message, task_message
 
 QUEUE = QueueName("decode-pool-a.12ab34cd")
@@ -92,10 +92,12 @@ def test_reading_a_task_message_gives_what_was_written(request_id: RequestId, at
     assert read_task_message(raw) == (None, request_id, attempt)
 
 
-handoffs = st.none() | st.builds(Room, st.just("h"), st.integers(1, 65535), st.integers(0, 2**63 - 1))
+handoffs = st.none() | st.builds(Rendezvous, st.just("h"), st.integers(1, 65535), st.integers(0, 2**63 - 1))
 
 
-@given(handoffs | st.builds(Lent, st.text(max_size=9), st.floats(0, 1e10), st.integers(0, 9), st.just({"a": [1, "b"]})))
+@given(
+    handoffs | st.builds(KvHandle, st.text(max_size=9), st.floats(0, 1e10), st.integers(0, 9), st.just({"a": [1, "b"]}))
+)
 def test_a_handoff_travels_as_the_first_argument(handoff: Handoff | None) -> None:
     raw = task_message(DECODE_TASK, QUEUE, REQUEST, 1, 3, handoff)
     assert read_task_message(raw) == (handoff, REQUEST, 1)

@@ -8,15 +8,15 @@ from msgspec import Struct
 from app.messages import (
     Delta,
     Done,
+    EventBatch,
     Failed,
     Job,
     Lease,
     Sampling,
-    Step,
     TokenLogprob,
+    decode_event_batch,
     decode_job,
     decode_lease,
-    decode_step,
     encode,
 )
 from tests.values import structs
@@ -35,15 +35,15 @@ def test_a_lease_comes_out_as_it_went_in(lease: Lease) -> None:
     assert decode_lease(encode(lease)) == lease
 
 
-@given(structs(Step))
-def test_a_step_comes_out_as_it_went_in(step: Step) -> None:
+@given(structs(EventBatch))
+def test_a_step_comes_out_as_it_went_in(step: EventBatch) -> None:
     """With deltas, ends and failures mixed, each as the type it was."""
-    out = decode_step(encode(step))
+    out = decode_event_batch(encode(step))
     assert out == step
     assert [type(e) for e in out.events] == [type(e) for e in step.events]
 
 
-@pytest.mark.parametrize("cls", [Sampling, Job, TokenLogprob, Delta, Done, Failed, Step, Lease])
+@pytest.mark.parametrize("cls", [Sampling, Job, TokenLogprob, Delta, Done, Failed, EventBatch, Lease])
 def test_messages_are_frozen_arrays(cls: type[Struct]) -> None:
     """Arrays are small and let fields be added at the end; frozen ones can be shared."""
     assert cls.__struct_config__.frozen
@@ -59,13 +59,13 @@ def test_a_field_added_later_is_ignored_by_who_does_not_know_it(lease: Lease) ->
 
 def test_a_field_missing_at_the_end_gets_its_default() -> None:
     """And old workers talk to new APIs."""
-    older = msgspec.msgpack.decode(encode(Step("w", 1, [Done("r", 0, 5)])))  # type: ignore[arg-type]
+    older = msgspec.msgpack.decode(encode(EventBatch("w", 1, [Done("r", 0, 5)])))  # type: ignore[arg-type]
     older[2][0] = older[2][0][:3]
-    assert decode_step(encode(older)).events == [Done("r", 0)]  # type: ignore[arg-type]
+    assert decode_event_batch(encode(older)).events == [Done("r", 0)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x93", encode({"a": 1}), encode(["w", 1, [["x", "r", 0]]]), encode("text")])
 def test_what_is_no_step_is_refused_with_a_decode_error(raw: bytes) -> None:
     """The inbox catches exactly that one."""
     with pytest.raises(msgspec.DecodeError):
-        decode_step(raw)
+        decode_event_batch(raw)

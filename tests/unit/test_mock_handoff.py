@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from app.engines.base import Disaggregated, Prefilled
 from app.engines.mock.engine import MockEngine
 from app.errors import HandoffFailed, RequestError, SettingsError
-from app.messages import Begun, Lent
+from app.messages import KvHandle, PartialOutput
 from tests.disaggregated import (
     again,
     begun,
@@ -98,7 +98,7 @@ async def test_an_answer_goes_on_behind_what_has_begun(first: int, text_len: int
         whole = await run(made, asked)
         out = begun(*whole[:first])
         if text_len is not None:
-            out = Begun(out.tokens, text_len)
+            out = PartialOutput(out.tokens, text_len)
         rest = await run(made, again(asked, begun=[out]))
         assert [t for o in rest for t in o.tokens] == [t for o in whole[first:] for t in o.tokens]
         assert "".join(o.text for o in rest) == "".join(o.text for o in whole)[out.text_len :]
@@ -168,7 +168,7 @@ async def test_a_cached_prefix_is_not_pulled() -> None:
         assert (outputs[0].pulled.tokens, outputs[0].pulled.size) == (36, 2 * 4096)
 
 
-def _spoilt(lent: Lent, change: dict[str, Any]) -> Lent:
+def _spoilt(lent: KvHandle, change: dict[str, Any]) -> KvHandle:
     own = {key: value for key, value in change.items() if key in ("holder", "expires", "tokens")}
     params = {key: value for key, value in change.items() if key not in own}
     return replace(lent, params=lent.params | params, **own)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.errors import HandoffFailed
-from app.messages import Room
+from app.messages import Rendezvous
 from tests.disaggregated import again, at_once, engine, idle, request, room_of, run, shown, stats_become
 
 
@@ -32,12 +32,12 @@ async def test_nobody_waits_for_ever_in_a_room() -> None:
         with pytest.raises(HandoffFailed):
             await run(d, request_in(room_of(p)))
         with pytest.raises(HandoffFailed):
-            await run(d, request_in(Room("127.0.0.1", 1, 5)))
+            await run(d, request_in(Rendezvous("127.0.0.1", 1, 5)))
         await stats_become(p, idle)
         await stats_become(d, idle)
 
 
-def request_in(room: Room) -> Any:
+def request_in(room: Rendezvous) -> Any:
     return again(request(), handoff=room)
 
 

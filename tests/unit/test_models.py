@@ -3,13 +3,13 @@
 import orjson
 import pytest
 
-from app.openai.completions import _plan
-from app.dispatch.generation_plan import Plan
+from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import Model
 from app.dispatch.placer import _round_size
-from app.dispatch.runtime import Known
+from app.dispatch.runtime import Deployment
 from app.errors import PromptTooLong, RequestError
 from app.ids import PoolId
+from app.openai.completions import _plan
 from app.openai.schemas import CompletionRequest
 from app.openai.validation import parse
 from app.pools import Pool
@@ -26,8 +26,8 @@ def model() -> Model:
     return Model("models", (PoolId("p"),), (), None, load_tokenizer(POOL.model_dir), CONTEXT, Meters("models"))
 
 
-def plan(model: Model, **fields: object) -> Plan:
-    known = Known(load_settings(), {PoolId("p"): POOL}, {"models": model})
+def plan(model: Model, **fields: object) -> GenerationPlan:
+    known = Deployment(load_settings(), {PoolId("p"): POOL}, {"models": model})
     body = parse(CompletionRequest, orjson.dumps({"model": "models", "max_tokens": 1, **fields}))
     return _plan(known, body, explain=False)
 

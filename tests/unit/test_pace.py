@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from app.ids import RunId
 from app.messages import Pace
-from app.routing.throughput_meter import PaceMeter
+from app.routing.throughput_meter import ThroughputMeter
 
 
 def run(name: object) -> RunId:
@@ -14,12 +14,12 @@ def run(name: object) -> RunId:
 
 
 def test_nothing_measured_is_nothing_said() -> None:
-    assert PaceMeter().read(5.0) == Pace()
+    assert ThroughputMeter().read(5.0) == Pace()
 
 
 def test_prompts_in_turn_give_the_engines_speed() -> None:
     """Three came at once and were computed one after the other: waiting is no computing."""
-    meter = PaceMeter()
+    meter = ThroughputMeter()
     for i in range(3):
         meter.begin(run(i), 0.0)
     for i in range(3):
@@ -29,7 +29,7 @@ def test_prompts_in_turn_give_the_engines_speed() -> None:
 
 def test_prompts_of_one_step_do_too() -> None:
     """Both first tokens come at once; the sums are right."""
-    meter = PaceMeter()
+    meter = ThroughputMeter()
     meter.begin(run(1), 0.0)
     meter.begin(run(2), 0.0)
     meter.first_token(run(1), 0, 1000, 2.0)
@@ -39,7 +39,7 @@ def test_prompts_of_one_step_do_too() -> None:
 
 def test_a_few_tokens_say_nothing_about_the_speed() -> None:
     """They cost a step, whatever their number."""
-    meter = PaceMeter()
+    meter = ThroughputMeter()
     meter.begin(run(1), 0.0)
     meter.first_token(run(1), 0, 10, 0.1)
     assert meter.read(0.1).prefill_tokens_per_s == 0
@@ -47,7 +47,7 @@ def test_a_few_tokens_say_nothing_about_the_speed() -> None:
 
 def test_the_last_minute_counts_most() -> None:
     """An engine that has become twice as slow is known to be after a while."""
-    meter, now = PaceMeter(), 0.0
+    meter, now = ThroughputMeter(), 0.0
     for i in range(400):
         meter.begin(run(i), now)
         now += 1.0 if i < 100 else 2.0
@@ -61,7 +61,7 @@ def test_the_last_minute_counts_most() -> None:
 @given(st.floats(0.05, 0.9), st.integers(1, 4))
 def test_rate_and_busy_share_are_each_ranks(busy: float, ranks: int) -> None:
     """One prompt a second on each rank, of which it computes for `busy` seconds."""
-    meter = PaceMeter(ranks)
+    meter = ThroughputMeter(ranks)
     for second in range(600):
         for rank in range(ranks):
             name = run(f"{second}-{rank}")
@@ -76,7 +76,7 @@ def test_rate_and_busy_share_are_each_ranks(busy: float, ranks: int) -> None:
 
 def test_a_request_that_ends_without_a_token_is_forgotten() -> None:
     """Nothing is kept for it: a worker lives long."""
-    meter = PaceMeter()
+    meter = ThroughputMeter()
     meter.begin(run(1), 0.0)
     meter.end(run(1), 4.0)
     assert meter._began == {}
@@ -85,7 +85,7 @@ def test_a_request_that_ends_without_a_token_is_forgotten() -> None:
 
 def test_waiting_for_a_seat_is_no_prefill() -> None:
     """Eight seats, answers of ten seconds: first tokens are a second apart, prefills took a tenth."""
-    meter = PaceMeter()
+    meter = ThroughputMeter()
     meter.begin(run("alone"), 0.0)
     meter.first_token(run("alone"), 0, 2000, 0.1)
     for i in range(8):

@@ -5,18 +5,18 @@ from msgspec.structs import replace
 
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.messages import Job, Sampling
-from app.runner.throughput import Paces
+from app.runner.throughput import Throughput
 
 JOB = Job(RequestId("r"), 0, ApiId("a"), PoolId("p"), WorkerId("w"), [1] * 1000, Sampling(max_tokens=1), 1e12)
 
 
-def served(paces: Paces, job: Job) -> None:
+def served(paces: Throughput, job: Job) -> None:
     with paces.has(job):
         paces.first_token(job, 0, len(job.prompt))
 
 
 def test_those_that_give_way_are_no_load_to_others_but_tell_how_fast_the_engine_is() -> None:
-    paces = Paces(1, 8)
+    paces = Throughput(1, 8)
     unknown = paces.read().prefill_tokens_per_s
     served(paces, replace(JOB, aside=True))
     assert paces.online.read(1e9).prefill_tokens_per_s == 0
@@ -24,7 +24,7 @@ def test_those_that_give_way_are_no_load_to_others_but_tell_how_fast_the_engine_
 
 
 def test_what_the_others_measured_goes_before() -> None:
-    paces = Paces(1, 8)
+    paces = Throughput(1, 8)
     served(paces, JOB)
     measured = paces.read().prefill_tokens_per_s
     served(paces, replace(JOB, request=RequestId("other"), aside=True))

@@ -19,7 +19,7 @@ from app.errors import RequestError, Saturated, WorkerLost
 from app.ids import RequestId
 from app.messages import Delta, Done, Event, Failed, TokenLogprob
 from app.openai.responses.items import items_of, page
-from app.openai.responses.response_object import Progress
+from app.openai.responses.response_object import ResponseObject
 from app.openai.responses.schemas import (
     Includable,
     InputMessage,
@@ -27,7 +27,7 @@ from app.openai.responses.schemas import (
     ResponseRequest,
     Retrieval,
 )
-from app.openai.responses.sse_events import Events
+from app.openai.responses.sse_events import ResponseEvents
 from app.openai.validation import parse
 
 ID = RequestId("resp_0123")
@@ -64,7 +64,7 @@ bodies = st.sampled_from(
 
 
 def written(body: ResponseRequest, batches: Sequence[Sequence[Event]], after: int = -1) -> bytes:
-    events = Events(Progress(ID, 1600, body), after)
+    events = ResponseEvents(ResponseObject(ID, 1600, body), after)
     return events.opening() + b"".join(map(events.write, batches))
 
 
@@ -113,7 +113,7 @@ def test_every_event_is_one_that_openais_client_knows(body: ResponseRequest, log
 
 @given(bodies, logs())
 def test_the_last_event_has_the_response_as_it_can_be_fetched(body: ResponseRequest, log: list[Event]) -> None:
-    progress = Progress(ID, 1600, body)
+    progress = ResponseObject(ID, 1600, body)
     for event in log:
         progress.add(event)
     response = Response.model_validate(progress.response())
@@ -157,7 +157,7 @@ def test_a_streams_events_come_in_openais_order() -> None:
 )
 def test_a_log_tells_the_status(log: list[Event], status: str, last: str) -> None:
     """With what belongs to it: reason, error, time of completion, usage, and the message's own status."""
-    progress = Progress(ID, 1600, asked(background=True))
+    progress = ResponseObject(ID, 1600, asked(background=True))
     for event in log:
         progress.add(event)
     response = Response.model_validate(progress.response())
@@ -174,7 +174,7 @@ def test_a_log_tells_the_status(log: list[Event], status: str, last: str) -> Non
 
 
 def test_a_response_counts_its_tokens() -> None:
-    progress = Progress(ID, 1600, asked())
+    progress = ResponseObject(ID, 1600, asked())
     for event in (delta("a"), Delta(ID, 0, "b", [2, 3]), DONE):
         progress.add(event)
     usage = Response.model_validate(progress.response()).usage
@@ -185,14 +185,14 @@ def test_a_response_counts_its_tokens() -> None:
 
 @pytest.mark.parametrize(("error", "code"), [(WorkerLost, "server_error"), (Saturated, "rate_limit_exceeded")])
 def test_an_error_has_openais_code_and_ours_in_its_message(error: Any, code: str) -> None:
-    progress = Progress(ID, 1600, asked())
+    progress = ResponseObject(ID, 1600, asked())
     progress.add(Failed(ID, 0, error.code, "why"))
     assert progress.response()["error"] == {"code": code, "message": f"why ({error.code})"}
 
 
 def test_instructions_and_messages_are_the_conversation() -> None:
     """Also a message that an earlier response answered with."""
-    earlier = Progress(ID, 1600, asked())
+    earlier = ResponseObject(ID, 1600, asked())
     earlier.add(delta("hello"))
     raw = {
         "model": "m",
@@ -301,7 +301,7 @@ def test_the_penalties_reach_the_engine_and_the_object() -> None:
     sampling = body.as_chat().sampling(5, logprobs=None)
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (1.0, -0.5)
     for found, shown in ((body, (1.0, -0.5)), (asked(), (0.0, 0.0))):
-        response = Progress(ID, 1600, found).response()
+        response = ResponseObject(ID, 1600, found).response()
         assert (response["presence_penalty"], response["frequency_penalty"]) == shown
 
 

@@ -12,14 +12,14 @@ import orjson
 from msgspec.structs import replace
 
 from app.batch import paths as places
-from app.batch.batch_store import Book, Fields
-from app.batch.file_store import FileShelf
+from app.batch.batch_store import BatchStore, Fields
+from app.batch.file_store import FileStore
 from app.batch.next_step import TRIES_AFTER_S, after_break
-from app.batch.records import Batch, Order, Problem, Status, StoredFile, packed
+from app.batch.records import Batch, BatchOrder, Problem, Status, StoredFile, packed
 from app.batch.storage import Storage
 from app.batch.window import read_window
 from app.dispatch.models import find_model
-from app.dispatch.runtime import Serving
+from app.dispatch.runtime import Runtime
 from app.errors import BatchNotFound, FileGone, StorageDown, StoreDown
 from app.ids import BatchId, KeyId
 from app.openai.batch_schemas import BatchRequest
@@ -27,8 +27,8 @@ from app.openai.registry import ENDPOINTS
 from app.openai.validation import parse
 from app.store import clock
 from app.telemetry import logger
-from workers.batch.input_splitter import Cut, Unusable, cut
-from workers.batch.result_files import assemble
+from workers.batch.input_splitter import SplitInput, Unusable, split_input
+from workers.batch.result_files import write_result_files
 from workers.batch.webhook import tell
 
 log = logger(__name__)
@@ -36,13 +36,23 @@ T = TypeVar("T")
 _RETRY_S = 1.0
 
 
-class Clerk:
+class BatchJobs:
     def __init__(
-        self, serving: Serving, book: Book, storage: Storage, loop: asyncio.AbstractEventLoop, soon: Callable[[], None]
+        self,
+        serving: Runtime,
+        batch_store: BatchStore,
+        storage: Storage,
+        loop: asyncio.AbstractEventLoop,
+        soon: Callable[[], None],
     ) -> None:
         """`loop`: where the book may be asked. `soon`, called there: something has ended."""
-        self._serving, self._settings, self._book, self._storage = serving, serving.settings, book, storage
-        self._shelf = FileShelf(serving.wire, serving.keys)
+        self._serving, self._settings, self._batch_store, self._storage = (
+            serving,
+            serving.settings,
+            batch_store,
+            storage,
+        )
+        self._file_store = FileStore(serving.wire, serving.keys)
         self._loop, self._soon = loop, soon
         self.handling: dict[BatchId, Status] = {}  # what is validated or finished here, and at which status
         self.lock = Lock()  # of that
@@ -54,16 +64,16 @@ class Clerk:
         parse(BatchRequest, orjson.dumps(asked)).check()
         id_ = BatchId(f"batch_{hashlib.sha256(task.encode()).hexdigest()[:24]}")
         try:
-            return self._call(self._book.find(id_, None)).order.id
+            return self._call(self._batch_store.find(id_, None)).order.id
         except BatchNotFound:
             pass
         file = places.file_of(id_, "input")
-        order = Order(id_, KeyId(""), endpoint, file, window, now, now + read_window(window), metadata)
+        order = BatchOrder(id_, KeyId(""), endpoint, file, window, now, now + read_window(window), metadata)
         size, name = self._storage.size(path), path.rpartition("/")[2]
         stored = StoredFile(file, order.key, name, "batch", size, now, now + self._settings.file_keep_s)
         self._storage.copy(path, stored.path)
-        self._call(self._shelf.add(stored))
-        self._call(self._book.create(order))
+        self._call(self._file_store.add(stored))
+        self._call(self._batch_store.create(order))
         return id_
 
     def begin(self, batch: str) -> None:
@@ -71,7 +81,7 @@ class Clerk:
 
     def finish(self, batch: str) -> None:
         try:
-            found = self._call(self._book.find(BatchId(batch), None))
+            found = self._call(self._batch_store.find(BatchId(batch), None))
         except BatchNotFound:
             return
         if found.status in ("finalizing", "cancelling"):
@@ -81,7 +91,7 @@ class Clerk:
 
     def notify(self, batch: str) -> None:
         try:
-            found = self._call(self._book.find(BatchId(batch), None))
+            found = self._call(self._batch_store.find(BatchId(batch), None))
         except BatchNotFound:
             return
         url, secret = self._settings.webhook_url, self._settings.webhook_secret
@@ -97,7 +107,7 @@ class Clerk:
             log.warning("webhook_not_told", batch=batch, reason=wrong, tries=tries)
         wait_s = TRIES_AFTER_S[tries - 1] if tries <= len(TRIES_AFTER_S) else 0
         fields: Fields = {"told": int(not wrong), "tries": tries, "tell_at": int(clock.now()) + wait_s}
-        self._call(self._book.turn(found.order.id, (found.status,), fields))
+        self._call(self._batch_store.set_status(found.order.id, (found.status,), fields))
 
     def _handle(self, batch: BatchId, status: Status, work: Callable[[Batch], None]) -> None:
         """Does it, if it is still due and nobody else does; if it can't be done now, it is sent again."""
@@ -107,7 +117,7 @@ class Clerk:
             self.handling[batch] = status
         try:
             if self._is_mine(batch, status):
-                self._try(work, self._call(self._book.find(batch, None)))
+                self._try(work, self._call(self._batch_store.find(batch, None)))
         except InterruptedError:
             log.info("batch_interrupted", batch=batch, status=status)
         except (StoreDown, StorageDown) as exc:
@@ -129,10 +139,10 @@ class Clerk:
                 "batch_work_broke", batch=batch.order.id, status=batch.status, times=batch.broke + 1, exc_info=exc
             )
             fields, me = after_break(batch, clock.now()), self._serving.dispatcher.api
-            self._call(self._book.turn(batch.order.id, (batch.status,), fields, me))
+            self._call(self._batch_store.set_status(batch.order.id, (batch.status,), fields, me))
 
     def _is_mine(self, batch: BatchId, status: Status) -> bool:
-        return self._call(self._book.grasp(batch, status, self._serving.dispatcher.api))
+        return self._call(self._batch_store.lock(batch, status, self._serving.dispatcher.api))
 
     def _cut(self, batch: Batch) -> None:
         id_, me, began = batch.order.id, self._serving.dispatcher.api, time.monotonic()
@@ -141,7 +151,7 @@ class Clerk:
         except (Unusable, FileGone) as exc:
             problem = exc.problem if isinstance(exc, Unusable) else Problem(exc.code, exc.message)
             failed: Fields = {"status": "failed", "failed_at": int(clock.now()), "problems": packed([problem])}
-            self._call(self._book.turn(id_, ("validating",), failed, me))
+            self._call(self._batch_store.set_status(id_, ("validating",), failed, me))
             return
         except InterruptedError:
             self._leave_nothing(id_)
@@ -151,15 +161,15 @@ class Clerk:
             "total": done.lines, "failed": done.broken, "parts": done.parts, "broke": 0,
         }  # fmt: skip
         if not (
-            self._call(self._book.lay_out(id_, done.parts, me))
-            and self._call(self._book.turn(id_, ("validating",), fields, me))
+            self._call(self._batch_store.set_parts(id_, done.parts, me))
+            and self._call(self._batch_store.set_status(id_, ("validating",), fields, me))
         ):
             self._leave_nothing(id_)
             return
         took = round(time.monotonic() - began, 2)
         log.info("batch_validated", batch=id_, lines=done.lines, broken=done.broken, parts=done.parts, seconds=took)
 
-    def _cut_up(self, batch: Batch) -> Cut:
+    def _cut_up(self, batch: Batch) -> SplitInput:
         """Raises: Unusable, FileGone, StorageDown, StoreDown; InterruptedError when its status is another one."""
         order = batch.order
         endpoint = ENDPOINTS[order.endpoint]
@@ -169,8 +179,8 @@ class Clerk:
             asked.check()
             return find_model(self._serving.models, asked.model).name
 
-        file = self._call(self._shelf.find(order.input, order.key))
-        return cut(
+        file = self._call(self._file_store.find(order.input, order.key))
+        return split_input(
             self._storage, order, file.path, check, self._settings.max_body,
             lambda: self.handling.get(order.id) != batch.status,
         )  # fmt: skip
@@ -178,7 +188,7 @@ class Clerk:
     def _leave_nothing(self, batch: BatchId) -> None:
         """What was written after somebody else had cleaned up is nobody's."""
         try:
-            gone = self._call(self._book.find(batch, None)).cleaned
+            gone = self._call(self._batch_store.find(batch, None)).cleaned
         except BatchNotFound:
             gone = True
         if gone:
@@ -190,8 +200,8 @@ class Clerk:
         if batch.in_progress_at is None:  # it ended before its lines were read
             with suppress(Unusable, FileGone):
                 batch = replace(batch, parts=self._cut_up(batch).parts)
-        sums = assemble(
-            self._storage, batch, lambda b, part: self._call(self._book.done(b, part)),
+        sums = write_result_files(
+            self._storage, batch, lambda b, part: self._call(self._batch_store.done(b, part)),
             lambda: self._is_mine(id_, batch.status),
         )  # fmt: skip
         keep_s = order.output_expires_s or self._settings.file_keep_s
@@ -206,16 +216,16 @@ class Clerk:
                 file = fields[field] = places.file_of(id_, kind)
                 name = f"{id_}_{kind}.jsonl"
                 stored = StoredFile(file, order.key, name, "batch_output", size, now, now + keep_s)
-                self._call(self._shelf.add(stored))
-        done = self._book.turn(id_, (batch.status,), fields, self._serving.dispatcher.api)
+                self._call(self._file_store.add(stored))
+        done = self._batch_store.set_status(id_, (batch.status,), fields, self._serving.dispatcher.api)
         if self._call(done):
             log.info("batch_ended", batch=id_, status=ending, completed=sums.completed, failed=sums.failed)
 
     def _clean(self, batch: Batch) -> None:
-        self._call(self._book.forget_parts(batch.order.id, batch.parts))
+        self._call(self._batch_store.forget_parts(batch.order.id, batch.parts))
         if batch.status != "failed" or batch.in_progress_at is None:  # else nothing but this has its answers
             self._storage.delete(places.folder(batch.order.id))
-        self._call(self._book.turn(batch.order.id, (batch.status,), {"cleaned": 1}))
+        self._call(self._batch_store.set_status(batch.order.id, (batch.status,), {"cleaned": 1}))
 
     def _call(self, coro: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
@@ -223,7 +233,7 @@ class Clerk:
     async def _let_go(self, batch: BatchId) -> None:
         while True:
             try:
-                await self._book.let_go(batch, self._serving.dispatcher.api)
+                await self._batch_store.unlock(batch, self._serving.dispatcher.api)
                 return
             except StoreDown as exc:
                 log.warning("hand_not_let_go", batch=batch, error=exc.message)

@@ -10,16 +10,16 @@ from weakref import WeakValueDictionary
 
 import uvloop
 
-from app.batch.batch_store import Book, Ticket
+from app.batch.batch_store import BatchStore, PartClaim
 from app.batch.fair_share import PARTS
 from app.batch.storage import Storage
-from app.dispatch.runtime import Known, Serving, serving
+from app.dispatch.runtime import Deployment, Runtime, running
 from app.errors import BatchNotFound, StoreDown
 from app.ids import BatchId
 from app.telemetry import logger
-from workers.batch.batch_jobs import Clerk
+from workers.batch.batch_jobs import BatchJobs
 from workers.batch.leader import Leader
-from workers.batch.part_runner import Answering
+from workers.batch.part_runner import PartRunner
 
 log = logger(__name__)
 T = TypeVar("T")
@@ -27,20 +27,20 @@ _LOOK_S = 0.5
 _SAY_EVERY = 10  # looks: that this worker still has what it has
 
 
-class Desk:
+class BatchWorker:
     """Implements `app.tasks.batch.Desk`."""
 
-    serving: Serving
-    clerk: Clerk
+    running: Runtime
+    batch_jobs: BatchJobs
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: Deployment) -> None:
         """Raises: SettingsError."""
         self._known, self._settings = known, known.settings
         self._storage = Storage(known.settings.files_url)
         self._loop = uvloop.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="batch", daemon=True)
-        self._parts: set[Answering] = set()
-        self._tickets: set[Ticket] = set()
+        self._parts: set[PartRunner] = set()
+        self._tickets: set[PartClaim] = set()
         self._turns = WeakValueDictionary[str, asyncio.Lock]()  # to ask what a key's limits let pass, by account
         self._draining = False
 
@@ -68,17 +68,17 @@ class Desk:
         self._thread.join()
 
     def answer(self, batch: str, part: int, ticket: int) -> None:
-        self.call(self._answer(Ticket(BatchId(batch), part, ticket)))
+        self.call(self._answer(PartClaim(BatchId(batch), part, ticket)))
 
     # On the loop.
 
     async def _start(self) -> None:
         self._stack = AsyncExitStack()
-        self.serving = await self._stack.enter_async_context(serving(self._known))
+        self.serving = await self._stack.enter_async_context(running(self._known))
         keys, wire = self.serving.keys, self.serving.wire
-        self._book = Book(wire, keys, self._settings.batch_keep_s)
-        self._leader = Leader(self.serving, self._book, webhook=self._settings.webhook_url is not None)
-        self.clerk = Clerk(self.serving, self._book, self._storage, self._loop, self._leader.soon)
+        self._batch_store = BatchStore(wire, keys, self._settings.batch_keep_s)
+        self._leader = Leader(self.serving, self._batch_store, webhook=self._settings.webhook_url is not None)
+        self.batch_jobs = BatchJobs(self.serving, self._batch_store, self._storage, self._loop, self._leader.soon)
         self._background = [asyncio.create_task(self._leader.run()), asyncio.create_task(self._look())]
 
     async def _close(self) -> None:
@@ -98,7 +98,7 @@ class Desk:
         for part in self._parts:
             part.stop()
 
-    async def _answer(self, ticket: Ticket) -> None:
+    async def _answer(self, ticket: PartClaim) -> None:
         if self._draining or ticket in self._tickets:  # the message came twice
             return
         begin = self._begin if len(self._tickets) < PARTS else self._give_back
@@ -108,25 +108,25 @@ class Desk:
         finally:
             self._tickets.discard(ticket)
 
-    async def _give_back(self, ticket: Ticket) -> None:
+    async def _give_back(self, ticket: PartClaim) -> None:
         """Another worker may have room for it; here it would keep others from being begun and finished."""
         me = self.serving.dispatcher.api
         try:
-            if await self._book.claim(ticket, me):
-                await self._book.close(ticket, me, done=False)
+            if await self._batch_store.claim_part(ticket, me):
+                await self._batch_store.return_part(ticket, me, done=False)
         except StoreDown as exc:  # it is sent again
             log.warning("part_not_given_back", batch=ticket.batch, part=ticket.part, error=exc.message)
 
-    async def _begin(self, ticket: Ticket) -> None:
+    async def _begin(self, ticket: PartClaim) -> None:
         try:
-            if not await self._book.claim(ticket, self.serving.dispatcher.api):
+            if not await self._batch_store.claim_part(ticket, self.serving.dispatcher.api):
                 return
-            batch = await self._book.find(ticket.batch, None)
+            batch = await self._batch_store.find(ticket.batch, None)
         except (StoreDown, BatchNotFound) as exc:  # nobody says any more that it is here: it is sent again
             log.warning("part_not_begun", batch=ticket.batch, part=ticket.part, error=exc.message)
             return
         turn = self._turns.setdefault(batch.order.rate.account, asyncio.Lock()) if batch.order.rate else None
-        part = Answering(self.serving, self._book, self._storage, ticket, batch, turn)
+        part = PartRunner(self.serving, self._batch_store, self._storage, ticket, batch, turn)
         self._parts.add(part)
         try:
             await part.run()
@@ -139,7 +139,7 @@ class Desk:
         for i in count(1):
             await asyncio.sleep(_LOOK_S)
             try:
-                for id_ in {part.ticket.batch for part in self._parts} | set(self.clerk.handling):
+                for id_ in {part.ticket.batch for part in self._parts} | set(self.batch_jobs.handling):
                     await self._look_at(id_)
                 if i % _SAY_EVERY == 0:
                     await self._say()
@@ -151,7 +151,7 @@ class Desk:
     async def _look_at(self, id_: BatchId) -> None:
         parts = [part for part in self._parts if part.ticket.batch == id_]
         try:
-            batch = await self._book.find(id_, None)
+            batch = await self._batch_store.find(id_, None)
         except BatchNotFound as exc:
             log.warning("batch_gone", error=exc.message)
             for part in parts:
@@ -159,16 +159,16 @@ class Desk:
             return
         for part in parts:
             part.look(batch)
-        with self.clerk.lock:
-            if id_ in self.clerk.handling:
-                self.clerk.handling[id_] = batch.status
+        with self.batch_jobs.lock:
+            if id_ in self.batch_jobs.handling:
+                self.batch_jobs.handling[id_] = batch.status
 
     async def _say(self) -> None:
         """What this worker has. What Redis believes that it has, and it hasn't, is another one's soon."""
         me = self.serving.dispatcher.api
         for part in list(self._parts):
-            await self._book.claim(part.ticket, me)
-        for id_, status in list(self.clerk.handling.items()):
-            await self._book.grasp(id_, status, me)
-            if id_ not in self.clerk.handling:  # it has been let go of meanwhile
-                await self._book.let_go(id_, me)
+            await self._batch_store.claim_part(part.ticket, me)
+        for id_, status in list(self.batch_jobs.handling.items()):
+            await self._batch_store.lock(id_, status, me)
+            if id_ not in self.batch_jobs.handling:  # it has been let go of meanwhile
+                await self._batch_store.unlock(id_, me)

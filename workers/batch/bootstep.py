@@ -35,34 +35,34 @@ class BatchStep(bootsteps.StartStopStep):
 
     def start(self, _worker: Any) -> None:
         # Not at the top: every worker loads this module, and those with an engine know nothing of the API.
-        from app.dispatch.runtime import Known
-        from workers.batch.batch_worker import Desk
+        from app.dispatch.runtime import Deployment
+        from workers.batch.batch_worker import BatchWorker
 
         os.nice(_NICE)
         try:
-            self.desk = Desk(Known.read(settings))
+            self.batch_worker = BatchWorker(Deployment.read(settings))
         except XylemError as exc:
             log.critical("worker_not_started", reason=exc.message)
             raise SystemExit(1) from exc
-        self.desk.start()
-        tasks.DESK.set(self.desk)
-        log.info("batch_worker_ready", id=self.desk.serving.dispatcher.api, files=settings.files_url)
+        self.batch_worker.start()
+        tasks.BATCH_WORKER.set(self.batch_worker)
+        log.info("batch_worker_ready", id=self.batch_worker.serving.dispatcher.api, files=settings.files_url)
 
     def close(self, _worker: Any) -> None:
         """SIGTERM."""
-        if hasattr(self, "desk"):
-            self.desk.drain()
+        if hasattr(self, "batch_worker"):
+            self.batch_worker.drain()
 
     def stop(self, worker: Any) -> None:
-        if hasattr(self, "desk"):
+        if hasattr(self, "batch_worker"):
             worker.pool.stop()
-            self.desk.close()
+            self.batch_worker.close()
             log.info("batch_worker_stopped")
 
     def terminate(self, worker: Any) -> None:
         """A second SIGTERM: what runs is given up."""
-        if hasattr(self, "desk"):
-            self.desk.stop_parts()
+        if hasattr(self, "batch_worker"):
+            self.batch_worker.stop_parts()
         self.stop(worker)
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from app.batch import paths as places
 from app.batch.fair_share import LINES
 from app.batch.input_line import MAX_LINES, Broken, prefix_key, read_line
-from app.batch.records import Line, Order, Part, Problem, Result, decode_line
+from app.batch.records import BatchLine, BatchOrder, Part, Problem, Result, decode_line
 from app.batch.storage import Storage
 from app.errors import RequestError, XylemError
 from app.messages import encode
@@ -30,7 +30,7 @@ class Unusable(Exception):
         super().__init__(problem.message)
 
 
-class Cut(NamedTuple):
+class SplitInput(NamedTuple):
     parts: int
     lines: int
     broken: int
@@ -44,7 +44,9 @@ class _Place(NamedTuple):
     length: int
 
 
-def cut(storage: Storage, order: Order, source: str, check: Check, max_line: int, stopped: Callable[[], bool]) -> Cut:
+def split_input(
+    storage: Storage, order: BatchOrder, source: str, check: Check, max_line: int, stopped: Callable[[], bool]
+) -> SplitInput:
     """Writes the parts of a batch, and what is wrong with its other lines. `source`: the input file's path.
 
     Raises: Unusable, FileGone, StorageDown, InterruptedError. Holds one line in memory, and a key for each.
@@ -85,7 +87,7 @@ def cut(storage: Storage, order: Order, source: str, check: Check, max_line: int
                 raise InterruptedError
             storage.put(places.part(order.id, number), encode(Part([_again(aside, place) for place in part])))
     storage.put(places.broken(order.id), encode(wrong))
-    return Cut(len(parts), len(good) + len(wrong), len(wrong), model)
+    return SplitInput(len(parts), len(good) + len(wrong), len(wrong), model)
 
 
 def _parts(good: list[_Place]) -> Iterator[list[_Place]]:
@@ -117,13 +119,15 @@ def numbered(file: IO[bytes], max_line: int) -> Iterator[tuple[int, bytes]]:
             yield number, raw
 
 
-def _read(raw: bytes, number: int, order: Order, seen: set[str], max_line: int) -> tuple[Line, dict[str, Any]]:
+def _read(
+    raw: bytes, number: int, order: BatchOrder, seen: set[str], max_line: int
+) -> tuple[BatchLine, dict[str, Any]]:
     if len(raw) > max_line:
         raise Broken(Problem("line_too_long", f"A line has at most {max_line} bytes.", number))
     return read_line(raw, number, order.endpoint, seen)
 
 
-def _again(aside: IO[bytes], place: _Place) -> Line:
+def _again(aside: IO[bytes], place: _Place) -> BatchLine:
     aside.seek(place.offset)
     return decode_line(aside.read(place.length))
 

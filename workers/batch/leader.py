@@ -7,10 +7,10 @@ from celery import group
 from kombu.exceptions import OperationalError
 
 from app.batch import fair_share as share
-from app.batch.batch_store import Book, Fields, Ticket
+from app.batch.batch_store import BatchStore, Fields, PartClaim
 from app.batch.next_step import Due, due
 from app.batch.records import Batch
-from app.dispatch.runtime import Serving
+from app.dispatch.runtime import Runtime
 from app.errors import StoreDown
 from app.ids import BatchId
 from app.keys import PRIORITY_STEPS
@@ -27,8 +27,8 @@ _AGAIN_S = 5.0  # a message that nobody has taken may have been lost
 
 
 class Leader:
-    def __init__(self, serving: Serving, book: Book, *, webhook: bool) -> None:
-        self._serving, self._book, self._webhook = serving, book, webhook
+    def __init__(self, serving: Runtime, batch_store: BatchStore, *, webhook: bool) -> None:
+        self._serving, self._batch_store, self._webhook = serving, batch_store, webhook
         self._worker = serving.dispatcher.api
         self.takes = share.PARTS  # how many parts this worker has at most
         self._soon = asyncio.Event()
@@ -44,7 +44,7 @@ class Leader:
                     await self._soon.wait()
             self._soon.clear()
             try:
-                if await self._book.lead(self._worker, self.takes) and self._serving.wire.steady_s() > _STEADY_S:
+                if await self._batch_store.lead(self._worker, self.takes) and self._serving.wire.steady_s() > _STEADY_S:
                     await self.look(clock.now())
             except StoreDown as exc:
                 log.warning("batches_not_looked_at", error=exc.message)
@@ -59,8 +59,8 @@ class Leader:
 
     async def look(self, now: float) -> None:
         """Raises: StoreDown, OperationalError."""
-        batches = {batch.order.id: batch for batch in await self._book.live()}
-        loads = await self._book.loads(list(batches))
+        batches = {batch.order.id: batch for batch in await self._batch_store.live()}
+        loads = await self._batch_store.loads(list(batches))
         running: list[share.Running] = []
         self._sent = {key: at for key, at in self._sent.items() if key[1] in batches}
         self._fed = {id_: at for id_, at in self._fed.items() if id_ in batches}
@@ -76,20 +76,20 @@ class Leader:
             elif next_ is not None:
                 await self._do(next_, batch, now)
         if running:
-            given = share.feed(running, await self._room(running), await self._book.capacity())
-            await self._send(await self._book.feed({r.batch: 0 for r in running} | given), now)
+            given = share.feed(running, await self._room(running), await self._batch_store.capacity())
+            await self._send(await self._batch_store.hand_out({r.batch: 0 for r in running} | given), now)
 
     async def _do(self, what: Due, batch: Batch, now: float) -> None:
         id_ = batch.order.id
         if what == "leave":
-            await self._book.leave(id_)
+            await self._batch_store.leave(id_)
         elif what in ("expire", "complete"):
             ending = "expired" if what == "expire" else "completed"
             fields: Fields = {"status": "finalizing", "finalizing_at": int(now), "ending": ending}
             if what == "expire":
-                await self._book.turn(id_, (batch.status,), fields)
+                await self._batch_store.set_status(id_, (batch.status,), fields)
             else:
-                await self._book.complete(id_, fields)
+                await self._batch_store.complete(id_, fields)
         elif now - self._sent.get((what, id_), 0.0) > _AGAIN_S:
             self._sent[what, id_] = now
             task = {"begin": tasks.begin, "finish": tasks.finish, "tell": tasks.notify}[what]
@@ -105,7 +105,7 @@ class Leader:
             room[model] = share.room(seats, [r for r in running if r.model == model])
         return room
 
-    async def _send(self, tickets: list[Ticket], now: float) -> None:
+    async def _send(self, tickets: list[PartClaim], now: float) -> None:
         if tickets:
             parts = group(tasks.answer.s(t.batch, t.part, t.number).set(priority=_LAST) for t in tickets)
             self._fed |= {t.batch: now for t in tickets}

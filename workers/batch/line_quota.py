@@ -2,8 +2,8 @@
 
 import asyncio
 
-from app.dispatch.generation_plan import Plan
-from app.dispatch.quota import Allowance
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.quota import Quota
 from app.keys import Keys
 from app.messages import Rate
 from app.routing.cost import EXPECTED_ANSWER
@@ -13,12 +13,12 @@ from app.store import Wire
 _LEAST_S, _MOST_S = 0.05, 2.0
 
 
-def expected(plan: Plan) -> int:
+def expected(plan: GenerationPlan) -> int:
     """Tokens that its answer may get."""
     return sum(s.n * min(s.max_tokens, EXPECTED_ANSWER) for s in plan.sampling)
 
 
-class LineAllowance(Allowance):
+class LineQuota(Quota):
     """Of one line. What its answer may get is charged at once, and put right when it is there: of a batch, hundreds of
     lines are admitted before the first of them is answered, which would be a debt of hours.
     """

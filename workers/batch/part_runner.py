@@ -8,13 +8,13 @@ import orjson
 from msgspec import structs
 
 from app.batch import paths as places
-from app.batch.batch_store import Book, Ticket
+from app.batch.batch_store import BatchStore, PartClaim
 from app.batch.fair_share import is_urgent
-from app.batch.records import Batch, Line, Problem, Result, decode_part, decode_results
+from app.batch.records import Batch, BatchLine, Problem, Result, decode_part, decode_results
 from app.batch.storage import Storage
-from app.dispatch.generation import Call
-from app.dispatch.generation_plan import Plan
-from app.dispatch.runtime import Serving
+from app.dispatch.generation import Generation
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.runtime import Runtime
 from app.errors import (
     Cancelled,
     DeadlineOver,
@@ -31,7 +31,7 @@ from app.openai.error_body import as_body
 from app.openai.registry import ENDPOINTS
 from app.store import clock
 from app.telemetry import logger
-from workers.batch.line_quota import LineAllowance, expected
+from workers.batch.line_quota import LineQuota, expected
 
 log = logger(__name__)
 
@@ -43,28 +43,28 @@ _PRIORITY = 100  # of engines' schedulers: behind all that is online
 _URGENT = 10  # behind most
 
 
-class Answering:
+class PartRunner:
     """On the worker's event loop."""
 
     def __init__(
         self,
-        serving: Serving,
-        book: Book,
+        serving: Runtime,
+        batch_store: BatchStore,
         storage: Storage,
-        ticket: Ticket,
+        ticket: PartClaim,
         batch: Batch,
         turn: asyncio.Lock | None = None,
     ) -> None:
         """`turn`: which all lines share here that the same limits hold for."""
         self._turn = turn or asyncio.Lock()
-        self._allowances: dict[int, LineAllowance] = {}  # by line: a line that is asked again was charged already
+        self._allowances: dict[int, LineQuota] = {}  # by line: a line that is asked again was charged already
         self.ticket, self.batch = ticket, batch
-        self._serving, self._book, self._storage = serving, book, storage
+        self._serving, self._batch_store, self._storage = serving, batch_store, storage
         self._worker = serving.dispatcher.api
         self._endpoint = ENDPOINTS[batch.order.endpoint]
         self._results: dict[int, Result] = {}
-        self._asking: dict[asyncio.Task[None], Line] = {}
-        self._calls: dict[int, Call] = {}  # by line
+        self._asking: dict[asyncio.Task[None], BatchLine] = {}
+        self._calls: dict[int, Generation] = {}  # by line
         self._noting: set[int] = set()  # lines that have a result which is being written down
         self._urgent = is_urgent(batch, clock.now())
         self._stopping = False
@@ -84,7 +84,9 @@ class Answering:
             await asyncio.sleep(_RETRY_S)
         finally:
             self.stop()
-            await self._patiently(self._book.close, self.ticket, self._worker, done=whole, broke=self._broke)
+            await self._patiently(
+                self._batch_store.return_part, self.ticket, self._worker, done=whole, broke=self._broke
+            )
 
     async def _all(self) -> bool:
         """Whether all lines have a result that is in the storage. Raises: FileGone, StorageDown."""
@@ -96,7 +98,7 @@ class Answering:
         stored = await asyncio.to_thread(self._storage.get, places.answers(batch, part))
         if stored is not None and {r.number for r in decode_results(stored)} == {line.number for line in lines}:
             return True  # and Redis has forgotten that
-        self._results = {r.number: r for r in await self._patiently(self._book.done, batch, part)}
+        self._results = {r.number: r for r in await self._patiently(self._batch_store.done, batch, part)}
         if not self._stopping:
             self._ask([line for line in lines if line.number not in self._results])
         while self._asking:
@@ -134,12 +136,12 @@ class Answering:
         self._cancel(patient)
         self._ask(patient)
 
-    def _waiting(self) -> list[Line]:
+    def _waiting(self) -> list[BatchLine]:
         """Lines that no engine has, or has had."""
         asked = {number for number, call in self._calls.items() if not call.waits} | self._noting
         return [line for line in self._asking.values() if line.number not in asked]
 
-    def _ask(self, lines: list[Line]) -> None:
+    def _ask(self, lines: list[BatchLine]) -> None:
         for line in lines:
             task = asyncio.create_task(self._answer(line))
             self._asking[task] = line
@@ -151,13 +153,13 @@ class Answering:
             self._broke = True
             log.error("line_broke", batch=self.ticket.batch, part=self.ticket.part, exc_info=exc)
 
-    def _cancel(self, lines: list[Line]) -> None:
+    def _cancel(self, lines: list[BatchLine]) -> None:
         numbers = {line.number for line in lines}
         for task, line in list(self._asking.items()):
             if line.number in numbers:
                 task.cancel()
 
-    async def _answer(self, line: Line) -> None:
+    async def _answer(self, line: BatchLine) -> None:
         """To the result that is written down; none when the batch's time is over."""
         failures = 0
         while True:
@@ -186,12 +188,12 @@ class Answering:
             path = places.body(self.ticket.batch, result.request)
             await self._patiently(asyncio.to_thread, self._storage.put, path, result.body)
             result = structs.replace(result, body=b"", apart=True)
-        if await self._patiently(self._book.note, self.ticket, self._worker, result):
+        if await self._patiently(self._batch_store.add_result, self.ticket, self._worker, result):
             self._results[line.number] = result
         else:  # the part is another worker's
             self.stop()
 
-    async def _request(self, line: Line) -> Result:
+    async def _request(self, line: BatchLine) -> Result:
         """Raises: XylemError."""
         left_s = self.batch.order.expires - clock.now()
         if left_s <= 0:
@@ -201,7 +203,7 @@ class Answering:
             plan, timeout_s=left_s, aside=not self._urgent, whole=True,
             priority=(_URGENT if self._urgent else _PRIORITY) + max(0, plan.priority),
         )  # fmt: skip
-        call = self._calls[line.number] = Call(
+        call = self._calls[line.number] = Generation(
             plan, dispatcher=self._serving.dispatcher, allowance=self._allowance(line, plan), owner=self.batch.order.key
         )
         try:
@@ -213,17 +215,17 @@ class Answering:
         tokens = call.prompt_tokens, call.cached_tokens, call.completion_tokens
         return Result(line.number, line.custom_id, 200, call.id, orjson.dumps(answer), None, *tokens)
 
-    def _allowance(self, line: Line, plan: Plan) -> LineAllowance | None:
+    def _allowance(self, line: BatchLine, plan: GenerationPlan) -> LineQuota | None:
         """What the key's limits say to it, however often it is asked."""
         rate = self.batch.order.rate
         if rate is None:
             return None
         if line.number not in self._allowances:
-            made = LineAllowance(self._serving.wire, self._serving.keys, rate, self._turn, expected(plan))
+            made = LineQuota(self._serving.wire, self._serving.keys, rate, self._turn, expected(plan))
             self._allowances[line.number] = made
         return self._allowances[line.number]
 
-    def _failed(self, line: Line, exc: XylemError) -> Result:
+    def _failed(self, line: BatchLine, exc: XylemError) -> Result:
         problem = Problem(exc.code, exc.message, line.number, exc.param)
         return Result(line.number, line.custom_id, exc.status, "", orjson.dumps(as_body(exc)), problem)
 

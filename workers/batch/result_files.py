@@ -37,7 +37,7 @@ class Sums(NamedTuple):
     errors: int  # and of the error file
 
 
-def assemble(storage: Storage, batch: Batch, done: Done, mine: Mine) -> Sums:
+def write_result_files(storage: Storage, batch: Batch, done: Done, mine: Mine) -> Sums:
     """Writes both files; one that would be empty isn't there. Holds one part in memory.
 
     Raises: StorageDown, and InterruptedError when it is not `mine` any more: then what was to be read may have been

@@ -25,13 +25,13 @@ from app.runner import runner as runners
 from app.store import Wire
 from app.telemetry import logger
 from app.telemetry import setup_logging as setup_xylem_logging
-from workers.engine.exit_guard import Guard
-from workers.engine.hang_watchdog import Watchdog
+from workers.engine.exit_guard import ExitGuard
+from workers.engine.hang_watchdog import HangWatchdog
 from workers.engine.host_address import address_towards
-from workers.engine.kv_event_feed import KvFeed
+from workers.engine.kv_event_feed import KvEventFeed
 from workers.engine.lease import LeaseKeeper
 from workers.engine.queue_handback import hand_back_queue
-from workers.engine.reservation_audit import Account
+from workers.engine.reservation_audit import ReservationAudit
 from workers.engine.worker_commands import obey_orders
 
 log = logger(__name__)
@@ -89,7 +89,7 @@ class EngineStep(bootsteps.StartStopStep):
 
     def start(self, worker: Any) -> None:
         log.info("loading_engine", pool=self.pool_id, engine=self.pool.engine, model=self.pool.model)
-        self.guard = Guard(settings.redis_url, Keys(settings.deployment).worker(self.worker_id))
+        self.guard = ExitGuard(settings.redis_url, Keys(settings.deployment).worker(self.worker_id))
         try:
             engine = create_engine(self.pool, settings.address or address_towards(settings.redis_url))
             self.runner = runners.Runner(engine, self.worker_id, settings, self.pool.aside)
@@ -105,7 +105,7 @@ class EngineStep(bootsteps.StartStopStep):
             # Taken is acknowledged: kombu then spares its own record of the message, which nobody here reads.
             queue.no_ack = True
         self.runner.call(self._register(info))
-        Watchdog(self.runner, self.lease, settings.stall_s).start()
+        HangWatchdog(self.runner, self.lease, settings.stall_s).start()
         log.info("engine_ready", pool=self.pool_id, worker=self.worker_id, total_blocks=info.total_blocks)
 
     async def _register(self, info: EngineInfo) -> None:
@@ -115,8 +115,8 @@ class EngineStep(bootsteps.StartStopStep):
         feeds = []
         for rank, source in events.items():
             index = KvIndex(self.wire, runner.keys, self.pool_id, place_id(self.worker_id, rank))
-            feeds.append(KvFeed(source, Ledger(self.pool.block_size), index))
-        account = Account(runner, worker_queue(self.pool_id, self.worker_id))
+            feeds.append(KvEventFeed(source, Ledger(self.pool.block_size), index))
+        account = ReservationAudit(runner, worker_queue(self.pool_id, self.worker_id))
         self.background = [
             asyncio.create_task(work) for work in (obey_orders(runner, feeds), account.run(), *(f.run() for f in feeds))
         ]

@@ -22,7 +22,7 @@ _LOOK_S = 1.0  # how often new processes of the engine are looked for while it l
 _TIMEOUT_S = 2.0  # for Redis: by then the lease is over anyhow
 
 
-class Guard:
+class ExitGuard:
     """The worker's side."""
 
     def __init__(self, redis_url: str, lease: str) -> None:

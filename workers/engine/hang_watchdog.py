@@ -12,7 +12,7 @@ log = logger(__name__)
 _EVERY_S = 0.5
 
 
-class Watchdog(Thread):
+class HangWatchdog(Thread):
     """A thread, since what hangs may be the event loop. What ran goes on elsewhere; who supervises starts us again."""
 
     def __init__(self, runner: Runner, lease: LeaseKeeper, stall_s: float) -> None:

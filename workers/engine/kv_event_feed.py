@@ -22,7 +22,7 @@ _RETRY_S = 0.5
 _END = -1  # the sequence number that ends a replay
 
 
-class KvFeed:
+class KvEventFeed:
     """One engine rank's events, followed from its start."""
 
     def __init__(self, source: KvEventSource, ledger: Ledger, index: KvIndex, check_s: float = _CHECK_S) -> None:

@@ -23,7 +23,7 @@ _GRACE_S = 3.0  # an API replica without a lease may have lost it with Redis, an
 _DEAF_S = 45.0
 
 
-class Account:
+class ReservationAudit:
     """Every second: drops what dead API replicas had placed, and gives back what was lost on its way here.
 
     A message is lost when Celery takes it on a connection that breaks, or when Redis comes back without its last

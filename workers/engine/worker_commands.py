@@ -8,17 +8,17 @@ import msgspec
 from redis.exceptions import RedisError
 
 from app.engines.base import PrefixResetter
-from app.messages import Cancel, ClearCache, Reply, decode_order, encode
+from app.messages import Cancel, ClearCache, Reply, decode_worker_command, encode
 from app.runner.runner import Runner
 from app.store import async_client
 from app.telemetry import logger
-from workers.engine.kv_event_feed import KvFeed
+from workers.engine.kv_event_feed import KvEventFeed
 
 log = logger(__name__)
 _REPLY_TTL_S = 60
 
 
-async def obey_orders(runner: Runner, feeds: Sequence[KvFeed]) -> None:
+async def obey_orders(runner: Runner, feeds: Sequence[KvEventFeed]) -> None:
     """Does what `orders:<worker>` says at once, until cancelled. A list loses nothing, unlike a channel."""
     redis = async_client(runner.settings.redis_url, socket_timeout=None)
     key = runner.keys.orders(runner.worker)
@@ -28,7 +28,7 @@ async def obey_orders(runner: Runner, feeds: Sequence[KvFeed]) -> None:
             taken = cast(tuple[bytes, bytes] | None, await redis.blpop([key], timeout=5))
             if taken is None:
                 continue
-            order = decode_order(taken[1])
+            order = decode_worker_command(taken[1])
             if isinstance(order, Cancel):
                 runner.cancel(order.run)
             else:
@@ -43,7 +43,7 @@ async def obey_orders(runner: Runner, feeds: Sequence[KvFeed]) -> None:
             await asyncio.sleep(1)
 
 
-async def clear_cache(runner: Runner, feeds: Sequence[KvFeed]) -> str:
+async def clear_cache(runner: Runner, feeds: Sequence[KvEventFeed]) -> str:
     """Forgets all cached prefixes; returns why not, or nothing."""
     if not isinstance(runner.engine, PrefixResetter):
         return "this engine can't"
@@ -55,7 +55,7 @@ async def clear_cache(runner: Runner, feeds: Sequence[KvFeed]) -> str:
     return ""
 
 
-async def _clear(runner: Runner, feeds: Sequence[KvFeed], order: str) -> None:
+async def _clear(runner: Runner, feeds: Sequence[KvEventFeed], order: str) -> None:
     try:
         reason = await clear_cache(runner, feeds)
     except Exception as exc:

@@ -9,13 +9,13 @@ from app.openai.schemas import Asked
 
 def file_quota(state: ApiState, scope: Scope) -> int:
     """Bytes that the files of who asks may have."""
-    key = state.keyring.key(scope)
+    key = state.api_keys.key(scope)
     return state.settings.file_quota if key is None or key.file_quota is None else key.file_quota
 
 
 def check_priority(state: ApiState, scope: Scope, asked: Asked) -> None:
     """Raises: RequestError when it would go before more of the others than it may."""
-    key = state.keyring.key(scope)
+    key = state.api_keys.key(scope)
     least = state.settings.min_priority if key is None or key.min_priority is None else key.min_priority
     if asked.priority is not None and asked.priority < least:
         raise RequestError(

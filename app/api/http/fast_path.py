@@ -23,8 +23,8 @@ log = logger(__name__)
 Handler = Callable[[ApiState, bytes, Scope, Receive], Awaitable[Response]]
 
 
-class Express:
-    """An ASGI app: `handlers` by path for POST, all else goes to FastAPI; nothing past `allowed` and the keyring."""
+class FastPath:
+    """An ASGI app: `handlers` by path for POST, all else goes to FastAPI; nothing past `allowed` and the API keys."""
 
     def __init__(self, app: FastAPI, handlers: Mapping[str, Handler], allowed: Allowed) -> None:
         self._app, self._handlers, self._allowed = app, handlers, allowed
@@ -47,7 +47,7 @@ class Express:
                     return
             state: ApiState = self._app.state.xylem
             if state.settings.require_keys:
-                state.keyring.check(scope)
+                state.api_keys.check(scope)
             check_body(scope["method"], scope["path"], headers)
             if handler is not None:
                 raw = await collect(scope, receive, state.settings.max_body)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from app.api.http.request_body import read_short
 from app.api.openai.files import listed
 from app.api.state import state_of
-from app.batch.records import LIVE, Batch, Order
+from app.batch.records import LIVE, Batch, BatchOrder
 from app.batch.window import read_window
 from app.errors import BatchOver, RequestError
 from app.ids import BatchId, FileId, new_batch_id
@@ -29,9 +29,9 @@ async def create(request: Request) -> dict[str, Any]:
     state = state_of(request)
     body = await read_short(request, BatchRequest)
     body.check()
-    key, owner = state.keyring.key(request.scope), state.keyring.owner(request.scope)
+    key, owner = state.api_keys.key(request.scope), state.api_keys.owner(request.scope)
     now = int(clock.now())
-    order = Order(
+    order = BatchOrder(
         id=new_batch_id(),
         key=owner,
         endpoint=body.endpoint,
@@ -45,7 +45,7 @@ async def create(request: Request) -> dict[str, Any]:
     )
     if (await state.files.find(order.input, owner)).purpose != "batch":
         raise RequestError("The purpose of a batch's input file has to be 'batch'.", param="input_file_id")
-    return as_object(await state.book.create(order))
+    return as_object(await state.batch_store.create(order))
 
 
 @router.get(PATH, openapi_extra=BatchesQuery.openapi())
@@ -53,7 +53,7 @@ async def show_all(request: Request) -> dict[str, Any]:
     """The batches of who asks, the newest first."""
     state = state_of(request)
     query = parse(BatchesQuery, orjson.dumps(dict(request.query_params)))
-    found, more = await state.book.owned(state.keyring.owner(request.scope), query.after or "", query.limit)
+    found, more = await state.batch_store.owned(state.api_keys.owner(request.scope), query.after or "", query.limit)
     return listed([as_object(batch) for batch in found], more=more)
 
 
@@ -68,7 +68,7 @@ async def cancel(request: Request, batch: str) -> dict[str, Any]:
     found = await _find(request, batch)
     if found.status not in (*LIVE, "cancelled"):
         raise BatchOver(f"Cannot cancel a batch with status '{found.status}'.")
-    await state_of(request).book.cancel(found.order.id)
+    await state_of(request).batch_store.cancel(found.order.id)
     return as_object(await _find(request, batch))
 
 
@@ -86,11 +86,11 @@ async def resume(request: Request, batch: str) -> dict[str, Any]:
 
 async def _set_paused(request: Request, batch: str, *, paused: bool) -> dict[str, Any]:
     found = await _find(request, batch)
-    await state_of(request).book.pause(found.order.id, paused=paused)
+    await state_of(request).batch_store.pause(found.order.id, paused=paused)
     return as_object(await _find(request, batch))
 
 
 async def _find(request: Request, batch: str) -> Batch:
     """Of who asks. Raises: BatchNotFound."""
     state = state_of(request)
-    return await state.book.find(BatchId(batch), state.keyring.owner(request.scope))
+    return await state.batch_store.find(BatchId(batch), state.api_keys.owner(request.scope))

@@ -13,10 +13,10 @@ from app.api.http.headers import explain_wanted
 from app.api.http.request_body import collect
 from app.api.resumable.resume import answer_to, stream_of
 from app.api.state import ApiState, state_of
-from app.dispatch.generation_base import Account
+from app.dispatch.generation_base import GenerationBase
 from app.openai.registry import CHAT, TEXT, Endpoint
 from app.openai.schemas import ChatRequest, CompletionRequest
-from app.openai.sse_chunks import Chunks
+from app.openai.sse_chunks import ChunkWriter
 
 router = APIRouter()
 
@@ -46,7 +46,7 @@ async def handle(endpoint: Endpoint, state: ApiState, raw: bytes, scope: Scope, 
     begin = partial(answer_to, state, endpoint.kind, body, scope, receive, plan)
     if body.stream:
 
-        def chunks(call: Account) -> Chunks:
+        def chunks(call: GenerationBase) -> ChunkWriter:
             return endpoint.chunks(call, body)
 
         return stream_of(scope)(begin, chunks)

@@ -4,7 +4,7 @@ import asyncio
 
 from starlette.concurrency import run_in_threadpool
 
-from app.batch.file_store import FileShelf
+from app.batch.file_store import FileStore
 from app.batch.records import StoredFile
 from app.batch.storage import Storage
 from app.errors import StorageDown, XylemError
@@ -16,14 +16,14 @@ log = logger(__name__)
 _EVERY_S = 60.0
 
 
-async def forget(storage: Storage, files: FileShelf, file: StoredFile) -> None:
+async def forget(storage: Storage, files: FileStore, file: StoredFile) -> None:
     """Its bytes first: as long as there is a record, somebody will look for them. Raises: StorageDown, StoreDown."""
     await run_in_threadpool(storage.delete, file.path)
     await files.remove(file)
 
 
-class Sweeper:
-    def __init__(self, storage: Storage, files: FileShelf) -> None:
+class FileExpiry:
+    def __init__(self, storage: Storage, files: FileStore) -> None:
         self._storage, self._files = storage, files
 
     async def run(self) -> None:

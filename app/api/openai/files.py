@@ -43,7 +43,7 @@ async def upload(request: Request) -> dict[str, Any]:
     """A file of requests for a batch, of up to XYLEM_MAX_FILE bytes; all of one API key have up to its quota."""
     state = state_of(request)
     async with received(request, state.settings.max_file) as (form, fields):
-        owner, quota = state.keyring.owner(request.scope), file_quota(state, request.scope)
+        owner, quota = state.api_keys.owner(request.scope), file_quota(state, request.scope)
         file = _new(state, owner, form.filename or "", form.size or 0, fields)
         if (used := await state.files.used(owner)) + file.size > quota:  # before it takes any room
             raise full(used, quota)
@@ -81,7 +81,7 @@ async def show_all(request: Request) -> dict[str, Any]:
     state = state_of(request)
     query = parse(FilesQuery, orjson.dumps(dict(request.query_params)))
     found, more = await state.files.owned(
-        state.keyring.owner(request.scope),
+        state.api_keys.owner(request.scope),
         query.after or "",
         query.limit,
         newest_first=query.order == "desc",
@@ -122,7 +122,7 @@ async def delete(request: Request, file: str) -> dict[str, Any]:
 async def _find(request: Request, file: str) -> StoredFile:
     """Of who asks. What a client sends is looked for in Redis, and never part of a path. Raises: FileGone."""
     state = state_of(request)
-    return await state.files.find(FileId(file), state.keyring.owner(request.scope))
+    return await state.files.find(FileId(file), state.api_keys.owner(request.scope))
 
 
 def _object(file: StoredFile) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.http.sse import Sse
 from app.api.http.uvicorn_protocol import DirectWriter
-from app.api.resumable.replay import Reading
+from app.api.resumable.replay import Replay
 from app.deltas import merge
-from app.dispatch.generation import Call
-from app.dispatch.generation_base import Account
+from app.dispatch.generation import Generation
+from app.dispatch.generation_base import GenerationBase
 from app.messages import Delta
 from app.openai.error_body import as_body
-from app.openai.sse_chunks import Chunks, error_event
+from app.openai.sse_chunks import ChunkWriter, error_event
 
 
 class EventStream(Response):
@@ -23,13 +23,13 @@ class EventStream(Response):
     """
 
     _ids = False  # of events
-    _call: Call | Reading
-    _chunks: Chunks
+    _call: Generation | Replay
+    _chunks: ChunkWriter
 
     def __init__(
         self,
-        begin: Callable[[], Awaitable[Call | Reading]],
-        chunks: Callable[[Account], Chunks],
+        begin: Callable[[], Awaitable[Generation | Replay]],
+        chunks: Callable[[GenerationBase], ChunkWriter],
     ) -> None:
         self.status_code, self.background = 200, None
         self._begin, self._chunks_of = begin, chunks
@@ -54,7 +54,7 @@ class EventStream(Response):
 
     async def _write(self, deltas: list[tuple[int, Delta]], sse: Sse) -> None:
         call, direct = self._call, sse.direct
-        assert isinstance(call, Call)
+        assert isinstance(call, Generation)
         body = self._chunks.opening(call.choices)
         while deltas:
             body += b"".join([self._chunk(choice, d) for choice, d in deltas])
@@ -73,7 +73,7 @@ class EventStream(Response):
     def _sink(self, direct: DirectWriter) -> Callable[[Delta], bool]:
         """Writes a delta the moment it comes, if the client keeps up. The hottest function there is."""
         call, chunk, ready, write = self._call, self._chunks.delta, direct.ready, direct.write
-        assert isinstance(call, Call)
+        assert isinstance(call, Generation)
         alone = len(call.prompts) == 1
 
         def sink(d: Delta) -> bool:

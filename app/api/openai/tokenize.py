@@ -7,7 +7,7 @@ from starlette.responses import Response
 from app.api.http.request_body import collect
 from app.api.state import state_of
 from app.dispatch.models import find_model
-from app.dispatch.runtime import Known
+from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.openai.schemas import DetokenizeRequest, TokenizeRequest
 from app.openai.validation import parse_off_loop
@@ -36,7 +36,7 @@ async def detokenize(request: Request) -> Response:
     return _json(await state.off_loop(raw, lambda: _detokenized(state, body)))
 
 
-def _tokenized(state: Known, body: TokenizeRequest) -> bytes:
+def _tokenized(state: Deployment, body: TokenizeRequest) -> bytes:
     model = find_model(state.models, body.model)
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("Give either 'prompt' or 'messages'.", param="prompt")
@@ -48,7 +48,7 @@ def _tokenized(state: Known, body: TokenizeRequest) -> bytes:
     return orjson.dumps({"count": len(ids), "max_model_len": model.context_len, "tokens": ids})
 
 
-def _detokenized(state: Known, body: DetokenizeRequest) -> bytes:
+def _detokenized(state: Deployment, body: DetokenizeRequest) -> bytes:
     model = find_model(state.models, body.model)
     if body.tokens:
         model.check_tokens(body.tokens)

@@ -23,7 +23,7 @@ class BatchMetrics(Collector):
     async def read(self, state: ApiState) -> None:
         """Raises: StoreDown; then there are none, rather than old ones."""
         self._metrics = []
-        live, totals = await state.book.live(), await state.book.totals()
+        live, totals = await state.batch_store.live(), await state.batch_store.totals()
         leases = await state.fleet.live(list(state.pools))
         self._metrics = list(metrics(live, totals, leases, clock.now()))
 

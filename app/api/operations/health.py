@@ -85,7 +85,7 @@ async def timeline(http: Request, request: str) -> dict[str, Any]:
     Of a request that came with the same API key, to whichever replica; an admin's key sees all.
     """
     state = state_of(http)
-    key = state.keyring.sees(http.scope) if state.settings.require_keys else None
+    key = state.api_keys.sees(http.scope) if state.settings.require_keys else None
     return await state.lookup.find(RequestId(request), key)
 
 

@@ -11,10 +11,10 @@ from app.errors import Cancelled
 T = TypeVar("T")
 
 
-async def until_left(work: Coroutine[Any, Any, T], receive: Receive) -> T:
+async def until_client_left(work: Coroutine[Any, Any, T], receive: Receive) -> T:
     """What comes of `work`, which ends with its client. Raises: Cancelled when that one went first."""
     working = asyncio.create_task(work)
-    leaving = asyncio.create_task(left(receive))
+    leaving = asyncio.create_task(client_left(receive))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
@@ -26,7 +26,7 @@ async def until_left(work: Coroutine[Any, Any, T], receive: Receive) -> T:
         await asyncio.gather(working, leaving, return_exceptions=True)
 
 
-async def left(receive: Receive) -> None:
+async def client_left(receive: Receive) -> None:
     """Returns when the client has gone."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from app.api.resumable.owner import Keeper
-from app.api.resumable.store import Shelf
+from app.api.resumable.owner import AnswerOwner
+from app.api.resumable.store import ResumableStore
 from app.errors import DeadlineOver, StoreDown
-from app.messages import Done, Event, Failed, Kept
+from app.messages import Done, Event, Failed, KeptRequest
 from app.store import clock
 
 _RETRY_S = 0.2
@@ -14,11 +14,11 @@ _MOST = 128  # events at once: with all logprobs there may be, more of them woul
 _POLL_S = 0.05  # how often the log is looked at where another replica writes it
 
 
-class Log:
+class EventLog:
     """One reader's."""
 
-    def __init__(self, shelf: Shelf, keeper: Keeper, kept: Kept) -> None:
-        self._shelf, self._keeper, self._kept = shelf, keeper, kept
+    def __init__(self, resumable_store: ResumableStore, answer_owner: AnswerOwner, kept: KeptRequest) -> None:
+        self._resumable_store, self._answer_owner, self._kept = resumable_store, answer_owner, kept
         self._read, self._over = 0, False
         self._events: list[Event] = []  # that have been read, and are not given out
 
@@ -33,10 +33,10 @@ class Log:
 
     async def _page(self) -> list[Event]:
         while not self._over:
-            wrote = self._keeper.wrote(self._kept.id)
+            wrote = self._answer_owner.wrote(self._kept.id)
             wrote.clear()
             try:
-                pages = await self._shelf.read(self._kept.id, self._read)
+                pages = await self._resumable_store.read(self._kept.id, self._read)
             except StoreDown:  # the answer goes on meanwhile
                 if clock.now() > self._kept.deadline:
                     raise

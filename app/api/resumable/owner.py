@@ -5,12 +5,12 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
-from app.api.resumable.store import REFUSALS, Found, Lost, Shelf
-from app.dispatch.generation import Begun, Call
-from app.dispatch.inflight import ATTEMPTS, Out
+from app.api.resumable.store import REFUSALS, Found, Lost, ResumableStore
+from app.dispatch.generation import Adopted, Generation
+from app.dispatch.inflight import ATTEMPTS, ChoiceOutput
 from app.errors import Cancelled, StoreDown, XylemError
 from app.ids import ApiId, RequestId
-from app.messages import Delta, Done, Event, Failed, Kept, encode
+from app.messages import Delta, Done, Event, Failed, KeptRequest, encode
 from app.store import clock
 from app.telemetry import logger
 
@@ -20,7 +20,7 @@ _EVERY_S = 0.5
 _DEAD_S = 1.0  # an API replica without a lease for this long is dead
 _RETRY_S = 0.2
 
-Prepare = Callable[[Kept, Begun], Awaitable[Call]]  # from what the client sent
+Prepare = Callable[[KeptRequest, Adopted], Awaitable[Generation]]  # from what the client sent
 
 
 @dataclass
@@ -30,16 +30,16 @@ class _Run:
     wrote: asyncio.Event  # something that may be read
 
 
-class Keeper:
+class AnswerOwner:
     """On the API's event loop."""
 
-    def __init__(self, shelf: Shelf, prepare: Prepare) -> None:
-        self._shelf, self._prepare = shelf, prepare
+    def __init__(self, resumable_store: ResumableStore, prepare: Prepare) -> None:
+        self._resumable_store, self._prepare = resumable_store, prepare
         self._running: dict[RequestId, _Run] = {}
         self._missing: dict[ApiId, float] = {}
         self._idle: set[RequestId] = set()  # owned, and not running at the last look
 
-    def start(self, kept: Kept, call: Call) -> None:
+    def start(self, kept: KeptRequest, call: Generation) -> None:
         """One that came here."""
         self._run(kept.id, 0, self._keep(kept, 0, [], call))
 
@@ -77,14 +77,16 @@ class Keeper:
 
     async def cancel(self, request: RequestId) -> None:
         """Ends an answer, wherever it is made: here at once, elsewhere within `_EVERY_S`. Raises: StoreDown."""
-        cancelled = await self._shelf.cancel(request, [Failed(request, 0, Cancelled.code, "It was cancelled.")])
+        cancelled = await self._resumable_store.cancel(
+            request, [Failed(request, 0, Cancelled.code, "It was cancelled.")]
+        )
         self.wrote(request).set()
         if cancelled and request in self._running:
             await self._drop([request])
 
     async def _give_up(self) -> None:
         own = {request: run.epoch for request, run in self._running.items()}
-        epochs = await self._shelf.epochs(list(own))
+        epochs = await self._resumable_store.epochs(list(own))
         await self._drop(
             [r for (r, mine), epoch in zip(own.items(), epochs, strict=True) if epoch is not None and epoch != mine]
         )
@@ -93,24 +95,24 @@ class Keeper:
         for request in requests:
             if request in self._running:
                 self._running[request].task.cancel()
-        await self._shelf.disown(requests)
+        await self._resumable_store.disown(requests)
 
     async def _adopt(self, now: float) -> None:
         # Its own as well: Redis may have taken what it then didn't confirm, and no other replica looks after them.
-        idle = await self._shelf.owned_by(self._shelf.api) - self._running.keys()
+        idle = await self._resumable_store.owned_by(self._resumable_store.api) - self._running.keys()
         for request in idle & self._idle:
-            await self._take(request, self._shelf.api)
+            await self._take(request, self._resumable_store.api)
         self._idle = idle
-        dead = await self._shelf.dead_owners()
+        dead = await self._resumable_store.dead_owners()
         self._missing = {api: self._missing.get(api, now) for api in dead}
         for api, since in self._missing.items():
             if now - since >= _DEAD_S:
-                for request in await self._shelf.owned_by(api):
+                for request in await self._resumable_store.owned_by(api):
                     await self._take(request, api)
-                await self._shelf.forget_owner(api)
+                await self._resumable_store.forget_owner(api)
 
     async def _take(self, request: RequestId, owner: ApiId) -> None:
-        found = await self._shelf.adopt(request, owner)
+        found = await self._resumable_store.adopt(request, owner)
         if found is not None and request not in self._running:
             log.warning("request_adopted", request=request, x_request_id=found.kept.x_request_id, of=owner)
             self._run(request, found.epoch, self._resume(found))
@@ -118,22 +120,22 @@ class Keeper:
     async def _resume(self, found: Found) -> None:
         kept = found.kept
         try:
-            batches = await self._shelf.written(kept.id)
+            batches = await self._resumable_store.written(kept.id)
         except StoreDown as exc:  # it is found idle
             log.warning("adopted_answer_not_read", request=kept.id, x_request_id=kept.x_request_id, error=exc.message)
             return
-        out: dict[int, Out] = {}
+        out: dict[int, ChoiceOutput] = {}
         for event in (event for batch in batches for event in batch):
             if isinstance(event, Delta):
-                out.setdefault(event.index, Out([])).add(event)
-        begun = Begun(kept.id, kept.created, found.epoch * ATTEMPTS, out)
+                out.setdefault(event.index, ChoiceOutput([])).add(event)
+        begun = Adopted(kept.id, kept.created, found.epoch * ATTEMPTS, out)
         await self._keep(kept, found.epoch, [encode(batch) for batch in batches], begun)
 
-    async def _keep(self, kept: Kept, epoch: int, batches: list[bytes], made: Call | Begun) -> None:
+    async def _keep(self, kept: KeptRequest, epoch: int, batches: list[bytes], made: Generation | Adopted) -> None:
         """To the end of the answer, whatever it is; or until it is another one's."""
         last: Event = Done(kept.id, 0)
         try:
-            call = made if isinstance(made, Call) else await self._prepare(kept, made)
+            call = made if isinstance(made, Generation) else await self._prepare(kept, made)
             async with call:
                 while deltas := await call.deltas():
                     # From here on a delta's index counts all choices of all prompts.
@@ -158,10 +160,12 @@ class Keeper:
         except Lost:
             return
 
-    async def _note(self, kept: Kept, epoch: int, batches: list[bytes], *, ended: bool, refused: bool = False) -> None:
+    async def _note(
+        self, kept: KeptRequest, epoch: int, batches: list[bytes], *, ended: bool, refused: bool = False
+    ) -> None:
         while True:
             try:
-                await self._shelf.note(kept, epoch, batches, ended=ended, refused=refused)
+                await self._resumable_store.note(kept, epoch, batches, ended=ended, refused=refused)
                 break
             except StoreDown as exc:  # what comes meanwhile is gathered behind
                 log.warning(

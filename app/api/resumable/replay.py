@@ -4,32 +4,32 @@ from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
 from typing import Self
 
-from app.api.resumable.event_log import Log
-from app.api.resumable.owner import Keeper
-from app.api.resumable.store import Found, Shelf
-from app.dispatch.generation_base import Account
-from app.dispatch.generation_plan import Plan
+from app.api.resumable.event_log import EventLog
+from app.api.resumable.owner import AnswerOwner
+from app.api.resumable.store import Found, ResumableStore
+from app.dispatch.generation_base import GenerationBase
+from app.dispatch.generation_plan import GenerationPlan
 from app.errors import XylemError, from_wire
 from app.messages import Delta, Done, Failed
 
 
-class Reading(Account):
+class Replay(GenerationBase):
     """From the beginning, whatever the reader has seen before: `skip` deltas are counted, and not shown."""
 
     edited = True  # its deltas come through `deltas`
 
     def __init__(
         self,
-        shelf: Shelf,
-        keeper: Keeper,
-        plan: Plan,
+        resumable_store: ResumableStore,
+        answer_owner: AnswerOwner,
+        plan: GenerationPlan,
         found: Found,
         skip: int = 0,
         allowed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`allowed`: headers that say what is left to the API key."""
         super().__init__(found.kept.id, found.kept.created, plan)
-        self.log = Log(shelf, keeper, found.kept)
+        self.log = EventLog(resumable_store, answer_owner, found.kept)
         self.skip = skip
         self._allowed = allowed
         self._failure: XylemError | None = None

@@ -10,17 +10,17 @@ from starlette.types import Receive, Scope
 
 from app.api.http import x_request_id
 from app.api.openai.sse_response import EventStream
-from app.api.resumable.disconnect import left
-from app.api.resumable.replay import Reading
+from app.api.resumable.disconnect import client_left
+from app.api.resumable.replay import Replay
 from app.api.resumable.sse_response import KeptStream
 from app.api.resumable.store import REFUSALS, Found
 from app.api.state import ApiState
-from app.dispatch.generation import Begun, Call
-from app.dispatch.generation_plan import Plan
-from app.dispatch.quota import Allowance
+from app.dispatch.generation import Adopted, Generation
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.quota import Quota
 from app.errors import RequestError, StoreDown
 from app.ids import RequestId, new_request_id
-from app.messages import Failed, Kept
+from app.messages import Failed, KeptRequest
 from app.openai.schemas import Asked
 from app.openai.validation import parse
 from app.store import clock
@@ -43,8 +43,8 @@ def stream_of(scope: Scope) -> type[EventStream]:
 
 
 async def answer_to(
-    state: ApiState, kind: str, body: Asked, scope: Scope, receive: Receive, plan: Plan
-) -> Call | Reading:
+    state: ApiState, kind: str, body: Asked, scope: Scope, receive: Receive, plan: GenerationPlan
+) -> Generation | Replay:
     """Made for this connection, unless its client wants it kept. Raises: XylemError."""
     if asks_to_keep(scope):
         if plan.edit is not None:
@@ -53,13 +53,13 @@ async def answer_to(
     return new_call(state, scope, receive, plan)
 
 
-def new_call(state: ApiState, scope: Scope, receive: Receive, plan: Plan) -> Call:
+def new_call(state: ApiState, scope: Scope, receive: Receive, plan: GenerationPlan) -> Generation:
     """Made for this connection."""
-    ring = state.keyring
-    call = Call(
+    ring = state.api_keys
+    call = Generation(
         plan,
         dispatcher=state.dispatcher,
-        client_left=partial(left, receive),
+        client_left=partial(client_left, receive),
         allowance=ring.allowance(scope),
         owner=ring.owner(scope),
         x_request_id=x_request_id.own_of(scope),
@@ -69,8 +69,8 @@ def new_call(state: ApiState, scope: Scope, receive: Receive, plan: Plan) -> Cal
 
 
 async def begin_or_join(
-    state: ApiState, kind: str, body: Asked, scope: Scope, plan: Plan, *, background: bool = False
-) -> Reading:
+    state: ApiState, kind: str, body: Asked, scope: Scope, plan: GenerationPlan, *, background: bool = False
+) -> Replay:
     """The answer to a new request, or from where its reader has it. Raises: XylemError."""
     headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
     last = headers.get(b"last-event-id", "")
@@ -80,7 +80,7 @@ async def begin_or_join(
     join = headers.get(b"idempotency-key", "")
     if len(join) > _LONGEST_KEY:
         raise RequestError(f"An Idempotency-Key has at most {_LONGEST_KEY} characters.", param="Idempotency-Key")
-    allowance = state.keyring.allowance(scope)
+    allowance = state.api_keys.allowance(scope)
     if allowance is not None and not join:  # who may not is told so, and nothing is kept
         await allowance.admit(sum(map(len, plan.prompts)))
     kept = new_kept(state, kind, body, scope, plan, background=background)
@@ -97,30 +97,32 @@ async def patiently(state: ApiState, ask: Callable[[], Awaitable[T]]) -> T:
         try:
             return await ask()
         except StoreDown:
-            if time.monotonic() > end or not state.shelf.connected_before:
+            if time.monotonic() > end or not state.resumable_store.connected_before:
                 raise
         await asyncio.sleep(_RETRY_S)
 
 
-async def _put(state: ApiState, kept: Kept, join: str) -> RequestId:
-    first = await state.shelf.put(kept, join=join)
+async def _put(state: ApiState, kept: KeptRequest, join: str) -> RequestId:
+    first = await state.resumable_store.put(kept, join=join)
     if first != kept.id and await _was_refused(state, first):  # who tries again is served
-        first = await state.shelf.put(kept, join=join, instead_of=first)
+        first = await state.resumable_store.put(kept, join=join, instead_of=first)
     return first
 
 
-def new_kept(state: ApiState, kind: str, body: Asked, scope: Scope, plan: Plan, *, background: bool = False) -> Kept:
+def new_kept(
+    state: ApiState, kind: str, body: Asked, scope: Scope, plan: GenerationPlan, *, background: bool = False
+) -> KeptRequest:
     now = clock.now()
-    key = state.keyring.owner(scope)
+    key = state.api_keys.owner(scope)
     id_ = new_request_id(plan.prefix, state.dispatcher.api)
     named = x_request_id.asks_for(scope, id_)
-    return Kept(id_, kind, body.understood(), now, now + plan.timeout_s, key, background, named)
+    return KeptRequest(id_, kind, body.understood(), now, now + plan.timeout_s, key, background, named)
 
 
-def start(state: ApiState, kept: Kept, plan: Plan, allowance: Allowance | None) -> Reading:
+def start(state: ApiState, kept: KeptRequest, plan: GenerationPlan, allowance: Quota | None) -> Replay:
     """What has been put on the shelf begins."""
-    begun = Begun(kept.id, kept.created)
-    call = Call(
+    begun = Adopted(kept.id, kept.created)
+    call = Generation(
         plan,
         dispatcher=state.dispatcher,
         allowance=allowance,
@@ -128,21 +130,21 @@ def start(state: ApiState, kept: Kept, plan: Plan, allowance: Allowance | None) 
         owner=kept.key,
         x_request_id=kept.x_request_id,
     )
-    state.keeper.start(kept, call)
+    state.answer_owner.start(kept, call)
     allowed = {} if allowance is None else allowance.headers()
-    return Reading(state.shelf, state.keeper, plan, Found(kept, 0), allowed=allowed)
+    return Replay(state.resumable_store, state.answer_owner, plan, Found(kept, 0), allowed=allowed)
 
 
 async def _was_refused(state: ApiState, request: RequestId) -> bool:
     """For want of room, a worker or Redis, before anything came of it."""
-    batches = await state.shelf.read(request)
+    batches = await state.resumable_store.read(request)
     return len(batches) == 1 and isinstance(end := batches[0][-1], Failed) and end.code in REFUSALS
 
 
 async def _read(
-    state: ApiState, request: RequestId, kind: str, body: Asked, scope: Scope, plan: Plan, skip: int
-) -> Reading:
-    found = await patiently(state, lambda: state.shelf.find(request, state.keyring.owner(scope)))
+    state: ApiState, request: RequestId, kind: str, body: Asked, scope: Scope, plan: GenerationPlan, skip: int
+) -> Replay:
+    found = await patiently(state, lambda: state.resumable_store.find(request, state.api_keys.owner(scope)))
 
     def is_same() -> bool:
         return found.kept.kind == kind and parse(type(body), found.kept.body).understood() == body.understood()
@@ -150,7 +152,7 @@ async def _read(
     if not (await asyncio.to_thread(is_same) if len(found.kept.body) > _LARGE else is_same()):
         raise RequestError("This is not the body that the answer was asked for with.", param="Idempotency-Key")
     x_request_id.asks_for(scope, request)
-    return Reading(state.shelf, state.keeper, plan, found, skip)
+    return Replay(state.resumable_store, state.answer_owner, plan, found, skip)
 
 
 def _position(event: str) -> tuple[RequestId, int]:

@@ -4,7 +4,7 @@ from starlette.types import Receive
 
 from app.api.http.sse import Sse
 from app.api.openai.sse_response import EventStream
-from app.api.resumable.disconnect import until_left
+from app.api.resumable.disconnect import until_client_left
 from app.messages import Delta
 
 
@@ -16,7 +16,7 @@ class KeptStream(EventStream):
 
     async def _run(self, sse: Sse, receive: Receive) -> None:
         """Ends with its reader, which the answer does not."""
-        await until_left(super()._run(sse, receive), receive)
+        await until_client_left(super()._run(sse, receive), receive)
 
     async def _write(self, deltas: list[tuple[int, Delta]], sse: Sse) -> None:
         body = b"" if self._call.skip else self._chunks.opening(self._call.choices)

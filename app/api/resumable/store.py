@@ -10,8 +10,8 @@ from msgspec import Struct
 from app.errors import Cancelled, KeptFull, NoWorker, RateLimited, RequestNotFound, Saturated, StoreDown
 from app.ids import ApiId, KeyId, RequestId
 from app.keys import Keys
-from app.messages import Event, Kept, decode_events, decode_kept, encode
-from app.store import ADOPT, CANCEL, FORGET, KEEP, NOTE, Wire
+from app.messages import Event, KeptRequest, decode_events, decode_kept, encode
+from app.store import ADOPT, APPEND, CANCEL, FORGET, OWN, Wire
 
 _PAGE = 512  # batches read at once
 _LARGE = 2**16  # bytes that are decoded in a thread
@@ -22,7 +22,7 @@ _MOST = 2**53  # bytes, which no Redis has
 
 
 class Found(Struct, frozen=True):
-    kept: Kept
+    kept: KeptRequest
     epoch: int
 
 
@@ -30,7 +30,7 @@ class Lost(Cancelled):
     """Another API replica owns it now, or somebody has cancelled it."""
 
 
-class Shelf:
+class ResumableStore:
     """All methods raise StoreDown."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Shelf:
         return self._wire.connected_before
 
     async def put(
-        self, kept: Kept, epoch: int = 0, join: str = "", instead_of: str = "", *, bounded: bool = True
+        self, kept: KeptRequest, epoch: int = 0, join: str = "", instead_of: str = "", *, bounded: bool = True
     ) -> RequestId:
         """Owns it from now on. Returns the id of who came first with the same `join` key; its own, if that was it.
 
@@ -59,7 +59,7 @@ class Shelf:
         names = own, keys.kept_of(self.api), keys.keepers(), joined if join else own, *keys.kept_account()
         values = kept.id, self.api, encode(kept), life_ms, epoch, kept.id if join else "", instead_of, kept.key
         most = self._most if bounded else ("", "")
-        ((full, first, wait_ms),) = await self._wire.execute([("EVAL", KEEP, len(names), *names, *values, *most)])
+        ((full, first, wait_ms),) = await self._wire.execute([("EVAL", OWN, len(names), *names, *values, *most)])
         if full:
             whose = "this API key" if full == b"key" else "all clients"
             raise KeptFull(
@@ -77,7 +77,7 @@ class Shelf:
         return Found(kept, int(epoch))
 
     async def note(
-        self, kept: Kept, epoch: int, batches: Sequence[bytes], *, ended: bool, refused: bool = False
+        self, kept: KeptRequest, epoch: int, batches: Sequence[bytes], *, ended: bool, refused: bool = False
     ) -> None:
         """The log has all of `batches`, from its beginning on, when this returns. Raises: Lost.
 
@@ -92,7 +92,7 @@ class Shelf:
             if first <= 1 and not ended:
                 life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
             values = kept.id, epoch, first, life_ms, end
-            (last,) = await self._wire.execute([("EVAL", NOTE, 5, *names, *values, *batches[first - 1 :])])
+            (last,) = await self._wire.execute([("EVAL", APPEND, 5, *names, *values, *batches[first - 1 :])])
             if last == -1:
                 raise Lost
             if last == -2:

@@ -13,7 +13,7 @@ from app.engines.mock.vocabulary import Vocabulary
 from app.engines.resume import Behind
 from app.engines.stops import StopScanner
 from app.errors import XylemError
-from app.messages import Begun, FinishReason, Handoff, Pulled, TokenLogprob
+from app.messages import FinishReason, Handoff, KvTransfer, PartialOutput, TokenLogprob
 
 _BAN = -100.0  # a logit bias at which EOS never comes
 _NONE: frozenset[int] = frozenset()
@@ -28,7 +28,7 @@ class Stream:
         self.choices: list[Choice] = []
         self.open_choices = 0  # not yet finished
         self.cached_tokens: int | None = None  # None until the first choice is admitted
-        self.pulled: Pulled | None = None  # until the first output takes it
+        self.pulled: KvTransfer | None = None  # until the first output takes it
         self._outputs: list[StepOutput] = []
         self._waiter: asyncio.Future[None] | None = None
         self._error: XylemError | None = None
@@ -167,7 +167,7 @@ class Choice:
             return text, "stop", found
         return (text + self._scanner.flush() if finish else text), finish, stop
 
-    def _resume(self, begun: Begun) -> Behind:
+    def _resume(self, begun: PartialOutput) -> Behind:
         """Go through what is out already, as if it had been made here."""
         out = ""
         for made, token in enumerate(begun.tokens, 1):

@@ -16,7 +16,7 @@ from app.engines.mock.rooms import Rooms
 from app.engines.mock.scheduler import Scheduler
 from app.engines.steps import StepMeter
 from app.errors import HandoffFailed
-from app.messages import Handoff, Pulled
+from app.messages import Handoff, KvTransfer
 from app.pools import Pool
 
 _MAX_LAG_S = 0.1  # a busy process may catch up this much of simulated time by shorter steps, not more
@@ -36,7 +36,7 @@ class Core:
         self._work = asyncio.Event()  # something changed that may let a step happen
         link = partial(Link, args, pool.block_size, rank)
         self.handoffs = Handoffs(args.handoff, link, self.blocks, rooms, self._work.set)
-        self._fetches: dict[Choice, asyncio.Task[Pulled]] = {}
+        self._fetches: dict[Choice, asyncio.Task[KvTransfer]] = {}
         self._declining: set[asyncio.Task[None]] = set()
         self._stepper: asyncio.Task[None] | None = None
         self.hangs = False
@@ -139,7 +139,7 @@ class Core:
         self._fetches[choice] = task
         task.add_done_callback(partial(self._fetched, choice))
 
-    def _fetched(self, choice: Choice, fetch: asyncio.Task[Pulled]) -> None:
+    def _fetched(self, choice: Choice, fetch: asyncio.Task[KvTransfer]) -> None:
         """Nobody writes into the choice's blocks any more: it goes on, or they become free."""
         del self._fetches[choice]
         self._work.set()

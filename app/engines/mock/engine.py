@@ -16,7 +16,7 @@ from app.engines.mock.vocabulary import Vocabulary
 from app.engines.steps import StepMeter
 from app.errors import EngineDead, EngineFailed, RequestError, SettingsError, XylemError
 from app.ids import RunId
-from app.messages import Lent, Room
+from app.messages import KvHandle, Rendezvous
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 
@@ -78,7 +78,7 @@ class MockEngine:
 
     async def prefill(self, request: GenerateRequest) -> Prefilled:
         room = request.handoff
-        if not isinstance(room, Room):
+        if not isinstance(room, Rendezvous):
             return await self._lend(request)
         async with self._rooms.meet(room) as meeting:
             stream = self._submit(request, lends=True)
@@ -102,7 +102,7 @@ class MockEngine:
         finally:
             self._drop(request.id)
 
-    async def discard(self, handoff: Lent) -> None:
+    async def discard(self, handoff: KvHandle) -> None:
         """Tell its holder, another engine, that nobody will take it. A holder that is gone is ignored."""
         await self._cores[0].handoffs.decline(handoff)
 

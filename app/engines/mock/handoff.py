@@ -15,7 +15,7 @@ from app.engines.mock.choice import Choice
 from app.engines.mock.link import KvPlace, Link
 from app.engines.mock.rooms import Meeting, Offer, Rooms
 from app.errors import HandoffFailed
-from app.messages import Handoff, Lent, Pulled, Room
+from app.messages import Handoff, KvHandle, KvTransfer, Rendezvous
 from app.store import clock
 
 _LOOK_S = 0.005  # between two looks for leases that are over
@@ -43,7 +43,7 @@ class Handoffs:
     def lent_blocks(self) -> int:
         return len({block for table, _ in self._lent.values() for block in table.blocks})
 
-    def lend(self, choice: Choice) -> Lent:
+    def lend(self, choice: Choice) -> KvHandle:
         """Take over the blocks of a computed prompt."""
         self._mark_tail(choice)
         table, choice.table = choice.table, BlockTable(choice.request.cache_salt)
@@ -56,7 +56,7 @@ class Handoffs:
         if self._expiring is None or self._expiring.done():
             self._expiring = asyncio.create_task(self._expire(), name="mock-leases")
         params = msgspec.to_builtins(self.link.place(blocks, lent_id))
-        return Lent(self.link.name, clock.now() + self._args.lease_s, choice.prompt_len, params)
+        return KvHandle(self.link.name, clock.now() + self._args.lease_s, choice.prompt_len, params)
 
     async def push(self, choice: Choice, meeting: Meeting) -> None:
         """Write a computed prompt to who comes to the room. Raises: HandoffFailed."""
@@ -84,10 +84,10 @@ class Handoffs:
 
     def check(self, request: GenerateRequest) -> None:
         """Could this prompt be fetched? Raises: HandoffFailed."""
-        if isinstance(request.handoff, Lent):
+        if isinstance(request.handoff, KvHandle):
             self._source(request.handoff, len(request.prompt))
 
-    async def fetch(self, choice: Choice) -> Pulled:
+    async def fetch(self, choice: Choice) -> KvTransfer:
         """Get the KV of an admitted choice's prompt into its blocks, what was cached excepted.
 
         Returns or raises when nobody writes into the blocks any more. Raises: HandoffFailed.
@@ -97,7 +97,7 @@ class Handoffs:
         first = choice.computed // size
         wanted = choice.table.blocks[first : -(-choice.prompt_len // size)]
         began = time.perf_counter()
-        if isinstance(handoff, Lent):
+        if isinstance(handoff, KvHandle):
             await self._pull(handoff, choice, first, wanted)
         else:
             await self._receive(handoff, choice, first, wanted)
@@ -107,12 +107,12 @@ class Handoffs:
             if not all(map(self.link.memory.holds, wanted, digests)):
                 raise HandoffFailed("What came is not the KV of this prompt.")
         tokens = max(0, choice.prompt_len - choice.computed)
-        return Pulled(tokens, len(wanted) * self._args.block_bytes, seconds)
+        return KvTransfer(tokens, len(wanted) * self._args.block_bytes, seconds)
 
     async def decline(self, handoff: Handoff) -> None:
         """Tell the other side, if it can be told, that nobody will come."""
         with contextlib.suppress(HandoffFailed, TimeoutError):
-            if isinstance(handoff, Room):
+            if isinstance(handoff, Rendezvous):
                 await self._rooms.leave(handoff)
             else:
                 place = _place(handoff)
@@ -127,7 +127,7 @@ class Handoffs:
             self._free(lent_id)
         await self.link.close()
 
-    async def _pull(self, lent: Lent, choice: Choice, first: int, wanted: list[int]) -> None:
+    async def _pull(self, lent: KvHandle, choice: Choice, first: int, wanted: list[int]) -> None:
         place = self._source(lent, choice.prompt_len)
         if wanted:
             await self.link.move("READ", place, list(zip(wanted, place.blocks[first:], strict=True)), _free(place))
@@ -135,7 +135,7 @@ class Handoffs:
         else:
             await self.link.tell(place, _free(place))
 
-    async def _receive(self, room: Room, choice: Choice, first: int, wanted: list[int]) -> None:
+    async def _receive(self, room: Rendezvous, choice: Choice, first: int, wanted: list[int]) -> None:
         place = self.link.place(wanted, choice.request.id)
         offer = Offer(room.room, place, first, choice.prompt_len, self._args.timeout_s)
         written = self._written[room.room] = asyncio.get_running_loop().create_future()
@@ -146,7 +146,7 @@ class Handoffs:
             self.link.expect(-1)
             del self._written[room.room]
 
-    def _source(self, lent: Lent, tokens: int) -> KvPlace:
+    def _source(self, lent: KvHandle, tokens: int) -> KvPlace:
         """Raises: HandoffFailed when what is lent is of no use here, or no longer."""
         place = _place(lent)
         self.link.check(place)
@@ -188,7 +188,7 @@ class Handoffs:
             await asyncio.sleep(_LOOK_S)
 
 
-def _place(lent: Lent) -> KvPlace:
+def _place(lent: KvHandle) -> KvPlace:
     """Raises: HandoffFailed."""
     try:
         return msgspec.convert(lent.params, KvPlace)

@@ -18,7 +18,7 @@ from msgspec import Struct
 from app.engines.mock.args import HandoffArgs
 from app.engines.mock.link import KvPlace
 from app.errors import EngineFailed, HandoffFailed
-from app.messages import Room
+from app.messages import Rendezvous
 
 _UNSEEN_S = 0.5  # who never answered is waited for no longer than this when leaving
 
@@ -37,14 +37,14 @@ class Gone(Struct, frozen=True, tag=True):
     room: int
 
 
-class Answer(Struct, frozen=True):
+class MockAnswer(Struct, frozen=True):
     what: Literal["seen", "written", "refused", "left"]
     why: str = ""
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_visitor = msgspec.msgpack.Decoder[Offer | Gone](Offer | Gone).decode
-_decode_answer = msgspec.msgpack.Decoder(Answer).decode
+_decode_answer = msgspec.msgpack.Decoder(MockAnswer).decode
 
 
 class Meeting:
@@ -114,7 +114,7 @@ class Rooms:
         self._server = self._router = self._context = None
 
     @contextlib.asynccontextmanager
-    async def meet(self, room: Room) -> AsyncIterator[Meeting]:
+    async def meet(self, room: Rendezvous) -> AsyncIterator[Meeting]:
         """The room of a prompt that is to be computed; who comes hears how it ended. Raises: HandoffFailed."""
         if self._router is None:
             raise HandoffFailed("This engine meets nobody: its args.handoff.shape is in_sequence.")
@@ -126,18 +126,18 @@ class Rooms:
             yield meeting
         except BaseException as exc:
             meeting.over = str(exc) if isinstance(exc, HandoffFailed) else "The prompt was not computed."
-            await self._answer(meeting.address, Answer("refused", meeting.over))
+            await self._answer(meeting.address, MockAnswer("refused", meeting.over))
             raise
         else:
             meeting.over = "Its KV has been written already."
-            await self._answer(meeting.address, Answer("written"))
+            await self._answer(meeting.address, MockAnswer("written"))
         finally:
             if not meeting.visitor.done():
                 meeting.visitor.cancel()
             # Who comes late is refused so long, and then has given up.
             asyncio.get_running_loop().call_later(self._args.timeout_s, self._meetings.pop, room.room, None)
 
-    async def visit(self, room: Room, offer: Offer, noted: asyncio.Future[None] | None) -> None:
+    async def visit(self, room: Rendezvous, offer: Offer, noted: asyncio.Future[None] | None) -> None:
         """Offer blocks, and wait until they are written: until `noted`, where data and answer go separate ways.
 
         Returns or raises when nobody writes there any more. Raises: HandoffFailed.
@@ -164,7 +164,7 @@ class Rooms:
                     raise HandoffFailed(message) from None
                 raise
 
-    async def leave(self, room: Room) -> None:
+    async def leave(self, room: Rendezvous) -> None:
         """Say that nobody will come, without having been there. Raises: TimeoutError."""
         with self._dealer(room) as socket:
             await socket.send(_encode(Gone(room.room)))
@@ -172,7 +172,7 @@ class Rooms:
                 await socket.recv()
 
     @contextlib.contextmanager
-    def _dealer(self, room: Room) -> Iterator[zmq.asyncio.Socket]:
+    def _dealer(self, room: Rendezvous) -> Iterator[zmq.asyncio.Socket]:
         if self._context is None:
             raise HandoffFailed("The engine is closed.")
         socket = self._context.socket(zmq.DEALER)
@@ -207,11 +207,11 @@ class Rooms:
     async def _offered(self, address: bytes, offer: Offer) -> None:
         loop, meeting = asyncio.get_running_loop(), self._meeting(offer.room)
         if meeting.over or meeting.visitor.done():
-            return await self._answer(address, Answer("refused", meeting.over or "Somebody else is there."))
+            return await self._answer(address, MockAnswer("refused", meeting.over or "Somebody else is there."))
         meeting.address, meeting.until = address, loop.time() + offer.seconds
         meeting.visitor.set_result(offer)
         loop.call_later(offer.seconds, self._forget_empty, offer.room)
-        return await self._answer(address, Answer("seen"))
+        return await self._answer(address, MockAnswer("seen"))
 
     async def _gone(self, address: bytes, room: int) -> None:
         meeting = self._meeting(room)
@@ -221,13 +221,13 @@ class Rooms:
                 meeting.visitor.set_exception(HandoffFailed(meeting.over))
                 meeting.visitor.exception()  # there may be nobody to hear it
             asyncio.get_running_loop().call_later(self._args.lease_s, self._forget_empty, room)
-            await self._answer(address, Answer("left"))
+            await self._answer(address, MockAnswer("left"))
 
     def _forget_empty(self, room: int) -> None:
         meeting = self._meetings.get(room)
         if meeting is not None and not meeting.entered:
             del self._meetings[room]
 
-    async def _answer(self, address: bytes | None, answer: Answer) -> None:
+    async def _answer(self, address: bytes | None, answer: MockAnswer) -> None:
         if address is not None and self._router is not None:
             await self._router.send_multipart((address, _encode(answer)))

@@ -15,7 +15,7 @@ from app.engines.mock.blocks import BlockManager
 from app.engines.mock.choice import Choice
 
 
-class Plan(NamedTuple):
+class StepPlan(NamedTuple):
     """One step."""
 
     sampled: list[Choice]  # each gets its next token
@@ -80,7 +80,7 @@ class Scheduler:
         self.fetching.remove(choice)
         self.blocks.release(choice.table)
 
-    def plan(self) -> Plan:
+    def plan(self) -> StepPlan:
         """Schedule one step, and count its tokens as computed."""
         sampled: list[Choice] = []
         fetching: list[Choice] = []
@@ -90,7 +90,7 @@ class Scheduler:
             prefill += self._admit(sampled, fetching, budget)
         duration = self._step_s + len(self.running) * self._sequence_s + prefill * self._token_s
         idle = not seats and not self.running
-        return Plan(sampled, duration, fetching, idle, len(self.running), prefill)
+        return StepPlan(sampled, duration, fetching, idle, len(self.running), prefill)
 
     def _unlist(self, choice: Choice) -> None:
         for queue in (self.running, self.fetched, self.waiting):

@@ -24,7 +24,7 @@ from app.engines.vllm.sockets import socket_folder
 from app.engines.vllm.stats import StatLogger
 from app.errors import EngineFailed, PromptTooLong, RequestError
 from app.ids import RunId
-from app.messages import Lent
+from app.messages import KvHandle
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 
@@ -45,7 +45,7 @@ class VllmEngine:
         """Raises: SettingsError (unknown arguments)."""
         self._args = engine_args(pool, address)
         self._stats = StatLogger()
-        self._live: dict[RunId, int] = {}  # choices of each request in flight
+        self._live: dict[RunId, int] = {}  # choices of each request in request
         self._engine: AsyncLLM | None = None  # set by start
         self._lender: Lender | None = None  # set by start where the pool hands KV over
         self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
@@ -86,7 +86,7 @@ class VllmEngine:
         with self._runs(request, 1) as engine:
             return await prefill(engine, self._lender, request)
 
-    async def discard(self, handoff: Lent) -> None:
+    async def discard(self, handoff: KvHandle) -> None:
         await discard(self._loaded(), handoff)
 
     async def abort(self, request: RunId) -> None:

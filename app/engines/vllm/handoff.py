@@ -18,7 +18,7 @@ from app.engines.vllm.force import BEGUN
 from app.engines.vllm.stats import StatLogger
 from app.errors import HandoffFailed
 from app.ids import RunId
-from app.messages import Begun, Handoff, Lent, Pulled, Sampling
+from app.messages import Handoff, KvHandle, KvTransfer, PartialOutput, Sampling
 from app.store import clock
 
 _KEEP = {  # what the connector wants to see in a request whose KV it shall keep
@@ -53,24 +53,24 @@ class Lender:
         self.compatible = _compatible(config)
         self._blocks: dict[str, tuple[int, float]] = {}  # vLLM's id → blocks, when vLLM frees them at the latest
 
-    def lend(self, kv: dict[str, Any], tokens: int) -> Lent:
+    def lend(self, kv: dict[str, Any], tokens: int) -> KvHandle:
         """`kv`: the kv_transfer_params of a finished prefill."""
         now = clock.now()
         kept = sum(len(group) for group in kv["remote_block_ids"])
         # Who decodes may renew the lease while the request waits there.
         self._blocks[kv["remote_request_id"]] = (kept, now + 2 * self.lease_s)
         params = {"kv_transfer_params": kv, "compatible": msgspec.to_builtins(self.compatible)}
-        return Lent(kv["remote_engine_id"], now + self.lease_s * (1 - _MARGIN), tokens, params)
+        return KvHandle(kv["remote_engine_id"], now + self.lease_s * (1 - _MARGIN), tokens, params)
 
-    def pulled(self, tokens: int) -> Pulled:
+    def pulled(self, tokens: int) -> KvTransfer:
         """Of a whole prompt, what the prefix cache had included, and at the average speed: vLLM tells sums only."""
         size = math.ceil(tokens / self._config.cache_config.block_size) * block_bytes(self._config)
         speed = self._stats.transfer_bytes_per_s
-        return Pulled(tokens, size, size / speed if speed else 0.0)
+        return KvTransfer(tokens, size, size / speed if speed else 0.0)
 
     def check(self, handoff: Handoff) -> dict[str, Any]:
         """The kv_transfer_params. Raises: HandoffFailed for what vLLM can't be asked to pull."""
-        if not isinstance(handoff, Lent):
+        if not isinstance(handoff, KvHandle):
             raise HandoffFailed("vLLM hands over in sequence, not through a room.")
         if clock.now() >= handoff.expires:
             raise HandoffFailed("The handoff has expired.")
@@ -102,7 +102,7 @@ def keeping() -> dict[str, Any]:
     return {"kv_transfer_params": dict(_KEEP)}
 
 
-def pulling(kv: dict[str, Any] | None, begun: Begun | None) -> dict[str, Any]:
+def pulling(kv: dict[str, Any] | None, begun: PartialOutput | None) -> dict[str, Any]:
     """`extra_args` of a request that goes on with what another engine computed, and with what it answered."""
     args: dict[str, Any] = {}
     if kv is not None:
@@ -123,7 +123,7 @@ def held_back(text: str, sampling: Sampling) -> str:
     return text[: max(len(text) - waits, 0)]
 
 
-def behind(step: StepOutput, begun: Begun, tokens: int, text_len: int) -> StepOutput:
+def behind(step: StepOutput, begun: PartialOutput, tokens: int, text_len: int) -> StepOutput:
     """A step of an answer of which `begun` is out; `tokens` and `text_len` came before this step."""
     known = max(len(begun.tokens) - tokens, 0)
     return replace(
@@ -145,7 +145,7 @@ def split(request: GenerateRequest) -> tuple[GenerateRequest, GenerateRequest]:
     return replace(request, sampling=replace(s, n=1)), others
 
 
-def discarding(lent: Lent) -> tuple[RunId, dict[str, Any]]:
+def discarding(lent: KvHandle) -> tuple[RunId, dict[str, Any]]:
     """The id and the parameters of the request that is refused at once."""
     return RunId(f"discard-{lent.params['kv_transfer_params']['remote_request_id']}"), lent.params["kv_transfer_params"]
 

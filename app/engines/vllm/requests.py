@@ -15,7 +15,7 @@ from app.engines.base import GenerateRequest, Prefilled, StepOutput
 from app.engines.vllm import handoff as kv
 from app.engines.vllm.convert import sampling_params, step_outputs
 from app.errors import EngineFailed, HandoffFailed
-from app.messages import Lent
+from app.messages import KvHandle
 
 # vLLM reads what its background handshake left for it when it next steps, and an idle engine doesn't: it is made to.
 _NUDGES_S = (0.1, 0.4, 1.0)
@@ -77,7 +77,7 @@ async def prefill(engine: AsyncLLM, lender: kv.Lender | None, request: GenerateR
     return Prefilled(replace(output, finish=None, text=kv.held_back(output.text, s)), lent, output.cached_tokens)
 
 
-async def discard(engine: AsyncLLM, lent: Lent) -> None:
+async def discard(engine: AsyncLLM, lent: KvHandle) -> None:
     name, params = kv.discarding(lent)
     await engine.notify_kv_transfer_request_rejected(name, params)
     for nudge, pause in enumerate(_NUDGES_S):

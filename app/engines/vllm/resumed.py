@@ -17,7 +17,7 @@ from app.engines.stops import StopScanner
 from app.engines.vllm.convert import sampling_params, step_outputs
 from app.engines.vllm.requests import merged, run
 from app.ids import RunId
-from app.messages import Begun, Sampling
+from app.messages import PartialOutput, Sampling
 from app.tokenizer import Tokenizer
 
 _STRIDE = 0x9E3779B9  # between the seeds of an answer that is taken over after other numbers of tokens
@@ -34,7 +34,7 @@ def part(request: RunId, index: int) -> RunId:
     return RunId(f"{request}-{index}")
 
 
-def rest(s: Sampling, begun: Begun, index: int) -> Sampling:
+def rest(s: Sampling, begun: PartialOutput, index: int) -> Sampling:
     """What is asked for behind `begun`; stop strings are looked for here, since one may lie across the border."""
     out = len(begun.tokens)
     bias = dict(s.logit_bias or {})

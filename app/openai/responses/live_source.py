@@ -1,15 +1,15 @@
 """A response that is kept nowhere, read as if it were."""
 
-from app.dispatch.generation import Call
+from app.dispatch.generation import Generation
 from app.errors import Cancelled, XylemError
 from app.messages import Done, Event, Failed
 from app.store import clock
 
 
-class Live:
-    """Of a Call that has been entered."""
+class LiveSource:
+    """Of a Generation that has been entered."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Generation) -> None:
         self.call, self._over = call, False
 
     async def batch(self) -> list[Event]:

@@ -14,7 +14,7 @@ PREFIX = "resp_"
 _LONG = 512  # tokens with logprobs: to write more of them as JSON would hold the event loop
 
 
-class Progress:
+class ResponseObject:
     def __init__(self, request: RequestId, created: int, body: ResponseRequest) -> None:
         self.id, self.body = request, body
         self.item = f"msg_{request.removeprefix(PREFIX)}"

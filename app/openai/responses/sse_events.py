@@ -7,13 +7,13 @@ import orjson
 
 from app.errors import XylemError
 from app.messages import Delta, Done, Event, Failed
-from app.openai.responses.response_object import Progress, logprobs_of
+from app.openai.responses.response_object import ResponseObject, logprobs_of
 
 
-class Events:
+class ResponseEvents:
     """Writes them, once each and in order."""
 
-    def __init__(self, progress: Progress, after: int = -1) -> None:
+    def __init__(self, progress: ResponseObject, after: int = -1) -> None:
         """`after`: the number of the last one that the reader has; nothing is written of what it has."""
         self._progress, self._after, self._next = progress, after, 0
 

@@ -15,10 +15,10 @@ import redis
 import uvloop
 
 from app.cli import stack
-from app.dispatch.event_queue import Answer
+from app.dispatch.event_queue import EventQueue
 from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.inflight import Flight, Wishes
-from app.dispatch.placement_round import Round
+from app.dispatch.inflight import InFlight, RoutingHints
+from app.dispatch.placement_round import PlacementRound
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
@@ -146,11 +146,11 @@ def _tokens(count: int) -> list[int]:
 async def _decide(fleet: FleetReader, hashes: bytes, rng: Random) -> None:
     tokens = _tokens(len(hashes) // HASH_BYTES * BLOCK + 1)
     job = Job(RequestId("r"), 0, ApiId("a"), POOL, WorkerId(""), tokens, Sampling(64), 0.0)
-    flight = Flight(job, ((POOL,),), Answer(), Wishes())
-    flight._hashes[BLOCK] = hashes  # noqa: SLF001 (hashing is the prompt's, not the decision's)
-    round_ = Round([flight], _POOLS)
+    inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
+    inflight._hashes[BLOCK] = hashes  # noqa: SLF001 (hashing is the prompt's, not the decision's)
+    round_ = PlacementRound([inflight], _POOLS)
     round_.views = await fleet.read(round_.prompts())
-    round_.decide(flight, rng, 0)
+    round_.decide(inflight, rng, 0)
 
 
 async def _alone(fleet: FleetReader, prompts: list[bytes], count: int) -> float:

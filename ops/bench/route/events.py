@@ -21,7 +21,7 @@ from app.store import Wire, async_client
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, process, tail
 from ops.bench.route.decision import BLOCK, valkey
-from workers.engine.kv_event_feed import KvFeed
+from workers.engine.kv_event_feed import KvEventFeed
 
 WORKERS, OFFERED = 8, 60_000  # blocks/s, a fifth over the aim
 _BATCH = 64  # blocks that one step of an engine stores
@@ -68,7 +68,7 @@ async def _worker(port: int, number: int, rate: float, seconds: float, start: fl
     client = async_client(f"redis://127.0.0.1:{port}/0")
     wire, place = Wire(client), PlaceId(f"w{number}")
     publisher = KvPublisher(KvEventArgs())
-    feed = KvFeed(publisher.source, Ledger(BLOCK), KvIndex(wire, _KEYS, _POOL, place))
+    feed = KvEventFeed(publisher.source, Ledger(BLOCK), KvIndex(wire, _KEYS, _POOL, place))
     following = asyncio.create_task(feed.run())
     tokens = list(range(BLOCK * _BATCH))
     batches = int(seconds * rate / _BATCH)

@@ -18,21 +18,21 @@ from app.api.http.headers import explain_wanted
 from app.api.http.request_body import collect
 from app.api.openai.responses import answer_schemas as shapes
 from app.api.openai.responses.sse_response import Followed, ResponseStream
-from app.api.resumable.disconnect import until_left
-from app.api.resumable.event_log import Log
+from app.api.resumable.disconnect import until_client_left
+from app.api.resumable.event_log import EventLog
 from app.api.resumable.resume import asks_to_keep, begin_or_join, new_call
 from app.api.resumable.store import Found
 from app.api.state import ApiState, state_of
-from app.dispatch.generation_plan import Plan
+from app.dispatch.generation_plan import GenerationPlan
 from app.errors import Cancelled, RequestError, RequestNotFound, StoreDown
 from app.ids import RequestId
 from app.openai.registry import RESPONSE
 from app.openai.responses.generation import ended
 from app.openai.responses.items import items_of, page
-from app.openai.responses.live_source import Live
-from app.openai.responses.response_object import Progress
+from app.openai.responses.live_source import LiveSource
+from app.openai.responses.response_object import ResponseObject
 from app.openai.responses.schemas import ItemsQuery, ResponseRequest, Retrieval
-from app.openai.responses.sse_events import Events
+from app.openai.responses.sse_events import ResponseEvents
 from app.openai.validation import parse, parse_off_loop
 from app.telemetry import logger
 
@@ -66,16 +66,16 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
         async def followed() -> Followed:
             reading = await begin()
             left = {} if goes_on else {"left": partial(_give_up, state, reading.id, scope)}
-            events = Events(Progress(reading.id, reading.created, body))
+            events = ResponseEvents(ResponseObject(reading.id, reading.created, body))
             return Followed(reading.log, events, reading.headers, **left)
 
         return ResponseStream(followed, at_once=bool(body.background))
     reading = await begin()
-    progress = Progress(reading.id, reading.created, body)
+    progress = ResponseObject(reading.id, reading.created, body)
     if body.background:
         return await _json(await _read(state, progress), reading.headers())
     try:
-        whole = await until_left(ended(reading.log, progress), receive)
+        whole = await until_client_left(ended(reading.log, progress), receive)
     except Cancelled:
         if not goes_on:
             await _give_up(state, reading.id, scope)
@@ -83,14 +83,18 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     return await _json(whole, reading.headers())
 
 
-async def _pass_on(state: ApiState, body: ResponseRequest, plan: Plan, scope: Scope, receive: Receive) -> Response:
+async def _pass_on(
+    state: ApiState, body: ResponseRequest, plan: GenerationPlan, scope: Scope, receive: Receive
+) -> Response:
     """Made for this connection."""
     call = new_call(state, scope, receive, plan)
-    progress = Progress(call.id, call.created, body)
+    progress = ResponseObject(call.id, call.created, body)
     if body.stream:
-        return ResponseStream(_at_hand(Followed(Live(call), Events(progress), call.headers)), at_once=False)
+        return ResponseStream(
+            _at_hand(Followed(LiveSource(call), ResponseEvents(progress), call.headers)), at_once=False
+        )
     async with call:
-        return await _json(await ended(Live(call), progress), call.headers())
+        return await _json(await ended(LiveSource(call), progress), call.headers())
 
 
 def _at_hand(followed: Followed) -> Callable[[], Awaitable[Followed]]:
@@ -102,7 +106,7 @@ def _at_hand(followed: Followed) -> Callable[[], Awaitable[Followed]]:
 
 async def _give_up(state: ApiState, request: RequestId, scope: Scope) -> None:
     try:
-        await state.keeper.cancel(request)
+        await state.answer_owner.cancel(request)
     except StoreDown as exc:
         log.warning("not_cancelled", request=request, x_request_id=x_request_id.of(scope), error=exc.message)
 
@@ -120,8 +124,10 @@ async def retrieve(request: Request, response: str) -> Response:
         raise RequestError(
             "This response cannot be streamed because it was not created with background=true.", param="stream"
         )
-    events = Events(progress, -1 if query.starting_after is None else query.starting_after)
-    return ResponseStream(_at_hand(Followed(Log(state.shelf, state.keeper, found.kept), events)), at_once=True)
+    events = ResponseEvents(progress, -1 if query.starting_after is None else query.starting_after)
+    return ResponseStream(
+        _at_hand(Followed(EventLog(state.resumable_store, state.answer_owner, found.kept), events)), at_once=True
+    )
 
 
 @router.get(f"{PATH}/{{response}}/input_items", openapi_extra=ItemsQuery.openapi())
@@ -139,7 +145,7 @@ async def cancel(request: Request, response: str) -> Response:
     found, progress = await _find(state, request.scope, response)
     if not found.kept.background:
         raise RequestError("Cannot cancel a synchronous response.", param="response_id")
-    await state.keeper.cancel(found.kept.id)
+    await state.answer_owner.cancel(found.kept.id)
     return await _json(await _read(state, progress))
 
 
@@ -148,23 +154,23 @@ async def delete(request: Request, response: str) -> dict[str, Any]:
     """It is stopped if it runs, and forgotten."""
     state = state_of(request)
     found, _ = await _find(state, request.scope, response)
-    await state.keeper.cancel(found.kept.id)
-    await state.shelf.delete(found.kept.id)
+    await state.answer_owner.cancel(found.kept.id)
+    await state.resumable_store.delete(found.kept.id)
     return {"id": found.kept.id, "object": "response", "deleted": True}
 
 
-async def _find(state: ApiState, scope: Scope, response: str) -> tuple[Found, Progress]:
+async def _find(state: ApiState, scope: Scope, response: str) -> tuple[Found, ResponseObject]:
     """Of who asks. Raises: RequestNotFound, StoreDown."""
-    found = await state.shelf.find(RequestId(response), state.keyring.owner(scope))
+    found = await state.resumable_store.find(RequestId(response), state.api_keys.owner(scope))
     if found.kept.kind != KIND:
         raise RequestNotFound
     body = await parse_off_loop(ResponseRequest, found.kept.body)
-    return found, Progress(found.kept.id, int(found.kept.created), body)
+    return found, ResponseObject(found.kept.id, int(found.kept.created), body)
 
 
-async def _read(state: ApiState, progress: Progress) -> Progress:
+async def _read(state: ApiState, progress: ResponseObject) -> ResponseObject:
     """What its log has now."""
-    batches = await state.shelf.written(progress.id)
+    batches = await state.resumable_store.written(progress.id)
 
     def add() -> None:
         for event in chain.from_iterable(batches):
@@ -178,7 +184,7 @@ async def _read(state: ApiState, progress: Progress) -> Progress:
     return progress
 
 
-async def _json(progress: Progress, headers: dict[str, str] | None = None) -> Response:
+async def _json(progress: ResponseObject, headers: dict[str, str] | None = None) -> Response:
     def write() -> bytes:
         raw = orjson.dumps(progress.response())
         progress.forget()

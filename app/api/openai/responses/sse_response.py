@@ -8,12 +8,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.http.sse import Sse
-from app.api.resumable.disconnect import until_left
-from app.api.resumable.event_log import Log
+from app.api.resumable.disconnect import until_client_left
+from app.api.resumable.event_log import EventLog
 from app.errors import Cancelled, from_wire
 from app.messages import Failed
-from app.openai.responses.live_source import Live
-from app.openai.responses.sse_events import Events, error_alone
+from app.openai.responses.live_source import LiveSource
+from app.openai.responses.sse_events import ResponseEvents, error_alone
 
 
 async def _stays() -> None:
@@ -23,8 +23,8 @@ async def _stays() -> None:
 class Followed(Struct):
     """A response, and what a reader of it gets."""
 
-    source: Log | Live
-    events: Events
+    source: EventLog | LiveSource
+    events: ResponseEvents
     headers: Callable[[], Mapping[str, str]] = dict
     left: Callable[[], Awaitable[None]] = _stays  # by its reader
 
@@ -51,12 +51,12 @@ class ResponseStream(Response):
                 await sse.end(error_event(sse.error(exc)))
 
     async def _follow(self, followed: Followed, sse: Sse, receive: Receive) -> None:
-        if isinstance(followed.source, Live):  # whose call watches the client itself
+        if isinstance(followed.source, LiveSource):  # whose call watches the client itself
             async with followed.source.call:
                 await self._run(followed, sse)
             return
         try:
-            await until_left(self._run(followed, sse), receive)
+            await until_client_left(self._run(followed, sse), receive)
         except Cancelled:
             await followed.left()
 

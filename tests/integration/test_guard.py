@@ -15,8 +15,8 @@ from tests.stack import PYTHON, ROOT, wait_until
 # What a worker is to its guard: it has processes below it, says when it has them all, and ends in some way.
 WORKER = """
 import os, subprocess, sys, time
-from workers.engine.exit_guard import Guard
-guard = Guard(os.environ["XYLEM_REDIS_URL"], "test:worker:w1")
+from workers.engine.exit_guard import ExitGuard
+guard = ExitGuard(os.environ["XYLEM_REDIS_URL"], "test:worker:w1")
 how = sys.argv[1]
 if how == "forked":
     child = os.fork()

@@ -454,6 +454,30 @@ def test_a_part_that_breaks_time_and_again_is_given_up(
     assert codes == dict.fromkeys(lost, "internal_error")
 
 
+def test_a_part_whose_file_is_away_waits_for_it_however_often_it_is_tried(
+    batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that others share may be away, and look empty."""
+    batch_worker, batch = batch_workers[0], in_progress(batch_workers[0], storage, parts=1)
+
+    async def answer(_: PartRunner, asked: BatchLine) -> Result:
+        return answered(asked.number)
+
+    monkeypatch.setattr(PartRunner, "_request", answer)
+    monkeypatch.setattr("workers.batch.part_runner._RETRY_S", 0.01)
+    raw = storage.get(places.part(batch, 0)) or b""
+    storage.delete(places.part(batch, 0))
+    for tries in range(MOST_BREAKS + 2):
+        if tries == MOST_BREAKS + 1:
+            storage.put(places.part(batch, 0), raw)
+        (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
+        batch_worker.answer(batch, ticket.part, ticket.number)
+    assert batch_worker.call(batch_worker._batch_store.complete(batch, {"status": "finalizing", "ending": "completed"}))
+    batch_worker.batch_jobs.finish(batch)
+    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
+    assert (found.status, found.completed, found.failed) == ("completed", 3, 0)
+
+
 @pytest.mark.parametrize("ending", ["cancelled", "expired"])
 def test_a_batch_that_ends_while_it_is_validated_has_all_its_lines_in_the_error_file(
     redis: Redis, batch_workers: list[BatchWorker], storage: Storage, ending: str

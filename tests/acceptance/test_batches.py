@@ -156,7 +156,7 @@ def test_a_batch_is_cancelled_once_and_one_that_has_ended_not_at_all(
     assert client.batches.cancel(made.id).status == "cancelled"
     for status in ("completed", "failed", "expired"):
         ended = begin(client, input_file).id
-        turn(served, ended, "validating", status=status)
+        set_status(served, ended, "validating", status=status)
         with pytest.raises(openai.ConflictError) as refused:
             client.batches.cancel(ended)
         assert f"Cannot cancel a batch with status '{status}'." in refused.value.message

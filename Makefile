@@ -19,7 +19,8 @@ run: .venv/.cpu ## install what is needed and start the whole system with real v
 
 test: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## install what is needed and run all tests
 	@ops/redis-server.sh
-	@$(BIN)/pytest
+	@$(BIN)/pytest -m alone; alone=$$?; \
+	$(BIN)/pytest -m "not alone" --numprocesses 2 --dist loadfile --no-loadscope-reorder && exit $$alone
 
 check: .venv/.dev ## lint, types, import contracts, known vulnerabilities, unit tests: about a minute
 	@$(BIN)/ruff check .

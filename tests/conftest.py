@@ -1,4 +1,7 @@
-"""Fixtures of all rings. Redis is always real: the embedded Valkey, and the distribution's redis-server."""
+"""Fixtures of all rings, and the order they run in.
+
+Redis is always real: the embedded Valkey, and the distribution's redis-server.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -6,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests.stack import redis_server, valkey
 
@@ -16,15 +21,30 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
-RINGS = ("unit", "contract", "integration", "acceptance", "chaos", "fuzz", "gpu")
+RINGS = ("contract", "acceptance", "chaos", "fuzz", "integration", "unit", "gpu")
+REAL_ENGINE = ("tests/contract/", "tests/acceptance/test_vllm")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test's folder is its marker."""
+    """A test's folder is its marker. What takes long begins first, so that two processes end together."""
     for item in items:
-        for ring in RINGS:
-            if ring in item.path.parts:
-                item.add_marker(ring)
+        item.add_marker(ring(item))
+    items.sort(key=lambda item: (not item.nodeid.startswith(REAL_ENGINE), RINGS.index(ring(item))))
+
+
+def ring(item: pytest.Item) -> str:
+    return next(name for name in RINGS if name in item.path.parts)
+
+
+class _Share(LoadFileScheduling):  # type: ignore[misc]
+    """A file is one process's; and of real engines, which want the machine, there is one at a time."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "real engines" if nodeid.startswith(REAL_ENGINE) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Share:
+    return _Share(config, log)
 
 
 @pytest.fixture(scope="session")

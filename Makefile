@@ -17,6 +17,7 @@ help: ## this list
 run: .venv/.cpu ## install what is needed and start the whole system with real vLLM
 	@$(BIN)/xylem up
 
+test: export PYTHONDONTWRITEBYTECODE = # what a hundred processes start from is compiled once
 test: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## install what is needed and run all tests
 	@ops/redis-server.sh
 	@$(BIN)/pytest -m alone; alone=$$?; \

@@ -3,10 +3,12 @@
 Redis is always real: the embedded Valkey, and the distribution's redis-server.
 """
 
+import functools
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
@@ -16,6 +18,9 @@ from tests.stack import redis_server, valkey
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Every client of httpx and openai's reads all certificates, for 70 ms: for all of them together once is enough.
+httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)  # type: ignore[attr-defined]
 
 # How long it takes to think of an input says something of the machine, and of what else it does.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -11,7 +11,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from tests.certificates import certify, server_options
-from tests.stack import free_port, stop, wait_until
+from tests.stack import free_port, stop_all, wait_until
 
 MASTER, PASSWORD, SENTINEL_PASSWORD = "the-master", "of redis", "of/sentinels"
 _URL = "{}://:of%20redis@{}/the-master/1?sentinel_password=of%2Fsentinels{}"
@@ -120,5 +120,4 @@ def watched(directory: Path, sentinels: int = 3, *, tls: bool = False) -> Iterat
         wait_until(w.settled, "the Sentinels know each other and the replica", 20)
         yield w
     finally:
-        for proc in (*w.sentinels.values(), *w.servers.values()):
-            stop(proc)
+        stop_all([*w.sentinels.values(), *w.servers.values()])

@@ -1,15 +1,17 @@
 """Starts and stops the real processes of a deployment, on free ports, for tests."""
 
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,17 @@ PYTHON = sys.executable
 BIN = Path(PYTHON).parent
 
 
+# Below those that the system gives to whoever asks for any, which may be taken before our process has begun.
+_ports = count(random.randrange(10_000, 25_000))
+
+
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
+    for port in _ports:
+        with socket.socket() as s, suppress(OSError):
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            s.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("unreachable")
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 30.0, every_s: float = 0.05) -> Any:
@@ -72,20 +80,26 @@ def _connects(port: int) -> bool:
         return s.connect_ex(("127.0.0.1", port)) == 0
 
 
-def stop(proc: "subprocess.Popen[Any]", sig: int = signal.SIGTERM, timeout_s: float = 20) -> int:
+def stop(proc: "subprocess.Popen[Any]", sig: int = signal.SIGTERM, timeout_s: float = 20) -> None:
     """Ends one process and all that it started."""
-    below = psutil.Process(proc.pid).children(recursive=True) if proc.poll() is None else []
-    if proc.poll() is None:
+    stop_all([proc], sig, timeout_s)
+
+
+def stop_all(procs: Sequence["subprocess.Popen[Any]"], sig: int = signal.SIGTERM, timeout_s: float = 20) -> None:
+    """They end side by side, told in this order."""
+    alive = [proc for proc in procs if proc.poll() is None]
+    below = [child for proc in alive for child in psutil.Process(proc.pid).children(recursive=True)]
+    for proc in alive:
         proc.send_signal(sig)
-    try:
-        code = proc.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        proc.kill()
-        code = proc.wait(5)
+    for proc in alive:
+        try:
+            proc.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            proc.kill()
+            proc.wait(5)
     for child in below:
         if child.is_running():
             child.kill()
-    return code
 
 
 @dataclass
@@ -159,8 +173,7 @@ class Stack:
         )
 
     def close(self) -> None:
-        for proc in reversed(self.procs):
-            stop(proc)
+        stop_all(self.procs[::-1])
 
 
 @contextmanager

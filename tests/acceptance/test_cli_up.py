@@ -41,6 +41,7 @@ def system(tmp_path: Path) -> Iterator[System]:
         stop(running.process, signal.SIGINT, 30)
 
 
+@pytest.mark.alone
 def test_up_serves_chats_and_stops_on_ctrl_c(system: System) -> None:
     """The mock system is ready in seconds; its curl line, `xylem chat` and Flower work; Ctrl-C ends it all."""
     assert system.seconds_to_ready < 10

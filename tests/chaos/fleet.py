@@ -52,8 +52,7 @@ class Fleet:
         for process in self.stack.procs:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
-        for process in reversed(self.stack.procs):
-            stop(process)
+        self.stack.close()
         if self.redis_process is not None:
             stop(self.redis_process, signal.SIGKILL)
 

@@ -23,7 +23,7 @@ def write(s: Stack, prompt: str, tokens: int = 250) -> str:
 @pytest.mark.parametrize("how", ["dies_on", "hangs_on"])
 def test_a_poison_prompt_is_given_up_and_the_others_are_answered(valkey_url: str, tmp_path: Path, how: str) -> None:
     """It ends three of four workers; who was on them goes on, and it gets one clear error."""
-    env = {"XYLEM_DEPLOYMENT": f"poison-{how}", "XYLEM_MAX_MIGRATIONS": "2", "XYLEM_STALL_S": "2"}
+    env = {"XYLEM_DEPLOYMENT": f"poison-{how}", "XYLEM_MAX_MIGRATIONS": "2", "XYLEM_STALL_S": "5"}
     pools = {POOL: mock_pool(step_ms=20.0, **{how: "poison"})}
     with stack(valkey_url, tmp_path, pools, **env) as s, ThreadPoolExecutor(9) as threads:
         s.api()

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,7 +18,7 @@ from redis import Redis
 
 from app.errors import OUTCOMES
 from tests.chaos.fleet import Fleet
-from tests.stack import BIN, Stack, all_free, leases, mock_pool, wait_until
+from tests.stack import BIN, Stack, all_free, leases, mock_pool, stack, wait_until
 
 POOL = "decode-pool-a"
 ASKED: dict[str, Any] = {"model": "mock", "input": "Tell me a story.", "extra_body": {"seed": 7, "ignore_eos": True}}
@@ -180,7 +179,7 @@ def test_a_background_stream_can_be_left_and_gone_on_with(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("canceller", [0, 1])
-def test_a_cancelled_response_stops(fleet: Fleet, canceller: int) -> None:
+def test_a_cancelled_response_stops_long_before_its_end(fleet: Fleet, canceller: int) -> None:
     """From any replica, and as often as one likes; what has come stays."""
     with client(fleet) as c, client(fleet, canceller) as by:
         response = begun(c, ENDLESS)
@@ -326,79 +325,80 @@ def test_nothing_of_a_prompt_is_in_a_log(fleet: Fleet) -> None:
         assert word not in fleet.stack.log(name)
 
 
-def test_a_response_is_only_for_the_api_key_that_made_it(valkey_url: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def keyed(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """It asks for API keys, and keeps little for each."""
+    env = {"XYLEM_REQUIRE_KEYS": "true", "XYLEM_KEEP_BYTES_PER_KEY": "60000", "XYLEM_DEPLOYMENT": "keyed"}
+    with stack(valkey_url, tmp_path_factory.mktemp("keyed"), {POOL: mock_pool(step_ms=1.0)}, **env) as s:
+        s.api()
+        s.worker()
+        s.wait_ready()
+        yield s
+
+
+def holder(s: Stack, name: str, *limits: str) -> OpenAI:
+    """A client with a new key."""
+    command = [str(BIN / "xylem"), "keys", "create", name, *limits]
+    out = subprocess.run(command, env=s.environment(), capture_output=True, text=True, check=True).stdout
+    key = next(word for word in out.split() if word.startswith("xyl-"))
+    headers = {"authorization": f"Bearer {key}"}
+    wait_until(lambda: httpx.get(f"{s.url}/v1/models", headers=headers, timeout=30).is_success, "the key is valid")
+    return OpenAI(base_url=f"{s.url}/v1", api_key=key, max_retries=0, timeout=60)
+
+
+def test_a_response_is_only_for_the_api_key_that_made_it(keyed: Stack) -> None:
     """To another one it isn't there. A key over its limit is told so with its headers."""
-    Redis.from_url(valkey_url).flushall()
-    s = Stack(valkey_url, tmp_path, {POOL: mock_pool(step_ms=1.0)}, {"XYLEM_REQUIRE_KEYS": "true"})
-    try:
-        keys = {name: _key(s, name, *limits) for name, limits in {"alice": (), "bob": ("--rpm", "1")}.items()}
-        s.api()
-        s.worker()
-        s.wait_ready()
-        alice, bob = (
-            OpenAI(base_url=f"{s.url}/v1", api_key=keys[name], max_retries=0, timeout=30) for name in ("alice", "bob")
-        )
-        with alice, bob:
-            made = alice.responses.create(model="mock", input="x", max_output_tokens=2, background=True)
-            assert finished(alice, made.id).status == "incomplete"
-            for closed in (bob.responses.retrieve, bob.responses.cancel, bob.responses.delete):
-                with pytest.raises(openai.NotFoundError):
-                    closed(made.id)
-            assert alice.responses.retrieve(made.id).status == "incomplete"
-            told = bob.responses.with_raw_response.create(model="mock", input="x", max_output_tokens=2)
-            assert told.headers["x-ratelimit-limit-requests"] == "1"
-            kept = len(Redis.from_url(valkey_url).keys("xylem:kept:*"))  # type: ignore[arg-type]
-            with pytest.raises(openai.RateLimitError) as error:
-                bob.responses.create(model="mock", input="x", background=True)
-            assert error.value.response.headers["retry-after"]
-            assert len(Redis.from_url(valkey_url).keys("xylem:kept:*")) == kept  # type: ignore[arg-type]
-    finally:
-        s.close()
+    redis: Any = Redis.from_url(keyed.redis_url)
+    with holder(keyed, "alice") as alice, holder(keyed, "bob", "--rpm", "1") as bob:
+        made = alice.responses.create(model="mock", input="x", max_output_tokens=2, background=True)
+        assert finished(alice, made.id).status == "incomplete"
+        for closed in (bob.responses.retrieve, bob.responses.cancel, bob.responses.delete):
+            with pytest.raises(openai.NotFoundError):
+                closed(made.id)
+        assert alice.responses.retrieve(made.id).status == "incomplete"
+        told = bob.responses.with_raw_response.create(model="mock", input="x", max_output_tokens=2)
+        assert told.headers["x-ratelimit-limit-requests"] == "1"
+        kept = len(redis.keys("keyed:kept:*"))
+        with pytest.raises(openai.RateLimitError) as error:
+            bob.responses.create(model="mock", input="x", background=True)
+        assert error.value.response.headers["retry-after"]
+        assert len(redis.keys("keyed:kept:*")) == kept
 
 
-def test_kept_answers_fill_redis_up_to_a_bound(valkey_url: str, tmp_path: Path) -> None:
+def test_kept_answers_fill_redis_up_to_a_bound(keyed: Stack) -> None:
     """Of one API key: it is told so, whatever it has kept, and others go on. What is no part of a prompt is small."""
-    redis: Any = Redis.from_url(valkey_url)
-    redis.flushall()
-    env = {"XYLEM_REQUIRE_KEYS": "true", "XYLEM_KEEP_BYTES_PER_KEY": "60000"}
-    s = Stack(valkey_url, tmp_path, {POOL: mock_pool(step_ms=1.0)}, env)
-    try:
-        keys = {name: _key(s, name) for name in ("alice", "bob")}
-        s.api()
-        s.worker()
-        s.wait_ready()
-        alice, bob = (OpenAI(base_url=f"{s.url}/v1", api_key=key, max_retries=0, timeout=60) for key in keys.values())
-        with alice, bob:
-            before = redis.info("memory")["used_memory"]
-            for _ in range(20):
-                with pytest.raises(openai.BadRequestError) as refused:
-                    alice.responses.create(model="mock", input="x", user="u" * 15_000_000)
-                assert refused.value.param == "user"
-            assert redis.info("memory")["used_memory"] - before < 2**20
-            assert not redis.keys("xylem:kept:*")
+    redis: Any = Redis.from_url(keyed.redis_url)
+    with holder(keyed, "carol") as carol, holder(keyed, "dave") as dave:
+        kept, before = redis.keys("keyed:kept:*"), redis.info("memory")["used_memory"]
+        for _ in range(4):
+            with pytest.raises(openai.BadRequestError) as refused:
+                carol.responses.create(model="mock", input="x", user="u" * 15_000_000)
+            assert refused.value.param == "user"
+        assert redis.info("memory")["used_memory"] - before < 2**20
+        assert redis.keys("keyed:kept:*") == kept
 
-            first = _chat(alice, "chat", {"Idempotency-Key": "once"})
-            kept_before = 0
-            with pytest.raises(openai.RateLimitError) as full:
-                for _ in range(100):
-                    alice.responses.create(model="mock", input="word " * 200, max_output_tokens=20)
-                    kept_before += 1
-            assert 5 < kept_before < 60
-            assert full.value.code == "kept_answers_full"
-            assert int(full.value.response.headers["retry-after"]) > 3000
-            with pytest.raises(openai.RateLimitError):  # what is smaller may still fit
-                for _ in range(100):
-                    _chat(alice, "chat", {"X-Xylem-Resumable": "1"})
-            with pytest.raises(openai.RateLimitError):
-                _chat(alice, "chat", {"Idempotency-Key": "twice"})
-            assert _chat(alice, "chat", {"Idempotency-Key": "once"}) == first, "it is joined"
-            assert _chat(alice, "chat", {}) == first, "what is not kept is served"
-            assert alice.responses.create(model="mock", input="x", max_output_tokens=2, store=False).output_text
-            made = bob.responses.create(model="mock", input="x", max_output_tokens=2)
-            bob.responses.delete(made.id)
-            assert not redis.hexists("xylem:kept-bytes", "key:bob")
-    finally:
-        s.close()
+        first = _chat(carol, "chat", {"Idempotency-Key": "once"})
+        kept_before = 0
+        with pytest.raises(openai.RateLimitError) as full:
+            for _ in range(100):
+                carol.responses.create(model="mock", input="word " * 200, max_output_tokens=20)
+                kept_before += 1
+        assert 5 < kept_before < 60
+        assert full.value.code == "kept_answers_full"
+        assert int(full.value.response.headers["retry-after"]) > 3000
+        with pytest.raises(openai.RateLimitError):  # what is smaller may still fit
+            for _ in range(100):
+                _chat(carol, "chat", {"X-Xylem-Resumable": "1"})
+        with pytest.raises(openai.RateLimitError):
+            _chat(carol, "chat", {"Idempotency-Key": "twice"})
+        assert _chat(carol, "chat", {"Idempotency-Key": "once"}) == first, "it is joined"
+        assert _chat(carol, "chat", {}) == first, "what is not kept is served"
+        assert carol.responses.create(model="mock", input="x", max_output_tokens=2, store=False).output_text
+        holders = set(redis.hkeys("keyed:kept-bytes"))
+        made = dave.responses.create(model="mock", input="x", max_output_tokens=2)
+        assert set(redis.hkeys("keyed:kept-bytes")) > holders
+        dave.responses.delete(made.id)
+        assert set(redis.hkeys("keyed:kept-bytes")) == holders
 
 
 def _chat(c: OpenAI, text: str, headers: dict[str, str]) -> str:
@@ -407,12 +407,6 @@ def _chat(c: OpenAI, text: str, headers: dict[str, str]) -> str:
         model="mock", messages=[{"role": "user", "content": text}], seed=7, max_tokens=5, extra_headers=headers
     )
     return str(made.choices[0].message.content)
-
-
-def _key(s: Stack, name: str, *limits: str) -> str:
-    command = [str(BIN / "xylem"), "keys", "create", name, *limits]
-    out = subprocess.run(command, env=s.environment(), capture_output=True, text=True, check=True).stdout
-    return next(word for word in out.split() if word.startswith("xyl-"))
 
 
 def test_the_input_of_a_kept_response_can_be_listed(fleet: Fleet) -> None:

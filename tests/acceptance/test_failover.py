@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -27,7 +28,8 @@ class Story:
     old: int  # the port of the master that was killed
     whole: str  # an undisturbed answer
     text: str  # and the one in whose middle the master was killed
-    took_s: float  # from the kill to the end of that
+    answered_s: float  # from the kill until a new request is answered
+    took_s: float  # and to the end of that answer
 
 
 @pytest.fixture(scope="module", params=["plain", "tls"])
@@ -53,10 +55,14 @@ def story(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
             whole = c.completions.create(**asked).choices[0].text
             stream = iter(c.completions.create(**asked, stream=True))
             text = "".join(next(stream).choices[0].text for _ in range(20))
-            watch.kill(old)
-            died = time.monotonic()
-            text += "".join(chunk.choices[0].text for chunk in stream)
-        yield Story(watch, s, flower, old, whole, text, time.monotonic() - died)
+            with ThreadPoolExecutor() as threads:
+                watch.kill(old)
+                died = time.monotonic()
+                rest = threads.submit(lambda: "".join(chunk.choices[0].text for chunk in stream))
+                wait_until(lambda: answered(s), "a request is answered", 60)
+                answered_s = time.monotonic() - died
+                text += rest.result()
+        yield Story(watch, s, flower, old, whole, text, answered_s, time.monotonic() - died)
 
 
 def answered(s: Stack) -> bool:
@@ -91,8 +97,8 @@ def test_requests_are_answered_again_within_seconds_of_a_failover(story: Story, 
     Until then they are told to come again.
     """
     served, watch, old = story.served, story.watch, story.old
+    assert story.answered_s < WITHIN_S
     if not dies:
-        wait_until(lambda: answered(served), "a request is answered", WITHIN_S)
         old = watch.master
         watch.server("--replicaof", "127.0.0.1", str(old))
         wait_until(watch.settled, "the Sentinels know the new replica", 60)
@@ -105,7 +111,7 @@ def test_requests_are_answered_again_within_seconds_of_a_failover(story: Story, 
 
 
 def begun(watch: Watched) -> bool:
-    """Whether the Sentinels take the order: not before they are done with another failover, and know the replica well."""
+    """Whether the Sentinels take the order: not before they are done with another one, and know the replica."""
     try:
         return watch.ask("SENTINEL", "FAILOVER", MASTER) is not None
     except ResponseError:
@@ -115,7 +121,6 @@ def begun(watch: Watched) -> bool:
 def test_flower_and_the_workers_control_commands_work_after_a_failover(story: Story) -> None:
     """And nowhere is the password of Redis shown."""
     served, flower = story.served, story.flower
-    wait_until(lambda: answered(served), "a request is answered", WITHIN_S)
     (worker,) = wait_until(lambda: workers(flower), "Flower sees the worker again", 60)
     pages = "".join(httpx.get(f"{flower}/{page}", timeout=20).text for page in ("broker", f"worker/{worker}"))
     assert POOL in pages

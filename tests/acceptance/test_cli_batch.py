@@ -16,7 +16,7 @@ from app.batch.file_store import FileStore
 from app.batch.records import Problem, StoredFile, packed
 from app.batch.storage import Storage
 from app.ids import FileId, new_file_id
-from tests.acceptance.test_batches import POOL, as_worker, settings, set_status
+from tests.acceptance.test_batches import POOL, as_worker, set_status, settings
 from tests.stack import BIN, ROOT, Stack, mock_pool, stack, stop, wait_until
 
 LIMIT = 300_000

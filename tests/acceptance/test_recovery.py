@@ -39,7 +39,7 @@ def busy(s: Stack) -> str:
         running = {lease.pid for lease in leases(s, POOL) if lease.running}
         return next((name for name in ("w1", "w2") if s.names[name].pid in running), "")
 
-    return str(wait_until(find, "a worker is busy", 10))
+    return str(wait_until(find, "a worker is busy"))
 
 
 def nothing_left(s: Stack) -> None:
@@ -129,7 +129,7 @@ def test_requests_that_come_while_no_worker_is_left_are_answered_by_the_next_one
             for url in urls
             for body, headers in ways
         ]
-        wait_until(lambda: held(urls) == 12, "all of them wait", 10)
+        wait_until(lambda: held(urls) == 12, "all of them wait")
         assert not [answer.result().text for answer in asked if answer.done()]
         fleet.worker(name="w3")
         answers = [answer.result() for answer in asked]
@@ -173,9 +173,10 @@ def test_workers_are_restarted_one_after_the_other_and_no_request_fails(fleet: S
             assert await asyncio.to_thread(process.wait, 30) == 0
             fleet.worker(name=name)
             await asyncio.to_thread(fleet.wait_ready, 2)
+            answered = len(done)
+            await asyncio.to_thread(wait_until, lambda: len(done) >= answered + 2 * len(clients), "all go on")  # noqa: B023
         stop.set()
         await asyncio.gather(*clients)
-        assert len(done) > 20
         assert all(answer == done[0] for answer in done)
 
     asyncio.run(run())

@@ -31,7 +31,7 @@ def test_a_worker_whose_connection_breaks_meanwhile_comes_back(served: Stack) ->
     """Celery's consumer writes when it connects, and is refused."""
     full(served)
     Redis.from_url(served.redis_url).execute_command("CLIENT", "KILL", "TYPE", "normal")
-    wait_until(lambda: "Cannot connect" in served.log("worker"), "the worker is refused", 10)
+    wait_until(lambda: "Cannot connect" in served.log("worker"), "the worker is refused")
     free(served)
     answer = httpx.post(f"{served.url}/v1/completions", json=HELLO, timeout=20)
     assert answer.status_code == 200, answer.text

@@ -212,7 +212,7 @@ def test_a_cancelled_response_is_counted_as_cancelled(fleet: Fleet, canceller: i
     before = outcomes().get("cancelled", 0)
     with client(fleet) as c, client(fleet, canceller) as by:
         by.responses.cancel(begun(c))
-    wait_until(lambda: outcomes().keys() - OUTCOMES or outcomes().get("cancelled", 0) > before, "it is counted", 10)
+    wait_until(lambda: outcomes().keys() - OUTCOMES or outcomes().get("cancelled", 0) > before, "it is counted")
     assert outcomes().keys() <= OUTCOMES
     assert outcomes()["cancelled"] == before + 1
 

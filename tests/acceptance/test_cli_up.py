@@ -67,7 +67,7 @@ def test_a_killed_worker_is_started_again(system: System) -> None:
     time.sleep(max(0.0, 11 - (time.monotonic() - system.began)))
     before = _workers(system)
     os.kill(min(before), signal.SIGKILL)
-    wait_until(lambda: "starting it again" in system.output.read_text(), "the death is told", 5)
+    wait_until(lambda: "starting it again" in system.output.read_text(), "the death is told")
     wait_until(lambda: len(_workers(system)) == 2 and _workers(system) != before, "two workers again")
     live = f"http://127.0.0.1:{system.port}/ready"
     wait_until(lambda: httpx.get(live).json()["workers"] == {"mock": 2}, "both hold a lease")

@@ -159,6 +159,7 @@ async def _cancel(runner: Runner, job: Job) -> None:
     runner.cancel(job.run)
 
 
+@pytest.mark.alone
 def test_beside_others_a_few_go_on_and_the_last_that_came_go_first(valkey_url: str, redis_db: "Redis") -> None:
     rules = {"step_share": 0.25, "prefill_share": 1.0}
     with ThreadPoolExecutor(40) as threads, worker(valkey_url, aside=rules, max_running=32) as w:

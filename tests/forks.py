@@ -20,9 +20,9 @@ from typing import Any
 import orjson
 
 _IMPORTED = (
-    "app.api.main", "app.api.protocol", "app.cli.main", "app.engines.mock.engine", "app.tasks.runner",
+    "app.api.main", "app.api.http.uvicorn_protocol", "app.cli.main", "app.engines.mock.engine", "app.runner.runner",
     "celery.__main__", "celery.apps.worker", "celery.bin.celery", "celery.bin.worker", "celery.concurrency.thread",
-    "kombu.transport.redis", "uvicorn", "uvloop", "workers.kv_feed", "workers.watchdog",
+    "kombu.transport.redis", "uvicorn", "uvloop", "workers.engine.kv_event_feed", "workers.engine.hang_watchdog",
 )  # fmt: skip
 
 

@@ -22,7 +22,8 @@ def write(s: Stack, prompt: str, tokens: int = 250) -> str:
 
 @pytest.fixture(scope="module")
 def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    env = {"XYLEM_DEPLOYMENT": "poison", "XYLEM_MAX_MIGRATIONS": "2", "XYLEM_STALL_S": "5"}
+    env = {"XYLEM_DEPLOYMENT": "poison", "XYLEM_MAX_MIGRATIONS": "2", "XYLEM_STALL_S": "4"}
+    env["XYLEM_SSE_PING_S"] = "60"  # until the first comment a stream may still end with an HTTP error
     pools = {POOL: mock_pool(step_ms=20.0, dies_on="poison", hangs_on="venom")}
     with stack(valkey_url, tmp_path_factory.mktemp("poison"), pools, **env) as s:
         s.api()

@@ -23,8 +23,12 @@ WORDS = "the quick brown fox jumps over the lazy dog and runs "
 def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, list[str]]]:
     """Four workers and two API replicas."""
     Redis.from_url(valkey_url).flushall()
-    pools = {POOL: mock_pool(max_model_len=4096, speedup=20.0)}
+    fast: dict[str, Any] = {"max_model_len": 4096, "speedup": 20.0}
+    pools = {POOL: mock_pool(**fast), "ranks": mock_pool(model="ranks", **fast) | {"data_parallel_size": 2}}
+    pools |= {name: mock_pool(model="table", **fast) for name in ("short", "long", "fast")}
+    table = {"tokens": [400], "target_ms": [20], "pools": [["fast", "fast"], ["short", "long"]]}
     with stack(valkey_url, tmp_path_factory.mktemp("routing"), pools) as s:
+        s.pools_file.write_text(json.dumps({"pools": pools, "select": {"table": {"decode": table}}}))
         other = free_port()
         s.api()
         s.api("api2", other)
@@ -68,11 +72,13 @@ def test_two_replicas_hit_as_often_as_one(fleet: tuple[Stack, list[str]]) -> Non
     assert abs(sum(one) - sum(two)) / 2 < 0.03, (one, two)
 
 
-def ask(url: str, prompt: str, explain: bool = True, **body: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def ask(
+    url: str, prompt: str, explain: bool = True, model: str = "mock", **body: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The usage, and why it went where it went."""
     with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as c:
         answer = c.completions.with_raw_response.create(
-            model="mock", prompt=prompt, max_tokens=2, temperature=0, extra_body=body,
+            model=model, prompt=prompt, max_tokens=2, temperature=0, extra_body=body,
             extra_headers={"x-xylem-explain": "1"} if explain else None,
         )  # fmt: skip
     usage = answer.parse().usage
@@ -222,40 +228,35 @@ def test_admin_endpoints_want_the_key(valkey_url: str, tmp_path: Path) -> None:
         assert "sesame" not in s.log("api")
 
 
-def test_data_parallel_ranks_are_routed_to_by_their_own_caches(valkey_url: str, tmp_path: Path) -> None:
+def test_data_parallel_ranks_are_routed_to_by_their_own_caches(fleet: tuple[Stack, list[str]]) -> None:
     """One worker, two ranks: a prefix is found on the rank that has it."""
-    pools = {POOL: mock_pool(max_model_len=4096, speedup=20.0) | {"data_parallel_size": 2}}
-    with stack(valkey_url, tmp_path, pools, XYLEM_DEPLOYMENT="ranks") as s:
-        s.api()
-        s.worker()
-        s.wait_ready(1)
-        ranks = {}
-        for name in map(str, range(20)):  # by chance both ranks get some, but once in half a million
-            prompt = f"{name} {WORDS * 15}"
-            _, why = ask(s.url, prompt)
-            ranks[name] = why["rank"]
-            assert len(why["candidates"]) == 2
-            usage, why = ask(s.url, prompt)
-            assert why["rank"] == ranks[name]
-            assert cached(usage) > 0
-        assert set(ranks.values()) == {0, 1}
+    s, _ = fleet
+    s.worker("ranks", "ranks")
+    s.wait_ready(model="ranks")
+    ranks = {}
+    for name in map(str, range(20)):  # by chance both ranks get some, but once in half a million
+        prompt = f"{name} {WORDS * 15}"
+        _, why = ask(s.url, prompt, model="ranks")
+        ranks[name] = why["rank"]
+        assert len(why["candidates"]) == 2
+        usage, why = ask(s.url, prompt, model="ranks")
+        assert why["rank"] == ranks[name]
+        assert cached(usage) > 0
+    assert set(ranks.values()) == {0, 1}
 
 
-def test_a_table_chooses_the_pool_by_length_and_target(valkey_url: str, tmp_path: Path) -> None:
+def test_a_table_chooses_the_pool_by_length_and_target(fleet: tuple[Stack, list[str]]) -> None:
     """And when that pool has no worker, another of the model's takes it."""
-    pools = {name: mock_pool(max_model_len=4096, speedup=20.0) for name in ("short", "long", "fast")}
-    table = {"tokens": [400], "target_ms": [20], "pools": [["fast", "fast"], ["short", "long"]]}
-    with stack(valkey_url, tmp_path, pools, XYLEM_DEPLOYMENT="table") as s:
-        s.pools_file.write_text(json.dumps({"pools": pools, "select": {"mock": {"decode": table}}}))
-        s.api()
-        for name in ("short", "long"):
-            s.worker(name, name)
-        s.wait_ready(2)
-        assert ask(s.url, "hello")[1]["pool"] == "short"
-        assert ask(s.url, WORDS * 60)[1]["pool"] == "long"
-        assert ask(s.url, "hello", routing={"itl_ms": 10})[1]["pool"] in ("short", "long")  # nobody is fast yet
-        s.worker("fast", "fast")
-        s.wait_ready(3)
-        assert ask(s.url, "hello", routing={"itl_ms": 10})[1]["pool"] == "fast"
-        with pytest.raises(BadRequestError, match=r"routing\.ttft_ms"):  # no table asks about it
-            ask(s.url, "hello", routing={"ttft_ms": 10})
+    s, _ = fleet
+    for name in ("short", "long"):
+        s.worker(name, name)
+    s.wait_ready(2, "table")
+    assert ask(s.url, "hello", model="table")[1]["pool"] == "short"
+    assert ask(s.url, WORDS * 60, model="table")[1]["pool"] == "long"
+    nobody_is_fast = ask(s.url, "hello", model="table", routing={"itl_ms": 10})
+    assert nobody_is_fast[1]["pool"] in ("short", "long")
+    s.worker("fast", "fast")
+    s.wait_ready(3, "table")
+    assert ask(s.url, "hello", model="table", routing={"itl_ms": 10})[1]["pool"] == "fast"
+    with pytest.raises(BadRequestError, match=r"routing\.ttft_ms"):  # no table asks about it
+        ask(s.url, "hello", model="table", routing={"ttft_ms": 10})

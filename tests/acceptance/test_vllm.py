@@ -1,22 +1,30 @@
-"""The whole system with a real model on real vLLM."""
+"""The whole system with a real model on real vLLM: one worker, and then two.
+
+With two: routing to the one that has the prefix, and answers that go on at the other one.
+"""
 
 import asyncio
 import json
+import signal
+import time
 from collections.abc import Iterator
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import httpx
 import psutil
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from redis import Redis
 
-from app.messages import decode_lease
-from tests.stack import ROOT, Stack, leases, stack, stop, wait_until
+from tests.chaos.fleet import Fleet
+from tests.stack import ROOT, leases, stop, wait_until
 
+pytestmark = pytest.mark.timeout(400)
+
+POOL = "decode-pool-a"
 MODEL = "smollm2-135m-instruct"
-POOL = {
+ENGINE = {
     "model": MODEL,
     "engine": "vllm",
     "path": str(ROOT / ".xylem/models/SmolLM2-135M-Instruct"),
@@ -26,33 +34,38 @@ POOL = {
     "args": {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2**29},
 }
 FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
+PROMPTS = [f"Once upon a time, in the year {year}, a fisherman" for year in (1201, 1456, 1789, 1902)]
 
 
 @pytest.fixture(scope="module")
-def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Loading takes most of a minute, so all tests share one worker."""
-    Redis.from_url(valkey_url).flushall()
-    with stack(valkey_url, tmp_path_factory.mktemp("vllm"), {"decode-pool-a": POOL}) as s:
-        s.api()
-        s.worker()
-        s.wait_ready(1, MODEL, timeout_s=240)
-        yield s
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Loading takes half a minute, so all tests share one worker, and then another beside it.
+
+    What ends workers is at the end of this file.
+    """
+    env = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "XYLEM_PATIENCE_S": "2"}
+    with Fleet(tmp_path_factory.mktemp("vllm") / "fleet", {POOL: ENGINE}, apis=1, workers=1, **env) as f:
+        yield f
 
 
-def used(s: Stack) -> tuple[int, int]:
+@pytest.fixture(scope="module")
+def two(fleet: Fleet) -> Fleet:
+    """With a second worker."""
+    fleet.worker_names.append((f"{POOL}-1", POOL))
+    fleet.start_worker(f"{POOL}-1")
+    fleet.wait_whole()
+    return fleet
+
+
+def used(fleet: Fleet) -> tuple[int, int]:
     """Requests and KV blocks in use, as the engine itself counts them."""
-    redis = Redis.from_url(s.redis_url)
-    (key,) = redis.keys("xylem:worker:*")
-    raw = redis.get(key)
-    assert isinstance(raw, bytes)
-    lease = decode_lease(raw)
+    (lease,) = leases(fleet.stack, POOL)
     return lease.running + lease.waiting, lease.used_blocks
 
 
-@pytest.mark.timeout(300)
-def test_the_capital_of_france_is_paris_streamed_or_not(fleet: Stack) -> None:
+def test_the_capital_of_france_is_paris_streamed_or_not(fleet: Fleet) -> None:
     """A real model answers, and both ways say the same."""
-    with OpenAI(base_url=f"{fleet.url}/v1", api_key="none") as c:
+    with OpenAI(base_url=f"{fleet.stack.url}/v1", api_key="none") as c:
         whole = c.chat.completions.create(model=MODEL, messages=FRANCE, temperature=0, max_tokens=20)  # type: ignore[arg-type]
         stream = c.chat.completions.create(
             model=MODEL,
@@ -72,7 +85,7 @@ def test_the_capital_of_france_is_paris_streamed_or_not(fleet: Stack) -> None:
     assert whole.choices[0].finish_reason == "stop"
 
 
-def test_concurrent_streams_are_batched_and_each_is_right(fleet: Stack) -> None:
+def test_concurrent_streams_are_batched_and_each_is_right(fleet: Fleet) -> None:
     """Every stream has its own words in its own order: those of the same question asked alone."""
     countries = ("France", "Italy", "Germany", "Japan")
 
@@ -87,7 +100,7 @@ def test_concurrent_streams_are_batched_and_each_is_right(fleet: Stack) -> None:
         return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
     async def run() -> None:
-        async with AsyncOpenAI(base_url=f"{fleet.url}/v1", api_key="none") as c:
+        async with AsyncOpenAI(base_url=f"{fleet.stack.url}/v1", api_key="none") as c:
             alone = [await ask(c, country) for country in countries]
             together = await asyncio.gather(*(ask(c, country) for country in countries))
         assert together == alone
@@ -96,30 +109,28 @@ def test_concurrent_streams_are_batched_and_each_is_right(fleet: Stack) -> None:
     asyncio.run(run())
 
 
-def test_a_repeated_prompt_is_found_in_the_cache(fleet: Stack) -> None:
+def test_a_repeated_prompt_is_found_in_the_cache(fleet: Fleet) -> None:
     """Usage says how much of the prompt was not computed again."""
     body = {"model": MODEL, "prompt": "A long story begins here. " * 40, "max_tokens": 2, "temperature": 0}
-    first, second = (httpx.post(f"{fleet.url}/v1/completions", json=body, timeout=60).json() for _ in range(2))
+    first, second = (httpx.post(f"{fleet.stack.url}/v1/completions", json=body, timeout=60).json() for _ in range(2))
     assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= 192
     assert second["choices"] == first["choices"]
 
 
-def test_a_disconnect_frees_the_real_engine_within_a_second(fleet: Stack) -> None:
+def test_a_disconnect_frees_the_real_engine_long_before_the_end(fleet: Fleet) -> None:
     """The engine's own counters: no request runs and no KV block is held."""
     body = {"model": MODEL, "prompt": "Count: 1 2 3", "max_tokens": 1900, "ignore_eos": True, "stream": True}
-    wait_until(lambda: used(fleet) == (0, 0), "the engine is idle", 5)
-    with httpx.stream("POST", f"{fleet.url}/v1/completions", json=body, timeout=60) as r:
+    wait_until(lambda: used(fleet) == (0, 0), "the engine is idle")
+    with httpx.stream("POST", f"{fleet.stack.url}/v1/completions", json=body, timeout=60) as r:
         lines = r.iter_lines()
         for _ in range(5):
             next(lines)
-        wait_until(lambda: used(fleet)[0] == 1 and used(fleet)[1] > 0, "the lease shows the load", 5)
-    # Leases are written once a second, so the abort has that much less time.
-    wait_until(lambda: used(fleet) == (0, 0), "the engine is idle again", 2)
+        wait_until(lambda: used(fleet)[0] == 1 and used(fleet)[1] > 0, "the lease shows the load")
+    wait_until(lambda: used(fleet) == (0, 0), "the engine is idle again", 15)  # 1,900 tokens take longer
 
 
-@pytest.mark.timeout(240)
-def test_a_batch_answers_what_online_requests_are_answered(fleet: Stack) -> None:
+def test_a_batch_answers_what_online_requests_are_answered(fleet: Fleet) -> None:
     """Fifty lines on real vLLM: every body is the online one's, but for its id and times."""
     countries = ("France", "Italy", "Japan", "Peru", "Kenya")
     bodies: list[dict[str, Any]] = [
@@ -138,12 +149,12 @@ def test_a_batch_answers_what_online_requests_are_answered(fleet: Stack) -> None
 
     async def online() -> list[dict[str, Any]]:
         async with httpx.AsyncClient(timeout=120) as http:
-            answers = await asyncio.gather(*(http.post(f"{fleet.url}{url}", json=body) for body in bodies))
+            answers = await asyncio.gather(*(http.post(f"{fleet.stack.url}{url}", json=body) for body in bodies))
         return [bare(answer.json()) for answer in answers]
 
-    worker = fleet.worker("batch", name="batch")
+    worker = fleet.stack.worker("batch", name="batch")
     try:
-        with OpenAI(base_url=f"{fleet.url}/v1", api_key="none") as c:
+        with OpenAI(base_url=f"{fleet.stack.url}/v1", api_key="none") as c:
             raw = "\n".join(map(json.dumps, lines)).encode()
             file = c.files.create(file=("in.jsonl", raw), purpose="batch")
             batch = c.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
@@ -159,26 +170,25 @@ def test_a_batch_answers_what_online_requests_are_answered(fleet: Stack) -> None
         stop(worker)
 
 
-def test_the_engines_refusals_reach_the_client(fleet: Stack) -> None:
+def test_the_engines_refusals_reach_the_client(fleet: Fleet) -> None:
     """What only the engine can judge comes back as a 400 with its reason, streamed or not."""
     for stream in (False, True):
         body = {"model": MODEL, "prompt": "x", "max_tokens": 1, "logit_bias": {"999999999": 1}, "stream": stream}
-        answer = httpx.post(f"{fleet.url}/v1/completions", json=body, timeout=60)
+        answer = httpx.post(f"{fleet.stack.url}/v1/completions", json=body, timeout=60)
         assert answer.status_code == 400, answer.text
         assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-def test_a_deadline_ends_the_request_in_the_engine(fleet: Stack) -> None:
+def test_a_deadline_ends_the_request_in_the_engine(fleet: Fleet) -> None:
     """A timeout of the client's choosing, enforced where the cost is."""
     body = {"model": MODEL, "prompt": "x", "max_tokens": 1900, "ignore_eos": True, "timeout": 1.5}
-    answer = httpx.post(f"{fleet.url}/v1/completions", json=body, timeout=30)
+    answer = httpx.post(f"{fleet.stack.url}/v1/completions", json=body, timeout=30)
     assert answer.status_code == 504
     assert answer.json()["error"]["code"] == "deadline_exceeded"
-    wait_until(lambda: used(fleet) == (0, 0), "the engine is idle again", 3)
+    wait_until(lambda: used(fleet) == (0, 0), "the engine is idle again", 15)
 
 
-@pytest.mark.timeout(180)
-def test_a_flex_answer_is_the_usual_one_though_it_gave_way(fleet: Stack) -> None:
+def test_a_flex_answer_is_the_usual_one_though_it_gave_way(fleet: Fleet) -> None:
     """On the real engine too: sent away in the middle, it goes on behind what it had said."""
     questions = [f"Tell me about the {thing}." for thing in ("sea", "moon", "wind", "rain", "sun", "snow")]
 
@@ -191,15 +201,15 @@ def test_a_flex_answer_is_the_usual_one_though_it_gave_way(fleet: Stack) -> None
         return answer.choices[0].message.content or ""
 
     async def run() -> None:
-        async with AsyncOpenAI(base_url=f"{fleet.url}/v1", api_key="none", timeout=120) as c:
+        async with AsyncOpenAI(base_url=f"{fleet.stack.url}/v1", api_key="none", timeout=120) as c:
             usual = [await ask(c, question, "default") for question in questions]
             flex = [asyncio.create_task(ask(c, question, "flex")) for question in questions]
-            while leases(fleet, "decode-pool-a")[0].running < len(flex):  # noqa: ASYNC110 (another process)
+            while leases(fleet.stack, POOL)[0].running < len(flex):  # noqa: ASYNC110 (another process)
                 await asyncio.sleep(0.02)
             online = asyncio.create_task(ask(c, "Who was Newton?", "default", 40))
             gone = False
             while not online.done():
-                (lease,) = leases(fleet, "decode-pool-a")
+                (lease,) = leases(fleet.stack, POOL)
                 gone |= lease.aside - lease.running >= 2
                 await asyncio.sleep(0.02)
             assert gone, "most of them waited while the other one ran"
@@ -208,13 +218,109 @@ def test_a_flex_answer_is_the_usual_one_though_it_gave_way(fleet: Stack) -> None
     asyncio.run(run())
 
 
-def test_a_worker_that_ends_leaves_no_process(valkey_url: str, tmp_path: Path, fleet: Stack) -> None:
-    """vLLM's engine is a process of its own; SIGTERM ends both. Last, since it ends the shared worker."""
-    worker = fleet.names["worker"]
-    below = psutil.Process(worker.pid).children(recursive=True)
-    assert below
-    worker.terminate()
-    assert worker.wait(30) == 0
-    wait_until(  # Python's own resource tracker ends a moment after those whose resources it tracks
-        lambda: not [p for p in below if p.is_running() and p.status() != psutil.STATUS_ZOMBIE], "no process is left", 5
-    )
+def test_the_second_request_goes_to_the_same_real_worker_and_finds_its_prefix_cached(two: Fleet) -> None:
+    """Of two; until the caches are cleared."""
+    question = "Read this. " + "The quick brown fox jumps over the lazy dog. " * 40 + "What jumps?"
+    (url,) = two.urls()
+
+    def ask(salt: str) -> tuple[str, int, list[int]]:
+        """The worker, the cached tokens, and the cached blocks of all candidates as routing knew them."""
+        answer = httpx.post(
+            f"{url}/v1/chat/completions",
+            json={
+                "model": MODEL,
+                "messages": [{"role": "user", "content": question}],
+                "max_tokens": 4,
+                "temperature": 0,
+                "cache_salt": salt,
+            },
+            headers={"x-xylem-explain": "1"},
+            timeout=60,
+        )
+        (route,) = json.loads(answer.headers["x-xylem-route"])
+        cached = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return route["worker"], cached, [c["blocks_cached"] for c in route["candidates"]]
+
+    for salt in "abcd":
+        home, cached, known = ask(salt)
+        assert (cached, known) == (0, [0, 0])
+        time.sleep(0.5)  # its KV events are on their way
+        again, cached, known = ask(salt)
+        assert again == home
+        assert cached > 300
+        assert sorted(known) == [0, cached // 32]
+    wait_until(lambda: two.leaked_blocks() == 0, "both engines are idle")
+    cleared = httpx.post(f"{url}/admin/clear_kv_blocks", timeout=30).json()
+    assert (len(cleared["cleared"]), cleared["refused"]) == (2, {})
+    for salt in "abcd":
+        _, cached, known = ask(salt)
+        assert (cached, known) == (0, [0, 0])
+
+
+def streamed(fleet: Fleet, prompt: str, under_way: Barrier | None = None, tokens: int = 60) -> tuple[str, str]:
+    """Text and last event of a greedy answer; its fourth event waits for those of others."""
+    body: dict[str, Any] = {
+        "model": MODEL, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True,
+    }  # fmt: skip
+    text, last, count = "", "", 0
+    with httpx.stream("POST", f"{fleet.urls()[0]}/v1/completions", json=body, timeout=120) as answer:
+        for line in answer.iter_lines():
+            if not line.startswith("data: "):
+                continue
+            last, count = line, count + 1
+            if count == 4 and under_way is not None:
+                under_way.wait(60)
+            if line.startswith("data: {") and "error" not in line:
+                text += json.loads(line[6:])["choices"][0]["text"]
+    return text, last
+
+
+def busy(fleet: Fleet) -> str | None:
+    """A worker that has a request, by its lease."""
+    running = {lease.pid for lease in leases(fleet.stack, POOL) if lease.running}
+    return next((name for name, _ in fleet.worker_names if fleet.process(name).pid in running), None)
+
+
+def kill_engine(fleet: Fleet, name: str) -> None:
+    """The processes that compute; the worker's own goes on."""
+    for child in psutil.Process(fleet.process(name).pid).children(recursive=True):
+        child.kill()
+
+
+def kill_redis(fleet: Fleet) -> None:
+    assert fleet.redis_process is not None
+    stop(fleet.redis_process, signal.SIGKILL)
+    fleet.start_redis()
+
+
+@pytest.mark.parametrize("dies", ["redis", "an engine"])
+def test_answers_of_real_engines_are_the_same_though_something_dies_under_them(two: Fleet, dies: str) -> None:
+    """Greedy answers of a real model are the same whoever writes their ends. A worker without its engine ends."""
+    usual = [streamed(two, prompt)[0] for prompt in PROMPTS]
+    under_way = Barrier(len(PROMPTS) + 1)
+    with ThreadPoolExecutor() as threads:
+        answers = [threads.submit(streamed, two, prompt, under_way) for prompt in PROMPTS]
+        under_way.wait(60)
+        if dies == "redis":
+            kill_redis(two)
+        else:
+            victim = wait_until(lambda: busy(two), "an engine has some of them")
+            kill_engine(two, victim)
+        assert [answer.result(120) for answer in answers] == [(text, "data: [DONE]") for text in usual]
+    if dies == "an engine":
+        two.process(victim).wait(60)
+        assert "engine_died" in two.stack.log(victim)
+    wait_until(lambda: two.leaked_blocks() == 0, "nothing is held or reserved", 60)
+
+
+def test_with_the_last_engine_dead_clients_are_told_that_there_is_none(two: Fleet) -> None:
+    """A worker with a dead engine would be the least loaded of all, and get every request."""
+    under_way, (last,) = Barrier(2), two.live_workers()
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(streamed, two, PROMPTS[0], under_way, 1500)
+        under_way.wait(60)
+        kill_engine(two, last)
+        assert '"code":"no_worker"' in answer.result(60)[1]
+    two.process(last).wait(60)
+    assert "engine_died" in two.stack.log(last)
+    wait_until(lambda: (two.stack.ready() or {})["workers"] == {MODEL: 0}, "nobody is left")

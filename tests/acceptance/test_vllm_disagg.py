@@ -343,7 +343,7 @@ def test_when_the_decode_worker_dies_the_next_one_goes_on(fleet: Stack, words: l
 
 
 def test_a_prefill_worker_that_dies_with_the_kv_costs_time_and_not_the_answer(fleet: Stack, words: list[int]) -> None:
-    """The decode worker stands still, so that its holder dies before the KV is pulled. Last: nobody follows it."""
+    """The decode worker stands still, so that its holder dies before the KV is pulled. Nobody follows it."""
     prompt = [5000, *words[:300]]
     one = whole(fleet, prompt=prompt, logprobs=1)
     before = settled(fleet)
@@ -362,3 +362,15 @@ def test_a_prefill_worker_that_dies_with_the_kv_costs_time_and_not_the_answer(fl
     assert after.pulled_tokens == before.pulled_tokens
     assert len(timeline(fleet, ask(fleet, prompt=[5001, *words[:300]]).id)["workers"]) == 1
     assert_nothing_held(fleet, 1)
+
+
+def test_a_worker_that_ends_leaves_no_process(fleet: Stack) -> None:
+    """vLLM's engine is a process of its own; SIGTERM ends both. Last, since it ends the last worker."""
+    worker = fleet.names["second-decode"]
+    below = psutil.Process(worker.pid).children(recursive=True)
+    assert below
+    worker.terminate()
+    assert worker.wait(60) == 0
+    wait_until(  # Python's own resource tracker ends a moment after those whose resources it tracks
+        lambda: not [p for p in below if p.is_running() and p.status() != psutil.STATUS_ZOMBIE], "no process is left"
+    )

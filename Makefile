@@ -30,7 +30,7 @@ check: .venv/.dev docs ## lint, types, import contracts, documentation, known vu
 	@$(BIN)/pytest -q tests/unit
 
 docs: .venv/.dev ## the documentation, into site/
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 chaos: .venv/.dev ## [FAULTS=210 SEED=1]: faults under load; a table, and one line of JSON (about half an hour)
 	@$(BIN)/python -m tests.chaos --faults $(FAULTS) --seed $(SEED)

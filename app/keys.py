@@ -31,7 +31,7 @@ reservations:<worker>   hash, run → "b,t,r,p,a": placed on rank r and not fini
 load:<worker>           hash, the sums of the above for each rank r: `requests.r`, `blocks.r`; and of those without a
                         first token `waiting.r` (how many), `pulls.r`, `tokens.r`, and `since.r`, ms since the epoch,
                         when the head of the line of prompts to compute began.
-                        Written with them, counted anew by the worker every 2 s.
+                        Written with them, counted anew by the worker every second.
 prefilling:<worker>     hash, run → its prompt's first block hash (8 bytes) and its rank, of requests without a first
                         token. Written with reservations.
 prefix:<run>            string, the packed block hashes of such a request's prompt. Lives as long.

@@ -14,7 +14,7 @@ keys:api                hash, name → msgpack `messages.ApiKey`: the keys that 
 spent:<key>             hash, what an API key (as in files-of) has left of its `requests` and `tokens` a minute, as of
                         `at`, ms since the epoch; `spent:<key>:batch` of its batches where these have their own.
                         Written by api and batch workers; lives until it would be as good as new.
-limits:<pool>           hash, `routing.fleet.Limits` field → value changed at run time. Written by the api.
+limits:<pool>           hash, `routing.candidates.Limits` field → value changed at run time. Written by the api.
 worker:<id>             string, msgpack `messages.Lease`. Its presence is the worker's life.
                         Written by the worker each `heartbeat_s`; lives `lease_ttl_s`.
 api:<id>                string, "1". Its presence is the API replica's life. Written by it four times a second; lives

@@ -27,6 +27,7 @@ from pydantic import BaseModel
 
 ROOT = Path(__file__).parents[2]
 _SHOWN = ("*.md", "app/**/README.md", "docs/**/*.md", "ops/bench/*.md", "ops/decisions/*.md", "ops/pictures/*")
+_MERMAID = re.compile(r'<script src="[^"]*mermaid\.min\.js"></script>')
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)\)")
 
 
@@ -63,6 +64,11 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> st
         return found[1] if files.get_file_from_path(path) is None and (ROOT / path).exists() else found[0]
 
     return _LINK.sub(link, markdown)
+
+
+def on_post_page(output: str, **_: object) -> str:
+    """mermaid.js has 3.5 MB: only pages with a picture load it."""
+    return output if 'class="mermaid"' in output else _MERMAID.sub("", output)
 
 
 def _paths(pattern: str) -> list[str]:
@@ -172,10 +178,14 @@ def _fields(schema: dict[str, Any]) -> str:
     """Of an object; empty: it is none."""
     needed = schema.get("required", [])
     rows = [
-        (f"`{name}`", "needed" if name in needed else _code(field.get("default")), _kind(field), _text(field))
+        (f"`{name}`", "needed" if name in needed else _default(field), _kind(field), _text(field))
         for name, field in schema.get("properties", {}).items()
     ]
     return _table(("field", "default", "value", "meaning"), rows) if rows else ""
+
+
+def _default(schema: dict[str, Any]) -> str:
+    return _code(schema["default"]) if "default" in schema else ""
 
 
 def _text(schema: dict[str, Any]) -> str:

@@ -17,9 +17,11 @@ help: ## this list
 run: .venv/.cpu ## install what is needed and start the whole system with real vLLM
 	@$(BIN)/xylem up
 
+test: export PYTHONDONTWRITEBYTECODE = # what a hundred processes start from is compiled once
 test: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## install what is needed and run all tests
 	@ops/redis-server.sh
-	@$(BIN)/pytest
+	@$(BIN)/pytest -m alone; alone=$$?; \
+	$(BIN)/pytest -m "not alone" --numprocesses 2 --dist loadfile --no-loadscope-reorder && exit $$alone
 
 check: .venv/.dev docs ## lint, types, import contracts, documentation, known vulnerabilities, unit tests: about a minute
 	@$(BIN)/ruff check .

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
+from app.engine_registry import engine_names, is_engine
 from app.errors import SettingsError
 from app.ids import BATCH_QUEUE, PoolId
 from app.messages import Role
@@ -68,11 +70,18 @@ class Aside(_Part):
     prefill_share: Annotated[float, Field(ge=0, le=1)] = 0.01
 
 
+def _engine(name: str) -> str:
+    if not is_engine(name):
+        raise PydanticCustomError("unknown_engine", "is none of {names}", {"names": ", ".join(engine_names())})
+    return name
+
+
 class Pool(_Part):
     """A named set of identical workers."""
 
     model: Annotated[str, Field(min_length=1)]  # the name clients ask for
-    engine: Literal["mock", "vllm"]  # the mock is a simulator: no GPU, no weights
+    # `vllm`, `mock` (a simulator: no GPU, no weights), or an adapter of your own: app/engine_registry.py.
+    engine: Annotated[str, AfterValidator(_engine)]
     path: Path | None = None  # Hugging Face directory: tokenizer, template, weights; mock has its own
     role: Role = "both"  # prefill: computes prompts for workers of role decode
     block_size: Count = 32  # tokens in a KV block

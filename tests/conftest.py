@@ -1,30 +1,55 @@
-"""Fixtures of all rings. Redis is always real: the embedded Valkey, and the distribution's redis-server."""
+"""Fixtures of all rings, and the order they run in.
 
+Redis is always real: the embedded Valkey, and the distribution's redis-server.
+"""
+
+import functools
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests.stack import redis_server, valkey
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Every client of httpx and openai's reads all certificates, for 70 ms: for all of them together once is enough.
+httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)  # type: ignore[attr-defined]
+
 # How long it takes to think of an input says something of the machine, and of what else it does.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
-RINGS = ("unit", "contract", "integration", "acceptance", "chaos", "fuzz", "gpu")
+RINGS = ("contract", "acceptance", "chaos", "fuzz", "integration", "unit", "gpu")
+REAL_ENGINE = ("tests/contract/", "tests/acceptance/test_vllm")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test's folder is its marker."""
+    """A test's folder is its marker. What takes long begins first, so that two processes end together."""
     for item in items:
-        for ring in RINGS:
-            if ring in item.path.parts:
-                item.add_marker(ring)
+        item.add_marker(ring(item))
+    items.sort(key=lambda item: (not item.nodeid.startswith(REAL_ENGINE), RINGS.index(ring(item))))
+
+
+def ring(item: pytest.Item) -> str:
+    return next(name for name in RINGS if name in item.path.parts)
+
+
+class _Share(LoadFileScheduling):  # type: ignore[misc]
+    """A file is one process's; and of real engines, which want the machine, there is one at a time."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "real engines" if nodeid.startswith(REAL_ENGINE) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Share:
+    return _Share(config, log)
 
 
 @pytest.fixture(scope="session")

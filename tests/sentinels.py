@@ -11,7 +11,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from tests.certificates import certify, server_options
-from tests.stack import free_port, stop, wait_until
+from tests.stack import free_port, stop_all, wait_until
 
 MASTER, PASSWORD, SENTINEL_PASSWORD = "the-master", "of redis", "of/sentinels"
 _URL = "{}://:of%20redis@{}/the-master/1?sentinel_password=of%2Fsentinels{}"
@@ -54,7 +54,7 @@ class Watched:
         }  # fmt: skip
         args = [part for name, value in options.items() for part in (f"--{name}", value)]
         self.servers[port] = self._start("redis-server", *args, *more)
-        wait_until(lambda: self.answers(port), "redis-server answers", 10)
+        wait_until(lambda: self.answers(port), "redis-server answers")
         return port
 
     def sentinel(self, master: int, quorum: int) -> None:
@@ -117,8 +117,7 @@ def watched(directory: Path, sentinels: int = 3, *, tls: bool = False) -> Iterat
         w.server("--replicaof", "127.0.0.1", str(master))
         for _ in range(sentinels):
             w.sentinel(master, quorum=sentinels // 2 + 1)
-        wait_until(w.settled, "the Sentinels know each other and the replica", 20)
+        wait_until(w.settled, "the Sentinels know each other and the replica", 60)
         yield w
     finally:
-        for proc in (*w.sentinels.values(), *w.servers.values()):
-            stop(proc)
+        stop_all([*w.sentinels.values(), *w.servers.values()])

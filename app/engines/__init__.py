@@ -1,5 +1,6 @@
 """Inference engines behind one protocol. A heavy engine is imported only when it is created."""
 
+from app.engine_registry import load_engine
 from app.engines.base import Engine
 from app.pools import Pool
 
@@ -9,10 +10,5 @@ def create_engine(pool: Pool, address: str = "127.0.0.1") -> Engine:
 
     Raises: SettingsError (unknown engine arguments).
     """
-    if pool.engine == "vllm":
-        from app.engines.vllm import VllmEngine
-
-        return VllmEngine(pool, address)
-    from app.engines.mock.engine import MockEngine
-
-    return MockEngine(pool, address)
+    engine: Engine = load_engine(pool.engine)(pool, address)
+    return engine

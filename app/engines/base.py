@@ -95,7 +95,7 @@ class Engine(Protocol):
         """Where each data-parallel rank's KV events come from; empty when the engine publishes none."""
 
     async def close(self) -> None:
-        """Free everything. Requests in request end with `finish="abort"` or EngineFailed."""
+        """Free everything. Requests in flight end with `finish="abort"` or EngineFailed."""
 
 
 class Prefilled(Struct, frozen=True):

@@ -83,7 +83,7 @@ class Nixl:
                 self._peers[name] = False
 
     def forget(self, name: str) -> None:
-        """Disconnect. What was in request to or from it ends."""
+        """Disconnect. What was in flight to or from it ends."""
         self._told.discard(name)
         if self._peers.pop(name, None) is not None:
             for agent in (self._mover, self._agent):

@@ -22,7 +22,7 @@ _LOOK_S = 0.05  # for what nobody tells: blocks that have become free, a pause t
 _PATIENCE_S = 5.0  # after which another worker may have more room
 
 
-class YieldingJob:
+class AsideJob:
     """One aside request, waiting or inside."""
 
     __slots__ = ("computing", "entered", "known", "let_in", "order", "run", "stay", "wish")
@@ -37,7 +37,7 @@ class YieldingJob:
         self.computing = 0  # tokens of its context, until its first output
         self.known = False  # it has been inside, and what it had is cached, if it isn't long ago
 
-    def __lt__(self, other: "YieldingJob") -> bool:
+    def __lt__(self, other: "AsideJob") -> bool:
         return self.order < other.order
 
 
@@ -49,8 +49,8 @@ class YieldGate:
         self._info, self._rules, self._stats, self._pace = info, rules, stats, pace
         self._online: dict[RunId, Wish] = {}
         self._left = -inf  # when the last of them did
-        self._waiting: list[YieldingJob] = []  # the most urgent first
-        self._inside: list[YieldingJob] = []  # in the order of their entry
+        self._waiting: list[AsideJob] = []  # the most urgent first
+        self._inside: list[AsideJob] = []  # in the order of their entry
         self._count = 0
         self._paused_until = 0.0  # for entries beside others
         self._timer: asyncio.TimerHandle | None = None
@@ -79,49 +79,49 @@ class YieldGate:
         """A request has its first output, for which so many tokens had to be computed. Its blocks are in use now."""
         if run in self._online:
             self._online[run] = Wish(self._online[run].seats, 0, 0)
-        for yielding in self._inside:
-            if yielding.run == run and yielding.computing:
-                yielding.computing, yielding.known = 0, True
-                self._pause(yielding, tokens)
+        for aside_job in self._inside:
+            if aside_job.run == run and aside_job.computing:
+                aside_job.computing, aside_job.known = 0, True
+                self._pause(aside_job, tokens)
         self.look()
 
     @contextmanager
-    def yielding(self, job: Job) -> Iterator[YieldingJob]:
+    def aside_job(self, job: Job) -> Iterator[AsideJob]:
         """While an aside request is here. Raises: Returned when there are enough of them."""
         if len(self) >= 2 * self._info.max_running:  # more would take the threads that others need
             raise Returned
         self._count += 1
-        yielding = YieldingJob(job.run, (job.priority, self._count))
+        aside_job = AsideJob(job.run, (job.priority, self._count))
         try:
-            yield yielding
+            yield aside_job
         finally:
-            self._leave(yielding)
+            self._leave(aside_job)
 
-    async def enter(self, yielding: YieldingJob, job: Job) -> None:
+    async def enter(self, aside_job: AsideJob, job: Job) -> None:
         """Waits until it may. Raises: Returned when that takes long."""
-        yielding.wish = wish = self._wish(job)
-        if yielding.known:
-            yielding.wish = Wish(wish.seats, wish.blocks, min(wish.tokens, self._info.block_size))
-        yielding.let_in = asyncio.get_running_loop().create_future()
-        insort(self._waiting, yielding)
+        aside_job.wish = wish = self._wish(job)
+        if aside_job.known:
+            aside_job.wish = Wish(wish.seats, wish.blocks, min(wish.tokens, self._info.block_size))
+        aside_job.let_in = asyncio.get_running_loop().create_future()
+        insort(self._waiting, aside_job)
         self.look()
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                await yielding.let_in
+                await aside_job.let_in
         except TimeoutError:
             raise Returned from None
 
     @contextmanager
-    def inside(self, yielding: YieldingJob, stay: Timeout) -> Iterator[None]:
+    def inside(self, aside_job: AsideJob, stay: Timeout) -> Iterator[None]:
         """While the engine has it. `stay` is brought to its end when it has to give way."""
-        yielding.stay = stay
-        if yielding not in self._inside:  # sent away before it had begun
+        aside_job.stay = stay
+        if aside_job not in self._inside:  # sent away before it had begun
             stay.reschedule(asyncio.get_running_loop().time())
         try:
             yield
         finally:
-            yielding.stay = None
-            self._leave(yielding)
+            aside_job.stay = None
+            self._leave(aside_job)
 
     def look(self) -> None:
         """Sends away who has to go, and lets in who may."""
@@ -130,9 +130,9 @@ class YieldGate:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._tick)
         for _ in range(too_many(self._load(), self._rules, [g.wish for g in self._inside])):
-            yielding = self._inside.pop()
-            if yielding.stay is not None:
-                yielding.stay.reschedule(asyncio.get_running_loop().time())
+            aside_job = self._inside.pop()
+            if aside_job.stay is not None:
+                aside_job.stay.reschedule(asyncio.get_running_loop().time())
         while self._waiting and self._may_enter(self._waiting[0]):
             self._let_in(self._waiting.pop(0))
 
@@ -140,28 +140,28 @@ class YieldGate:
         self._timer = None
         self.look()
 
-    def _may_enter(self, yielding: YieldingJob) -> bool:
+    def _may_enter(self, aside_job: AsideJob) -> bool:
         if self._online and monotonic() < self._paused_until:
             return False
         computing = sum(g.computing for g in self._inside)
-        return may_enter(self._load(), self._rules, yielding.wish, computing, self._pace().prefill_tokens_per_s)
+        return may_enter(self._load(), self._rules, aside_job.wish, computing, self._pace().prefill_tokens_per_s)
 
-    def _let_in(self, yielding: YieldingJob) -> None:
-        yielding.entered, yielding.computing = monotonic(), yielding.wish.tokens
-        self._pause(yielding, yielding.computing)
-        self._inside.append(yielding)
-        if yielding.let_in is not None and not yielding.let_in.done():
-            yielding.let_in.set_result(None)
+    def _let_in(self, aside_job: AsideJob) -> None:
+        aside_job.entered, aside_job.computing = monotonic(), aside_job.wish.tokens
+        self._pause(aside_job, aside_job.computing)
+        self._inside.append(aside_job)
+        if aside_job.let_in is not None and not aside_job.let_in.done():
+            aside_job.let_in.set_result(None)
 
-    def _pause(self, after: YieldingJob, tokens: int) -> None:
+    def _pause(self, after: AsideJob, tokens: int) -> None:
         pace = self._pace()
         lasts = pause(tokens, pace.prefill_tokens_per_s, self._stats().step_s, pace.busy, self._rules)
         self._paused_until = after.entered + lasts
 
-    def _leave(self, yielding: YieldingJob) -> None:
+    def _leave(self, aside_job: AsideJob) -> None:
         for here in (self._waiting, self._inside):
-            if yielding in here:
-                here.remove(yielding)
+            if aside_job in here:
+                here.remove(aside_job)
         self.look()
 
     def _load(self) -> EngineLoad:

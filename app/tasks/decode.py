@@ -85,13 +85,13 @@ async def _interruptibly(runner: Runner, job: Job, handoff: Handoff | None, told
 async def _aside(runner: Runner, job: Job, told: _Told, out: BufferedOutput) -> None:
     """Runs it whenever there is room beside the others, each time behind what has come. Raises: Returned."""
     gate = runner.gate(job)
-    with gate.yielding(job) as yielding:
+    with gate.aside_job(job) as aside_job:
         while not out.over:
             rest = replace(job, begun=out.begun)
-            await gate.enter(yielding, rest)
+            await gate.enter(aside_job, rest)
             try:
                 async with asyncio.timeout(None) as stay:
-                    with gate.inside(yielding, stay), runner.has(job):
+                    with gate.inside(aside_job, stay), runner.has(job):
                         await _generate(runner, rest, None, told, out.emit)
             except TimeoutError:
                 if not stay.expired():

@@ -93,6 +93,7 @@ async def _measured(client: AsyncOpenAI, numbers: range) -> tuple[float, float]:
     return statistics.median(ttft), statistics.mean(gaps)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(180)
 def test_who_cannot_wait_notices_little_of_a_worker_full_of_them(served: Stack) -> None:
     """Each waits for the end of a step at most, and steps stay as short as they are; and the others come out whole."""

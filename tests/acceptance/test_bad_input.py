@@ -295,7 +295,7 @@ def test_a_model_without_a_worker_is_503_at_once(http: httpx.Client, path: str, 
 
 
 def test_after_all_these_refusals_the_server_serves_and_holds_nothing(http: httpx.Client, served: Stack) -> None:
-    """No refused request left a reservation or a request in request."""
+    """No refused request left a reservation or a request in flight."""
     assert http.post(CHAT, json=HELLO[CHAT] | {"max_tokens": 3}).status_code == 200
     wait_until(
         lambda: "xylem_requests_in_flight 0.0" in http.get("/metrics").text, "no request is in flight any more", 5

@@ -74,8 +74,8 @@ def as_worker(s: Stack, do: Callable[[Wire, Keys], Awaitable[Any]]) -> Any:
     return asyncio.run(act())
 
 
-def turn(s: Stack, batch: str, *expected: Any, **fields: Any) -> None:
-    assert as_worker(s, lambda wire, keys: BatchStore(wire, keys, 60).turn(BatchId(batch), expected, fields))
+def set_status(s: Stack, batch: str, *expected: Any, **fields: Any) -> None:
+    assert as_worker(s, lambda wire, keys: BatchStore(wire, keys, 60).set_status(BatchId(batch), expected, fields))
 
 
 def test_a_batch_is_what_was_asked_for_and_nothing_of_it_is_done(client: OpenAI, input_file: str) -> None:
@@ -113,7 +113,7 @@ def test_a_batch_is_what_was_asked_for_and_nothing_of_it_is_done(client: OpenAI,
 def test_what_a_worker_writes_is_shown(served: Stack, client: OpenAI, input_file: str) -> None:
     """Counts, tokens, the model, times, files, and what is wrong with which line."""
     made = begin(client, input_file)
-    turn(served, made.id, "validating", status="in_progress", in_progress_at=5, total=9, completed=3, failed=1,
+    set_status(served, made.id, "validating", status="in_progress", in_progress_at=5, total=9, completed=3, failed=1,
          prompt=50, cached=20, completion=7, model="mock", output="file-o", errors_file="file-e")  # fmt: skip
     shown = client.batches.retrieve(made.id)
     assert (shown.status, shown.in_progress_at, shown.model) == ("in_progress", 5, "mock")
@@ -124,7 +124,7 @@ def test_what_a_worker_writes_is_shown(served: Stack, client: OpenAI, input_file
     assert (shown.usage.input_tokens, shown.usage.output_tokens, shown.usage.total_tokens) == (50, 7, 57)
     assert shown.usage.input_tokens_details.cached_tokens == 20
     problems = [Problem("invalid_json_line", "It is no JSON.", 3), Problem("empty_file", "Nothing.", param="x")]
-    turn(served, made.id, "in_progress", status="failed", failed_at=6, problems=packed(problems))
+    set_status(served, made.id, "in_progress", status="failed", failed_at=6, problems=packed(problems))
     failed = client.batches.retrieve(made.id)
     assert (failed.status, failed.failed_at) == ("failed", 6)
     assert failed.errors is not None
@@ -152,11 +152,11 @@ def test_a_batch_is_cancelled_once_and_one_that_has_ended_not_at_all(
     assert first.status == "cancelling"
     assert first.cancelling_at is not None
     assert client.batches.cancel(made.id) == first
-    turn(served, made.id, "cancelling", status="cancelled", cancelled_at=1)
+    set_status(served, made.id, "cancelling", status="cancelled", cancelled_at=1)
     assert client.batches.cancel(made.id).status == "cancelled"
     for status in ("completed", "failed", "expired"):
         ended = begin(client, input_file).id
-        turn(served, ended, "validating", status=status)
+        set_status(served, ended, "validating", status=status)
         with pytest.raises(openai.ConflictError) as refused:
             client.batches.cancel(ended)
         assert f"Cannot cancel a batch with status '{status}'." in refused.value.message
@@ -167,7 +167,7 @@ def test_a_batch_that_is_being_finished_is_finished_though_it_is_cancelled(
     served: Stack, client: OpenAI, input_file: str
 ) -> None:
     made = begin(client, input_file).id
-    turn(served, made, "validating", status="finalizing")
+    set_status(served, made, "validating", status="finalizing")
     assert client.batches.cancel(made).status == "finalizing"
 
 
@@ -182,7 +182,7 @@ def test_a_batch_is_paused_and_resumed(served: Stack, client: OpenAI, input_file
         assert post("pause")["paused"] is True
     assert client.batches.retrieve(made).model_dump()["paused"] is True
     assert post("resume")["paused"] is False
-    turn(served, made, "validating", status="completed")
+    set_status(served, made, "validating", status="completed")
     shown = post("pause")
     assert (shown["paused"], shown["status"]) == (False, "completed")
 

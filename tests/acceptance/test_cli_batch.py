@@ -16,7 +16,7 @@ from app.batch.file_store import FileStore
 from app.batch.records import Problem, StoredFile, packed
 from app.batch.storage import Storage
 from app.ids import FileId, new_file_id
-from tests.acceptance.test_batches import POOL, as_worker, settings, turn
+from tests.acceptance.test_batches import POOL, as_worker, set_status, settings
 from tests.stack import BIN, ROOT, Stack, mock_pool, stack, stop, wait_until
 
 LIMIT = 300_000
@@ -81,7 +81,7 @@ def output_file(s: Stack, content: bytes) -> FileId:
 
 
 def complete(s: Stack, id_: str, **fields: Any) -> None:
-    turn(s, id_, "validating", "in_progress", status="completed", completed_at=int(time.time()), **fields)
+    set_status(s, id_, "validating", "in_progress", status="completed", completed_at=int(time.time()), **fields)
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def test_a_batch_is_paused_resumed_and_cancelled(served: Stack, lines: Path) -> 
     assert "(paused)" not in xylem(served, "resume", id_)[1]
     code, said, _ = xylem(served, "cancel", id_)
     assert (code, "cancelling" in said, shown(served, id_)["status"]) == (0, True, "cancelling")
-    turn(served, id_, "cancelling", status="expired")
+    set_status(served, id_, "cancelling", status="expired")
     code, said, why = xylem(served, "cancel", id_)
     assert (code, said, why) == (1, "", "xylem: Cannot cancel a batch with status 'expired'.\n")
 
@@ -124,7 +124,7 @@ def test_who_waits_has_the_answers_when_it_has_ended(served: Stack, lines: Path,
     """In files, and what failed apart from them."""
     out, failed = tmp_path / "out.jsonl", tmp_path / "failed.jsonl"
     with waiting(served, lines, "--output", str(out), "--errors", str(failed)) as (process, id_):
-        turn(served, id_, "validating", status="in_progress", total=3, completed=1, completion=20)
+        set_status(served, id_, "validating", status="in_progress", total=3, completed=1, completion=20)
         time.sleep(1)
         assert process.poll() is None
         answers = b'{"custom_id": "1"}\n' * 5000
@@ -149,7 +149,7 @@ def test_who_waits_is_told_that_it_did_not_complete(served: Stack, lines: Path, 
     """By the exit code; and why, line by line."""
     with waiting(served, lines) as (process, id_):
         problems = [Problem("invalid_json_line", f"[bold]wrong {i}", i) for i in range(1, 13)]
-        turn(served, id_, "validating", status=status, problems=packed(problems))
+        set_status(served, id_, "validating", status=status, problems=packed(problems))
         _, why = process.communicate(timeout=20)
         assert process.returncode == 1
         assert f"{id_}  {status}: 0 of 0 lines done" in why

@@ -1,20 +1,21 @@
 """Prefill and decode on workers of their own: real processes, the mock engine, real NIXL, the official client."""
 
 import json
-import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from celery import Celery
 from openai import OpenAI
 from redis import Redis
 
-from tests.stack import Stack, leases, stack, timeline, wait_until, worker_process
+from app.messages import Lease
+from tests.stack import Stack, leases, stack, timeline, wait_until
 from tests.stack import all_free as stack_is_free
 
 PREFILL, DECODE = "prefill-pool-a", "decode-pool-a"
@@ -23,7 +24,7 @@ LONG = "the quick brown fox jumps over the lazy dog " * 60
 
 def pool(role: str, **args: Any) -> dict[str, Any]:
     """Hands prompts of 64 tokens and more over, by real NIXL."""
-    handoff = {"nixl": True, "block_bytes": 65536, "lease_s": 4.0, "timeout_s": 2.0} | args.pop("handoff", {})
+    handoff = {"nixl": True, "block_bytes": 65536, "lease_s": 8.0, "timeout_s": 5.0} | args.pop("handoff", {})
     own = {k: args.pop(k) for k in ("model", "block_size") if k in args}
     return {
         "role": role,
@@ -36,47 +37,100 @@ def pool(role: str, **args: Any) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def fleet(
-    url: str,
-    path: Path,
-    prefill: dict[str, Any],
-    decode: dict[str, Any],
-    decoders: int = 1,
-    prefillers: int = 1,
-    **of_prefill: str,
-) -> Iterator[Stack]:
-    """`of_prefill` is the environment of the first prefill worker."""
-    env = {"XYLEM_LEASE_TTL_S": "2", "XYLEM_HEARTBEAT_S": "0.2", "XYLEM_DEPLOYMENT": path.name}
-    with stack(url, path, {PREFILL: prefill, DECODE: decode}, **env) as s:
-        s.api()
-        s.worker(PREFILL, "prefill", **of_prefill)
-        for i in range(1, prefillers):
-            s.worker(PREFILL, f"prefill{i}")
-        for i in range(decoders):
-            s.worker(DECODE, f"decode{i}")
-        s.wait_ready(decoders)
-        wait_until(lambda: len(leases(s, PREFILL)) == prefillers, "the prefill workers are there")
-        yield s
+SLOW = {"prefill_tokens_per_s": 800.0}  # a prompt of `LONG` takes it a second
+AT_ONCE: dict[str, Any] = {"model": "rooms", "handoff": {"shape": "at_once"}}
+REFUSED = {  # how its KV differs, and what the decode worker says of it
+    "layout": ({"handoff": {"layout": "other"}}, "layout"),
+    "block-bytes": ({"handoff": {"block_bytes": 32768}}, "bytes"),
+    "lease": ({"handoff": {"lease_s": 0.001}}, "no longer"),
+    "block-size": ({"block_size": 16}, "block"),
+}
+POOLS = {
+    PREFILL: pool("prefill"),
+    "prefill-slow": pool("prefill", **SLOW, handoff={"lease_s": 30.0}),
+    "prefill-half": pool("prefill"),
+    **{f"prefill-{name}": pool("prefill", **args) for name, (args, _) in REFUSED.items()},
+    DECODE: pool("decode"),
+    "prefill-rooms": pool("prefill", **SLOW, **AT_ONCE),
+    "decode-rooms": pool("decode", **AT_ONCE),
+}
 
 
 @pytest.fixture(scope="module")
-def pair(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with fleet(valkey_url, tmp_path_factory.mktemp("disagg"), pool("prefill"), pool("decode")) as s:
+def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """An API replica. Each test says which workers it wants beside it."""
+    path = tmp_path_factory.mktemp("disagg")
+    # Who stands still for some seconds is not taken for dead: who dies is known at once.
+    env = {"XYLEM_LEASE_TTL_S": "30", "XYLEM_HEARTBEAT_S": "0.2", "XYLEM_DEPLOYMENT": path.name}
+    with stack(valkey_url, path, POOLS, **env) as s:
+        s.api()
+        wait_until(s.ready, "the API listens")
         yield s
 
 
+def have(
+    s: Stack, prefill: str = PREFILL, decode: str = DECODE, *, prefillers: int = 1, decoders: int = 1, **of_prefill: str
+) -> None:
+    """These workers and no others: who is there already stays. `of_prefill` is the environment of a new one."""
+    wanted = Counter({prefill: prefillers, decode: decoders})
+    missing = wanted.copy()
+    for name in POOLS:
+        for lease in leases(s, name):
+            if missing[name]:
+                missing[name] -= 1
+            else:
+                process_of(lease).kill()
+    for name in missing.elements():
+        s.worker(name, name, **of_prefill if name == prefill else {})
+    wait_until(lambda: Counter({name: len(leases(s, name)) for name in POOLS}) == wanted, f"{wanted}", 60)
+    s.wait_ready(decoders, str(POOLS[decode]["model"]))
+
+
+@pytest.fixture
+def pair(fleet: Stack) -> Stack:
+    have(fleet)
+    return fleet
+
+
+def process_of(lease: Lease) -> psutil.Process:
+    return psutil.Process(lease.pid)
+
+
+@contextmanager
+def standing_still(lease: Lease) -> Iterator[psutil.Process]:
+    """A worker, suspended."""
+    process = process_of(lease)
+    process.suspend()
+    try:
+        yield process
+    finally:
+        process.resume()
+
+
 def all_free(s: Stack) -> bool:
-    return stack_is_free(s, PREFILL, DECODE)
+    return stack_is_free(s, *POOLS)
+
+
+@contextmanager
+def together(s: Stack, prefill: str = PREFILL) -> Iterator[None]:
+    """Its threshold raised at run time, everything is computed where it is decoded."""
+    limits = f"{s.url}/admin/pools/{prefill}/limits"
+    httpx.patch(limits, json={"remote_tokens": 100_000}, timeout=30).raise_for_status()
+    try:
+        yield
+    finally:
+        httpx.patch(limits, json={"remote_tokens": None}, timeout=30).raise_for_status()
 
 
 def ask(s: Stack, prompt: str = LONG, **wanted: Any) -> Any:
-    with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=30) as c:
-        return c.completions.create(
-            model="mock",
-            prompt=prompt,
-            **{"max_tokens": 12, "temperature": 0, "extra_body": {"ignore_eos": True}} | wanted,
-        )
+    usual: dict[str, Any] = {"model": "mock", "max_tokens": 12, "temperature": 0, "extra_body": {"ignore_eos": True}}
+    with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=90) as c:
+        return c.completions.create(prompt=prompt, **usual | wanted)
+
+
+def whole(s: Stack, prompt: str = LONG, **wanted: Any) -> Any:
+    """With none of the KV that is there already."""
+    return ask(s, prompt, extra_body={"ignore_eos": True, "cache_salt": "other"}, **wanted)
 
 
 def seen(s: Stack, answer: Any) -> dict[str, Any]:
@@ -113,16 +167,12 @@ def test_a_prompt_that_is_mostly_cached_where_it_is_decoded_stays_there(pair: St
 
 def test_the_first_token_comes_before_the_prompt_is_handed_over(pair: Stack) -> None:
     """It is there while the decode worker stands still."""
-    decode = worker_process(pair, "decode0")
-    with OpenAI(base_url=f"{pair.url}/v1", api_key="none", max_retries=0, timeout=30) as c:
-        decode.suspend()
-        try:
+    with OpenAI(base_url=f"{pair.url}/v1", api_key="none", max_retries=0, timeout=90) as c:
+        with standing_still(leases(pair, DECODE)[0]):
             stream = c.completions.create(
                 model="mock", prompt="first " + LONG, max_tokens=8, temperature=0, stream=True
             )
             first = next(chunk for chunk in stream if chunk.choices and chunk.choices[0].text)
-        finally:
-            decode.resume()
         last = list(stream)[-1]
     assert last.choices[0].finish_reason
     assert len(timeline(pair, first.id)["workers"]) == 2
@@ -145,19 +195,15 @@ def test_answers_are_those_of_one_worker(pair: Stack, wanted: dict[str, Any]) ->
     """Its threshold raised at run time, the same fleet answers everything on the decode worker."""
     prompt = f"same {sorted(wanted)} " + LONG
     apart = ask(pair, prompt, **wanted)
-    try:
-        raised = httpx.patch(f"{pair.url}/admin/pools/{PREFILL}/limits", json={"remote_tokens": 100_000})
-        assert raised.status_code == 200
-        whole = ask(pair, prompt, extra_body={"ignore_eos": True, "cache_salt": "other"}, **wanted)
-        assert len(seen(pair, whole)["workers"]) == 1
-    finally:
-        httpx.patch(f"{pair.url}/admin/pools/{PREFILL}/limits", json={"remote_tokens": None})
+    with together(pair):
+        one = whole(pair, prompt, **wanted)
+    assert len(seen(pair, one)["workers"]) == 1
     if "echo" not in wanted and wanted.get("max_tokens") != 1:
         assert len(seen(pair, apart)["workers"]) == 2
-    assert [c.text for c in apart.choices] == [c.text for c in whole.choices]
-    assert [c.finish_reason for c in apart.choices] == [c.finish_reason for c in whole.choices]
-    assert [c.logprobs for c in apart.choices] == [c.logprobs for c in whole.choices]
-    assert apart.usage.completion_tokens == whole.usage.completion_tokens
+    assert [c.text for c in apart.choices] == [c.text for c in one.choices]
+    assert [c.finish_reason for c in apart.choices] == [c.finish_reason for c in one.choices]
+    assert [c.logprobs for c in apart.choices] == [c.logprobs for c in one.choices]
+    assert apart.usage.completion_tokens == one.usage.completion_tokens
     wait_until(lambda: all_free(pair), "all is free again")
 
 
@@ -194,7 +240,7 @@ def test_a_client_that_leaves_leaves_nothing_behind(pair: Stack) -> None:
             c.post(
                 f"{pair.url}/v1/completions", json={"model": "mock", "prompt": f"leave {i} {LONG}", "max_tokens": 200}
             )
-    wait_until(lambda: all_free(pair), "all is free again", 10)
+    wait_until(lambda: all_free(pair), "all is free again")
 
 
 def test_task_events_and_logs_tell_of_the_handoff_and_of_neither_prompt_nor_answer(pair: Stack) -> None:
@@ -209,15 +255,16 @@ def test_task_events_and_logs_tell_of_the_handoff_and_of_neither_prompt_nor_answ
 
     with watching.connection_for_read() as connection, ThreadPoolExecutor(1) as threads:
         receiver = watching.events.Receiver(connection, handlers={"task-received": received})
-        capturing = threads.submit(receiver.capture, limit=None, timeout=10, wakeup=False)
-        time.sleep(0.5)  # until its queue is bound, of which it does not tell
+        capturing = threads.submit(receiver.capture, limit=None, timeout=60, wakeup=False)
+        bound = f"{pair.deployment}:_kombu.binding.celeryev"
+        wait_until(lambda: Redis.from_url(pair.redis_url).scard(bound), "its queue is bound")
         answer = ask(pair, "zanzibar " + LONG, extra_headers={"x-request-id": "mine"})
         capturing.result()
     told = json.dumps(events)
     assert {e["name"] for e in events} == {"app.tasks.prefill.prefill", "app.tasks.decode.decode"}
     assert "holder" in told
     assert [e["kwargs"] for e in events] == ["{'x_request_id': 'mine'}"] * 2
-    logs = "".join(pair.log(name) for name in ("api", "prefill", "decode0"))
+    logs = "".join(pair.log(name) for name in ("api", PREFILL, DECODE))
     for secret in ("zanzibar", answer.choices[0].text[:12]):
         assert secret not in told + logs
 
@@ -227,7 +274,7 @@ def test_what_the_prefill_worker_had_cached_counts_as_cached(pair: Stack) -> Non
     prompt = "known " + LONG
     assert ask(pair, prompt).usage.prompt_tokens_details.cached_tokens == 0
     wait_until(lambda: all_free(pair), "all is free again")
-    (worker,) = httpx.post(f"{pair.url}/admin/pools/{DECODE}/clear_kv_blocks").json()["cleared"]
+    (worker,) = httpx.post(f"{pair.url}/admin/pools/{DECODE}/clear_kv_blocks", timeout=30).json()["cleared"]
     index = f"{pair.deployment}:kv:{DECODE}:{worker}"
     wait_until(lambda: not Redis.from_url(pair.redis_url).exists(index), "the index follows")
     again = ask(pair, prompt)
@@ -235,157 +282,135 @@ def test_what_the_prefill_worker_had_cached_counts_as_cached(pair: Stack) -> Non
     assert again.usage.prompt_tokens_details.cached_tokens > 1000
 
 
-@contextmanager
-def slow_pair(url: str, path: Path, decoders: int = 1, **prefill: Any) -> Iterator[Stack]:
-    """A prompt takes the prefill worker a second."""
-    decode = {"handoff": prefill["handoff"]} if "handoff" in prefill else {}
-    with fleet(
-        url, path, pool("prefill", prefill_tokens_per_s=800.0, **prefill), pool("decode", **decode), decoders
-    ) as s:
-        yield s
-
-
-def test_a_prefill_worker_that_dies_while_computing_costs_time_and_no_request(valkey_url: str, tmp_path: Path) -> None:
-    with slow_pair(valkey_url, tmp_path) as s, ThreadPoolExecutor() as threads:
-        answer = threads.submit(ask, s)
-        wait_until(lambda: leases(s, PREFILL)[0].running, "it computes")
-        worker_process(s, "prefill").kill()
-        told = seen(s, answer.result())
-        assert told["attempts"] == 2
-        assert len(told["workers"]) == 1
-        assert (
-            answer.result().choices[0].text
-            == ask(s, extra_body={"ignore_eos": True, "cache_salt": "1"}).choices[0].text
-        )
-        wait_until(lambda: all_free(s), "all is free again")
-
-
-def test_a_prefill_worker_that_dies_with_the_kv_is_replaced_by_a_local_prefill(valkey_url: str, tmp_path: Path) -> None:
+def test_a_prefill_worker_that_dies_with_the_kv_is_replaced_by_a_local_prefill(pair: Stack) -> None:
     """The decode worker stands still, so that the handoff waits in its queue while its holder dies."""
-    with fleet(valkey_url, tmp_path, pool("prefill"), pool("decode")) as s, ThreadPoolExecutor() as threads:
-        whole = ask(s, extra_body={"ignore_eos": True, "cache_salt": "1"}).choices[0].text
-        wait_until(lambda: all_free(s), "what is lent is the next prompt's")
-        decode = worker_process(s, "decode0")
-        decode.suspend()
-        answer = threads.submit(ask, s)
-        wait_until(lambda: leases(s, PREFILL)[0].lent_blocks, "it has lent the KV", 1.5, 0.01)
-        worker_process(s, "prefill").kill()
-        decode.resume()
-        told = seen(s, answer.result())
+    with ThreadPoolExecutor() as threads:
+        one = whole(pair).choices[0].text
+        wait_until(lambda: all_free(pair), "what is lent is the next prompt's")
+        with standing_still(leases(pair, DECODE)[0]):
+            answer = threads.submit(ask, pair)
+            (holder,) = wait_until(lambda: [p for p in leases(pair, PREFILL) if p.lent_blocks], "it has lent the KV")
+            process_of(holder).kill()
+        told = seen(pair, answer.result())
         assert told["workers"][-1].get("handoff_refused") or told["attempts"] == 2
-        assert answer.result().choices[0].text == whole
-        wait_until(lambda: all_free(s), "all is free again")
+        assert answer.result().choices[0].text == one
+        wait_until(lambda: all_free(pair), "all is free again")
 
 
-def test_a_decode_worker_that_dies_before_the_hop_is_replaced_and_the_prompt_not_computed_again(
-    valkey_url: str, tmp_path: Path
-) -> None:
-    with slow_pair(valkey_url, tmp_path, 2, handoff={"lease_s": 20.0}) as s, ThreadPoolExecutor() as threads:
-        answer = threads.submit(ask, s, LONG * 3)  # three seconds: longer than a lease
-        busy = wait_until(lambda: decoding_worker(s), "it is reserved")
-        name = next(n for n in ("decode0", "decode1") if busy in s.log(n))
-        worker_process(s, name).kill()
-        told = seen(s, answer.result())
-        assert told["attempts"] == 2
-        assert [w["worker"] != busy for w in told["workers"]] == [True, True]
-        assert told["workers"][1]["pulled"]["tokens"] == told["prompt_tokens"], "from the handoff of the first attempt"
-        wait_until(lambda: all_free(s), "all is free again", 10)
-
-
-def decoding_worker(s: Stack) -> str | None:
-    redis = Redis.from_url(s.redis_url)
-    return next(
-        (w.worker for w in leases(s, DECODE) if redis.hlen(f"{s.directory.name}:reservations:{w.worker}")), None
-    )
-
-
-def test_when_a_decode_worker_dies_decoding_the_next_one_goes_on(valkey_url: str, tmp_path: Path) -> None:
-    """The answer waits until there is one."""
-    with fleet(valkey_url, tmp_path, pool("prefill"), pool("decode")) as s, ThreadPoolExecutor() as threads:
-        answer = threads.submit(ask, s, max_tokens=2000)
-        wait_until(lambda: leases(s, DECODE)[0].running, "it decodes")
-        worker_process(s, "decode0").kill()
-        s.worker(DECODE, "decode1")
-        assert answer.result().usage.completion_tokens == 2000
-        wait_until(lambda: leases(s, PREFILL)[0].used_blocks == 0, "the prefill worker's blocks are free")
-
-
-@pytest.mark.parametrize(
-    ("handoff", "says"),
-    [
-        ({"layout": "other"}, "layout"),
-        ({"block_bytes": 32768}, "bytes"),
-        ({"lease_s": 0.001}, "no longer"),
-    ],
-)
-def test_a_handoff_that_is_refused_is_a_local_prefill(
-    valkey_url: str, tmp_path: Path, handoff: dict[str, Any], says: str
-) -> None:
-    """Another layout, another block, a lease that is over."""
-    with fleet(valkey_url, tmp_path, pool("prefill", handoff=handoff), pool("decode")) as s:
-        answer = ask(s, extra_headers={"x-request-id": "mine.1"})
-        assert "mine.1" in next(line for line in s.log("decode0").splitlines() if "handoff_refused" in line)
-        told = seen(s, answer)
-        assert says in told["workers"][1]["handoff_refused"]
-        assert told["attempts"] == 1
-        assert answer.usage.completion_tokens == 12
-        wait_until(lambda: all_free(s), "all is free again", 10)
-
-
-def test_an_engine_of_another_block_size_refuses(valkey_url: str, tmp_path: Path) -> None:
-    with fleet(valkey_url, tmp_path, pool("prefill", block_size=16), pool("decode")) as s:
-        assert "block" in seen(s, ask(s))["workers"][1]["handoff_refused"]
-        wait_until(lambda: all_free(s), "all is free again", 10)
-
-
-def test_a_transfer_that_takes_too_long_is_given_up(valkey_url: str, tmp_path: Path) -> None:
+def test_a_transfer_that_takes_too_long_is_given_up(fleet: Stack) -> None:
     """The holder stands still when the decode engine first talks to it."""
-    with fleet(valkey_url, tmp_path, pool("prefill"), pool("decode")) as s, ThreadPoolExecutor() as threads:
-        decode, prefill = worker_process(s, "decode0"), worker_process(s, "prefill")
-        decode.suspend()
-        answer = threads.submit(ask, s)
-        wait_until(lambda: leases(s, PREFILL)[0].lent_blocks, "it has lent the KV", 1.5, 0.01)
-        prefill.suspend()
-        decode.resume()
+    have(fleet, prefillers=0)
+    have(fleet)
+    with ThreadPoolExecutor() as threads:
+        with standing_still(leases(fleet, DECODE)[0]):
+            answer = threads.submit(ask, fleet, "slowly " + LONG)
+            (holder,) = wait_until(lambda: [p for p in leases(fleet, PREFILL) if p.lent_blocks], "it has lent the KV")
+            process_of(holder).suspend()
         try:
             assert answer.result().usage.completion_tokens == 12
-            told = seen(s, answer.result())
+            told = seen(fleet, answer.result())
             assert told["workers"][-1].get("handoff_refused") or told["attempts"] == 2
         finally:
-            prefill.resume()
+            process_of(holder).resume()
 
 
-def test_several_prefill_workers_hand_over_to_several_that_decode(valkey_url: str, tmp_path: Path) -> None:
+def test_when_a_decode_worker_dies_decoding_the_next_one_goes_on(pair: Stack) -> None:
+    """The answer waits until there is one."""
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(ask, pair, max_tokens=1000)
+        (busy,) = wait_until(lambda: [d for d in leases(pair, DECODE) if d.running], "it decodes")
+        process_of(busy).kill()
+        wait_until(lambda: not leases(pair, DECODE), "it is known to be gone")
+        have(pair)
+        assert answer.result().usage.completion_tokens == 1000
+        assert seen(pair, answer.result())["attempts"] == 2
+        wait_until(lambda: leases(pair, PREFILL)[0].used_blocks == 0, "the prefill worker's blocks are free")
+
+
+def test_several_prefill_workers_hand_over_to_several_that_decode(fleet: Stack) -> None:
     """Each to each, and every answer is that of its own prompt."""
-    with fleet(valkey_url, tmp_path, pool("prefill"), pool("decode"), 2, 2) as s, ThreadPoolExecutor(8) as threads:
+    have(fleet, prefillers=2, decoders=2)
+    wait_until(lambda: all_free(fleet), "all is free")
+    everyway = {(p.worker, d.worker) for p in leases(fleet, PREFILL) for d in leases(fleet, DECODE)}
+    computed = sum(lease.prefill_tokens for lease in leases(fleet, DECODE))
+    with ThreadPoolExecutor(8) as threads:
         prompts = [f"several {i} {LONG}" for i in range(20)]
-        apart = list(threads.map(lambda prompt: ask(s, prompt), prompts))
-        ways = {tuple(part["worker"] for part in seen(s, answer)["workers"]) for answer in apart}
-        assert ways == {(p.worker, d.worker) for p in leases(s, PREFILL) for d in leases(s, DECODE)}
-        wait_until(lambda: all_free(s), "all is free again", 10)
-        assert sum(lease.prefill_tokens for lease in leases(s, DECODE)) <= len(prompts)
-        httpx.patch(f"{s.url}/admin/pools/{PREFILL}/limits", json={"remote_tokens": 100_000})
-        other = {"ignore_eos": True, "cache_salt": "other"}
-        whole = list(threads.map(lambda prompt: ask(s, prompt, extra_body=other), prompts))
-        assert [a.choices[0].text for a in apart] == [w.choices[0].text for w in whole]
-        assert len({a.choices[0].text for a in apart}) > 15, "prompts have answers of their own"
+        apart: list[Any] = []
+        ways: set[tuple[str, ...]] = set()
+        while ways != everyway:  # a few more may be wanted until chance has taken every way
+            apart += threads.map(lambda prompt: ask(fleet, prompt), prompts[len(apart) :])
+            ways = {tuple(part["worker"] for part in seen(fleet, answer)["workers"]) for answer in apart}
+            assert ways <= everyway
+            prompts += [] if ways == everyway else [f"several {len(prompts)} {LONG}"]
+        wait_until(lambda: all_free(fleet), "all is free again")
+        assert sum(lease.prefill_tokens for lease in leases(fleet, DECODE)) - computed <= len(prompts)
+        with together(fleet):
+            one = list(threads.map(lambda prompt: whole(fleet, prompt), prompts))
+    assert [a.choices[0].text for a in apart] == [w.choices[0].text for w in one]
+    assert len({a.choices[0].text for a in apart}) > 15, "prompts have answers of their own"
 
 
-def test_a_draining_decode_worker_gives_the_handoff_to_another(valkey_url: str, tmp_path: Path) -> None:
-    with slow_pair(valkey_url, tmp_path, 2) as s, ThreadPoolExecutor() as threads:
-        answer = threads.submit(ask, s)
-        busy = wait_until(lambda: decoding_worker(s), "it is reserved")
-        name = next(n for n in ("decode0", "decode1") if busy in s.log(n))
-        worker_process(s, name).terminate()
-        told = seen(s, answer.result())
-        assert told["workers"][-1]["worker"] != busy
-        wait_until(lambda: all_free(s), "all is free again", 10)
+def reserved(s: Stack) -> Lease | None:
+    """The decode worker that is to answer something."""
+    redis = Redis.from_url(s.redis_url)
+    return next((d for d in leases(s, DECODE) if redis.hlen(f"{s.deployment}:reservations:{d.worker}")), None)
 
 
-def test_a_decode_task_that_cant_be_enqueued_is_placed_anew(valkey_url: str, tmp_path: Path) -> None:
+def test_a_decode_worker_that_dies_before_the_hop_is_replaced_and_the_prompt_not_computed_again(fleet: Stack) -> None:
+    have(fleet, "prefill-slow", decoders=2)
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(ask, fleet, LONG * 3)  # three seconds
+        busy = wait_until(lambda: reserved(fleet), "it is reserved")
+        process_of(busy).kill()
+        told = seen(fleet, answer.result())
+        assert told["attempts"] == 2
+        assert [w["worker"] != busy.worker for w in told["workers"]] == [True, True]
+        assert told["workers"][1]["pulled"]["tokens"] == told["prompt_tokens"], "from the handoff of the first attempt"
+        wait_until(lambda: all_free(fleet), "all is free again")
+
+
+def test_a_draining_decode_worker_gives_the_handoff_to_another(fleet: Stack) -> None:
+    have(fleet, "prefill-slow", decoders=2)
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(ask, fleet, "drain " + LONG * 3)
+        busy = wait_until(lambda: reserved(fleet), "it is reserved")
+        process_of(busy).terminate()
+        told = seen(fleet, answer.result())
+        assert told["workers"][-1]["worker"] != busy.worker
+        wait_until(lambda: len(leases(fleet, DECODE)) == 1 and all_free(fleet), "all is free again")
+
+
+def test_a_prefill_worker_that_dies_while_computing_costs_time_and_no_request(fleet: Stack) -> None:
+    have(fleet, "prefill-slow")
+    prompt = "alone " + LONG * 3
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(ask, fleet, prompt)
+        (busy,) = wait_until(lambda: [p for p in leases(fleet, "prefill-slow") if p.running], "it computes")
+        process_of(busy).kill()
+        told = seen(fleet, answer.result())
+        assert told["attempts"] == 2
+        assert len(told["workers"]) == 1
+        assert answer.result().choices[0].text == whole(fleet, prompt).choices[0].text
+        wait_until(lambda: all_free(fleet), "all is free again")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_handoff_that_is_refused_is_a_local_prefill(fleet: Stack, name: str) -> None:
+    """Another layout, another block, a lease that is over."""
+    have(fleet, f"prefill-{name}")
+    answer = ask(fleet, f"refused {name} {LONG}", extra_headers={"x-request-id": f"mine.{name}"})
+    assert [line for line in fleet.log(DECODE).splitlines() if "handoff_refused" in line and f"mine.{name}" in line]
+    told = seen(fleet, answer)
+    assert REFUSED[name][1] in told["workers"][1]["handoff_refused"]
+    assert told["attempts"] == 1
+    assert answer.usage.completion_tokens == 12
+    wait_until(lambda: all_free(fleet), "all is free again")
+
+
+def test_a_decode_task_that_cant_be_enqueued_is_placed_anew(fleet: Stack) -> None:
     """Redis says no to the prefill worker, as it would when it is full. The API replica enqueues it then."""
-    redis = Redis.from_url(valkey_url)
-    name = tmp_path.name
+    redis = Redis.from_url(fleet.redis_url)
+    name = fleet.deployment
     keys = [
         f"%R~{name}:*",
         *(f"~{name}:{p}*" for p in ("worker", "seen", "pool", "prefill", "out", "reserv", "load", "request")),
@@ -393,45 +418,41 @@ def test_a_decode_task_that_cant_be_enqueued_is_placed_anew(valkey_url: str, tmp
     keys += [f"~{name}:{p}*" for p in ("kv", "orders", "prefix", "_kombu", "unacked", "celery", "reply")]
     redis.acl_setuser("half", enabled=True, passwords=["+x"], commands=["+@all"], keys=[], reset=True)
     redis.execute_command("ACL", "SETUSER", "half", "allchannels", *keys)
-    env = {"XYLEM_REDIS_URL": valkey_url.replace("redis://", "redis://half:x@")}
     try:
-        with fleet(valkey_url, tmp_path, pool("prefill"), pool("decode"), **env) as s:
-            told = seen(s, ask(s))
-            assert told["attempts"] == 2
-            assert told["workers"][1]["pulled"]["tokens"] == told["prompt_tokens"], "with the handoff that came back"
-            assert "decode_not_enqueued" in s.log("prefill")
-            wait_until(lambda: all_free(s), "all is free again", 10)
+        have(fleet, "prefill-half", XYLEM_REDIS_URL=fleet.redis_url.replace("redis://", "redis://half:x@"))
+        told = seen(fleet, ask(fleet, "half " + LONG))
+        assert told["attempts"] == 2
+        assert told["workers"][1]["pulled"]["tokens"] == told["prompt_tokens"], "with the handoff that came back"
+        assert "decode_not_enqueued" in fleet.log("prefill-half")
+        wait_until(lambda: all_free(fleet), "all is free again")
     finally:
+        have(fleet, "prefill-half", prefillers=0)
         redis.acl_deluser("half")
 
 
-@pytest.fixture(scope="module")
-def rooms(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+@pytest.fixture
+def rooms(fleet: Stack) -> Stack:
     """Engines that meet while the prompt is being computed."""
-    handoff = {"shape": "at_once", "timeout_s": 2.0}
-    prefill, decode = pool("prefill", handoff=handoff), pool("decode", handoff=handoff)
-    with fleet(valkey_url, tmp_path_factory.mktemp("rooms"), prefill, decode) as s:
-        yield s
+    have(fleet, "prefill-rooms", "decode-rooms")
+    return fleet
 
 
 @pytest.mark.parametrize("wanted", [{}, {"temperature": 1.0, "seed": 7}, {"n": 2, "logprobs": 2}], ids=str)
 def test_a_handoff_at_once_gives_the_same_answers(rooms: Stack, wanted: dict[str, Any]) -> None:
     prompt = f"room {sorted(wanted)} " + LONG
-    apart = ask(rooms, prompt, **wanted)
+    apart = ask(rooms, prompt, model="rooms", **wanted)
     told = seen(rooms, apart)
     assert told["workers"][-1]["pulled"]["tokens"] == told["prompt_tokens"]
-    httpx.patch(f"{rooms.url}/admin/pools/{PREFILL}/limits", json={"remote_tokens": 100_000})
-    whole = ask(rooms, prompt, extra_body={"ignore_eos": True, "cache_salt": "other"}, **wanted)
-    httpx.patch(f"{rooms.url}/admin/pools/{PREFILL}/limits", json={"remote_tokens": None})
-    assert [c.text for c in apart.choices] == [c.text for c in whole.choices]
+    with together(rooms, "prefill-rooms"):
+        one = whole(rooms, prompt, model="rooms", **wanted)
+    assert [c.text for c in apart.choices] == [c.text for c in one.choices]
     wait_until(lambda: all_free(rooms), "all is free again")
 
 
-def test_at_once_a_prefill_worker_that_dies_is_replaced_by_a_local_prefill(valkey_url: str, tmp_path: Path) -> None:
-    handoff = {"shape": "at_once", "timeout_s": 3.0}
-    with slow_pair(valkey_url, tmp_path, handoff=handoff) as s, ThreadPoolExecutor() as threads:
-        answer = threads.submit(ask, s)
-        wait_until(lambda: leases(s, PREFILL)[0].running, "it computes")
-        worker_process(s, "prefill").kill()
+def test_at_once_a_prefill_worker_that_dies_is_replaced_by_a_local_prefill(rooms: Stack) -> None:
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(ask, rooms, LONG * 3, model="rooms")
+        (busy,) = wait_until(lambda: [p for p in leases(rooms, "prefill-rooms") if p.running], "it computes")
+        process_of(busy).kill()
         assert answer.result().usage.completion_tokens == 12
-        wait_until(lambda: all_free(s), "all is free again")
+        wait_until(lambda: all_free(rooms), "all is free again")

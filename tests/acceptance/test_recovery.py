@@ -7,29 +7,47 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from redis import Redis
 
 from tests.stack import Stack, all_free, free_port, leases, mock_pool, stack, wait_until
 
 POOL = "decode-pool-a"
 
 
-@pytest.fixture
-def fleet(valkey_url: str, tmp_path: Path) -> Iterator[Stack]:
-    """An API replica, and two workers that take 10 ms for a token."""
-    Redis.from_url(valkey_url).flushall()
-    with stack(valkey_url, tmp_path, {POOL: mock_pool(step_ms=10.0, answer_tokens=4000)}) as s:
-        s.api()
-        for name in ("w1", "w2"):
-            s.worker(name=name)
-        s.wait_ready(2)
+@pytest.fixture(scope="module")
+def stacked(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    pools = {POOL: mock_pool(step_ms=10.0, answer_tokens=4000), "late-pool": mock_pool(model="late")}
+    with stack(valkey_url, tmp_path_factory.mktemp("recovery"), pools, XYLEM_DEPLOYMENT="recovery") as s:
         yield s
+
+
+@pytest.fixture
+def fleet(stacked: Stack) -> Stack:
+    """An API replica, and two workers that take 10 ms for a token: what the test before has ended is there again."""
+    s = stacked
+    for name in ("api", "w1", "w2"):
+        if name not in s.names or s.names[name].poll() is not None:
+            s.api() if name == "api" else s.worker(name=name)
+    if "w3" in s.names:
+        s.names["w3"].kill()
+    pids = {s.names[name].pid for name in ("w1", "w2")}
+    wait_until(lambda: {lease.pid for lease in leases(s, POOL)} == pids, "both workers live, and no other one", 60)
+    s.wait_ready(2)
+    return s
+
+
+@pytest.fixture(scope="module")
+def replica(stacked: Stack) -> str:
+    """Another one."""
+    port = free_port()
+    stacked.api("api2", port)
+    url = f"http://127.0.0.1:{port}"
+    wait_until(lambda: stacked.ready(url), "the second replica listens")
+    return url
 
 
 def busy(s: Stack) -> str:
@@ -39,11 +57,11 @@ def busy(s: Stack) -> str:
         running = {lease.pid for lease in leases(s, POOL) if lease.running}
         return next((name for name in ("w1", "w2") if s.names[name].pid in running), "")
 
-    return str(wait_until(find, "a worker is busy", 10))
+    return str(wait_until(find, "a worker is busy"))
 
 
 def nothing_left(s: Stack) -> None:
-    wait_until(lambda: len(leases(s, POOL)) > 0 and all_free(s, POOL), "nothing is held or reserved", 15)
+    wait_until(lambda: len(leases(s, POOL)) > 0 and all_free(s, POOL), "nothing is held or reserved")
 
 
 BODY: dict[str, Any] = {"model": "mock", "prompt": "A fox went out", "max_tokens": 150, "ignore_eos": True, "seed": 7}
@@ -74,9 +92,9 @@ def test_an_answer_whose_worker_is_killed_is_the_one_it_would_have_been(fleet: S
     """Several choices, sampled, with logprobs and a stop string: no token is missing, there twice or counted twice."""
 
     async def run() -> None:
-        (plain, _) = await choices(fleet, n=3, temperature=1, logprobs=0)
-        stop = plain[0][0][-30:-22]  # one of them ends early
-        asked = {"n": 3, "temperature": 1, "logprobs": 0, "stop": [stop]}
+        asked: dict[str, Any] = {"n": 3, "temperature": 1, "logprobs": 0, "max_tokens": 300}
+        (plain, _) = await choices(fleet, **asked)
+        asked["stop"] = [plain[0][0][-30:-22]]  # one of them ends early
         undisturbed = await choices(fleet, **asked)
         disturbed = asyncio.create_task(choices(fleet, **asked))
         await asyncio.sleep(0.5)
@@ -92,13 +110,14 @@ def test_a_worker_that_stood_still_says_nothing_twice(fleet: Stack) -> None:
     """When it wakes, another one has its requests: what it still sends is nobody's, and what it holds becomes free."""
 
     async def run() -> None:
-        asked = {"max_tokens": 800, "logprobs": 0}
+        asked = {"max_tokens": 500, "logprobs": 0}
         undisturbed = await choices(fleet, **asked)
         disturbed = asyncio.create_task(choices(fleet, **asked))
         await asyncio.sleep(0.5)
         process = fleet.names[await asyncio.to_thread(busy, fleet)]
         process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(5)
+        await asyncio.to_thread(wait_until, lambda: len(leases(fleet, POOL)) == 1, "it is taken for dead")
+        await asyncio.sleep(0.5)  # the other one goes on
         process.send_signal(signal.SIGCONT)
         assert await disturbed == undisturbed
 
@@ -125,11 +144,11 @@ def test_requests_that_come_while_no_worker_is_left_are_answered_by_the_next_one
     ]
     with ThreadPoolExecutor(len(urls) * len(ways)) as threads:
         asked = [
-            threads.submit(httpx.post, f"{url}/v1/completions", json=BODY | body, headers=headers, timeout=60)
+            threads.submit(httpx.post, f"{url}/v1/completions", json=BODY | body, headers=headers, timeout=100)
             for url in urls
             for body, headers in ways
         ]
-        wait_until(lambda: held(urls) == 12, "all of them wait", 10)
+        wait_until(lambda: held(urls) == 12, "all of them wait")
         assert not [answer.result().text for answer in asked if answer.done()]
         fleet.worker(name="w3")
         answers = [answer.result() for answer in asked]
@@ -145,16 +164,14 @@ def held(urls: list[str]) -> float:
 
 def test_what_a_killed_api_replica_had_asked_for_is_dropped(fleet: Stack) -> None:
     """Nobody hears it: engines stop, reservations go."""
-    with httpx.Client(timeout=5) as http:
-        body = BODY | {"max_tokens": 1900, "stream": True}
+    with httpx.Client(timeout=30) as http:
+        body = BODY | {"max_tokens": 7000, "stream": True}  # more than a minute's work
         with http.stream("POST", f"{fleet.url}/v1/completions", json=body) as answer:
             assert answer.status_code == 200, answer.read()
             busy(fleet)
             fleet.names["api"].send_signal(signal.SIGKILL)
             fleet.names["api"].wait()
-    began = time.monotonic()
-    wait_until(lambda: all_free(fleet, POOL), "engines and account are empty", 12)
-    assert time.monotonic() - began < 12
+    wait_until(lambda: all_free(fleet, POOL), "engines and account are empty", 40)
 
 
 def test_workers_are_restarted_one_after_the_other_and_no_request_fails(fleet: Stack) -> None:
@@ -170,12 +187,13 @@ def test_workers_are_restarted_one_after_the_other_and_no_request_fails(fleet: S
         for name in ("w1", "w2"):
             process = fleet.names[name]
             process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(process.wait, 30) == 0
+            assert await asyncio.to_thread(process.wait, 60) == 0
             fleet.worker(name=name)
             await asyncio.to_thread(fleet.wait_ready, 2)
+            answered = len(done)
+            await asyncio.to_thread(wait_until, lambda: len(done) >= answered + 2 * len(clients), "all go on")  # noqa: B023
         stop.set()
         await asyncio.gather(*clients)
-        assert len(done) > 20
         assert all(answer == done[0] for answer in done)
 
     asyncio.run(run())
@@ -218,12 +236,8 @@ def data(event: str) -> Any:
 
 
 @pytest.mark.parametrize("path", list(ASKED))
-def test_a_stream_goes_on_at_another_replica_behind_the_last_event(fleet: Stack, path: str) -> None:
+def test_a_stream_goes_on_at_another_replica_behind_the_last_event(fleet: Stack, replica: str, path: str) -> None:
     """Whether the first replica lives or was killed: the two parts are the whole answer."""
-    other = free_port()
-    fleet.api("api2", other)
-    replica = f"http://127.0.0.1:{other}"
-    wait_until(lambda: fleet.ready(replica), "the second replica listens")
     url, url2 = f"{fleet.url}{path}", f"{replica}{path}"
     whole = [data(event) for event in lines(url, ASKED[path])]
     for kill in (False, True):
@@ -253,17 +267,14 @@ def test_a_request_sent_again_with_its_key_is_the_same_one(fleet: Stack) -> None
     nothing_left(fleet)
 
 
-def test_a_key_that_met_no_worker_is_served_when_it_comes_again(valkey_url: str, tmp_path: Path) -> None:
+def test_a_key_that_met_no_worker_is_served_when_it_comes_again(fleet: Stack) -> None:
     """A refusal is no answer: only answers are given twice."""
-    with stack(valkey_url, tmp_path, {POOL: mock_pool()}, XYLEM_DEPLOYMENT="refused-key") as s:
-        s.api()
-        wait_until(s.ready, "the API listens")
-        ask = partial(
-            httpx.post, f"{s.url}/v1/completions", json={"model": "mock", "prompt": "x", "max_tokens": 3},
-            headers={"idempotency-key": "k"}, timeout=30,
-        )  # fmt: skip
-        assert ask().status_code == 503
-        s.worker()
-        s.wait_ready()
-        first, second = ask(), ask()
-        assert (first.status_code, first.json()) == (200, second.json())
+    ask = partial(
+        httpx.post, f"{fleet.url}/v1/completions", json={"model": "late", "prompt": "x", "max_tokens": 3},
+        headers={"idempotency-key": "k"}, timeout=30,
+    )  # fmt: skip
+    assert ask().status_code == 503
+    fleet.worker("late-pool", "late")
+    fleet.wait_ready(model="late")
+    first, second = ask(), ask()
+    assert (first.status_code, first.json()) == (200, second.json())

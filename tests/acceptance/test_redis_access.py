@@ -33,7 +33,7 @@ def server(binary: str, directory: Path, *args: str, ready: Callable[[], bool]) 
     with (directory / "store.log").open("ab") as log:
         proc = subprocess.Popen([binary, *args, "--save", "", "--bind", "127.0.0.1"], cwd=directory, stdout=log)
     try:
-        wait_until(ready, "the store answers", 10)
+        wait_until(ready, "the store answers")
         yield
     finally:
         stop(proc)
@@ -126,7 +126,7 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
             except openai.AuthenticationError:
                 return False
 
-        wait_until(listed, "the key is valid", 5)
+        wait_until(listed, "the key is valid")
         for prompt in ([5] * 10, list(range(5, 505))):
             stream = client.completions.create(
                 model="mock", prompt=prompt, max_tokens=20, stream=True, extra_body={"ignore_eos": True}

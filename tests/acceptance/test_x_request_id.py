@@ -130,7 +130,7 @@ def test_the_timeline_tells_what_the_client_calls_its_request(served: Stack, *, 
         running = timeline(served, request)
         assert (running["state"], running["x_request_id"]) == ("answering", "mine.1")
         assert [*lines][-2] == "data: [DONE]"
-    wait_until(lambda: "outcome" in httpx.get(f"{served.url}/requests/{request}").text, "it has ended", 10)
+    wait_until(lambda: "outcome" in httpx.get(f"{served.url}/requests/{request}").text, "it has ended")
     assert timeline(served, request)["x_request_id"] == "mine.1"
 
 

@@ -33,7 +33,7 @@ def main() -> int:
     out = Console(file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
         directory = given.keep or Path(scratch)
-        fleet = Fleet(directory / "fleet", {"decode-pool-a": mock_pool(step_ms=10.0, answer_tokens=1000)})
+        fleet = Fleet(directory / "fleet", {"decode-pool-a": mock_pool(step_ms=10.0, answer_tokens=1000)}, forks=False)
         with fleet, out.status("starting") as status:
             faults = plan(given.faults, random.Random(given.seed))
             cases = make_cases("mock", 24, random.Random(given.seed))

@@ -22,8 +22,16 @@ class Fleet:
     """`apis` API replicas and `workers` workers of each pool, over a Redis of its own with an append-only file."""
 
     def __init__(
-        self, directory: Path, pools: dict[str, dict[str, Any]], *, apis: int = 2, workers: int = 3, **env: str
+        self,
+        directory: Path,
+        pools: dict[str, dict[str, Any]],
+        *,
+        apis: int = 2,
+        workers: int = 3,
+        forks: bool = True,
+        **env: str,
     ) -> None:
+        """Of what is forked, `left_behind` sees nothing."""
         self.directory, self.id = directory, uuid.uuid4().hex
         self.redis_port = free_port()
         self.redis_process: subprocess.Popen[bytes] | None = None
@@ -31,7 +39,7 @@ class Fleet:
         (directory / "redis").mkdir(parents=True)
         # Slow machines stop processes for longer than the default lease lasts; faults must be ours.
         env = {MARK: self.id, "XYLEM_DRAIN_TIMEOUT_S": "20", "XYLEM_LOG_JSON": "true", **env}
-        self.stack = Stack(f"redis://127.0.0.1:{self.redis_port}/0", directory, pools, env)
+        self.stack = Stack(f"redis://127.0.0.1:{self.redis_port}/0", directory, pools, env, forks=forks)
         self.api_ports = [free_port() for _ in range(apis)]
         self.worker_names = [(f"{pool}-{i}", pool) for pool in pools for i in range(workers)]
 
@@ -52,8 +60,7 @@ class Fleet:
         for process in self.stack.procs:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
-        for process in reversed(self.stack.procs):
-            stop(process)
+        self.stack.close()
         if self.redis_process is not None:
             stop(self.redis_process, signal.SIGKILL)
 

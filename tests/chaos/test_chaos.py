@@ -23,10 +23,12 @@ def check(report: Report, fleet: Fleet, faults: int) -> None:
     assert (len(report.recovery_s), report.leaked_blocks, fleet.left_behind()) == (faults, 0, [])
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(400)
 def test_every_fault_leaves_every_answer_whole(tmp_path: Path) -> None:
     """Exactly one end each, the tokens of an undisturbed run, nothing reserved and no process left."""
-    with Fleet(tmp_path / "fleet", {POOL: mock_pool(step_ms=10.0, answer_tokens=1000)}) as fleet:
+    pools = {POOL: mock_pool(step_ms=10.0, answer_tokens=1000)}
+    with Fleet(tmp_path / "fleet", pools, forks=False) as fleet:
         cases = make_cases("mock", 24, random.Random(1))
         report = asyncio.run(run(fleet, cases, SHORT, seed=1, clients=10))
     check(report, fleet, len(SHORT))

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import pytest_asyncio
 
@@ -18,7 +19,7 @@ MAX_RUNNING = 4
 CONTEXT = 512
 _ARGS: dict[str, dict[str, Any]] = {
     # Slow enough that a request can be caught in the middle, fast enough to wait for.
-    "mock": {"speedup": 4.0, "answer_tokens": 8, "total_blocks": 256},
+    "mock": {"speedup": 2.0, "answer_tokens": 8, "total_blocks": 256},
     "vllm": {"kv_cache_memory_bytes": 2**29},
 }
 
@@ -43,12 +44,19 @@ def make_pool(engine: str, **changes: Any) -> Pool:
     return Pool.model_validate(settings | changes)
 
 
+def _children() -> set[psutil.Process]:
+    """Multiprocessing's resource tracker stays with the parent, so it doesn't count."""
+    found = psutil.Process().children(recursive=True)
+    return {child for child in found if "resource_tracker" not in " ".join(child.cmdline())}
+
+
 @pytest_asyncio.fixture(loop_scope="module", scope="module", params=["mock", "vllm"])
 async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
-    pool = make_pool(request.param)
+    pool, before = make_pool(request.param), _children()
     engine = create_engine(pool)
     info = await engine.start()
-    yield Subject(engine, info, load_tokenizer(pool.model_dir))
+    soon_s = 1.0 if request.param == "mock" else 6.0
+    yield Subject(request.param, engine, info, load_tokenizer(pool.model_dir), _children() - before, soon_s)
     await engine.close()
     del engine
     gc.collect()  # what vLLM leaves to the collector is collected while this suite's warning filters hold

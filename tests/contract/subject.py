@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+import psutil
+
 from app.engines.base import Engine, EngineInfo, EngineStats, GenerateRequest, StepOutput
 from app.ids import RequestId
 from app.messages import FinishReason, Sampling
@@ -44,9 +46,12 @@ class Answer:
 
 @dataclass
 class Subject:
+    name: str
     engine: Engine
     info: EngineInfo
     tokenizer: Tokenizer
+    processes: set[psutil.Process]  # that it has started
+    soon_s: float  # by when what was ended has ended, also on a busy machine: it would have gone on for longer
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)

@@ -1,73 +1,20 @@
-"""vLLM as a Celery worker runs it: on a loop of a thread, with processes of its own that must not outlive it."""
+"""vLLM's arguments, and the sockets of its processes. No engine is loaded here."""
 
-import asyncio
-import gc
-import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-import psutil
 import pytest
 
 from app.engines import create_engine
-from app.errors import EngineFailed, SettingsError
-from app.tokenizer import load_tokenizer
+from app.errors import SettingsError
 from tests.contract.conftest import make_pool
-from tests.contract.subject import Subject
 from tests.stack import ROOT
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"
 )
-
-
-def _processes_but(before: set[psutil.Process]) -> set[psutil.Process]:
-    """Multiprocessing's resource tracker stays with the parent, so it doesn't count."""
-    new = set(psutil.Process().children(recursive=True)) - before
-    return {child for child in new if "resource_tracker" not in " ".join(child.cmdline())}
-
-
-async def _serve_idle_and_die() -> None:
-    before = set(psutil.Process().children(recursive=True))
-    from app.engines.vllm.sockets import socket_folder  # with vLLM, whose warnings are ignored in tests only
-
-    pool = make_pool("vllm")
-    engine = create_engine(pool)
-    subject = Subject(engine, await engine.start(), load_tokenizer(pool.model_dir))
-    try:
-        answer = await subject.answer(subject.chat("What is the capital of France?"), max_tokens=16)
-        assert "Paris" in answer.text
-        processes = _processes_but(before)
-        assert processes
-        assert os.listdir(socket_folder())  # noqa: PTH208 (a folder of two)
-
-        await asyncio.sleep(1.5)  # vLLM's worker spins for a second before it sleeps
-        spent = sum(sum(process.cpu_times()[:2]) for process in processes)
-        await asyncio.sleep(2)
-        assert sum(sum(process.cpu_times()[:2]) for process in processes) - spent < 0.2
-
-        stream = subject.stream("Once upon a time", max_tokens=400, ignore_eos=True)
-        await anext(stream)
-        next(process for process in processes if "EngineCore" in process.name()).kill()
-        with pytest.raises(EngineFailed):
-            async for _ in stream:
-                pass
-        with pytest.raises(EngineFailed):
-            await subject.answer("Once upon a time")
-    finally:
-        await engine.close()
-    assert not _processes_but(before)
-
-
-@pytest.mark.timeout(300)
-def test_it_serves_from_a_thread_sleeps_when_idle_and_fails_loudly() -> None:
-    """No signal handler is needed, no core is burnt, a dead engine process is an error, and close leaves nothing."""
-    with ThreadPoolExecutor(1) as other_thread:
-        other_thread.submit(asyncio.run, _serve_idle_and_die()).result()
-    gc.collect()  # what vLLM leaves to the collector is collected while this module's warning filters hold
 
 
 @pytest.mark.parametrize(

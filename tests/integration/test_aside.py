@@ -159,18 +159,19 @@ async def _cancel(runner: Runner, job: Job) -> None:
     runner.cancel(job.run)
 
 
+@pytest.mark.alone
 def test_beside_others_a_few_go_on_and_the_last_that_came_go_first(valkey_url: str, redis_db: "Redis") -> None:
     rules = {"step_share": 0.25, "prefill_share": 1.0}
     with ThreadPoolExecutor(40) as threads, worker(valkey_url, aside=rules, max_running=32) as w:
         works = [start(w, threads, placed(redis_db, f"a{i:02}", tokens=400)) for i in range(20)]
         wait_until(lambda: w.engine.stats().running == 20, "all run")
-        came = [yielding.run for yielding in w.gates[0]._inside]
+        came = [aside_job.run for aside_job in w.gates[0]._inside]
         other = start(w, threads, placed(redis_db, "online", tokens=50, aside=False))
         wait_until(lambda: w.paces.working.requests < 20, "most have gone", every_s=0.001)
         stats = w.engine.stats()
         most = w.gates[0].most
         assert 0 < stats.running <= 1 + most
-        stayed = [yielding.run for yielding in w.gates[0]._inside]
+        stayed = [aside_job.run for aside_job in w.gates[0]._inside]
         assert stayed
         assert stayed == came[: len(stayed)]
         other.result()

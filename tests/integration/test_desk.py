@@ -251,7 +251,7 @@ def test_a_hand_that_was_given_and_not_said_so_is_let_go(
     """Else nobody would validate it as long as that worker lives."""
     batch_worker, batch = batch_workers[0], created(batch_workers[0])
     with monkeypatch.context() as patch:
-        patch.setattr(batch_worker._batch_store, "grasp", done_but_not_said(batch_worker._batch_store.lock))
+        patch.setattr(batch_worker._batch_store, "lock", done_but_not_said(batch_worker._batch_store.lock))
         batch_worker.batch_jobs.begin(batch)
     assert batch_worker.call(batch_worker._batch_store.loads([batch]))[0].hand is None
     assert batch_workers[1].call(
@@ -282,7 +282,7 @@ def test_what_is_let_go_of_while_it_says_that_it_has_it_is_let_go_of(
         return await grasp(*args)
 
     batch_worker.batch_jobs.handling[batch] = "validating"
-    monkeypatch.setattr(batch_worker._batch_store, "grasp", late)
+    monkeypatch.setattr(batch_worker._batch_store, "lock", late)
     batch_worker.call(batch_worker._say())
     assert batch_worker.call(batch_worker._batch_store.loads([batch]))[0].hand is None
 
@@ -346,7 +346,7 @@ def test_a_batch_whose_validation_breaks_time_and_again_fails_with_a_reason(
 ) -> None:
     """Whichever worker tries. What clients see of it is what OpenAI shows of a batch that failed."""
     batch = validating(batch_workers[0], storage, request(1))
-    monkeypatch.setattr("workers.batch.batch_jobs.cut", breaking)
+    monkeypatch.setattr("workers.batch.batch_jobs.split_input", breaking)
     for i in range(MOST_BREAKS):
         assert batch_workers[0].call(batch_workers[0]._batch_store.find(batch, None)).status == "validating"
         batch_workers[i % 2].batch_jobs.begin(batch)
@@ -364,7 +364,7 @@ def test_a_batch_whose_end_breaks_time_and_again_fails_and_its_answers_stay_in_t
     """What was computed may be all that somebody has waited for."""
     batch_worker = batch_workers[0]
     batch = finalizing(batch_worker, storage)
-    monkeypatch.setattr("workers.batch.batch_jobs.assemble", breaking)
+    monkeypatch.setattr("workers.batch.batch_jobs.write_result_files", breaking)
     for _ in range(MOST_BREAKS):
         batch_worker.batch_jobs.finish(batch)
     found = batch_worker.call(batch_worker._batch_store.find(batch, None))
@@ -398,7 +398,7 @@ def test_a_storage_that_is_away_fails_no_batch(
 
     batch = validating(batch_workers[0], storage, request(1))
     with monkeypatch.context() as patch:
-        patch.setattr("workers.batch.batch_jobs.cut", raising)
+        patch.setattr("workers.batch.batch_jobs.split_input", raising)
         for _ in range(2 * MOST_BREAKS):
             batch_workers[0].batch_jobs.begin(batch)
     assert batch_workers[0].call(batch_workers[0]._batch_store.find(batch, None)).broke == 0
@@ -420,7 +420,7 @@ def test_a_webhook_that_breaks_in_an_unforeseen_way_counts_as_not_told(
     assert found.tell_at > time.time()
 
 
-@pytest.mark.parametrize("broken", ["note", "decode_part"])
+@pytest.mark.parametrize("broken", ["add_result", "decode_part"])
 def test_a_part_that_breaks_time_and_again_is_given_up(
     batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
@@ -437,8 +437,8 @@ def test_a_part_that_breaks_time_and_again_is_given_up(
     monkeypatch.setattr(PartRunner, "_request", answer)
     monkeypatch.setattr("workers.batch.part_runner._RETRY_S", 0.01)
     with monkeypatch.context() as patch:
-        if broken == "note":
-            patch.setattr(batch_worker._batch_store, "note", noted)
+        if broken == "add_result":
+            patch.setattr(batch_worker._batch_store, "add_result", noted)
         else:
             patch.setattr("workers.batch.part_runner.decode_part", breaking)
         for _ in range(MOST_BREAKS):
@@ -448,10 +448,34 @@ def test_a_part_that_breaks_time_and_again_is_given_up(
     assert batch_worker.call(batch_worker._batch_store.complete(batch, {"status": "finalizing", "ending": "completed"}))
     batch_worker.batch_jobs.finish(batch)
     found = batch_worker.call(batch_worker._batch_store.find(batch, None))
-    lost = {2} if broken == "note" else {1, 2, 3}
+    lost = {2} if broken == "add_result" else {1, 2, 3}
     assert (found.status, found.completed, found.failed) == ("completed", 3 - len(lost), len(lost))
     codes = {error["error"]["line"]: error["error"]["code"] for error in errors_of(storage, batch)}
     assert codes == dict.fromkeys(lost, "internal_error")
+
+
+def test_a_part_whose_file_is_away_waits_for_it_however_often_it_is_tried(
+    batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that others share may be away, and look empty."""
+    batch_worker, batch = batch_workers[0], in_progress(batch_workers[0], storage, parts=1)
+
+    async def answer(_: PartRunner, asked: BatchLine) -> Result:
+        return answered(asked.number)
+
+    monkeypatch.setattr(PartRunner, "_request", answer)
+    monkeypatch.setattr("workers.batch.part_runner._RETRY_S", 0.01)
+    raw = storage.get(places.part(batch, 0)) or b""
+    storage.delete(places.part(batch, 0))
+    for tries in range(MOST_BREAKS + 2):
+        if tries == MOST_BREAKS + 1:
+            storage.put(places.part(batch, 0), raw)
+        (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
+        batch_worker.answer(batch, ticket.part, ticket.number)
+    assert batch_worker.call(batch_worker._batch_store.complete(batch, {"status": "finalizing", "ending": "completed"}))
+    batch_worker.batch_jobs.finish(batch)
+    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
+    assert (found.status, found.completed, found.failed) == ("completed", 3, 0)
 
 
 @pytest.mark.parametrize("ending", ["cancelled", "expired"])
@@ -499,7 +523,7 @@ def test_a_batch_that_is_cancelled_between_its_validation_and_its_beginning_lose
         await batch_worker._batch_store.cancel(batch)
         return done
 
-    monkeypatch.setattr(batch_worker._batch_store, "lay_out", cancelled)
+    monkeypatch.setattr(batch_worker._batch_store, "set_parts", cancelled)
     batch_worker.batch_jobs.begin(batch)
     other.batch_jobs.finish(batch)
     found = batch_worker.call(batch_worker._batch_store.find(batch, None))
@@ -542,7 +566,7 @@ def test_a_long_answer_does_not_lie_in_redis(
         return await note(*args)
 
     monkeypatch.setattr(PartRunner, "_request", answer)
-    monkeypatch.setattr(batch_worker._batch_store, "note", measured)
+    monkeypatch.setattr(batch_worker._batch_store, "add_result", measured)
     (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
     batch_worker.answer(batch, ticket.part, ticket.number)
     assert len(noted) == 3

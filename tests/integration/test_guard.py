@@ -15,8 +15,8 @@ from tests.stack import PYTHON, ROOT, wait_until
 # What a worker is to its guard: it has processes below it, says when it has them all, and ends in some way.
 WORKER = """
 import os, subprocess, sys, time
-from workers.engine.exit_guard import Guard
-guard = Guard(os.environ["XYLEM_REDIS_URL"], "test:worker:w1")
+from workers.engine.exit_guard import ExitGuard
+guard = ExitGuard(os.environ["XYLEM_REDIS_URL"], "test:worker:w1")
 how = sys.argv[1]
 if how == "forked":
     child = os.fork()
@@ -94,11 +94,11 @@ def test_what_a_killed_worker_leaves_behind_is_gone_at_once(valkey_url: str, lea
         else:
             assert worker.loaded()
         # The guard looks once a second while the engine loads, and when it has loaded.
-        wait_until(lambda: worker.child in watched(worker), "the guard has seen its child", 5)
+        wait_until(lambda: worker.child in watched(worker), "the guard has seen its child")
         worker.process.send_signal(signal.SIGKILL)
-        wait_until(lambda: gone(worker.child), "its child is gone", 5)
-        wait_until(lambda: not lease.exists("test:worker:w1"), "its lease is gone", 5)
-        wait_until(lambda: gone(worker.guard), "the guard has ended", 5)
+        wait_until(lambda: gone(worker.child), "its child is gone")
+        wait_until(lambda: not lease.exists("test:worker:w1"), "its lease is gone")
+        wait_until(lambda: gone(worker.guard), "the guard has ended")
     finally:
         worker.close()
 
@@ -115,7 +115,7 @@ def test_the_guard_ends_with_its_worker(valkey_url: str, lease: "Redis") -> None
         assert worker.loaded()
         worker.go_on()
         assert worker.process.wait(10) == 0
-        wait_until(lambda: gone(worker.guard), "the guard has ended", 5)
+        wait_until(lambda: gone(worker.guard), "the guard has ended")
         assert not lease.exists("test:worker:w1")
     finally:
         worker.close()
@@ -126,7 +126,7 @@ def test_a_worker_does_without_a_guard_that_was_killed(valkey_url: str, lease: "
     worker = Worker(valkey_url, "spawned")
     try:
         worker.guard.kill()
-        wait_until(lambda: gone(worker.guard), "the guard is gone", 5)
+        wait_until(lambda: gone(worker.guard), "the guard is gone")
         assert worker.loaded()
     finally:
         worker.close()

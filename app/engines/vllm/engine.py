@@ -45,7 +45,7 @@ class VllmEngine:
         """Raises: SettingsError (unknown arguments)."""
         self._args = engine_args(pool, address)
         self._stats = StatLogger()
-        self._live: dict[RunId, int] = {}  # choices of each request in request
+        self._live: dict[RunId, int] = {}  # choices of each request in flight
         self._engine: AsyncLLM | None = None  # set by start
         self._lender: Lender | None = None  # set by start where the pool hands KV over
         self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)

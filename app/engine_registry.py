@@ -1,0 +1,29 @@
+"""Engines by name: this package's own, and those that installed packages declare as entry points of `xylem.engines`.
+
+An entry is a class, called with a pool and the address by which engines on other hosts reach it; see
+`app/engines/base.py` for what it has to do. Nothing is imported before an engine is created.
+"""
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+_GROUP = "xylem.engines"
+_OWN = {"mock": "app.engines.mock.engine:MockEngine", "vllm": "app.engines.vllm:VllmEngine"}
+
+
+def engine_names() -> list[str]:
+    return sorted({*_OWN, *entry_points(group=_GROUP).names})
+
+
+def is_engine(name: str) -> bool:
+    return name in _OWN or name in entry_points(group=_GROUP).names
+
+
+def load_engine(name: str) -> Any:
+    """The class. Raises: LookupError; ImportError when its package is not installed whole."""
+    if name in _OWN:
+        return EntryPoint(name, _OWN[name], _GROUP).load()
+    (found,) = entry_points(group=_GROUP, name=name) or (None,)
+    if found is None:
+        raise LookupError(name)
+    return found.load()

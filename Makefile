@@ -8,7 +8,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
 
-.PHONY: help run test check chaos bench lock lint-docker clean
+.PHONY: help run test check docs chaos bench lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -23,13 +23,16 @@ test: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## install what
 	@$(BIN)/pytest -m alone; alone=$$?; \
 	$(BIN)/pytest -m "not alone" --numprocesses 2 --dist loadfile --no-loadscope-reorder && exit $$alone
 
-check: .venv/.dev ## lint, types, import contracts, known vulnerabilities, unit tests: about a minute
+check: .venv/.dev docs ## lint, types, import contracts, documentation, known vulnerabilities, unit tests: about a minute
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports | tail -1
 	@ops/audit.sh
 	@$(BIN)/pytest -q tests/unit
+
+docs: .venv/.dev ## the documentation, into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 chaos: .venv/.dev ## [FAULTS=210 SEED=1]: faults under load; a table, and one line of JSON (about half an hour)
 	@$(BIN)/python -m tests.chaos --faults $(FAULTS) --seed $(SEED)
@@ -50,7 +53,7 @@ lint-docker: .venv/.dev ## check docker/: the Dockerfiles, and the compose file 
 	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml
 
 clean: ## remove what was installed and made, models too
-	rm -rf .venv .xylem .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .xylem site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 .venv/.cpu: requirements/cpu.txt pyproject.toml
 	@PYTHON=$(PYTHON) ops/install.sh cpu

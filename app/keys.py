@@ -14,7 +14,7 @@ keys:api                hash, name → msgpack `messages.ApiKey`: the keys that 
 spent:<key>             hash, what an API key (as in files-of) has left of its `requests` and `tokens` a minute, as of
                         `at`, ms since the epoch; `spent:<key>:batch` of its batches where these have their own.
                         Written by api and batch workers; lives until it would be as good as new.
-limits:<pool>           hash, `routing.fleet.Limits` field → value changed at run time. Written by the api.
+limits:<pool>           hash, `routing.candidates.Limits` field → value changed at run time. Written by the api.
 worker:<id>             string, msgpack `messages.Lease`. Its presence is the worker's life.
                         Written by the worker each `heartbeat_s`; lives `lease_ttl_s`.
 api:<id>                string, "1". Its presence is the API replica's life. Written by it four times a second; lives
@@ -31,7 +31,7 @@ reservations:<worker>   hash, run → "b,t,r,p,a": placed on rank r and not fini
 load:<worker>           hash, the sums of the above for each rank r: `requests.r`, `blocks.r`; and of those without a
                         first token `waiting.r` (how many), `pulls.r`, `tokens.r`, and `since.r`, ms since the epoch,
                         when the head of the line of prompts to compute began.
-                        Written with them, counted anew by the worker every 2 s.
+                        Written with them, counted anew by the worker every second.
 prefilling:<worker>     hash, run → its prompt's first block hash (8 bytes) and its rank, of requests without a first
                         token. Written with reservations.
 prefix:<run>            string, the packed block hashes of such a request's prompt. Lives as long.

@@ -5,7 +5,7 @@ api    → worker   Order   in `orders:<worker>`: what can't wait behind request
 api    → api      Look    in `orders:<api>`: what became of a request
 worker → worker   Handoff from the prefill task to the decode task, by Celery's chain, as JSON
 worker → api      Step    on `out:<api>`: all that one engine step made for this API replica
-worker → all      Lease   in `worker:<id>`, every second
+worker → all      Lease   in `worker:<id>`, each `heartbeat_s`
 CLI    → api      ApiKey  in `keys:api`
 api    → api      Kept    in `kept:<id>`; what comes of it in `log:<id>`, as lists of events
 

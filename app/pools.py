@@ -32,20 +32,23 @@ class _Part(BaseModel):
 class Routing(_Part):
     """How a worker is chosen; `app/routing/README.md` has the formulas."""
 
-    policy: Policy = "kv"
-    prefill_weight: Annotated[float, Field(ge=0, le=100)] = 1.0  # of what a prefill does to others
-    temperature: Annotated[float, Field(ge=0, le=100)] = 0.0  # 0: the best; above: softmax over the costs
-    affinity_s: Seconds = 2.0  # a session keeps its worker until another would answer this much sooner
-    predicted_ttl_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0  # guesses about engines that tell no KV events
+    policy: Policy = "kv"  # `kv`: by KV cache and load; the others are for comparison
+    # What a prefill does to others, against the request's own time to first token.
+    prefill_weight: Annotated[float, Field(ge=0, le=100)] = 1.0
+    temperature: Annotated[float, Field(ge=0, le=100)] = 0.0  # 0: the best; above: softmax over relative costs
+    affinity_s: Seconds = 2.0  # a session keeps its worker until another is cheaper by so many seconds
+    # How long a guess holds about the cache of an engine that tells no KV events.
+    predicted_ttl_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0
 
 
 class Busy(_Part):
-    """From where on a worker gets no more. Each may be changed at run time."""
+    """Past these a worker gets no more requests. Each but `max_held` may be changed at run time."""
 
     max_queued: NotNegative | None = None  # requests beyond max_running; XYLEM_MAX_QUEUED if not given
     active_blocks: Share | None = None  # share of its KV blocks that requests hold
     queued_tokens: Count | None = None  # prompt tokens that wait for their prefill
-    max_held: NotNegative = 1024  # requests that one API replica lets wait until a worker has room
+    # New requests that one API replica lets wait when all workers are past these; then 429. Accepted ones always wait.
+    max_held: NotNegative = 1024
 
 
 class Disagg(_Part):
@@ -60,8 +63,11 @@ class Disagg(_Part):
 class Aside(_Part):
     """What requests that give way may cost the others on the same engine."""
 
-    step_share: Annotated[float, Field(ge=0, le=1)] = 0.03  # by which they make a step longer
-    prefill_share: Annotated[float, Field(ge=0, le=1)] = 0.01  # of time and steps, for their prompts
+    # By so much they may make a step longer; 0: they run only where no other request runs.
+    step_share: Annotated[float, Field(ge=0, le=1)] = 0.03
+    # Of the time, and of the steps, that goes into their prompts while others are there; more where the prompts of
+    # these take much of the time.
+    prefill_share: Annotated[float, Field(ge=0, le=1)] = 0.01
 
 
 def _engine(name: str) -> str:
@@ -74,9 +80,10 @@ class Pool(_Part):
     """A named set of identical workers."""
 
     model: Annotated[str, Field(min_length=1)]  # the name clients ask for
-    engine: Annotated[str, AfterValidator(_engine)]  # by name: see app/engine_registry.py
+    # `vllm`, `mock` (a simulator: no GPU, no weights), or an adapter of your own: app/engine_registry.py.
+    engine: Annotated[str, AfterValidator(_engine)]
     path: Path | None = None  # Hugging Face directory: tokenizer, template, weights; mock has its own
-    role: Role = "both"
+    role: Role = "both"  # prefill: computes prompts for workers of role decode
     block_size: Count = 32  # tokens in a KV block
     max_running: Count = 64  # requests batched at once
     max_model_len: Count | None = None  # tokens; the model's own when not given
@@ -86,7 +93,7 @@ class Pool(_Part):
     busy: Busy = Busy()
     disagg: Disagg = Disagg()
     aside: Aside = Aside()
-    args: dict[str, Any] = {}  # the engine's own arguments
+    args: dict[str, Any] = {}  # the engine's own: fields of vLLM's AsyncEngineArgs, or the mock's
 
     @cached_property
     def model_dir(self) -> Path:
@@ -116,7 +123,7 @@ class Table(_Part):
 
     tokens: list[Count] = []  # prefill: prompt tokens; decode: prompt and answer
     target_ms: list[Annotated[float, Field(gt=0)]] = []  # prefill: TTFT; decode: time between tokens
-    pools: Annotated[list[list[str]], Field(min_length=1)]
+    pools: Annotated[list[list[str]], Field(min_length=1)]  # a list for each row
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -134,8 +141,8 @@ class Table(_Part):
 class Select(_Part):
     """Which of a model's pools a request goes to; without a table to any of them."""
 
-    prefill: Table | None = None
-    decode: Table | None = None
+    prefill: Table | None = None  # among the pools of role prefill, by prompt tokens and TTFT
+    decode: Table | None = None  # among the others, by tokens of prompt and answer and target time between tokens
 
 
 class _Loader(yaml.SafeLoader):
@@ -151,6 +158,9 @@ class _Loader(yaml.SafeLoader):
 
 
 class PoolsFile(_Part):
+    """What stands in it; an unknown key is refused by name."""
+
+    # By name: letters, digits, `_` and `-`; not `batch`.
     pools: Annotated[dict[Annotated[PoolId, Field(pattern=r"^[A-Za-z0-9_-]+$")], Pool], Field(min_length=1)]
     select: dict[str, Select] = {}  # by model
 

@@ -49,55 +49,77 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="XYLEM_", frozen=True, extra="ignore")
 
+    # Redis 7 or newer, or Valkey: `redis://`, `rediss://` for TLS, `unix://` for a socket, with user and password; or
+    # Sentinels, as `sentinel://` or `sentinels://`.
     redis_url: RedisUrl = "redis://127.0.0.1:6379/0"
+    # The prefix of all keys in Redis, so that several deployments may share one.
     deployment: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "xylem"
-    pools_file: Path = Path("pools.yaml")
-    home: Path = Path(".xylem")  # models, logs and the embedded Valkey's data
+    pools_file: Path = Path("pools.yaml")  # which models there are, on which engines
+    home: Path = Path(".xylem")  # folder of models, logs and the embedded Valkey's data
 
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    admin_key: Annotated[SecretStr, Field(min_length=1)] | None = (
-        None  # of the endpoints under /admin; without one they answer on loopback only
-    )
-    require_keys: bool = False  # of clients: `xylem keys`
-    allowed_origins: Annotated[frozenset[str], NoDecode, _ORIGINS] = _NONE  # of web pages, besides our own
-    allowed_hosts: Annotated[frozenset[str], NoDecode, _HOSTS] = _NONE  # that a request may name, besides loopback's
-    max_body: Annotated[int, Field(gt=0)] = 16 * 2**20
-    address: str | None = None  # of this host, for workers on others; None: that on the way to Redis
-    request_timeout_s: Annotated[float, Field(gt=0)] = 600.0  # of requests that name none
-    sse_ping_s: Annotated[float, Field(gt=0)] = 10.0  # no stream of events is silent for longer
+    host: str = "127.0.0.1"  # the address that the API listens on
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000  # the port that the API listens on
+    # The key of the endpoints under /admin. Without one they answer on loopback only, so set one behind a proxy.
+    admin_key: Annotated[SecretStr, Field(min_length=1)] | None = None
+    require_keys: bool = False  # whether clients need an API key, as `xylem keys` makes them
+    # Web pages that may send requests, besides our own, such as `https://app.example,http://localhost:3000`; `*`: all.
+    allowed_origins: Annotated[frozenset[str], NoDecode, _ORIGINS] = _NONE
+    # Names by which this server may be asked, besides loopback's, such as `api.example`; `*`: any. Checked where the
+    # API listens on loopback only, and where some are named.
+    allowed_hosts: Annotated[frozenset[str], NoDecode, _HOSTS] = _NONE
+    max_body: Annotated[int, Field(gt=0)] = 16 * 2**20  # bytes of a request's body, files excepted
+    # This host's address for engines on other hosts that take KV from it. None: that on the way to Redis.
+    address: str | None = None
+    request_timeout_s: Annotated[float, Field(gt=0)] = 600.0  # the deadline of requests that name no `timeout`
+    # No stream of events is silent for longer. Less than what a proxy in front bears: nginx closes after 60 s.
+    sse_ping_s: Annotated[float, Field(gt=0)] = 10.0
     tokenize_off_loop: Annotated[int, Field(ge=0)] = 8192  # bytes of a body above which a thread tokenises
 
-    min_priority: Annotated[int, Field(ge=-(2**31), le=0)] = -100  # lower is sooner: no client may ask for a lower one
+    # The most urgent `priority` that a request may name; lower is sooner. With 0 no request goes before those that name
+    # none.
+    min_priority: Annotated[int, Field(ge=-(2**31), le=0)] = -100
     max_queued: Annotated[int, Field(ge=0)] = 1024  # requests waiting at a worker above which it is full
-    retry_after_s: Annotated[int, Field(ge=1)] = 1
+    retry_after_s: Annotated[int, Field(ge=1)] = 1  # seconds in the `Retry-After` of a 429
 
-    files: str | None = None  # where files lie: a path or, for fsspec, `s3://bucket/folder`; None: a folder of `home`
+    # Where files lie, the same for all processes: a folder that they share, or `s3://bucket/folder` with the package
+    # `s3fs` and AWS's own variables. None: the folder `files` of XYLEM_HOME.
+    files: str | None = None
+    # Bytes of one file. While it is uploaded it lies in the API's temporary folder.
     max_file: Annotated[int, Field(gt=0)] = 200 * 2**20
-    file_quota: Annotated[int, Field(ge=0)] = 10 * 2**30  # bytes of all files of an API key that says nothing else
-    file_keep_s: Annotated[int, Field(ge=3600)] = 30 * 86_400  # files that say nothing else
-    batch_keep_s: Annotated[float, Field(gt=0)] = 30 * 86_400.0  # after its end
-    webhook_url: str | None = None  # is told of the ends of batches
-    webhook_secret: Annotated[SecretStr, AfterValidator(_whsec)] | None = None  # "whsec_…", which signs that
+    # Bytes that all files of an API key may have, unless the key says something else; where no keys are asked for,
+    # those of all clients together.
+    file_quota: Annotated[int, Field(ge=0)] = 10 * 2**30
+    file_keep_s: Annotated[int, Field(ge=3600)] = 30 * 86_400  # how long files are kept that name no expiry
+    batch_keep_s: Annotated[float, Field(gt=0)] = 30 * 86_400.0  # how long batches are kept after their end
+    webhook_url: str | None = None  # is told when a batch has ended
+    webhook_secret: Annotated[SecretStr, AfterValidator(_whsec)] | None = None  # "whsec_…", the key that signs this
     schedule_file: Path | None = None  # batches that begin by the clock, for `celery -A app beat`
 
-    keep_s: Annotated[float, Field(gt=0)] = 3600.0  # answers that can be resumed or fetched are kept so long
-    keep_bytes: Annotated[int, Field(gt=0)] = 2**30  # of kept answers with their requests, in Redis
-    keep_bytes_per_key: Annotated[int, Field(gt=0)] = 256 * 2**20  # of one API key; who needs none is one
-    # Requests wait so long for Redis, or for a worker; new ones if the last was there so short a time ago.
+    keep_s: Annotated[float, Field(gt=0)] = 3600.0  # how long answers are kept that can be resumed or fetched
+    # Bytes in Redis that kept answers may take with their requests, about 100 a token. When they are used up, a new
+    # one is refused with 429 `kept_answers_full`.
+    keep_bytes: Annotated[int, Field(gt=0)] = 2**30
+    # The same of one API key. Where no keys are asked for, all clients share one.
+    keep_bytes_per_key: Annotated[int, Field(gt=0)] = 256 * 2**20
+    # How long a request waits for Redis, or for a worker; a new one does if its model had a worker so short a time ago.
     patience_s: Annotated[float, Field(ge=0)] = 60.0
-    max_migrations: Annotated[int, Field(ge=0)] = 3  # workers that may die with a request before it is given up
+    # Workers that may die with a request before anything came of it there. Three times as many may die with it in all.
+    max_migrations: Annotated[int, Field(ge=0)] = 3
 
-    lease_ttl_s: Annotated[float, Field(gt=0)] = 2.0
-    heartbeat_s: Annotated[float, Field(gt=0)] = 0.5
-    api_ttl_s: Annotated[float, Field(gt=0)] = 3.0
-    stall_s: Annotated[float, Field(gt=0)] = 60.0  # an engine that has work and makes no token for so long hangs
+    lease_ttl_s: Annotated[float, Field(gt=0)] = 2.0  # a worker that has not renewed its lease for so long is dead
+    heartbeat_s: Annotated[float, Field(gt=0)] = 0.5  # how often a worker renews its lease
+    api_ttl_s: Annotated[float, Field(gt=0)] = 3.0  # an API replica or batch worker without a sign for so long is dead
+    # A worker whose engine has work and makes no token for so long is ended. Longer than your longest prefill.
+    stall_s: Annotated[float, Field(gt=0)] = 60.0
+    # How long a worker may finish what it has after SIGTERM. Under `xylem up` it is 30 s.
     drain_timeout_s: Annotated[float, Field(gt=0)] = 600.0
-    stream_bytes: Annotated[int, Field(gt=0)] = 32 * 2**20  # of token messages, kept for one API replica
-    stream_ttl_s: Annotated[int, Field(gt=0)] = 60
+    # Bytes of token messages that Redis keeps for one API replica, for when its connection breaks. What the replica
+    # then does not find is computed again.
+    stream_bytes: Annotated[int, Field(gt=0)] = 32 * 2**20
+    stream_ttl_s: Annotated[int, Field(gt=0)] = 60  # how long Redis keeps these messages
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_json: bool = False
+    log_level: Literal["debug", "info", "warning", "error"] = "info"  # of all processes; prompts are in no log
+    log_json: bool = False  # one JSON object a line
 
     @property
     def files_url(self) -> str:

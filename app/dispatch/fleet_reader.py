@@ -43,7 +43,7 @@ class FleetReader:
             )
             for name, pool in pools.items()
         }
-        self._leases: dict[bytes, Lease] = {}  # a lease changes once a second and is read with every round
+        self._leases: dict[bytes, Lease] = {}  # a lease changes twice a second and is read with every round
 
     async def read(self, wanted: Mapping[PoolId, Sequence[bytes]]) -> dict[PoolId, PoolView]:
         """Each pool's live places, and how much of each of some packed prompts lies there. Raises: StoreDown."""

@@ -51,7 +51,7 @@ class ChoiceOutput(Struct, gc=False):
 
 
 class State(StrEnum):
-    """Of a request that has not ended; README.md draws it."""
+    """Of a request that has not ended; `app/api/README.md` draws it."""
 
     PLACING = "placing"  # a worker is being chosen
     HELD = "held"  # there is no room, no worker or no Redis

@@ -1,6 +1,6 @@
 """Where aside requests wait until an engine has room for them, and where they are sent back to when it has not.
 
-One for each data-parallel rank, on the engine's loop. What is decided is in `slack.py`.
+One for each data-parallel rank, on the engine's loop. What is decided is in `yield_policy.py`.
 """
 
 import asyncio

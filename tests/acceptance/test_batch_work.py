@@ -322,7 +322,7 @@ def test_a_rolling_restart_of_batch_workers_loses_nothing(client: OpenAI, fleet:
 
 
 def test_a_group_of_tasks_does_without_http(client: OpenAI, fleet: Fleet) -> None:
-    """As README has it."""
+    """As docs/guide/batches.md has it."""
     for name in ("a", "b"):
         raw = "\n".join(json.dumps(asks(i)) for i in range(5)).encode()
         (fleet.directory / "files/inbox").mkdir(exist_ok=True)

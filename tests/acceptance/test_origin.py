@@ -176,9 +176,10 @@ def test_an_encoded_body_is_refused_as_such(http: httpx.Client, method: str, pat
     assert http.post(TEXT, json=ASK, headers={"content-encoding": "identity"}).status_code == 200
 
 
-def test_the_readmes_own_curl_lines_are_served(served: Stack) -> None:
+def test_the_curl_lines_of_readme_and_guide_are_served(served: Stack) -> None:
     """As they stand there, but for the port and the model."""
-    text = (ROOT / "README.md").read_text()
+    pages = ("README.md", "docs/guide/routing.md", "docs/guide/resumable.md")
+    text = "".join((ROOT / page).read_text() for page in pages)
     shown = [part.partition("curl ")[2] for part in text.split("\n```sh\n") if part.startswith("curl ")]
     (first,) = [part.partition("}]}'")[0] + "}]}'" for part in shown]
     patch = text.partition("(`curl ")[2].partition("`)")[0]

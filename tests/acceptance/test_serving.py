@@ -321,7 +321,7 @@ def _listens(port: int) -> bool:
 
 
 def test_flower_shows_workers_queues_and_tasks_but_no_prompt(fleet: Stack) -> None:
-    """Started as typed in the README: `celery -A app flower`. It listens on this machine only."""
+    """Started as typed in docs/guide/machines.md: `celery -A app flower`. It listens on this machine only."""
     fleet.worker()
     fleet.wait_ready(1)
     port = free_port()

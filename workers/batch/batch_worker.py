@@ -28,7 +28,7 @@ _SAY_EVERY = 10  # looks: that this worker still has what it has
 
 
 class BatchWorker:
-    """Implements `app.tasks.batch.Desk`."""
+    """Implements `app.tasks.batch.BatchWorker`."""
 
     running: Runtime
     batch_jobs: BatchJobs

@@ -1,4 +1,4 @@
-"""The worker's lease: its life and its load, said every second. On the engine's loop."""
+"""The worker's lease: its life and its load, written each `heartbeat_s`. On the engine's loop."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A kept answer as it is read: it looks like the `Call` that makes it, and comes from the log."""
+"""A kept answer as it is read: it looks like the `Generation` that makes it, and comes from the log."""
 
 from collections.abc import Mapping
 from types import MappingProxyType, TracebackType

@@ -120,7 +120,7 @@ def new_kept(
 
 
 def start(state: ApiState, kept: KeptRequest, plan: GenerationPlan, allowance: Quota | None) -> Replay:
-    """What has been put on the shelf begins."""
+    """Begins a request that has been kept."""
     begun = Adopted(kept.id, kept.created)
     call = Generation(
         plan,

@@ -1,0 +1,254 @@
+"""What MkDocs shows besides docs/: pages from elsewhere in the repository, and the reference, written from the code.
+
+A hook of `mkdocs.yml`. Every page keeps its path in the repository, so that one link works in the site and on a code
+host. What is generated stands in a page in the place of `<!-- settings -->` and the like.
+"""
+
+import ast
+import inspect
+import io
+import json
+import logging
+import posixpath
+import re
+import textwrap
+import tokenize
+from collections.abc import Iterator, Sequence
+from importlib.metadata import files as packaged
+from pathlib import Path
+from types import GenericAlias
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from prometheus_client.metrics import MetricWrapperBase
+from pydantic import BaseModel
+
+ROOT = Path(__file__).parents[2]
+_SHOWN = ("*.md", "app/**/README.md", "docs/**/*.md", "ops/bench/*.md", "ops/decisions/*.md", "ops/pictures/*")
+_MERMAID = re.compile(r'<script src="[^"]*mermaid\.min\.js"></script>')
+_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)\)")
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """The decisions, in their order. And mermaid.js, which the theme would fetch from a CDN if it were not there."""
+    assert config.nav is not None
+    (decisions,) = (entry for entry in config.nav if "Decisions" in entry)
+    decisions["Decisions"] = [decisions["Decisions"], *_paths("ops/decisions/*.md")]
+    config.extra_javascript.append("mermaid.min.js")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> None:
+    for file in list(files):
+        if file.src_dir == config.docs_dir:
+            files.remove(file)
+    for pattern in _SHOWN:
+        for path in _paths(pattern):
+            files.append(File(path, str(ROOT), config.site_dir, config.use_directory_urls))
+    # The package is there for this file alone, which is mermaid's own; nothing of it is imported.
+    (mermaid,) = (path for path in packaged("mermaidx") or () if path.name == "mermaid.js")
+    files.append(File.generated(config, "mermaid.min.js", abs_src_path=str(mermaid.locate())))
+
+
+def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> str:
+    for name, write in (("settings", settings), ("pools", pools), ("metrics", metrics), ("http", http)):
+        mark = f"<!-- {name} -->"
+        if mark in markdown:
+            markdown = markdown.replace(mark, write())
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def link(found: re.Match[str]) -> str:
+        """To a source or a folder, which the site doesn't have: its name alone."""
+        path = posixpath.normpath(posixpath.join(folder, found[2]))
+        return found[1] if files.get_file_from_path(path) is None and (ROOT / path).exists() else found[0]
+
+    return _LINK.sub(link, markdown)
+
+
+def on_post_page(output: str, **_: object) -> str:
+    """mermaid.js has 3.5 MB: only pages with a picture load it."""
+    return output if 'class="mermaid"' in output else _MERMAID.sub("", output)
+
+
+def _paths(pattern: str) -> list[str]:
+    return [path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob(pattern))]
+
+
+def settings() -> str:
+    """The environment's variables, from `app/settings.py`."""
+    from app.settings import Settings
+
+    schema, said = Settings.model_json_schema()["properties"], comments(Settings)
+    rows = []
+    for name in Settings.model_fields:
+        default = Settings.model_fields[name].default
+        shown = "none" if default in (None, frozenset()) else _code(default)
+        rows.append((f"`XYLEM_{name.upper()}`", shown, _kind(schema[name]), said.get(name, "")))
+    return _table(("variable", "default", "value", "meaning"), rows)
+
+
+def pools() -> str:
+    """The keys of the pools file, from `app/pools.py`."""
+    from app import pools as declared
+
+    parts = (
+        ("The file", declared.PoolsFile),
+        ("`pools.<name>`: a pool", declared.Pool),
+        ("`routing` of a pool", declared.Routing),
+        ("`busy` of a pool", declared.Busy),
+        ("`disagg` of a pool", declared.Disagg),
+        ("`aside` of a pool", declared.Aside),
+        ("`select.<model>`", declared.Select),
+        ("`prefill` and `decode` of `select`", declared.Table),
+    )
+    return "\n\n".join(f"## {title}\n\n{_model(model)}" for title, model in parts)
+
+
+def _model(model: type[BaseModel]) -> str:
+    schema, said, rows = model.model_json_schema(), comments(model), []
+    for name, field in model.model_fields.items():
+        own = field.annotation
+        nested = inspect.isclass(own) and not isinstance(own, GenericAlias) and issubclass(own, BaseModel)
+        default = "needed" if field.is_required() else "below" if nested else _code(field.default)
+        rows.append((f"`{name}`", default, _kind(schema["properties"][name]), said.get(name, "")))
+    return f"{inspect.cleandoc(model.__doc__ or '')}\n\n{_table(('key', 'default', 'value', 'meaning'), rows)}"
+
+
+def metrics() -> str:
+    """What /metrics shows, from `app/telemetry.py` and of batches from `app/api/operations/batch_metrics.py`."""
+    from app import telemetry
+    from app.api.operations.batch_metrics import metrics as of_batches
+
+    rows = []
+    for metric in vars(telemetry).values():
+        if isinstance(metric, MetricWrapperBase):
+            (family,) = metric.describe()
+            labels = metric._labelnames  # noqa: SLF001 (it tells no one else)
+            rows.append(_metric(family.name, family.type, family.documentation, labels))
+    rows += [
+        _metric(found.name, found.type, found.documentation, getattr(found, "_labelnames", ()))
+        for found in of_batches([], {}, [], 0.0)
+    ]
+    return _table(("metric", "type", "labels", "meaning"), rows)
+
+
+def _metric(name: str, kind: str, meaning: str, labels: Any) -> tuple[str, str, str, str]:
+    return f"`{name}{'_total' if kind == 'counter' else ''}`", kind, ", ".join(f"`{x}`" for x in labels), meaning
+
+
+def http() -> str:
+    """Every endpoint and every shape, from the OpenAPI document that the API serves."""
+    from app.api.main import create_app
+    from app.settings import Settings
+
+    handlers = logging.root.handlers[:]
+    served = create_app(Settings(pools_file=ROOT / "app/cli/pools/mock.yaml", home=ROOT / ".xylem"))
+    logging.root.handlers[:] = handlers  # those of MkDocs
+    document = served._app.openapi()  # noqa: SLF001 (the app behind what guards it)
+    parts = []
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            parts.append(f"## {method.upper()} {path}\n\n{operation.get('description', '')}".rstrip())
+            parts += _inputs(operation)
+            for status, answer in operation["responses"].items():
+                kinds = "; ".join(f"{kind}: {_kind(said.get('schema', {}))}" for kind, said in _contents(answer))
+                which = "An error" if status == "default" else status
+                parts.append(f"**{which}**: {answer['description']}" + (f" ({kinds})" if kinds else ""))
+    for name, schema in document["components"]["schemas"].items():
+        parts.append(f"## {name}\n\n{inspect.cleandoc(schema.get('description', ''))}".rstrip())
+        parts.append(_fields(schema) or _kind(schema))
+    return "\n\n".join(parts)
+
+
+def _inputs(operation: dict[str, Any]) -> Iterator[str]:
+    asked = operation.get("parameters", [])
+    if asked:
+        rows = [(f"`{p['name']}`", p["in"], _kind(p["schema"]), p.get("description", "")) for p in asked]
+        yield _table(("parameter", "in", "value", "meaning"), rows)
+    for kind, said in _contents(operation.get("requestBody", {})):
+        yield f"The body, {kind}:\n\n{_fields(said['schema']) or _kind(said['schema'])}"
+
+
+def _contents(part: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(f"`{kind}`", said) for kind, said in part.get("content", {}).items()]
+
+
+def _fields(schema: dict[str, Any]) -> str:
+    """Of an object; empty: it is none."""
+    needed = schema.get("required", [])
+    rows = [
+        (f"`{name}`", "needed" if name in needed else _default(field), _kind(field), _text(field))
+        for name, field in schema.get("properties", {}).items()
+    ]
+    return _table(("field", "default", "value", "meaning"), rows) if rows else ""
+
+
+def _default(schema: dict[str, Any]) -> str:
+    return _code(schema["default"]) if "default" in schema else ""
+
+
+def _text(schema: dict[str, Any]) -> str:
+    return inspect.cleandoc(schema.get("description", "")).replace("\n", " ")
+
+
+_BOUNDS = {
+    "minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<",
+    "minLength": "characters ≥", "maxLength": "characters ≤", "minItems": "items ≥", "maxItems": "items ≤",
+}  # fmt: skip
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """What a JSON schema lets pass, in a few words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})" if "/components/" in schema["$ref"] else f"`{name.lower()}`"
+    if "enum" in schema or "const" in schema:
+        return " \\| ".join(_code(value) for value in schema.get("enum", [schema.get("const")]))
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            return ", or ".join(dict.fromkeys(_kind(part) for part in schema[key]))
+    if schema.get("type") == "array":
+        kind = f"list of {_kind(schema.get('items', {}))}"
+    elif isinstance(schema.get("additionalProperties"), dict):
+        kind = f"mapping to {_kind(schema['additionalProperties'])}"
+    elif "properties" in schema:
+        kind = "object with " + ", ".join(f"`{name}`" for name in schema["properties"])
+    else:
+        kind = str(schema.get("type", "anything"))
+    return " ".join([kind, *(f"{sign} {_number(schema[bound])}" for bound, sign in _BOUNDS.items() if bound in schema)])
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else str(value)
+
+
+def comments(model: type[BaseModel]) -> dict[str, str]:
+    """What stands as a comment above a field or beside it, by field."""
+    source = textwrap.dedent(inspect.getsource(model))
+    found: dict[int, tuple[str, bool]] = {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            found[token.start[0]] = token.string.lstrip("# "), not token.line[: token.start[1]].strip()
+    (declared,) = ast.parse(source).body
+    assert isinstance(declared, ast.ClassDef)
+    said = {}
+    for field in declared.body:
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            first = field.lineno
+            while found.get(first - 1, ("", False))[1]:
+                first -= 1
+            text = " ".join(found[n][0] for n in range(first, (field.end_lineno or first) + 1) if n in found)
+            said[field.target.id] = text[:1].upper() + text[1:]
+    return said
+
+
+def _code(value: object) -> str:
+    if value is None:
+        return "null"
+    return f"`{value}`" if isinstance(value, str | Path) else f"`{json.dumps(value, default=str)}`"
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(' '.join(cell.split()) for cell in line)} |" for line in lines)

@@ -1,0 +1,39 @@
+"""The documentation says what the code says, and its first page stays short."""
+
+import re
+from pathlib import Path
+
+from app.settings import Settings
+from ops.docs.reference import comments, metrics, pools, settings
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_readme_has_at_most_150_lines() -> None:
+    """What doesn't fit belongs into docs/."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_every_setting_is_in_the_reference_and_explained() -> None:
+    """Its comment in `app/settings.py` is the explanation."""
+    said, shown = comments(Settings), settings()
+    for name in Settings.model_fields:
+        assert f"| `XYLEM_{name.upper()}` |" in shown
+        assert said[name], f"{name} has no comment"
+
+
+def test_every_key_of_a_pool_and_every_metric_is_explained() -> None:
+    """No row of a table ends without a meaning, but for the parts of a pool that have a table of their own."""
+    rows = [row for row in (pools() + metrics()).splitlines() if row.startswith("| `")]
+    assert [row for row in rows if row.endswith("|  |") and "below" not in row] == []
+
+
+def test_every_variable_that_the_texts_name_exists() -> None:
+    """Or is one of those that only make and compose read."""
+    known = {f"XYLEM_{name.upper()}" for name in Settings.model_fields} | {
+        "XYLEM_TORCH_INDEX", "XYLEM_FLOWER_AUTH", "XYLEM_BENCH_TOOLS",
+    }  # fmt: skip
+    pages = [page for place in ("*.md", "docs/**/*.md", "ops/**/*.md", "app/**/*.md") for page in ROOT.glob(place)]
+    pages.remove(ROOT / "CHANGELOG.md")  # it names those of once, too
+    named = {name for page in pages for name in re.findall(r"\bXYLEM_[A-Z_]*[A-Z]\b", page.read_text())}
+    assert named - known == set()

@@ -32,7 +32,7 @@ from app.batch.storage import Storage
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.runtime import Deployment, end, running
 from app.messages import KeptRequest
-from app.openai.registry import CHAT, ENDPOINTS, RESPONSE, TEXT
+from app.openai.endpoint_registry import CHAT, ENDPOINTS, RESPONSE, TEXT
 from app.settings import Settings, load_settings
 from app.telemetry import logger, setup_logging
 

@@ -23,7 +23,7 @@ from app.dispatch.runtime import Runtime
 from app.errors import BatchNotFound, FileGone, StorageDown, StoreDown
 from app.ids import BatchId, KeyId
 from app.openai.batch_schemas import BatchRequest
-from app.openai.registry import ENDPOINTS
+from app.openai.endpoint_registry import ENDPOINTS
 from app.openai.validation import parse
 from app.store import clock
 from app.telemetry import logger

@@ -27,8 +27,8 @@ from app.errors import (
     XylemError,
 )
 from app.messages import encode
+from app.openai.endpoint_registry import ENDPOINTS
 from app.openai.error_body import as_body
-from app.openai.registry import ENDPOINTS
 from app.store import clock
 from app.telemetry import logger
 from workers.batch.line_quota import LineQuota, expected

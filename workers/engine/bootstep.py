@@ -18,8 +18,8 @@ from app.engines.base import EngineInfo
 from app.errors import SettingsError, XylemError
 from app.ids import BATCH_QUEUE, PoolId, WorkerId, new_worker_id, place_id, worker_queue
 from app.keys import Keys
-from app.kv.index import KvIndex
 from app.kv.ledger import Ledger
+from app.kv.prefix_index import KvIndex
 from app.pools import Pool, load_pools
 from app.runner import runner as runners
 from app.store import Wire

@@ -10,8 +10,8 @@ import zmq.asyncio
 from app.engines.base import KvEventSource
 from app.errors import StoreDown
 from app.kv.events import decode_batch
-from app.kv.index import KvIndex
 from app.kv.ledger import Ledger
+from app.kv.prefix_index import KvIndex
 from app.telemetry import logger
 
 log = logger(__name__)

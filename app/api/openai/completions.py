@@ -14,7 +14,7 @@ from app.api.http.request_body import collect
 from app.api.resumable.resume import answer_to, stream_of
 from app.api.state import ApiState, state_of
 from app.dispatch.generation_base import GenerationBase
-from app.openai.registry import CHAT, TEXT, Endpoint
+from app.openai.endpoint_registry import CHAT, TEXT, Endpoint
 from app.openai.schemas import ChatRequest, CompletionRequest
 from app.openai.sse_chunks import ChunkWriter
 

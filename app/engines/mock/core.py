@@ -12,7 +12,7 @@ from app.engines.mock.choice import Choice
 from app.engines.mock.handoff import Handoffs
 from app.engines.mock.kv_events import KvPublisher
 from app.engines.mock.link import Link
-from app.engines.mock.rooms import Rooms
+from app.engines.mock.rendezvous import Rooms
 from app.engines.mock.scheduler import Scheduler
 from app.engines.steps import StepMeter
 from app.errors import HandoffFailed

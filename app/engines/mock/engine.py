@@ -11,7 +11,7 @@ from app.engines.mock.args import parse_args
 from app.engines.mock.checks import check_request
 from app.engines.mock.choice import Choice, Stream
 from app.engines.mock.core import Core
-from app.engines.mock.rooms import Rooms
+from app.engines.mock.rendezvous import Rooms
 from app.engines.mock.vocabulary import Vocabulary
 from app.engines.steps import StepMeter
 from app.errors import EngineDead, EngineFailed, RequestError, SettingsError, XylemError

@@ -13,7 +13,7 @@ from app.engines.mock.args import HandoffArgs
 from app.engines.mock.blocks import BlockManager, BlockTable
 from app.engines.mock.choice import Choice
 from app.engines.mock.link import KvPlace, Link
-from app.engines.mock.rooms import Meeting, Offer, Rooms
+from app.engines.mock.rendezvous import Meeting, Offer, Rooms
 from app.errors import HandoffFailed
 from app.messages import Handoff, KvHandle, KvTransfer, Rendezvous
 from app.store import clock

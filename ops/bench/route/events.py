@@ -15,8 +15,8 @@ from app.engines.mock.args import KvEventArgs
 from app.engines.mock.kv_events import BlockRemoved, BlockStored, KvPublisher
 from app.ids import PlaceId, PoolId
 from app.keys import Keys
-from app.kv.index import KvIndex
 from app.kv.ledger import Ledger
+from app.kv.prefix_index import KvIndex
 from app.store import Wire, async_client
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, process, tail

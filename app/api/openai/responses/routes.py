@@ -26,7 +26,7 @@ from app.api.state import ApiState, state_of
 from app.dispatch.generation_plan import GenerationPlan
 from app.errors import Cancelled, RequestError, RequestNotFound, StoreDown
 from app.ids import RequestId
-from app.openai.registry import RESPONSE
+from app.openai.endpoint_registry import RESPONSE
 from app.openai.responses.generation import ended
 from app.openai.responses.items import items_of, page
 from app.openai.responses.live_source import LiveSource

@@ -16,8 +16,8 @@ from app.engines.mock.kv_events import KvEvent, KvPublisher
 from app.ids import PlaceId, place_id
 from app.keys import Keys
 from app.kv.blocks import chain, prompt_hashes, root
-from app.kv.index import KvIndex
 from app.kv.ledger import Ledger
+from app.kv.prefix_index import KvIndex
 from app.pools import Pool
 from app.store import Wire
 from tests.integration.conftest import POOL, register

@@ -1,6 +1,5 @@
 """The account of what this process awaits: sends prompts off, hands their events on, gives up on them."""
 
-import asyncio
 from collections.abc import Container, Mapping, Sequence
 
 from msgspec.structs import replace
@@ -8,6 +7,7 @@ from msgspec.structs import replace
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight
 from app.dispatch.placer import Placer
+from app.dispatch.retry import Retry
 from app.dispatch.timeline import Timelines
 from app.errors import (
     Cancelled,
@@ -17,7 +17,6 @@ from app.errors import (
     HandoffFailed,
     Returned,
     StoreDown,
-    WorkerLost,
     XylemError,
 )
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
@@ -25,13 +24,11 @@ from app.keys import Keys
 from app.messages import Cancel, Delta, Done, Event, Failed, FirstToken, Job, KvHandle, PrefillDone, encode
 from app.pools import Pool
 from app.store import Command, Wire
-from app.telemetry import MIGRATIONS, logger
+from app.telemetry import logger
 
 log = logger(__name__)
 
 _ORDERS_TTL_S = 60
-_SUSPICIOUS = 2  # so many workers have died with a request
-_INNOCENT = 3  # times as many may die when each time something had come of it
 # When a prefill ends so, the prompt is computed where the answer is.
 _ELSEWHERE = {error.code for error in (EngineFailed, EngineDead, HandoffFailed)}
 
@@ -52,12 +49,10 @@ class Dispatcher:
     ) -> None:
         """`patience_s`: how long what can't be placed waits for Redis, or for a worker."""
         self._wire, self._keys, self.api = wire, keys, api
-        self._max_migrations = max_migrations
-        self._retries: set[asyncio.Task[None]] = set()
-        self._suspects = asyncio.Lock()
         self.in_flight: dict[RequestId, InFlight] = {}
         self.timelines = Timelines()
         self.placer = Placer(wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self._stop, self.fail)
+        self._retry = Retry(self.in_flight, self.placer, self._end, self.fail, max_migrations)
 
     async def send(self, inflight: InFlight) -> None:
         """Places an unplaced job on a worker of its pools. Whatever comes of it, `cancel` is to be called.
@@ -152,26 +147,8 @@ class Dispatcher:
         inflight.answer.push(event)
 
     def lost(self, inflight: InFlight, handoff: KvHandle | None = None, *, died: bool = False) -> None:
-        """Its worker won't finish it: another one goes on behind what is out.
-
-        That is a new attempt: events of the old one are ignored from now on. `handoff`: where its prompt's KV lies.
-        `died`: the worker, perhaps by this request, which therefore is not tried for ever.
-        """
-        inflight.deaths += died
-        inflight.early_deaths += died and not inflight.got_on  # a request that got on is less likely to be the cause
-        most = self._max_migrations
-        if inflight.early_deaths > most or inflight.deaths > most * _INNOCENT:
-            self.fail(inflight, WorkerLost(f"{inflight.deaths} workers have died with this request on them: given up."))
-            return
-        old = inflight.job
-        inflight.again(handoff)
-        if all(out.finished for out in inflight.out):  # all that was to come is the last event
-            self._end(inflight, Done(old.request, inflight.job.attempt))
-            return
-        MIGRATIONS.inc()
-        task = inflight.retry = asyncio.create_task(self._retry(inflight, old))
-        self._retries.add(task)
-        task.add_done_callback(self._retries.discard)
+        """Its worker won't finish it: see `Retry.lost`."""
+        self._retry.lost(inflight, handoff, died=died)
 
     def worker_lost(self, worker: WorkerId, *, died: bool = True, queued: Container[RunId] = ()) -> int:
         """`lost` for all that is on it; tells how many that were. Those still `queued` had no part in its death."""
@@ -192,28 +169,6 @@ class Dispatcher:
         for inflight in [f for f in self.in_flight.values() if at > f.ends]:
             self.fail(inflight, DeadlineOver())
             self.placer.leave(inflight.job)
-
-    async def _retry(self, inflight: InFlight, old: Job) -> None:
-        self.placer.leave(old)  # its worker may live, and run it still
-        try:
-            if inflight.deaths < _SUSPICIOUS:
-                await self.placer.place(inflight)
-                return
-            async with self._suspects:
-                await self.placer.place(inflight)
-                await self._proves_harmless(inflight)
-        except XylemError as exc:
-            self.fail(inflight, exc)
-
-    async def _proves_harmless(self, inflight: InFlight) -> None:
-        """Returns when it got on, or no further: it has ended, or was lost again.
-
-        Requests that were on several workers that died are tried one after the other: which of them kills workers
-        shows, and the others don't die with it once more.
-        """
-        awaited, this = self.in_flight, asyncio.current_task()
-        while awaited.get(inflight.job.request) is inflight and inflight.retry is this and not inflight.got_on:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)  # an event would cost each token
 
     async def _stop(self, jobs: list[Job]) -> None:
         commands: list[Command] = []

@@ -309,7 +309,7 @@ def test_a_transfer_that_takes_too_long_is_given_up(fleet: Stack) -> None:
         try:
             assert answer.result().usage.completion_tokens == 12
             told = seen(fleet, answer.result())
-            assert told["workers"][-1].get("handoff_refused") or told["attempts"] == 2
+            assert told["workers"][-1].get("handoff_refused") or told["attempts"] >= 2
         finally:
             process_of(holder).resume()
 

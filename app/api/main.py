@@ -30,7 +30,8 @@ from app.batch.batch_store import BatchStore
 from app.batch.file_store import FileStore
 from app.batch.storage import Storage
 from app.dispatch.generation import Adopted, Generation
-from app.dispatch.runtime import Deployment, end, running
+from app.dispatch.runtime import Deployment, running
+from app.ending import end_tasks
 from app.messages import KeptRequest
 from app.openai.endpoint_registry import CHAT, ENDPOINTS, RESPONSE, TEXT
 from app.settings import Settings, load_settings
@@ -92,7 +93,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
             gc.set_threshold(10_000, 5, 80)  # fifty thousand objects in the middle generation are looked at in 10 ms
             log.info("api_started", api=core.dispatcher.api, models=sorted(core.models))
             yield
-            await end(background)
+            await end_tasks(background)
 
     errors: dict[int | str, dict[str, Any]] = {"default": {"model": Refusal, "description": "Refused, or failed"}}
     app = documented(

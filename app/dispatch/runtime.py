@@ -18,6 +18,7 @@ from app.dispatch.liveness import LivenessWatch
 from app.dispatch.models import Model, load_models
 from app.dispatch.request_lookup import RequestLookup
 from app.dispatch.token_inbox import TokenInbox
+from app.ending import end_tasks
 from app.errors import StoreDown
 from app.ids import PoolId, new_api_id
 from app.keys import Keys
@@ -96,15 +97,9 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
                 await clock.ask(wire)
         yield Runtime(settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup)
     finally:
-        await end(background)
+        await end_tasks(background)
         with suppress(RedisError, OSError):
             await redis.unlink(keys.api(api))
             await redis.unlink(keys.out(api), keys.out_marks(api))
         wire.close()
         await redis.aclose()
-
-
-async def end(background: "list[asyncio.Task[None]]") -> None:
-    for task in background:
-        task.cancel()
-    await asyncio.gather(*background, return_exceptions=True)

@@ -169,8 +169,7 @@ async def _drain(fleet: Fleet, name: str) -> None:
     process = fleet.process(name)
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(60):
-        await asyncio.to_thread(process.wait)
+    await asyncio.to_thread(process.wait, 60)
     fleet.start_worker(name)
 
 

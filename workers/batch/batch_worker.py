@@ -14,6 +14,7 @@ from app.batch.batch_store import BatchStore, PartClaim
 from app.batch.fair_share import PARTS
 from app.batch.storage import Storage
 from app.dispatch.runtime import Deployment, Runtime, running
+from app.ending import end_tasks
 from app.errors import BatchNotFound, StoreDown
 from app.ids import BatchId
 from app.telemetry import logger
@@ -82,9 +83,7 @@ class BatchWorker:
         self._background = [asyncio.create_task(self._leader.run()), asyncio.create_task(self._look())]
 
     async def _close(self) -> None:
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await end_tasks(self._background)
         await self._stack.aclose()
 
     def _drain(self) -> None:

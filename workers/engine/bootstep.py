@@ -13,6 +13,7 @@ from celery.worker.components import Timer
 from redis.exceptions import RedisError
 
 from app.celery import app, settings
+from app.ending import end_tasks
 from app.engines import create_engine
 from app.engines.base import EngineInfo
 from app.errors import SettingsError, XylemError
@@ -126,9 +127,7 @@ class EngineStep(bootsteps.StartStopStep):
         await self.lease.register()
 
     async def _deregister(self) -> None:
-        for task in self.background:
-            task.cancel()
-        await asyncio.gather(*self.background, return_exceptions=True)
+        await end_tasks(self.background)
         self.wire.close()
         await self.lease.end()
 

@@ -11,7 +11,7 @@ async def end_tasks(tasks: Iterable["asyncio.Task[Any]"]) -> None:
     """Cancels them, and returns when all of them have ended, in whatever way.
 
     More than once: before Python 3.12 `asyncio.wait_for`, with which redis-py sends, loses a cancellation that comes
-    when what it waits for is just done (CPython issue 81839).
+    when what it waits for is just done.
     """
     tasks = list(tasks)
     pending = {task for task in tasks if not task.done()}

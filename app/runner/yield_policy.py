@@ -15,7 +15,7 @@ _WAITING = 2  # more of them than may run beside others, so that there is one wh
 # least, and the more the longer nobody has come.
 _AT_ONCE_S, _AT_ONCE_SHARE = 0.05, 0.01
 _OF_OTHERS = 0.1
-_QUIET_S = 60.0  # after which no seat is kept free for who may come: a guest is sent away within a step
+_QUIET_S = 60.0  # after which no seat is kept free for who may come; an aside request is sent away within a step
 
 
 class EngineLoad(Struct, frozen=True):

@@ -68,7 +68,7 @@ class AnswerOwner:
                 except StoreDown:
                     self._missing.clear()  # who is alive had no way to say so
                 except Exception:
-                    log.exception("keeper_failed")
+                    log.exception("answer_owner_failed")
         finally:
             tasks = [run.task for run in self._running.values()]
             for task in tasks:

@@ -15,6 +15,7 @@ from app.errors import RateLimited, StoreDown, Unauthorized
 from app.keys import Keys
 from app.messages import ApiKey, encode
 from app.store import Wire, async_client
+from tests.background import beside
 from tests.stack import free_port
 
 KEYS = Keys("keyring")
@@ -122,8 +123,7 @@ async def test_what_probes_and_people_look_at_is_open(redis: "Redis", wire: Wire
 async def test_keys_come_and_go_while_the_replica_runs(redis: "Redis", wire: Wire) -> None:
     """Both within two seconds."""
     key, ring = token(), ApiKeys(wire, KEYS)
-    running = asyncio.create_task(ring.run())
-    try:
+    async with beside(ring.run()):
         await ring.loaded.wait()
 
         def valid() -> bool:
@@ -144,8 +144,6 @@ async def test_keys_come_and_go_while_the_replica_runs(redis: "Redis", wire: Wir
         await becomes(True)
         await redis.hdel(KEYS.api_keys(), "alice")
         await becomes(False)
-    finally:
-        running.cancel()
 
 
 async def test_a_record_that_nobody_understands_locks_out_nobody_else(redis: "Redis", wire: Wire) -> None:

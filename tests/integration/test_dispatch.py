@@ -24,6 +24,7 @@ from app.messages import Cancel, Delta, Done, Failed, Job, Pace, PartialOutput, 
 from app.pools import Pool
 from app.store import Wire
 from app.tasks.celery_message import read_task_message
+from tests.background import beside
 from tests.integration.conftest import POOL, register
 
 KEYS, API = Keys("test"), ApiId("api1")
@@ -144,11 +145,10 @@ async def test_a_dead_workers_request_goes_on_elsewhere(redis: "Redis", wire: Wi
         await answer.take()
     await redis.delete(KEYS.worker(one))
     two = await register(redis, KEYS, "w2")
-    task = asyncio.create_task(watch.run())
-    assert await attempts(redis, two) == [(RequestId("r1"), 1)]
-    record = decode_job(await redis.get(KEYS.request(run_id(RequestId("r1"), 1))))
-    assert record.begun == ([PartialOutput([1], 1)] if began else [])
-    task.cancel()
+    async with beside(watch.run()):
+        assert await attempts(redis, two) == [(RequestId("r1"), 1)]
+        record = decode_job(await redis.get(KEYS.request(run_id(RequestId("r1"), 1))))
+        assert record.begun == ([PartialOutput([1], 1)] if began else [])
     assert await redis.hkeys(KEYS.pool(POOL)) == [two.encode()]
     for key in (KEYS.reservations(one), KEYS.load(one), KEYS.queue(worker_queue(POOL, one), 3)):
         assert 0 < await redis.ttl(key) <= 600
@@ -160,14 +160,13 @@ async def test_a_request_that_nobody_answers_ends_at_its_deadline(redis: "Redis"
     d, answer = dispatcher(wire), EventQueue()
     watch = LivenessWatch(wire, KEYS, d, TokenInbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
     await d.send(inflight(job(deadline_s=0.1), answer))
-    task = asyncio.create_task(watch.run())
-    (event,) = await asyncio.wait_for(answer.take(), 6)
-    assert isinstance(event, Failed)
-    assert event.code == "deadline_exceeded"
-    async with asyncio.timeout(5):
-        while not await redis.exists(KEYS.orders(worker)):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    task.cancel()
+    async with beside(watch.run()):
+        (event,) = await asyncio.wait_for(answer.take(), 6)
+        assert isinstance(event, Failed)
+        assert event.code == "deadline_exceeded"
+        async with asyncio.timeout(5):
+            while not await redis.exists(KEYS.orders(worker)):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
     assert await redis.lrange(KEYS.orders(worker), 0, -1) == [encode(Cancel(run_id(RequestId("r1"), 0)))]
     assert not await redis.exists(KEYS.request(run_id(RequestId("r1"), 0)))
 

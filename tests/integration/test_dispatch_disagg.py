@@ -35,6 +35,7 @@ from app.messages import (
 from app.pools import Pool
 from app.store import Wire
 from app.tasks.celery_message import read_task_message
+from tests.background import beside
 from tests.integration.conftest import POOL, register
 
 KEYS, API, PREFILL, R = Keys("test"), ApiId("api1"), PoolId("prefill-pool-a"), RequestId("r1")
@@ -157,16 +158,11 @@ async def test_the_death_that_matters_is_that_of_who_has_the_request(redis: "Red
     three = await decoder(redis, "d2")
     if when == "handed":
         await redis.delete(KEYS.worker(two))
-    watch = asyncio.create_task(
-        LivenessWatch(wire, KEYS, d, TokenInbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS).run()
-    )
-    try:
+    async with beside(LivenessWatch(wire, KEYS, d, TokenInbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS).run()):
         for _ in range(300):
             if f.job.attempt == 1 and f.job.worker:
                 break
             await asyncio.sleep(0.02)
-    finally:
-        watch.cancel()
     assert f.job.worker in ({three} if when == "handed" else {two, three})
     assert (f.job.attempt, f.job.prefill) == (1, None)
     assert f.job.begun == ([] if when == "before" else [PartialOutput([1], 3)])

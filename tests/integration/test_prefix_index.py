@@ -20,6 +20,7 @@ from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex
 from app.pools import Pool
 from app.store import Wire
+from tests.background import beside
 from tests.integration.conftest import POOL, register
 from workers.engine.kv_event_feed import KvEventFeed
 
@@ -88,12 +89,10 @@ async def feeding(
     if cached:
         cache.run(list(cached))
     cache.feed = KvEventFeed(publisher.source, Ledger(SIZE), KvIndex(wire, KEYS, POOL, PLACE), check_s)
-    task = asyncio.create_task(cache.feed.run())
     try:
-        yield cache
+        async with beside(cache.feed.run()):
+            yield cache
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
         await publisher.close()
 
 
@@ -168,7 +167,7 @@ async def test_clearing_is_seen_at_once(redis: "Redis", wire: Wire) -> None:
         cache.publisher.drop = 1
         cache.run([1] * 12)
         await cache.feed.forget(cache.feed.clears)
-        await becomes(redis, lambda found: not found, "an empty set")
+        assert not await redis.exists(KEY)
         await asyncio.sleep(0.3)  # nothing that was said before the clearing comes back
         assert not await redis.exists(KEY)
         cache.blocks.clear()  # its event comes now, and then a block

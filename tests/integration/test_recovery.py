@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -23,6 +22,7 @@ from app.ids import RequestId, WorkerId, run_id, worker_queue
 from app.messages import Cancel, Delta, Done, Event, EventBatch, Failed, Sampling, decode_job, encode
 from app.pools import Pool
 from app.store import Command, Wire
+from tests.background import beside
 from tests.integration.conftest import POOL, had_worker, register
 from tests.integration.test_dispatch import API, KEYS, POOLS, attempts, inflight, job, queued
 
@@ -235,16 +235,9 @@ async def test_a_worker_that_had_not_begun_a_request_did_not_die_of_it(redis: "R
         await redis.rpop(KEYS.queue(worker_queue(POOL, worker), 3))
     await redis.delete(KEYS.worker(worker))
     wire.steady_s = lambda: 60.0  # type: ignore[method-assign]
-    task = asyncio.create_task(
-        LivenessWatch(wire, KEYS, d, TokenInbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS).run()
-    )
-    try:
+    async with beside(LivenessWatch(wire, KEYS, d, TokenInbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS).run()):
         await until(lambda: all(f.job.attempt == 1 for f in d.in_flight.values()))
         assert [d.in_flight[request].deaths for request in (begun, waiting)] == [1, 0]
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def suspects(d: Dispatcher, names: Sequence[str]) -> list[InFlight]:
@@ -341,14 +334,9 @@ async def test_what_redis_has_forgotten_is_placed_again(redis: "Redis", wire: Wi
     watch = LivenessWatch(wire, KEYS, d, TokenInbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
     await d.send(inflight(job()))
     await redis.delete(KEYS.request(run_id(R1, 0)), KEYS.queue(worker_queue(POOL, worker), 3), KEYS.api(API))
-    task = asyncio.create_task(watch.run())
-    try:
+    async with beside(watch.run()):
         assert await attempts(redis, worker) == [(R1, 1)]
         assert d.in_flight[R1].deaths == 0
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def test_what_is_left_of_a_worker_and_a_replica_that_died_together_goes_after_minutes(
@@ -363,15 +351,10 @@ async def test_what_is_left_of_a_worker_and_a_replica_that_died_together_goes_af
     other = dispatcher(wire)
     wire.steady_s = lambda: 60.0  # type: ignore[method-assign]
     watch = LivenessWatch(wire, KEYS, other, TokenInbox(wire, KEYS, API, other.deliver, other.worker_lost), POOLS)
-    task = asyncio.create_task(watch.run())
-    try:
+    async with beside(watch.run()):
         async with asyncio.timeout(5):
             while await redis.ttl(KEYS.request(run)) > 600:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
     left = [key for key in await redis.keys(KEYS.prefix + "*") if await redis.ttl(key) < 0]
     assert not [key for key in left if run.encode() in key or worker.encode() in key]
 
@@ -384,13 +367,8 @@ async def test_what_has_ended_is_not_taken_for_forgotten(redis: "Redis", wire: W
     await d.send(inflight(job(), answer))
     await redis.xadd(KEYS.out(API), {"s": encode(EventBatch(worker, 1, [Done(R1, 0)]))})
     await redis.delete(KEYS.request(run_id(R1, 0)))
-    task = asyncio.create_task(watch.run())
-    try:
+    async with beside(watch.run()):
         assert [type(e) for e in await events(answer)] == [Done]
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
     assert len(await queued(redis, worker)) == 1
 
 

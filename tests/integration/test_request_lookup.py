@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from unittest.mock import MagicMock
 
 import pytest
@@ -14,6 +14,7 @@ from app.errors import RequestNotFound, StoreDown
 from app.ids import ApiId, KeyId, RequestId, made_by, new_api_id, new_request_id
 from app.keys import Keys
 from app.store import Wire
+from tests.background import beside
 
 KEYS = Keys("lookup")
 ALICE, BOB = KeyId("key_alice"), KeyId("key_bob")
@@ -32,14 +33,9 @@ class Process:
     @asynccontextmanager
     async def alive(self) -> AsyncIterator[None]:
         await self.redis.set(KEYS.api(self.api), "1")
-        running = asyncio.create_task(self.lookup.run())
-        try:
+        async with beside(self.lookup.run()):
             yield
-        finally:
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
-            await self.redis.delete(KEYS.api(self.api))
+        await self.redis.delete(KEYS.api(self.api))
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from app.ids import ApiId, RequestId
 from app.keys import Keys
 from app.messages import Delta, Done, Event, Failed, KeptRequest, encode
 from app.store import Command, Wire
+from tests.background import beside
 
 KEYS = Keys("test")
 A, B = ApiId("a"), ApiId("b")
@@ -312,12 +313,11 @@ async def test_a_reader_looks_when_its_own_answer_goes_on_and_not_at_each_ones(r
     async with Going(s) as a:
         a.answer_owner.start(mine, still)  # type: ignore[arg-type]
         s.read = AsyncMock(return_value=[])  # type: ignore[method-assign]
-        task = asyncio.create_task(reading(s, a.answer_owner, mine).deltas())
-        await asyncio.sleep(0.02)
-        a.answer_owner.start(other, FakeCall(*[[i] for i in range(300)]))  # type: ignore[arg-type]
-        await until(lambda: ended(redis, other.id))
-        looks = s.read.await_count
-        task.cancel()
+        async with beside(reading(s, a.answer_owner, mine).deltas()):
+            await asyncio.sleep(0.02)
+            a.answer_owner.start(other, FakeCall(*[[i] for i in range(300)]))  # type: ignore[arg-type]
+            await until(lambda: ended(redis, other.id))
+            looks = s.read.await_count
     assert looks < 40
 
 

@@ -15,6 +15,7 @@ from app.messages import Delta, Event, EventBatch, decode_event_batch, encode
 from app.runner.token_emitter import TokenEmitter
 from app.settings import Settings
 from app.store import Wire
+from tests.background import beside
 
 KEYS, API, WORKER = Keys("test"), ApiId("api1"), WorkerId("w1")
 
@@ -51,10 +52,9 @@ class Seen:
 async def inbox(wire: Wire) -> AsyncIterator[Seen]:
     seen = Seen()
     box = TokenInbox(wire, KEYS, API, seen.deliver, seen.lost.append)
-    task = asyncio.create_task(box.run())
-    await asyncio.wait_for(box.subscribed.wait(), 5)
-    yield seen
-    task.cancel()
+    async with beside(box.run()):
+        await asyncio.wait_for(box.subscribed.wait(), 5)
+        yield seen
 
 
 @asynccontextmanager
@@ -62,9 +62,8 @@ async def emitter(
     redis: "Redis", worker: WorkerId = WORKER, settings: Settings | None = None
 ) -> AsyncIterator[TokenEmitter]:
     e = TokenEmitter(redis, KEYS, worker, settings or Settings())
-    task = asyncio.create_task(e.run())
-    yield e
-    task.cancel()
+    async with beside(e.run()):
+        yield e
 
 
 async def step(redis: "Redis", seq: int, *, publish: bool, worker: WorkerId = WORKER) -> None:

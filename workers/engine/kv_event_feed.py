@@ -31,6 +31,7 @@ class KvEventFeed:
         self._expected = 0  # the next batch's sequence number
         self._following = asyncio.Lock()
         self._dirty = asyncio.Event()
+        self._unwritten: list[asyncio.Future[None]] = []  # each is done once what is known now is in the index
         self._context = zmq.asyncio.Context()
         self._sub = self._context.socket(zmq.SUB)
         self._sub.set_hwm(0)  # what is lost here would have to be replayed
@@ -52,7 +53,7 @@ class KvEventFeed:
         return self._ledger.clears
 
     async def forget(self, clears: int) -> None:
-        """The engine has cleared its cache, `clears` being as before it did: so is the index, with its next write.
+        """The engine has cleared its cache, `clears` being as before it did: returns when the index says so too.
 
         What the engine said before is read first. If it said so itself already, what came after that stays.
         """
@@ -60,7 +61,10 @@ class KvEventFeed:
             await self._catch_up()
             if self._ledger.clears == clears:
                 self._ledger.clear()
-                self._dirty.set()
+            written = asyncio.get_running_loop().create_future()
+            self._unwritten.append(written)
+            self._dirty.set()
+        await written
 
     async def _follow(self) -> None:
         checked = time.monotonic()
@@ -130,6 +134,7 @@ class KvEventFeed:
         while True:
             await self._dirty.wait()
             self._dirty.clear()
+            waiting = len(self._unwritten)
             try:
                 changes = self._ledger.take()
                 size = len(self._ledger)
@@ -139,6 +144,10 @@ class KvEventFeed:
                     whole = False
                     await self._index.write(changes)
                 whole = True
+                for written in self._unwritten[:waiting]:
+                    if not written.done():  # its waiter may have been cancelled
+                        written.set_result(None)
+                del self._unwritten[:waiting]
                 if time.monotonic() - counted > self._check_s:
                     counted = time.monotonic()
                     whole = await self._index.size() == size

@@ -17,6 +17,7 @@ spent:<key>             hash, what an API key (as in files-of) has left of its `
 limits:<pool>           hash, `routing.candidates.Limits` field → value changed at run time. Written by the api.
 worker:<id>             string, msgpack `messages.Lease`. Its presence is the worker's life.
                         Written by the worker each `heartbeat_s`; lives `lease_ttl_s`.
+metrics:<worker>        string, msgpack list of `messages.WorkerMetric`. Written with its lease; lives as long.
 api:<id>                string, "1". Its presence is the API replica's life. Written by it four times a second; lives
                         `api_ttl_s`.
 kv:<pool>:<place>       set of 8-byte block hashes (`kv.blocks`): what that KV cache holds. Written by the worker
@@ -105,6 +106,9 @@ class Keys:
 
     def worker(self, worker: WorkerId) -> str:
         return f"{self.prefix}worker:{worker}"
+
+    def metrics(self, worker: WorkerId) -> str:
+        return f"{self.prefix}metrics:{worker}"
 
     def api(self, api: ApiId) -> str:
         return f"{self.prefix}api:{api}"

@@ -5,7 +5,7 @@ api    → worker   Order   in `orders:<worker>`: what can't wait behind request
 api    → api      Look    in `orders:<api>`: what became of a request
 worker → worker   Handoff from the prefill task to the decode task, by Celery's chain, as JSON
 worker → api      Step    on `out:<api>`: all that one engine step made for this API replica
-worker → all      Lease   in `worker:<id>`, each `heartbeat_s`
+worker → all      Lease   in `worker:<id>`, each `heartbeat_s`; and WorkerMetrics in `metrics:<id>`
 CLI    → api      ApiKey  in `keys:api`
 api    → api      Kept    in `kept:<id>`; what comes of it in `log:<id>`, as lists of events
 
@@ -202,7 +202,36 @@ class EventBatch(Struct, frozen=True, array_like=True):
     events: list[Event]
 
 
-class Pace(Struct, frozen=True, array_like=True):
+class Worker(Struct, frozen=True, array_like=True):
+    """What a worker is, for as long as it lives."""
+
+    id: WorkerId
+    pool: PoolId
+    role: Role
+    host: str
+    pid: int
+    block_size: int  # tokens in a KV block
+    total_blocks: int  # KV blocks the engine has
+    max_running: int  # requests the engine takes at once
+    max_model_len: int  # tokens
+    ranks: int = 1  # data-parallel ranks; blocks, max_running and speeds are each one's
+    kv_events: bool = False  # it tells what its caches hold
+    block_bytes: int = 0  # of KV in a block
+    meets_at: str = ""  # "host:port" where its prefills meet the engine that decodes; empty: it hands over in sequence
+
+
+class Load(Struct, frozen=True, array_like=True):
+    """What a worker's engine has at the moment, all its ranks together."""
+
+    running: int = 0
+    waiting: int = 0
+    used_blocks: int = 0
+    lent_blocks: int = 0  # of the used ones: kept for engines that decode
+    aside: int = 0  # requests here that give way to others, running or waiting for that
+    aside_most: int = 0  # so many of them each rank takes now
+
+
+class Speeds(Struct, frozen=True, array_like=True):
     """How fast one data-parallel rank works, measured over the last minute. 0: nothing measured yet."""
 
     prefill_tokens_per_s: float = 0.0
@@ -213,32 +242,21 @@ class Pace(Struct, frozen=True, array_like=True):
 
 
 class Lease(Struct, frozen=True, array_like=True):
-    """What a worker says of itself."""
+    """A worker lives, and how it is."""
 
-    worker: WorkerId
-    pool: PoolId
-    role: Role
-    host: str
-    pid: int
-    block_size: int  # tokens in a KV block
-    total_blocks: int  # KV blocks the engine has
-    max_running: int  # requests the engine takes at once
-    max_model_len: int  # tokens
-    running: int = 0
-    waiting: int = 0
-    used_blocks: int = 0
-    draining: bool = False
-    ranks: int = 1  # data-parallel ranks; blocks, max_running and speeds are each one's
-    kv_events: bool = False  # it tells what its caches hold
-    pace: Pace = Pace()
-    block_bytes: int = 0  # of KV in a block
-    meets_at: str = ""  # "host:port" where its prefills meet who decodes; empty: it hands over in sequence
-    lent_blocks: int = 0  # of the used ones: kept for engines that decode
-    prefill_tokens: int = 0  # prompt tokens computed since its start
-    pulled_tokens: int = 0  # and those whose KV came from other engines
-    aside: int = 0  # requests here that give way to others, running or waiting for that
-    aside_most: int = 0  # so many of them each rank takes now
-    worked_s: float = 0.0  # since its start, in which the engine had a request
+    worker: Worker
+    load: Load = Load()
+    speeds: Speeds = Speeds()
+    draining: bool = False  # it takes no more
+
+
+class WorkerMetric(Struct, frozen=True, array_like=True):
+    """A line of /metrics, with all that is to be said of it: an API replica shows also those that it doesn't know."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    meaning: str
+    value: float
 
 
 class Cancel(Struct, frozen=True, array_like=True, tag="c"):
@@ -346,6 +364,7 @@ def decoder(kind: type[T]) -> Callable[[bytes], T]:
 decode_job = decoder(Job)
 decode_event_batch = decoder(EventBatch)
 decode_lease = decoder(Lease)
+decode_worker_metrics = decoder(list[WorkerMetric])
 decode_worker_command: Callable[[bytes], WorkerCommand] = decoder(WorkerCommand)  # type: ignore[arg-type]  # a union is no type to mypy
 decode_reply = decoder(Reply)
 decode_look = decoder(Look)

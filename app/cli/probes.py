@@ -58,7 +58,7 @@ def leased_pids(url: str, deployment: str, pool: PoolId) -> set[int]:
             leases = client.mget([keys.worker(m.decode()) for m in members]) if members else []
     except (redis.RedisError, OSError):
         return set()
-    return {decode_lease(lease).pid for lease in leases if lease}
+    return {decode_lease(lease).worker.pid for lease in leases if lease}
 
 
 def has_batch_leader(url: str, deployment: str) -> bool:

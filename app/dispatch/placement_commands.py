@@ -52,7 +52,7 @@ def placement(
 def guess(keys: Keys, pool: Pool, inflight: InFlight, to: Placement, lease: Lease) -> list[Command]:
     """For an engine that tells no KV events: what it will have, as far as one can know."""
     hashes = inflight.hashes(pool.block_size)
-    if lease.kv_events or pool.routing.policy != "kv" or not hashes:
+    if lease.worker.kv_events or pool.routing.policy != "kv" or not hashes:
         return []
     key = keys.predicted(to.pool, place_id(to.worker, to.rank))
     ttl_ms = round(pool.routing.predicted_ttl_s * 1000)
@@ -66,6 +66,6 @@ def guess(keys: Keys, pool: Pool, inflight: InFlight, to: Placement, lease: Leas
     return [
         ("ZADD", key, *entries),
         ("ZREMRANGEBYSCORE", key, "-inf", expires - ttl_ms),
-        ("ZREMRANGEBYRANK", key, 0, -1 - lease.total_blocks),  # it holds no more than that: the oldest go
+        ("ZREMRANGEBYRANK", key, 0, -1 - lease.worker.total_blocks),  # it holds no more than that: the oldest go
         ("PEXPIRE", key, ttl_ms),
     ]

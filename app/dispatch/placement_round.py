@@ -112,7 +112,7 @@ class PlacementRound:
 
     def lease(self, to: Placement) -> Lease:
         """Of the worker that was chosen."""
-        return next(c.lease for c in self.views[to.pool].candidates if c.lease.worker == to.worker)
+        return next(c.lease for c in self.views[to.pool].candidates if c.lease.worker.id == to.worker)
 
     def _reserve(self, to: Placement, inflight: InFlight) -> None:
         view = self.views[to.pool]
@@ -127,7 +127,7 @@ class PlacementRound:
         overlaps = view.overlaps[self._asking[pool][inflight]]
         coming = self._coming(inflight, pool)
         return [
-            Option(c, o.cached, max(o.coming, coming.get((c.lease.worker, c.rank), 0)))
+            Option(c, o.cached, max(o.coming, coming.get((c.lease.worker.id, c.rank), 0)))
             for c, o in zip(view.candidates, overlaps, strict=True)
         ]
 

@@ -220,7 +220,7 @@ class Placer:
                 continue
             try:
                 places = round_.assign(inflight, self._rng, next(self._turns))
-                command = placement(self._keys, self._pools, inflight, places, round_.lease(places[0]).meets_at)
+                command = placement(self._keys, self._pools, inflight, places, round_.lease(places[0]).worker.meets_at)
             except Saturated:
                 self._full[inflight.line] = time.monotonic()
                 self._hold(inflight)

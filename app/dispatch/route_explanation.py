@@ -38,7 +38,7 @@ def explained(inflight: InFlight, *, candidates: bool) -> dict[str, Any]:
     return chosen | {
         "candidates": [
             {
-                "worker": option.candidate.lease.worker,
+                "worker": option.candidate.lease.worker.id,
                 "rank": option.candidate.rank,
                 "blocks_cached": option.cached,
                 "blocks_coming": option.coming - option.cached,

@@ -30,13 +30,13 @@ class Fleet(Struct, frozen=True):
     def of(cls, options: Sequence[Option], others: Sequence[Option] = ()) -> "Fleet":
         """`others` say how fast a pool may be that has computed no prompt yet."""
         leases = [o.candidate.lease for o in options]
-        per_s = sum(lease.pace.prefills_per_s for lease in leases) / len(leases)
-        busy = sum(lease.pace.busy for lease in leases) / len(leases)
-        speeds: dict[PoolId, list[float]] = {lease.pool: [] for lease in leases}
+        per_s = sum(lease.speeds.prefills_per_s for lease in leases) / len(leases)
+        busy = sum(lease.speeds.busy for lease in leases) / len(leases)
+        speeds: dict[PoolId, list[float]] = {lease.worker.pool: [] for lease in leases}
         for lease in leases:
-            if lease.pace.prefill_tokens_per_s > 0:
-                speeds[lease.pool].append(lease.pace.prefill_tokens_per_s)
-        guess = _mean([s for o in others if (s := o.candidate.lease.pace.prefill_tokens_per_s) > 0], _TOKENS_PER_S)
+            if lease.speeds.prefill_tokens_per_s > 0:
+                speeds[lease.worker.pool].append(lease.speeds.prefill_tokens_per_s)
+        guess = _mean([s for o in others if (s := o.candidate.lease.speeds.prefill_tokens_per_s) > 0], _TOKENS_PER_S)
         return cls(
             {pool: _mean(measured, guess) for pool, measured in speeds.items()},
             _STUCK * per_s / (1 - min(busy, _BUSY_MOST)),
@@ -50,7 +50,7 @@ def _mean(values: Sequence[float], otherwise: float) -> float:
 def kv_cost(ask: Ask, option: Option, fleet: Fleet, weight: float) -> Cost:
     """Seconds until the first token, and the seconds by which that delays others."""
     c = option.candidate
-    speed = fleet.tokens_per_s[c.lease.pool]
+    speed = fleet.tokens_per_s[c.lease.worker.pool]
     wait = max(0.0, c.tokens / speed - c.head_s) + _for_room(ask, option) + _STEP_S * load(c)
     prefill = uncached_tokens(ask, option) / speed
     return Cost(wait, prefill, weight * fleet.drag * prefill * (wait + prefill / 2))
@@ -59,26 +59,26 @@ def kv_cost(ask: Ask, option: Option, fleet: Fleet, weight: float) -> Cost:
 def pull_cost(ask: Ask, option: Option) -> Cost:
     """Seconds until the KV of a prompt that another worker has computed is there, behind what comes there already."""
     c = option.candidate
-    speed = c.lease.pace.pulled_bytes_per_s or _PULLED_BYTES_PER_S
-    a_block = c.lease.block_bytes / speed
+    speed = c.lease.speeds.pulled_bytes_per_s or _PULLED_BYTES_PER_S
+    a_block = c.lease.worker.block_bytes / speed
     return Cost(_for_room(ask, option) + _STEP_S * load(c) + c.pulls * a_block, missing_blocks(ask, option) * a_block)
 
 
 def missing_blocks(ask: Ask, option: Option) -> int:
     """Blocks of the prompt that are not cached there; at least one."""
-    return -(-uncached_tokens(ask, option) // option.candidate.lease.block_size)
+    return -(-uncached_tokens(ask, option) // option.candidate.lease.worker.block_size)
 
 
 def uncached_tokens(ask: Ask, option: Option) -> int:
     """Prompt tokens to be computed there; the last one always is."""
-    cached = max(option.cached, option.coming) * option.candidate.lease.block_size
+    cached = max(option.cached, option.coming) * option.candidate.lease.worker.block_size
     return ask.prompt_tokens - min(cached, ask.prompt_tokens - 1)
 
 
 def new_blocks(ask: Ask, option: Option) -> int:
     """KV blocks that have to be found there: for what isn't cached of the prompt, and the expected answers."""
     tokens = uncached_tokens(ask, option) + ask.n * min(ask.max_tokens, EXPECTED_ANSWER)
-    return -(-tokens // option.candidate.lease.block_size)
+    return -(-tokens // option.candidate.lease.worker.block_size)
 
 
 def held_blocks(c: Candidate) -> float:
@@ -86,12 +86,12 @@ def held_blocks(c: Candidate) -> float:
 
     Those that aside requests hold are as good as free.
     """
-    return max(c.blocks, c.lease.used_blocks / c.lease.ranks - c.aside_blocks)
+    return max(c.blocks, c.lease.load.used_blocks / c.lease.worker.ranks - c.aside_blocks)
 
 
 def load(c: Candidate) -> float:
     """1 when what is there fills the engine once, by seats or by blocks."""
-    return max(c.requests / c.lease.max_running, held_blocks(c) / max(1, c.lease.total_blocks))
+    return max(c.requests / c.lease.worker.max_running, held_blocks(c) / max(1, c.lease.worker.total_blocks))
 
 
 def _for_room(ask: Ask, option: Option) -> float:
@@ -101,5 +101,5 @@ def _for_room(ask: Ask, option: Option) -> float:
     """
     c = option.candidate
     held = held_blocks(c)
-    missing = held + new_blocks(ask, option) - c.lease.total_blocks
-    return missing / held * c.lease.pace.request_s if missing > 0 and held > 0 else 0.0
+    missing = held + new_blocks(ask, option) - c.lease.worker.total_blocks
+    return missing / held * c.lease.speeds.request_s if missing > 0 and held > 0 else 0.0

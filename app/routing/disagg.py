@@ -72,7 +72,7 @@ def _decoding(c: Candidate) -> int:
 
 
 def _option(to: Placement, options: Sequence[Option]) -> Option:
-    return next(o for o in options if (o.candidate.lease.worker, o.candidate.rank) == (to.worker, to.rank))
+    return next(o for o in options if (o.candidate.lease.worker.id, o.candidate.rank) == (to.worker, to.rank))
 
 
 def still_fits(lease: Lease | None, blocks: int) -> bool:
@@ -80,4 +80,4 @@ def still_fits(lease: Lease | None, blocks: int) -> bool:
     if lease is None or lease.draining:
         return False
     # What aside requests hold comes free when it is needed.
-    return lease.aside > 0 or lease.used_blocks + blocks <= lease.total_blocks * lease.ranks
+    return lease.load.aside > 0 or lease.load.used_blocks + blocks <= lease.worker.total_blocks * lease.worker.ranks

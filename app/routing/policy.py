@@ -26,7 +26,7 @@ def place(
     """
     able = [o for o in options if (can_prefill if part == "prefill" else can_serve)(o.candidate)]
     if part == "decode":
-        able = [o for o in able if o.candidate.lease.block_bytes]
+        able = [o for o in able if o.candidate.lease.worker.block_bytes]
     if not able:
         raise NoWorker("No live worker serves this model. It may be starting: try again.")
     if ask.aside:
@@ -51,13 +51,13 @@ def _placement(ask: Ask, best: Option, part: Part) -> Placement:
     missing, tokens = missing_blocks(ask, best), uncached_tokens(ask, best)
     blocks = missing if part == "prefill" else new_blocks(ask, best)
     to_compute, to_pull = (0, missing) if part == "decode" else (tokens, 0)
-    return Placement(lease.pool, lease.worker, best.candidate.rank, blocks, to_compute, best.cached, to_pull)
+    return Placement(lease.worker.pool, lease.worker.id, best.candidate.rank, blocks, to_compute, best.cached, to_pull)
 
 
 def reserve(fleet: Sequence[Candidate], to: Placement, *, aside: bool = False) -> list[Candidate]:
     """The fleet as it is with the placement on it, for the next decision of the same round."""
     loaded = _loaded_aside if aside else _loaded
-    return [loaded(c, to) if (c.lease.worker, c.rank) == (to.worker, to.rank) else c for c in fleet]
+    return [loaded(c, to) if (c.lease.worker.id, c.rank) == (to.worker, to.rank) else c for c in fleet]
 
 
 def _loaded_aside(c: Candidate, to: Placement) -> Candidate:
@@ -76,19 +76,19 @@ def _loaded(c: Candidate, to: Placement) -> Candidate:
 
 
 def can_serve(c: Candidate) -> bool:
-    return not c.lease.draining and c.lease.role in ("both", "decode")
+    return not c.lease.draining and c.lease.worker.role in ("both", "decode")
 
 
 def can_prefill(c: Candidate) -> bool:
-    return not c.lease.draining and c.lease.role == "prefill" and c.lease.block_bytes > 0
+    return not c.lease.draining and c.lease.worker.role == "prefill" and c.lease.worker.block_bytes > 0
 
 
 def is_full(c: Candidate) -> bool:
     """By any of its limits."""
     limits, lease = c.limits, c.lease
-    if c.requests >= lease.max_running + limits.max_queued:
+    if c.requests >= lease.worker.max_running + limits.max_queued:
         return True
-    if limits.active_blocks is not None and held_blocks(c) >= limits.active_blocks * lease.total_blocks:
+    if limits.active_blocks is not None and held_blocks(c) >= limits.active_blocks * lease.worker.total_blocks:
         return True
     return limits.queued_tokens is not None and c.tokens >= limits.queued_tokens
 
@@ -110,18 +110,18 @@ def pick(scored: Sequence[tuple[Option, Cost]], rules: Routing, session: str | N
 
 def _affinity(session: str, c: Candidate) -> int:
     """Rendezvous hashing: when a worker comes or goes, only its own sessions move."""
-    return xxh3_64_intdigest(f"{session}\0{c.lease.worker}\0{c.rank}".encode())
+    return xxh3_64_intdigest(f"{session}\0{c.lease.worker.id}\0{c.rank}".encode())
 
 
 Scores = list[tuple[Option, Cost]]
 
 
 def _least_loaded(free: Sequence[Option], _rng: Random, _turn: int) -> Scores:
-    return [(o, Cost(o.candidate.requests / o.candidate.lease.max_running)) for o in free]
+    return [(o, Cost(o.candidate.requests / o.candidate.lease.worker.max_running)) for o in free]
 
 
 def _round_robin(free: Sequence[Option], _rng: Random, turn: int) -> Scores:
-    order = sorted(free, key=lambda o: (o.candidate.lease.worker, o.candidate.rank))
+    order = sorted(free, key=lambda o: (o.candidate.lease.worker.id, o.candidate.rank))
     return [(o, Cost((i - turn) % len(order))) for i, o in enumerate(order)]
 
 

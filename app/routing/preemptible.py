@@ -11,11 +11,11 @@ FULL = 0.9  # share of its blocks from which on an engine gets no more of them: 
 def has_slack(ask: Ask, option: Option) -> bool:
     """Whether the place can do with one more of them, without anybody else noticing."""
     c = option.candidate
-    if c.waiting or c.aside >= c.lease.aside_most:
+    if c.waiting or c.aside >= c.lease.load.aside_most:
         return False
     everybody = held_blocks(behind_all(c))
     # What is too large for that runs where nothing else does.
-    return everybody + new_blocks(ask, option) <= FULL * c.lease.total_blocks or not (c.requests or c.aside)
+    return everybody + new_blocks(ask, option) <= FULL * c.lease.worker.total_blocks or not (c.requests or c.aside)
 
 
 def behind_all(c: Candidate) -> Candidate:

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from app.ids import PoolId, RunId, WorkerId
-from app.messages import Lease
+from app.messages import Lease, Load, Worker
 from app.pools import Routing
 from app.routing.candidates import Ask, Candidate, Limits, Option
 from app.routing.policy import place
@@ -26,7 +28,7 @@ class Policy:
         self._meters = [ThroughputMeter() for _ in range(n_workers)]
         self._since = [0.0] * n_workers  # when the head of each line began
         self._line: list[dict[Any, int]] = [{} for _ in range(n_workers)]  # request → tokens to compute
-        self._lease = Lease(
+        self._worker = Worker(
             WorkerId(""), PoolId("simulated"), "both", "", 0, block_size, 0, max_running, 0, kv_events=True
         )
 
@@ -49,12 +51,8 @@ class Policy:
         self._meters[worker].end(RunId(request), now)
 
     def _option(self, index: int, worker: Any, now: float, blocks: int) -> Option:
-        own = self._lease
-        lease = Lease(
-            WorkerId(str(index)), own.pool, own.role, own.host, own.pid, own.block_size, worker.total_blocks,
-            own.max_running, own.max_model_len, used_blocks=worker.active_blocks, kv_events=True,
-            pace=self._meters[index].read(now),
-        )  # fmt: skip
+        own = replace(self._worker, id=WorkerId(str(index)), total_blocks=worker.total_blocks)
+        lease = Lease(own, Load(used_blocks=worker.active_blocks), self._meters[index].read(now))
         line = self._line[index]
         candidate = Candidate(
             lease, _LIMITS, 0, worker.active_requests, 0, sum(line.values()), len(line),

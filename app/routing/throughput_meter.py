@@ -3,7 +3,7 @@
 from math import exp
 
 from app.ids import RunId
-from app.messages import Pace
+from app.messages import Speeds
 
 _WINDOW_S = 60.0  # what was measured fades with this time constant
 # Of fewer tokens one learns what a step costs and not what a token does.
@@ -61,13 +61,13 @@ class ThroughputMeter:
         self._requests += 1
         self._request_s += now - self._began.pop(run)
 
-    def read(self, now: float) -> Pace:
+    def read(self, now: float) -> Speeds:
         if self._start is None:
-            return Pace()
+            return Speeds()
         self._fade(now)
         # Of a sum that fades since the start, this many seconds are left.
         span = self._ranks * max(1.0, _WINDOW_S * (1 - exp((self._start - now) / _WINDOW_S)))
-        return Pace(
+        return Speeds(
             prefill_tokens_per_s=self._tokens / self._token_s if self._token_s > 0 else 0.0,
             prefills_per_s=self._prefills / span,
             busy=min(1.0, self._busy_s / span),

@@ -6,7 +6,7 @@ from time import monotonic
 
 from msgspec.structs import replace
 
-from app.messages import Job, Pace
+from app.messages import Job, Speeds
 from app.routing.throughput_meter import ThroughputMeter
 from app.runner.busy_time import BusyTime
 
@@ -35,7 +35,7 @@ class Throughput:
         queued = self.working.requests > self._seats
         self._of(job).first_token(job.run, rank, tokens, monotonic(), queued=queued)
 
-    def read(self) -> Pace:
+    def read(self) -> Speeds:
         """Of who can't wait, but for the speed, which may have been learnt from the others."""
         now = monotonic()
         pace = self.online.read(now)

@@ -14,7 +14,7 @@ from time import monotonic
 from app.engines.base import EngineInfo, EngineStats
 from app.errors import Returned
 from app.ids import RunId
-from app.messages import Job, Pace
+from app.messages import Job, Speeds
 from app.pools import Aside
 from app.runner.yield_policy import EngineLoad, Wish, may_enter, pause, taken, too_many
 
@@ -43,7 +43,7 @@ class AsideJob:
 
 class YieldGate:
     def __init__(
-        self, info: EngineInfo, rules: Aside, stats: Callable[[], EngineStats], pace: Callable[[], Pace]
+        self, info: EngineInfo, rules: Aside, stats: Callable[[], EngineStats], pace: Callable[[], Speeds]
     ) -> None:
         """`pace`: how many prompt tokens the engine computes in a second, and how much of its time others' take."""
         self._info, self._rules, self._stats, self._pace = info, rules, stats, pace

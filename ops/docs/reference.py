@@ -116,9 +116,10 @@ def _model(model: type[BaseModel]) -> str:
 
 
 def metrics() -> str:
-    """What /metrics shows, from `app/telemetry.py` and of batches from `app/api/operations/batch_metrics.py`."""
+    """What /metrics shows: of the replica, of batches, of workers."""
     from app import telemetry
-    from app.api.operations.batch_metrics import metrics as of_batches
+    from app.api.operations.batch_metrics import batch_metrics
+    from workers.engine.metrics import DEFINITIONS
 
     rows = []
     for metric in vars(telemetry).values():
@@ -128,8 +129,9 @@ def metrics() -> str:
             rows.append(_metric(family.name, family.type, family.documentation, labels))
     rows += [
         _metric(found.name, found.type, found.documentation, getattr(found, "_labelnames", ()))
-        for found in of_batches([], {}, [], 0.0)
+        for found in batch_metrics([], {}, [], 0.0)
     ]
+    rows += [_metric(own.name, own.kind, own.meaning, ("pool", "worker")) for own in DEFINITIONS]
     return _table(("metric", "type", "labels", "meaning"), rows)
 
 

@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from tests.stack import Stack, leases, mock_pool, stack, wait_until
+from tests.stack import Stack, leases, metric, mock_pool, stack, wait_until
 
 POOL = "decode-pool-a"
 ANSWER = 150
@@ -105,7 +105,7 @@ def test_who_cannot_wait_notices_little_of_a_worker_full_of_them(served: Stack) 
             idle = await _measured(client, range(100, 108))
             flex = [asyncio.create_task(_ask(client, number, "flex")) for number in range(60)]
             async with asyncio.timeout(10):
-                while leases(served, POOL)[0].aside < 14:  # noqa: ASYNC110 (a lease tells nobody)
+                while leases(served, POOL)[0].load.aside < 14:  # noqa: ASYNC110 (a lease tells nobody)
                     await asyncio.sleep(0.1)
             filled = await _measured(client, range(200, 208))
             assert not all(task.done() for task in flex), "they were there all the time"
@@ -118,7 +118,7 @@ def test_who_cannot_wait_notices_little_of_a_worker_full_of_them(served: Stack) 
             assert filled[1] < idle[1] * 1.15
 
     asyncio.run(scenario())
-    wait_until(lambda: leases(served, POOL)[0].aside == 0, "all have ended")
+    wait_until(lambda: leases(served, POOL)[0].load.aside == 0, "all have ended")
     (lease,) = leases(served, POOL)
-    assert (lease.running, lease.waiting, lease.used_blocks) == (0, 0, 0)
-    assert lease.worked_s > 1
+    assert (lease.load.running, lease.load.waiting, lease.load.used_blocks) == (0, 0, 0)
+    assert metric(served, POOL, "busy_seconds") > 1

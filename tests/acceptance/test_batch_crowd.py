@@ -18,7 +18,7 @@ from app.batch.records import BatchLine, BatchOrder, Part
 from app.batch.storage import Storage
 from app.ids import BatchId, FileId, PoolId, WorkerId, new_batch_id
 from app.keys import Keys
-from app.messages import Lease, encode
+from app.messages import Lease, Worker, encode
 from app.store import Wire, async_client
 from tests.stack import Stack, mock_pool, redis_server, stack, wait_until
 
@@ -33,10 +33,10 @@ BODY = {"model": "mock", "prompt": "hello", "max_tokens": 4}
 def crowd(tmp_path: Path) -> Iterator[Stack]:
     """One batch worker; an engine's worker that lives as far as anybody can see, and answers nothing."""
     with redis_server(tmp_path) as url, stack(url, tmp_path, {POOL: mock_pool()}) as s:
-        lease = Lease(WorkerId("w"), PoolId(POOL), "both", "here", 1, 32, 1_000_000, SEATS, 4096, kv_events=True)
+        own = Worker(WorkerId("w"), PoolId(POOL), "both", "here", 1, 32, 1_000_000, SEATS, 4096, kv_events=True)
         with Redis.from_url(url) as redis:
-            redis.set(KEYS.worker(lease.worker), encode(lease), ex=3600)
-            redis.hset(KEYS.pool(lease.pool), lease.worker, "1,1")
+            redis.set(KEYS.worker(own.id), encode(Lease(own)), ex=3600)
+            redis.hset(KEYS.pool(own.pool), own.id, "1,1")
         s.api()
         s.worker("batch", "batch")
         wait_until(s.ready, "the API listens")

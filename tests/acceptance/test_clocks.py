@@ -91,7 +91,7 @@ def test_what_outlives_its_api_replica_does_not_depend_on_that_ones_clock(fleet:
     wanted = {"model": "mock", "input": "hi", "max_output_tokens": 300, "background": True}
     wanted |= {"timeout": 30, "ignore_eos": True}
     response = httpx.post(f"{url}/v1/responses", json=wanted, timeout=30).json()
-    wait_until(lambda: [lease for lease in leases(fleet, POOL) if lease.running], "it is being answered")
+    wait_until(lambda: [lease for lease in leases(fleet, POOL) if lease.load.running], "it is being answered")
     fleet.names["off"].kill()
 
     def status(kind: str, id_: str) -> str:

@@ -15,7 +15,7 @@ from openai import OpenAI
 from redis import Redis
 
 from app.messages import Lease
-from tests.stack import Stack, leases, stack, timeline, wait_until
+from tests.stack import Stack, leases, metric, stack, timeline, wait_until
 from tests.stack import all_free as stack_is_free
 
 PREFILL, DECODE = "prefill-pool-a", "decode-pool-a"
@@ -93,7 +93,7 @@ def pair(fleet: Stack) -> Stack:
 
 
 def process_of(lease: Lease) -> psutil.Process:
-    return psutil.Process(lease.pid)
+    return psutil.Process(lease.worker.pid)
 
 
 @contextmanager
@@ -141,16 +141,16 @@ def test_a_long_prompt_is_computed_by_one_worker_and_answered_by_the_other(pair:
     answer = ask(pair, "one " + LONG)
     (prefill,), (decode,) = leases(pair, PREFILL), leases(pair, DECODE)
     told = seen(pair, answer)
-    assert [w["worker"] for w in told["workers"]] == [prefill.worker, decode.worker]
+    assert [w["worker"] for w in told["workers"]] == [prefill.worker.id, decode.worker.id]
     assert told["workers"][1]["pulled"]["tokens"] == told["prompt_tokens"]
     assert told["workers"][1]["pulled"]["size"] > 0
     assert {"placement", "queue", "prefill", "hop", "transfer", "resume", "decode"} == set(told["stages"])
     wait_until(lambda: all_free(pair), "all is free again")
     prompt = told["prompt_tokens"]
     wait_until(
-        lambda: leases(pair, DECODE)[0].pulled_tokens == prompt, "its own counter says that it pulled the prompt"
+        lambda: metric(pair, DECODE, "pulled_tokens") == prompt, "its own counter says that it pulled the prompt"
     )
-    assert leases(pair, DECODE)[0].prefill_tokens <= 1, "the decode engine computed no prompt"
+    assert metric(pair, DECODE, "prefill_tokens") <= 1, "the decode engine computed no prompt"
 
 
 def test_a_short_prompt_stays_where_its_answer_is(pair: Stack) -> None:
@@ -289,7 +289,9 @@ def test_a_prefill_worker_that_dies_with_the_kv_is_replaced_by_a_local_prefill(p
         wait_until(lambda: all_free(pair), "what is lent is the next prompt's")
         with standing_still(leases(pair, DECODE)[0]):
             answer = threads.submit(ask, pair)
-            (holder,) = wait_until(lambda: [p for p in leases(pair, PREFILL) if p.lent_blocks], "it has lent the KV")
+            (holder,) = wait_until(
+                lambda: [p for p in leases(pair, PREFILL) if p.load.lent_blocks], "it has lent the KV"
+            )
             process_of(holder).kill()
         told = seen(pair, answer.result())
         assert told["workers"][-1].get("handoff_refused") or told["attempts"] == 2
@@ -304,7 +306,9 @@ def test_a_transfer_that_takes_too_long_is_given_up(fleet: Stack) -> None:
     with ThreadPoolExecutor() as threads:
         with standing_still(leases(fleet, DECODE)[0]):
             answer = threads.submit(ask, fleet, "slowly " + LONG)
-            (holder,) = wait_until(lambda: [p for p in leases(fleet, PREFILL) if p.lent_blocks], "it has lent the KV")
+            (holder,) = wait_until(
+                lambda: [p for p in leases(fleet, PREFILL) if p.load.lent_blocks], "it has lent the KV"
+            )
             process_of(holder).suspend()
         try:
             assert answer.result().usage.completion_tokens == 12
@@ -318,21 +322,21 @@ def test_when_a_decode_worker_dies_decoding_the_next_one_goes_on(pair: Stack) ->
     """The answer waits until there is one."""
     with ThreadPoolExecutor() as threads:
         answer = threads.submit(ask, pair, max_tokens=1000)
-        (busy,) = wait_until(lambda: [d for d in leases(pair, DECODE) if d.running], "it decodes")
+        (busy,) = wait_until(lambda: [d for d in leases(pair, DECODE) if d.load.running], "it decodes")
         process_of(busy).kill()
         wait_until(lambda: not leases(pair, DECODE), "it is known to be gone")
         have(pair)
         assert answer.result().usage.completion_tokens == 1000
         assert seen(pair, answer.result())["attempts"] == 2
-        wait_until(lambda: leases(pair, PREFILL)[0].used_blocks == 0, "the prefill worker's blocks are free")
+        wait_until(lambda: leases(pair, PREFILL)[0].load.used_blocks == 0, "the prefill worker's blocks are free")
 
 
 def test_several_prefill_workers_hand_over_to_several_that_decode(fleet: Stack) -> None:
     """Each to each, and every answer is that of its own prompt."""
     have(fleet, prefillers=2, decoders=2)
     wait_until(lambda: all_free(fleet), "all is free")
-    everyway = {(p.worker, d.worker) for p in leases(fleet, PREFILL) for d in leases(fleet, DECODE)}
-    computed = sum(lease.prefill_tokens for lease in leases(fleet, DECODE))
+    everyway = {(p.worker.id, d.worker.id) for p in leases(fleet, PREFILL) for d in leases(fleet, DECODE)}
+    computed = metric(fleet, DECODE, "prefill_tokens")
     with ThreadPoolExecutor(8) as threads:
         prompts = [f"several {i} {LONG}" for i in range(20)]
         apart: list[Any] = []
@@ -343,7 +347,7 @@ def test_several_prefill_workers_hand_over_to_several_that_decode(fleet: Stack) 
             assert ways <= everyway
             prompts += [] if ways == everyway else [f"several {len(prompts)} {LONG}"]
         wait_until(lambda: all_free(fleet), "all is free again")
-        assert sum(lease.prefill_tokens for lease in leases(fleet, DECODE)) - computed <= len(prompts)
+        assert metric(fleet, DECODE, "prefill_tokens") - computed <= len(prompts)
         with together(fleet):
             one = list(threads.map(lambda prompt: whole(fleet, prompt), prompts))
     assert [a.choices[0].text for a in apart] == [w.choices[0].text for w in one]
@@ -353,7 +357,7 @@ def test_several_prefill_workers_hand_over_to_several_that_decode(fleet: Stack) 
 def reserved(s: Stack) -> Lease | None:
     """The decode worker that is to answer something."""
     redis = Redis.from_url(s.redis_url)
-    return next((d for d in leases(s, DECODE) if redis.hlen(f"{s.deployment}:reservations:{d.worker}")), None)
+    return next((d for d in leases(s, DECODE) if redis.hlen(f"{s.deployment}:reservations:{d.worker.id}")), None)
 
 
 def test_a_decode_worker_that_dies_before_the_hop_is_replaced_and_the_prompt_not_computed_again(fleet: Stack) -> None:
@@ -364,7 +368,7 @@ def test_a_decode_worker_that_dies_before_the_hop_is_replaced_and_the_prompt_not
         process_of(busy).kill()
         told = seen(fleet, answer.result())
         assert told["attempts"] == 2
-        assert [w["worker"] != busy.worker for w in told["workers"]] == [True, True]
+        assert [w["worker"] != busy.worker.id for w in told["workers"]] == [True, True]
         assert told["workers"][1]["pulled"]["tokens"] == told["prompt_tokens"], "from the handoff of the first attempt"
         wait_until(lambda: all_free(fleet), "all is free again")
 
@@ -376,7 +380,7 @@ def test_a_draining_decode_worker_gives_the_handoff_to_another(fleet: Stack) -> 
         busy = wait_until(lambda: reserved(fleet), "it is reserved")
         process_of(busy).terminate()
         told = seen(fleet, answer.result())
-        assert told["workers"][-1]["worker"] != busy.worker
+        assert told["workers"][-1]["worker"] != busy.worker.id
         wait_until(lambda: len(leases(fleet, DECODE)) == 1 and all_free(fleet), "all is free again")
 
 
@@ -385,7 +389,7 @@ def test_a_prefill_worker_that_dies_while_computing_costs_time_and_no_request(fl
     prompt = "alone " + LONG * 3
     with ThreadPoolExecutor() as threads:
         answer = threads.submit(ask, fleet, prompt)
-        (busy,) = wait_until(lambda: [p for p in leases(fleet, "prefill-slow") if p.running], "it computes")
+        (busy,) = wait_until(lambda: [p for p in leases(fleet, "prefill-slow") if p.load.running], "it computes")
         process_of(busy).kill()
         told = seen(fleet, answer.result())
         assert told["attempts"] == 2
@@ -452,7 +456,7 @@ def test_a_handoff_at_once_gives_the_same_answers(rooms: Stack, wanted: dict[str
 def test_at_once_a_prefill_worker_that_dies_is_replaced_by_a_local_prefill(rooms: Stack) -> None:
     with ThreadPoolExecutor() as threads:
         answer = threads.submit(ask, rooms, LONG * 3, model="rooms")
-        (busy,) = wait_until(lambda: [p for p in leases(rooms, "prefill-rooms") if p.running], "it computes")
+        (busy,) = wait_until(lambda: [p for p in leases(rooms, "prefill-rooms") if p.load.running], "it computes")
         process_of(busy).kill()
         assert answer.result().usage.completion_tokens == 12
         wait_until(lambda: all_free(rooms), "all is free again")

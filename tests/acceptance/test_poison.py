@@ -41,7 +41,7 @@ def test_a_poison_prompt_is_given_up_and_the_others_are_answered(fleet: Stack, w
     with ThreadPoolExecutor(9) as threads:
         wanted = list(threads.map(lambda i: write(fleet, f"story {i}"), range(3)))
         stories = [threads.submit(write, fleet, f"story {i % 3}") for i in range(9)]
-        wait_until(lambda: sum(lease.running for lease in leases(fleet, POOL)) == 9, "they have begun")
+        wait_until(lambda: sum(lease.load.running for lease in leases(fleet, POOL)) == 9, "they have begun")
         with pytest.raises(APIStatusError) as failed:
             write(fleet, f"a {what} apple")
         assert (failed.value.status_code, failed.value.code) == (502, "worker_lost")

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from tests.stack import Stack, all_free, free_port, leases, mock_pool, stack, wait_until
+from tests.stack import Stack, all_free, free_port, leases, metric, mock_pool, stack, wait_until
 
 POOL = "decode-pool-a"
 
@@ -35,7 +35,7 @@ def fleet(stacked: Stack) -> Stack:
     if "w3" in s.names:
         s.names["w3"].kill()
     pids = {s.names[name].pid for name in ("w1", "w2")}
-    wait_until(lambda: {lease.pid for lease in leases(s, POOL)} == pids, "both workers live, and no other one", 60)
+    wait_until(lambda: {lease.worker.pid for lease in leases(s, POOL)} == pids, "both workers live and no other", 60)
     s.wait_ready(2)
     return s
 
@@ -54,7 +54,7 @@ def busy(s: Stack) -> str:
     """The name of a worker that runs something."""
 
     def find() -> str:
-        running = {lease.pid for lease in leases(s, POOL) if lease.running}
+        running = {lease.worker.pid for lease in leases(s, POOL) if lease.load.running}
         return next((name for name in ("w1", "w2") if s.names[name].pid in running), "")
 
     return str(wait_until(find, "a worker is busy"))
@@ -259,12 +259,12 @@ def test_a_request_sent_again_with_its_key_is_the_same_one(fleet: Stack) -> None
     c = OpenAI(base_url=f"{fleet.url}/v1", api_key="none", max_retries=0, timeout=30)
     own = {"extra_headers": {"Idempotency-Key": "k1"}, "extra_body": {"ignore_eos": True}}
     asked: dict[str, Any] = {"model": "mock", "prompt": "A fox" * 80, "max_tokens": 20, "temperature": 1.0}
-    before = sum(lease.prefill_tokens for lease in leases(fleet, POOL))
+    before = metric(fleet, POOL, "prefill_tokens")
     answers = [c.completions.create(**asked, **own) for _ in range(3)]
     assert len({a.id for a in answers}) == len({a.choices[0].text for a in answers}) == 1
     tokens = answers[0].usage.prompt_tokens  # type: ignore[union-attr]
     time.sleep(1.2)
-    assert sum(lease.prefill_tokens for lease in leases(fleet, POOL)) - before <= tokens
+    assert metric(fleet, POOL, "prefill_tokens") - before <= tokens
     with pytest.raises(Exception, match="not the body"):
         c.completions.create(**(asked | {"max_tokens": 21}), **own)
     nothing_left(fleet)

@@ -490,7 +490,9 @@ def test_a_response_is_finished_though_its_worker_dies(frail: Fleet) -> None:
 
 def _busy(fleet: Fleet) -> int:
     """The pid of the worker that has a reservation."""
-    (pid,) = [e.pid for e in leases(fleet.stack, POOL) if fleet.redis.exists(f"xylem:reservations:{e.worker}")]
+    (pid,) = [
+        e.worker.pid for e in leases(fleet.stack, POOL) if fleet.redis.exists(f"xylem:reservations:{e.worker.id}")
+    ]
     return pid
 
 

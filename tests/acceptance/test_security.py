@@ -425,7 +425,7 @@ def test_a_pickled_message_in_a_workers_queue_is_never_unpickled(locked: Stack, 
                 headers={"task": "app.tasks.decode.decode", "id": "x", "lang": "py"},
             ),
             "",
-            f"{POOL}.{lease.worker}",
+            f"{POOL}.{lease.worker.id}",
         )
     wait_until(lambda: "ContentDisallowed" in locked.log("worker"), "the worker refuses it")
     assert not (tmp_path / "owned").exists()

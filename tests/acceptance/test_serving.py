@@ -17,8 +17,7 @@ from openai import APIStatusError, AsyncOpenAI, OpenAI
 from redis import Redis
 
 from app.keys import Keys
-from app.messages import Lease, decode_lease
-from tests.stack import BIN, Stack, free_port, mock_pool, stack, timeline, wait_until
+from tests.stack import BIN, Stack, free_port, leases, mock_pool, stack, timeline, wait_until
 
 KEYS = Keys("xylem")
 POOL = "decode-pool-a"
@@ -36,12 +35,6 @@ def fleet(valkey_url: str, tmp_path: Path) -> Iterator[Stack]:
 
 def client(s: Stack) -> AsyncOpenAI:
     return AsyncOpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60)
-
-
-def leases(s: Stack) -> list[Lease]:
-    redis = Redis.from_url(s.redis_url)
-    raw = [redis.get(key) for key in redis.keys(f"{KEYS.prefix}worker:*")]
-    return [decode_lease(r) for r in raw if r is not None]  # type: ignore[arg-type]
 
 
 def reserved(s: Stack) -> dict[str, int]:
@@ -148,7 +141,9 @@ def test_a_disconnect_frees_the_engine_within_a_second(fleet: Stack) -> None:
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{fleet.url}/v1/chat/completions", json=body, timeout=0.5)
     wait_until(lambda: sum(reserved(fleet).values()) == 0, "released after the connection was closed", 1)
-    wait_until(lambda: [(x.running, x.used_blocks) for x in leases(fleet)] == [(0, 0)], "the engine is empty", 3)
+    wait_until(
+        lambda: [(x.load.running, x.load.used_blocks) for x in leases(fleet)] == [(0, 0)], "the engine is empty", 3
+    )
 
 
 def raw_request(**fields: object) -> bytes:
@@ -179,7 +174,9 @@ def test_a_disconnect_ends_all_that_came_over_the_connection(
     wait_until(lambda: sum(reserved(fleet).values()) == 0, "released after the connection was closed", 3)
     metrics = f"{fleet.url}/metrics"
     wait_until(lambda: "xylem_requests_in_flight 0" in httpx.get(metrics).text, "the API awaits nothing", 3)
-    wait_until(lambda: [(x.running, x.used_blocks) for x in leases(fleet)] == [(0, 0)], "the engine is empty", 3)
+    wait_until(
+        lambda: [(x.load.running, x.load.used_blocks) for x in leases(fleet)] == [(0, 0)], "the engine is empty", 3
+    )
     assert sum(reserved(fleet).values()) == 0
 
 
@@ -350,7 +347,9 @@ def test_flower_shows_workers_queues_and_tasks_but_no_prompt(fleet: Stack) -> No
     def worker_shown() -> bool:
         answer = get("/api/workers?refresh=1")
         return (
-            answer is not None and f"{POOL}.{lease.worker}" in answer.text and f"worker-{lease.worker}@" in answer.text
+            answer is not None
+            and f"{POOL}.{lease.worker.id}" in answer.text
+            and f"worker-{lease.worker.id}@" in answer.text
         )
 
     wait_until(worker_shown, "the worker and its queues are shown", 30, every_s=1)

@@ -60,7 +60,7 @@ def two(fleet: Fleet) -> Fleet:
 def used(fleet: Fleet) -> tuple[int, int]:
     """Requests and KV blocks in use, as the engine itself counts them."""
     (lease,) = leases(fleet.stack, POOL)
-    return lease.running + lease.waiting, lease.used_blocks
+    return lease.load.running + lease.load.waiting, lease.load.used_blocks
 
 
 def test_the_capital_of_france_is_paris_streamed_or_not(fleet: Fleet) -> None:
@@ -204,13 +204,13 @@ def test_a_flex_answer_is_the_usual_one_though_it_gave_way(fleet: Fleet) -> None
         async with AsyncOpenAI(base_url=f"{fleet.stack.url}/v1", api_key="none", timeout=120) as c:
             usual = [await ask(c, question, "default") for question in questions]
             flex = [asyncio.create_task(ask(c, question, "flex")) for question in questions]
-            while leases(fleet.stack, POOL)[0].running < len(flex):  # noqa: ASYNC110 (another process)
+            while leases(fleet.stack, POOL)[0].load.running < len(flex):  # noqa: ASYNC110 (another process)
                 await asyncio.sleep(0.02)
             online = asyncio.create_task(ask(c, "Who was Newton?", "default", 40))
             gone = False
             while not online.done():
                 (lease,) = leases(fleet.stack, POOL)
-                gone |= lease.aside - lease.running >= 2
+                gone |= lease.load.aside - lease.load.running >= 2
                 await asyncio.sleep(0.02)
             assert gone, "most of them waited while the other one ran"
             assert await asyncio.gather(*flex) == usual
@@ -277,7 +277,7 @@ def streamed(fleet: Fleet, prompt: str, under_way: Barrier | None = None, tokens
 
 def busy(fleet: Fleet) -> str | None:
     """A worker that has a request, by its lease."""
-    running = {lease.pid for lease in leases(fleet.stack, POOL) if lease.running}
+    running = {lease.worker.pid for lease in leases(fleet.stack, POOL) if lease.load.running}
     return next((name for name, _ in fleet.worker_names if fleet.process(name).pid in running), None)
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import psutil
@@ -16,9 +16,8 @@ import pytest
 from openai import OpenAI
 from redis import Redis
 
-from app.messages import Lease
 from app.tokenizer import load_tokenizer
-from tests.stack import ROOT, Stack, all_free, leases, stack, timeline, wait_until, worker_process
+from tests.stack import ROOT, Stack, all_free, leases, metric, stack, timeline, wait_until, worker_process
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -138,19 +137,25 @@ def assert_same(one: Answer, other: Answer) -> None:
         assert choice.logprobs == pytest.approx(same.logprobs, abs=1e-3)
 
 
-def settled(s: Stack) -> Lease:
-    """The decode worker's lease, once all is free by leases that are younger than this call."""
+class Settled(NamedTuple):
+    worker: str
+    prefill_tokens: float
+    pulled_tokens: float
+
+
+def settled(s: Stack) -> Settled:
+    """What the decode worker has done, once all is free by leases that are younger than this call."""
     redis, asked = Redis.from_url(s.redis_url), time.monotonic()
 
     def free() -> bool:
-        keys = [f"{s.deployment}:worker:{lease.worker}" for p in (PREFILL, DECODE) for lease in leases(s, p)]
+        keys = [f"{s.deployment}:worker:{lease.worker.id}" for p in (PREFILL, DECODE) for lease in leases(s, p)]
         now = time.monotonic()
         ages = [LEASE_TTL_S - redis.pttl(key) / 1000 for key in keys]
         return all(now - age > asked for age in ages) and all_free(s, PREFILL, DECODE)
 
     wait_until(free, "all KV blocks are free", 2 * KV_LEASE_S + 10)
     (lease,) = leases(s, DECODE)
-    return lease
+    return Settled(lease.worker.id, metric(s, DECODE, "prefill_tokens"), metric(s, DECODE, "pulled_tokens"))
 
 
 def assert_nothing_held(s: Stack, workers: int = 2) -> None:
@@ -188,7 +193,7 @@ def kill(s: Stack, name: str) -> None:
 
 
 def lent(s: Stack) -> int:
-    return sum(lease.lent_blocks for lease in leases(s, PREFILL))
+    return sum(lease.load.lent_blocks for lease in leases(s, PREFILL))
 
 
 @contextmanager
@@ -248,7 +253,7 @@ def test_an_answer_is_the_one_of_a_single_worker_and_its_prompt_was_computed_onc
         assert (len(told["workers"]), computed, pulled) == (1, told["prompt_tokens"], 0)
     else:
         (prefill,), others = leases(fleet, PREFILL), wanted.get("n", 1) - 1
-        assert [part["worker"] for part in told["workers"]] == [prefill.worker, after.worker]
+        assert [part["worker"] for part in told["workers"]] == [prefill.worker.id, after.worker]
         assert pulled == told["prompt_tokens"]
         assert computed <= 1 + others * BLOCK, "another choice finds whole blocks in the cache"
     assert told["attempts"] == 1
@@ -290,7 +295,7 @@ def test_each_engine_computes_on_its_own_core_and_rests_when_it_has_nothing_to_d
 def test_a_client_that_leaves_during_the_prefill_leaves_nothing_behind(fleet: Stack, words: list[int]) -> None:
     before = settled(fleet)
     with client(fleet, prompt=[3000, *words[:1900]]):
-        wait_until(lambda: any(p.running + p.waiting for p in leases(fleet, PREFILL)), "it computes")
+        wait_until(lambda: any(p.load.running + p.load.waiting for p in leases(fleet, PREFILL)), "it computes")
     after = settled(fleet)
     assert (after.prefill_tokens, after.pulled_tokens) == (before.prefill_tokens, before.pulled_tokens)
     assert_nothing_held(fleet)
@@ -318,7 +323,7 @@ def test_when_the_decode_worker_dies_the_next_one_goes_on(fleet: Stack, words: l
         answering = c.getresponse()
         while not answering.readline().startswith(b"data: "):
             pass
-        wait_until(lambda: leases(fleet, DECODE)[0].running, "it decodes")
+        wait_until(lambda: leases(fleet, DECODE)[0].load.running, "it decodes")
         with standing_still(fleet, "decode"):
             other = [4002, *words[:400]]  # longer, so that what is lent may not be the first one's
             waiting = threads.submit(ask, fleet, prompt=other)

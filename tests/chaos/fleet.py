@@ -113,14 +113,14 @@ class Fleet:
 
     def live_workers(self) -> list[str]:
         """Names of those whose present process has a lease."""
-        pids = {lease.pid for pool in self.stack.pools for lease in leases(self.stack, pool) if not lease.draining}
+        pids = {lease.worker.pid for lease in leases(self.stack) if not lease.draining}
         return [name for name, _ in self.worker_names if self.process(name).pid in pids]
 
     def leaked_blocks(self) -> int:
         """KV blocks that idle engines hold, and reservations for nobody."""
-        engines = [lease for pool in self.stack.pools for lease in leases(self.stack, pool)]
-        held = sum(lease.used_blocks + lease.running + lease.waiting for lease in engines)
-        reserved = sum(int(self.redis.hlen(f"xylem:reservations:{lease.worker}")) for lease in engines)  # type: ignore[arg-type]
+        engines = leases(self.stack)
+        held = sum(lease.load.used_blocks + lease.load.running + lease.load.waiting for lease in engines)
+        reserved = sum(int(self.redis.hlen(f"xylem:reservations:{lease.worker.id}")) for lease in engines)  # type: ignore[arg-type]
         return held + reserved
 
     def left_behind(self) -> list[int]:

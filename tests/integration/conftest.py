@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest_asyncio
-from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from app.ids import PoolId, WorkerId
 from app.keys import Keys
-from app.messages import Lease, encode
+from app.messages import Lease, Worker, encode
 from app.store import Wire, async_client
+from tests.leases import changed
 
 POOL = PoolId("decode-pool-a")
 
@@ -34,8 +34,8 @@ async def register(
     redis: "Redis", keys: Keys, worker: str, *, ttl_s: float = 60, max_running: int = 8, **lease: Any
 ) -> WorkerId:
     """A worker as far as routing can see."""
-    own = Lease(
-        worker=WorkerId(worker),
+    own = Worker(
+        id=WorkerId(worker),
         pool=POOL,
         role="both",
         host="here",
@@ -46,10 +46,11 @@ async def register(
         max_model_len=4096,
         kv_events=True,
     )
-    own = replace(own, **lease)
-    await redis.set(keys.worker(own.worker), encode(own), px=round(ttl_s * 1000))
-    await redis.hset(keys.pool(own.pool), own.worker, f"{own.ranks},{int(own.kv_events)}")
-    return own.worker
+    told = changed(Lease(own), **lease)
+    own = told.worker
+    await redis.set(keys.worker(own.id), encode(told), px=round(ttl_s * 1000))
+    await redis.hset(keys.pool(own.pool), own.id, f"{own.ranks},{int(own.kv_events)}")
+    return own.id
 
 
 async def had_worker(redis: "Redis", keys: Keys, lately_s: float = 60) -> None:

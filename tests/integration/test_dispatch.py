@@ -20,7 +20,7 @@ from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import ApiId, PoolId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.kv.blocks import chain, root
-from app.messages import Cancel, Delta, Done, Failed, Job, Pace, PartialOutput, Sampling, decode_job, encode
+from app.messages import Cancel, Delta, Done, Failed, Job, PartialOutput, Sampling, Speeds, decode_job, encode
 from app.pools import Pool
 from app.store import Wire
 from app.tasks.celery_message import read_task_message
@@ -228,7 +228,7 @@ async def test_siblings_of_one_burst_meet_and_do_not_pile_up(redis: "Redis", wir
 async def test_siblings_meet_from_two_api_replicas(redis: "Redis", wire: Wire) -> None:
     """The second replica knows what the first has placed and nobody has computed yet."""
     for i in range(4):  # busy enough to mind computing it twice
-        await register(redis, KEYS, f"w{i}", pace=Pace(10_000.0, prefills_per_s=10.0, busy=0.85))
+        await register(redis, KEYS, f"w{i}", speeds=Speeds(10_000.0, prefills_per_s=10.0, busy=0.85))
     one, two = dispatcher(wire), dispatcher(wire)
     await one.send(inflight(replace(job("r1"), prompt=[*PREFIX, 2])))
     await two.send(inflight(replace(job("r2"), prompt=[*PREFIX, 3])))

@@ -268,7 +268,7 @@ async def test_a_match_is_as_long_as_the_shared_prefix(
     view = (await reader(wire).read({POOL: [prompt_hashes(p, SIZE) for p in asked]}))[POOL]
     for prompt, overlaps in zip(asked, view.overlaps, strict=True):
         for candidate, overlap in zip(view.candidates, overlaps, strict=True):
-            there = set(chain(root(), cached[names.index(candidate.lease.worker)], SIZE))
+            there = set(chain(root(), cached[names.index(candidate.lease.worker.id)], SIZE))
             mine = chain(root(), prompt[: (len(prompt) - 1) // SIZE * SIZE] if prompt else [], SIZE)
             expected = next((i for i, block in enumerate(mine) if block not in there), len(mine))
             assert overlap == Overlap(expected, expected)

@@ -95,7 +95,7 @@ async def test_a_snapshot_shows_live_workers_only(redis: "Redis", wire: Wire) ->
     await register(redis, KEYS, "w1")
     await register(redis, KEYS, "w2")
     await redis.delete(KEYS.worker(WorkerId("w1")))
-    assert [c.lease.worker for c in await candidates(wire)] == ["w2"]
+    assert [c.lease.worker.id for c in await candidates(wire)] == ["w2"]
 
 
 async def test_a_prefill_that_is_over_is_no_load_any_more(redis: "Redis", wire: Wire) -> None:
@@ -202,7 +202,7 @@ async def test_a_prefill_and_its_decode_are_reserved_in_one_write(redis: "Redis"
     one, two = await register(redis, KEYS, "w1"), await register(redis, KEYS, "w2")
     assert await place(redis, one, then=two) == 1
     assert await redis.llen(KEYS.queue(worker_queue(POOL, two))) == 0
-    loads = {c.lease.worker: (c.requests, c.tokens, c.waiting, c.pulls) for c in await candidates(wire)}
+    loads = {c.lease.worker.id: (c.requests, c.tokens, c.waiting, c.pulls) for c in await candidates(wire)}
     assert loads == {one: (1, 100, 1, 0), two: (1, 0, 1, 3)}
 
 
@@ -212,7 +212,7 @@ async def test_who_has_prefilled_lets_go_and_the_record_stays(redis: "Redis", wi
     assert await release(redis, one, "left") == 1
     assert await redis.exists(KEYS.request(run_id(REQUEST, 0)))
     await release(redis, two, "prefilled")
-    loads = {c.lease.worker: (c.requests, c.tokens, c.waiting, c.pulls) for c in await candidates(wire)}
+    loads = {c.lease.worker.id: (c.requests, c.tokens, c.waiting, c.pulls) for c in await candidates(wire)}
     assert loads == {one: (0, 0, 0, 0), two: (1, 0, 0, 0)}
 
 
@@ -230,7 +230,7 @@ async def test_a_recount_knows_what_is_to_be_pulled(redis: "Redis", wire: Wire) 
     await redis.delete(KEYS.load(two))
     account = KEYS.reservations(two), KEYS.load(two), KEYS.prefilling(two)
     assert (await redis.eval(RECONCILE, 3, *account, KEYS.prefix))[2] == []
-    assert next(c.pulls for c in await candidates(wire) if c.lease.worker == two) == 3
+    assert next(c.pulls for c in await candidates(wire) if c.lease.worker.id == two) == 3
 
 
 async def test_without_memory_a_request_is_refused_whole_and_another_ones_end_is_accounted(

@@ -31,6 +31,7 @@ from app.messages import (
     Place,
     PrefillDone,
     Sampling,
+    Worker,
     decode_event_batch,
     decode_job,
     encode,
@@ -69,7 +70,7 @@ def worker(url: str, name: WorkerId, role: str, **args: Any) -> Iterator[Runner]
 def redis_db(store_url: str) -> Iterator["Redis"]:
     redis = Redis.from_url(store_url)
     redis.flushall()
-    lease = Lease(D, PoolId("decode"), "decode", "here", 1, 32, 512, 64, 4096)
+    lease = Lease(Worker(D, PoolId("decode"), "decode", "here", 1, 32, 512, 64, 4096))
     redis.set(KEYS.worker(D), encode(lease))
     yield redis
     redis.close()

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from app.errors import NoWorker
 from app.ids import PoolId, WorkerId
-from app.messages import Lease, Pace
+from app.messages import Lease, Speeds, Worker
 from app.pools import Routing
 from app.routing.candidates import Ask, Candidate, Limits, Option
 from app.routing.disagg import DisaggRules, place_apart, still_fits
 from app.routing.policy import place, reserve
+from tests.leases import changed
 
 ASK = Ask(prompt_tokens=4000, max_tokens=100)
 RULES = (Routing(), Routing())
@@ -22,20 +22,8 @@ THRESHOLDS = Limits(8, remote_tokens=256, remote_wait_s=0.5)
 
 
 def lease(name: str, role: str, **changes: Any) -> Lease:
-    own = Lease(
-        WorkerId(name),
-        PoolId(role),
-        role,
-        "host",
-        1,
-        16,
-        4000,
-        8,
-        8192,
-        pace=Pace(10_000.0),
-        block_bytes=2_000_000,  # type: ignore[arg-type]
-    )
-    return replace(own, **changes)
+    worker = Worker(WorkerId(name), PoolId(role), role, "host", 1, 16, 4000, 8, 8192, block_bytes=2_000_000)  # type: ignore[arg-type]
+    return changed(Lease(worker, speeds=Speeds(10_000.0)), **changes)
 
 
 def option(role: str, *, cached: int = 0, limits: Limits = THRESHOLDS, name: str = "", **changes: Any) -> Option:
@@ -85,7 +73,7 @@ def test_a_worker_that_only_prefills_answers_nothing() -> None:
 
 def test_who_decodes_is_the_one_with_less_to_pull_and_less_on_its_way_there() -> None:
     """Bytes that are still to come count."""
-    slow = {"pace": Pace(10_000.0, pulled_bytes_per_s=1e9)}
+    slow = {"speeds": Speeds(10_000.0, pulled_bytes_per_s=1e9)}
     a, b = option("decode", name="a", pulls=500, **slow), option("decode", name="b", pulls=100, **slow)
     apart = decide([option("prefill")], [a, b])
     assert apart is not None
@@ -114,21 +102,22 @@ def test_without_a_threshold_the_choice_is_what_costs_all_together_less(
 
 def test_who_waits_for_a_prefill_is_not_delayed_by_another() -> None:
     """Of six requests here, four or two have their first token."""
-    free, quick = Limits(8, remote_tokens=0), Pace(10_000.0, pulled_bytes_per_s=1e15)
+    free, quick = Limits(8, remote_tokens=0), Speeds(10_000.0, pulled_bytes_per_s=1e15)
     prefill = option("prefill", limits=free, requests=8, tokens=12_000)
     for waiting, apart in ((2, True), (4, False)):
-        here = option("decode", limits=free, requests=6, waiting=waiting, pulls=500, max_running=1000, pace=quick)
+        here = option("decode", limits=free, requests=6, waiting=waiting, pulls=500, max_running=1000, speeds=quick)
         assert (decide([prefill], [here]) is not None) is apart, waiting
 
 
 def test_a_pool_that_has_computed_nothing_is_as_fast_as_the_others() -> None:
     """Else a prompt would rather wait for a prefill worker than be the first that is computed here."""
     free = Limits(8, remote_tokens=0)
-    fast, unknown = Pace(40_000.0), Pace(0.0)
-    prefill = option("prefill", limits=free, tokens=10_000, pace=fast)
-    assert decide([prefill], [option("decode", limits=free, pace=unknown)]) is None
+    fast, unknown = Speeds(40_000.0), Speeds(0.0)
+    prefill = option("prefill", limits=free, tokens=10_000, speeds=fast)
+    assert decide([prefill], [option("decode", limits=free, speeds=unknown)]) is None
     assert (
-        decide([option("prefill", limits=free, pace=unknown)], [option("decode", limits=free, requests=1)]) is not None
+        decide([option("prefill", limits=free, speeds=unknown)], [option("decode", limits=free, requests=1)])
+        is not None
     )
 
 

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from app.errors import NoWorker, Saturated
 from app.ids import PoolId, WorkerId
-from app.messages import Lease, Pace
+from app.messages import Lease, Speeds, Worker
 from app.pools import Policy, Routing
 from app.routing.candidates import Ask, Candidate, Limits, Option
 from app.routing.cost import EXPECTED_ANSWER, load, new_blocks, uncached_tokens
 from app.routing.policy import can_serve, is_full, pick, place, reserve
+from tests.leases import changed
 
 ASK = Ask(prompt_tokens=100, max_tokens=50)
 LIMITS = Limits(max_queued=4)
@@ -26,9 +27,10 @@ POLICIES = get_args(Policy)
 
 def candidate(name: str = "w", *, limits: Limits = LIMITS, requests: int = 0, **changes: object) -> Candidate:
     """Changes are those of the candidate or of its lease."""
-    own = Lease(WorkerId(name), PoolId("pool"), "both", "host", 1, 16, 1000, 8, 4096, pace=Pace(1000.0))
+    worker = Worker(WorkerId(name), PoolId("pool"), "both", "host", 1, 16, 1000, 8, 4096)
     on_candidate = {k: v for k, v in changes.items() if k in Candidate.__struct_fields__}
-    lease = replace(own, **{k: v for k, v in changes.items() if k not in on_candidate})
+    on_lease = {k: v for k, v in changes.items() if k not in on_candidate}
+    lease = changed(Lease(worker, speeds=Speeds(1000.0)), **on_lease)
     return Candidate(lease, limits, requests=requests, **on_candidate)  # type: ignore[arg-type]
 
 
@@ -45,7 +47,7 @@ limits = st.builds(
 
 
 paces = st.builds(
-    Pace,
+    Speeds,
     prefill_tokens_per_s=st.sampled_from([0.0, 500.0, 20_000.0]),
     prefills_per_s=st.floats(0, 100),
     busy=st.floats(0, 1),
@@ -69,7 +71,7 @@ def fleets(draw: st.DrawFn) -> list[Option]:
             block_size=draw(st.sampled_from([1, 16, 32])),
             total_blocks=draw(st.integers(1, 10_000)),
             max_running=draw(st.integers(1, 64)),
-            pace=draw(paces),
+            speeds=draw(paces),
             used_blocks=draw(st.integers(0, 10_000)),
             requests=draw(st.integers(0, 80)),
             blocks=draw(st.integers(0, 20_000)),
@@ -100,7 +102,7 @@ def test_only_places_that_may_take_it_and_have_room_are_chosen(
     ask: Ask, fleet: list[Option], how: Routing, seed: int, turn: int
 ) -> None:
     """By any policy; and when there is none, the error says whether waiting helps."""
-    able = [o for o in fleet if not o.candidate.lease.draining and o.candidate.lease.role != "prefill"]
+    able = [o for o in fleet if not o.candidate.lease.draining and o.candidate.lease.worker.role != "prefill"]
     free = [o for o in able if not is_full(o.candidate)]
     if not able:
         with pytest.raises(NoWorker):
@@ -110,8 +112,8 @@ def test_only_places_that_may_take_it_and_have_room_are_chosen(
             place(ask, fleet, how, Random(seed), turn)
     else:
         to = place(ask, fleet, how, Random(seed), turn).placement
-        chosen = next(o for o in free if o.candidate.lease.worker == to.worker)
-        assert to.pool == chosen.candidate.lease.pool
+        chosen = next(o for o in free if o.candidate.lease.worker.id == to.worker)
+        assert to.pool == chosen.candidate.lease.worker.pool
         assert to.blocks == new_blocks(ask, chosen)
         assert to.tokens == uncached_tokens(ask, chosen)
 
@@ -238,9 +240,9 @@ def test_a_session_keeps_its_worker_until_that_is_much_dearer() -> None:
     busy = [
         replace(o, candidate=replace(o.candidate, tokens=1000, waiting=1))
         for o in fleet
-        if o.candidate.lease.worker == home
+        if o.candidate.lease.worker.id == home
     ]
-    others = [o for o in fleet if o.candidate.lease.worker != home]
+    others = [o for o in fleet if o.candidate.lease.worker.id != home]
     assert place(ask, busy + others, KV, Random(0)).placement.worker == home  # one second more
     drowned = [replace(o, candidate=replace(o.candidate, tokens=9000, waiting=9)) for o in busy]
     assert place(ask, drowned + others, KV, Random(0)).placement.worker != home
@@ -315,9 +317,9 @@ def test_blocks_hold_the_prompt_and_the_expected_answer_with_less_than_one_to_sp
 def test_a_full_cache_is_waited_for() -> None:
     """Until running requests have let go of what is missing: 60 of 1,000 held blocks at 1,000 in 10 s."""
     ask = Ask(prompt_tokens=800, max_tokens=160)
-    full = option("full", blocks=1000, requests=1, pace=Pace(1000.0, request_s=10.0))
-    room = option("room", blocks=900, requests=1, pace=Pace(1000.0, request_s=10.0))
-    costs = {o.candidate.lease.worker: cost for o, cost in place(ask, [full, room], KV, Random(0)).scored}
+    full = option("full", blocks=1000, requests=1, speeds=Speeds(1000.0, request_s=10.0))
+    room = option("room", blocks=900, requests=1, speeds=Speeds(1000.0, request_s=10.0))
+    costs = {o.candidate.lease.worker.id: cost for o, cost in place(ask, [full, room], KV, Random(0)).scored}
     assert costs[WorkerId("full")].wait - costs[WorkerId("room")].wait == pytest.approx(0.6, abs=0.01)
 
 
@@ -330,18 +332,18 @@ def test_an_idle_fleets_first_requests_are_shared_by_what_is_reserved() -> None:
 def test_a_busy_fleet_minds_work_more_than_waiting() -> None:
     """What is computed twice delays those who come later: the same choice turns with the load."""
 
-    def chosen(pace: Pace) -> str:
-        holder = option("holder", cached=62, tokens=1200, waiting=1, requests=1, pace=pace)
-        return place(Ask(1000, 5), [holder, option("idle", pace=pace)], KV, Random(0)).placement.worker
+    def chosen(speeds: Speeds) -> str:
+        holder = option("holder", cached=62, tokens=1200, waiting=1, requests=1, speeds=speeds)
+        return place(Ask(1000, 5), [holder, option("idle", speeds=speeds)], KV, Random(0)).placement.worker
 
-    assert chosen(Pace(1000.0, prefills_per_s=0.1, busy=0.1)) == "idle"
-    assert chosen(Pace(1000.0, prefills_per_s=2.0, busy=0.85)) == "holder"
+    assert chosen(Speeds(1000.0, prefills_per_s=0.1, busy=0.1)) == "idle"
+    assert chosen(Speeds(1000.0, prefills_per_s=2.0, busy=0.85)) == "holder"
 
 
 def test_picking_needs_no_two_costs_to_differ() -> None:
     """A softmax over equal costs would divide by nothing."""
     scored = place(ASK, [option("a"), option("b")], Routing(temperature=1.0), Random(0)).scored
-    assert {pick(scored, Routing(temperature=1.0), None, Random(i)).candidate.lease.worker for i in range(20)} == {
+    assert {pick(scored, Routing(temperature=1.0), None, Random(i)).candidate.lease.worker.id for i in range(20)} == {
         "a",
         "b",
     }

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ids import RunId
-from app.messages import Pace
+from app.messages import Speeds
 from app.routing.throughput_meter import ThroughputMeter
 
 
@@ -14,7 +14,7 @@ def run(name: object) -> RunId:
 
 
 def test_nothing_measured_is_nothing_said() -> None:
-    assert ThroughputMeter().read(5.0) == Pace()
+    assert ThroughputMeter().read(5.0) == Speeds()
 
 
 def test_prompts_in_turn_give_the_engines_speed() -> None:

@@ -14,6 +14,7 @@ from app.routing.cost import EXPECTED_ANSWER, held_blocks
 from app.routing.policy import can_serve, is_full, place, reserve
 from app.routing.preemptible import FULL
 from app.runner.yield_policy import EngineLoad, Wish, may_enter, most, pause, taken, too_many
+from tests.leases import changed
 from tests.unit.test_policy import KV, asks, candidate, fleets, option, rules
 
 ASIDE = Ask(prompt_tokens=100, max_tokens=50, aside=True)
@@ -28,7 +29,7 @@ def with_aside(draw: st.DrawFn) -> list[Option]:
                 o.candidate,
                 aside=draw(st.integers(0, 40)),
                 aside_blocks=draw(st.integers(0, 5000)),
-                lease=replace(o.candidate.lease, aside_most=draw(st.integers(0, 64))),
+                lease=changed(o.candidate.lease, aside_most=draw(st.integers(0, 64))),
             ),
             o.cached,
             o.coming,
@@ -46,15 +47,15 @@ def test_an_aside_request_goes_only_where_there_is_slack(
 
     def room(o: Option) -> bool:
         c = o.candidate
-        tokens = ask.prompt_tokens - min(max(o.cached, o.coming) * c.lease.block_size, ask.prompt_tokens - 1)
-        new = -(-(tokens + min(ask.max_tokens, EXPECTED_ANSWER)) // c.lease.block_size)
-        held = max(c.blocks + c.aside_blocks, c.lease.used_blocks)
-        return held + new <= FULL * c.lease.total_blocks or not (c.requests or c.aside)
+        tokens = ask.prompt_tokens - min(max(o.cached, o.coming) * c.lease.worker.block_size, ask.prompt_tokens - 1)
+        new = -(-(tokens + min(ask.max_tokens, EXPECTED_ANSWER)) // c.lease.worker.block_size)
+        held = max(c.blocks + c.aside_blocks, c.lease.load.used_blocks)
+        return held + new <= FULL * c.lease.worker.total_blocks or not (c.requests or c.aside)
 
     slack = [
-        o.candidate.lease.worker
+        o.candidate.lease.worker.id
         for o in fleet
-        if can_serve(o.candidate) and not o.candidate.waiting and o.candidate.aside < o.candidate.lease.aside_most
+        if can_serve(o.candidate) and not o.candidate.waiting and o.candidate.aside < o.candidate.lease.load.aside_most
         and room(o)
     ]  # fmt: skip
     try:
@@ -73,7 +74,7 @@ def test_an_online_request_goes_where_it_would_without_them(
     filled = []
     for o in fleet:
         lease, blocks = o.candidate.lease, data.draw(st.integers(0, 1000))
-        lease = replace(lease, used_blocks=lease.used_blocks + blocks, aside=3)
+        lease = changed(lease, used_blocks=lease.load.used_blocks + blocks, aside=3)
         filled.append(Option(replace(o.candidate, lease=lease, aside=3, aside_blocks=blocks), o.cached, o.coming))
     try:
         expected = place(ask, fleet, how, Random(seed)).placement

@@ -101,7 +101,7 @@ class Leader:
         for model in {r.model for r in running}:
             known = self._serving.models.get(model)
             leases = await self._serving.fleet.live(known.pools) if known is not None else []
-            seats = sum(lease.max_running * lease.ranks for lease in leases if not lease.draining)
+            seats = sum(lease.worker.max_running * lease.worker.ranks for lease in leases if not lease.draining)
             room[model] = share.room(seats, [r for r in running if r.model == model])
         return room
 

@@ -6,16 +6,16 @@ import socket
 import time
 from contextlib import suppress
 
-import msgspec
 from redis.exceptions import RedisError
 
 from app.engines.base import EngineInfo
 from app.ids import PoolId, place_id, worker_queue
 from app.keys import PRIORITY_STEPS
-from app.messages import Lease, Role, encode
+from app.messages import Lease, Load, Role, Worker, encode
 from app.runner.runner import Runner, end_process
 from app.store import clock
 from app.telemetry import logger
+from workers.engine.metrics import metrics
 
 log = logger(__name__)
 
@@ -27,8 +27,9 @@ class LeaseKeeper:
         self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
         self._ended = asyncio.Event()
         self.fresh = time.monotonic()  # when Redis last had it
-        self._lease = Lease(
-            worker=runner.worker,
+        self._draining = False
+        self._worker = Worker(
+            id=runner.worker,
             pool=pool,
             role=role,
             host=socket.gethostname(),
@@ -51,7 +52,7 @@ class LeaseKeeper:
 
     async def drain(self) -> None:
         """From now on routing passes this worker by."""
-        self._lease = msgspec.structs.replace(self._lease, draining=True)
+        self._draining = True
         await self._try_write()
 
     async def end(self) -> None:
@@ -59,9 +60,8 @@ class LeaseKeeper:
         await self._runner.emitter.drained(5)  # or an API replica would miss the end of what just finished
         self._ended.set()
         await self._keeping
-        keys, lease = self._keys, self._lease
-        worker, pool = lease.worker, lease.pool
-        places = [place_id(worker, rank) for rank in range(lease.ranks)]
+        keys, worker, pool = self._keys, self._worker.id, self._worker.pool
+        places = [place_id(worker, rank) for rank in range(self._worker.ranks)]
         pipe = self._redis.pipeline(transaction=True)
         pipe.unlink(keys.worker(worker), keys.orders(worker), keys.reservations(worker), keys.load(worker))
         pipe.unlink(
@@ -88,28 +88,26 @@ class LeaseKeeper:
             log.warning("lease_not_renewed", error=repr(exc))
 
     async def _write(self) -> None:
-        stats, keys, gates = self._runner.engine.stats(), self._keys, self._runner.gates
-        lease = msgspec.structs.replace(
-            self._lease,
-            running=stats.running,
-            waiting=stats.waiting,
-            used_blocks=stats.used_blocks,
-            lent_blocks=stats.lent_blocks,
-            prefill_tokens=stats.prefill_tokens,
-            pulled_tokens=stats.pulled_tokens,
-            pace=self._runner.paces.online.read(time.monotonic()),
-            aside=sum(map(len, gates)),
-            aside_most=0 if self._lease.draining else min(gate.most for gate in gates),
-            worked_s=self._runner.paces.working.seconds,
+        runner, keys, own = self._runner, self._keys, self._worker
+        stats, settings = runner.engine.stats(), runner.settings
+        load = Load(
+            stats.running,
+            stats.waiting,
+            stats.used_blocks,
+            stats.lent_blocks,
+            sum(map(len, runner.gates)),
+            0 if self._draining else min(gate.most for gate in runner.gates),
         )
-        worker, seen, settings = lease.worker, keys.seen(lease.pool), self._runner.settings
+        lease = Lease(own, load, runner.paces.online.read(time.monotonic()), self._draining)
+        seen = keys.seen(own.pool)
         pipe = self._redis.pipeline(transaction=False)
         ttl_ms, patience_ms = round(settings.lease_ttl_s * 1000), max(1, round(settings.patience_s * 1000))
-        pipe.pexpire(keys.worker(worker), ttl_ms)  # what Redis takes also when it is out of memory
+        pipe.pexpire(keys.worker(own.id), ttl_ms)  # what Redis takes also when it is out of memory
         pipe.pexpire(seen, patience_ms)
-        pipe.set(keys.worker(worker), encode(lease), px=ttl_ms)
+        pipe.set(keys.metrics(own.id), encode(metrics(runner, stats)), px=ttl_ms)
+        pipe.set(keys.worker(own.id), encode(lease), px=ttl_ms)
         pipe.set(seen, "1", px=patience_ms)
-        pipe.hset(keys.pool(lease.pool), worker, f"{lease.ranks},{int(lease.kv_events)}")
+        pipe.hset(keys.pool(own.pool), own.id, f"{own.ranks},{int(own.kv_events)}")
         pipe.time()
         asked = time.monotonic()
         lived, *_, theirs = await pipe.execute()
@@ -120,8 +118,8 @@ class LeaseKeeper:
         self.fresh = time.monotonic()
 
     def _account(self) -> list[str]:
-        keys, worker = self._keys, self._lease.worker
-        queue = worker_queue(self._lease.pool, worker)
+        keys, worker = self._keys, self._worker.id
+        queue = worker_queue(self._worker.pool, worker)
         own = [keys.reservations(worker), keys.load(worker), keys.prefilling(worker)]
         return own + [keys.queue(queue, step) for step in PRIORITY_STEPS]
 

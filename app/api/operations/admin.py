@@ -92,7 +92,7 @@ async def _clear(state: ApiState, pools: list[PoolId]) -> dict[str, Any]:
     order = secrets.token_hex(8)
     pipe = state.redis.pipeline(transaction=False)
     for lease in leases:
-        key = state.keys.orders(lease.worker)
+        key = state.keys.orders(lease.worker.id)
         pipe.rpush(key, encode(ClearCache(order)))
         pipe.expire(key, _ORDERS_TTL_S)
     await pipe.execute()
@@ -103,7 +103,7 @@ async def _clear(state: ApiState, pools: list[PoolId]) -> dict[str, Any]:
         taken = await cast(Any, state.redis.blpop([state.keys.reply(order)], timeout=min(1.0, left)))
         if taken is not None:
             replies.append(decode_reply(taken[1]))
-    silent = {lease.worker for lease in leases} - {reply.worker for reply in replies}
+    silent = {lease.worker.id for lease in leases} - {reply.worker for reply in replies}
     return {
         "cleared": [r.worker for r in replies if r.done],
         "refused": {r.worker: r.reason for r in replies if not r.done} | dict.fromkeys(silent, "no answer"),

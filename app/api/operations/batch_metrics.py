@@ -5,33 +5,14 @@ from collections.abc import Iterable, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import REGISTRY, Collector
 
-from app.api.state import ApiState
 from app.batch.records import LIVE, Batch
 from app.messages import Lease
-from app.store import clock
 
 
-class BatchMetrics(Collector):
-    """What was read last."""
-
-    def __init__(self) -> None:
-        self._metrics: list[Metric] = []
-        REGISTRY.register(self)
-
-    async def read(self, state: ApiState) -> None:
-        """Raises: StoreDown; then there are none, rather than old ones."""
-        self._metrics = []
-        live, totals = await state.batch_store.live(), await state.batch_store.totals()
-        leases = await state.fleet.live(list(state.pools))
-        self._metrics = list(metrics(live, totals, leases, clock.now()))
-
-    def collect(self) -> Iterable[Metric]:
-        return self._metrics
-
-
-def metrics(batches: Sequence[Batch], totals: dict[str, int], leases: Sequence[Lease], now: float) -> Iterable[Metric]:
+def batch_metrics(
+    batches: Sequence[Batch], totals: dict[str, int], leases: Sequence[Lease], now: float
+) -> Iterable[Metric]:
     lines = CounterMetricFamily(
         "xylem_batch_lines", "Lines of batches that were asked, by outcome.", labels=["outcome"]
     )
@@ -59,11 +40,6 @@ def metrics(batches: Sequence[Batch], totals: dict[str, int], leases: Sequence[L
     yield GaugeMetricFamily(
         "xylem_batch_capacity_share",
         "Share of all engines' seats that requests have, or wait for, that give way to others: batches and flex.",
-        sum(lease.aside for lease in leases) / max(1, sum(lease.max_running * lease.ranks for lease in leases)),
+        sum(lease.load.aside for lease in leases)
+        / max(1, sum(lease.worker.max_running * lease.worker.ranks for lease in leases)),
     )
-    worked = CounterMetricFamily(
-        "xylem_worker_busy_seconds", "Seconds in which an engine had anything to do.", labels=["pool", "worker"]
-    )
-    for lease in leases:
-        worked.add_metric([lease.pool, lease.worker], lease.worked_s)
-    yield worked

@@ -10,14 +10,14 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import PlainTextResponse, Response
 
 from app.api.http.answer_schemas import ModelCard, ModelList
-from app.api.operations.batch_metrics import BatchMetrics
+from app.api.operations.deployment_metrics import DeploymentMetrics
 from app.api.state import state_of
 from app.dispatch.models import Model
 from app.errors import ModelNotFound, StoreDown
 from app.ids import RequestId
 
 router = APIRouter()
-_BATCHES = BatchMetrics()
+_DEPLOYMENT = DeploymentMetrics()
 _NOT_READY: dict[int | str, dict[str, Any]] = {503: {"content": {"application/json": {}}, "description": "Not ready"}}
 
 
@@ -63,7 +63,7 @@ async def ready(request: Request) -> Response:
         redis = True
     except StoreDown:
         leases, redis = [], False
-    workers = {m.name: sum(lease.pool in m.pools and not lease.draining for lease in leases) for m in models}
+    workers = {m.name: sum(lease.worker.pool in m.pools and not lease.draining for lease in leases) for m in models}
     subscribed = state.inbox.subscribed.is_set()
     ok = redis and subscribed and any(workers.values())
     body = {"ready": ok, "redis": redis, "subscribed": subscribed, "workers": workers}
@@ -72,9 +72,9 @@ async def ready(request: Request) -> Response:
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
-    """For Prometheus. Without Redis there are none of batches."""
+    """For Prometheus. Without Redis there are none of batches and workers."""
     with suppress(StoreDown):
-        await _BATCHES.read(state_of(request))
+        await _DEPLOYMENT.read(state_of(request))
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
 

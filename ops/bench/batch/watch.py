@@ -10,7 +10,7 @@ import psutil
 from redis import Redis
 
 from app.keys import Keys
-from app.messages import decode_lease
+from app.messages import decode_worker_metrics
 from app.settings import Settings
 
 _TTL_S: float = Settings.model_fields["lease_ttl_s"].default
@@ -76,13 +76,13 @@ class Busy:
         return sum(shares) / len(shares)
 
     def _read(self) -> dict[str, tuple[float, float]]:
-        """By worker: when its lease was written, as its time to live tells, and for how long it had worked then."""
+        """By worker: when it last told its metrics, as their time to live says, and for how long it had worked then."""
         found = {}
-        for key in self._redis.scan_iter(Keys("xylem").worker("*")):  # type: ignore[arg-type]
+        for key in self._redis.scan_iter(Keys("xylem").metrics("*")):  # type: ignore[arg-type]
             pipe = self._redis.pipeline()
             pipe.get(key)
             pipe.pttl(key)
             raw, left_ms = pipe.execute()
-            lease = decode_lease(raw)
-            found[str(lease.worker)] = time.monotonic() - (_TTL_S - left_ms / 1e3), lease.worked_s
+            (worked,) = (m.value for m in decode_worker_metrics(raw) if m.name == "xylem_worker_busy_seconds")
+            found[str(key)] = time.monotonic() - (_TTL_S - left_ms / 1e3), worked
         return found

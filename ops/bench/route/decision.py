@@ -22,7 +22,7 @@ from app.dispatch.placement_round import PlacementRound
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
-from app.messages import Job, Lease, Pace, Sampling, encode
+from app.messages import Job, Lease, Sampling, Speeds, Worker, encode
 from app.pools import Pool
 from app.store import Wire, async_client
 from ops.bench.parts import Say
@@ -118,18 +118,16 @@ async def _fill(client: Any, workers: int, blocks: int) -> tuple[list[bytes], fl
     await pipe.execute()
     after = int((await client.info("memory"))["used_memory"])
     for i in range(workers):
-        lease = Lease(
-            WorkerId(f"w{i}"), POOL, "both", "here", 1, BLOCK, 100_000, 64, 131_072, kv_events=True,
-            pace=Pace(20_000.0, 1.0, 0.5, 10.0),
-        )  # fmt: skip
-        await client.set(KEYS.worker(lease.worker), encode(lease))
-        await client.hset(KEYS.pool(POOL), lease.worker, "1,1")
+        worker = Worker(WorkerId(f"w{i}"), POOL, "both", "here", 1, BLOCK, 100_000, 64, 131_072, kv_events=True)
+        lease = Lease(worker, speeds=Speeds(20_000.0, 1.0, 0.5, 10.0))
+        await client.set(KEYS.worker(lease.worker.id), encode(lease))
+        await client.hset(KEYS.pool(POOL), lease.worker.id, "1,1")
         load = {"requests.0": i % 7 + _LINE, "blocks.0": 900, "tokens.0": 5000, "waiting.0": _LINE, "since.0": 0}
-        await client.hset(KEYS.load(lease.worker), mapping=load)
+        await client.hset(KEYS.load(lease.worker.id), mapping=load)
         for j in range(_LINE):
             run = RunId(f"r{i}-{j}.0")
             row = random.choice(rows)
-            await client.hset(KEYS.prefilling(lease.worker), run, row[:HASH_BYTES] + b"0")
+            await client.hset(KEYS.prefilling(lease.worker.id), run, row[:HASH_BYTES] + b"0")
             await client.set(KEYS.blocks(run), row)
     prompts = []
     for row in rows[:400]:  # a prefix that one worker has, and a rest that nobody has

@@ -1,0 +1,29 @@
+"""What /metrics says of workers."""
+
+from prometheus_client.metrics_core import Metric
+
+from app.api.operations.deployment_metrics import worker_metrics
+from app.ids import PoolId, WorkerId
+from app.messages import Lease, Worker, WorkerMetric, encode
+
+LEASES = [
+    Lease(Worker(WorkerId(name), PoolId("pool"), "both", "here", 1, 16, 1000, 8, 4096)) for name in ("w1", "w2", "w3")
+]
+
+
+def shown(*told: bytes | None) -> dict[str, Metric]:
+    return {metric.name: metric for metric in worker_metrics(LEASES, told)}
+
+
+def test_a_metric_that_only_the_workers_know_is_shown_of_each_of_them() -> None:
+    told = [encode([WorkerMetric("new_seconds", "counter", "How long.", float(i))]) for i in range(3)]
+    (metric,) = shown(*told).values()
+    assert (metric.name, metric.type, metric.documentation) == ("new_seconds", "counter", "How long.")
+    assert [(s.name, s.labels["pool"], s.labels["worker"], s.value) for s in metric.samples] == [
+        ("new_seconds_total", "pool", f"w{i + 1}", i) for i in range(3)
+    ]
+
+
+def test_a_worker_that_has_gone_or_is_not_understood_hides_no_other() -> None:
+    metric = shown(None, b"\xc1", encode([WorkerMetric("blocks", "gauge", "In use.", 7.0)]))["blocks"]
+    assert [(sample.labels["worker"], sample.value) for sample in metric.samples] == [("w3", 7.0)]

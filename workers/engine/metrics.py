@@ -1,0 +1,42 @@
+"""What /metrics says of each worker. A metric is one line here: API replicas show what they find in Redis."""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from app.engines.base import EngineStats
+from app.messages import WorkerMetric
+from app.runner.runner import Runner
+
+
+class Definition(NamedTuple):
+    name: str  # without `_total`
+    kind: Literal["counter", "gauge"]
+    meaning: str
+    read: Callable[[Runner, EngineStats], float]
+
+
+DEFINITIONS = (
+    Definition(
+        "xylem_worker_busy_seconds", "counter", "Seconds in which the engine had anything to do.",
+        lambda runner, _: runner.paces.working.seconds,
+    ),
+    Definition("xylem_worker_running", "gauge", "Requests that the engine runs.", lambda _, stats: stats.running),
+    Definition("xylem_worker_waiting", "gauge", "Requests that wait in the engine.", lambda _, stats: stats.waiting),
+    Definition("xylem_worker_used_blocks", "gauge", "KV blocks in use.", lambda _, stats: stats.used_blocks),
+    Definition(
+        "xylem_worker_lent_blocks", "gauge", "Of these, kept for engines that decode.",
+        lambda _, stats: stats.lent_blocks,
+    ),
+    Definition(
+        "xylem_worker_prefill_tokens", "counter", "Prompt tokens that the engine has computed.",
+        lambda _, stats: stats.prefill_tokens,
+    ),
+    Definition(
+        "xylem_worker_pulled_tokens", "counter", "Prompt tokens whose KV came from another engine.",
+        lambda _, stats: stats.pulled_tokens,
+    ),
+)  # fmt: skip
+
+
+def metrics(runner: Runner, stats: EngineStats) -> list[WorkerMetric]:
+    return [WorkerMetric(name, kind, meaning, read(runner, stats)) for name, kind, meaning, read in DEFINITIONS]

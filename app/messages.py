@@ -23,6 +23,7 @@ from app.ids import ApiId, KeyId, PoolId, RequestId, RunId, WorkerId, run_id
 T = TypeVar("T")
 FinishReason = Literal["stop", "length", "abort"]
 Role = Literal["both", "prefill", "decode"]
+StageKind = Literal["prefill", "decode"]
 
 
 class Sampling(Struct, frozen=True, array_like=True):
@@ -48,9 +49,10 @@ class Sampling(Struct, frozen=True, array_like=True):
     logit_bias: dict[int, float] | None = None
 
 
-class Place(Struct, frozen=True, array_like=True):
-    """One data-parallel rank of a worker."""
+class Stage(Struct, frozen=True, array_like=True):
+    """A part of a job, and the data-parallel rank of a worker that does it."""
 
+    kind: StageKind
     pool: PoolId
     worker: WorkerId
     rank: int
@@ -109,18 +111,15 @@ class Job(Struct, frozen=True, array_like=True):
     request: RequestId
     attempt: int  # from 0; events of an older attempt are ignored
     reply_to: ApiId
-    pool: PoolId
-    worker: WorkerId  # where it was placed
     prompt: list[int]  # token ids
     sampling: Sampling
     deadline: float  # by Redis' clock (`store.clock`); only the API replica that awaits it looks at it
     priority: int = 0  # lower is sooner
-    rank: int = 0  # of the worker's data-parallel ranks
+    stages: list[Stage] = []  # one after the other, as they were placed; the last one answers. None: not placed yet
     cache_salt: str | None = None  # prompts of other salts share no KV with it
-    prefill: Place | None = None  # where the prompt is computed, if not where the answer is
     begun: list[PartialOutput] = []  # of each choice, if anything is out of any
-    cached_tokens: int = 0  # of the prompt, where `prefill` computed the rest
-    at_once: bool = False  # both workers have begun, and meet in a Rendezvous
+    cached_tokens: int = 0  # of the prompt, where a prefill stage computed the rest
+    at_once: bool = False  # all stages have begun, and meet in a Rendezvous
     prefilled: Timing | None = None  # the prefill worker's part, once it is over
     aside: bool = False  # gives way to who can't wait
     whole: bool = False  # nobody reads along: what comes goes out in few pieces
@@ -129,6 +128,14 @@ class Job(Struct, frozen=True, array_like=True):
     @property
     def run(self) -> RunId:
         return run_id(self.request, self.attempt)
+
+    @property
+    def worker(self) -> WorkerId:
+        """The one that answers; "": none yet."""
+        return self.stages[-1].worker if self.stages else WorkerId("")
+
+    def stage(self, kind: StageKind) -> Stage | None:
+        return next((stage for stage in self.stages if stage.kind == kind), None)
 
 
 class TokenLogprob(Struct, frozen=True, array_like=True):

@@ -93,7 +93,7 @@ class Dispatcher:
             if inflight.early is not None:
                 inflight.early.append(event)
                 return
-            inflight.handed = True
+            inflight.doing = -1
             inflight.out[event.index].add(event)
             inflight.answer.push(event)
         elif type(event) is FirstToken:
@@ -115,16 +115,15 @@ class Dispatcher:
     def _handed(self, inflight: InFlight, event: PrefillDone) -> None:
         inflight.job = replace(inflight.job, prefilled=event.timing or inflight.job.prefilled)
         if event.returned is None:
-            inflight.handed = True
+            inflight.doing += 1
         else:
             self.lost(inflight, event.returned)
 
     def _failed(self, inflight: InFlight, event: Failed) -> None:
-        prefilling = inflight.job.prefill is not None and not inflight.handed
         # A worker that thought this replica dead gave up what is awaited all the same.
         if event.code in (Returned.code, Cancelled.code):
             self.lost(inflight)
-        elif prefilling and event.code in _ELSEWHERE:
+        elif inflight.prefilling and event.code in _ELSEWHERE:
             inflight.apart = False
             self.lost(inflight)
         elif event.code == EngineDead.code:
@@ -174,8 +173,8 @@ class Dispatcher:
         commands: list[Command] = []
         for job in jobs:
             commands.append(("UNLINK", self._keys.request(job.run)))
-            for worker in (job.worker, job.prefill.worker) if job.prefill else (job.worker,):
-                orders = self._keys.orders(worker)
+            for stage in job.stages:
+                orders = self._keys.orders(stage.worker)
                 commands += [("RPUSH", orders, encode(Cancel(job.run))), ("EXPIRE", orders, _ORDERS_TTL_S)]
         if commands:
             await self._wire.execute(commands)

@@ -17,7 +17,7 @@ from app.dispatch.quota import Quota
 from app.dispatch.route_explanation import explained
 from app.dispatch.timeline import Timeline
 from app.errors import StoreDown, XylemError, from_wire, outcome_of
-from app.ids import KeyId, PoolId, RequestId, WorkerId, new_request_id
+from app.ids import KeyId, RequestId, new_request_id
 from app.messages import Delta, Done, Failed, Job
 from app.routing.cost import EXPECTED_ANSWER
 from app.store import clock
@@ -172,8 +172,6 @@ class Generation(GenerationBase):
             request,
             self._begun.attempt if self._begun else 0,
             self._dispatcher.api,
-            PoolId(""),
-            WorkerId(""),
             self.prompts[number],
             sampling,
             self._deadline,

@@ -13,7 +13,7 @@ from app.dispatch.event_queue import EventQueue
 from app.errors import XylemError
 from app.ids import PoolId, WorkerId
 from app.kv.blocks import prompt_hashes
-from app.messages import Delta, Event, Job, KvHandle, PartialOutput, Timing
+from app.messages import Delta, Event, Job, KvHandle, PartialOutput, StageKind, Timing
 from app.pools import Routing
 from app.routing.candidates import Decision
 from app.store import clock
@@ -66,12 +66,12 @@ class InFlight:
         "answer",
         "apart",
         "deaths",
-        "decision",
+        "decisions",
+        "doing",
         "early",
         "early_deaths",
         "ends",
         "groups",
-        "handed",
         "handoff",
         "held_since",
         "job",
@@ -79,7 +79,6 @@ class InFlight:
         "placed",
         "placed_at",
         "placings",
-        "prefill_decision",
         "prefill_groups",
         "refused",
         "retry",
@@ -97,7 +96,7 @@ class InFlight:
         self.prefill_groups = prefill_groups
         self.apart = True  # its prompt may be computed by another worker
         self.early: list[Event] | None = None  # what came before the first token, while that one is awaited
-        self.handed = False  # its prefill is over, and the decode worker has it
+        self.doing = 0  # which of the job's stages has it; -1: the last
         self.handoff: KvHandle | None = None  # the KV of its prompt lies there already
         self.out = [ChoiceOutput([]) for _ in range(job.sampling.n)]
         self.deaths = 0  # of workers that had it
@@ -107,8 +106,7 @@ class InFlight:
         self.placed_at = 0.0  # by Redis' clock
         self.held_since = 0.0  # seconds of the monotonic clock; 0: there was room at once
         self.timings: list[Timing] = []
-        self.decision: Decision | None = None
-        self.prefill_decision: Decision | None = None
+        self.decisions: dict[StageKind, Decision] = {}  # about its stages, if they are to be explained
         self.placed: asyncio.Future[None] | None = None  # until it is on its worker's queue
         self.retry: asyncio.Task[None] | None = None  # what places it anew
         self._hashes: dict[int, bytes] = {}
@@ -121,7 +119,7 @@ class InFlight:
     def state(self) -> State:
         if not self.job.worker:
             return State.HELD if self.held_since else State.PLACING
-        if self.job.prefill is not None and not self.handed:
+        if self.prefilling:
             return State.PREFILLING
         return State.ANSWERING if self.got_on else State.QUEUED
 
@@ -137,10 +135,15 @@ class InFlight:
 
     def workers(self) -> list[tuple[WorkerId, PoolId]]:
         """Without which of them it can't go on."""
-        job = self.job
-        if job.prefill is not None and not self.handed:
-            return [(job.prefill.worker, job.prefill.pool)]
-        return [(job.worker, job.pool)] if job.worker else []
+        return [(stage.worker, stage.pool) for stage in self.job.stages[self.doing :][:1]]
+
+    @property
+    def prefilling(self) -> bool:
+        """With a worker that computes its prompt for another one."""
+        return bool(self.job.stages) and self.job.stages[self.doing].kind == "prefill"
+
+    def unplace(self) -> None:
+        self.job = replace(self.job, stages=[])
 
     def go_on(self, out: list[ChoiceOutput]) -> None:
         """Behind what somebody else has had of its choices."""
@@ -159,13 +162,12 @@ class InFlight:
         self.job = replace(
             old,
             attempt=old.attempt + 1,
-            worker=WorkerId(""),
-            prefill=None,
+            stages=[],
             begun=self.begun(),
             prefilled=old.prefilled if handoff else None,
             at_once=old.at_once and handoff is not None,
         )
-        self.handoff, self.early, self.handed, self.placings, self.held_since = handoff, None, False, 0, 0.0
+        self.handoff, self.early, self.doing, self.placings, self.held_since = handoff, None, 0, 0, 0.0
         self._hashes.clear()
 
     @property

@@ -27,9 +27,9 @@ def placement(
     inflight.placed_at = clock.now()
     ttl_ms = max(1, round((inflight.ends - time.monotonic() + _GRACE_S) * 1000))
     messages = task_messages(job, step, inflight.handoff, meets_at)
-    # At once, the decode worker has the request from the beginning.
+    # At once, the worker that answers has the request from the beginning.
     in_sequence = messages[-1] == b""
-    inflight.handed = not in_sequence
+    inflight.doing = 0 if in_sequence else -1
     if len(places) > 1 and not in_sequence:
         job = inflight.job = replace(job, at_once=True)
     inflight.early = [] if in_sequence and job.sampling.n == 1 else None

@@ -10,7 +10,7 @@ from app.dispatch.inflight import Groups, InFlight
 from app.errors import NoWorker, Saturated, XylemError
 from app.ids import PoolId, WorkerId
 from app.kv.blocks import common_blocks
-from app.messages import Lease, Place
+from app.messages import Lease, Stage, StageKind
 from app.pools import Pool, Routing
 from app.routing.candidates import Ask, Decision, Option, Placement
 from app.routing.disagg import DisaggRules, place_apart
@@ -42,23 +42,23 @@ class PlacementRound:
         }
 
     def assign(self, inflight: InFlight, rng: Random, turn: int) -> list[Placement]:
-        """`decide`, written into its job: one worker, or the one that prefills and the one that decodes.
+        """`decide`, written into its job: where each stage goes, in their order.
 
         Raises: NoWorker, Saturated.
         """
         if inflight.placings >= _MAX_PLACINGS:
             raise NoWorker("The workers of this model keep going away. Try again.")
-        decision, prefill = self.decide(inflight, rng, turn)
+        decisions = self.decide(inflight, rng, turn)
         inflight.placings += 1
         if inflight.wishes.explain:
-            inflight.decision, inflight.prefill_decision = decision, prefill
-        to, first = decision.placement, prefill and prefill.placement
-        place_ = Place(first.pool, first.worker, first.rank) if first else None
-        inflight.job = replace(inflight.job, pool=to.pool, worker=to.worker, rank=to.rank, prefill=place_)
-        return [first, to] if first else [to]
+            inflight.decisions = decisions
+        places = {kind: decision.placement for kind, decision in decisions.items()}
+        stages = [Stage(kind, to.pool, to.worker, to.rank) for kind, to in places.items()]
+        inflight.job = replace(inflight.job, stages=stages)
+        return list(places.values())
 
-    def decide(self, inflight: InFlight, rng: Random, turn: int) -> tuple[Decision, Decision | None]:
-        """Who answers, and who computes the prompt if that is another one.
+    def decide(self, inflight: InFlight, rng: Random, turn: int) -> dict[StageKind, Decision]:
+        """Its stages in their order: decode, after a prefill if another worker computes the prompt.
 
         Raises: NoWorker, Saturated: what the last of its groups said.
         """
@@ -80,12 +80,12 @@ class PlacementRound:
                 refused = exc
                 continue
             apart = self._apart(inflight, ask, decision, options, rules, rng, turn)
-            if apart is None:
-                self._reserve(decision.placement, inflight)
-                return decision, None
-            self._reserve(apart.prefill.placement, inflight)
-            self._reserve(apart.decode.placement, inflight)
-            return apart.decode, apart.prefill
+            stages: dict[StageKind, Decision] = {"decode": decision}
+            if apart is not None:
+                stages = {"prefill": apart.prefill, "decode": apart.decode}
+            for stage in stages.values():
+                self._reserve(stage.placement, inflight)
+            return stages
         raise refused
 
     def _apart(

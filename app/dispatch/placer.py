@@ -11,14 +11,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from itertools import accumulate, chain, count
 from random import Random
 
-from msgspec.structs import replace
-
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight, Line
 from app.dispatch.placement_commands import guess, placement
 from app.dispatch.placement_round import PlacementRound
 from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
-from app.ids import PoolId, RequestId, WorkerId
+from app.ids import PoolId, RequestId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
 from app.messages import Job
@@ -272,7 +270,7 @@ class Placer:
             if inflight.job.attempt != attempt:
                 continue  # its worker was quicker than this reply: it has come back, and waits to be placed anew
             if isinstance(written, StoreDown):
-                inflight.job = replace(inflight.job, worker=WorkerId(""), prefill=None)
+                inflight.unplace()
                 if inflight.job.attempt:
                     self._hold(inflight, written)
                 else:
@@ -280,7 +278,7 @@ class Placer:
             elif written:
                 self._settle(inflight, None)
             else:  # the worker went between the two round trips: decide again
-                inflight.job = replace(inflight.job, worker=WorkerId(""), prefill=None)
+                inflight.unplace()
                 self._waiting.append(inflight)
         if any(inflight.held_since and inflight.job.worker for inflight in placed):
             self._room.set()  # there was room: there may be for the next as well

@@ -9,22 +9,23 @@ _MOST = 8  # candidates shown: proxies let only some kilobytes of headers throug
 
 def explained(inflight: InFlight, *, candidates: bool) -> dict[str, Any]:
     """Its worker, and the candidates with their costs (seconds; other policies: their own unit), cheapest first."""
-    job, decision = inflight.job, inflight.decision
-    if decision is None:
+    job, decisions = inflight.job, inflight.decisions
+    if not decisions:
         return {}
+    decision = decisions["decode"]
     to = decision.placement
     scored = sorted(decision.scored, key=lambda s: s[1].total)
     chosen = {
-        "worker": job.worker,
-        "pool": job.pool,
-        "rank": job.rank,
+        "worker": to.worker,
+        "pool": to.pool,
+        "rank": to.rank,
         "attempt": job.attempt,
         "policy": decision.policy,
         "blocks_cached": to.cached,
         "tokens_to_compute": to.tokens,
     }
-    if job.prefill is not None and inflight.prefill_decision is not None:
-        far = inflight.prefill_decision.placement
+    if "prefill" in decisions:
+        far = decisions["prefill"].placement
         chosen["prefill"] = {
             "worker": far.worker,
             "pool": far.pool,

@@ -21,7 +21,7 @@ from app.engines.base import Engine, EngineInfo, GenerateRequest
 from app.errors import Cancelled, EngineDead, EngineFailed, Returned, StoreDown, XylemError
 from app.ids import ApiId, RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
-from app.messages import Failed, Handoff, Job, KvHandle, PrefillDone
+from app.messages import Failed, Handoff, Job, KvHandle, PrefillDone, Stage
 from app.pools import Aside
 from app.runner.job_record import fetch
 from app.runner.process_slot import ProcessSlot
@@ -185,7 +185,11 @@ class Runner:
         return self.paces.has(job)
 
     def _rank(self, job: Job) -> int:
-        return job.prefill.rank if job.prefill is not None and job.prefill.worker == self.worker else job.rank
+        return self._stage(job).rank
+
+    def _stage(self, job: Job) -> Stage:
+        """This worker's."""
+        return next(stage for stage in job.stages if stage.worker == self.worker)
 
     async def _run(
         self,
@@ -251,7 +255,7 @@ class Runner:
         return None
 
     def _fail(self, job: Job, error: XylemError) -> None:
-        if job.at_once and job.prefill is not None and job.prefill.worker == self.worker:
+        if job.at_once and self._stage(job).kind == "prefill":
             self.emitter.left(job.run)  # who decodes has the request, and computes the prompt when nobody comes
         else:
             self.emitter.end(job, Failed(job.request, job.attempt, error.code, error.message))
@@ -266,9 +270,9 @@ class Runner:
         job = await self._fetch(run)
         if job is None:
             return False
-        elsewhere = job.prefill is not None and job.prefill.worker != self.worker and not job.at_once
-        if elsewhere and job.prefilled is None:
-            return False  # it comes when its prompt is computed
+        comes_later = job.stages[0].worker != self.worker and not job.at_once
+        if comes_later and job.prefilled is None:
+            return False  # when its prompt is computed
         self._fail(job, Returned())
         return True
 

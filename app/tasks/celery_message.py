@@ -24,6 +24,7 @@ log = logger(__name__)
 
 DECODE_TASK = "app.tasks.decode.decode"
 PREFILL_TASK = "app.tasks.prefill.prefill"
+_TASKS = {"prefill": PREFILL_TASK, "decode": DECODE_TASK}
 _ORIGIN = f"{os.getpid()}@{socket.gethostname()}"
 
 
@@ -92,20 +93,18 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str) 
 
     `handoff`: where the prompt's KV lies already. `meets_at`: where both workers meet, if they begin at once.
     """
-    queue = worker_queue(job.pool, job.worker)
     own = "" if job.x_request_id == job.request else job.x_request_id
-    if job.prefill is None:
-        return [task_message(DECODE_TASK, queue, job.request, job.attempt, step, handoff, x_request_id=own)]
-    first = worker_queue(job.prefill.pool, job.prefill.worker)
-    if not meets_at:
-        message = task_message(PREFILL_TASK, first, job.request, job.attempt, step, then=queue, x_request_id=own)
-        return [message, b""]
-    host, _, port = meets_at.rpartition(":")
-    room = Rendezvous(host, int(port), secrets.randbits(63))
-    return [
-        task_message(PREFILL_TASK, first, job.request, job.attempt, step, room, x_request_id=own),
-        task_message(DECODE_TASK, queue, job.request, job.attempt, step, room, x_request_id=own),
+    tasks = [
+        (_TASKS[stage.kind], worker_queue(stage.pool, stage.worker), job.request, job.attempt, step)
+        for stage in job.stages
     ]
+    if len(tasks) > 1 and not meets_at:
+        return [task_message(*tasks[0], then=tasks[1][1], x_request_id=own), b""]
+    given: Handoff | None = handoff
+    if len(tasks) > 1:
+        host, _, port = meets_at.rpartition(":")
+        given = Rendezvous(host, int(port), secrets.randbits(63))
+    return [task_message(*task, given, x_request_id=own) for task in tasks]
 
 
 def _decode_signature(queue: QueueName, request: RequestId, attempt: int, shown: str) -> dict[str, Any]:

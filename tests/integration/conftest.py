@@ -1,11 +1,13 @@
 """A clean Redis, its keys, and workers that exist only as leases."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest_asyncio
 from redis.asyncio import Redis
 
+from app.ending import end_tasks
 from app.ids import PoolId, WorkerId
 from app.keys import Keys
 from app.messages import Lease, Worker, encode
@@ -20,6 +22,7 @@ async def redis(store_url: str) -> AsyncIterator["Redis"]:
     client = async_client(store_url)
     await client.flushall()
     yield client
+    await _end_others()
     await client.aclose()
 
 
@@ -27,7 +30,13 @@ async def redis(store_url: str) -> AsyncIterator["Redis"]:
 async def wire(redis: "Redis") -> AsyncIterator[Wire]:
     w = Wire(redis)
     yield w
+    await _end_others()
     w.close()
+
+
+async def _end_others() -> None:
+    """What a test has left running would connect again, and its socket would be found open in another test."""
+    await end_tasks(asyncio.all_tasks() - {asyncio.current_task()})
 
 
 async def register(

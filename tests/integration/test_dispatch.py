@@ -20,7 +20,7 @@ from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import ApiId, PoolId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.kv.blocks import chain, root
-from app.messages import Cancel, Delta, Done, Failed, Job, PartialOutput, Sampling, Speeds, decode_job, encode
+from app.messages import Cancel, Delta, Done, Failed, Job, PartialOutput, Sampling, Speeds, Stage, decode_job, encode
 from app.pools import Pool
 from app.store import Wire
 from app.tasks.celery_message import read_task_message
@@ -42,9 +42,8 @@ def inflight(job: Job, answer: EventQueue | None = None, **wishes: Any) -> InFli
 
 
 def job(request: str = "r1", deadline_s: float = 60, priority: int = 0, *, aside: bool = False) -> Job:
-    nowhere = PoolId(""), WorkerId("")
     sampling, deadline = Sampling(max_tokens=5), time.time() + deadline_s
-    return Job(RequestId(request), 0, API, *nowhere, [1, 2, 3], sampling, deadline, priority, aside=aside)
+    return Job(RequestId(request), 0, API, [1, 2, 3], sampling, deadline, priority, aside=aside)
 
 
 async def queued(redis: "Redis", worker: WorkerId) -> list[tuple[RequestId, int]]:
@@ -78,7 +77,7 @@ async def test_the_record_is_the_job_and_names_its_worker(redis: "Redis", wire: 
     worker = await register(redis, KEYS, "w1")
     await dispatcher(wire).send(inflight(job()))
     record = decode_job(await redis.get(KEYS.request(run_id(RequestId("r1"), 0))))
-    assert (record.worker, record.pool, record.prompt, record.reply_to) == (worker, POOL, [1, 2, 3], API)
+    assert (record.stages, record.prompt, record.reply_to) == ([Stage("decode", POOL, worker, 0)], [1, 2, 3], API)
     assert 60_000 < await redis.pttl(KEYS.request(run_id(RequestId("r1"), 0))) <= 90_000
 
 
@@ -325,7 +324,7 @@ async def test_whatever_breaks_in_a_round_ends_those_it_was_about_and_not_the_ro
         raise RuntimeError("unforeseen")
 
     monkeypatch.setattr(broken, "_stop" if part == "_stop_left" else part, breaks)
-    broken.leave(replace(left, worker=worker))
+    broken.leave(replace(left, stages=[Stage("decode", POOL, worker, 0)]))
     async with asyncio.timeout(5):
         while not tries:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -368,8 +367,7 @@ async def test_for_an_engine_without_events_guesses_are_written(redis: "Redis", 
     second = inflight(replace(job("r2"), prompt=[*PREFIX, 3]), explain=True)
     await d.send(second)
     assert second.job.worker == home
-    assert second.decision is not None
-    assert second.decision.placement.cached == 10
+    assert second.decisions["decode"].placement.cached == 10
 
 
 async def test_no_more_is_guessed_than_a_cache_can_hold(redis: "Redis", wire: Wire) -> None:
@@ -392,7 +390,7 @@ async def test_the_next_group_of_pools_is_asked_when_the_first_has_nobody(redis:
     d = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, pools, 10), pools)
     f = InFlight(job(), ((other,), (POOL,)), EventQueue(), RoutingHints())
     await d.send(f)
-    assert f.job.pool == POOL
+    assert f.job.stages[0].pool == POOL
 
 
 async def test_who_is_held_for_one_model_is_not_in_the_way_of_another(redis: "Redis", wire: Wire) -> None:

@@ -28,6 +28,7 @@ from app.messages import (
     PrefillDone,
     Rendezvous,
     Sampling,
+    Stage,
     Timing,
     decode_job,
     encode,
@@ -62,8 +63,7 @@ def dispatcher(wire: Wire) -> Dispatcher:
 
 
 def inflight(n: int = 1) -> InFlight:
-    nowhere = PoolId(""), WorkerId("")
-    job = Job(R, 0, API, *nowhere, list(range(1000)), Sampling(max_tokens=5, n=n), time.time() + 60)
+    job = Job(R, 0, API, list(range(1000)), Sampling(max_tokens=5, n=n), time.time() + 60)
     return InFlight(job, ((POOL,),), EventQueue(), RoutingHints(), ((PREFILL,),))
 
 
@@ -91,8 +91,7 @@ async def test_the_prefill_worker_gets_the_message_and_the_record_names_both(red
     assert await queued(redis, PREFILL, one) == [(None, 0)]
     assert await queued(redis, POOL, two) == []
     job = decode_job(await redis.get(KEYS.request(run_id(R, 0))))
-    assert job.prefill is not None
-    assert (job.prefill.pool, job.prefill.worker, job.pool, job.worker) == (PREFILL, one, POOL, two)
+    assert job.stages == [Stage("prefill", PREFILL, one, 0), Stage("decode", POOL, two, 0)]
 
 
 async def test_at_once_both_get_a_message_with_the_same_room(redis: "Redis", wire: Wire) -> None:
@@ -136,7 +135,7 @@ async def test_a_handoff_that_comes_back_goes_to_another_worker_with_the_first_t
     d.deliver(PrefillDone(R, 0, TIMING, LENT))
     assert await placed_again(redis, three) == (LENT, 1)
     job = decode_job(await redis.get(KEYS.request(run_id(R, 1))))
-    assert (job.begun, job.prefill) == ([PartialOutput([1], 3)], None)
+    assert (job.begun, job.stage("prefill")) == ([PartialOutput([1], 3)], None)
     assert await queued(redis, PREFILL, one) == [(None, 0)], "the prompt is not computed again"
     d.deliver(Delta(R, 1, "two", [2]))
     assert [e.text for e in await f.answer.take() if isinstance(e, Delta)] == ["one", "two"]
@@ -164,7 +163,7 @@ async def test_the_death_that_matters_is_that_of_who_has_the_request(redis: "Red
                 break
             await asyncio.sleep(0.02)
     assert f.job.worker in ({three} if when == "handed" else {two, three})
-    assert (f.job.attempt, f.job.prefill) == (1, None)
+    assert (f.job.attempt, f.job.stage("prefill")) == (1, None)
     assert f.job.begun == ([] if when == "before" else [PartialOutput([1], 3)])
     assert dead not in dict(f.workers())
 

@@ -17,7 +17,7 @@ from app.runner.runner import Runner
 from app.settings import Settings
 from app.tasks.celery_message import task_messages
 from app.tasks.decode import answer
-from tests.integration.test_tasks import API, D, P, R, events, placed, redis_db, worker
+from tests.integration.test_tasks import API, DECODE, D, P, R, events, placed, redis_db, worker
 from tests.stack import wait_until
 from workers.engine.hang_watchdog import HangWatchdog
 from workers.engine.lease import LeaseKeeper
@@ -60,7 +60,7 @@ def reserve(redis: "Redis", job: Job, api: str = API) -> None:
 
 def test_what_no_message_brings_is_given_back_after_two_looks(runner: Runner, redis_db: "Redis") -> None:
     """Its message was lost on the way; one look is not enough to know."""
-    job = placed(redis_db, prefill=None)
+    job = placed(redis_db, stages=[DECODE])
     look = Looks(runner)
     look()
     assert codes(redis_db) == []
@@ -71,7 +71,7 @@ def test_what_no_message_brings_is_given_back_after_two_looks(runner: Runner, re
 
 def test_what_is_queued_or_prefilling_elsewhere_is_not_lost(runner: Runner, redis_db: "Redis") -> None:
     """It comes; once its prompt is computed it should be here at once."""
-    job = placed(redis_db, prefill=None)
+    job = placed(redis_db, stages=[DECODE])
     redis_db.lpush(KEYS.queue(QUEUE, 3), *task_messages(job, 3, None, ""))
     elsewhere = placed(redis_db, request=RequestId("r2"))
     redis_db.hset(KEYS.reservations(D), elsewhere.run, "14,0,0,7")
@@ -85,7 +85,7 @@ def test_what_is_queued_or_prefilling_elsewhere_is_not_lost(runner: Runner, redi
 
 
 def test_what_runs_is_not_lost(runner: Runner, redis_db: "Redis") -> None:
-    placed(redis_db, prefill=None, sampling=Sampling(max_tokens=200, ignore_eos=True))
+    placed(redis_db, stages=[DECODE], sampling=Sampling(max_tokens=200, ignore_eos=True))
     with ThreadPoolExecutor() as threads:
         running = threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None)))
         wait_until(lambda: runner.runs, "it runs")
@@ -97,7 +97,7 @@ def test_what_runs_is_not_lost(runner: Runner, redis_db: "Redis") -> None:
 
 def test_what_a_dead_api_replica_had_placed_is_dropped_after_the_grace(runner: Runner, redis_db: "Redis") -> None:
     """Not at once: after an outage of Redis replicas write their leases anew."""
-    job = placed(redis_db, prefill=None, sampling=Sampling(max_tokens=3000, ignore_eos=True))
+    job = placed(redis_db, stages=[DECODE], sampling=Sampling(max_tokens=3000, ignore_eos=True))
     reserve(redis_db, job)
     redis_db.delete(KEYS.api(API))
     look = Looks(runner)
@@ -116,7 +116,7 @@ def test_what_a_dead_api_replica_had_placed_is_dropped_after_the_grace(runner: R
 
 def test_a_replica_of_an_older_version_has_no_lease_and_keeps_its_requests(runner: Runner, redis_db: "Redis") -> None:
     """Its reservations don't say whose they are."""
-    job = placed(redis_db, prefill=None)
+    job = placed(redis_db, stages=[DECODE])
     redis_db.lpush(KEYS.queue(QUEUE, 3), *task_messages(job, 3, None, ""))
     Looks(runner)(4)
     assert redis_db.exists(KEYS.request(job.run), KEYS.reservations(D)) == 2
@@ -124,7 +124,7 @@ def test_a_replica_of_an_older_version_has_no_lease_and_keeps_its_requests(runne
 
 def test_a_worker_that_does_not_hear_the_broker_ends(runner: Runner, redis_db: "Redis") -> None:
     """It would be the least loaded of all."""
-    job = placed(redis_db, prefill=None)
+    job = placed(redis_db, stages=[DECODE])
     redis_db.lpush(KEYS.queue(QUEUE, 3), *task_messages(job, 3, None, ""))
     look = Looks(runner)
     look(4)
@@ -134,7 +134,7 @@ def test_a_worker_that_does_not_hear_the_broker_ends(runner: Runner, redis_db: "
 
 def test_of_an_answer_that_is_all_out_only_the_end_is_sent(runner: Runner, redis_db: "Redis") -> None:
     """An engine has nothing to do for it."""
-    placed(redis_db, prefill=None, begun=[PartialOutput([1, 2, 3, 4, 5, 6], 6, True)])
+    placed(redis_db, stages=[DECODE], begun=[PartialOutput([1, 2, 3, 4, 5, 6], 6, True)])
     with ThreadPoolExecutor() as threads:
         threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None))).result(5)
     wait_until(lambda: events(redis_db), "its end")
@@ -152,7 +152,7 @@ def answer_owner(runner: Runner) -> LeaseKeeper:
 
 def test_a_worker_that_lives_again_keeps_its_account(runner: Runner, redis_db: "Redis") -> None:
     """Who buried it has set an end to its keys, whether it stood still or Redis was out of its reach."""
-    placed(redis_db, prefill=None)
+    placed(redis_db, stages=[DECODE])
     lease = answer_owner(runner)
     runner.call(lease._write())
     kept = (KEYS.reservations(D), KEYS.queue(QUEUE, 3))
@@ -166,7 +166,7 @@ def test_a_worker_that_lives_again_keeps_its_account(runner: Runner, redis_db: "
 
 def test_what_a_worker_had_when_it_stood_still_goes_back(runner: Runner, redis_db: "Redis") -> None:
     """Others have it by now, or will: its client hears nothing of a cancel."""
-    placed(redis_db, prefill=None, sampling=Sampling(max_tokens=3000, ignore_eos=True))
+    placed(redis_db, stages=[DECODE], sampling=Sampling(max_tokens=3000, ignore_eos=True))
     lease = answer_owner(runner)
     with ThreadPoolExecutor() as threads:
         running = threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None)))

@@ -28,9 +28,9 @@ from app.messages import (
     KvHandle,
     Lease,
     PartialOutput,
-    Place,
     PrefillDone,
     Sampling,
+    Stage,
     Worker,
     decode_event_batch,
     decode_job,
@@ -45,6 +45,7 @@ from tests.stack import wait_until
 
 KEYS, API, R = Keys("test"), ApiId("api1"), RequestId("r1")
 P, D = WorkerId("p1"), WorkerId("d1")
+PREFILL, DECODE = Stage("prefill", PoolId("prefill"), P, 0), Stage("decode", PoolId("decode"), D, 0)
 
 
 @contextmanager
@@ -82,13 +83,11 @@ def placed(redis: "Redis", prompt: int = 200, **changes: Any) -> Job:
         R,
         0,
         API,
-        PoolId("decode"),
-        D,
         list(range(300, 300 + prompt)),
         Sampling(max_tokens=6, temperature=0.0),
         time.time() + 30,
     )
-    job = replace(job, **{"prefill": Place(PoolId("prefill"), P, 0)} | changes)
+    job = replace(job, **{"stages": [PREFILL, DECODE]} | changes)
     redis.set(KEYS.request(job.run), encode(job), px=60_000)
     for name, value in ((P, "7,200,0,0"), (D, "14,0,0,7")):
         redis.hset(KEYS.reservations(name), job.run, value)
@@ -138,7 +137,7 @@ def test_a_prefill_gives_the_first_token_and_the_decode_all_others(store_url: st
 
 def test_a_message_that_came_twice_is_one_answer(store_url: str, redis_db: "Redis") -> None:
     """Celery repeats a publish whose reply was lost."""
-    placed(redis_db, prefill=None)
+    placed(redis_db, stages=[DECODE])
     with ThreadPoolExecutor() as threads, worker(store_url, D, "decode") as d:
         twins = [start(d, threads, "decode") for _ in range(2)]
         assert [t.result() for t in twins] == [None, None]
@@ -227,7 +226,7 @@ def test_a_handoff_comes_back_only_if_its_message_is_certainly_nowhere(
 
 def test_a_record_of_before_the_hop_is_run_on_the_rank_that_it_names(store_url: str, redis_db: "Redis") -> None:
     """The ranks of the two workers have nothing to do with each other."""
-    job = placed(redis_db, rank=3, prefill=Place(PoolId("prefill"), P, 1))
+    job = placed(redis_db, stages=[replace(PREFILL, rank=1), replace(DECODE, rank=3)])
     with worker(store_url, P, "prefill") as p:
         assert p.request(job).rank == 1
     with worker(store_url, D, "decode") as d:

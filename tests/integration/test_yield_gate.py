@@ -13,7 +13,7 @@ from redis import Redis
 from app.engines import create_engine
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
-from app.messages import Delta, Done, Event, Failed, Job, Sampling, TokenLogprob, decode_event_batch, encode
+from app.messages import Delta, Done, Event, Failed, Job, Sampling, Stage, TokenLogprob, decode_event_batch, encode
 from app.pools import Pool
 from app.runner.runner import Runner
 from app.settings import Settings
@@ -55,7 +55,8 @@ def placed(redis: "Redis", name: str, *, tokens: int = 60, aside: bool = True, w
     sampling = Sampling(**{"max_tokens": tokens, "ignore_eos": True, "seed": 7, "logprobs": 2} | how)
     prompt = list(range(300, 400))
     job = Job(
-        RequestId(name), 0, API, PoolId("p"), W, prompt, sampling, time.time() + 60, aside=aside, whole=whole
+        RequestId(name), 0, API, prompt, sampling, time.time() + 60, stages=[Stage("decode", PoolId("p"), W, 0)],
+        aside=aside, whole=whole,
     )  # fmt: skip
     redis.set(KEYS.request(job.run), encode(job), px=60_000)
     return job

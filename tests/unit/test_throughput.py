@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.ids import ApiId, RequestId
 from app.messages import Job, Sampling
 from app.runner.throughput import Throughput
 
-JOB = Job(RequestId("r"), 0, ApiId("a"), PoolId("p"), WorkerId("w"), [1] * 1000, Sampling(max_tokens=1), 1e12)
+JOB = Job(RequestId("r"), 0, ApiId("a"), [1] * 1000, Sampling(max_tokens=1), 1e12)
 
 
 def served(paces: Throughput, job: Job) -> None:

@@ -143,7 +143,7 @@ def _tokens(count: int) -> list[int]:
 
 async def _decide(fleet: FleetReader, hashes: bytes, rng: Random) -> None:
     tokens = _tokens(len(hashes) // HASH_BYTES * BLOCK + 1)
-    job = Job(RequestId("r"), 0, ApiId("a"), POOL, WorkerId(""), tokens, Sampling(64), 0.0)
+    job = Job(RequestId("r"), 0, ApiId("a"), tokens, Sampling(64), 0.0)
     inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
     inflight._hashes[BLOCK] = hashes  # noqa: SLF001 (hashing is the prompt's, not the decision's)
     round_ = PlacementRound([inflight], _POOLS)

@@ -38,9 +38,9 @@ prefilling:<worker>     hash, run → its prompt's first block hash (8 bytes) an
 prefix:<run>            string, the packed block hashes of such a request's prompt. Lives as long.
 request:<run>           string, msgpack `messages.Job`. Gone means done or cancelled.
                         Written by the api; lives until the deadline and 30 s more.
-orders:<worker>         list of msgpack `messages.Order`. Written by the api; lives 60 s after the last.
-orders:<api>            list of msgpack `messages.Look`, what other API replicas ask it. Lives as long.
-reply:<id>              list, a worker's msgpack `messages.Reply` to an order, or what an API replica says to a Look.
+commands:<worker>         list of msgpack `messages.WorkerCommand`. Written by the api; lives 60 s after the last.
+commands:<api>            list of msgpack `messages.Look`, what other API replicas ask it. Lives as long.
+reply:<id>              list, a worker's msgpack `messages.Reply` to a command, or what an API replica says to a Look.
                         Lives 60 s.
 kept:<id>               hash: `record` (msgpack `messages.Kept`; none when it was deleted), `owner` (an API replica),
                         `epoch` (+1 for each new owner, and a cancel), `end` (ended or cancelled), `key` (the API key
@@ -49,7 +49,7 @@ kept:<id>               hash: `record` (msgpack `messages.Kept`; none when it wa
 log:<id>                stream, ids from 1-0, field `b`: a list of msgpack events; Done or Failed is the last one's.
                         What has come of a kept answer. Written by its owner; lives as long.
 kept-of:<api>           set of the ids that an API replica owns and that have not ended. Written by the api.
-keepers                 set of the API replicas that own any, or did. Written by the api; a dead one goes when what it
+answer-owners           set of the API replicas that own any, or did. Written by the api; a dead one goes when what it
                         had is adopted.
 kept-bytes              hash, bytes that kept answers take with their logs, about: `all`, `key:<API key>`, `id:<id>`.
                         Written by the api, with what it counts; an expired one goes when the next is kept.
@@ -63,8 +63,8 @@ files-of:<key>          sorted set, file id → when it was made: of one API key
                         "" where no keys are asked for.
 file-bytes:<key>        string, bytes that all files of that key have. Written with files-of, and gone with its last.
 files-expiring          sorted set, file id → when it expires.
-batch:<id>              hash, `batch.records.Batch` by field; `hand`, the batch worker that validates or finishes it,
-                        and `hand_at`, ms since the epoch, when it last said so;
+batch:<id>              hash, `batch.records.Batch` by field; `holder`, the batch worker that validates or finishes it,
+                        and `holder_at`, ms since the epoch, when it last said so;
                         `ticket`, a counter: each sending of a part gets a number; `broke:<part>`, how often that part
                         broke. Written by api and batch workers; lives `batch_keep_s` after its end.
 batches-of:<key>        sorted set, batch id → when it was made, of one API key.
@@ -171,8 +171,8 @@ class Keys:
     def kept_of(self, api: ApiId) -> str:
         return f"{self.prefix}kept-of:{api}"
 
-    def keepers(self) -> str:
-        return f"{self.prefix}keepers"
+    def answer_owners(self) -> str:
+        return f"{self.prefix}answer-owners"
 
     def kept_account(self) -> tuple[str, str]:
         """The last keys of the scripts that keep answers."""
@@ -181,11 +181,11 @@ class Keys:
     def joined(self, digest: str) -> str:
         return f"{self.prefix}joined:{digest}"
 
-    def orders(self, process: WorkerId | ApiId) -> str:
-        return f"{self.prefix}orders:{process}"
+    def commands(self, process: WorkerId | ApiId) -> str:
+        return f"{self.prefix}commands:{process}"
 
-    def reply(self, order: str) -> str:
-        return f"{self.prefix}reply:{order}"
+    def reply(self, asked: str) -> str:
+        return f"{self.prefix}reply:{asked}"
 
     def file(self, file: FileId) -> str:
         return f"{self.prefix}file:{file}"

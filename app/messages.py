@@ -1,10 +1,10 @@
 """Everything that crosses a process, frozen, decoded once. msgpack arrays: fields only ever get added at the end.
 
 api    → worker   Job     in `request:<id>.<attempt>`; the Celery task carries id and attempt only
-api    → worker   Order   in `orders:<worker>`: what can't wait behind requests
-api    → api      Look    in `orders:<api>`: what became of a request
+api    → worker   WorkerCommand in `commands:<worker>`: what can't wait behind requests
+api    → api      Look    in `commands:<api>`: what became of a request
 worker → worker   Handoff from the prefill task to the decode task, by Celery's chain, as JSON
-worker → api      Step    on `out:<api>`: all that one engine step made for this API replica
+worker → api      EventBatch on `out:<api>`: all that one engine step made for this API replica
 worker → all      Lease   in `worker:<id>`, each `heartbeat_s`; and WorkerMetrics in `metrics:<id>`
 CLI    → api      ApiKey  in `keys:api`
 api    → api      Kept    in `kept:<id>`; what comes of it in `log:<id>`, as lists of events

@@ -29,8 +29,10 @@ PYTHON = sys.executable
 BIN = Path(PYTHON).parent
 
 
-# Below those that the system gives to whoever asks for any, which may be taken before our process has begun.
-_ports = count(random.randrange(10_000, 25_000))
+# Below those that the system gives to a process that asks for any, and vLLM takes. Test processes beside each other
+# take theirs from ranges of their own: a port may be taken between our look and the start of its server.
+_beside = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_ports = count(10_000 + 5_000 * (_beside % 2) + random.randrange(2_500))
 
 
 def free_port() -> int:

@@ -36,7 +36,7 @@ log = logger(__name__)
 MOST_BREAKS = 5  # of what is due of a batch, or of a part of it, in an unforeseen way; then it is given up
 _LEADER_MS = 3000
 _LOST_MS = 10_000  # a message that no worker has taken for so long is sent again: sent twice, it is taken once
-_SILENT_MS = 30_000  # who has a part or the hand, and has not said so for so long, has let go of it
+_SILENT_MS = 30_000  # who has a part or the lock, and has not said so for so long, has let go of it
 Fields = Mapping[str, str | int | bytes]  # of Batch
 
 _CHUNK = 5000  # members of one command
@@ -56,7 +56,7 @@ class BatchLoad(Struct, frozen=True):
 
     todo: int  # parts that nobody has
     taken: int
-    hand: ApiId | None  # the worker that validates or finishes it, if it lives
+    holder: ApiId | None  # the worker that validates or finishes it, if it lives
     answered: int = 0  # lines of the parts that are taken
 
 
@@ -113,8 +113,8 @@ class BatchStore:
         replies = await self._wire.execute([("HGETALL", self._keys.batch(id_)) for id_ in ids])
         return [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies]
 
-    async def set_status(self, batch: BatchId, expected: Iterable[Status], fields: Fields, hand: str = "") -> bool:
-        """Sets fields, `status` first if it is one, when its status is an expected one and `hand` has it.
+    async def set_status(self, batch: BatchId, expected: Iterable[Status], fields: Fields, holder: str = "") -> bool:
+        """Sets fields, `status` first if it is one, when its status is an expected one and `holder` has it.
 
         False: it isn't, or hasn't.
         """
@@ -123,7 +123,7 @@ class BatchStore:
         may = f",{','.join(expected)},"
         life_ms = self._keep_ms if ended else ""
         (done,) = await self._wire.execute(
-            [("EVAL", SET_STATUS, 1, self._keys.batch(batch), may, hand, life_ms, *flat)]
+            [("EVAL", SET_STATUS, 1, self._keys.batch(batch), may, holder, life_ms, *flat)]
         )
         return bool(done)
 
@@ -144,20 +144,20 @@ class BatchStore:
         return bool(mine)
 
     async def unlock(self, batch: BatchId, worker: ApiId) -> None:
-        """If it has the hand: another one may do it."""
+        """If it has the lock: another one may do it."""
         await self._wire.execute([("EVAL", UNLOCK, 1, self._keys.batch(batch), worker)])
 
     async def leave(self, batch: BatchId) -> None:
         """It has ended, and nothing is left to be done."""
         await self._wire.execute([("ZREM", self._keys.batches(), batch)])
 
-    async def set_parts(self, batch: BatchId, parts: int, hand: str = "") -> bool:
+    async def set_parts(self, batch: BatchId, parts: int, holder: str = "") -> bool:
         """There are so many parts to do. It is still validating: nobody takes them yet.
 
-        False: it isn't, or `hand` hasn't the hand any more.
+        False: it isn't, or `holder` hasn't the lock any more.
         """
         names = self._keys.batch(batch), self._keys.todo(batch)
-        (done,) = await self._wire.execute([("EVAL", SET_PARTS, 2, *names, hand, parts)])
+        (done,) = await self._wire.execute([("EVAL", SET_PARTS, 2, *names, holder, parts)])
         return bool(done)
 
     async def complete(self, batch: BatchId, fields: Fields) -> bool:
@@ -191,20 +191,24 @@ class BatchStore:
             commands += [
                 ("ZCARD", keys.todo(batch)),
                 ("HKEYS", keys.taken(batch)),
-                ("HMGET", keys.batch(batch), "hand", "hand_at"),
+                ("HMGET", keys.batch(batch), "holder", "holder_at"),
             ]
         *replies, (seconds, micros) = await self._wire.execute([*commands, ("TIME",)])
         oldest = int(seconds) * 1000 + int(micros) // 1000 - _SILENT_MS
-        hands = [ApiId(hand.decode()) if hand and int(at or 0) >= oldest else None for hand, at in replies[2::3]]
-        alive = await self._wire.execute([("EXISTS", keys.api(hand or ApiId(""))) for hand in hands])
+        holders = [
+            ApiId(holder.decode()) if holder and int(at or 0) >= oldest else None for holder, at in replies[2::3]
+        ]
+        alive = await self._wire.execute([("EXISTS", keys.api(holder or ApiId(""))) for holder in holders])
         parts = [(batch, int(part)) for batch, taken in zip(batches, replies[1::3], strict=True) for part in taken]
         done = await self._wire.execute([("HLEN", keys.done(batch, part)) for batch, part in parts])
         answered = Counter[BatchId]()
         for (batch, _), lines in zip(parts, done, strict=True):
             answered[batch] += lines
         return [
-            BatchLoad(todo, len(taken), hand if lives else None, answered[batch])
-            for batch, todo, taken, hand, lives in zip(batches, replies[::3], replies[1::3], hands, alive, strict=True)
+            BatchLoad(todo, len(taken), holder if lives else None, answered[batch])
+            for batch, todo, taken, holder, lives in zip(
+                batches, replies[::3], replies[1::3], holders, alive, strict=True
+            )
         ]
 
     async def hand_out(self, wanted: dict[BatchId, int]) -> list[PartClaim]:

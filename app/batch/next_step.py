@@ -18,7 +18,7 @@ _SETTLED_S = 10
 def due(batch: Batch, load: BatchLoad, now: float, *, webhook: bool) -> Due | None:
     """None: whoever has it is at work, or it is not time yet. `webhook`: there is one to be told."""
     if batch.status not in LIVE:
-        if not batch.cleaned and load.hand is None and now >= batch.ended_at + _SETTLED_S:
+        if not batch.cleaned and load.holder is None and now >= batch.ended_at + _SETTLED_S:
             return "finish"
         untold = webhook and not batch.told and batch.tries <= len(TRIES_AFTER_S)
         if untold and now >= batch.tell_at:
@@ -27,13 +27,13 @@ def due(batch: Batch, load: BatchLoad, now: float, *, webhook: bool) -> Due | No
     if batch.status in ("validating", "in_progress") and now >= batch.order.expires:
         return "expire"
     if batch.status == "validating":
-        return "begin" if load.hand is None else None
+        return "begin" if load.holder is None else None
     if batch.status == "in_progress":
         return "feed" if load.todo or load.taken else "complete"
     # Cancelling or finalizing: who has parts of it lets go of them first.
     if load.taken:
         return "feed"
-    return "finish" if load.hand is None else None
+    return "finish" if load.holder is None else None
 
 
 def after_break(batch: Batch, now: float) -> Fields:

@@ -28,7 +28,7 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-_ORDERS_TTL_S = 60
+_COMMANDS_TTL_S = 60
 # When a prefill ends so, the prompt is computed where the answer is.
 _ELSEWHERE = {error.code for error in (EngineFailed, EngineDead, HandoffFailed)}
 
@@ -174,7 +174,7 @@ class Dispatcher:
         for job in jobs:
             commands.append(("UNLINK", self._keys.request(job.run)))
             for stage in job.stages:
-                orders = self._keys.orders(stage.worker)
-                commands += [("RPUSH", orders, encode(Cancel(job.run))), ("EXPIRE", orders, _ORDERS_TTL_S)]
+                key = self._keys.commands(stage.worker)
+                commands += [("RPUSH", key, encode(Cancel(job.run))), ("EXPIRE", key, _COMMANDS_TTL_S)]
         if commands:
             await self._wire.execute(commands)

@@ -121,8 +121,7 @@ class Generation(GenerationBase):
         while not out and len(self.done) < len(self.prompts):
             for event in await self.answer.take():
                 if type(event) is Delta:
-                    choice = self.choice(event)
-                    out.append((choice, self.plan.edit(choice, event) if self.plan.edit else event))
+                    out.append((self.choice(event), event))
                 elif type(event) is Done:
                     self.done[self._numbers[event.request]] = event
                     self.cached_tokens += event.cached_tokens
@@ -135,11 +134,6 @@ class Generation(GenerationBase):
 
     def choice(self, delta: Delta) -> int:
         return self._numbers[delta.request] * self.plan.sampling[0].n + delta.index
-
-    @property
-    def edited(self) -> bool:
-        """Whether deltas have to go through `deltas`, which edits them."""
-        return self.plan.edit is not None
 
     @property
     def waits(self) -> bool:

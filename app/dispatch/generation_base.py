@@ -42,7 +42,8 @@ class GenerationBase:
 
     def count(self, delta: Delta) -> None:
         """Each delta once, before it is shown: chunks may carry the usage so far."""
-        self.completion_tokens += len(delta.tokens)
+        if self.plan.generates:
+            self.completion_tokens += len(delta.tokens)
 
     async def made(self, work: Callable[[Parts], T], parts: Parts) -> T:
         """What `work` makes of a whole answer, in a thread if that is long. `parts` are empty afterwards."""
@@ -52,7 +53,7 @@ class GenerationBase:
             parts.clear()  # here, since freeing them takes as long as making something of them
             return made
 
-        tokens = self.completion_tokens + (0 if self.plan.edit is None else self.prompt_tokens)
+        tokens = self.completion_tokens + (0 if self.plan.echo is None else self.prompt_tokens)
         return make() if tokens <= _SHORT else await asyncio.to_thread(make)
 
     def envelope(self, kind: str) -> dict[str, object]:

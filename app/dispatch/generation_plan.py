@@ -1,12 +1,12 @@
 """A request that generates, understood: what is to be done for it, before anything is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from app.dispatch.inflight import RoutingHints
 from app.dispatch.models import Model
-from app.messages import Delta, Sampling
+from app.messages import Sampling
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class GenerationPlan:
     aside: bool = False  # gives way to who can't wait
     whole: bool = False  # nobody reads along
     tier: Literal["default", "flex"] | None = None  # what the answer says, if the request named one
-    edit: Callable[[int, Delta], Delta] | None = None  # changes a choice's delta before it is counted and seen
+    echo: Sequence[str] | None = None  # the texts of the prompts, if each choice begins with its own
+    generates: bool = True  # else the one token that engines generate all the same is neither shown nor counted
 
     @property
     def choices(self) -> int:

@@ -68,9 +68,9 @@ class RequestLookup:
 
     async def _ask(self, api: ApiId, look: Look) -> bytes:
         """Raises: StoreDown, also when that process does not answer."""
-        orders = self._keys.orders(api)
+        key = self._keys.commands(api)
         async with self._few:
-            await self._wire.execute([("RPUSH", orders, encode(look)), ("EXPIRE", orders, _TTL_S)])
+            await self._wire.execute([("RPUSH", key, encode(look)), ("EXPIRE", key, _TTL_S)])
             try:
                 reply = await cast(Any, self._redis.blpop([self._keys.reply(look.id)], timeout=_SILENT_S))
             except RedisError as exc:
@@ -81,7 +81,7 @@ class RequestLookup:
 
     async def _answer(self) -> None:
         """Raises: StoreDown."""
-        (asked,) = await self._wire.execute([("LPOP", self._keys.orders(self._api), _AT_ONCE)])
+        (asked,) = await self._wire.execute([("LPOP", self._keys.commands(self._api), _AT_ONCE)])
         commands: list[Command] = []
         for raw in asked or ():
             try:

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from app.deltas import merge
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import find_model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.messages import Delta
+from app.openai.completion_writer import CompletionWriter
 from app.openai.logprobs import chat_logprobs
+from app.openai.plan import plan_of
 from app.openai.schemas import ChatRequest, Conversation
-from app.openai.sse_chunks import ChunkWriter
 from app.openai.validation import parse_off_loop
 
 
@@ -19,10 +19,10 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     """Raises: XylemError."""
     body = await parse_off_loop(ChatRequest, raw)
     body.check()
-    return body, await state.off_loop(raw, lambda: plan_of(state, "chatcmpl-", body, "messages", explain=explain))
+    return body, await state.off_loop(raw, lambda: chat_plan(state, "chatcmpl-", body, "messages", explain=explain))
 
 
-def plan_of(state: Deployment, prefix: str, body: Conversation, param: str, *, explain: bool) -> GenerationPlan:
+def chat_plan(state: Deployment, prefix: str, body: Conversation, param: str, *, explain: bool) -> GenerationPlan:
     """`prefix`: of its id. `param`: the field of the request that the messages are of. Raises: XylemError."""
     model = find_model(state.models, body.model)
     prompt = model.encode(model.render(body.messages), param, add_special_tokens=False)
@@ -30,39 +30,39 @@ def plan_of(state: Deployment, prefix: str, body: Conversation, param: str, *, e
     if limit == 0:
         raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return GenerationPlan(
-        prefix,
-        model,
-        [prompt],
-        [body.sampling(model.room(prompt, limit, param), logprobs=logprobs)],
-        timeout_s=body.timeout or state.settings.request_timeout_s,
-        priority=body.urgency,
-        cache_salt=body.cache_salt,
-        wishes=body.wishes(explain=explain),
-        aside=body.aside,
-        tier=body.tier,
-    )
+    sampling = body.sampling(model.room(prompt, limit, param), logprobs=logprobs)
+    return plan_of(state, body, prefix, model, [prompt], [sampling], explain=explain)
 
 
-def chunks(call: GenerationBase, body: ChatRequest) -> ChunkWriter:
-    return ChunkWriter("chat", call, logprobs=chat_logprobs, options=body.stream_options)
+class ChatWriter(CompletionWriter):
+    """An answer."""
 
+    KIND, CHUNK = "chat.completion", b"chat.completion.chunk"
+    BEFORE_TEXT, AFTER_TEXT = b',"delta":{"content":', b'},"logprobs":'
 
-async def whole(call: GenerationBase, _body: ChatRequest) -> dict[str, Any]:
-    """Raises: what ended it."""
-    choices = await call.made(_choices, await call.whole())
-    return call.envelope("chat.completion") | {"choices": choices, "usage": call.usage()}
+    def __init__(self, call: GenerationBase, body: ChatRequest) -> None:
+        super().__init__(call, body.stream_options)
 
+    def choice(self, index: int, d: Delta) -> dict[str, Any]:
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": d.text, "refusal": None},
+            "logprobs": chat_logprobs(d),
+            "finish_reason": d.finish,
+            "stop_reason": d.stop,
+        }
 
-def _choices(deltas: list[tuple[int, Delta]]) -> list[dict[str, Any]]:
-    return [_choice(i, d) for i, d in sorted(merge(deltas))]
+    def logprobs(self, _choice: int, d: Delta) -> Any:
+        return chat_logprobs(d)
 
+    def opening(self, choices: int) -> bytes:
+        """The role of each choice, which OpenAI's clients take from it."""
+        return b"".join(map(self._role, range(choices)))
 
-def _choice(index: int, d: Delta) -> dict[str, Any]:
-    return {
-        "index": index,
-        "message": {"role": "assistant", "content": d.text, "refusal": None},
-        "logprobs": chat_logprobs(index, d),
-        "finish_reason": d.finish,
-        "stop_reason": d.stop,
-    }
+    def _role(self, choice: int) -> bytes:
+        return (
+            self._start
+            + b'"choices":[{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
+            % choice
+            + self._end
+        )

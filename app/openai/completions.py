@@ -1,18 +1,19 @@
 """Text completions: what a body means, and what its answer looks like."""
 
+from dataclasses import replace
 from typing import Any, cast
 
-from app.deltas import merge
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import Model, find_model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.messages import Delta
+from app.openai.completion_writer import CompletionWriter
 from app.openai.echo import Echo
 from app.openai.logprobs import TextLogprobs
+from app.openai.plan import plan_of
 from app.openai.schemas import MOST_BIASES, CompletionRequest
-from app.openai.sse_chunks import ChunkWriter
 from app.openai.validation import parse_off_loop
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -43,47 +44,40 @@ def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> Gener
             f"'logprobs' with 'echo': at most {_MOST_ECHOED} of all tokens of all prompts, in all choices together.",
             param="logprobs",
         )
-    return GenerationPlan(
-        "cmpl-",
-        model,
-        prompts,
-        [
-            # Engines generate at least one token; Echo drops it when none was asked for.
-            body.sampling(max(1, limit), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
-            for _ in prompts
-        ],
-        timeout_s=body.timeout or state.settings.request_timeout_s,
-        priority=body.urgency,
-        cache_salt=body.cache_salt,
-        wishes=body.wishes(explain=explain),
-        aside=body.aside,
-        tier=body.tier,
-        edit=Echo(model.tokenizer, prompts, body.n or 1, only=limit == 0) if body.echo else None,
-    )
+    sampling = [body.sampling(max(1, limit), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs) for _ in prompts]
+    plan = plan_of(state, body, "cmpl-", model, prompts, sampling, explain=explain)
+    if not body.echo:
+        return plan
+    texts = [model.tokenizer.decode(prompt, skip_special_tokens=False) for prompt in prompts]
+    return replace(plan, echo=texts, generates=limit > 0)
 
 
-def chunks(call: GenerationBase, body: CompletionRequest) -> ChunkWriter:
-    return ChunkWriter("text", call, logprobs=TextLogprobs(), options=body.stream_options)
+class TextWriter(CompletionWriter):
+    """An answer."""
 
+    KIND, CHUNK = "text_completion", b"text_completion"
+    BEFORE_TEXT, AFTER_TEXT = b',"text":', b',"logprobs":'
 
-async def whole(call: GenerationBase, _body: CompletionRequest) -> dict[str, Any]:
-    """Raises: what ended it."""
-    choices = await call.made(_choices, await call.whole())
-    return call.envelope("text_completion") | {"choices": choices, "usage": call.usage()}
+    def __init__(self, call: GenerationBase, body: CompletionRequest) -> None:
+        super().__init__(call, body.stream_options)
+        self._logprobs = TextLogprobs()
+        self._echo = None if call.plan.echo is None else Echo(call.plan)
 
-
-def _choices(deltas: list[tuple[int, Delta]]) -> list[dict[str, Any]]:
-    logprobs = TextLogprobs()
-    return [
-        {
-            "index": i,
+    def choice(self, index: int, d: Delta) -> dict[str, Any]:
+        d = d if self._echo is None else self._echo(index, d)
+        return {
+            "index": index,
             "text": d.text,
-            "logprobs": logprobs(i, d),
+            "logprobs": self._logprobs(index, d),
             "finish_reason": d.finish,
             "stop_reason": d.stop,
         }
-        for i, d in sorted(merge(deltas))
-    ]
+
+    def logprobs(self, choice: int, d: Delta) -> Any:
+        return self._logprobs(choice, d)
+
+    def delta(self, choice: int, d: Delta) -> bytes:
+        return super().delta(choice, d if self._echo is None else self._echo(choice, d))
 
 
 def _prompts(body: CompletionRequest, model: Model, limit: int) -> list[list[int]]:

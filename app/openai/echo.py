@@ -1,20 +1,18 @@
 """`echo`: a text completion that begins with its prompt."""
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
+from app.dispatch.generation_plan import GenerationPlan
 from app.messages import Delta, TokenLogprob
-from app.tokenizer import Tokenizer
 
 
 class Echo:
     """Puts the prompt, and its logprobs where they were asked for, in front of each choice's first delta."""
 
-    def __init__(self, tokenizer: Tokenizer, prompts: Sequence[list[int]], n: int, *, only: bool) -> None:
-        """`only`: no token was asked for, so what the engine generated all the same is dropped."""
-        self._tokenizer, self._prompts, self._n, self._only = tokenizer, prompts, n, only
-        self._texts = [tokenizer.decode(prompt, skip_special_tokens=False) for prompt in prompts]
+    def __init__(self, plan: GenerationPlan) -> None:
+        assert plan.echo is not None
+        self._tokenizer, self._prompts, self._texts = plan.model.tokenizer, plan.prompts, plan.echo
+        self._n, self._only = plan.sampling[0].n, not plan.generates
         self._begun: set[int] = set()
 
     def __call__(self, choice: int, d: Delta) -> Delta:

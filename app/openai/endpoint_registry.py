@@ -2,18 +2,19 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from app.dispatch.generation_base import GenerationBase
 from app.openai import chat, completions
+from app.openai.completion_writer import CompletionWriter
 from app.openai.responses import generation as responses
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.schemas import Asked, ChatRequest, CompletionRequest
-from app.openai.sse_chunks import ChunkWriter
 
 
-def _no_chunks(_call: GenerationBase, _body: Any) -> ChunkWriter:
-    raise NotImplementedError("its streams are not chunks")
+class AnswerWriter(Protocol):
+    async def whole(self) -> dict[str, Any]:
+        """The answer at its end. Raises: what ended it."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +23,18 @@ class Endpoint:
     kind: str  # of a kept answer
     schema: type[Asked]
     understand: Callable[..., Awaitable[tuple[Any, Any]]]  # Known, body, explain= → schema and plan. Raises: XylemError
-    whole: Callable[[Any, Any], Awaitable[dict[str, Any]]]  # a generation, schema → answer. Raises: what ended it
-    chunks: Callable[[GenerationBase, Any], ChunkWriter] = _no_chunks  # the writer of a streamed answer
+    writer: Callable[[Any, Any], AnswerWriter]  # of a generation that was asked for so
 
 
-CHAT = Endpoint("/v1/chat/completions", "chat", ChatRequest, chat.understand, chat.whole, chat.chunks)
-TEXT = Endpoint(
-    "/v1/completions", "text", CompletionRequest, completions.understand, completions.whole, completions.chunks
-)
-RESPONSE = Endpoint("/v1/responses", "response", ResponseRequest, responses.understand, responses.whole)
+@dataclass(frozen=True)
+class CompletionEndpoint(Endpoint):
+    """One whose answers stream as chunks."""
 
-ENDPOINTS = {endpoint.path: endpoint for endpoint in (CHAT, TEXT, RESPONSE)}
+    writer: Callable[[GenerationBase, Any], CompletionWriter]
+
+
+CHAT = CompletionEndpoint("/v1/chat/completions", "chat", ChatRequest, chat.understand, chat.ChatWriter)
+TEXT = CompletionEndpoint("/v1/completions", "text", CompletionRequest, completions.understand, completions.TextWriter)
+RESPONSE = Endpoint("/v1/responses", "response", ResponseRequest, responses.understand, responses.ResponseWriter)
+
+ENDPOINTS: dict[str, Endpoint] = {endpoint.path: endpoint for endpoint in (CHAT, TEXT, RESPONSE)}

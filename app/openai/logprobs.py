@@ -6,7 +6,7 @@ from typing import Any
 from app.messages import Delta, TokenLogprob
 
 
-def chat_logprobs(_choice: int, d: Delta) -> dict[str, Any] | None:
+def chat_logprobs(d: Delta) -> dict[str, Any] | None:
     if d.logprobs is None:
         return None
     return {"content": [token_logprob(lp) for lp in d.logprobs], "refusal": None}

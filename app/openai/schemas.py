@@ -116,6 +116,17 @@ class Asked(Body):
     def urgency(self) -> int:
         return self.priority if self.priority is not None else ASIDE_PRIORITY if self.aside else 0
 
+    def wishes(self, *, explain: bool) -> RoutingHints:
+        asked = self.routing or RoutingOptions()
+        rules = {name: getattr(asked, name) for name in ("prefill_weight", "temperature")}
+        return RoutingHints(
+            rules={name: value for name, value in rules.items() if value is not None},
+            session=self.prompt_cache_key,
+            ttft_ms=asked.ttft_ms,
+            itl_ms=asked.itl_ms,
+            explain=explain,
+        )
+
     def understood(self) -> bytes:
         """All that the answer depends on and tells, as JSON that is parsed to the same."""
         return self.model_dump_json(exclude_none=True).encode()
@@ -142,17 +153,6 @@ class _Generation(Asked):
         """What a single field can't tell. Raises: RequestError."""
         if self.stream_options is not None and not self.stream:
             raise RequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
-
-    def wishes(self, *, explain: bool) -> RoutingHints:
-        asked = self.routing or RoutingOptions()
-        rules = {name: getattr(asked, name) for name in ("prefill_weight", "temperature")}
-        return RoutingHints(
-            rules={name: value for name, value in rules.items() if value is not None},
-            session=self.prompt_cache_key,
-            ttft_ms=asked.ttft_ms,
-            itl_ms=asked.itl_ms,
-            explain=explain,
-        )
 
     def sampling(self, max_tokens: int, *, logprobs: int | None, prompt_logprobs: int | None = None) -> Sampling:
         """Raises: RequestError."""

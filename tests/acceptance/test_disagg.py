@@ -417,9 +417,12 @@ def test_a_decode_task_that_cant_be_enqueued_is_placed_anew(fleet: Stack) -> Non
     name = fleet.deployment
     keys = [
         f"%R~{name}:*",
-        *(f"~{name}:{p}*" for p in ("worker", "seen", "pool", "prefill", "out", "reserv", "load", "request")),
+        *(
+            f"~{name}:{p}*"
+            for p in ("worker", "metrics", "seen", "pool", "prefill", "out", "reserv", "load", "request")
+        ),
     ]
-    keys += [f"~{name}:{p}*" for p in ("kv", "orders", "prefix", "_kombu", "unacked", "celery", "reply")]
+    keys += [f"~{name}:{p}*" for p in ("kv", "commands", "prefix", "_kombu", "unacked", "celery", "reply")]
     redis.acl_setuser("half", enabled=True, passwords=["+x"], commands=["+@all"], keys=[], reset=True)
     redis.execute_command("ACL", "SETUSER", "half", "allchannels", *keys)
     try:

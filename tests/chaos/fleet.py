@@ -80,6 +80,8 @@ class Fleet:
         wait_until(self._redis_answers, "Redis answers", 20)
 
     def _redis_answers(self) -> bool:
+        assert self.redis_process is not None
+        assert self.redis_process.poll() is None, "Redis has ended"
         try:
             return bool(self.redis.ping())
         except RedisError:

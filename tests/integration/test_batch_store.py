@@ -126,7 +126,7 @@ async def test_one_worker_has_the_hand_and_the_next_when_it_has_died(redis: "Red
     assert await batch_store.lock(batch, "validating", B)
     assert not await batch_store.set_status(batch, ["validating"], {"status": "in_progress"}, A)
     assert await batch_store.set_status(batch, ["validating"], {"status": "in_progress"}, B)
-    assert await redis.hget(KEYS.batch(batch), "hand") is None  # what comes next is for anybody
+    assert await redis.hget(KEYS.batch(batch), "holder") is None  # what comes next is for anybody
 
 
 async def test_parts_are_sent_in_their_order_and_each_once(batch_store: BatchStore, running: BatchId) -> None:
@@ -309,13 +309,13 @@ async def test_a_worker_that_lives_and_does_not_say_that_it_has_the_hand_has_let
     batch = (await batch_store.create(order())).order.id
     await redis.set(KEYS.api(A), "1")
     await batch_store.lock(batch, "validating", A)
-    await redis.hset(KEYS.batch(batch), "hand_at", round(time.time() * 1000) - _SILENT_MS - 1000)
+    await redis.hset(KEYS.batch(batch), "holder_at", round(time.time() * 1000) - _SILENT_MS - 1000)
     assert await batch_store.loads([batch]) == [BatchLoad(0, 0, None)]
     assert await batch_store.lock(batch, "validating", B)
     await batch_store.unlock(batch, A)
-    assert await redis.hget(KEYS.batch(batch), "hand") == B.encode()  # it is B's to let go
+    assert await redis.hget(KEYS.batch(batch), "holder") == B.encode()  # it is B's to let go
     await batch_store.unlock(batch, B)
-    assert await redis.hget(KEYS.batch(batch), "hand") is None
+    assert await redis.hget(KEYS.batch(batch), "holder") is None
 
 
 async def test_a_batch_that_is_written_down_twice_goes_on(

@@ -162,7 +162,7 @@ def test_who_stood_still_while_another_one_finished_leaves_the_files_as_they_are
     batch = finalizing(slow, storage)
 
     def meanwhile() -> None:
-        redis.hset(KEYS.batch(batch), "hand_at", 0)
+        redis.hset(KEYS.batch(batch), "holder_at", 0)
         other.batch_jobs.finish(batch)
         other.batch_jobs.finish(batch)
         assert not (Path(storage._root) / places.folder(batch)).exists()
@@ -253,7 +253,7 @@ def test_a_hand_that_was_given_and_not_said_so_is_let_go(
     with monkeypatch.context() as patch:
         patch.setattr(batch_worker._batch_store, "lock", done_but_not_said(batch_worker._batch_store.lock))
         batch_worker.batch_jobs.begin(batch)
-    assert batch_worker.call(batch_worker._batch_store.loads([batch]))[0].hand is None
+    assert batch_worker.call(batch_worker._batch_store.loads([batch]))[0].holder is None
     assert batch_workers[1].call(
         batch_workers[1]._batch_store.lock(batch, "validating", batch_workers[1].serving.dispatcher.api)
     )
@@ -284,7 +284,7 @@ def test_what_is_let_go_of_while_it_says_that_it_has_it_is_let_go_of(
     batch_worker.batch_jobs.handling[batch] = "validating"
     monkeypatch.setattr(batch_worker._batch_store, "lock", late)
     batch_worker.call(batch_worker._say())
-    assert batch_worker.call(batch_worker._batch_store.loads([batch]))[0].hand is None
+    assert batch_worker.call(batch_worker._batch_store.loads([batch]))[0].holder is None
 
 
 def test_a_worker_says_what_it_has(redis: Redis, batch_workers: list[BatchWorker], storage: Storage) -> None:
@@ -296,13 +296,13 @@ def test_a_worker_says_what_it_has(redis: Redis, batch_workers: list[BatchWorker
     assert batch_worker.call(batch_worker._batch_store.claim_part(ticket, me))
     assert batch_worker.call(batch_worker._batch_store.lock(waiting, "validating", me))
     redis.hset(KEYS.taken(batch), "0", f"{ticket.number}|{me}|1")
-    redis.hset(KEYS.batch(waiting), "hand_at", 1)
+    redis.hset(KEYS.batch(waiting), "holder_at", 1)
     found = batch_worker.call(batch_worker._batch_store.find(batch, None))
     batch_worker._parts.add(PartRunner(batch_worker.serving, batch_worker._batch_store, storage, ticket, found))
     batch_worker.batch_jobs.handling[waiting] = "validating"
     batch_worker.call(batch_worker._say())
     assert batch_worker.call(batch_worker._batch_store.hand_out({batch: 0})) == []
-    assert batch_worker.call(batch_worker._batch_store.loads([waiting]))[0].hand == me
+    assert batch_worker.call(batch_worker._batch_store.loads([waiting]))[0].holder == me
     batch_worker._parts.clear()
     batch_worker.batch_jobs.handling.clear()
 

@@ -112,7 +112,7 @@ async def test_a_cancel_drops_the_record_and_tells_the_worker(redis: "Redis", wi
     await d.send(inflight(job()))
     await d.cancel([RequestId("r1")])
     assert await redis.exists(KEYS.request(run_id(RequestId("r1"), 0))) == 0
-    assert await redis.lrange(KEYS.orders(worker), 0, -1) == [encode(Cancel(run_id(RequestId("r1"), 0)))]
+    assert await redis.lrange(KEYS.commands(worker), 0, -1) == [encode(Cancel(run_id(RequestId("r1"), 0)))]
     assert not d.in_flight
 
 
@@ -164,9 +164,9 @@ async def test_a_request_that_nobody_answers_ends_at_its_deadline(redis: "Redis"
         assert isinstance(event, Failed)
         assert event.code == "deadline_exceeded"
         async with asyncio.timeout(5):
-            while not await redis.exists(KEYS.orders(worker)):  # noqa: ASYNC110
+            while not await redis.exists(KEYS.commands(worker)):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-    assert await redis.lrange(KEYS.orders(worker), 0, -1) == [encode(Cancel(run_id(RequestId("r1"), 0)))]
+    assert await redis.lrange(KEYS.commands(worker), 0, -1) == [encode(Cancel(run_id(RequestId("r1"), 0)))]
     assert not await redis.exists(KEYS.request(run_id(RequestId("r1"), 0)))
 
 
@@ -182,7 +182,7 @@ async def test_a_retry_may_land_on_the_same_worker(redis: "Redis", wire: Wire) -
         await asyncio.sleep(0.02)
     assert await queued(redis, worker) == [(RequestId("r1"), 0), (RequestId("r1"), 1)]
     assert set(await redis.hgetall(KEYS.reservations(worker))) == {b"r1.0", b"r1.1"}
-    assert await redis.lrange(KEYS.orders(worker), 0, -1) == [encode(Cancel(run_id(RequestId("r1"), 0)))]
+    assert await redis.lrange(KEYS.commands(worker), 0, -1) == [encode(Cancel(run_id(RequestId("r1"), 0)))]
     assert await redis.exists(KEYS.request(run_id(RequestId("r1"), 0))) == 0
 
 

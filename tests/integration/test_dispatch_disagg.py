@@ -193,7 +193,7 @@ async def test_a_cancel_reaches_both_workers(redis: "Redis", wire: Wire) -> None
     await d.send(inflight())
     await d.cancel([R])
     for worker in (one, two):
-        assert await redis.lrange(KEYS.orders(worker), 0, -1) == [encode(Cancel(run_id(R, 0)))]
+        assert await redis.lrange(KEYS.commands(worker), 0, -1) == [encode(Cancel(run_id(R, 0)))]
     assert not await redis.exists(KEYS.request(run_id(R, 0)))
 
 

@@ -113,7 +113,7 @@ async def test_a_placing_that_nobody_confirms_is_a_new_attempt_and_the_old_one_i
     assert isinstance(event, Delta)
     assert event.text == "fresh"
     assert await redis.exists(KEYS.request(run_id(R1, 0))) == 0
-    assert await redis.lrange(KEYS.orders(worker), 0, -1) == [encode(Cancel(run_id(R1, 0)))]
+    assert await redis.lrange(KEYS.commands(worker), 0, -1) == [encode(Cancel(run_id(R1, 0)))]
     wire.close()
 
 
@@ -147,12 +147,12 @@ async def test_what_redis_refuses_of_a_cancel_holds_up_nobody_else(
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
     await d.send(inflight(job()))
-    await redis.set(KEYS.orders(worker), "no list")
+    await redis.set(KEYS.commands(worker), "no list")
     await d.cancel([R1])
     await asyncio.wait_for(d.send(inflight(job("r2"))), 2)
-    await redis.delete(KEYS.orders(worker))
+    await redis.delete(KEYS.commands(worker))
     await asyncio.sleep(0.3)
-    assert await redis.lrange(KEYS.orders(worker), 0, -1) == [encode(Cancel(run_id(R1, 0)))], "told later"
+    assert await redis.lrange(KEYS.commands(worker), 0, -1) == [encode(Cancel(run_id(R1, 0)))], "told later"
 
 
 async def test_who_has_waited_for_room_has_all_his_patience_for_an_outage(redis: "Redis", wire: Wire) -> None:

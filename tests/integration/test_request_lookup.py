@@ -92,7 +92,7 @@ async def test_a_process_that_lives_and_says_nothing_is_said_so(
     await redis.set(KEYS.api(maker.api), "1")
     with pytest.raises(StoreDown, match="does not answer"):
         await other.lookup.find(maker.ended(), ALICE)
-    assert 0 < await redis.ttl(KEYS.orders(maker.api)) <= 60
+    assert 0 < await redis.ttl(KEYS.commands(maker.api)) <= 60
 
 
 async def test_a_kept_request_is_known_where_it_was_adopted(redis: "Redis", two: tuple[Process, Process]) -> None:
@@ -110,7 +110,7 @@ async def test_a_kept_request_is_known_where_it_was_adopted(redis: "Redis", two:
 async def test_what_is_not_understood_hides_no_other_question(redis: "Redis", two: tuple[Process, Process]) -> None:
     """Another version's."""
     maker, other = two
-    await redis.rpush(KEYS.orders(maker.api), b"\xc1nonsense")
+    await redis.rpush(KEYS.commands(maker.api), b"\xc1nonsense")
     async with maker.alive():
         assert await knows(other, maker.ended(), ALICE)
 

@@ -5,10 +5,13 @@ from math import isnan
 import pytest
 from msgspec.structs import replace
 
-from app.ids import RequestId
-from app.messages import Delta, TokenLogprob
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.models import Model
+from app.ids import PoolId, RequestId
+from app.messages import Delta, Sampling, TokenLogprob
 from app.openai.echo import Echo
 from app.pools import Pool
+from app.telemetry import Meters
 from app.tokenizer import Tokenizer, load_tokenizer
 
 MODEL_DIR = Pool(model="mock", engine="mock").model_dir
@@ -26,9 +29,17 @@ def prompts(tokenizer: Tokenizer) -> list[list[int]]:
     return [tokenizer.encode(text, add_special_tokens=False) for text in ("the first one", "another")]
 
 
+def echoing(tokenizer: Tokenizer, prompts: list[list[int]], n: int = 1, *, only: bool = False) -> Echo:
+    """Of a plan; `only`: no token was asked for."""
+    model = Model("mock", (PoolId("p"),), (), None, tokenizer, 100, Meters("mock"))
+    texts = [tokenizer.decode(prompt) for prompt in prompts]
+    sampling = [Sampling(1, n=n)] * len(prompts)
+    return Echo(GenerationPlan("cmpl-", model, prompts, sampling, 1, echo=texts, generates=not only))
+
+
 def test_each_choice_begins_with_its_own_prompt(tokenizer: Tokenizer, prompts: list[list[int]]) -> None:
     """Choice i of prompt p has number p * n + i."""
-    echo = Echo(tokenizer, prompts, n=2, only=False)
+    echo = echoing(tokenizer, prompts, 2)
     assert [echo(choice, ANSWER).text for choice in (3, 0, 2, 1)] == [
         "another answer", "the first one answer", "another answer", "the first one answer",
     ]  # fmt: skip
@@ -36,21 +47,15 @@ def test_each_choice_begins_with_its_own_prompt(tokenizer: Tokenizer, prompts: l
 
 def test_only_the_first_delta_of_a_choice_has_the_prompt(tokenizer: Tokenizer, prompts: list[list[int]]) -> None:
     """What follows is left as it is."""
-    echo = Echo(tokenizer, prompts, n=1, only=False)
+    echo = echoing(tokenizer, prompts)
     assert echo(0, ANSWER).text == "the first one answer"
     assert echo(0, ANSWER) is ANSWER
     assert echo(1, ANSWER).text == "another answer"
 
 
-def test_special_tokens_of_the_prompt_are_shown(tokenizer: Tokenizer) -> None:
-    """The prompt comes back as it was, token for token."""
-    ids = tokenizer.encode("<|im_start|>a<|im_end|>", add_special_tokens=False)
-    assert Echo(tokenizer, [ids], 1, only=False)(0, ANSWER).text == "<|im_start|>a<|im_end|> answer"
-
-
 def test_without_an_answer_only_the_prompt_is_left(tokenizer: Tokenizer, prompts: list[list[int]]) -> None:
-    """Engines generate at least one token; it is dropped, and not counted either."""
-    d = Echo(tokenizer, prompts, 1, only=True)(0, ANSWER)
+    """Engines generate at least one token; it is dropped."""
+    d = echoing(tokenizer, prompts, only=True)(0, ANSWER)
     assert (d.text, d.tokens, d.finish, d.stop, d.logprobs) == ("the first one", [], "length", None, None)
 
 
@@ -60,7 +65,7 @@ def test_the_prompts_logprobs_come_before_the_answers(tokenizer: Tokenizer, prom
     known = [TokenLogprob(tokenizer.token_text(t), t, -1.0) for t in prompt[1:]]
     d = replace(ANSWER, logprobs=[LOGPROB], prompt_logprobs=[None, *known])
     for only, rest in ((False, [LOGPROB]), (True, [])):
-        logprobs = Echo(tokenizer, prompts, 1, only=only)(0, d).logprobs
+        logprobs = echoing(tokenizer, prompts, only=only)(0, d).logprobs
         assert logprobs is not None
         first, *others = logprobs
         assert (first.token, first.token_id) == (tokenizer.token_text(prompt[0]), prompt[0])

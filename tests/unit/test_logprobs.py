@@ -22,13 +22,13 @@ def delta(*tokens: str, top: list[tuple[str, int, float]] | None = None, logprob
 def test_none_are_shown_where_none_were_asked_for() -> None:
     """Null, in both shapes."""
     plain = Delta(RequestId("r"), 0, "x", [1])
-    assert chat_logprobs(0, plain) is None
+    assert chat_logprobs(plain) is None
     assert TextLogprobs()(0, plain) is None
 
 
 def test_a_chats_logprobs_have_the_bytes_of_each_token() -> None:
     """Bytes tell what text can't when a token ends within a character."""
-    shown = chat_logprobs(0, delta("é"))
+    shown = chat_logprobs(delta("é"))
     assert shown == {
         "content": [
             {
@@ -48,7 +48,7 @@ def test_a_chats_logprobs_have_the_bytes_of_each_token() -> None:
 
 def test_a_chat_without_alternatives_has_an_empty_list() -> None:
     """`logprobs: true` alone asks for the chosen token only."""
-    shown = chat_logprobs(0, delta("a", top=[]))
+    shown = chat_logprobs(delta("a", top=[]))
     assert shown is not None
     assert shown["content"][0]["top_logprobs"] == []
 

@@ -55,10 +55,16 @@ def test_prompts_together_have_a_limit_of_their_own(model: Model) -> None:
 def test_an_echo_counts_with_each_of_its_choices(model: Model) -> None:
     """For the answer has the prompt as often."""
     prompt = [5] * (CONTEXT - 1)
-    assert plan(model, prompt=prompt, echo=True, n=26).edit is not None
+    assert plan(model, prompt=prompt, echo=True, n=26).echo is not None
     with pytest.raises(RequestError, match=str(TOGETHER)):
         plan(model, prompt=prompt, echo=True, n=27)
     assert plan(model, prompt=prompt, n=128).choices == 128
+
+
+def test_an_echo_shows_the_prompt_as_it_was_token_for_token(model: Model) -> None:
+    ids = model.tokenizer.encode("<|im_start|>a<|im_end|>", add_special_tokens=False)
+    assert plan(model, prompt=ids, echo=True).echo == ["<|im_start|>a<|im_end|>"]
+    assert not plan(model, prompt=ids, echo=True, max_tokens=0).generates
 
 
 def test_biases_go_along_with_each_prompt(model: Model) -> None:

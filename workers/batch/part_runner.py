@@ -1,4 +1,4 @@
-"""One part of a batch in this worker's hands: all its lines are asked at once, and engines take each when they may."""
+"""One part of a batch that this worker has: all its lines are asked at once, and engines take each when they may."""
 
 import asyncio
 from dataclasses import replace
@@ -208,7 +208,7 @@ class PartRunner:
         )
         try:
             async with call:
-                answer: dict[str, Any] = await self._endpoint.whole(call, body)
+                answer: dict[str, Any] = await self._endpoint.writer(call, body).whole()
         finally:
             if self._calls.get(line.number) is call:
                 del self._calls[line.number]

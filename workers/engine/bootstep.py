@@ -33,7 +33,7 @@ from workers.engine.kv_event_feed import KvEventFeed
 from workers.engine.lease import LeaseKeeper
 from workers.engine.queue_handback import hand_back_queue
 from workers.engine.reservation_audit import ReservationAudit
-from workers.engine.worker_commands import obey_orders
+from workers.engine.worker_commands import run_commands
 
 log = logger(__name__)
 _WORKER_ID = new_worker_id()
@@ -119,7 +119,8 @@ class EngineStep(bootsteps.StartStopStep):
             feeds.append(KvEventFeed(source, Ledger(self.pool.block_size), index))
         account = ReservationAudit(runner, worker_queue(self.pool_id, self.worker_id))
         self.background = [
-            asyncio.create_task(work) for work in (obey_orders(runner, feeds), account.run(), *(f.run() for f in feeds))
+            asyncio.create_task(work)
+            for work in (run_commands(runner, feeds), account.run(), *(f.run() for f in feeds))
         ]
         for task in self.background:
             task.add_done_callback(runners.end_process)

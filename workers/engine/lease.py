@@ -63,7 +63,7 @@ class LeaseKeeper:
         keys, worker, pool = self._keys, self._worker.id, self._worker.pool
         places = [place_id(worker, rank) for rank in range(self._worker.ranks)]
         pipe = self._redis.pipeline(transaction=True)
-        pipe.unlink(keys.worker(worker), keys.orders(worker), keys.reservations(worker), keys.load(worker))
+        pipe.unlink(keys.worker(worker), keys.commands(worker), keys.reservations(worker), keys.load(worker))
         pipe.unlink(
             keys.prefilling(worker), *(k(pool, p) for p in places for k in (keys.kv, keys.kv_aside, keys.predicted))
         )

@@ -18,28 +18,28 @@ log = logger(__name__)
 _REPLY_TTL_S = 60
 
 
-async def obey_orders(runner: Runner, feeds: Sequence[KvEventFeed]) -> None:
-    """Does what `orders:<worker>` says at once, until cancelled. A list loses nothing, unlike a channel."""
+async def run_commands(runner: Runner, feeds: Sequence[KvEventFeed]) -> None:
+    """Does what `commands:<worker>` says at once, until cancelled. A list loses nothing, unlike a channel."""
     redis = async_client(runner.settings.redis_url, socket_timeout=None)
-    key = runner.keys.orders(runner.worker)
+    key = runner.keys.commands(runner.worker)
     clearing: set[asyncio.Task[None]] = set()
     while True:
         try:
             taken = cast(tuple[bytes, bytes] | None, await redis.blpop([key], timeout=5))
             if taken is None:
                 continue
-            order = decode_worker_command(taken[1])
-            if isinstance(order, Cancel):
-                runner.cancel(order.run)
+            command = decode_worker_command(taken[1])
+            if isinstance(command, Cancel):
+                runner.cancel(command.run)
             else:
-                assert isinstance(order, ClearCache)
-                task = asyncio.create_task(_clear(runner, feeds, order.id))  # cancels don't wait for it
+                assert isinstance(command, ClearCache)
+                task = asyncio.create_task(_clear(runner, feeds, command.id))  # cancels don't wait for it
                 clearing.add(task)
                 task.add_done_callback(clearing.discard)
         except msgspec.DecodeError as exc:
-            log.error("order_not_understood", error=str(exc))
+            log.error("command_not_understood", error=str(exc))
         except (RedisError, OSError) as exc:
-            log.warning("orders_not_read", error=repr(exc))
+            log.warning("commands_not_read", error=repr(exc))
             await asyncio.sleep(1)
 
 
@@ -55,17 +55,17 @@ async def clear_cache(runner: Runner, feeds: Sequence[KvEventFeed]) -> str:
     return ""
 
 
-async def _clear(runner: Runner, feeds: Sequence[KvEventFeed], order: str) -> None:
+async def _clear(runner: Runner, feeds: Sequence[KvEventFeed], command: str) -> None:
     try:
         reason = await clear_cache(runner, feeds)
     except Exception as exc:
         log.exception("cache_not_cleared")
         reason = f"it failed ({type(exc).__name__})"
-    key = runner.keys.reply(order)
+    key = runner.keys.reply(command)
     pipe = runner.redis.pipeline(transaction=False)
     pipe.rpush(key, encode(Reply(runner.worker, not reason, reason)))
     pipe.expire(key, _REPLY_TTL_S)
     try:
         await pipe.execute()
     except (RedisError, OSError) as exc:  # who asked is told that there was no answer
-        log.warning("order_not_answered", error=repr(exc))
+        log.warning("command_not_answered", error=repr(exc))

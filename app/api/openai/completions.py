@@ -14,9 +14,9 @@ from app.api.http.request_body import collect
 from app.api.resumable.resume import answer_to, stream_of
 from app.api.state import ApiState, state_of
 from app.dispatch.generation_base import GenerationBase
-from app.openai.endpoint_registry import CHAT, TEXT, Endpoint
+from app.openai.completion_writer import CompletionWriter
+from app.openai.endpoint_registry import CHAT, TEXT, CompletionEndpoint
 from app.openai.schemas import ChatRequest, CompletionRequest
-from app.openai.sse_chunks import ChunkWriter
 
 router = APIRouter()
 
@@ -33,24 +33,24 @@ async def completions(request: Request) -> Response:
     return await _handle(TEXT, request)
 
 
-async def _handle(endpoint: Endpoint, request: Request) -> Response:
+async def _handle(endpoint: CompletionEndpoint, request: Request) -> Response:
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
     return await handle(endpoint, state, raw, request.scope, request.receive)
 
 
-async def handle(endpoint: Endpoint, state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
+async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
     body, plan = await endpoint.understand(state, raw, explain=explain_wanted(scope))
     check_priority(state, scope, body)
     begin = partial(answer_to, state, endpoint.kind, body, scope, receive, plan)
     if body.stream:
 
-        def chunks(call: GenerationBase) -> ChunkWriter:
-            return endpoint.chunks(call, body)
+        def writer(call: GenerationBase) -> CompletionWriter:
+            return endpoint.writer(call, body)
 
-        return stream_of(scope)(begin, chunks)
+        return stream_of(scope)(begin, writer)
     call = await begin()
     async with call:
-        answer = await endpoint.whole(call, body)
+        answer = await endpoint.writer(call, body).whole()
     return Response(await call.made(orjson.dumps, answer), headers=call.headers(), media_type="application/json")

@@ -12,8 +12,8 @@ from app.deltas import merge
 from app.dispatch.generation import Generation
 from app.dispatch.generation_base import GenerationBase
 from app.messages import Delta
+from app.openai.completion_writer import CompletionWriter, error_event
 from app.openai.error_body import as_body
-from app.openai.sse_chunks import ChunkWriter, error_event
 
 
 class EventStream(Response):
@@ -24,21 +24,21 @@ class EventStream(Response):
 
     _ids = False  # of events
     _call: Generation | Replay
-    _chunks: ChunkWriter
+    _writer: CompletionWriter
 
     def __init__(
         self,
         begin: Callable[[], Awaitable[Generation | Replay]],
-        chunks: Callable[[GenerationBase], ChunkWriter],
+        writer: Callable[[GenerationBase], CompletionWriter],
     ) -> None:
         self.status_code, self.background = 200, None
-        self._begin, self._chunks_of = begin, chunks
+        self._begin, self._writer_of = begin, writer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with Sse(scope, send, ids=self._ids) as sse:
             try:
                 self._call = await self._begin()
-                self._chunks = self._chunks_of(self._call)
+                self._writer = self._writer_of(self._call)
                 sse.headers = self._call.headers
                 await self._run(sse, receive)
             except Exception as exc:
@@ -55,10 +55,10 @@ class EventStream(Response):
     async def _write(self, deltas: list[tuple[int, Delta]], sse: Sse) -> None:
         call, direct = self._call, sse.direct
         assert isinstance(call, Generation)
-        body = self._chunks.opening(call.choices)
+        body = self._writer.opening(call.choices)
         while deltas:
             body += b"".join([self._chunk(choice, d) for choice, d in deltas])
-            if direct is not None and not call.edited:
+            if direct is not None and call.plan.echo is None:
                 call.answer.divert(self._sink(direct))
                 direct = None
             waiting = call.answer.pending()
@@ -68,11 +68,11 @@ class EventStream(Response):
             deltas = await call.deltas()
             if held_up:  # the client is behind: one event for all that came meanwhile
                 deltas = merge(deltas)
-        await sse.end(self._chunks.last())
+        await sse.end(self._writer.last())
 
     def _sink(self, direct: DirectWriter) -> Callable[[Delta], bool]:
         """Writes a delta the moment it comes, if the client keeps up. The hottest function there is."""
-        call, chunk, ready, write = self._call, self._chunks.delta, direct.ready, direct.write
+        call, chunk, ready, write = self._call, self._writer.delta, direct.ready, direct.write
         assert isinstance(call, Generation)
         alone = len(call.prompts) == 1
 
@@ -87,4 +87,4 @@ class EventStream(Response):
 
     def _chunk(self, choice: int, d: Delta) -> bytes:
         self._call.count(d)
-        return self._chunks.delta(choice, d)
+        return self._writer.delta(choice, d)

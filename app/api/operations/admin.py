@@ -17,7 +17,7 @@ from app.messages import ClearCache, Reply, decode_reply, encode
 from app.openai.schemas import LimitChanges
 
 _REPLY_S = 10
-_ORDERS_TTL_S = 60
+_COMMANDS_TTL_S = 60
 _OF_PREFILL = {"remote_tokens", "remote_wait_s"}
 
 
@@ -89,18 +89,18 @@ async def clear_pool(state: Admin, pool: str) -> dict[str, Any]:
 
 async def _clear(state: ApiState, pools: list[PoolId]) -> dict[str, Any]:
     leases = await state.fleet.live(pools)
-    order = secrets.token_hex(8)
+    id_ = secrets.token_hex(8)
     pipe = state.redis.pipeline(transaction=False)
     for lease in leases:
-        key = state.keys.orders(lease.worker.id)
-        pipe.rpush(key, encode(ClearCache(order)))
-        pipe.expire(key, _ORDERS_TTL_S)
+        key = state.keys.commands(lease.worker.id)
+        pipe.rpush(key, encode(ClearCache(id_)))
+        pipe.expire(key, _COMMANDS_TTL_S)
     await pipe.execute()
     replies: list[Reply] = []
     deadline = asyncio.get_running_loop().time() + _REPLY_S
     while len(replies) < len(leases) and (left := deadline - asyncio.get_running_loop().time()) > 0:
         # Short: the client gives up on replies that take longer than its own time-out.
-        taken = await cast(Any, state.redis.blpop([state.keys.reply(order)], timeout=min(1.0, left)))
+        taken = await cast(Any, state.redis.blpop([state.keys.reply(id_)], timeout=min(1.0, left)))
         if taken is not None:
             replies.append(decode_reply(taken[1]))
     silent = {lease.worker.id for lease in leases} - {reply.worker for reply in replies}

@@ -16,8 +16,6 @@ from app.messages import Delta, Done, Failed
 class Replay(GenerationBase):
     """From the beginning, whatever the reader has seen before: `skip` deltas are counted, and not shown."""
 
-    edited = True  # its deltas come through `deltas`
-
     def __init__(
         self,
         resumable_store: ResumableStore,

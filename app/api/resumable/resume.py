@@ -47,7 +47,7 @@ async def answer_to(
 ) -> Generation | Replay:
     """Made for this connection, unless its client wants it kept. Raises: XylemError."""
     if asks_to_keep(scope):
-        if plan.edit is not None:
+        if plan.echo is not None:
             raise RequestError("An answer with 'echo' can't be resumed or joined.", param="echo")
         return await begin_or_join(state, kind, body, scope, plan)
     return new_call(state, scope, receive, plan)

@@ -19,12 +19,12 @@ class KeptStream(EventStream):
         await until_client_left(super()._run(sse, receive), receive)
 
     async def _write(self, deltas: list[tuple[int, Delta]], sse: Sse) -> None:
-        body = b"" if self._call.skip else self._chunks.opening(self._call.choices)
+        body = b"" if self._call.skip else self._writer.opening(self._call.choices)
         while deltas:
             await sse.write(body + b"".join([self._chunk(choice, d) for choice, d in deltas]))
             body = b""
             deltas = await self._call.deltas()
-        await sse.end(self._chunks.last())
+        await sse.end(self._writer.last())
 
     def _chunk(self, choice: int, d: Delta) -> bytes:
         chunk = super()._chunk(choice, d)

@@ -56,7 +56,7 @@ class ResumableStore:
         joined = keys.joined(hashlib.sha256(f"{kept.key}\0{join}".encode()).hexdigest())
         life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
         own = keys.kept(kept.id)
-        names = own, keys.kept_of(self.api), keys.keepers(), joined if join else own, *keys.kept_account()
+        names = own, keys.kept_of(self.api), keys.answer_owners(), joined if join else own, *keys.kept_account()
         values = kept.id, self.api, encode(kept), life_ms, epoch, kept.id if join else "", instead_of, kept.key
         most = self._most if bounded else ("", "")
         ((full, first, wait_ms),) = await self._wire.execute([("EVAL", OWN, len(names), *names, *values, *most)])
@@ -146,7 +146,7 @@ class ResumableStore:
         return [None if epoch is None else int(epoch) for epoch in found]
 
     async def dead_owners(self) -> list[ApiId]:
-        (members,) = await self._wire.execute([("SMEMBERS", self._keys.keepers())])
+        (members,) = await self._wire.execute([("SMEMBERS", self._keys.answer_owners())])
         apis = [ApiId(member.decode()) for member in members]
         alive = await self._wire.execute([("EXISTS", self._keys.api(api)) for api in apis])
         return [api for api, lives in zip(apis, alive, strict=True) if not lives and api != self.api]
@@ -158,10 +158,10 @@ class ResumableStore:
     async def adopt(self, request: RequestId, owner: ApiId) -> Found | None:
         """A new epoch of it, as this replica's; None if it has ended, or is another one's by now."""
         keys = self._keys
-        names = keys.kept(request), keys.kept_of(owner), keys.kept_of(self.api), keys.keepers()
+        names = keys.kept(request), keys.kept_of(owner), keys.kept_of(self.api), keys.answer_owners()
         (reply,) = await self._wire.execute([("EVAL", ADOPT, 4, *names, request, owner, self.api)])
         return None if reply is None else Found(decode_kept(reply[0]), int(reply[1]))
 
     async def forget_owner(self, api: ApiId) -> None:
         """All that it had is adopted."""
-        await self._wire.execute([("SREM", self._keys.keepers(), api)])
+        await self._wire.execute([("SREM", self._keys.answer_owners(), api)])

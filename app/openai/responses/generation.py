@@ -7,7 +7,7 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.runtime import Deployment
 from app.errors import from_wire
 from app.messages import Event, Failed
-from app.openai.chat import plan_of
+from app.openai.chat import chat_plan
 from app.openai.responses.live_source import LiveSource
 from app.openai.responses.response_object import PREFIX, ResponseObject
 from app.openai.responses.schemas import ResponseRequest
@@ -23,12 +23,19 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     """Raises: XylemError."""
     body = await parse_off_loop(ResponseRequest, raw)
     body.check()
-    return body, await state.off_loop(raw, lambda: plan_of(state, PREFIX, body.as_chat(), "input", explain=explain))
+    return body, await state.off_loop(raw, lambda: chat_plan(state, PREFIX, body.as_chat(), "input", explain=explain))
 
 
-async def whole(call: Generation, body: ResponseRequest) -> dict[str, Any]:
-    """Raises: what ended it."""
-    return (await ended(LiveSource(call), ResponseObject(call.id, call.created, body))).response()
+class ResponseWriter:
+    """An answer that is made here, whole; `sse_events.py` writes streams."""
+
+    def __init__(self, call: Generation, body: ResponseRequest) -> None:
+        self._call, self._body = call, body
+
+    async def whole(self) -> dict[str, Any]:
+        """Raises: what ended it."""
+        call = self._call
+        return (await ended(LiveSource(call), ResponseObject(call.id, call.created, self._body))).response()
 
 
 async def ended(source: Source, progress: ResponseObject) -> ResponseObject:

@@ -1,9 +1,9 @@
--- Lays out the parts of a batch, told by the hand that validates it. It is still validating: nobody takes them yet.
+-- Lays out the parts of a batch, told by the batch worker that validates it. It is still validating: nobody takes them yet.
 --
--- KEYS  1 batch:<id>  2 todo:<batch>     ARGV  1 the hand, or '' for any  2 how many parts
--- returns 1; 0 and nothing done when another one has the hand, or it is validated already
-local status, hand = unpack(redis.call('HMGET', KEYS[1], 'status', 'hand'))
-if status ~= 'validating' or (ARGV[1] ~= '' and hand ~= ARGV[1]) then return 0 end
+-- KEYS  1 batch:<id>  2 todo:<batch>     ARGV  1 the holder, or '' for any  2 how many parts
+-- returns 1; 0 and nothing done when another one has the lock, or it is validated already
+local status, holder = unpack(redis.call('HMGET', KEYS[1], 'status', 'holder'))
+if status ~= 'validating' or (ARGV[1] ~= '' and holder ~= ARGV[1]) then return 0 end
 redis.call('UNLINK', KEYS[2])
 for part = 0, ARGV[2] - 1 do redis.call('ZADD', KEYS[2], part, part) end
 return 1

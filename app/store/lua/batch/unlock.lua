@@ -1,5 +1,5 @@
--- A batch worker lets go of a batch that it validated or finished, if it is still the one that has the hand.
+-- A batch worker lets go of a batch that it validated or finished, if it is still the one that has the lock.
 --
 -- KEYS  1 batch:<id>     ARGV  1 worker
-if redis.call('HGET', KEYS[1], 'hand') == ARGV[1] then redis.call('HDEL', KEYS[1], 'hand', 'hand_at') end
+if redis.call('HGET', KEYS[1], 'holder') == ARGV[1] then redis.call('HDEL', KEYS[1], 'holder', 'holder_at') end
 return 1

@@ -2,7 +2,7 @@
 
 import json
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 from hypothesis import given
@@ -17,13 +17,16 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import Model
 from app.ids import PoolId, RequestId
 from app.messages import Delta, Sampling, TokenLogprob
+from app.openai.chat import ChatWriter
+from app.openai.completion_writer import DONE, CompletionWriter, error_event
+from app.openai.completions import TextWriter
 from app.openai.logprobs import TextLogprobs, chat_logprobs
-from app.openai.schemas import StreamOptions
-from app.openai.sse_chunks import DONE, ChunkWriter, Kind, error_event
+from app.openai.schemas import ChatRequest, CompletionRequest
 from app.pools import Pool
 from app.telemetry import Meters
 from app.tokenizer import load_tokenizer
 
+Kind = Literal["chat", "text"]
 MODEL_DIR = Pool(model="mock", engine="mock").model_dir
 LOGPROBS = [TokenLogprob('é"', 5, -0.5, [('é"', 5, -0.5), ("\n", 6, -1.25)])]
 DELTA = Delta(RequestId("r"), 0, " word", [7])
@@ -33,16 +36,19 @@ def call(name: str = 'org/"model" é') -> Generation:
     """A real one, never entered: it sends nothing."""
     model = Model(name, (PoolId("p"),), (), None, load_tokenizer(MODEL_DIR), 100, Meters(name))
     dispatcher = cast(Any, SimpleNamespace(api="0a1b2c3d"))
-    made = Generation(
-        GenerationPlan("chatcmpl-", model, [[1, 2, 3]], [Sampling(9)], timeout_s=1), dispatcher=dispatcher
-    )
+    plan = GenerationPlan("chatcmpl-", model, [[1, 2, 3]], [Sampling(9)], timeout_s=1)
+    made = Generation(plan, dispatcher=dispatcher)
     made.completion_tokens, made.cached_tokens = 4, 2
     return made
 
 
-def chunks(kind: Kind = "chat", of: Generation | None = None, **options: bool) -> ChunkWriter:
-    logprobs = chat_logprobs if kind == "chat" else TextLogprobs()
-    return ChunkWriter(kind, of or call(), logprobs=logprobs, options=StreamOptions(**options) if options else None)
+def chunks(kind: Kind = "chat", of: Generation | None = None, **options: bool) -> CompletionWriter:
+    asked = {"model": "m", "stream": True, "stream_options": options or None}
+    if kind == "chat":
+        return ChatWriter(
+            of or call(), ChatRequest.model_validate(asked | {"messages": [{"role": "user", "content": "?"}]})
+        )
+    return TextWriter(of or call(), CompletionRequest.model_validate(asked | {"prompt": ""}))
 
 
 def read(event: bytes) -> Any:
@@ -83,7 +89,7 @@ def test_a_chats_chunk_is_openais_whatever_the_text(d: Delta, choice: int, name:
             {
                 "index": choice,
                 "delta": {"content": d.text},
-                "logprobs": chat_logprobs(choice, d),
+                "logprobs": chat_logprobs(d),
                 "finish_reason": d.finish,
             }
         ],

@@ -1,40 +1,38 @@
-"""Server-sent events of a streamed answer, as bytes. The hot path of the API: one call of `delta` per token.
+"""An answer in the shape of a completions API: whole, or as server-sent events, and the error that ends these.
 
-All of a chunk's JSON but the text is built once per choice.
+`delta` is the hot path of the API: one call per token. All of a chunk's JSON but the text is built once per choice.
+What is to be made of the generated text (a prompt in front of it, a parser's parts) a subclass does there.
 """
 
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import orjson
 
+from app.deltas import merge
 from app.dispatch.generation_base import GenerationBase
 from app.messages import Delta
 from app.openai.schemas import StreamOptions
 
-Kind = Literal["chat", "text"]
 DONE = b"data: [DONE]\n\n"
-
-_OBJECT = {"chat": b"chat.completion.chunk", "text": b"text_completion"}
-_BEFORE_TEXT = {"chat": b',"delta":{"content":', "text": b',"text":'}
-_AFTER_TEXT = {"chat": b'},"logprobs":', "text": b',"logprobs":'}
 _PLAIN_END = b'null,"finish_reason":null}]'
 
 
-class ChunkWriter:
-    """Writes the chunks of one answer."""
+class CompletionWriter:
+    """Of one answer."""
 
-    def __init__(
-        self, kind: Kind, call: GenerationBase, *, logprobs: Callable[[int, Delta], Any], options: StreamOptions | None
-    ) -> None:
-        """`logprobs` shapes a delta's logprobs for choice i."""
-        self._kind, self._logprobs, self._usage = kind, logprobs, call.usage
+    KIND: ClassVar[str]  # the `object` of a whole answer
+    CHUNK: ClassVar[bytes]  # and that of a chunk
+    BEFORE_TEXT: ClassVar[bytes]  # in a choice of a chunk
+    AFTER_TEXT: ClassVar[bytes]
+
+    def __init__(self, call: GenerationBase, options: StreamOptions | None) -> None:
+        self._call, self._usage = call, call.usage
         self._usage_at_end = bool(options and options.include_usage)
         self._usage_always = bool(options and options.continuous_usage_stats)
         tier = call.plan.tier
         self._start = b'data: {"id":"%b","object":"%b","created":%d,"model":%b,%b' % (
             call.id.encode(),
-            _OBJECT[kind],
+            self.CHUNK,
             call.created,
             orjson.dumps(call.model.name),
             b'"service_tier":"%b",' % tier.encode() if tier else b"",
@@ -42,7 +40,28 @@ class ChunkWriter:
         self._heads: dict[int, bytes] = {}
         # OpenAI sends `usage: null` with every chunk when the last one will carry it.
         self._end = b',"usage":null}\n\n' if self._usage_at_end else b"}\n\n"
-        self._plain_tail = _AFTER_TEXT[kind] + _PLAIN_END + self._end
+        self._plain_tail = self.AFTER_TEXT + _PLAIN_END + self._end
+
+    def choice(self, index: int, d: Delta) -> dict[str, Any]:
+        """All of it."""
+        raise NotImplementedError
+
+    def logprobs(self, choice: int, d: Delta) -> Any:
+        """Of a delta, or of all of a choice."""
+        raise NotImplementedError
+
+    async def whole(self) -> dict[str, Any]:
+        """Raises: what ended it."""
+        call = self._call
+        choices = await call.made(self._choices, await call.whole())
+        return call.envelope(self.KIND) | {"choices": choices, "usage": call.usage()}
+
+    def _choices(self, deltas: list[tuple[int, Delta]]) -> list[dict[str, Any]]:
+        return [self.choice(i, d) for i, d in sorted(merge(deltas))]
+
+    def opening(self, _choices: int) -> bytes:
+        """What comes before the first delta."""
+        return b""
 
     def delta(self, choice: int, d: Delta) -> bytes:
         """One event; nothing when there is nothing to tell (a token that ends no character yet)."""
@@ -55,24 +74,12 @@ class ChunkWriter:
             (
                 self._head(choice),
                 orjson.dumps(d.text),
-                _AFTER_TEXT[self._kind],
-                orjson.dumps(self._logprobs(choice, d)),
+                self.AFTER_TEXT,
+                orjson.dumps(self.logprobs(choice, d)),
                 b',"finish_reason":%b' % orjson.dumps(d.finish),
                 b',"stop_reason":%b}]' % orjson.dumps(d.stop) if d.finish else b"}]",
                 b',"usage":%b}\n\n' % orjson.dumps(self._usage()) if self._usage_always else self._end,
             )
-        )
-
-    def opening(self, choices: int) -> bytes:
-        """What comes before the first delta: in a chat the role of each choice, which OpenAI's clients take from it."""
-        return b"".join(map(self._role, range(choices))) if self._kind == "chat" else b""
-
-    def _role(self, choice: int) -> bytes:
-        return (
-            self._start
-            + b'"choices":[{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
-            % choice
-            + self._end
         )
 
     def last(self) -> bytes:
@@ -81,9 +88,10 @@ class ChunkWriter:
         return b'%b"choices":[],"usage":%b}\n\n%b' % (self._start, orjson.dumps(self._usage()), DONE)
 
     def _head(self, choice: int) -> bytes:
-        head = self._heads[choice] = self._start + b'"choices":[{"index":%d' % choice + _BEFORE_TEXT[self._kind]
+        head = self._heads[choice] = self._start + b'"choices":[{"index":%d' % choice + self.BEFORE_TEXT
         return head
 
 
 def error_event(body: dict[str, Any]) -> bytes:
+    """In the place of what would have come: there may be no writer yet."""
     return b"data: %b\n\n" % orjson.dumps(body)

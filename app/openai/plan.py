@@ -1,0 +1,34 @@
+"""What every endpoint that generates makes of a request in the same way."""
+
+from collections.abc import Sequence
+
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.models import Model
+from app.dispatch.runtime import Deployment
+from app.messages import Sampling
+from app.openai.schemas import Asked
+
+
+def plan_of(
+    state: Deployment,
+    body: Asked,
+    prefix: str,
+    model: Model,
+    prompts: Sequence[list[int]],
+    sampling: Sequence[Sampling],
+    *,
+    explain: bool,
+) -> GenerationPlan:
+    """`prefix`: of its id. `sampling`: of each prompt."""
+    return GenerationPlan(
+        prefix,
+        model,
+        prompts,
+        sampling,
+        timeout_s=body.timeout or state.settings.request_timeout_s,
+        priority=body.urgency,
+        cache_salt=body.cache_salt,
+        wishes=body.wishes(explain=explain),
+        aside=body.aside,
+        tier=body.tier,
+    )

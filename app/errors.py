@@ -71,6 +71,12 @@ class SettingsError(XylemError):
     code = "bad_settings"
 
 
+class WireMismatch(XylemError):
+    """Other processes of the deployment have a version that this one doesn't understand."""
+
+    code = "wire_version_differs"
+
+
 class RequestError(XylemError):
     """The request can't be served as it stands."""
 

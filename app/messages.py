@@ -20,6 +20,8 @@ from msgspec import Struct
 
 from app.ids import ApiId, KeyId, PoolId, RequestId, RunId, WorkerId, run_id
 
+WIRE_VERSION = 1  # of all that follows, of keys and of scripts: see `app/store/wire_version.py`
+
 T = TypeVar("T")
 FinishReason = Literal["stop", "length", "abort"]
 Role = Literal["both", "prefill", "decode"]
@@ -255,6 +257,7 @@ class Lease(Struct, frozen=True, array_like=True):
     load: Load = Load()
     speeds: Speeds = Speeds()
     draining: bool = False  # it takes no more
+    wire: int = WIRE_VERSION
 
 
 class WorkerMetric(Struct, frozen=True, array_like=True):

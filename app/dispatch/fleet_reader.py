@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from app.ids import PoolId
 from app.keys import Keys
-from app.messages import Lease, decode_lease
+from app.messages import WIRE_VERSION, Lease, decode_lease
 from app.pools import Pool
 from app.routing.candidates import Candidate, Limits
 from app.store import SNAPSHOT, Wire
@@ -92,8 +92,13 @@ class FleetReader:
 
 
 def _decoded(raw: bytes) -> Lease | None:
+    """None of a worker that doesn't speak our wire version, nor one beside it: nothing is placed there."""
     try:
-        return decode_lease(raw)
-    except msgspec.DecodeError as exc:  # another version's: nothing is placed there
+        lease = decode_lease(raw)
+    except msgspec.DecodeError as exc:
         log.error("lease_not_understood", error=str(exc))
         return None
+    if abs(lease.wire - WIRE_VERSION) > 1:
+        log.error("worker_of_another_version", worker=lease.worker.id, wire=lease.wire)
+        return None
+    return lease

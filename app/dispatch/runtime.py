@@ -25,6 +25,7 @@ from app.keys import Keys
 from app.pools import Pool, load_pools
 from app.settings import Settings
 from app.store import Wire, async_client, clock
+from app.store.wire_version import check, keep_noting, note
 from app.telemetry import HELD, IN_FLIGHT
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ class Runtime(Deployment):
 
 @asynccontextmanager
 async def running(known: Deployment) -> AsyncIterator[Runtime]:
-    """Without Redis it begins all the same, and says so where it is asked for something."""
+    """Without Redis it begins all the same, and says so where it is asked for something. Raises: WireMismatch."""
     settings, pools = known.settings, known.pools
     keys, api = Keys(settings.deployment), new_api_id()
     redis = async_client(settings.redis_url)
@@ -90,11 +91,14 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
     IN_FLIGHT.set_function(lambda: len(dispatcher.in_flight))
     HELD.set_function(lambda: dispatcher.placer.held)
     background = [asyncio.create_task(part.run()) for part in (inbox, watch, lookup)]
+    background.append(asyncio.create_task(keep_noting(wire, settings)))
     try:
         with suppress(TimeoutError, StoreDown):
             async with asyncio.timeout(_SUBSCRIBED_S):
                 await inbox.subscribed.wait()
                 await clock.ask(wire)
+                (strangers,) = await wire.execute([note(settings)])
+                check(strangers)
         yield Runtime(settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup)
     finally:
         await end_tasks(background)

@@ -44,3 +44,5 @@ ADD_FILE = _source("files/add_file")
 REMOVE_FILE = _source("files/remove_file")
 
 CHARGE = _source("quota/charge")
+
+NOTE_VERSION = _source("versions/note")

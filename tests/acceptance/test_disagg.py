@@ -417,6 +417,7 @@ def test_a_decode_task_that_cant_be_enqueued_is_placed_anew(fleet: Stack) -> Non
     name = fleet.deployment
     keys = [
         f"%R~{name}:*",
+        f"~{name}:wire-versions",
         *(
             f"~{name}:{p}*"
             for p in ("worker", "metrics", "seen", "pool", "prefill", "out", "reserv", "load", "request")

@@ -41,10 +41,10 @@ class BatchStep(bootsteps.StartStopStep):
         os.nice(_NICE)
         try:
             self.batch_worker = BatchWorker(Deployment.read(settings))
+            self.batch_worker.start()
         except XylemError as exc:
             log.critical("worker_not_started", reason=exc.message)
             raise SystemExit(1) from exc
-        self.batch_worker.start()
         tasks.BATCH_WORKER.set(self.batch_worker)
         log.info("batch_worker_ready", id=self.batch_worker.serving.dispatcher.api, files=settings.files_url)
 

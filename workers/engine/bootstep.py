@@ -5,7 +5,7 @@ and not a signal: an error in a signal's handler is logged and the worker report
 """
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 from celery import bootsteps
 from celery.signals import celeryd_init, setup_logging
@@ -16,14 +16,15 @@ from app.celery import app, settings
 from app.ending import end_tasks
 from app.engines import create_engine
 from app.engines.base import EngineInfo
-from app.errors import SettingsError, XylemError
+from app.errors import SettingsError, WireMismatch, XylemError
 from app.ids import BATCH_QUEUE, PoolId, WorkerId, new_worker_id, place_id, worker_queue
 from app.keys import Keys
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex
 from app.pools import Pool, load_pools
 from app.runner import runner as runners
-from app.store import Wire
+from app.store import Wire, sync_client
+from app.store.wire_version import check, keep_noting, note
 from app.telemetry import logger
 from app.telemetry import setup_logging as setup_xylem_logging
 from workers.engine.exit_guard import ExitGuard
@@ -37,6 +38,7 @@ from workers.engine.worker_commands import run_commands
 
 log = logger(__name__)
 _WORKER_ID = new_worker_id()
+_REDIS_S = 5.0
 
 # Of each slot's tasks one runs, one waits for the engine, so that a slot that becomes free is taken in the next step,
 # and one may be aside and wait at the gate. What is more waits in Redis, where it can be taken back.
@@ -66,6 +68,17 @@ def my_pool(queues: list[str]) -> tuple[PoolId, Pool]:
     return mine[0], pools[mine[0]]
 
 
+def _check_version() -> None:
+    """Before an engine is loaded, which takes minutes. Raises: WireMismatch."""
+    try:
+        with sync_client(settings.redis_url, _REDIS_S) as client:
+            strangers = cast(list[int], client.execute_command(*note(settings)))
+    except (RedisError, OSError) as exc:
+        log.warning("wire_version_not_checked", error=repr(exc))  # to register the worker Redis has to be there
+        return
+    check(strangers)
+
+
 class EngineStep(bootsteps.StartStopStep):
     """Started before the consumer, and stopped when the last task has ended: tasks always find an engine."""
 
@@ -92,9 +105,12 @@ class EngineStep(bootsteps.StartStopStep):
         log.info("loading_engine", pool=self.pool_id, engine=self.pool.engine, model=self.pool.model)
         self.guard = ExitGuard(settings.redis_url, Keys(settings.deployment).worker(self.worker_id))
         try:
+            _check_version()
             engine = create_engine(self.pool, settings.address or address_towards(settings.redis_url))
             self.runner = runners.Runner(engine, self.worker_id, settings, self.pool.aside)
             info = self.runner.load()
+        except WireMismatch as exc:
+            raise SystemExit(1) from exc
         except XylemError as exc:
             log.critical("engine_failed_to_load", pool=self.pool_id, reason=exc.message)
             raise SystemExit(1) from exc
@@ -120,7 +136,12 @@ class EngineStep(bootsteps.StartStopStep):
         account = ReservationAudit(runner, worker_queue(self.pool_id, self.worker_id))
         self.background = [
             asyncio.create_task(work)
-            for work in (run_commands(runner, feeds), account.run(), *(f.run() for f in feeds))
+            for work in (
+                run_commands(runner, feeds),
+                account.run(),
+                keep_noting(self.wire, runner.settings),
+                *(f.run() for f in feeds),
+            )
         ]
         for task in self.background:
             task.add_done_callback(runners.end_process)

@@ -1,0 +1,54 @@
+"""The version of what processes say to each other through Redis: messages, keys, scripts.
+
+A process understands its own version and those beside it, so that processes are replaced one by one, one version at a
+time. What a version has to do for that, and when there is a new one: `ops/decisions/0027-wire-version.md`.
+"""
+
+import asyncio
+import os
+import signal
+
+from app.errors import StoreDown, WireMismatch
+from app.keys import Keys
+from app.messages import WIRE_VERSION
+from app.settings import Settings
+from app.store.scripts import NOTE_VERSION
+from app.store.wire import Command, Wire
+from app.telemetry import logger
+
+log = logger(__name__)
+_EVERY_S = 60.0
+_RETRY_S = 1.0
+
+
+def note(settings: Settings) -> Command:
+    """What says that a process of this version lives. Its reply is for `check`."""
+    lasts_s = max(settings.keep_s, settings.request_timeout_s)  # what a process has written, and others may read
+    return "EVAL", NOTE_VERSION, 1, Keys(settings.deployment).wire_versions(), WIRE_VERSION, round(lasts_s * 1000)
+
+
+def check(strangers: list[int]) -> None:
+    """Raises: WireMismatch, which is in the log already."""
+    if strangers:
+        theirs = ", ".join(map(str, sorted(strangers)))
+        reason = (
+            f"Processes of wire version {theirs} use this deployment or did so lately, and this one has version "
+            f"{WIRE_VERSION}: only neighbours understand each other. Upgrade through the versions between, or use "
+            "another XYLEM_DEPLOYMENT."
+        )
+        log.critical("wire_version_differs", reason=reason)
+        raise WireMismatch(reason)
+
+
+async def keep_noting(wire: Wire, settings: Settings) -> None:
+    """Until cancelled. Ends the process when it has been noted that others don't understand it."""
+    while True:
+        try:
+            (strangers,) = await wire.execute([note(settings)])
+            check(strangers)
+        except StoreDown:
+            await asyncio.sleep(_RETRY_S)
+            continue
+        except WireMismatch:
+            os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(_EVERY_S)

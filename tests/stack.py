@@ -117,6 +117,7 @@ class Stack:
     procs: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     names: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     forks: bool = True  # `tests/forks.py` starts mock engines and API replicas
+    root: Path = ROOT  # the tree whose code runs
 
     def __post_init__(self) -> None:
         self.pools_file = self.directory / "pools.yaml"
@@ -133,6 +134,7 @@ class Stack:
     def environment(self) -> dict[str, str]:
         return {
             **os.environ,
+            **({} if self.root == ROOT else {"PYTHONPATH": str(self.root)}),
             "XYLEM_REDIS_URL": self.redis_url,
             "XYLEM_POOLS_FILE": str(self.pools_file),
             "XYLEM_PORT": str(self.port),
@@ -144,13 +146,13 @@ class Stack:
         """Starts a process; its output goes to `<directory>/<name>.log`."""
         with (self.directory / f"{name}.log").open("ab") as log:
             proc = subprocess.Popen(
-                command, cwd=ROOT, env=self.environment() | env, stdout=log, stderr=log, start_new_session=True
+                command, cwd=self.root, env=self.environment() | env, stdout=log, stderr=log, start_new_session=True
             )
         return self._keep(name, proc)
 
     def start(self, name: str, *command: str, **env: str) -> "subprocess.Popen[bytes]":
         """As `spawn`, but forked where it may be."""
-        if not self.forks or any(pool["engine"] != "mock" for pool in self.pools.values()):
+        if not self.forks or self.root != ROOT or any(pool["engine"] != "mock" for pool in self.pools.values()):
             return self.spawn(name, *command, **env)
         log = self.directory / f"{name}.log"
         log.touch()

@@ -1,5 +1,6 @@
 """The one frozen Settings object, from the environment (`XYLEM_…`). Read once per process."""
 
+import math
 import re
 from base64 import b64decode
 from collections.abc import Callable
@@ -7,10 +8,19 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.errors import SettingsError
+from app.intervals import Intervals
 from app.redis_url import RedisUrl
 
 ANY = "*"
@@ -120,6 +130,26 @@ class Settings(BaseSettings):
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # of all processes; prompts are in no log
     log_json: bool = False  # one JSON object a line
+
+    @field_validator("heartbeat_s", "stream_ttl_s")
+    @classmethod
+    def _fits_the_lease(cls, value: float, info: ValidationInfo) -> float:
+        lease_s = info.data.get("lease_ttl_s", math.nan)  # none if it is bad itself
+        if info.field_name == "heartbeat_s" and value > lease_s / 2:
+            raise ValueError(
+                f"{value:g} is more than half of XYLEM_LEASE_TTL_S ({lease_s:g}): one late sign of a "
+                "worker, and it would be taken for dead"
+            )
+        if info.field_name == "stream_ttl_s" and value < lease_s:
+            raise ValueError(
+                f"{value:g} is less than XYLEM_LEASE_TTL_S ({lease_s:g}): what a worker said last would "
+                "be gone when it is known to be dead"
+            )
+        return value
+
+    @property
+    def intervals(self) -> Intervals:
+        return Intervals(self.heartbeat_s, self.api_ttl_s)
 
     @property
     def files_url(self) -> str:

@@ -66,7 +66,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
                     x_request_id=kept.x_request_id,
                 )
 
-            answer_owner = AnswerOwner(resumable_store, prepare)
+            answer_owner = AnswerOwner(resumable_store, prepare, settings.intervals.adopt_s)
             on_files, batch_store = (
                 FileStore(core.wire, core.keys),
                 BatchStore(core.wire, core.keys, settings.batch_keep_s),

@@ -1,4 +1,4 @@
-"""Four times a second: this replica lives; which workers have died, which requests' time is over or were forgotten?"""
+"""At each look: this replica lives; which workers have died, which requests' time is over or were forgotten?"""
 
 import asyncio
 import time
@@ -9,6 +9,7 @@ from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.token_inbox import TokenInbox
 from app.errors import StoreDown
 from app.ids import PoolId, RunId, WorkerId, place_id, run_id, worker_queue
+from app.intervals import Intervals
 from app.keys import PRIORITY_STEPS, Keys
 from app.pools import Pool
 from app.store import Command, Wire, clock
@@ -17,9 +18,8 @@ from app.telemetry import WORKERS_LOST, logger
 
 log = logger(__name__)
 
-_EVERY_S = 0.25
 _OVERDUE_EVERY_S = 0.1
-_STEADY_S = 3.0  # after an outage of Redis workers write their leases anew first
+_INTERVALS = Intervals()
 _REMAINS_TTL_S = 600  # other API replicas may not have looked yet, and the worker may come back
 
 
@@ -31,9 +31,9 @@ class LivenessWatch:
         dispatcher: Dispatcher,
         inbox: TokenInbox,
         pools: Mapping[PoolId, Pool],
-        api_ttl_s: float = 3.0,
+        intervals: Intervals = _INTERVALS,
     ) -> None:
-        self._api_ttl_s = api_ttl_s
+        self._intervals = intervals
         self._wire, self._keys, self._dispatcher, self._inbox = wire, keys, dispatcher, inbox
         self._pools = pools
         self._doubtful = True  # Redis may have forgotten what was placed
@@ -54,7 +54,7 @@ class LivenessWatch:
 
     async def _look(self) -> None:
         while True:
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(self._intervals.look_s)
             try:
                 await self._say_that_we_live()
                 await self._look_for_dead_workers()
@@ -65,7 +65,7 @@ class LivenessWatch:
                 log.exception("watch_failed")
 
     async def _say_that_we_live(self) -> None:
-        own, ttl_ms = self._keys.api(self._dispatcher.api), round(self._api_ttl_s * 1000)
+        own, ttl_ms = self._keys.api(self._dispatcher.api), round(self._intervals.api_ttl_s * 1000)
         asked = time.monotonic()
         # The first is what Redis takes also when it is out of memory.
         lived, _, theirs = await self._wire.execute_each(
@@ -73,11 +73,11 @@ class LivenessWatch:
         )
         if not isinstance(theirs, StoreDown):
             clock.heard(asked, theirs)
-        self._doubtful = self._doubtful or not lived or self._wire.steady_s() <= _STEADY_S
+        self._doubtful = self._doubtful or not lived or not self._wire.is_steady()
 
     async def _look_for_forgotten_requests(self) -> None:
         """By a Redis that came back without its last second, or by workers that thought this replica dead."""
-        if not self._doubtful or self._wire.steady_s() <= _STEADY_S:
+        if not self._doubtful or not self._wire.is_steady():
             return
         jobs = [f.job for f in self._dispatcher.in_flight.values() if f.is_placed and f.job.worker]
         there = await self._wire.execute([("EXISTS", self._keys.request(job.run)) for job in jobs])
@@ -100,7 +100,7 @@ class LivenessWatch:
             return
         alive = await self._wire.execute([("EXISTS", self._keys.worker(w)) for w in workers])
         dead = [w for w, lives in zip(workers, alive, strict=True) if not lives]
-        if dead and self._wire.steady_s() > _STEADY_S:
+        if dead and self._wire.is_steady():
             await self._bury({w: workers[w] for w in dead})
 
     async def _bury(self, dead: dict[WorkerId, PoolId]) -> None:

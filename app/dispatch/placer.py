@@ -27,7 +27,6 @@ from app.telemetry import FLEET_READ, Routed, logger
 
 log = logger(__name__)
 
-_RECOVERY_S = 3.0  # after Redis was away
 # With this many in flight a round first waits a little for others to join it: a round costs the CPU of a sixth of
 # a short request, and at such a load the wait is a small part of the time to the first token.
 _BUSY, _GATHER_S = 32, 0.002
@@ -244,7 +243,7 @@ class Placer:
 
     def _without_worker(self, inflight: InFlight, exc: NoWorker, *, lately: bool) -> None:
         """Waits for one if it was accepted, or if its model had one `lately`."""
-        if not lately and self._wire.steady_s() >= _RECOVERY_S:  # before, workers write their leases anew
+        if not lately and self._wire.is_steady():  # before, workers write their leases anew
             self._gone[inflight.line] = exc
         if inflight.job.attempt or inflight.line not in self._gone:
             self._hold(inflight, exc)

@@ -80,13 +80,13 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
     settings, pools = known.settings, known.pools
     keys, api = Keys(settings.deployment), new_api_id()
     redis = async_client(settings.redis_url)
-    wire = Wire(redis)
+    wire = Wire(redis, steady_after_s=settings.intervals.steady_s)
     fleet = FleetReader(wire, keys, pools, settings.max_queued)
     dispatcher = Dispatcher(
         wire, keys, api, fleet, pools, settings.retry_after_s, settings.patience_s, settings.max_migrations
     )
     inbox = TokenInbox(wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
-    watch = LivenessWatch(wire, keys, dispatcher, inbox, pools, settings.api_ttl_s)
+    watch = LivenessWatch(wire, keys, dispatcher, inbox, pools, settings.intervals)
     lookup = RequestLookup(wire, redis, keys, api, dispatcher.timelines)
     IN_FLIGHT.set_function(lambda: len(dispatcher.in_flight))
     HELD.set_function(lambda: dispatcher.placer.held)

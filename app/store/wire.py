@@ -102,9 +102,12 @@ class Connection(asyncio.Protocol):
 class Wire:
     """Commands of any number of coroutines over one connection, reconnecting."""
 
-    def __init__(self, client: "Redis", timeout_s: float = _TIMEOUT_S) -> None:
-        """`timeout_s`: a Redis that says nothing for so long while it is waited for is away."""
-        self._client, self._timeout_s = client, timeout_s
+    def __init__(self, client: "Redis", timeout_s: float = _TIMEOUT_S, steady_after_s: float = 3.0) -> None:
+        """`timeout_s`: a Redis that says nothing for so long while it is waited for is away.
+
+        `steady_after_s`: see `Intervals`.
+        """
+        self._client, self._timeout_s, self._steady_after_s = client, timeout_s, steady_after_s
         self._connection: Connection | None = None
         self._opening: asyncio.Task[Connection] | None = None
         self._reconnected = -math.inf  # monotonic
@@ -157,6 +160,10 @@ class Wire:
     def steady_s(self) -> float:
         """For how long Redis has not been away."""
         return time.monotonic() - self._reconnected
+
+    def is_steady(self) -> bool:
+        """Redis has been there for so long that all that live have said so."""
+        return self.steady_s() > self._steady_after_s
 
     def close(self) -> None:
         if self._connection is not None:

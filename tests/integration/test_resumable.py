@@ -79,7 +79,7 @@ class Going:
             self.begun.append(begun)
             return FakeCall(*rest)
 
-        self.answer_owner = AnswerOwner(s, prepare)
+        self.answer_owner = AnswerOwner(s, prepare, 0.2)
 
     async def __aenter__(self) -> "Going":
         self._task = asyncio.create_task(self.answer_owner.run())
@@ -93,7 +93,6 @@ class Going:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.api.resumable.owner._EVERY_S", 0.05)
-    monkeypatch.setattr("app.api.resumable.owner._DEAD_S", 0.2)
 
 
 def reading(s: ResumableStore, answer_owner: AnswerOwner, k: KeptRequest, skip: int = 0) -> Replay:
@@ -296,7 +295,7 @@ async def test_a_failed_answer_is_read_to_its_last_token_and_then_fails(redis: "
 async def test_a_reader_is_not_kept_waiting_for_what_nobody_writes(wire: Wire) -> None:
     """The deadline is over, and whoever owned it had time to say so."""
     k = kept(deadline_s=-60)
-    answer_owner = AnswerOwner(resumable_store(wire), AsyncMock())
+    answer_owner = AnswerOwner(resumable_store(wire), AsyncMock(), 0.2)
     with pytest.raises(DeadlineOver):
         await asyncio.wait_for(reading(resumable_store(wire), answer_owner, k).deltas(), 2)
 

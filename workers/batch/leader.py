@@ -22,7 +22,6 @@ log = logger(__name__)
 
 _LAST = PRIORITY_STEPS[-1]  # what begins and finishes batches is taken first
 _EVERY_S = 0.5
-_STEADY_S = 6.0  # after an outage of Redis workers say first that they live, and what they have
 _AGAIN_S = 5.0  # a message that nobody has taken may have been lost
 
 
@@ -37,6 +36,7 @@ class Leader:
 
     async def run(self) -> None:
         """Until cancelled."""
+        steady_s = self._serving.settings.intervals.batches_steady_s
         while True:
             # Not `wait_for`, which in Python 3.11 misses a cancel that comes with the event.
             with suppress(TimeoutError):
@@ -44,7 +44,7 @@ class Leader:
                     await self._soon.wait()
             self._soon.clear()
             try:
-                if await self._batch_store.lead(self._worker, self.takes) and self._serving.wire.steady_s() > _STEADY_S:
+                if await self._batch_store.lead(self._worker, self.takes) and self._serving.wire.steady_s() > steady_s:
                     await self.look(clock.now())
             except StoreDown as exc:
                 log.warning("batches_not_looked_at", error=exc.message)

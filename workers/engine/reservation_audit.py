@@ -17,7 +17,6 @@ log = logger(__name__)
 
 _EVERY_S = 1.0
 _LOST_S = 2.0  # on its way for so long: nobody has it any more
-_GRACE_S = 3.0  # an API replica without a lease may have lost it with Redis, and writes it anew
 # After this a worker with nothing to do, whose queue is not empty, does not hear the broker. Celery tries to reconnect
 # at intervals that grow to half a minute.
 _DEAF_S = 45.0
@@ -53,7 +52,7 @@ class ReservationAudit:
         runner, keys = self._runner, self._runner.keys
         worker = runner.worker
         account = keys.reservations(worker), keys.load(worker), keys.prefilling(worker)
-        dead = [api for api, since in self._missing.items() if now - since >= _GRACE_S]
+        dead = [api for api, since in self._missing.items() if now - since >= runner.settings.intervals.drop_s]
         reply = await runner.redis.eval(RECONCILE, len(account), *account, keys.prefix, *dead)
         reserved, missing, dropped = ([x.decode() for x in part] for part in cast(list[list[bytes]], reply))
         self._missing = {ApiId(api): self._missing.get(ApiId(api), now) for api in missing}

@@ -17,7 +17,6 @@ from app.telemetry import logger
 log = logger(__name__)
 
 _EVERY_S = 0.5
-_DEAD_S = 1.0  # an API replica without a lease for this long is dead
 _RETRY_S = 0.2
 
 Prepare = Callable[[KeptRequest, Adopted], Awaitable[Generation]]  # from what the client sent
@@ -33,8 +32,9 @@ class _Run:
 class AnswerOwner:
     """On the API's event loop."""
 
-    def __init__(self, resumable_store: ResumableStore, prepare: Prepare) -> None:
-        self._resumable_store, self._prepare = resumable_store, prepare
+    def __init__(self, resumable_store: ResumableStore, prepare: Prepare, adopt_s: float = 1.0) -> None:
+        """`adopt_s`: see `Intervals`."""
+        self._resumable_store, self._prepare, self._adopt_s = resumable_store, prepare, adopt_s
         self._running: dict[RequestId, _Run] = {}
         self._missing: dict[ApiId, float] = {}
         self._idle: set[RequestId] = set()  # owned, and not running at the last look
@@ -106,7 +106,7 @@ class AnswerOwner:
         dead = await self._resumable_store.dead_owners()
         self._missing = {api: self._missing.get(api, now) for api in dead}
         for api, since in self._missing.items():
-            if now - since >= _DEAD_S:
+            if now - since >= self._adopt_s:
                 for request in await self._resumable_store.owned_by(api):
                     await self._take(request, api)
                 await self._resumable_store.forget_owner(api)

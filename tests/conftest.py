@@ -58,9 +58,16 @@ def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="session", params=["valkey", "redis"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Over both servers where a test is about what a server does: scripts, streams, publishing, what Celery stores."""
+    if "store_url" in metafunc.fixturenames:
+        servers = ["valkey", "redis"] if metafunc.definition.get_closest_marker("both_servers") else ["valkey"]
+        metafunc.parametrize("store_url", servers, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Each test that asks for it runs over both."""
+    """A server of a kind that `pytest_generate_tests` names."""
     directory: Path = tmp_path_factory.mktemp("store")
     server = valkey if request.param == "valkey" else redis_server
     with server(directory) as url:

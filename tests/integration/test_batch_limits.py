@@ -5,6 +5,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from redis.asyncio import Redis
 
 from app.dispatch.quota import Quota
@@ -13,6 +14,8 @@ from app.keys import Keys
 from app.messages import ApiKey, Rate
 from app.store import Wire
 from workers.batch.line_quota import LineQuota, expected
+
+pytestmark = pytest.mark.both_servers
 
 KEYS = Keys("limits")
 

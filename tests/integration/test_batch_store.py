@@ -16,6 +16,8 @@ from app.ids import ApiId, BatchId, FileId, new_batch_id
 from app.keys import Keys
 from app.store import Wire
 
+pytestmark = pytest.mark.both_servers
+
 KEYS = Keys("test")
 A, B = ApiId("a"), ApiId("b")
 

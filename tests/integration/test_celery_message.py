@@ -17,6 +17,8 @@ from app.keys import PRIORITY_STEPS, Keys
 from app.tasks.celery_message import DECODE_TASK, task_message
 from tests.stack import ROOT, stop, wait_until
 
+pytestmark = pytest.mark.both_servers
+
 KEYS, QUEUE = Keys("test"), QueueName("decode-pool-a.w1")
 
 

@@ -16,6 +16,8 @@ from app.keys import Keys
 from app.messages import encode
 from app.store import Wire
 
+pytestmark = pytest.mark.both_servers
+
 KEYS = Keys("shelf")
 ALICE, BOB = KeyId("key_alice"), KeyId("key_bob")
 

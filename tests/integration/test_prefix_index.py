@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
@@ -23,6 +24,8 @@ from app.store import Wire
 from tests.background import beside
 from tests.integration.conftest import POOL, register
 from workers.engine.kv_event_feed import KvEventFeed
+
+pytestmark = pytest.mark.both_servers
 
 KEYS, PLACE, SIZE = Keys("test"), PlaceId("w1"), 4
 KEY = KEYS.kv(POOL, PLACE)

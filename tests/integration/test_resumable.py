@@ -23,6 +23,8 @@ from app.messages import Delta, Done, Event, Failed, KeptRequest, encode
 from app.store import Command, Wire
 from tests.background import beside
 
+pytestmark = pytest.mark.both_servers
+
 KEYS = Keys("test")
 A, B = ApiId("a"), ApiId("b")
 R = RequestId("chatcmpl-1")

@@ -16,6 +16,8 @@ from app.routing.candidates import Candidate, Limits
 from app.store import PLACE, RECONCILE, RELEASE, Wire
 from tests.integration.conftest import POOL, register
 
+pytestmark = pytest.mark.both_servers
+
 KEYS = Keys("test")
 REQUEST = RequestId("chatcmpl-1")
 API = b"api1"

@@ -17,6 +17,8 @@ from app.settings import Settings
 from app.store import Wire
 from tests.background import beside
 
+pytestmark = pytest.mark.both_servers
+
 KEYS, API, WORKER = Keys("test"), ApiId("api1"), WorkerId("w1")
 
 

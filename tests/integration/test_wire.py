@@ -9,6 +9,8 @@ import pytest
 
 from app.store import Connection, Wire, async_client
 
+pytestmark = pytest.mark.both_servers
+
 TIMEOUT_S = 2.0
 _ONE_WAY_S = 0.01
 

@@ -20,6 +20,8 @@ from tests.background import beside
 from tests.integration.conftest import POOL, register
 from tests.stack import mock_pool, stack
 
+pytestmark = pytest.mark.both_servers
+
 KEYS = Keys("test")
 SETTINGS = Settings(deployment="test", keep_s=10.0, request_timeout_s=20.0)
 

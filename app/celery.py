@@ -5,8 +5,11 @@ Why each setting is what it is: `ops/decisions/0004-celery-settings.md`.
 
 import os
 import sys
+from typing import Any
 
 from celery import Celery
+from celery.app.amqp import AMQP
+from kombu import Connection
 
 from app.batch.schedule import beat_schedule
 from app.errors import SettingsError
@@ -29,8 +32,21 @@ os.environ.setdefault("FLOWER_ADDRESS", "127.0.0.1")
 _TASKS = [f"app.tasks.{name}" for name in ("prefill", "decode", "batch")]
 _INCLUDED = [*_TASKS, "workers.engine.bootstep", "workers.batch.bootstep"]
 
+
+class _BrokerConnection(Connection):  # type: ignore[misc]  # kombu has no types
+    """Comes back within a second of Redis: kombu itself pauses 2, 4, 6 … and up to 30 s between its tries."""
+
+    def ensure_connection(self, errback: Any = None, max_retries: Any = None, **how: Any) -> Connection:
+        how = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0} | how
+        return super().ensure_connection(errback, max_retries, **how)
+
+
+class _Amqp(AMQP):  # type: ignore[misc]
+    Connection = _BrokerConnection
+
+
 broker_url, transport_options = broker(settings.redis_url)
-app = Celery("xylem", broker=broker_url, include=_INCLUDED)
+app = Celery("xylem", broker=broker_url, include=_INCLUDED, amqp=_Amqp)
 app.conf.update(
     broker_use_ssl=tls_options(settings.redis_url),
     # JSON only: nothing that is unpickled ever comes out of Redis.

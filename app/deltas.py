@@ -1,4 +1,4 @@
-"""Several deltas as one, for a reader who is behind or doesn't read along."""
+"""Several deltas as one, for a reader that is behind or doesn't read along."""
 
 from collections.abc import Hashable, Iterable
 from typing import TypeVar

@@ -2,6 +2,7 @@
 
 XylemError
 ├── SettingsError        a setting or the pools file does not parse; stops the process
+├── WireMismatch         other processes have a version that this one does not understand; stops it
 ├── RequestError   400   the request can't be served as it stands
 │   └── PromptTooLong    …because prompt and answer don't fit the model
 ├── Unauthorized   401   no API key of this deployment came with the request

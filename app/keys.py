@@ -73,7 +73,7 @@ batches-of:<key>        sorted set, batch id → when it was made, of one API ke
 batches                 sorted set, batch id → when its time is over: those that have not ended.
 todo:<batch>            sorted set of the numbers of parts that no worker has. Lives as long as the batch runs.
 taken:<batch>           hash, part → "ticket|worker|since": sent with that ticket, and taken by that batch worker, if by
-                        any; at that time (ms since the epoch) who has it last said so. Lives as long.
+                        any; at that time (ms since the epoch) that worker last said so. Lives as long.
 done:<batch>:<part>     hash, line number → msgpack `batch.records.Result`: what a part that is not finished has. Then
                         it goes to the storage, as one file. Written by the batch worker that has the part.
 batch-leader            string, the batch worker that looks after all batches. Lives 3 s after its last look.

@@ -9,7 +9,7 @@ worker → all      Lease   in `worker:<id>`, each `heartbeat_s`; and WorkerMetr
 CLI    → api      ApiKey  in `keys:api`
 api    → api      Kept    in `kept:<id>`; what comes of it in `log:<id>`, as lists of events
 
-However long: who changes one of them has to see who else reads it.
+However long: a change of one of them has to be seen beside all of its readers.
 """
 
 from collections.abc import Callable
@@ -61,7 +61,7 @@ class Stage(Struct, frozen=True, array_like=True):
 
 
 class PartialOutput(Struct, frozen=True, array_like=True):
-    """What is already out of one choice: whoever goes on with it begins behind that."""
+    """What is already out of one choice: the worker that goes on with it begins behind that."""
 
     tokens: list[int]
     text_len: int = 0  # characters
@@ -123,7 +123,7 @@ class Job(Struct, frozen=True, array_like=True):
     cached_tokens: int = 0  # of the prompt, where a prefill stage computed the rest
     at_once: bool = False  # all stages have begun, and meet in a Rendezvous
     prefilled: Timing | None = None  # the prefill worker's part, once it is over
-    aside: bool = False  # gives way to who can't wait
+    aside: bool = False  # gives way to online requests
     whole: bool = False  # nobody reads along: what comes goes out in few pieces
     x_request_id: str = ""  # of the HTTP request, for logs and Flower: the client's own, or the answer's id
 
@@ -188,7 +188,7 @@ class Done(Struct, frozen=True, array_like=True, tag="e"):
     attempt: int
     cached_tokens: int = 0  # prompt tokens that nobody had to compute for it
     timings: list[Timing] = []  # of the worker that computed the prompt, if another one, and of the one that answered
-    # Of a kept answer only, for who reads it without its prompt:
+    # Of a kept answer only, for a reader without its prompt:
     prompt_tokens: int = 0
     ended: float = 0.0  # seconds since the epoch
 

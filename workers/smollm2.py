@@ -51,7 +51,7 @@ def find_gguf() -> Path:
 
 
 def prepare(gguf: Path, dest: Path) -> None:
-    """Write the model to `dest`, all or nothing; who comes second to a race leaves the first one's result."""
+    """Write the model to `dest`, all or nothing; the second in a race leaves the first one's result."""
     dest.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=dest.parent, prefix=f".{dest.name}-") as scratch:
         model_dir = Path(scratch) / "model"

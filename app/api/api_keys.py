@@ -32,7 +32,7 @@ _HEADERS = (b"authorization", b"x-api-key", b"api-key")  # the first that has a 
 
 
 def given_key(scope: Scope) -> bytes:
-    """What came as `Authorization: Bearer`, as `x-api-key` or, as Azure's clients send it, as `api-key`; or nothing."""
+    """The key sent as `Authorization: Bearer`, as `x-api-key` or, as Azure's clients do, as `api-key`; or nothing."""
     for wanted in _HEADERS:
         given = next((value for name, value in scope["headers"] if name == wanted), b"")
         if wanted == b"authorization":
@@ -105,7 +105,7 @@ class ApiKeys:
         return key
 
     def owner(self, scope: Scope) -> KeyId:
-        """Whose is what comes with the key that `check` found; empty without one."""
+        """The owner of a request with the key that `check` found; empty without one."""
         key = self.key(scope)
         return key.owner if key is not None else KeyId("")
 

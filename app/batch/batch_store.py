@@ -1,4 +1,4 @@
-"""The batches, in Redis: how each stands, and who has which part of it. All methods raise StoreDown."""
+"""The batches, in Redis: how each stands, and which worker has which part of it. All methods raise StoreDown."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ log = logger(__name__)
 MOST_BREAKS = 5  # of what is due of a batch, or of a part of it, in an unforeseen way; then it is given up
 _LEADER_MS = 3000
 _LOST_MS = 10_000  # a message that no worker has taken for so long is sent again: sent twice, it is taken once
-_SILENT_MS = 30_000  # who has a part or the lock, and has not said so for so long, has let go of it
+_SILENT_MS = 30_000  # a worker that has not said for so long that it has a part, or the lock, has lost it
 Fields = Mapping[str, str | int | bytes]  # of Batch
 
 _CHUNK = 5000  # members of one command
@@ -52,7 +52,7 @@ class PartClaim(Struct, frozen=True):
 
 
 class BatchLoad(Struct, frozen=True):
-    """What there is to do of a batch."""
+    """The work that is left of a batch."""
 
     todo: int  # parts that nobody has
     taken: int
@@ -134,7 +134,7 @@ class BatchStore:
         await self.set_status(batch, ("validating", "in_progress"), fields)
 
     async def pause(self, batch: BatchId, *, paused: bool) -> None:
-        """What is being computed of it is given up, and computed when it goes on."""
+        """Its running lines are given up, and computed when it goes on."""
         await self.set_status(batch, ("validating", "in_progress"), {"paused": int(paused)})
 
     async def lock(self, batch: BatchId, status: Status, worker: ApiId) -> bool:
@@ -234,7 +234,7 @@ class BatchStore:
         return bool(mine)
 
     async def add_result(self, ticket: PartClaim, worker: ApiId, result: Result) -> bool:
-        """What came of a line. False: the part is another worker's by now."""
+        """Writes a line's result. False: the part is another worker's by now."""
         keys, batch = self._keys, ticket.batch
         names = keys.batch(batch), keys.taken(batch), keys.done(batch, ticket.part), keys.batch_totals()
         outcome = "completed" if result.problem is None else "failed"
@@ -244,7 +244,7 @@ class BatchStore:
         return bool(mine)
 
     async def done(self, batch: BatchId, part: int) -> list[Result]:
-        """What a part has that is not in the storage yet."""
+        """A part's results that are not in the storage yet."""
         (found,) = await self._wire.execute([("HVALS", self._keys.done(batch, part))])
         return [decode_result(raw) for raw in found]
 

@@ -27,7 +27,7 @@ class Running(Struct, frozen=True):
     todo: int  # parts
     out: int  # parts that are sent and not finished
     weight: float = 1.0
-    fed: float = 0.0  # when it was last given a part: of two that have as much, who waits longer is next
+    fed: float = 0.0  # when it was last given a part: of two that have as much, the one that waits longer is next
     answered: int = 0  # lines of the parts that are out which have a result
     most: float = inf  # lines that its key may have out, for its limits
 
@@ -88,7 +88,7 @@ def feed(running: Iterable[Running], room: Mapping[str, int], capacity: int) -> 
 
     `room`: how many more parts of each model may be out. `capacity`: how many parts all batch workers can have.
 
-    Each is given to who has least for its weight: first among API keys, then among that key's batches. A key weighs
+    Each is given where least is for its weight: first among API keys, then among that key's batches. A key weighs
     what its heaviest batch does, so that having many batches is no advantage.
     """
     state = {r.batch: r for r in running}

@@ -16,7 +16,7 @@ _SETTLED_S = 10
 
 
 def due(batch: Batch, load: BatchLoad, now: float, *, webhook: bool) -> Due | None:
-    """None: whoever has it is at work, or it is not time yet. `webhook`: there is one to be told."""
+    """None: its batch worker is at work, or it is not time yet. `webhook`: there is one to be told."""
     if batch.status not in LIVE:
         if not batch.cleaned and load.holder is None and now >= batch.ended_at + _SETTLED_S:
             return "finish"
@@ -30,14 +30,14 @@ def due(batch: Batch, load: BatchLoad, now: float, *, webhook: bool) -> Due | No
         return "begin" if load.holder is None else None
     if batch.status == "in_progress":
         return "feed" if load.todo or load.taken else "complete"
-    # Cancelling or finalizing: who has parts of it lets go of them first.
+    # Cancelling or finalizing: batch workers let go of its parts first.
     if load.taken:
         return "feed"
     return "finish" if load.holder is None else None
 
 
 def after_break(batch: Batch, now: float) -> Fields:
-    """What is to be written when what was due of it broke, not for Redis or the storage being away."""
+    """The fields to be written when its next step broke, not for Redis or the storage being away."""
     if batch.broke + 1 < MOST_BREAKS:
         return {"broke": batch.broke + 1}
     if batch.status not in LIVE:  # what it was made of stays where it is

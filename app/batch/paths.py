@@ -20,7 +20,7 @@ def part(batch: BatchId, number: int) -> str:
 
 
 def answers(batch: BatchId, number: int) -> str:
-    """What came of them: a list of Result."""
+    """Their results: a list of Result."""
     return f"{folder(batch)}/out/{number}"
 
 
@@ -30,5 +30,5 @@ def body(batch: BatchId, request: str) -> str:
 
 
 def file_of(batch: BatchId, kind: str) -> FileId:
-    """Its output or error file. Whoever makes it gives it the same id, so that twice made it is there once."""
+    """Its output or error file. All workers give it the same id, so that it is there once though made twice."""
     return FileId(f"file-{hashlib.sha256(f'{batch}/{kind}'.encode()).hexdigest()[:24]}")

@@ -131,7 +131,7 @@ class BatchLine(Struct, frozen=True, array_like=True):
 
 
 class Result(Struct, frozen=True, array_like=True):
-    """What has come of a line."""
+    """The result of a line."""
 
     number: int
     custom_id: str | None

@@ -87,10 +87,10 @@ def _mapped(path: str, *, writes: bool = False) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, IsADirectoryError) as exc:
-        if writes:  # what is to be written to is not there
+        if writes:  # the target is not there
             raise StorageDown(f"The storage of files: {_reason(exc)}.") from exc
         raise FileGone(f"There is no '{path}' in the storage.") from exc
-    except InterruptedError:  # of who reads or writes: Python raises none of its own
+    except InterruptedError:  # the reader's or writer's: Python raises none of its own
         raise
     except Exception as exc:
         if not _is_foreign(exc):

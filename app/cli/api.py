@@ -14,7 +14,7 @@ def api(
     port: Annotated[int | None, typer.Option(help="Port to listen on [XYLEM_PORT, 8000].")] = None,
 ) -> None:
     """Run one API replica. Settings come from XYLEM_… variables."""
-    # Whoever reads the settings later in this process must see the same.
+    # What reads the settings later in this process must see the same.
     if host is not None:
         os.environ["XYLEM_HOST"] = host
     if port is not None:

@@ -34,7 +34,7 @@ def connected(url: str, key: str | None) -> Iterator[Any]:
 
 
 def checked(response: Any) -> Any:
-    """What a response that has been read says. Raises: ApiError."""
+    """The JSON of a response. Raises: ApiError."""
     if response.is_error:
         raise ApiError(reason(response))
     return response.json()

@@ -41,7 +41,7 @@ def api(settings: Settings, env: Mapping[str, str]) -> Component:
 
 
 def flower(port: int, env: Mapping[str, str]) -> Component:
-    """On this machine only: who reaches Flower may stop workers."""
+    """On this machine only: a user of Flower may stop workers."""
     argv = [*_CELERY, "flower", "--address=127.0.0.1", f"--port={port}"]
     url = f"http://127.0.0.1:{port}/healthcheck"
     return Component("flower", argv, env, lambda _: probes.http_ok(url), _API_AND_FLOWER)

@@ -22,10 +22,10 @@ from rich.text import Text
 from app.cli.report import err
 
 _TICK_S = 0.1
-_UNREADY_GRACE_S = 3.0  # who isn't ready has nothing to finish, and a loading engine hears no SIGTERM
-_YOUNG_S = 10.0  # who dies younger than this
+_UNREADY_GRACE_S = 3.0  # a process that isn't ready has nothing to finish, and a loading engine hears no SIGTERM
+_YOUNG_S = 10.0  # a process that dies younger than this
 _YOUNG_DEATHS = 3  # so often, one after the other, would die again
-_PAUSE_S = 1.0  # before who has died young is started again
+_PAUSE_S = 1.0  # before a process that has died young is started again
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 

@@ -47,7 +47,7 @@ class Dispatcher:
         patience_s: float = 0.0,
         max_migrations: int = 3,
     ) -> None:
-        """`patience_s`: how long what can't be placed waits for Redis, or for a worker."""
+        """`patience_s`: how long a request that can't be placed waits for Redis, or for a worker."""
         self._wire, self._keys, self.api = wire, keys, api
         self.in_flight: dict[RequestId, InFlight] = {}
         self.timelines = Timelines()
@@ -85,7 +85,7 @@ class Dispatcher:
                 inflight.wait_no_more()
 
     def deliver(self, event: Event) -> None:
-        """Hands an event to whoever awaits it. Those of an older attempt, and of ended requests, are dropped."""
+        """Hands an event to its answer. Those of an older attempt, and of ended requests, are dropped."""
         inflight = self.in_flight.get(event.request)
         if inflight is None or event.attempt != inflight.job.attempt:
             return

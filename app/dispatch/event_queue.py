@@ -7,7 +7,7 @@ from app.deltas import merge
 from app.errors import Cancelled
 from app.messages import Delta, Done, Event, Failed
 
-_MOST = 1024  # events that wait for a reader who is behind: he gets few large ones instead of many small ones
+_MOST = 1024  # events that wait for a reader that is behind: it gets few large ones instead of many small ones
 
 
 class EventQueue:

@@ -1,4 +1,4 @@
-"""A request that generates here: its prompts on their way, and the account of what came back."""
+"""A request that generates here: its prompts on their way, and the account of their answers."""
 
 import asyncio
 import time
@@ -37,7 +37,7 @@ class Adopted(Struct, frozen=True):
     id: RequestId
     came: float
     attempt: int = 0  # its first one here
-    out: dict[int, ChoiceOutput] = {}  # what has come of its choices
+    out: dict[int, ChoiceOutput] = {}  # its choices so far
 
 
 class Generation(GenerationBase):
@@ -102,7 +102,7 @@ class Generation(GenerationBase):
                 self.done[number] = Done(request, inflight.job.attempt)
             else:
                 self._in_flight.append(inflight)
-        if not self._in_flight:  # only the end of the answer was lost with who owned it
+        if not self._in_flight:  # only the end of the answer was lost with its owner
             return
         if len(self._in_flight) == 1:
             await self._dispatcher.send(self._in_flight[0])
@@ -141,7 +141,7 @@ class Generation(GenerationBase):
         return not any(inflight.job.worker for inflight in self._in_flight)
 
     def failed(self, exc: XylemError) -> None:
-        """Told by who has already sent the error to the client."""
+        """The error has been sent to the client already."""
         self._failure = exc.code
 
     def headers(self) -> dict[str, str]:

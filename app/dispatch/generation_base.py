@@ -1,4 +1,4 @@
-"""What has come of an answer, counted: the same whether it is being made here or read from where it is kept."""
+"""An answer so far, counted: the same whether it is being made here or read from where it is kept."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class GenerationBase:
         self.skip = 0  # deltas that the client has already
 
     async def deltas(self) -> list[tuple[int, Delta]]:
-        """What has come, by choice number, not counted yet; the empty list when all prompts are done.
+        """New deltas by choice number, not counted yet; the empty list when all prompts are done.
 
         Raises: the error that ended a prompt; Cancelled when the client has gone.
         """
@@ -46,7 +46,7 @@ class GenerationBase:
             self.completion_tokens += len(delta.tokens)
 
     async def made(self, work: Callable[[Parts], T], parts: Parts) -> T:
-        """What `work` makes of a whole answer, in a thread if that is long. `parts` are empty afterwards."""
+        """The result of `work` on a whole answer, in a thread if that is long. `parts` are empty afterwards."""
 
         def make() -> T:
             made = work(parts)

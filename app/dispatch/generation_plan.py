@@ -21,7 +21,7 @@ class GenerationPlan:
     priority: int = 0
     cache_salt: str | None = None
     wishes: RoutingHints = RoutingHints()  # noqa: RUF009 (frozen)
-    aside: bool = False  # gives way to who can't wait
+    aside: bool = False  # gives way to online requests
     whole: bool = False  # nobody reads along
     tier: Literal["default", "flex"] | None = None  # what the answer says, if the request named one
     echo: Sequence[str] | None = None  # the texts of the prompts, if each choice begins with its own

@@ -1,4 +1,4 @@
-"""A request on its way: what is sent, where it may go, and who awaits it."""
+"""A request on its way: what is sent, where it may go, and the answer that awaits it."""
 
 import asyncio
 import time
@@ -36,7 +36,7 @@ class RoutingHints(Struct, frozen=True):
 
 
 class ChoiceOutput(Struct, gc=False):
-    """What has come of one choice, over all attempts."""
+    """One choice so far, over all attempts."""
 
     tokens: list[int]
     text_len: int = 0  # characters
@@ -95,7 +95,7 @@ class InFlight:
         self.job, self.groups, self.answer, self.wishes = job, groups, answer, wishes
         self.prefill_groups = prefill_groups
         self.apart = True  # its prompt may be computed by another worker
-        self.early: list[Event] | None = None  # what came before the first token, while that one is awaited
+        self.early: list[Event] | None = None  # events before the first token, while that one is awaited
         self.doing = 0  # which of the job's stages has it; -1: the last
         self.handoff: KvHandle | None = None  # the KV of its prompt lies there already
         self.out = [ChoiceOutput([]) for _ in range(job.sampling.n)]
@@ -151,13 +151,13 @@ class InFlight:
         self.job = replace(self.job, begun=self.begun())
 
     def begun(self) -> list[PartialOutput]:
-        """For who goes on with it."""
+        """For the worker that goes on with it."""
         if not any(out.tokens or out.finished for out in self.out):
             return []
         return [PartialOutput(list(out.tokens), out.text_len, out.finished) for out in self.out]
 
     def again(self, handoff: KvHandle | None) -> None:
-        """The next attempt, on no worker yet: what comes of older ones is ignored from now on."""
+        """The next attempt, on no worker yet: events of older ones are ignored from now on."""
         old = self.job
         self.job = replace(
             old,
@@ -182,7 +182,7 @@ class InFlight:
 
     @property
     def context(self) -> list[int]:
-        """What an engine computes before it goes on: of several choices, what they share."""
+        """The tokens that an engine computes before it goes on: of several choices, the shared ones."""
         job = self.job
         return job.prompt + job.begun[0].tokens if len(job.begun) == 1 else job.prompt
 

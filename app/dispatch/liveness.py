@@ -119,7 +119,7 @@ class LivenessWatch:
             WORKERS_LOST.inc()
 
     async def _queued(self, dead: Mapping[WorkerId, PoolId]) -> set[RunId]:
-        """What they had not begun."""
+        """The runs that they had not begun."""
         queues = [worker_queue(pool, worker) for worker, pool in dead.items()]
         names = [self._keys.queue(queue, step) for queue in queues for step in PRIORITY_STEPS]
         found = await self._wire.execute([("LRANGE", name, 0, -1) for name in names])

@@ -57,7 +57,7 @@ class Model:
         return ((first,), *((pool,) for pool in self.pools if pool != first))
 
     def prefill_groups(self, tokens: int, wishes: RoutingHints) -> tuple[tuple[PoolId, ...], ...]:
-        """The same for a prompt of so many tokens and who may compute it for another worker; empty: nobody."""
+        """The pools that may compute a prompt of so many tokens for another worker; empty: none."""
         if not self.prefill_pools:
             return ()
         if self.select is None or self.select.prefill is None:

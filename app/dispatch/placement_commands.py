@@ -1,4 +1,4 @@
-"""What is written into Redis for a request that has been placed."""
+"""The Redis commands for a request that has been placed."""
 
 import time
 from collections.abc import Mapping

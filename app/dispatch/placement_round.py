@@ -35,7 +35,7 @@ class PlacementRound:
         self.views: dict[PoolId, PoolView] = {}
 
     def prompts(self) -> dict[PoolId, list[bytes]]:
-        """What to ask each pool about: nothing where the policy doesn't look at prefixes."""
+        """The packed prompts to ask each pool about: none where the policy doesn't look at prefixes."""
         return {
             pool: [f.hashes(self._pools[pool].block_size) for f in asking] if self._looks_at_prefixes(pool) else []
             for pool, asking in self._asking.items()
@@ -132,7 +132,7 @@ class PlacementRound:
         ]
 
     def _coming(self, inflight: InFlight, pool: PoolId) -> dict[tuple[WorkerId, int], int]:
-        """What those placed a moment ago will leave in the caches of this pool."""
+        """The blocks that requests placed a moment ago will leave in the caches of this pool."""
         mine = inflight.hashes(self._pools[pool].block_size)
         found: dict[tuple[WorkerId, int], int] = {}
         for to, hashes in self._before[-_SIBLINGS:]:
@@ -146,7 +146,7 @@ class PlacementRound:
 
 
 def _prefills(inflight: InFlight) -> Groups:
-    """Who may compute its prompt for somebody else, if that is still to be done.
+    """The pools that may compute its prompt for another worker, if that is still to be done.
 
     Not of what gives way: it could do so at one of the two workers only.
     """

@@ -54,7 +54,7 @@ class Quota:
         return (max(1, limit * self._spared) - self._left[refused]) * 60 / limit
 
     async def _charge(self, requests: int, tokens: int, *, anyhow: bool = False) -> str:
-        """What refused, if anything did. `anyhow`: even if that makes a debt. Raises: StoreDown."""
+        """The limit that refused, if any did. `anyhow`: even if that makes a debt. Raises: StoreDown."""
         limits = self._limits
         command = (
             *("EVAL", CHARGE, 1, self._spent),

@@ -1,4 +1,4 @@
-"""What became of a request, whichever process makes its answer: its id names that one, which is asked over Redis."""
+"""The timeline of a request from the process that makes its answer: its id names that one, which Redis helps to ask."""
 
 import asyncio
 import secrets

@@ -1,4 +1,4 @@
-"""Why a request went where it went, for who asks with the header `x-xylem-explain: 1`."""
+"""Why a request went where it went, for clients that send the header `x-xylem-explain: 1`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What asks the engines: the same in an API replica, and in a batch worker."""
+"""All that dispatching needs: the same in an API replica, and in a batch worker."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ _threads = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) - 1), thread_n
 
 @dataclass(frozen=True)
 class Deployment:
-    """What is known before anybody is asked."""
+    """All that is known before Redis is asked."""
 
     settings: Settings
     pools: Mapping[PoolId, Pool]
@@ -55,7 +55,7 @@ class Deployment:
         return max((model.context_len for model in self.models.values()), default=0)
 
     async def off_loop(self, raw: bytes, work: Callable[[], T]) -> T:
-        """What `work` makes of a request's body: in a thread, if the body is long."""
+        """The result of `work` on a request's body: in a thread, if the body is long."""
         if len(raw) <= self.settings.tokenize_off_loop:
             return work()
         return await asyncio.get_running_loop().run_in_executor(_threads, work)

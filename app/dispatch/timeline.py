@@ -1,4 +1,4 @@
-"""What happened to a request, and when."""
+"""The course of a request, with times."""
 
 from collections import OrderedDict
 from collections.abc import Sequence

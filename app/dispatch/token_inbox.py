@@ -33,7 +33,7 @@ class TokenInbox:
         self._wire, self._channel = wire, keys.out(api)
         self._deliver, self._lost = deliver, lost
         self._seen: dict[WorkerId, int] = {}  # the last sequence number handled
-        self._held: list[EventBatch] = []  # what came behind a gap
+        self._held: list[EventBatch] = []  # messages behind a gap
         self._attention = asyncio.Event()  # there is a gap
         self._silent = True
         self._read = b"0-0"  # the stream's entry up to which everything has been handled

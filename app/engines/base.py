@@ -18,7 +18,7 @@ class EngineInfo(Struct, frozen=True):
     max_model_len: int  # tokens, prompt and answer together
     ranks: int = 1  # data-parallel ranks; all but the length above is each one's
     block_bytes: int = 0  # of KV in a block, over all layers; 0: it is handed to nobody
-    meets_at: str = ""  # "host:port" where its prefills meet who decodes; empty: it hands over in sequence
+    meets_at: str = ""  # "host:port" where its prefills meet the engine that decodes; empty: it hands over in sequence
 
 
 class EngineStats(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""An answer that goes on behind what is out of it already, whoever began it."""
+"""An answer that goes on behind what is out of it already, from whichever engine."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from tokenizers.decoders import DecodeStream
 
 
 class Behind:
-    """What of the text made here is behind what was out: who began may have held back more, or less."""
+    """What of the text made here is behind what was out: the engine that began may have held back more, or less."""
 
     __slots__ = ("_owed", "_skip")
 

@@ -28,5 +28,5 @@ class StopScanner:
         return (text if self._include else window[:held]), None
 
     def flush(self) -> str:
-        """What was held back: the answer ended otherwise."""
+        """The text held back: the answer ended otherwise."""
         return "" if self._include else self._tail

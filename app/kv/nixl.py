@@ -188,7 +188,7 @@ class Nixl:
         loop.call_soon(self._after, op, peer, note, handle)
 
     def _after(self, op: str, peer: str, note: bytes, handle: Any) -> None:
-        """What nobody has to wait for. A READ's note goes by itself, because the KV is here sooner so."""
+        """Work that nobody has to wait for. A READ's note goes by itself, because the KV is here sooner so."""
         if self._in_thread or peer not in self._told:  # where a call may take long
             self._told.add(peer)
             self._thread.submit(self._end, op, peer, note, handle)
@@ -216,7 +216,7 @@ class Nixl:
 
     def _returned(self, running: asyncio.Future[Any]) -> None:
         self._in_thread -= 1
-        running.exception()  # whoever asked may be gone
+        running.exception()  # the caller may be gone
 
     @contextlib.contextmanager
     def _mapped(self, peer: str) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What is to be moved between two memories: pieces of them, and how they are put together and cut."""
+"""Pieces of two memories to be moved between them, and how they are put together and cut."""
 
 from collections.abc import Iterator, Sequence
 

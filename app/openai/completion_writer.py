@@ -60,7 +60,7 @@ class CompletionWriter:
         return [self.choice(i, d) for i, d in sorted(merge(deltas))]
 
     def opening(self, _choices: int) -> bytes:
-        """What comes before the first delta."""
+        """The events before the first delta."""
         return b""
 
     def delta(self, choice: int, d: Delta) -> bytes:

@@ -96,7 +96,7 @@ class Asked(Body):
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None  # extension: lower is sooner
     timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None  # extension: seconds
     prompt_cache_key: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # requests that share a prefix
-    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # vLLM's: who has another shares none
+    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # vLLM's: another one shares no KV
     routing: RoutingOptions | None = None
     service_tier: Literal["auto", "default", "flex"] | None = None
     # Notes of the client's own, on which nothing depends.

@@ -43,13 +43,13 @@ class Option(Struct, frozen=True):
 
 
 class Ask(Struct, frozen=True):
-    """What has to be placed."""
+    """A request to be placed."""
 
     prompt_tokens: int
     max_tokens: int
     n: int = 1  # answers to the one prompt
     session: str | None = None  # requests of one session should meet the same cache
-    aside: bool = False  # gives way to who can't wait
+    aside: bool = False  # gives way to online requests
 
 
 class Placement(Struct, frozen=True):

@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class WaitingLine(Generic[T]):
-    """Bounded; the most urgent first: lower priority, then the earlier deadline, then who came first."""
+    """Bounded; the most urgent first: lower priority, then the earlier deadline, then the earlier arrival."""
 
     def __init__(self) -> None:
         self._line: list[tuple[int, float, int, bool, T]] = []

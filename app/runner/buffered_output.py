@@ -1,4 +1,4 @@
-"""What leaves of a job that may be interrupted here, or that nobody reads along."""
+"""The output of a job that may be interrupted here, or that nobody reads along."""
 
 import time
 
@@ -48,7 +48,7 @@ class BufferedOutput:
             self.flush()
 
     def flush(self) -> None:
-        """What was kept back goes out."""
+        """The output kept back goes out."""
         kept, self._kept, self._since = self._kept, [], time.monotonic()
         for _, delta in merge(kept):
             self._emitter.emit(self._api, delta)

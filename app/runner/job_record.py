@@ -28,6 +28,6 @@ async def fetch(redis: "Redis", keys: Keys, run: RunId) -> Job | None:
             break
     try:
         return decode_job(record) if record is not None else None
-    except msgspec.DecodeError as exc:  # another version's: who awaits it hears at its deadline
+    except msgspec.DecodeError as exc:  # another version's: its client hears at its deadline
         log.error("record_not_understood", run=run, error=str(exc))
         return None

@@ -1,4 +1,4 @@
-"""What a worker process has one of, and its Celery tasks find."""
+"""An object of which a worker process has one, and which its Celery tasks find."""
 
 from typing import Generic, TypeVar
 

@@ -82,7 +82,7 @@ class Runner:
         return self.call(self._run(run_id(request, attempt), work, nobody_waits))
 
     def tell(self, job: Job, event: PrefillDone | Failed) -> None:
-        """What has become of a computed prompt's decode task."""
+        """Tells the API replica of a computed prompt's decode task."""
         self._loop.call_soon_threadsafe(self.emitter.emit, job.reply_to, event)
 
     def call(self, coro: Coroutine[Any, Any, T]) -> T:
@@ -94,7 +94,7 @@ class Runner:
         self._loop.call_soon_threadsafe(call)
 
     def give_up_after(self, seconds: float) -> None:
-        """What still runs then goes back to its API replicas."""
+        """Requests that still run then go back to their API replicas."""
         self._loop.call_soon_threadsafe(self._loop.call_later, seconds, self._give_up)
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class Runner:
 
     @property
     def stopping(self) -> bool:
-        """What is cancelled now goes back to its API replica."""
+        """A request cancelled now goes back to its API replica."""
         return self._stopping
 
     async def lent_until(self, seconds: float) -> None:
@@ -125,7 +125,7 @@ class Runner:
             self.emitter.release(run)
 
     def give_all_back(self) -> None:
-        """What runs goes back to its API replicas, which may have given it to others."""
+        """Running requests go back to their API replicas, which may have placed them elsewhere."""
         self._returned |= self.runs
         for task in self._running.values():
             task.cancel()
@@ -256,13 +256,13 @@ class Runner:
 
     def _fail(self, job: Job, error: XylemError) -> None:
         if job.at_once and self._stage(job).kind == "prefill":
-            self.emitter.left(job.run)  # who decodes has the request, and computes the prompt when nobody comes
+            self.emitter.left(job.run)  # the other worker has the request, and computes the prompt itself
         else:
             self.emitter.end(job, Failed(job.request, job.attempt, error.code, error.message))
 
     @property
     def runs(self) -> set[RunId]:
-        """What tasks have taken and not finished."""
+        """The runs that tasks have taken and not finished."""
         return set(self._running)
 
     async def was_lost(self, run: RunId) -> bool:

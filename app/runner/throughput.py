@@ -14,7 +14,7 @@ _SPEED = 10_000.0  # prompt tokens a second, of an engine that has computed none
 
 
 class Throughput:
-    """Of who can't wait, which others see as load, and of those that give way."""
+    """Of online requests, which others see as load, and of those that give way."""
 
     def __init__(self, ranks: int, seats: int) -> None:
         self.online, self.aside = ThroughputMeter(ranks), ThroughputMeter(ranks)
@@ -36,7 +36,7 @@ class Throughput:
         self._of(job).first_token(job.run, rank, tokens, monotonic(), queued=queued)
 
     def read(self) -> Speeds:
-        """Of who can't wait, but for the speed, which may have been learnt from the others."""
+        """Of online requests, but for the speed, which may have been learnt from the others."""
         now = monotonic()
         pace = self.online.read(now)
         speed = pace.prefill_tokens_per_s or self.aside.read(now).prefill_tokens_per_s or _SPEED

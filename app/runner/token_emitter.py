@@ -49,7 +49,7 @@ class TokenEmitter:
 
     @property
     def full(self) -> bool:
-        """Redis is away, and there is enough to be said: who makes more waits for `room`, and the engine keeps it."""
+        """Redis is away, and there is enough to be said: a maker of more waits for `room`, and the engine keeps it."""
         return self.emitted - self._sent > _MOST
 
     async def room(self) -> None:
@@ -65,7 +65,7 @@ class TokenEmitter:
         self.emit(job.reply_to, event)
 
     def release(self, run: RunId) -> None:
-        """Whoever ran or would have run it, it is no load of this worker's any more."""
+        """Run here or not, it is no load of this worker's any more."""
         self._account(run, self._worker, "ended")
 
     def left(self, run: RunId) -> None:

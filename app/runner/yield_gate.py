@@ -29,7 +29,7 @@ class AsideJob:
 
     def __init__(self, run: RunId, order: tuple[int, int]) -> None:
         self.run = run
-        self.order = order  # lower priorities first, then who came first
+        self.order = order  # lower priorities first, then earlier arrivals
         self.wish = Wish(0, 0, 0)
         self.let_in: asyncio.Future[None] | None = None  # while it waits
         self.stay: Timeout | None = None  # while it is inside
@@ -124,7 +124,7 @@ class YieldGate:
             self._leave(aside_job)
 
     def look(self) -> None:
-        """Sends away who has to go, and lets in who may."""
+        """Sends some away, and lets others in, as `yield_policy` decides."""
         if not self._waiting and not self._inside:
             return
         if self._timer is None:

@@ -7,15 +7,15 @@ from msgspec import Struct
 from app.pools import Aside
 from app.routing.preemptible import FULL
 
-_ARRIVALS = 16  # one of so many seats is left to who may come
+_ARRIVALS = 16  # one of so many seats is left to new online requests
 _UNKNOWN = 8  # one of so many seats is theirs beside others, until it is known how long steps take
 _NEXT = 4  # one for so many seats waits at the gate while the engine has no others, so that no seat stays empty
 _WAITING = 2  # more of them than may run beside others, so that there is one when a seat becomes free
-# With nobody else there, so many seconds of prompts at once, since who comes waits for the step that is under way: the
-# least, and the more the longer nobody has come.
+# With nobody else there, so many seconds of prompts at once, since a new request waits for the step that is under
+# way: the least, and the more the longer nobody has come.
 _AT_ONCE_S, _AT_ONCE_SHARE = 0.05, 0.01
 _OF_OTHERS = 0.1
-_QUIET_S = 60.0  # after which no seat is kept free for who may come; an aside request is sent away within a step
+_QUIET_S = 60.0  # after which no seat is kept free for new online requests; an aside request is sent away within a step
 
 
 class EngineLoad(Struct, frozen=True):

@@ -40,7 +40,7 @@ def _options() -> dict[str, Any]:
         "socket_connect_timeout": 2,
         "protocol": 2,
         # A first failure is often an idle connection that the server closed: try again, but never for long,
-        # since somebody waits for the answer. And who was the master may have become a replica.
+        # since somebody waits for the answer. And the former master may have become a replica.
         "retry_on_error": [redis.exceptions.ConnectionError, redis.exceptions.ReadOnlyError],
     }
 
@@ -60,7 +60,7 @@ def async_client(url: str, *, socket_timeout: float | None = 5.0) -> "redis.asyn
 
 
 def sync_client(url: str, timeout_s: float) -> "redis.Redis":
-    """For who asks once and wants to know."""
+    """For a caller that asks once and has no time to try again."""
     options: dict[str, Any] = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "retry": None}
     watched = sentinels(url)
     if watched is None:

@@ -20,7 +20,7 @@ from app.errors import StoreDown
 from app.store.refusal import store_down
 
 _TIMEOUT_S = 5.0
-_NOT_THERE = ("READONLY", "LOADING", "MASTERDOWN")  # who says so is not the one that is to be asked, or not yet
+_NOT_THERE = ("READONLY", "LOADING", "MASTERDOWN")  # a server that says so is not the one to be asked, or not yet
 _TRIES_AFTER_S = (0.0, 0.05, 0.2)
 
 Command = tuple[Any, ...]  # its name and arguments: str, bytes, int or float

@@ -22,7 +22,7 @@ _RETRY_S = 1.0
 
 
 def note(settings: Settings) -> Command:
-    """What says that a process of this version lives. Its reply is for `check`."""
+    """The command that notes that a process of this version lives. Its reply is for `check`."""
     lasts_s = max(settings.keep_s, settings.request_timeout_s)  # what a process has written, and others may read
     return "EVAL", NOTE_VERSION, 1, Keys(settings.deployment).wire_versions(), WIRE_VERSION, round(lasts_s * 1000)
 

@@ -126,7 +126,7 @@ def _decode_signature(queue: QueueName, request: RequestId, attempt: int, shown:
 def read_task_message(raw: bytes) -> tuple[Handoff | None, RequestId, int] | None:
     """The arguments of a message that `task_message` or Celery's chain made and no worker has begun.
 
-    None for what is no such message: whoever may write to Redis may have put anything there.
+    None for what is no such message: anything may have been written to Redis.
     """
     try:
         args, _, _ = orjson.loads(base64.b64decode(orjson.loads(raw)["body"]))
@@ -137,7 +137,7 @@ def read_task_message(raw: bytes) -> tuple[Handoff | None, RequestId, int] | Non
 
 
 def read_args(args: Sequence[Any]) -> tuple[Handoff | None, RequestId, int]:
-    """A task's arguments. A handoff that isn't understood, another version's say, is none: who decodes does without."""
+    """A task's arguments. A handoff that isn't understood, another version's say, is none: decoding does without."""
     *handoff, request, attempt = args
     try:
         given: Handoff | None = msgspec.convert(handoff[0], Handoff | None) if handoff else None
@@ -148,7 +148,7 @@ def read_args(args: Sequence[Any]) -> tuple[Handoff | None, RequestId, int]:
 
 
 def priority_step(priority: int, *, aside: bool = False) -> int:
-    """The Redis list for a request's priority: lower is sooner, 0 is usual; the last is for what gives way."""
+    """The Redis list for a request's priority: lower is sooner, 0 is usual; the last is for requests that give way."""
     urgent, usual, later, last = PRIORITY_STEPS
     if aside:
         return last

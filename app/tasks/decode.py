@@ -71,7 +71,7 @@ async def _run_through(runner: Runner, job: Job, handoff: Handoff | None, told: 
 
 
 async def _interruptibly(runner: Runner, job: Job, handoff: Handoff | None, told: _Told) -> None:
-    """What has come goes out in any case: whoever goes on with it begins behind that."""
+    """All output so far goes out in any case: the worker that goes on with it begins behind that."""
     out = BufferedOutput(job, runner.emitter)
     try:
         if job.aside:

@@ -190,7 +190,7 @@ def test_a_deadline_ends_the_request_in_the_engine(fleet: Fleet) -> None:
 
 def test_a_flex_answer_is_the_usual_one_though_it_gave_way(fleet: Fleet) -> None:
     """On the real engine too: sent away in the middle, it goes on behind what it had said."""
-    questions = [f"Tell me about the {thing}." for thing in ("sea", "moon", "wind", "rain", "sun", "snow")]
+    questions = [f"Tell me about the {thing}." for thing in ("sea", "moon", "wind", "rain")]
 
     async def ask(c: AsyncOpenAI, question: str, tier: str, tokens: int = 80) -> str:
         answer = await c.chat.completions.create(
@@ -202,7 +202,7 @@ def test_a_flex_answer_is_the_usual_one_though_it_gave_way(fleet: Fleet) -> None
 
     async def run() -> None:
         async with AsyncOpenAI(base_url=f"{fleet.stack.url}/v1", api_key="none", timeout=120) as c:
-            usual = [await ask(c, question, "default") for question in questions]
+            usual = await asyncio.gather(*(ask(c, question, "default") for question in questions))
             flex = [asyncio.create_task(ask(c, question, "flex")) for question in questions]
             while leases(fleet.stack, POOL)[0].load.running < len(flex):  # noqa: ASYNC110 (another process)
                 await asyncio.sleep(0.02)
@@ -293,10 +293,16 @@ def kill_redis(fleet: Fleet) -> None:
     fleet.start_redis()
 
 
+@pytest.fixture(scope="module")
+def usual(two: Fleet) -> list[str]:
+    return [streamed(two, prompt)[0] for prompt in PROMPTS]
+
+
 @pytest.mark.parametrize("dies", ["redis", "an engine"])
-def test_answers_of_real_engines_are_the_same_though_something_dies_under_them(two: Fleet, dies: str) -> None:
+def test_answers_of_real_engines_are_the_same_though_something_dies_under_them(
+    two: Fleet, usual: list[str], dies: str
+) -> None:
     """Greedy answers of a real model are the same whoever writes their ends. A worker without its engine ends."""
-    usual = [streamed(two, prompt)[0] for prompt in PROMPTS]
     under_way = Barrier(len(PROMPTS) + 1)
     with ThreadPoolExecutor() as threads:
         answers = [threads.submit(streamed, two, prompt, under_way) for prompt in PROMPTS]

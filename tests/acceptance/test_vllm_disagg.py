@@ -319,7 +319,7 @@ def test_when_the_decode_worker_dies_the_next_one_goes_on(fleet: Stack, words: l
     """With what it was answering, and what had not begun; KV that nobody comes for is free with its lease."""
     prompt = [4000, *words[:300]]
     one = whole(fleet, prompt=prompt, logprobs=1)
-    with ThreadPoolExecutor() as threads, client(fleet, prompt=[4001, *words[:200]], max_tokens=600, stream=True) as c:
+    with ThreadPoolExecutor() as threads, client(fleet, prompt=[4001, *words[:200]], max_tokens=200, stream=True) as c:
         answering = c.getresponse()
         while not answering.readline().startswith(b"data: "):
             pass

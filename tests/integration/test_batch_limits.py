@@ -2,16 +2,18 @@
 
 import asyncio
 import time
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from redis.asyncio import Redis
 
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.models import Model
 from app.dispatch.quota import Quota
 from app.ids import KeyId
 from app.keys import Keys
-from app.messages import ApiKey, Rate
+from app.messages import ApiKey, Rate, Sampling
 from app.store import Wire
 from workers.batch.line_quota import LineQuota, expected
 
@@ -123,7 +125,5 @@ async def test_lines_of_many_tokens_are_not_all_admitted_before_the_first_answer
 
 def test_what_an_answer_may_get_is_what_routing_expects() -> None:
     """Most lines name no limit, and would reserve the whole context."""
-    plan: Any = SimpleNamespace(
-        sampling=[SimpleNamespace(n=2, max_tokens=10), SimpleNamespace(n=1, max_tokens=100_000)]
-    )
-    assert expected(plan) == 276
+    sampling = [Sampling(10, n=2), Sampling(100_000)]
+    assert expected(GenerationPlan("cmpl-", MagicMock(Model), [[1], [2]], sampling, timeout_s=1)) == 276

@@ -281,7 +281,7 @@ async def test_without_a_line_what_finds_no_room_is_refused_and_later_requests_a
         with pytest.raises(Saturated):
             await asyncio.wait_for(d.send(inflight(job(name, aside=aside))), 5)
         await d.cancel([RequestId(name)])
-    assert (d.placer.held, d.placer._held) == (0, {})
+    assert (d.placer.held, list(d.placer._held)) == (0, [])
     await redis.delete(KEYS.load(worker))
     await asyncio.wait_for(d.send(inflight(job("r5"))), 5)
     assert (RequestId("r5"), 0) in await queued(redis, worker)
@@ -485,7 +485,7 @@ async def test_who_is_held_for_long_returns_and_is_told_by_an_event(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What becomes of it is an event from then on."""
-    monkeypatch.setattr("app.dispatch.placer._SILENT_S", 0.1)
+    monkeypatch.setattr("app.dispatch.held_requests._SILENT_S", 0.1)
     await register(redis, KEYS, "w1", max_running=1)
     d, answer = dispatcher(wire, max_queued=0, busy={"max_held": 1}), EventQueue()
     await d.send(inflight(job("running")))

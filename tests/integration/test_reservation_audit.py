@@ -4,8 +4,8 @@ import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from redis import Redis
@@ -13,7 +13,10 @@ from redis import Redis
 from app.ids import PoolId, RequestId, worker_queue
 from app.keys import Keys
 from app.messages import Delta, Done, Failed, Job, PartialOutput, Sampling, Timing
+from app.runner.busy_time import BusyTime
 from app.runner.runner import Runner
+from app.runner.throughput import Throughput
+from app.runner.token_emitter import TokenEmitter
 from app.settings import Settings
 from app.tasks.celery_message import task_messages
 from app.tasks.decode import answer
@@ -186,14 +189,10 @@ class Dog(HangWatchdog):
     """Whose runner is what a test says."""
 
     def __init__(self, *, working: int = 1, store_fresh: float = 0.0) -> None:
-        self.emitter = SimpleNamespace(emitted=0, withheld=0)
-        runner: Any = SimpleNamespace(
-            emitter=self.emitter,
-            paces=SimpleNamespace(working=SimpleNamespace(requests=working)),
-            settings=Settings(),
-        )
-        self.lease: Any = SimpleNamespace(fresh=store_fresh)
-        super().__init__(runner, self.lease, 60)
+        self.emitter = MagicMock(TokenEmitter, emitted=0, withheld=0)
+        paces = MagicMock(Throughput, working=MagicMock(BusyTime, requests=working))
+        self.lease = MagicMock(LeaseKeeper, fresh=store_fresh)
+        super().__init__(MagicMock(Runner, emitter=self.emitter, paces=paces, settings=Settings()), self.lease, 60)
         self._moved = self._turned = 0.0
 
     def ask(self, now: float, *, turns: bool = True, store: bool = True) -> str:

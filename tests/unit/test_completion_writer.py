@@ -1,8 +1,8 @@
 """The events of a stream are put together from bytes; they have to be the JSON that OpenAI sends."""
 
 import json
-from types import SimpleNamespace
-from typing import Any, Literal, cast
+from typing import Any, Literal
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given
@@ -12,10 +12,11 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletionChunk
 
 from app.deltas import merge
+from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import Model
-from app.ids import PoolId, RequestId
+from app.ids import ApiId, PoolId, RequestId
 from app.messages import Delta, Sampling, TokenLogprob
 from app.openai.chat import ChatWriter
 from app.openai.completion_writer import DONE, CompletionWriter, error_event
@@ -35,7 +36,7 @@ DELTA = Delta(RequestId("r"), 0, " word", [7])
 def call(name: str = 'org/"model" é') -> Generation:
     """A real one, never entered: it sends nothing."""
     model = Model(name, (PoolId("p"),), (), None, load_tokenizer(MODEL_DIR), 100, Meters(name))
-    dispatcher = cast(Any, SimpleNamespace(api="0a1b2c3d"))
+    dispatcher = MagicMock(Dispatcher, api=ApiId("0a1b2c3d"))
     plan = GenerationPlan("chatcmpl-", model, [[1, 2, 3]], [Sampling(9)], timeout_s=1)
     made = Generation(plan, dispatcher=dispatcher)
     made.completion_tokens, made.cached_tokens = 4, 2

@@ -1,17 +1,23 @@
 """A part in a worker's hands, when its batch can't wait any longer."""
 
 import asyncio
+import dataclasses
 import time
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from msgspec.structs import replace
 
-from app.batch.batch_store import PartClaim
+from app.batch.batch_store import BatchStore, PartClaim
 from app.batch.records import Batch, BatchLine, BatchOrder
-from app.ids import BatchId, FileId
+from app.batch.storage import Storage
+from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.generation import Generation
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.runtime import Runtime
+from app.ids import ApiId, BatchId, FileId
 from workers.batch.part_runner import PartRunner
 
 pytestmark = pytest.mark.unit
@@ -26,13 +32,13 @@ class Asked(PartRunner):
     """Whose lines only wait."""
 
     def __init__(self) -> None:
-        nothing: Any = SimpleNamespace(dispatcher=SimpleNamespace(api="a"))
-        super().__init__(nothing, nothing, nothing, PartClaim(ID, 0, 1), BATCH)
+        runtime = MagicMock(Runtime, dispatcher=MagicMock(Dispatcher, api=ApiId("a")))
+        super().__init__(runtime, MagicMock(BatchStore), MagicMock(Storage), PartClaim(ID, 0, 1), BATCH)
         self.asked: list[tuple[int, bool]] = []
 
     async def _answer(self, line: BatchLine) -> None:
         self.asked.append((line.number, self._urgent))
-        call: Any = SimpleNamespace(waits=True, plan=SimpleNamespace(aside=not self._urgent))
+        call = MagicMock(Generation, waits=True, plan=MagicMock(GenerationPlan, aside=not self._urgent))
         self._calls[line.number] = call
         try:
             await asyncio.Event().wait()
@@ -87,7 +93,7 @@ async def test_no_line_is_put_before_what_is_online(monkeypatch: pytest.MonkeyPa
         raise InterruptedError
 
     part = Asked()
-    part._endpoint = SimpleNamespace(understand=understand)  # type: ignore[assignment]
+    part._endpoint = dataclasses.replace(part._endpoint, understand=understand)
     monkeypatch.setattr("workers.batch.part_runner.Generation", call)
     for part._urgent in (True, False):
         with pytest.raises(InterruptedError):

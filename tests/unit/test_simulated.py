@@ -1,8 +1,7 @@
 """The policy as a simulator calls it."""
 
 from collections import Counter
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import dataclass
 
 import pytest
 from pydantic import ValidationError
@@ -10,12 +9,21 @@ from pydantic import ValidationError
 from app.routing.simulated import Policy
 
 
-class Views(list[Any]):
+@dataclass
+class View:
+    id: int
+    cached_blocks: int
+    potential_blocks: int
+    total_blocks: int = 4000
+    active_requests: int = 0
+    active_blocks: int = 0
+
+
+class Views(list[View]):
     """What `route_sim.py` hands over: one object a worker, and figures of the request."""
 
     def __init__(self, cached: list[int], tokens: int = 5120, now: float = 0.0, request: int = 0) -> None:
-        worker = {"total_blocks": 4000, "active_requests": 0, "active_blocks": 0, "potential_blocks": tokens // 512}
-        super().__init__(SimpleNamespace(id=i, cached_blocks=c, **worker) for i, c in enumerate(cached))
+        super().__init__(View(i, c, potential_blocks=tokens // 512) for i, c in enumerate(cached))
         self.now, self.input_tokens, self.request_id, self.block_size = now, tokens, request, 512
 
 

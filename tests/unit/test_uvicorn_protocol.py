@@ -1,12 +1,14 @@
 """Direct writes: one chunk per stream and turn of the loop, and no stream is another's trouble; and pipelining."""
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from app.api.http.uvicorn_protocol import MOST_BEHIND, MOST_WAITING, DirectProtocol, DirectWriter
@@ -30,14 +32,15 @@ class Transport:
 
 def writer() -> tuple[DirectWriter, Transport]:
     transport = Transport()
-    cycle = SimpleNamespace(
+    cycle = MagicMock(
+        RequestResponseCycle,
         transport=transport,
-        flow=SimpleNamespace(write_paused=False),
+        flow=MagicMock(FlowControl, write_paused=False),
         disconnected=False,
         response_started=True,
         response_complete=False,
     )
-    return DirectWriter(cast(Any, cycle)), transport
+    return DirectWriter(cycle), transport
 
 
 async def test_what_is_written_in_one_turn_is_one_chunk() -> None:

@@ -16,7 +16,7 @@ from app.telemetry import logger
 log = logger(__name__)
 
 _OTHERS = 16  # threads that parts leave to what begins and finishes batches
-_NICE = 5  # who is online goes first on this machine's processors, too
+_NICE = 5  # online requests go first on this machine's processors, too
 
 
 class BatchStep(bootsteps.StartStopStep):

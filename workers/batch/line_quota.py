@@ -24,7 +24,7 @@ class LineQuota(Quota):
     """
 
     def __init__(self, wire: Wire, keys: Keys, rate: Rate, turn: asyncio.Lock, answer_tokens: int) -> None:
-        """`turn`: of all lines in this process that draw on the same; who has it asks Redis, and the others don't."""
+        """`turn`: of all lines in this process that draw on the same; its holder asks Redis, and the others don't."""
         super().__init__(wire, keys, rate)
         self._turn, self._expected, self._reserved = turn, answer_tokens, 0
 

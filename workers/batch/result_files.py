@@ -24,7 +24,7 @@ _LOST = Problem("internal_error", "This request was not executed.")
 _LINE_ENDS = {end.encode(): b"\\u%04x" % ord(end) for end in "\x85\u2028\u2029"}
 
 Done = Callable[[BatchId, int], list[Result]]  # what a part has that is not in the storage
-Mine = Callable[[], bool]  # whether the batch is still to be finished, and by who asks
+Mine = Callable[[], bool]  # whether the batch is still to be finished, and by this worker
 
 
 class Sums(NamedTuple):

@@ -13,7 +13,7 @@ _EVERY_S = 0.5
 
 
 class HangWatchdog(Thread):
-    """A thread, since what hangs may be the event loop. What ran goes on elsewhere; who supervises starts us again."""
+    """A thread, since what hangs may be the event loop. What ran goes on elsewhere; a supervisor starts us again."""
 
     def __init__(self, runner: Runner, lease: LeaseKeeper, stall_s: float) -> None:
         super().__init__(name="watchdog", daemon=True)

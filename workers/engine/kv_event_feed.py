@@ -92,7 +92,7 @@ class KvEventFeed:
             self._ledger.apply(decode_batch(payload).events)
         except msgspec.DecodeError as exc:
             log.error("kv_events_not_understood", error=str(exc))
-            self._ledger.clear()  # who knows what they said
+            self._ledger.clear()  # they may have removed blocks
         self._expected += 1
         self._dirty.set()
         if self._ledger.unknown and not self._warned:

@@ -21,7 +21,7 @@ log = logger(__name__)
 
 
 class LeaseKeeper:
-    """Who stops saying that it lives for `lease_ttl_s` is dead."""
+    """A worker that doesn't say for `lease_ttl_s` that it lives is dead."""
 
     def __init__(self, runner: Runner, pool: PoolId, role: Role, info: EngineInfo, *, kv_events: bool) -> None:
         self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
@@ -63,7 +63,8 @@ class LeaseKeeper:
         keys, worker, pool = self._keys, self._worker.id, self._worker.pool
         places = [place_id(worker, rank) for rank in range(self._worker.ranks)]
         pipe = self._redis.pipeline(transaction=True)
-        pipe.unlink(keys.worker(worker), keys.commands(worker), keys.reservations(worker), keys.load(worker))
+        pipe.unlink(keys.worker(worker), keys.metrics(worker), keys.commands(worker))
+        pipe.unlink(keys.reservations(worker), keys.load(worker))
         pipe.unlink(
             keys.prefilling(worker), *(k(pool, p) for p in places for k in (keys.kv, keys.kv_aside, keys.predicted))
         )
@@ -112,7 +113,7 @@ class LeaseKeeper:
         asked = time.monotonic()
         lived, *_, theirs = await pipe.execute()
         clock.heard(asked, theirs)
-        if not lived:  # whoever buried it meanwhile has set their end
+        if not lived:  # a replica that buried it meanwhile has set their end
             for key in self._account():
                 await self._redis.persist(key)
         self.fresh = time.monotonic()

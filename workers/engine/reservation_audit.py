@@ -17,8 +17,7 @@ log = logger(__name__)
 
 _EVERY_S = 1.0
 _LOST_S = 2.0  # on its way for so long: nobody has it any more
-# After this a worker with nothing to do, whose queue is not empty, does not hear the broker. Celery tries to reconnect
-# at intervals that grow to half a minute.
+# After this a worker with nothing to do, whose queue is not empty, does not hear the broker.
 _DEAF_S = 45.0
 
 

@@ -67,5 +67,5 @@ async def _clear(runner: Runner, feeds: Sequence[KvEventFeed], command: str) -> 
     pipe.expire(key, _REPLY_TTL_S)
     try:
         await pipe.execute()
-    except (RedisError, OSError) as exc:  # who asked is told that there was no answer
+    except (RedisError, OSError) as exc:  # the asking replica says that there was no answer
         log.warning("command_not_answered", error=repr(exc))

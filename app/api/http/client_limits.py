@@ -8,7 +8,7 @@ from app.openai.schemas import Asked
 
 
 def file_quota(state: ApiState, scope: Scope) -> int:
-    """Bytes that the files of who asks may have."""
+    """Bytes that this client's files may have."""
     key = state.api_keys.key(scope)
     return state.settings.file_quota if key is None or key.file_quota is None else key.file_quota
 

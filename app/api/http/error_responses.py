@@ -24,7 +24,7 @@ def as_response(exc: XylemError) -> Response:
 
 
 def log_failure(exc: XylemError, scope: Scope) -> None:
-    """What is our fault, or our engines'. Not an engine's words: they may hold the prompt."""
+    """An error of ours, or of our engines. Not an engine's words: they may hold the prompt."""
     if exc.status >= 500:
         log.warning("request_failed", x_request_id=x_request_id.of(scope), code=exc.code)
 

@@ -1,4 +1,4 @@
-"""What stands in front of FastAPI, without middleware: who may ask, for all endpoints; and those that generate.
+"""The ASGI app in front of FastAPI: checks of all requests, and the endpoints that generate.
 
 FastAPI declares those as well, for its documentation; here they are called without what stands around them,
 which takes a fifth of a short request's CPU.

@@ -1,4 +1,4 @@
-"""What requests ask for in headers of our own."""
+"""Headers of our own."""
 
 from starlette.types import Scope
 

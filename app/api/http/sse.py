@@ -80,7 +80,7 @@ class Sse:
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
 
     def error(self, exc: Exception) -> XylemError:
-        """What a client whose headers are out is told of it."""
+        """The error as told to a client that has its headers already."""
         if isinstance(exc, XylemError):
             return exc
         log.error("stream_broke", x_request_id=x_request_id.of(self._scope), exc_info=exc)

@@ -146,7 +146,7 @@ class DirectProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _take_no_more(self) -> None:
-        """What has come whole is answered. Then the connection is closed, and its client sends the rest again."""
+        """Complete requests are answered. Then the connection is closed, and its client sends the rest again."""
         self._full = True
         if self.pipeline and self.pipeline[0][0].more_body:
             self.pipeline.popleft()

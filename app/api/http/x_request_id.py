@@ -59,6 +59,6 @@ def asks_for(scope: Scope, answer: RequestId) -> str:
 
 
 def of(scope: Scope) -> str:
-    """What the response says. Empty under a server that does not `identify`."""
+    """The response's id. Empty under a server that does not `identify`."""
     fields: Fields | None = scope.get(_FIELDS_IN_SCOPE)
     return fields[-1][1].decode() if fields else ""

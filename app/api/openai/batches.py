@@ -50,7 +50,7 @@ async def create(request: Request) -> dict[str, Any]:
 
 @router.get(PATH, openapi_extra=BatchesQuery.openapi())
 async def show_all(request: Request) -> dict[str, Any]:
-    """The batches of who asks, the newest first."""
+    """The client's batches, the newest first."""
     state = state_of(request)
     query = parse(BatchesQuery, orjson.dumps(dict(request.query_params)))
     found, more = await state.batch_store.owned(state.api_keys.owner(request.scope), query.after or "", query.limit)
@@ -91,6 +91,6 @@ async def _set_paused(request: Request, batch: str, *, paused: bool) -> dict[str
 
 
 async def _find(request: Request, batch: str) -> Batch:
-    """Of who asks. Raises: BatchNotFound."""
+    """One of the client's. Raises: BatchNotFound."""
     state = state_of(request)
     return await state.batch_store.find(BatchId(batch), state.api_keys.owner(request.scope))

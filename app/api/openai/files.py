@@ -77,7 +77,7 @@ async def _drop(storage: Storage, path: str) -> None:
 
 @router.get(PATH, openapi_extra=FilesQuery.openapi())
 async def show_all(request: Request) -> dict[str, Any]:
-    """The files of who asks, the newest first or last."""
+    """The client's files, the newest first or last."""
     state = state_of(request)
     query = parse(FilesQuery, orjson.dumps(dict(request.query_params)))
     found, more = await state.files.owned(
@@ -100,7 +100,7 @@ async def content(request: Request, file: str) -> StreamingResponse:
     """Its bytes."""
     found = await _find(request, file)
     pieces = _pieces(state_of(request).storage, found.path)
-    first = await run_in_threadpool(next, pieces, b"")  # what can't be read is refused, before anything is sent
+    first = await run_in_threadpool(next, pieces, b"")  # an unreadable file is refused before anything is sent
     headers = {"content-length": str(found.size)}
     return StreamingResponse(chain((first,), pieces), headers=headers, media_type="application/octet-stream")
 
@@ -120,7 +120,7 @@ async def delete(request: Request, file: str) -> dict[str, Any]:
 
 
 async def _find(request: Request, file: str) -> StoredFile:
-    """Of who asks. What a client sends is looked for in Redis, and never part of a path. Raises: FileGone."""
+    """One of the client's. The id that it sends is looked for in Redis, and never part of a path. Raises: FileGone."""
     state = state_of(request)
     return await state.files.find(FileId(file), state.api_keys.owner(request.scope))
 

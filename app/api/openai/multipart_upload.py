@@ -43,7 +43,7 @@ MULTIPART: dict[str, Any] = {
 
 
 class Fields(Body):
-    """What comes with the file."""
+    """The form's other fields."""
 
     purpose: Literal["batch"]
     expires_after: ExpiresAfter | None = None

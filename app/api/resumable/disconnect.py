@@ -1,4 +1,4 @@
-"""A client that goes before it has all: only who watches the connection learns of it."""
+"""A client that goes before it has all: only a watcher of the connection learns of it."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def until_client_left(work: Coroutine[Any, Any, T], receive: Receive) -> T:
-    """What comes of `work`, which ends with its client. Raises: Cancelled when that one went first."""
+    """The result of `work`, which ends with its client. Raises: Cancelled when that one went first."""
     working = asyncio.create_task(work)
     leaving = asyncio.create_task(client_left(receive))
     try:

@@ -66,7 +66,7 @@ class AnswerOwner:
                     await self._give_up()
                     await self._adopt(time.monotonic())
                 except StoreDown:
-                    self._missing.clear()  # who is alive had no way to say so
+                    self._missing.clear()  # living replicas had no way to say so
                 except Exception:
                     log.exception("answer_owner_failed")
         finally:
@@ -167,7 +167,7 @@ class AnswerOwner:
             try:
                 await self._resumable_store.note(kept, epoch, batches, ended=ended, refused=refused)
                 break
-            except StoreDown as exc:  # what comes meanwhile is gathered behind
+            except StoreDown as exc:  # later events are gathered behind
                 log.warning(
                     "kept_answer_not_written", request=kept.id, x_request_id=kept.x_request_id, error=exc.message
                 )

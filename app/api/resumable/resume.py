@@ -1,4 +1,4 @@
-"""Which requests' answers are kept, and who asks for one that is."""
+"""Which requests' answers are kept, and requests for a kept answer."""
 
 import asyncio
 import time
@@ -81,7 +81,7 @@ async def begin_or_join(
     if len(join) > _LONGEST_KEY:
         raise RequestError(f"An Idempotency-Key has at most {_LONGEST_KEY} characters.", param="Idempotency-Key")
     allowance = state.api_keys.allowance(scope)
-    if allowance is not None and not join:  # who may not is told so, and nothing is kept
+    if allowance is not None and not join:  # a refused client is told so, and nothing is kept
         await allowance.admit(sum(map(len, plan.prompts)))
     kept = new_kept(state, kind, body, scope, plan, background=background)
     first = await patiently(state, lambda: _put(state, kept, join))
@@ -91,7 +91,7 @@ async def begin_or_join(
 
 
 async def patiently(state: ApiState, ask: Callable[[], Awaitable[T]]) -> T:
-    """What Redis says, who may be away for a time, as for requests that are placed. Raises: StoreDown."""
+    """The reply of Redis, which may be away for a time, as for requests that are placed. Raises: StoreDown."""
     end = time.monotonic() + state.settings.patience_s
     while True:
         try:
@@ -104,7 +104,7 @@ async def patiently(state: ApiState, ask: Callable[[], Awaitable[T]]) -> T:
 
 async def _put(state: ApiState, kept: KeptRequest, join: str) -> RequestId:
     first = await state.resumable_store.put(kept, join=join)
-    if first != kept.id and await _was_refused(state, first):  # who tries again is served
+    if first != kept.id and await _was_refused(state, first):  # a client that tries again is served
         first = await state.resumable_store.put(kept, join=join, instead_of=first)
     return first
 

@@ -1,4 +1,4 @@
-"""Kept answers in Redis: `kept:<id>` says what was asked and who owns it, `log:<id>` what has come of it."""
+"""Kept answers in Redis: `kept:<id>` says what was asked and which replica owns it, `log:<id>` what has come of it."""
 
 import asyncio
 import hashlib
@@ -48,9 +48,9 @@ class ResumableStore:
     async def put(
         self, kept: KeptRequest, epoch: int = 0, join: str = "", instead_of: str = "", *, bounded: bool = True
     ) -> RequestId:
-        """Owns it from now on. Returns the id of who came first with the same `join` key; its own, if that was it.
+        """Owns it from now on. Returns the id of the first request with the same `join` key; its own, if that was it.
 
-        `instead_of`: who had that key before, and doesn't count. Raises: KeptFull, of who is `bounded`.
+        `instead_of`: the request that had that key before, and doesn't count. Raises: KeptFull, if it is `bounded`.
         """
         keys = self._keys
         joined = keys.joined(hashlib.sha256(f"{kept.key}\0{join}".encode()).hexdigest())
@@ -70,7 +70,7 @@ class ResumableStore:
         return RequestId(first.decode()) if join else kept.id
 
     async def find(self, request: RequestId, key: KeyId) -> Found:
-        """Of who asked with that API key. Raises: RequestNotFound."""
+        """One that was asked for with that API key. Raises: RequestNotFound."""
         ((record, epoch),) = await self._wire.execute([("HMGET", self._keys.kept(request), "record", "epoch")])
         if record is None or (kept := decode_kept(record)).key != key:
             raise RequestNotFound(f"Nothing is kept under the id '{request}'; what was kept is deleted after a time.")
@@ -83,7 +83,7 @@ class ResumableStore:
 
         `refused`: nothing has come of it, so it takes room for a short time only.
         """
-        keys, first = self._keys, len(batches)  # what came before was noted, unless Redis has lost it
+        keys, first = self._keys, len(batches)  # earlier batches were written, unless Redis has lost them
         while True:
             names = keys.kept(kept.id), keys.log(kept.id), keys.kept_of(self.api), *keys.kept_account()
             end, life_ms = (
@@ -122,15 +122,15 @@ class ResumableStore:
         return batches
 
     async def cancel(self, request: RequestId, last: list[Event]) -> bool:
-        """False when it had ended. What comes of its owner afterwards is refused."""
+        """False when it had ended. Its owner's later events are refused."""
         names = self._keys.kept(request), self._keys.log(request), *self._keys.kept_account()
         (done,) = await self._wire.execute([("EVAL", CANCEL, 4, *names, request, encode(last), self._keep_ms)])
         return bool(done)
 
     async def delete(self, request: RequestId) -> None:
-        """What has ended. Its log stays for some seconds, for who is just reading its end.
+        """Removes an ended answer. Its log stays for some seconds, for a reader that has not reached its end.
 
-        And its epoch stays: an owner who has not heard of it would think that Redis had lost it, and write it anew.
+        And its epoch stays: an owner that has not heard of it would think that Redis had lost it, and write it anew.
         """
         names = self._keys.kept(request), self._keys.log(request), *self._keys.kept_account()
         await self._wire.execute([("EVAL", FORGET, 4, *names, request, self._keep_ms, _LAST_READ_MS)])

@@ -20,7 +20,7 @@ _NONE: frozenset[int] = frozenset()
 
 
 class Stream:
-    """What one request's consumer waits on. The engine's step puts, `take` gets; both on the same event loop."""
+    """One request's output queue. The engine's step puts, `take` gets; both on the same event loop."""
 
     __slots__ = ("_error", "_outputs", "_waiter", "cached_tokens", "choices", "open_choices", "pulled")
 
@@ -88,7 +88,7 @@ class Choice:
         self.request = request
         self.stream = stream
         self.index = index
-        self.rank = (request.priority, arrival, index)  # who goes first
+        self.rank = (request.priority, arrival, index)  # the least goes first
         self.tokens = list(request.prompt)  # and the answer so far
         self.prompt_len = len(request.prompt)
         self.context_len = context_len

@@ -22,7 +22,7 @@ _LOOK_S = 0.005  # between two looks for leases that are over
 
 
 class Handoffs:
-    """In sequence, the blocks of a computed prompt stay held until who took them says so, or the lease is over."""
+    """In sequence, the blocks of a computed prompt stay held until the other engine says so, or the lease is over."""
 
     def __init__(
         self, args: HandoffArgs, link: Callable[[Callable[[bytes], None]], Link], blocks: BlockManager,
@@ -59,7 +59,7 @@ class Handoffs:
         return KvHandle(self.link.name, clock.now() + self._args.lease_s, choice.prompt_len, params)
 
     async def push(self, choice: Choice, meeting: Meeting) -> None:
-        """Write a computed prompt to who comes to the room. Raises: HandoffFailed."""
+        """Write a computed prompt to the engine that comes to the room. Raises: HandoffFailed."""
         self._mark_tail(choice)
         table, choice.table = choice.table, BlockTable(choice.request.cache_salt)
         over = asyncio.get_running_loop().create_future()
@@ -69,7 +69,7 @@ class Handoffs:
             wanted = -(-choice.prompt_len // self._blocks.block_size)
             self.link.check(offer.place)
             if offer.tokens != choice.prompt_len or len(offer.place.blocks) + offer.first != wanted:
-                raise HandoffFailed("Who came to the room has another prompt.")
+                raise HandoffFailed("The engine that came to the room has another prompt.")
             pairs = list(zip(table.blocks[offer.first : wanted], offer.place.blocks, strict=True))
             note = b"written %d" % offer.room
             if pairs:
@@ -105,7 +105,7 @@ class Handoffs:
         if self.link.memory is not None:
             digests = self._blocks.digests(choice.table, choice.tokens[: choice.prompt_len])[first:]
             if not all(map(self.link.memory.holds, wanted, digests)):
-                raise HandoffFailed("What came is not the KV of this prompt.")
+                raise HandoffFailed("It is not the KV of this prompt.")
         tokens = max(0, choice.prompt_len - choice.computed)
         return KvTransfer(tokens, len(wanted) * self._args.block_bytes, seconds)
 

@@ -1,4 +1,4 @@
-"""Where two engines meet at once: who computes a prompt listens, who decodes comes and says where to write its KV.
+"""Where two engines meet at once: one listens and computes a prompt, the other comes and says where to write its KV.
 
 A DEALER sends an Offer, and Gone when it no longer wants it; the ROUTER answers `seen`, and then once: `written`,
 `refused` or `left`. After one of these nobody writes into the offered blocks.
@@ -20,7 +20,7 @@ from app.engines.mock.link import KvPlace
 from app.errors import EngineFailed, HandoffFailed
 from app.messages import Rendezvous
 
-_UNSEEN_S = 0.5  # who never answered is waited for no longer than this when leaving
+_UNSEEN_S = 0.5  # an engine that never answered is waited for no longer than this when leaving
 
 log = structlog.get_logger(__name__)
 
@@ -60,14 +60,14 @@ class Meeting:
         self._timeout_s = timeout_s
 
     async def come(self) -> Offer:
-        """Wait for who decodes. From here on its blocks are written to. Raises: HandoffFailed."""
+        """Wait for the engine that decodes. From here on its blocks are written to. Raises: HandoffFailed."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 offer = await asyncio.shield(self.visitor)
         except TimeoutError:
             raise HandoffFailed(f"Nobody came to the room within {self._timeout_s:g} s.") from None
         if self.over or asyncio.get_running_loop().time() >= self.until:
-            raise HandoffFailed("Who came to the room has left it.")
+            raise HandoffFailed("The engine that came to the room has left it.")
         self.writing = True
         return offer
 
@@ -115,11 +115,11 @@ class Rooms:
 
     @contextlib.asynccontextmanager
     async def meet(self, room: Rendezvous) -> AsyncIterator[Meeting]:
-        """The room of a prompt that is to be computed; who comes hears how it ended. Raises: HandoffFailed."""
+        """The room of a prompt that is to be computed; the other engine hears how it ended. Raises: HandoffFailed."""
         if self._router is None:
             raise HandoffFailed("This engine meets nobody: its args.handoff.shape is in_sequence.")
         meeting = self._meeting(room.room)
-        if meeting.over:  # who decodes has given up
+        if meeting.over:  # the engine that decodes has given up
             raise HandoffFailed(meeting.over)
         meeting.entered = True
         try:
@@ -134,7 +134,7 @@ class Rooms:
         finally:
             if not meeting.visitor.done():
                 meeting.visitor.cancel()
-            # Who comes late is refused so long, and then has given up.
+            # A late engine is refused so long, and then has given up.
             asyncio.get_running_loop().call_later(self._args.timeout_s, self._meetings.pop, room.room, None)
 
     async def visit(self, room: Rendezvous, offer: Offer, noted: asyncio.Future[None] | None) -> None:
@@ -216,7 +216,7 @@ class Rooms:
     async def _gone(self, address: bytes, room: int) -> None:
         meeting = self._meeting(room)
         if not meeting.writing or meeting.over:  # else the visitor hears when writing is over
-            meeting.over = meeting.over or "Who came to the room has left it."
+            meeting.over = meeting.over or "The engine that came to the room has left it."
             if not meeting.visitor.done():
                 meeting.visitor.set_exception(HandoffFailed(meeting.over))
                 meeting.visitor.exception()  # there may be nobody to hear it

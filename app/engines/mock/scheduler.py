@@ -1,4 +1,4 @@
-"""Who computes what in the next step: continuous batching with chunked prefill, as vLLM's scheduler does it.
+"""Which request computes what in the next step: continuous batching with chunked prefill, as vLLM's scheduler does it.
 
 Running choices come first, in the order of priority and arrival, then waiting ones are admitted while
 there are seats, token budget and blocks. A running choice that finds no block pushes out the last one,

@@ -142,7 +142,7 @@ class VllmEngine:
         return engine
 
     def _ids(self, request: RunId) -> list[RunId]:
-        """What vLLM may know it by."""
+        """The ids that vLLM may know it by."""
         return [request, *(part(request, index) for index in range(self._live[request]))]
 
     def _loaded(self) -> AsyncLLM:

@@ -44,7 +44,7 @@ class Compatible(msgspec.Struct, frozen=True):
 
 
 class Lender:
-    """What an engine has lent and may still be held, in KV blocks."""
+    """The KV blocks that an engine has lent and may still hold."""
 
     def __init__(self, config: VllmConfig, stats: StatLogger) -> None:
         self._config, self._stats = config, stats
@@ -57,7 +57,7 @@ class Lender:
         """`kv`: the kv_transfer_params of a finished prefill."""
         now = clock.now()
         kept = sum(len(group) for group in kv["remote_block_ids"])
-        # Who decodes may renew the lease while the request waits there.
+        # The engine that decodes may renew the lease while the request waits there.
         self._blocks[kv["remote_request_id"]] = (kept, now + 2 * self.lease_s)
         params = {"kv_transfer_params": kv, "compatible": msgspec.to_builtins(self.compatible)}
         return KvHandle(kv["remote_engine_id"], now + self.lease_s * (1 - _MARGIN), tokens, params)
@@ -113,7 +113,7 @@ def pulling(kv: dict[str, Any] | None, begun: PartialOutput | None) -> dict[str,
 
 
 def first_token(sampling: Sampling) -> Sampling:
-    """What the engine that computes the prompt is asked for."""
+    """The request to the engine that computes the prompt."""
     return replace(sampling, n=1, max_tokens=1, min_tokens=min(sampling.min_tokens, 1))
 
 

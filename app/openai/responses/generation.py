@@ -16,7 +16,7 @@ from app.openai.validation import parse_off_loop
 
 class Source(Protocol):
     async def batch(self) -> list[Event]:
-        """What has come since the last call; the empty list after its end."""
+        """The events since the last call; the empty list after its end."""
 
 
 async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[ResponseRequest, GenerationPlan]:

@@ -1,4 +1,4 @@
-"""What a response was asked with, as OpenAI lists it."""
+"""The input of a response, as OpenAI lists it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from app.openai.responses.schemas import InputMessage, ItemsQuery, ResponseReque
 
 
 def items_of(request: RequestId, body: ResponseRequest) -> list[dict[str, Any]]:
-    """In the order of the conversation. Their ids are a function of the response's, whoever asks and when."""
+    """In the order of the conversation. Their ids follow from the response's: all readers see the same."""
     given = [InputMessage(role="user", content=body.input)] if isinstance(body.input, str) else body.input
     name = request.removeprefix(PREFIX)
     return [_item(f"msg_{name}_{number}", message) for number, message in enumerate(given)]

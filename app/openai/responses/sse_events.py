@@ -1,4 +1,4 @@
-"""A response's server-sent events, as bytes. Their numbers are the log's, whoever reads it and when."""
+"""A response's server-sent events, as bytes. Their numbers are the log's, the same for all readers at all times."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

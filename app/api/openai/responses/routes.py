@@ -132,7 +132,7 @@ async def retrieve(request: Request, response: str) -> Response:
 
 @router.get(f"{PATH}/{{response}}/input_items", openapi_extra=ItemsQuery.openapi())
 async def input_items(request: Request, response: str) -> dict[str, Any]:
-    """What a kept response was asked with, item by item."""
+    """The input of a kept response, item by item."""
     query = parse(ItemsQuery, query_of(request.query_params))
     _, progress = await _find(state_of(request), request.scope, response)
     return page(items_of(progress.id, progress.body), query)
@@ -160,7 +160,7 @@ async def delete(request: Request, response: str) -> dict[str, Any]:
 
 
 async def _find(state: ApiState, scope: Scope, response: str) -> tuple[Found, ResponseObject]:
-    """Of who asks. Raises: RequestNotFound, StoreDown."""
+    """One of the client's. Raises: RequestNotFound, StoreDown."""
     found = await state.resumable_store.find(RequestId(response), state.api_keys.owner(scope))
     if found.kept.kind != KIND:
         raise RequestNotFound
@@ -169,7 +169,7 @@ async def _find(state: ApiState, scope: Scope, response: str) -> tuple[Found, Re
 
 
 async def _read(state: ApiState, progress: ResponseObject) -> ResponseObject:
-    """What its log has now."""
+    """Its log's contents."""
     batches = await state.resumable_store.written(progress.id)
 
     def add() -> None:
@@ -195,7 +195,7 @@ async def _json(progress: ResponseObject, headers: dict[str, str] | None = None)
 
 
 def query_of(params: QueryParams) -> bytes:
-    """What stands behind the path, to be parsed. Of `include` there may be several, with or without brackets."""
+    """The query, to be parsed. Of `include` there may be several, with or without brackets."""
     given: dict[str, Any] = dict(params)
     included = [*params.getlist("include"), *params.getlist("include[]")]
     given.pop("include[]", None)

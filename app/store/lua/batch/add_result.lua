@@ -1,4 +1,4 @@
--- Writes down what came of a line. It counts once, whoever computed it, and however often this is sent.
+-- Writes down what came of a line. It counts once, however often it was computed and sent.
 --
 -- KEYS  1 batch:<id>  2 taken:<batch>  3 done:<batch>:<part>  4 batch-totals
 -- ARGV  1 part  2 ticket  3 worker  4 line  5 Result (msgpack)  6 'completed' or 'failed'

@@ -1,9 +1,9 @@
--- Gives a batch worker the lock of a batch, which one at a time has: to validate it, or to finish it. Who has it asks
+-- Gives a batch worker the lock of a batch, which one at a time has: to validate it, or to finish it. The holder asks
 -- again and again, and so says that it is at it: a Redis that came back without its last second may say so of one that
 -- has long let go.
 --
 -- KEYS  1 batch:<id>
--- ARGV  1 the status it has to have  2 worker  3 the prefix of workers' leases  4 ms after which who is silent has let go
+-- ARGV  1 the status it has to have  2 worker  3 the prefix of workers' leases  4 ms after which a silent holder has lost it
 -- returns 1; 0 when it has another status, or a living worker has the lock
 local status, holder, at = unpack(redis.call('HMGET', KEYS[1], 'status', 'holder', 'holder_at'))
 if status ~= ARGV[1] then return 0 end

@@ -1,4 +1,4 @@
--- Gives a kept request of a dead API replica to another one; or to its owner, who has it and doesn't run it.
+-- Gives a kept request of a dead API replica to another one; or to its owner, which has it and doesn't run it.
 -- Sent twice, the second finds another owner: that one has it, and finds that it doesn't run it.
 --
 -- KEYS  1 kept:<id>  2 kept-of:<dead>  3 kept-of:<api>  4 answer-owners     ARGV  1 id  2 dead  3 api

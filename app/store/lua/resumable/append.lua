@@ -1,4 +1,4 @@
--- Appends batches of events to a kept answer, if its epoch is still that of who writes.
+-- Appends batches of events to a kept answer, if its epoch is still the writer's.
 --
 -- KEYS  1 kept:<id>  2 log:<id>  3 kept-of:<api>  4 kept-bytes  5 kept-expiring
 -- ARGV  1 id  2 epoch  3 number of the first batch (from 1)  4 life, ms, from now on; '' as it was

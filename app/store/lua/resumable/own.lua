@@ -1,10 +1,10 @@
 -- Writes down that an API replica owns a request whose answer is kept, if there is room for it.
 --
 -- KEYS  1 kept:<id>  2 kept-of:<api>  3 answer-owners  4 joined:<…>, or the first once more  5 kept-bytes  6 kept-expiring
--- ARGV  1 id  2 api  3 Kept (msgpack)  4 life, ms  5 epoch  6 what to say to who asks with the same key ('': nothing)
+-- ARGV  1 id  2 api  3 Kept (msgpack)  4 life, ms  5 epoch  6 what to say to a request with the same key ('': nothing)
 --       7 what was said, and doesn't hold any more  8 the API key that it came with
 --       9 bytes that may be kept for that one  10 and in all; both '': however many
--- returns {what has no room: '', 'key' or 'all', what was said to who asked first with that key or ARGV 6,
+-- returns {what has no room: '', 'key' or 'all', what was said to the first request with that key or ARGV 6,
 --          ms until the next kept answer expires}. Sent twice it changes nothing.
 if ARGV[6] ~= '' then
   local known = redis.call('GET', KEYS[4])

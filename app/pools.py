@@ -70,6 +70,14 @@ class Aside(_Part):
     prefill_share: Annotated[float, Field(ge=0, le=1)] = 0.01
 
 
+class Reasoning(_Part):
+    """How a model marks what it thinks before it answers: chats show that as `reasoning_content`."""
+
+    begin: Annotated[str, Field(min_length=1)] = "<think>"  # stands before it
+    end: Annotated[str, Field(min_length=1)] = "</think>"  # stands behind it
+    begun: bool = False  # the chat template ends with `begin`, so that answers begin inside
+
+
 def _engine(name: str) -> str:
     if not is_engine(name):
         raise PydanticCustomError("unknown_engine", "is none of {names}", {"names": ", ".join(engine_names())})
@@ -89,6 +97,7 @@ class Pool(_Part):
     max_model_len: Count | None = None  # tokens; the model's own when not given
     data_parallel_size: Count = 1  # ranks in one worker, each with a KV cache of its own
     chat_template: Path | None = None  # a Jinja file instead of the model's own
+    reasoning: Reasoning | None = None  # null: a chat shows all text as its content
     routing: Routing = Routing()
     busy: Busy = Busy()
     disagg: Disagg = Disagg()

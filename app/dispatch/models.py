@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from app.dispatch.inflight import RoutingHints
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
-from app.pools import PoolsFile, Select
+from app.pools import PoolsFile, Reasoning, Select
 from app.routing.pool_table import select
 from app.telemetry import Meters
 from app.tokenizer import Tokenizer, load_tokenizer
@@ -32,6 +32,7 @@ class Model:
     tokenizer: Tokenizer
     context_len: int  # tokens, prompt and answer together
     meters: Meters
+    reasoning: Reasoning | None = None
 
     @property
     def most_tokens(self) -> int:
@@ -126,8 +127,11 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
     for pool_id, pool in declared.pools.items():
         known = models.get(pool.model)
         tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
-        if known is not None and (known.tokenizer is not tokenizer or known.context_len != pool.context_len):
-            raise SettingsError(f"pools.{pool_id}: other path, template or length than another pool of {pool.model}")
+        same = tokenizer, pool.context_len, pool.reasoning
+        if known is not None and (known.tokenizer, known.context_len, known.reasoning) != same:
+            raise SettingsError(
+                f"pools.{pool_id}: other path, template, length or reasoning than another pool of {pool.model}"
+            )
         ids, prefill_ids = (known.pools, known.prefill_pools) if known else ((), ())
         if pool.role == "prefill":
             prefill_ids = (*prefill_ids, pool_id)
@@ -141,6 +145,7 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             tokenizer,
             pool.context_len,
             Meters(pool.model),
+            pool.reasoning,
         )
     return models
 

@@ -2,14 +2,18 @@
 
 from typing import Any
 
+import orjson
+from msgspec.structs import replace
+
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import find_model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.messages import Delta
-from app.openai.completion_writer import CompletionWriter
+from app.openai.completion_writer import PLAIN_END, CompletionWriter
 from app.openai.logprobs import chat_logprobs
+from app.openai.output_parser import OutputParser, Parts
 from app.openai.plan import plan_of
 from app.openai.schemas import ChatRequest, Conversation
 from app.openai.validation import parse_off_loop
@@ -66,3 +70,45 @@ class ChatWriter(CompletionWriter):
             % choice
             + self._end
         )
+
+
+class ReasoningWriter(ChatWriter):
+    """Of a model that thinks: its reasoning apart from the content, in the field that vLLM and SGLang have for it."""
+
+    def __init__(self, call: GenerationBase, body: ChatRequest) -> None:
+        super().__init__(call, body)
+        assert call.model.reasoning is not None
+        self._markers = call.model.reasoning
+        self._parsers: dict[int, OutputParser] = {}
+
+    def choice(self, index: int, d: Delta) -> dict[str, Any]:
+        reasoning, content = self._parts(index, d)
+        made = super().choice(index, replace(d, text=content))
+        made["message"]["reasoning_content"] = reasoning or None
+        return made
+
+    def delta(self, choice: int, d: Delta) -> bytes:
+        reasoning, content = self._parts(choice, d)
+        rest = super().delta(choice, replace(d, text=content))
+        if not reasoning:
+            return rest
+        # One event, since a client that resumes names the last one that it has.
+        head = self._head(choice)
+        begun = head.removesuffix(self.BEFORE_TEXT) + b',"delta":{"reasoning_content":%b' % orjson.dumps(reasoning)
+        if rest:
+            return begun + b',"content":' + rest.removeprefix(head)
+        return begun + b'},"logprobs":' + PLAIN_END + self.end()
+
+    def _parts(self, choice: int, d: Delta) -> Parts:
+        parser = self._parsers.get(choice)
+        if parser is None:
+            parser = self._parsers[choice] = OutputParser(self._markers)
+        reasoning, content = parser.feed(d.text)
+        if d.finish is None:
+            return Parts(reasoning, content)
+        last = parser.close()
+        return Parts(reasoning + last.reasoning, content + last.content)
+
+
+def writer(call: GenerationBase, body: ChatRequest) -> ChatWriter:
+    return ChatWriter(call, body) if call.model.reasoning is None else ReasoningWriter(call, body)

@@ -14,7 +14,7 @@ from app.messages import Delta
 from app.openai.schemas import StreamOptions
 
 DONE = b"data: [DONE]\n\n"
-_PLAIN_END = b'null,"finish_reason":null}]'
+PLAIN_END = b'null,"finish_reason":null}]'
 
 
 class CompletionWriter:
@@ -40,7 +40,7 @@ class CompletionWriter:
         self._heads: dict[int, bytes] = {}
         # OpenAI sends `usage: null` with every chunk when the last one will carry it.
         self._end = b',"usage":null}\n\n' if self._usage_at_end else b"}\n\n"
-        self._plain_tail = self.AFTER_TEXT + _PLAIN_END + self._end
+        self._plain_tail = self.AFTER_TEXT + PLAIN_END + self._end
 
     def choice(self, index: int, d: Delta) -> dict[str, Any]:
         """All of it."""
@@ -78,7 +78,7 @@ class CompletionWriter:
                 orjson.dumps(self.logprobs(choice, d)),
                 b',"finish_reason":%b' % orjson.dumps(d.finish),
                 b',"stop_reason":%b}]' % orjson.dumps(d.stop) if d.finish else b"}]",
-                b',"usage":%b}\n\n' % orjson.dumps(self._usage()) if self._usage_always else self._end,
+                self.end(),
             )
         )
 
@@ -86,6 +86,10 @@ class CompletionWriter:
         if not self._usage_at_end:
             return DONE
         return b'%b"choices":[],"usage":%b}\n\n%b' % (self._start, orjson.dumps(self._usage()), DONE)
+
+    def end(self) -> bytes:
+        """Of a chunk."""
+        return b',"usage":%b}\n\n' % orjson.dumps(self._usage()) if self._usage_always else self._end
 
     def _head(self, choice: int) -> bytes:
         head = self._heads[choice] = self._start + b'"choices":[{"index":%d' % choice + self.BEFORE_TEXT

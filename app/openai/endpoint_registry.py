@@ -33,7 +33,7 @@ class CompletionEndpoint(Endpoint):
     writer: Callable[[GenerationBase, Any], CompletionWriter]
 
 
-CHAT = CompletionEndpoint("/v1/chat/completions", "chat", ChatRequest, chat.understand, chat.ChatWriter)
+CHAT = CompletionEndpoint("/v1/chat/completions", "chat", ChatRequest, chat.understand, chat.writer)
 TEXT = CompletionEndpoint("/v1/completions", "text", CompletionRequest, completions.understand, completions.TextWriter)
 RESPONSE = Endpoint("/v1/responses", "response", ResponseRequest, responses.understand, responses.ResponseWriter)
 

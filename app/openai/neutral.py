@@ -122,7 +122,6 @@ NEUTRAL_OF_MESSAGES: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "function_call": (),
     "reasoning": (),
-    "reasoning_content": (),
     "refusal": (),
     "tool_calls": ([],),
 }

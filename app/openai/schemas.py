@@ -222,6 +222,11 @@ class AssistantMessage(Message):
 
     role: Literal["assistant"]
     content: Content | None = None
+    reasoning_content: str | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        made = super().for_template()
+        return made if self.reasoning_content is None else made | {"reasoning_content": self.reasoning_content}
 
 
 Messages = Some[Annotated[PromptMessage | AssistantMessage, Field(discriminator="role")]]

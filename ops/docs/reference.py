@@ -99,6 +99,7 @@ def pools() -> str:
         ("`busy` of a pool", declared.Busy),
         ("`disagg` of a pool", declared.Disagg),
         ("`aside` of a pool", declared.Aside),
+        ("`reasoning` of a pool", declared.Reasoning),
         ("`select.<model>`", declared.Select),
         ("`prefill` and `decode` of `select`", declared.Table),
     )

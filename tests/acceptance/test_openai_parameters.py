@@ -11,8 +11,11 @@ from typing import Any, Literal
 import httpx
 import openai
 import pytest
+from openai import OpenAI
 
 from app.openai.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES
+from app.openai.output_parser import OutputParser
+from app.pools import Reasoning
 from tests.stack import Stack, mock_pool, stack
 
 Endpoint = Literal["chat", "text"]
@@ -20,6 +23,8 @@ ENDPOINTS = ("chat", "text")
 PROMPT = "Tell me about the sea."
 ANSWER_TOKENS = 40  # the mock's own length of an answer; EOS follows
 BLOCK = 16
+POOL = mock_pool(step_ms=1.0, answer_tokens=ANSWER_TOKENS, block_size=BLOCK)
+MARKERS = {"begin": "e", "end": "a"}  # in whatever text
 # What the openai client doesn't know by name, and `timeout`, which it takes for its own.
 EXTENSIONS = {
     "min_tokens", "top_k", "min_p", "repetition_penalty", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",
@@ -29,8 +34,8 @@ EXTENSIONS = {
 
 @pytest.fixture(scope="module")
 def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    pools = {"decode-pool-a": mock_pool(step_ms=1.0, answer_tokens=ANSWER_TOKENS, block_size=BLOCK)}
-    with stack(valkey_url, tmp_path_factory.mktemp("parameters"), pools, XYLEM_DEPLOYMENT="parameters") as s:
+    path = tmp_path_factory.mktemp("parameters")
+    with stack(valkey_url, path, {"decode-pool-a": POOL}, XYLEM_DEPLOYMENT="parameters") as s:
         s.api()
         s.worker()
         s.wait_ready()
@@ -431,6 +436,44 @@ def test_a_history_may_have_what_an_answer_did_not(http: httpx.Client) -> None:
     silent = [{"role": "assistant", "content": content, "tool_calls": []} for content in (None, "")]
     none, empty = (answered(http, path, {"messages": [*MESSAGES, said, *MESSAGES]}) for said in silent)
     assert none == empty
+
+
+@pytest.fixture(scope="module")
+def thinks(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The same model, of which some words are taken for the markers of its reasoning."""
+    path = tmp_path_factory.mktemp("thinks")
+    with stack(valkey_url, path, {"decode-pool-a": POOL | {"reasoning": MARKERS}}, XYLEM_DEPLOYMENT="thinks") as s:
+        s.api()
+        s.worker()
+        s.wait_ready()
+        yield s
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_reasoning_is_told_from_content_streamed_or_whole(thinks: Stack, served: Stack, resumable: bool) -> None:
+    """Together they are the text that the same model gives where its markers aren't known."""
+    body = {"model": "mock", "messages": MESSAGES, "max_tokens": 200, "seed": 1, "ignore_eos": True, "n": 2}
+    plain = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60).json()
+    whole = httpx.post(f"{thinks.url}/v1/chat/completions", json=body, timeout=60).json()
+    assert whole["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]
+    for choice, same in zip(whole["choices"], plain["choices"], strict=True):
+        parser, text = OutputParser(Reasoning.model_validate(MARKERS)), same["message"]["content"]
+        fed, last = parser.feed(text), parser.close()
+        message = choice["message"]
+        assert message["reasoning_content"] == fed.reasoning + last.reasoning
+        assert message["content"] == fed.content + last.content
+        assert len(message["reasoning_content"]) > 20
+        assert len(message["content"]) > 20
+    streamed = [{"reasoning_content": "", "content": ""} for _ in range(2)]
+    headers = {"x-xylem-resumable": "1"} if resumable else {}
+    with OpenAI(base_url=f"{thinks.url}/v1", api_key="none", default_headers=headers) as c:
+        own = {"ignore_eos": body.pop("ignore_eos")}
+        for chunk in c.chat.completions.create(**body, stream=True, extra_body=own):  # type: ignore[call-overload]
+            for choice in chunk.choices:
+                delta = choice.delta.model_dump()
+                for part in ("reasoning_content", "content"):
+                    streamed[choice.index][part] += delta.get(part) or ""
+    assert streamed == [{k: c["message"][k] for k in ("reasoning_content", "content")} for c in whole["choices"]]
 
 
 def test_a_client_may_send_every_default_of_openais(ask: Asker, plain: dict[Endpoint, str]) -> None:

@@ -1,5 +1,6 @@
 """The events of a stream are put together from bytes; they have to be the JSON that OpenAI sends."""
 
+import dataclasses
 import json
 from typing import Any, Literal
 from unittest.mock import MagicMock
@@ -18,12 +19,12 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import Model
 from app.ids import ApiId, PoolId, RequestId
 from app.messages import Delta, Sampling, TokenLogprob
-from app.openai.chat import ChatWriter
+from app.openai.chat import ChatWriter, writer
 from app.openai.completion_writer import DONE, CompletionWriter, error_event
 from app.openai.completions import TextWriter
 from app.openai.logprobs import TextLogprobs, chat_logprobs
 from app.openai.schemas import ChatRequest, CompletionRequest
-from app.pools import Pool
+from app.pools import Pool, Reasoning
 from app.telemetry import Meters
 from app.tokenizer import load_tokenizer
 
@@ -184,6 +185,52 @@ def test_a_chat_is_opened_with_the_assistants_role() -> None:
         {"index": 3, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
     ]
     ChatCompletionChunk.model_validate(event, strict=True)
+
+
+def thinking(*texts: str, **options: bool) -> list[Any]:
+    """The chunks of an answer of a model that thinks, whose last piece ends it."""
+    of = call()
+    of.model = dataclasses.replace(of.model, reasoning=Reasoning())
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "?"}],
+        "stream": True,
+        "stream_options": options or None,
+    }
+    written = writer(of, ChatRequest.model_validate(body))
+    deltas = [replace(DELTA, text=text, finish="stop" if text is texts[-1] else None) for text in texts]
+    raw = b"".join(written.delta(0, d) for d in deltas)
+    return [json.loads(event.removeprefix(b"data: ")) for event in raw.split(b"\n\n") if event]
+
+
+def test_a_chats_reasoning_has_a_field_of_its_own() -> None:
+    """Whatever of it and of the content comes at once, and with the end behind it."""
+    events = thinking("<think>It is", " 4.</th", "ink>Four", ".")
+    for event in events:
+        ChatCompletionChunk.model_validate(event, strict=True)
+    assert [event["choices"][0]["delta"] for event in events] == [
+        {"reasoning_content": "It is"}, {"reasoning_content": " 4."}, {"content": "Four"}, {"content": "."},
+    ]  # fmt: skip
+    assert [event["choices"][0]["finish_reason"] for event in events] == [None, None, None, "stop"]
+    (both,) = thinking("<think>It is 4.</think>Four.")
+    assert both["choices"][0]["delta"] == {"reasoning_content": "It is 4.", "content": "Four."}
+    assert both["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_chunk_of_reasoning_tells_the_usage_as_others_do() -> None:
+    assert all("usage" not in event for event in thinking("<think>a", "b"))
+    assert all(event["usage"] is None for event in thinking("<think>a", "b", include_usage=True))
+    asked = thinking("<think>a", "b", include_usage=True, continuous_usage_stats=True)
+    assert all(event["usage"]["prompt_tokens"] == 3 for event in asked)
+
+
+def test_a_whole_answers_reasoning_has_a_field_of_its_own() -> None:
+    of = call()
+    of.model = dataclasses.replace(of.model, reasoning=Reasoning())
+    body = ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "?"}]})
+    for text, reasoning, content in (("<think>a</think>b", "a", "b"), ("b", None, "b"), ("<think>a", "a", "")):
+        message = writer(of, body).choice(0, replace(DELTA, text=text, finish="stop"))["message"]
+        assert (message["reasoning_content"], message["content"]) == (reasoning, content)
 
 
 def test_an_error_in_a_stream_is_one_event() -> None:

@@ -75,12 +75,14 @@ class ChatLogprobs(Shape):
 class ChatMessage(Shape):
     role: Literal["assistant"]
     content: str
+    reasoning_content: str | None = None
     refusal: None
 
 
 class ChatDelta(Shape):
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str = ""
+    reasoning_content: str = ""
 
 
 class ChatChoice(End):

@@ -32,13 +32,14 @@ os.environ.setdefault("FLOWER_ADDRESS", "127.0.0.1")
 _TASKS = [f"app.tasks.{name}" for name in ("prefill", "decode", "batch")]
 _INCLUDED = [*_TASKS, "workers.engine.bootstep", "workers.batch.bootstep"]
 
+_PAUSES = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}  # s, between tries to reach the broker
+
 
 class _BrokerConnection(Connection):  # type: ignore[misc]  # kombu has no types
     """Comes back within a second of Redis: kombu itself pauses 2, 4, 6 … and up to 30 s between its tries."""
 
     def ensure_connection(self, errback: Any = None, max_retries: Any = None, **how: Any) -> Connection:
-        how = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0} | how
-        return super().ensure_connection(errback, max_retries, **how)
+        return super().ensure_connection(errback, max_retries, **_PAUSES | how)
 
 
 class _Amqp(AMQP):  # type: ignore[misc]
@@ -83,5 +84,6 @@ app.conf.update(
         "health_check_interval": 15,
         "socket_keepalive": True,
         "socket_connect_timeout": 5,
+        **_PAUSES,  # where kombu connects without being asked to make sure of it
     },
 )

@@ -5,7 +5,7 @@ keys get the same prefix (`global_keyprefix` in `app/celery.py`): the queue of p
 `<prefix>P`, with `\\x06\\x16<step>` behind it for a priority step above 0. Times are by Redis' clock (`store.clock`).
 
 wire-versions           hash, wire version → ms since the epoch, when a process of it last said that it lives.
-                        Written by workers, batch workers and api each minute; lives for good.
+                        Written by workers, batch workers and api each ten seconds; lives for good.
 pool:<pool>             hash, worker → "r,e": its data-parallel ranks r, and e = 1 when it tells its KV events.
                         A dead one stays until an API replica prunes it.
                         Written by worker and api; lives as long as a member.

@@ -3,6 +3,7 @@
 import socket
 
 import httpx
+import msgspec
 import redis
 
 from app.ids import PoolId
@@ -56,9 +57,9 @@ def leased_pids(url: str, deployment: str, pool: PoolId) -> set[int]:
         with sync_client(url, _QUICK_S) as client:
             members = client.hkeys(keys.pool(pool))
             leases = client.mget([keys.worker(m.decode()) for m in members]) if members else []
-    except (redis.RedisError, OSError):
+        return {decode_lease(lease).worker.pid for lease in leases if lease}
+    except (redis.RedisError, OSError, msgspec.DecodeError):  # the last: of a version before, which is about to go
         return set()
-    return {decode_lease(lease).worker.pid for lease in leases if lease}
 
 
 def has_batch_leader(url: str, deployment: str) -> bool:

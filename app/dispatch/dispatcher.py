@@ -115,7 +115,7 @@ class Dispatcher:
     def _handed(self, inflight: InFlight, event: PrefillDone) -> None:
         inflight.job = replace(inflight.job, prefilled=event.timing or inflight.job.prefilled)
         if event.returned is None:
-            inflight.doing += 1
+            inflight.doing = -1  # as a delta may have said before
         else:
             self.lost(inflight, event.returned)
 

@@ -189,7 +189,7 @@ class Runner:
 
     def _stage(self, job: Job) -> Stage:
         """This worker's."""
-        return next(stage for stage in job.stages if stage.worker == self.worker)
+        return next((stage for stage in job.stages if stage.worker == self.worker), job.stages[-1])
 
     async def _run(
         self,

@@ -17,13 +17,14 @@ from app.store.wire import Command, Wire
 from app.telemetry import logger
 
 log = logger(__name__)
-_EVERY_S = 60.0
+_EVERY_S = 10.0
 _RETRY_S = 1.0
+_LONGEST_S = 86_400.0  # `timeout` of a request
 
 
 def note(settings: Settings) -> Command:
     """The command that notes that a process of this version lives. Its reply is for `check`."""
-    lasts_s = max(settings.keep_s, settings.request_timeout_s)  # what a process has written, and others may read
+    lasts_s = _LONGEST_S + settings.keep_s  # for so long others may read what a process has written
     return "EVAL", NOTE_VERSION, 1, Keys(settings.deployment).wire_versions(), WIRE_VERSION, round(lasts_s * 1000)
 
 
@@ -46,7 +47,8 @@ async def keep_noting(wire: Wire, settings: Settings) -> None:
         try:
             (strangers,) = await wire.execute([note(settings)])
             check(strangers)
-        except StoreDown:
+        except StoreDown as exc:
+            log.warning("wire_version_not_noted", error=exc.message)
             await asyncio.sleep(_RETRY_S)
             continue
         except WireMismatch:

@@ -114,6 +114,30 @@ async def test_the_first_token_comes_first_whichever_worker_is_heard_first(redis
     assert not d.in_flight
 
 
+@pytest.mark.parametrize("way", ["in sequence", "at once"])
+async def test_the_worker_that_decodes_is_not_forgotten_when_the_end_of_the_prefill_is_heard_late(
+    redis: "Redis", wire: Wire, way: str
+) -> None:
+    """Two workers' messages come in any order; at once, the prefill ends when the other has long begun."""
+    one, two = await prefiller(redis, meets_at="" if way == "in sequence" else "10.0.0.7:4711"), await decoder(redis)
+    d, f = dispatcher(wire), inflight()
+    await d.send(f)
+    if way == "in sequence":
+        d.deliver(first())
+        d.deliver(Delta(R, 0, "two", [2]))
+    d.deliver(PrefillDone(R, 0, TIMING))
+    assert (f.workers(), f.prefilling) == ([(two, POOL)], False)
+    assert d.worker_lost(one) == 0
+    await redis.delete(KEYS.worker(two))
+    three = await decoder(redis, "d2")
+    assert d.worker_lost(two) == 1
+    for _ in range(300):
+        if f.job.worker == three:
+            break
+        await asyncio.sleep(0.02)
+    assert (f.job.worker, f.job.attempt) == (three, 1)
+
+
 async def test_with_several_choices_the_decode_worker_makes_the_first_tokens(redis: "Redis", wire: Wire) -> None:
     await prefiller(redis), await decoder(redis)
     d, f = dispatcher(wire), inflight(n=2)

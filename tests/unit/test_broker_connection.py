@@ -26,6 +26,22 @@ def test_pauses_between_tries_to_reach_the_broker_stay_under_a_second() -> None:
     assert max(pauses) == 1.0
 
 
+def test_so_are_those_of_connections_that_nothing_makes_sure_of() -> None:
+    """As when a channel is opened after the connection was lost again."""
+    pauses: list[float] = []
+
+    def errback(_exc: Exception, pause: float) -> None:
+        pauses.append(pause)
+        if len(pauses) == 3:
+            raise Enough
+
+    with app.connection_for_read("redis://127.0.0.1:1") as connection:
+        connection.transport_options["errback"] = errback
+        with pytest.raises(Enough):
+            _ = connection.default_channel
+    assert max(pauses) <= 1.0
+
+
 def test_what_celery_asks_of_a_connection_is_passed_on() -> None:
     seen: list[Any] = []
 

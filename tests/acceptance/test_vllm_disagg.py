@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(300)
 PREFILL, DECODE = "prefill-pool-a", "decode-pool-a"
 MODEL, WEIGHTS = "smollm2-135m-instruct", ROOT / ".xylem/models/SmolLM2-135M-Instruct"
 BLOCK, THRESHOLD = 32, 64
-KV_LEASE_S, LEASE_TTL_S = 6, 6
+KV_LEASE_S, LEASE_TTL_S = 15, 6  # on a busy machine a handoff takes seconds
 CORES = [str(core) for core in sorted(psutil.Process().cpu_affinity())]
 SENTENCE = "The lighthouse keeper opened the old door, looked over the grey sea and thought of the boat that was late. "
 
@@ -303,7 +303,7 @@ def test_a_client_that_leaves_during_the_prefill_leaves_nothing_behind(fleet: St
 
 def test_a_client_that_leaves_between_the_tasks_leaves_nothing_behind(fleet: Stack, words: list[int]) -> None:
     """The decode worker finds nobody to answer, and gives the KV up."""
-    before = settled(fleet)
+    before, said = settled(fleet), len(fleet.log("prefill"))
     with standing_still(fleet, "decode"):
         with client(fleet, prompt=[3001, *words[:300]]):
             wait_until(lambda: lent(fleet), "the prompt's KV is lent")
@@ -312,7 +312,7 @@ def test_a_client_that_leaves_between_the_tasks_leaves_nothing_behind(fleet: Sta
     after = settled(fleet)
     assert (after.prefill_tokens, after.pulled_tokens) == (before.prefill_tokens, before.pulled_tokens)
     assert_nothing_held(fleet)
-    assert "expired" not in fleet.log("prefill"), "it did not wait for the lease's end"
+    assert "expired" not in fleet.log("prefill")[said:], "it did not wait for the lease's end"
 
 
 def test_when_the_decode_worker_dies_the_next_one_goes_on(fleet: Stack, words: list[int]) -> None:

@@ -190,7 +190,7 @@ def test_a_deadline_ends_the_request_in_the_engine(fleet: Fleet) -> None:
 
 def test_a_flex_answer_is_the_usual_one_though_it_gave_way(fleet: Fleet) -> None:
     """On the real engine too: sent away in the middle, it goes on behind what it had said."""
-    questions = [f"Tell me about the {thing}." for thing in ("sea", "moon", "wind", "rain")]
+    questions = [f"Tell me about the {thing}." for thing in ("sea", "moon", "wind", "rain", "sun", "snow")]
 
     async def ask(c: AsyncOpenAI, question: str, tier: str, tokens: int = 80) -> str:
         answer = await c.chat.completions.create(

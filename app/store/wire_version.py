@@ -18,7 +18,6 @@ from app.telemetry import logger
 
 log = logger(__name__)
 _EVERY_S = 10.0
-_RETRY_S = 1.0
 _LONGEST_S = 86_400.0  # `timeout` of a request
 
 
@@ -44,13 +43,11 @@ def check(strangers: list[int]) -> None:
 async def keep_noting(wire: Wire, settings: Settings) -> None:
     """Until cancelled. Ends the process when it has been noted that others don't understand it."""
     while True:
+        await asyncio.sleep(_EVERY_S)
         try:
             (strangers,) = await wire.execute([note(settings)])
             check(strangers)
         except StoreDown as exc:
             log.warning("wire_version_not_noted", error=exc.message)
-            await asyncio.sleep(_RETRY_S)
-            continue
         except WireMismatch:
             os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.sleep(_EVERY_S)

@@ -363,7 +363,7 @@ def reserved(s: Stack) -> Lease | None:
 def test_a_decode_worker_that_dies_before_the_hop_is_replaced_and_the_prompt_not_computed_again(fleet: Stack) -> None:
     have(fleet, "prefill-slow", decoders=2)
     with ThreadPoolExecutor() as threads:
-        answer = threads.submit(ask, fleet, LONG * 3)  # three seconds
+        answer = threads.submit(ask, fleet, "hop " + LONG * 3)  # three seconds, and no worker has any of it
         busy = wait_until(lambda: reserved(fleet), "it is reserved")
         process_of(busy).kill()
         told = seen(fleet, answer.result())

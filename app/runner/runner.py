@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from app.engines.base import Engine, EngineInfo, GenerateRequest
 from app.errors import Cancelled, EngineDead, EngineFailed, Returned, StoreDown, XylemError
-from app.ids import ApiId, RequestId, RunId, WorkerId, run_id
+from app.ids import RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
 from app.messages import Failed, Handoff, Job, KvHandle, PrefillDone, Stage
 from app.pools import Aside
@@ -55,7 +55,7 @@ class Runner:
         self._running: dict[RunId, asyncio.Task[Any]] = {}
         self._returned: set[RunId] = set()  # of these, what is to be placed elsewhere
         self._background: set[asyncio.Task[None]] = set()
-        self.gone: frozenset[ApiId] = frozenset()  # API replicas that are dead: nobody is told of what they awaited
+        self._dropped: set[RunId] = set()  # of these, what nobody awaits: its API replica is dead
         self._stopping = False
         self._loop = uvloop.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="engine", daemon=True)
@@ -67,13 +67,7 @@ class Runner:
         """Blocks until the engine can serve. Raises what Engine.start raises."""
         return self.call(self._load())
 
-    def run(
-        self,
-        request: RequestId,
-        attempt: int,
-        work: Work[T],
-        nobody_waits: Afterwards = None,
-    ) -> T | None:
+    def run(self, request: RequestId, attempt: int, work: Work[T], nobody_waits: Afterwards = None) -> T | None:
         """Blocks until this worker's part of a request is over, and returns what `work` does.
 
         `work` ends the request with a terminal event or leaves it to another worker; when it raises, the event is
@@ -123,6 +117,12 @@ class Runner:
             task.cancel()
         else:
             self.emitter.release(run)
+
+    def drop(self, run: RunId) -> None:
+        """Cancels one of a dead API replica: nobody is told."""
+        if run in self._running:
+            self._dropped.add(run)
+        self.cancel(run)
 
     def give_all_back(self) -> None:
         """Running requests go back to their API replicas, which may have placed them elsewhere."""
@@ -191,12 +191,7 @@ class Runner:
         """This worker's."""
         return next((stage for stage in job.stages if stage.worker == self.worker), job.stages[-1])
 
-    async def _run(
-        self,
-        run: RunId,
-        work: Work[T],
-        nobody_waits: Afterwards,
-    ) -> T | None:
+    async def _run(self, run: RunId, work: Work[T], nobody_waits: Afterwards) -> T | None:
         if run in self._running:  # Celery publishes once more when it can't know whether it did
             log.warning("message_came_twice", run=run)
             return None
@@ -205,29 +200,29 @@ class Runner:
         self._running[run] = task
         await asyncio.wait([task])
         del self._running[run]
-        self._returned.discard(run)
         if task.cancelled():  # before it took its first step
-            await self._gone(run, nobody_waits)
-            return None
-        return task.result()
+            await self._not_begun(run, nobody_waits)
+        self._returned.discard(run)
+        self._dropped.discard(run)
+        return None if task.cancelled() else task.result()
 
-    async def _gone(self, run: RunId, nobody_waits: Afterwards) -> None:
-        self.emitter.release(run)
+    async def _not_begun(self, run: RunId, nobody_waits: Afterwards) -> None:
+        """Cancelled before the engine had it. Where it has a record it is awaited, and goes back to its API replica."""
+        job = await self._fetch(run)
+        if job is not None:
+            self._fail(job, Returned())
+        else:
+            self.emitter.release(run)
         if nobody_waits is not None:
             await nobody_waits()
 
-    async def _serve(
-        self,
-        run: RunId,
-        work: Work[T],
-        nobody_waits: Afterwards,
-    ) -> T | None:
+    async def _serve(self, run: RunId, work: Work[T], nobody_waits: Afterwards) -> T | None:
         try:
             job = await self._fetch(run)
         except asyncio.CancelledError:
             job = None
-        if job is None:  # cancelled while it was queued
-            await self._gone(run, nobody_waits)
+        if job is None or run in self._returned:  # a cancel while redis-py connects may get lost in there
+            await self._not_begun(run, nobody_waits)
             return None
         try:
             if job.aside:
@@ -235,7 +230,7 @@ class Runner:
             with self.has(job), self.gate(job).online(job):
                 return await work(job)
         except asyncio.CancelledError:
-            if job.reply_to in self.gone:
+            if run in self._dropped:
                 self.emitter.release(run)
                 return None
             self._fail(job, Returned() if self._stopping or run in self._returned else Cancelled())

@@ -180,6 +180,52 @@ def test_what_a_worker_had_when_it_stood_still_goes_back(runner: Runner, redis_d
     assert codes(redis_db) == ["returned"]
 
 
+@pytest.mark.parametrize("begun_s", [0, 0.05], ids=["before-its-first-step", "while-its-record-is-read"])
+def test_what_it_had_not_begun_when_it_stood_still_goes_back_too(
+    runner: Runner, redis_db: "Redis", begun_s: float
+) -> None:
+    """Its KV elsewhere is given up."""
+    job = placed(redis_db, stages=[DECODE])
+    lease = answer_owner(runner)
+    given_up: list[int] = []
+
+    async def give_up() -> None:
+        given_up.append(1)
+
+    async def stand_still() -> None:
+        running = asyncio.ensure_future(runner._run(job.run, lambda job: answer(runner, job, None), give_up))
+        await asyncio.sleep(begun_s)
+        lease.stood_still(3.0)
+        await running
+
+    redis_db.client_pause(500)  # milliseconds in which it answers nothing
+    runner.call(stand_still())
+    wait_until(lambda: codes(redis_db), "its end")
+    assert codes(redis_db) == ["returned"]
+    assert given_up == [1]
+    assert not redis_db.exists(KEYS.request(job.run))
+
+
+def test_what_a_replica_placed_that_was_only_thought_dead_goes_back_with_the_others(
+    runner: Runner, redis_db: "Redis"
+) -> None:
+    """The machine stood still: the replica as well, and it lives again when it would have been buried."""
+    job = placed(redis_db, stages=[DECODE], sampling=Sampling(max_tokens=3000, ignore_eos=True))
+    reserve(redis_db, job)
+    redis_db.delete(KEYS.api(API))
+    look, lease = Looks(runner), answer_owner(runner)
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None)))
+        wait_until(lambda: any(isinstance(e, Delta) for e in events(redis_db)), "a token")
+        look(2)
+        redis_db.set(KEYS.api(API), "1")
+        look()
+        runner.call(_call(lease.stood_still, 3.0))
+        running.result(5)
+    wait_until(lambda: codes(redis_db), "its end")
+    assert codes(redis_db) == ["returned"]
+
+
 async def _call(what: Any, *args: Any) -> None:
     what(*args)
     await asyncio.sleep(0)

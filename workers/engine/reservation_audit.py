@@ -55,9 +55,8 @@ class ReservationAudit:
         reply = await runner.redis.eval(RECONCILE, len(account), *account, keys.prefix, *dead)
         reserved, missing, dropped = ([x.decode() for x in part] for part in cast(list[list[bytes]], reply))
         self._missing = {ApiId(api): self._missing.get(ApiId(api), now) for api in missing}
-        runner.gone = frozenset(dead)
         for run in dropped:
-            runner.cancel(RunId(run))
+            runner.drop(RunId(run))
         if dead:
             log.warning("api_lost", apis=dead, requests=len(dropped))
         unknown = {RunId(run) for run in reserved} - runner.runs

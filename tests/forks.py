@@ -24,18 +24,20 @@ _IMPORTED = (
     "celery.__main__", "celery.apps.worker", "celery.bin.celery", "celery.bin.worker", "celery.concurrency.thread",
     "kombu.transport.redis", "uvicorn", "uvloop", "workers.engine.kv_event_feed", "workers.engine.hang_watchdog",
 )  # fmt: skip
+_VLLM = "app.engines.vllm.engine"
 
 
 class Forked(subprocess.Popen[bytes]):
     """As if it were a child of ours: one that has ended is there until somebody asks."""
 
-    def __init__(self, args: list[str], cwd: Path, env: dict[str, str], log: Path) -> None:
-        self.args, self.returncode = args, None
-        self.pid = _server().ask({"args": args, "cwd": str(cwd), "env": env, "log": str(log)})
+    def __init__(self, args: list[str], cwd: Path, env: dict[str, str], log: Path, *, vllm: bool = False) -> None:
+        """`vllm`: which it is going to import."""
+        self.args, self.returncode, self._server = args, None, _server(*[_VLLM] * vllm)
+        self.pid = self._server.ask({"args": args, "cwd": str(cwd), "env": env, "log": str(log)})
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = _server().ask(self.pid)
+            self.returncode = self._server.ask(self.pid)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -48,10 +50,14 @@ class Forked(subprocess.Popen[bytes]):
 
 
 class _Server:
-    def __init__(self) -> None:
+    def __init__(self, *imported: str) -> None:
         # In a session of its own, so that it hears no Ctrl-C; it ends, with all its forks, when its input does.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            [sys.executable, "-m", __name__, *imported],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # numpy starts no threads when it is imported
         )
         self._lock = threading.Lock()
 
@@ -65,8 +71,8 @@ class _Server:
 
 
 @cache
-def _server() -> _Server:
-    return _Server()
+def _server(*imported: str) -> _Server:
+    return _Server(*imported)
 
 
 def _serve() -> list[str]:
@@ -102,7 +108,7 @@ def _become(args: list[str], cwd: str, env: dict[str, str], log: str) -> list[st
 
 
 def _main() -> None:
-    for name in _IMPORTED:
+    for name in (*_IMPORTED, *sys.argv[1:]):
         import_module(name)
     assert len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
     gc.freeze()

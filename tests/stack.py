@@ -116,7 +116,7 @@ class Stack:
     port: int = field(default_factory=free_port)
     procs: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     names: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
-    forks: bool = True  # `tests/forks.py` starts mock engines and API replicas
+    forks: bool = True  # by `tests/forks.py`
     root: Path = ROOT  # the tree whose code runs
 
     def __post_init__(self) -> None:
@@ -152,11 +152,12 @@ class Stack:
 
     def start(self, name: str, *command: str, **env: str) -> "subprocess.Popen[bytes]":
         """As `spawn`, but forked where it may be."""
-        if not self.forks or self.root != ROOT or any(pool["engine"] != "mock" for pool in self.pools.values()):
+        if not self.forks or self.root != ROOT:
             return self.spawn(name, *command, **env)
         log = self.directory / f"{name}.log"
         log.touch()
-        return self._keep(name, Forked(list(command), ROOT, self.environment() | env, log))
+        vllm = self.pools.get(command[-1], {}).get("engine") == "vllm"  # the pool of a worker
+        return self._keep(name, Forked(list(command), ROOT, self.environment() | env, log, vllm=vllm))
 
     def _keep(self, name: str, proc: "subprocess.Popen[bytes]") -> "subprocess.Popen[bytes]":
         self.procs.append(proc)

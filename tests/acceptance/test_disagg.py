@@ -89,6 +89,7 @@ def have(
 @pytest.fixture
 def pair(fleet: Stack) -> Stack:
     have(fleet)
+    wait_until(lambda: all_free(fleet), "nothing of the test before runs")
     return fleet
 
 

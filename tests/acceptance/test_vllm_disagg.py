@@ -287,7 +287,7 @@ def test_each_engine_computes_on_its_own_core_and_rests_when_it_has_nothing_to_d
     """vLLM's connector would move both to the last core, and NIXL's progress thread never sleep."""
     settled(fleet)
     for name, core in (("prefill", CORES[0]), ("decode", CORES[-1])):
-        (engine,) = [p for p in worker_process(fleet, name).children(recursive=True) if "Worker" in p.name()]
+        (engine,) = [p for p in worker_process(fleet, name).children(recursive=True) if "EngineCor" in p.name()]
         assert engine.cpu_affinity() == [int(core)]
         assert engine.cpu_percent(interval=1.0) < 50
 

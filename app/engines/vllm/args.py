@@ -3,6 +3,7 @@
 import dataclasses
 import secrets
 import socket
+from collections.abc import Collection
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ _KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer"}  # vLLM gives up 
 _FORCE_ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 _FORCE = "app.engines.vllm.force:ForceBegun"
 _CORES = "app.engines.vllm.cores.KeepsItsCores"
+_ONE_PROCESS = "app.engines.vllm.one_process.OneProcess"
 _PORTS = range(20_000, 32_000)  # below those that the system gives to outgoing connections
 
 
@@ -76,7 +78,7 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
                 given[key] = make(**given[key])
             except (ValidationError, TypeError) as exc:
                 raise SettingsError(f"args.{key}={given[key]!r}: {exc}") from exc
-    fields = {**_DEFAULTS, **(_CPU_DEFAULTS if current_platform.is_cpu() else {}), **given, **fixed}
+    fields = {**_DEFAULTS, **(_cpu_defaults(given) if current_platform.is_cpu() else {}), **given, **fixed}
     eager = current_platform.is_cpu() and fields["enforce_eager"]
     defaults = {**_ENVIRONMENT, **(_CPU_EAGER_ENVIRONMENT if eager else {})}
     if fields.get("kv_transfer_config") is not None:
@@ -85,6 +87,12 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
         if current_platform.is_cpu():
             fields.setdefault("worker_extension_cls", _CORES)
     return EngineArgs({**defaults, **environment}, fields)
+
+
+def _cpu_defaults(given: Collection[str]) -> dict[str, Any]:
+    if "tensor_parallel_size" in given or "pipeline_parallel_size" in given:
+        return _CPU_DEFAULTS
+    return _CPU_DEFAULTS | {"distributed_executor_backend": _ONE_PROCESS}
 
 
 def vllm_config(fields: dict[str, Any]) -> VllmConfig:

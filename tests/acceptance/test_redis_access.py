@@ -83,7 +83,6 @@ def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         POOL: mock_pool() | {"role": "decode"},
         "prefill-pool-a": mock_pool() | {"role": "prefill", "disagg": {"remote_tokens": 64, "remote_wait_s": 10}},
     }
-    flower = f"http://127.0.0.1:{free_port()}"
     directory = tmp_path_factory.mktemp("run")
     env = {"XYLEM_REQUIRE_KEYS": "true", "XYLEM_FILES": str(directory / "files")}
     with stack(guarded.url("xylem-api"), directory, pools, **env) as s:
@@ -91,10 +90,7 @@ def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         for pool in pools:
             s.worker(pool, pool, XYLEM_REDIS_URL=guarded.url("xylem-worker"))
         s.worker("batch", "batch", XYLEM_REDIS_URL=guarded.url("xylem-batch"))
-        s.spawn(
-            "flower", str(BIN / "celery"), "-A", "app", "flower", f"--port={flower.rpartition(':')[2]}",
-            XYLEM_REDIS_URL=guarded.url("xylem-flower"), FLOWER_UNAUTHENTICATED_API="true",
-        )  # fmt: skip
+        flower, _ = s.flower(XYLEM_REDIS_URL=guarded.url("xylem-flower"), FLOWER_UNAUTHENTICATED_API="true")
         s.wait_ready()
         yield s, flower
 
@@ -246,27 +242,18 @@ def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, P
 def test_one_url_with_tls_is_understood_by_all_processes(encrypted: tuple[str, Path], tmp_path: Path) -> None:
     """redis-py, the hot path's own connection, which takes redis-py's over, Celery, and Flower with its broker page."""
     url, ca = encrypted
-    port = free_port()
     with stack(f"{url}?ssl_ca_certs={ca}", tmp_path, {POOL: mock_pool()}) as s:
         s.api()
         s.worker()
-        s.spawn("flower", str(BIN / "celery"), "-A", "app", "flower", f"--port={port}", FLOWER_UNAUTHENTICATED_API="1")
+        flower, _ = s.flower(FLOWER_UNAUTHENTICATED_API="1")
         s.wait_ready()
         with openai.OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=20) as client:
             ask: dict[str, Any] = {"model": "mock", "prompt": "x" * 10_000, "max_tokens": 500}
             chunks = list(client.completions.create(**ask, stream=True, extra_body={"ignore_eos": True}))
         assert chunks[-1].choices[0].finish_reason == "length"
-
-        flower = f"http://127.0.0.1:{port}/api"
-
-        def known() -> bool:
-            try:
-                return POOL in httpx.get(f"{flower}/workers?refresh=1", timeout=20).text
-            except httpx.TransportError:
-                return False
-
-        wait_until(known, "Flower asks the worker")
-        assert POOL in httpx.get(f"{flower}/queues/length", timeout=20).text  # by a client of its own
+        workers = f"{flower}/api/workers?refresh=1"
+        wait_until(lambda: POOL in httpx.get(workers, timeout=20).text, "Flower asks the worker")
+        assert POOL in httpx.get(f"{flower}/api/queues/length", timeout=20).text  # by a client of its own
         for name in ("api", "worker", "flower"):
             assert "insecure" not in s.log(name)
             assert "word" not in s.log(name).replace("password", "")

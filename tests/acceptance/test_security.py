@@ -435,19 +435,7 @@ def test_a_pickled_message_in_a_workers_queue_is_never_unpickled(locked: Stack, 
 
 def test_flower_listens_on_this_machine_only_and_asks_for_a_password_where_one_is_set(locked: Stack) -> None:
     """Whoever starts it without an address gets a safe one."""
-    port = free_port()
-    flower = locked.spawn(
-        "flower", str(BIN / "celery"), "-A", "app", "flower", f"--port={port}", FLOWER_BASIC_AUTH="me:secret"
-    )
-    url = f"http://127.0.0.1:{port}"
-
-    def healthy() -> bool:
-        try:
-            return httpx.get(f"{url}/healthcheck").is_success
-        except httpx.TransportError:
-            return False
-
-    wait_until(healthy, "Flower listens")
+    url, flower = locked.flower(FLOWER_BASIC_AUTH="me:secret")
     listening = [c.laddr.ip for c in psutil.Process(flower.pid).net_connections() if c.status == "LISTEN"]
     assert listening == ["127.0.0.1"]
     assert httpx.get(f"{url}/workers").status_code == 401

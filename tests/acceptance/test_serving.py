@@ -17,7 +17,7 @@ from openai import APIStatusError, AsyncOpenAI, OpenAI
 from redis import Redis
 
 from app.keys import Keys
-from tests.stack import BIN, Stack, free_port, leases, mock_pool, stack, timeline, wait_until
+from tests.stack import Stack, free_port, leases, mock_pool, stack, timeline, wait_until
 
 KEYS = Keys("xylem")
 POOL = "decode-pool-a"
@@ -322,40 +322,25 @@ def test_flower_shows_workers_queues_and_tasks_but_no_prompt(fleet: Stack) -> No
     """Started as typed in docs/guide/machines.md: `celery -A app flower`. It listens on this machine only."""
     fleet.worker()
     fleet.wait_ready(1)
-    port = free_port()
-    fleet.spawn("flower", str(BIN / "celery"), "-A", "app", "flower", f"--port={port}", FLOWER_UNAUTHENTICATED_API="1")
-    flower = f"http://127.0.0.1:{port}"
-
-    def get(path: str) -> httpx.Response | None:
-        try:
-            return httpx.get(flower + path, timeout=10)
-        except httpx.TransportError:
-            return None
-
-    wait_until(lambda: get("/healthcheck"), "Flower listens", 30)
+    flower, _ = fleet.flower(FLOWER_UNAUTHENTICATED_API="1")
 
     def task_shown() -> str | None:
         httpx.post(f"{fleet.url}/v1/completions", json={"model": "mock", "prompt": "a secret word", "max_tokens": 2})
-        answer = get("/api/tasks")
+        tasks = httpx.get(f"{flower}/api/tasks", timeout=10).text
         # Of a task that began before Flower listened it knows the end but not the name.
-        found = answer is not None and "SUCCESS" in answer.text and "app.tasks.decode.decode" in answer.text
-        return answer.text if answer is not None and found else None
+        return tasks if "SUCCESS" in tasks and "app.tasks.decode.decode" in tasks else None
 
     tasks = wait_until(task_shown, "a task is shown with its name", 30, every_s=1)
     assert "secret" not in tasks
     (lease,) = leases(fleet)
 
     def worker_shown() -> bool:
-        answer = get("/api/workers?refresh=1")
-        return (
-            answer is not None
-            and f"{POOL}.{lease.worker.id}" in answer.text
-            and f"worker-{lease.worker.id}@" in answer.text
-        )
+        workers = httpx.get(f"{flower}/api/workers?refresh=1", timeout=10).text
+        return f"{POOL}.{lease.worker.id}" in workers and f"worker-{lease.worker.id}@" in workers
 
     wait_until(worker_shown, "the worker and its queues are shown", 30, every_s=1)
     listening = subprocess.run(["ss", "-ltn"], capture_output=True, text=True, check=True).stdout
-    assert f"127.0.0.1:{port}" in listening
+    assert flower.removeprefix("http://") in listening
 
 
 def test_prompts_are_in_no_log_and_no_task(fleet: Stack) -> None:

@@ -1,6 +1,7 @@
 """The dialects of the families of models."""
 
 import re
+from dataclasses import replace
 
 from app.openai.parsing.call_list import CallList
 from app.openai.parsing.dialect import BOTH, Dialect, Thought
@@ -45,6 +46,7 @@ _QWEN_XML = Parameters(
     framed=True,
     bare=True,
 )
+_SEED = replace(_QWEN_XML, begin="<seed:tool_call>", end="</seed:tool_call>")
 _GLM = Parameters(
     begin="<tool_call>",
     end="</tool_call>",
@@ -180,4 +182,12 @@ DIALECTS: dict[str, Dialect] = {
     ),
     "nemotron": Dialect((_THINK,), (_list("<TOOLCALL>", end="</TOOLCALL>"),), trimmed=BOTH),
     "minimax_m2": Dialect((_THINK,), (_MINIMAX,), trimmed=BOTH, special_tokens=True),
+    "granite4": Dialect((_THINK,), (_HERMES,), trimmed=BOTH, special_tokens=True),
+    "seed_oss": Dialect((Thought("<seed:think>", ("</seed:think>",)),), (_SEED,), trimmed=BOTH, special_tokens=True),
+    "think": Dialect((_THINK,), trimmed=BOTH),
 }
+
+
+def reasoning_only(begin: str, end: str) -> Dialect:
+    """Of a model of which only the markers around its reasoning are known; all other text is as it is."""
+    return Dialect((Thought(begin, (end,)),))

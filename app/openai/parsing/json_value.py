@@ -22,6 +22,11 @@ class Span:
         self._escaped = False
         self.whole = False  # ended by its own bracket
 
+    @property
+    def signs(self) -> str:
+        """Only these can end the string that it is in; "": it is in none."""
+        return self._quote + "\\" if self._quote and not self._escaped else ""
+
     def end(self, text: str, at: int) -> int:
         """Behind the value, or at what can't be in it; -1: it goes on behind `text`."""
         if self._escaped and at < len(text):
@@ -62,6 +67,8 @@ def read_span(reader: Reader, each: Callable[[str], object], *, python: bool = F
             each(reader.text[at : reader.at])
         if end >= 0:
             return span.whole
+        if span.signs:
+            reader.pass_on(span.signs, each)
         yield from reader.more()
 
 

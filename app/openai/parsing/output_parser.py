@@ -15,15 +15,21 @@ class OutputParser:
     def __init__(self, dialect: Dialect, tools: Tools, *, begun: bool = False) -> None:
         self._reader = Reader()
         self._out = Collector(dialect.trimmed)
-        self._scanner = Scanner(dialect, tools, self._reader, self._out, begun=begun)
-        self._reading = self._scanner.run()
+        self._reading = Scanner(dialect, tools, self._reader, self._out, begun=begun).run()
         next(self._reading, None)
 
     def feed(self, text: str) -> list[Part]:
-        look = self._scanner.look
-        if look is not None and not look(text):
-            return [self._scanner.kind(text)] if text else []
-        self._reader.push(text)
+        reader = self._reader
+        if not text:
+            return []
+        if reader.signs is not None:
+            for sign in reader.signs:
+                if sign in text:
+                    break
+            else:
+                reader.each(text)
+                return self._out.drain()
+        reader.push(text)
         next(self._reading, None)
         return self._out.drain()
 

@@ -92,7 +92,7 @@ class Parameters:
             reader.unread(mark)
 
     def _read_value(self, reader: Reader, value: ParameterValue) -> Reading[None]:
-        if reader.at == len(reader.text):
+        while reader.at == len(reader.text):
             yield from reader.more()
         framed = self.framed and reader.text.startswith("\n", reader.at)
         line = "\n" if framed else ""

@@ -36,6 +36,8 @@ Kind = type[Reasoning] | type[Content]
 class Collector:
     """Parts in their order; whitespace that only sets markers apart is left out, where a dialect says so."""
 
+    __slots__ = ("_called", "_fresh", "_parts", "_space", "_trimmed", "calls")
+
     def __init__(self, trimmed: frozenset[Kind]) -> None:
         self._trimmed = trimmed
         self._parts: list[Part] = []
@@ -44,31 +46,25 @@ class Collector:
         self._called = False  # nothing but whitespace since a call
         self.calls = 0
 
-    @property
-    def settled(self) -> bool:
-        """Nothing is withheld or to be left out."""
-        return not (self._space or self._fresh)
-
     def text(self, kind: Kind, text: str) -> None:
-        if kind in self._trimmed:
-            if self._fresh:
-                text = text.lstrip(SPACE)
-            if not text:
-                return
-            kept = text.rstrip(SPACE)
-            if not kept:
-                self._space.append(text)
-                return
+        """Not empty."""
+        if kind in self._trimmed and (self._space or self._fresh or text[-1] in SPACE):
+            self._trim(kind, text)
+        else:
+            self._called = False
+            self._parts.append(kind(text))
+
+    def _trim(self, kind: Kind, text: str) -> None:
+        """Whitespace at the end waits for what it stands before."""
+        if self._fresh:
+            text = text.lstrip(SPACE)
+        kept = text.rstrip(SPACE)
+        if kept:
+            self._parts.append(kind("".join(self._space) + kept))
+            self._space.clear()
             self._fresh = self._called = False
-            if self._space:
-                self._space.append(kept)
-                self._parts.append(kind("".join(self._space)))
-                self._space = [text[len(kept) :]] if len(kept) < len(text) else []
-                return
-            if len(kept) < len(text):
-                self._space.append(text[len(kept) :])
-            text = kept
-        self._parts.append(kind(text))
+        if len(kept) < len(text):
+            self._space.append(text[len(kept) :])
 
     def turn(self, into: Kind) -> None:
         """A marker ended a text of one kind, and one of the kind `into` begins."""
@@ -95,8 +91,11 @@ class Collector:
 
     def drain(self) -> list[Part]:
         """What was collected, neighbours of one kind as one."""
-        parts, self._parts = self._parts, []
-        if len(parts) < 2:
+        parts = self._parts
+        if not parts:
+            return []
+        self._parts = []
+        if len(parts) == 1:
             return parts
         merged: list[Part] = []
         for _, group in groupby(parts, _run):
@@ -112,6 +111,8 @@ class Collector:
 
 class Call:
     """One that is being read."""
+
+    __slots__ = ("_index", "_name", "_out")
 
     def __init__(self, out: Collector, name: str) -> None:
         self._out, self._name = out, name

@@ -57,17 +57,28 @@ def stops(*markers: str) -> Stops:
 class Reader:
     """Of one choice's text."""
 
+    __slots__ = ("_kept", "_kept_from", "at", "each", "ended", "signs", "text")
+
     def __init__(self) -> None:
         self.text, self.at = "", 0  # what is not read yet begins there
         self.ended = False
+        # Where all is read, and goes to `each`: text with none of `signs` may go there too, and nothing else happens.
+        self.signs: str | None = None
+        self.each: Callable[[str], object] = str
         self._kept: list[str] | None = None
         self._kept_from = 0
 
     def push(self, text: str) -> None:
+        self.signs = None
         if self._kept is not None:
             self._kept.append(self.text[self._kept_from : self.at])
             self._kept_from = 0
         self.text, self.at = self.text[self.at :] + text, 0
+
+    def pass_on(self, signs: str, each: Callable[[str], object]) -> None:
+        """Until the next push: see `signs`."""
+        if self.at == len(self.text) and self._kept is None:
+            self.signs, self.each = signs, each
 
     def keep(self, already: str = "") -> None:
         """From here on what is read can be had again, as if `already` had just been read."""
@@ -110,6 +121,7 @@ class Reader:
                 each(text)
             if mark is not None:
                 return mark
+            self.pass_on(marks.firsts, each)
             yield from self.more()
 
     def until(self, marks: Stops, limit: int = HEAD) -> Reading[tuple[str, str]]:

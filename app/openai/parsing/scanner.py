@@ -1,11 +1,10 @@
 """Reads text by a dialect: reasoning and content here, calls as the dialect's forms say."""
 
-import re
-from collections.abc import Callable
+from functools import partial
 
 from app.openai.parsing.channels import read_channels
 from app.openai.parsing.dialect import Dialect, Form, Tools
-from app.openai.parsing.parts import SPACE, Collector, Content, Kind, Reasoning
+from app.openai.parsing.parts import Collector, Content, Kind, Reasoning
 from app.openai.parsing.reader import Cut, Reader, Reading, Stops, Unfit, stops
 
 
@@ -18,12 +17,6 @@ class Scanner:
         self._forms = dialect.forms if tools else ()
         self._kind: Kind = Reasoning if begun else Content
         self._thought = dialect.thoughts[0] if dialect.thoughts else None
-        # Says of a piece that it has to be scanned; without it, text is of `kind` as it is.
-        self.look: Callable[[str], object] | None = None
-
-    @property
-    def kind(self) -> Kind:
-        return self._kind
 
     def run(self) -> Reading[None]:
         """All the text."""
@@ -37,27 +30,16 @@ class Scanner:
                 yield from self._unmarked()
             yield from self._texts()
         except Cut:
-            self._out.left_out()
+            pass
         self._out.close(self._kind)
 
     def _texts(self) -> Reading[None]:
-        reader, out = self._reader, self._out
         while True:
-            marks, look = self._marks()
-            while True:
-                text, mark = reader.take(marks)
-                if text:
-                    out.text(self._kind, text)
-                if mark is not None:
-                    break
-                if reader.ended:
-                    return
-                self.look = look if reader.at == len(reader.text) and out.settled else None
-                yield
-                self.look = None
+            kind = self._kind
+            mark = yield from self._reader.pieces(self._marks(), partial(self._out.text, kind))
             yield from self._marked(mark)
 
-    def _marks(self) -> tuple[Stops, Callable[[str], object]]:
+    def _marks(self) -> Stops:
         """What ends a text of the kind that is read."""
         dialect = self._dialect
         begins = [b for form in self._forms for b in form.begins if b]
@@ -69,7 +51,7 @@ class Scanner:
         else:
             found = [t.begin for t in dialect.thoughts] + begins + list(dialect.hidden)
             found += [end for t in dialect.thoughts if t.hidden_end for end in t.ends]
-        return stops(*found), _look(stops(*found).firsts, self._kind in dialect.trimmed)
+        return stops(*found)
 
     def _marked(self, mark: str) -> Reading[None]:
         if self._thought and self._kind is Reasoning and mark in self._thought.ends:
@@ -128,6 +110,7 @@ class Scanner:
             if out.calls == calls and not mark:
                 out.text(self._kind, reader.kept())
                 return
+            out.left_out()
             raise
         finally:
             reader.release()
@@ -137,10 +120,3 @@ class Scanner:
 
 def _unfit() -> Form:
     raise Unfit
-
-
-def _look(firsts: str, trimmed: bool) -> Callable[[str], object]:
-    choices = [f"[{re.escape(firsts)}]"] if firsts else []
-    if trimmed:
-        choices.append(f"[{SPACE}]\\Z")
-    return re.compile("|".join(choices) or "(?!)").search

@@ -104,8 +104,8 @@ def _list(*begins: str, end: str = "") -> JsonObjects:
 
 
 DIALECTS: dict[str, Dialect] = {
-    "qwen3": Dialect((_THINK,), (_HERMES,), trimmed=BOTH),
-    "qwen3_coder": Dialect((_THINK,), (_QWEN_XML, _HERMES), call_ends_thought=True, trimmed=BOTH),
+    "qwen3": Dialect((_THINK,), (_HERMES,), trimmed=BOTH, special_tokens=True),
+    "qwen3_coder": Dialect((_THINK,), (_QWEN_XML, _HERMES), call_ends_thought=True, trimmed=BOTH, special_tokens=True),
     "glm": Dialect((_THINK,), (_GLM,), trimmed=BOTH, special_tokens=True),
     "deepseek_v3": Dialect(
         (_THINK,),

@@ -33,7 +33,6 @@ class NamedObjects:
             return
         marks = stops(self.call, self.section_end)
         while (yield from reader.pieces(marks, _ignore)) == self.call:
-            reader.release()
             try:
                 yield from self._read_call(reader, out)
             except Unfit:  # the next one may be well

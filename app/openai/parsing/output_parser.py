@@ -14,7 +14,7 @@ class OutputParser:
 
     def __init__(self, dialect: Dialect, tools: Tools, *, begun: bool = False) -> None:
         self._reader = Reader()
-        self._out = Collector(dialect.trimmed)
+        self._out = Collector(dialect.trimmed, self._reader.release)
         self._reading = Scanner(dialect, tools, self._reader, self._out, begun=begun).run()
         next(self._reading, None)
 

@@ -83,12 +83,16 @@ class ParameterValue:
         self._line = ""
         self._held: list[str] | None = [] if types != {"string"} else None
         self._size = 0
+        self._streams = False  # the beginning of a string was passed on
 
     def frame(self, line: str) -> None:
         """The value begins behind `line`."""
         self._line = line
 
     def add(self, text: str) -> None:
+        if self._streams:
+            self._call.add(quote(text)[1:-1])
+            return
         if self._line:
             text, self._line = text.removeprefix(self._line), ""
             if not text:
@@ -99,15 +103,12 @@ class ParameterValue:
             if self._types != _NULLABLE or self._size <= len("null"):
                 return
             text, self._held = "".join(self._held), None
-        self._call.add(self._opening() + quote(text)[1:-1])
+        self._streams = True
+        self._call.add(self._before + quote(text)[:-1])
 
     def finish(self) -> None:
+        """The value is whole, be it empty."""
         if self._held is not None:
             self._call.add(self._before + as_json("".join(self._held), self._types))
         else:
-            self._call.add(self._opening() + '"')
-
-    def _opening(self) -> str:
-        """Once."""
-        before, self._before = self._before, ""
-        return before + '"' if before else ""
+            self._call.add('"' if self._streams else self._before + '""')

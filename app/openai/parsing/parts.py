@@ -1,5 +1,6 @@
 """What generated text is made of, and the collector that a parser puts it into."""
 
+from collections.abc import Callable
 from itertools import groupby
 
 from msgspec import Struct
@@ -36,9 +37,11 @@ Kind = type[Reasoning] | type[Content]
 class Collector:
     """Parts in their order; whitespace that only sets markers apart is left out, where a dialect says so."""
 
-    __slots__ = ("_called", "_fresh", "_parts", "_space", "_trimmed", "calls")
+    __slots__ = ("_at_call", "_called", "_fresh", "_parts", "_space", "_trimmed", "calls")
 
-    def __init__(self, trimmed: frozenset[Kind]) -> None:
+    def __init__(self, trimmed: frozenset[Kind], at_call: Callable[[], object]) -> None:
+        """`at_call` is called when a call begins, which can't be taken back."""
+        self._at_call = at_call
         self._trimmed = trimmed
         self._parts: list[Part] = []
         self._space: list[str] = []  # may stand before a marker
@@ -76,6 +79,7 @@ class Collector:
         return Call(self, name)
 
     def begin(self, name: str) -> int:
+        self._at_call()
         self.left_out()
         index, self.calls = self.calls, self.calls + 1
         self._parts.append(CallBegun(index, name))

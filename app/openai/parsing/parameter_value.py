@@ -23,26 +23,34 @@ def types_of(schema: object, key: str, written: str | None) -> Types:
     if written is not None:
         return frozenset({written}) if written != "false" else ANY
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    return _types(properties.get(key)) if isinstance(properties, Mapping) else ANY
+    return _types(properties.get(key), schema) if isinstance(properties, Mapping) else ANY
 
 
-def _types(schema: object, depth: int = 0) -> Types:
+def _types(schema: object, root: object, depth: int = 0) -> Types:
     if not isinstance(schema, Mapping) or depth > 4:
         return ANY
+    if isinstance(schema.get("$ref"), str):
+        return _types(_referred(schema["$ref"], root), root, depth + 1)
     named = schema.get("type")
     if isinstance(named, str):
         return frozenset({named})
     if isinstance(named, list):
         return frozenset(str(n) for n in named)
-    found: set[str] = set()
-    for several in ("anyOf", "oneOf", "allOf"):
-        choices = schema.get(several)
-        for choice in choices if isinstance(choices, list) else ():
-            found |= _types(choice, depth + 1)
+    choices = [c for key in ("anyOf", "oneOf", "allOf") if isinstance(c := schema.get(key), list)]
+    found = [_types(choice, root, depth + 1) for several in choices for choice in several]
+    if found:  # of which one is unknown, all are
+        return frozenset().union(*found) if all(found) else ANY
     values = schema.get("enum")
-    if not found and isinstance(values, list) and values and all(isinstance(v, str) for v in values):
-        found.add("string")
-    return frozenset(found)
+    texts = isinstance(values, list) and values and all(isinstance(v, str) for v in values)
+    return frozenset({"string"}) if texts else ANY
+
+
+def _referred(reference: str, root: object) -> object:
+    """What `#/…` names in a schema; None: it isn't there."""
+    path = reference.split("/")
+    for name in path[1:] if path[0] == "#" else [""]:
+        root = root.get(name) if isinstance(root, Mapping) else None
+    return root
 
 
 def as_json(text: str, types: Types) -> str:

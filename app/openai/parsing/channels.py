@@ -14,7 +14,7 @@ _BODY, _HEAD = stops(*_ENDS), stops(_MESSAGE, _START, *_ENDS)
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)").findall
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)").findall
 _KINDS: dict[str, Kind] = {"analysis": Reasoning, "commentary": Content, "final": Content}
-_BEGINNINGS = ("<|", "to=", "assistant")  # of a head
+_BEGINNINGS = ("<|", "to=")  # of a head
 _NOBODY = ("assistant", "user", "all")
 
 
@@ -32,7 +32,7 @@ def read_channels(reader: Reader, out: Collector, tools: Tools) -> Reading[None]
 def _read_message(reader: Reader, out: Collector, tools: Tools) -> Reading[None]:
     try:
         head, mark = yield from reader.until(_HEAD)
-    except Unfit:
+    except Unfit:  # longer than any head
         return
     if mark != _MESSAGE:  # what was no head is followed by the next one
         return

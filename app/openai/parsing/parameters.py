@@ -75,7 +75,7 @@ class Parameters:
         call.finish()
 
     def _read_parameters(self, reader: Reader, call: Call, schema: object) -> Reading[None]:
-        marks = stops(self.key, self.close, self.end)
+        marks = stops(self.key, self.close, self.end, self.call)  # the last two where the call isn't closed
         before = "{"
         while (mark := (yield from reader.pieces(marks, _ignore))) == self.key:
             head, _ = yield from reader.until(stops(self.key_end))

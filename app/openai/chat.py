@@ -13,7 +13,9 @@ from app.errors import RequestError
 from app.messages import Delta
 from app.openai.completion_writer import PLAIN_END, CompletionWriter
 from app.openai.logprobs import chat_logprobs
-from app.openai.output_parser import OutputParser, Parts
+from app.openai.parsing.families import reasoning_only
+from app.openai.parsing.output_parser import OutputParser
+from app.openai.parsing.parts import Content, Reasoning
 from app.openai.plan import plan_of
 from app.openai.schemas import ChatRequest, Conversation
 from app.openai.validation import parse_off_loop
@@ -78,7 +80,8 @@ class ReasoningWriter(ChatWriter):
     def __init__(self, call: GenerationBase, body: ChatRequest) -> None:
         super().__init__(call, body)
         assert call.model.reasoning is not None
-        self._markers = call.model.reasoning
+        self._begun = call.model.reasoning.begun
+        self._dialect = reasoning_only(call.model.reasoning.begin, call.model.reasoning.end)
         self._parsers: dict[int, OutputParser] = {}
 
     def choice(self, index: int, d: Delta) -> dict[str, Any]:
@@ -99,15 +102,16 @@ class ReasoningWriter(ChatWriter):
             return begun + b',"content":' + rest.removeprefix(head)
         return begun + b'},"logprobs":' + PLAIN_END + self.end()
 
-    def _parts(self, choice: int, d: Delta) -> Parts:
+    def _parts(self, choice: int, d: Delta) -> tuple[str, str]:
+        """Reasoning and content that a delta adds."""
         parser = self._parsers.get(choice)
         if parser is None:
-            parser = self._parsers[choice] = OutputParser(self._markers)
-        reasoning, content = parser.feed(d.text)
-        if d.finish is None:
-            return Parts(reasoning, content)
-        last = parser.close()
-        return Parts(reasoning + last.reasoning, content + last.content)
+            parser = self._parsers[choice] = OutputParser(self._dialect, {}, begun=self._begun)
+        parts = parser.feed(d.text)
+        if d.finish is not None:
+            parts += parser.close()
+        reasoning = "".join(p.text for p in parts if isinstance(p, Reasoning))
+        return reasoning, "".join(p.text for p in parts if isinstance(p, Content))
 
 
 def writer(call: GenerationBase, body: ChatRequest) -> ChatWriter:

@@ -14,8 +14,9 @@ import pytest
 from openai import OpenAI
 
 from app.openai.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES
-from app.openai.output_parser import OutputParser
-from app.pools import Reasoning
+from app.openai.parsing.families import reasoning_only
+from app.openai.parsing.output_parser import OutputParser
+from app.openai.parsing.parts import Content, Reasoning
 from tests.stack import Stack, mock_pool, stack
 
 Endpoint = Literal["chat", "text"]
@@ -457,11 +458,10 @@ def test_reasoning_is_told_from_content_streamed_or_whole(thinks: Stack, served:
     whole = httpx.post(f"{thinks.url}/v1/chat/completions", json=body, timeout=60).json()
     assert whole["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]
     for choice, same in zip(whole["choices"], plain["choices"], strict=True):
-        parser, text = OutputParser(Reasoning.model_validate(MARKERS)), same["message"]["content"]
-        fed, last = parser.feed(text), parser.close()
-        message = choice["message"]
-        assert message["reasoning_content"] == fed.reasoning + last.reasoning
-        assert message["content"] == fed.content + last.content
+        parser, text = OutputParser(reasoning_only(**MARKERS), {}), same["message"]["content"]
+        parts, message = parser.feed(text) + parser.close(), choice["message"]
+        assert message["reasoning_content"] == "".join(p.text for p in parts if isinstance(p, Reasoning))
+        assert message["content"] == "".join(p.text for p in parts if isinstance(p, Content))
         assert len(message["reasoning_content"]) > 20
         assert len(message["content"]) > 20
     streamed = [{"reasoning_content": "", "content": ""} for _ in range(2)]

@@ -1,58 +1,276 @@
-"""Reasoning is told from content, wherever the text is cut."""
+"""Reasoning, content and calls are told apart, wherever the text is cut."""
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.openai.output_parser import OutputParser, Parts
-from app.pools import Reasoning
+from app.openai.parsing import json_value, reader
+from app.openai.parsing.dialect import Dialect
+from app.openai.parsing.families import DIALECTS, reasoning_only
+from app.openai.parsing.output_parser import OutputParser
+from app.openai.parsing.parts import Arguments, CallBegun, Content, Part, Reasoning
 
-THINK = Reasoning(begin="<think>", end="</think>")
-BEGUN = Reasoning(begin="<think>", end="</think>", begun=True)
-REPEATED = Reasoning(begin="aab", end="aaab")  # whose beginnings are within themselves
+THINK = reasoning_only("<think>", "</think>")
+REPEATED = reasoning_only("aab", "aaab")  # whose beginnings are within themselves
+TOOLS: dict[str, Any] = {
+    "f": {
+        "type": "object",
+        "properties": {
+            "s": {"type": "string"},
+            "n": {"type": "integer"},
+            "o": {"type": ["string", "null"]},
+            "l": {"type": "array"},
+        },
+    },
+    "g": {"type": "object", "properties": {}},
+}
 
 
-def parsed(markers: Reasoning, *pieces: str) -> Parts:
-    parser = OutputParser(markers)
-    found = [*map(parser.feed, pieces), parser.close()]
-    return Parts("".join(p.reasoning for p in found), "".join(p.content for p in found))
+def parsed(dialect: Dialect, *pieces: str, tools: dict[str, Any] = TOOLS, begun: bool = False) -> list[Part]:
+    """Neighbours of one kind as one."""
+    parser = OutputParser(dialect, tools, begun=begun)
+    found: list[Part] = []
+    for part in [part for piece in pieces for part in parser.feed(piece)] + parser.close():
+        last = found[-1] if found else None
+        if isinstance(part, Reasoning | Content) and type(last) is type(part):
+            found[-1] = type(part)(last.text + part.text)
+        elif isinstance(part, Arguments) and isinstance(last, Arguments) and last.index == part.index:
+            found[-1] = Arguments(part.index, last.text + part.text)
+        else:
+            found.append(part)
+    return found
+
+
+def texts(parts: list[Part]) -> tuple[str, str]:
+    return (
+        "".join(p.text for p in parts if isinstance(p, Reasoning)),
+        "".join(p.text for p in parts if isinstance(p, Content)),
+    )
+
+
+def calls(parts: list[Part]) -> list[tuple[str, str]]:
+    return [
+        (p.name, "".join(a.text for a in parts if isinstance(a, Arguments) and a.index == p.index))
+        for p in parts
+        if isinstance(p, CallBegun)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("markers", "text", "parts"),
+    ("markers", "begun", "text", "parts"),
     [
-        (THINK, "Paris.", ("", "Paris.")),
-        (THINK, "<think>Capital?</think>Paris.", ("Capital?", "Paris.")),
-        (THINK, "So: <think>a</think>b<think>c</think>d", ("ac", "So: bd")),
-        (THINK, "<think>cut off", ("cut off", "")),
-        (THINK, "<think></think>", ("", "")),
-        (THINK, "1 </think> 2 <thin", ("", "1 </think> 2 <thin")),
-        (BEGUN, "Capital?</think>Paris.", ("Capital?", "Paris.")),
-        (BEGUN, "never over</thi", ("never over</thi", "")),
-        (REPEATED, "aaabxaaaaabyaab", ("xaa", "ay")),
+        (THINK, False, "Paris.", ("", "Paris.")),
+        (THINK, False, "<think>Capital?</think>Paris.", ("Capital?", "Paris.")),
+        (THINK, False, "So: <think>a</think>b<think>c</think>d", ("ac", "So: bd")),
+        (THINK, False, "<think>cut off", ("cut off", "")),
+        (THINK, False, "<think></think>", ("", "")),
+        (THINK, False, "1 </think> 2 <thin", ("", "1 </think> 2 <thin")),
+        (THINK, True, "Capital?</think>Paris.", ("Capital?", "Paris.")),
+        (THINK, True, "never over</thi", ("never over</thi", "")),
+        (REPEATED, False, "aaabxaaaaabyaab", ("xaa", "ay")),
     ],
 )
-def test_the_parts_of_a_text(markers: Reasoning, text: str, parts: tuple[str, str]) -> None:
-    assert parsed(markers, text) == parts
-
-
-@given(
-    st.sampled_from([THINK, BEGUN, REPEATED]),
-    st.lists(st.sampled_from(["<think>", "</think>", "<", "</", "th", "ink>", "a", "aa", "b", "word ", "é"])),
-    st.data(),
-)
-def test_however_a_text_is_cut_its_parts_are_the_same(
-    markers: Reasoning, pieces: list[str], data: st.DataObject
-) -> None:
-    text = "".join(pieces)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    cut = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    assert parsed(markers, *cut) == parsed(markers, text) == parsed(markers, *text)
+def test_the_reasoning_of_a_text(markers: Dialect, begun: bool, text: str, parts: tuple[str, str]) -> None:
+    assert texts(parsed(markers, text, begun=begun)) == parts
 
 
 def test_no_more_than_a_marker_is_held_back() -> None:
     """A client that reads along sees each character once the next ones can't make a marker of it."""
-    parser = OutputParser(THINK)
-    assert parser.feed("a <thin") == ("", "a ")
-    assert parser.feed("g") == ("", "<thing")
-    assert parser.feed(" <think>b</") == ("b", " ")
+    parser = OutputParser(THINK, {})
+    assert parser.feed("a <thin") == [Content("a ")]
+    assert parser.feed("g") == [Content("<thing")]
+    assert parser.feed(" <think>b</") == [Content(" "), Reasoning("b")]
+
+
+def test_arguments_come_as_they_are_written() -> None:
+    """Of JSON as it is, of parameters that are strings as pieces of one."""
+    parser = OutputParser(DIALECTS["qwen3"], TOOLS)
+    assert parser.feed('<tool_call>\n{"name": "f", "argum') == []
+    assert parser.feed('ents": {"s": "a') == [CallBegun(0, "f"), Arguments(0, '{"s": "a')]
+    assert parser.feed("b") == [Arguments(0, "b")]
+    assert parser.feed('"}}\n</tool_call>') == [Arguments(0, '"}')]
+    parser = OutputParser(DIALECTS["qwen3_coder"], TOOLS)
+    assert parser.feed("<tool_call>\n<function=f>\n<parameter=s>\n") == []
+    assert parser.feed('a"') == [CallBegun(0, "f"), Arguments(0, '{"s": "a\\"')]
+    assert parser.feed("b\n</par") == [Arguments(0, "b")]
+    assert parser.feed("ameter>\n<parameter=n>\n1") == [Arguments(0, '"')]
+    assert parser.feed("2\n</parameter>\n</function>") == [Arguments(0, ', "n": 12}')]
+
+
+# What each family writes for f(s="x") after some text, without and with reasoning.
+WRITTEN = {
+    "qwen3": 'T\n<tool_call>\n{"name": "f", "arguments": {"s": "x"}}\n</tool_call>',
+    "qwen3_coder": "T\n<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n</function>\n</tool_call>",
+    "glm": "T<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>x</arg_value>\n</tool_call>",
+    "deepseek_v3": "T<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
+    '{"s": "x"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    "deepseek_v31": 'T<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"s": "x"}'
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "deepseek_v32": 'T\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n'
+    '<｜DSML｜parameter name="s" string="true">x'
+    "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+    "kimi_k2": "T<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+    '{"s": "x"}<|tool_call_end|><|tool_calls_section_end|>',
+    "kimi_k3": '<|open|>response<|sep|>T<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool="f" index="1"'
+    '<|sep|><|open|>argument key="s" type="string"<|sep|>x<|close|>argument<|sep|><|close|>call<|sep|>'
+    "<|close|>tools<|sep|><|close|>message<|sep|>",
+    "mistral": 'T[TOOL_CALLS]f[ARGS]{"s": "x"}',
+    "llama3": 'T<|python_tag|>{"name": "f", "parameters": {"s": "x"}}',
+    "llama4": 'T<|python_start|>[f(s="x")]<|python_end|>',
+    "gemma4": 'T<|tool_call>call:f{s:<|"|>x<|"|>}<tool_call|>',
+    "gpt_oss": "<|channel|>commentary<|message|>T<|end|><|start|>assistant<|channel|>commentary to=functions.f "
+    '<|constrain|>json<|message|>{"s": "x"}<|call|>',
+    "granite": 'T<|tool_call|>[{"name": "f", "arguments": {"s": "x"}}]',
+    "granite4": 'T<tool_call>\n{"name": "f", "arguments": {"s": "x"}}\n</tool_call>',
+    "phi4": 'Tfunctools[{"name": "f", "arguments": {"s": "x"}}]',
+    "nemotron": 'T<TOOLCALL>[{"name": "f", "arguments": {"s": "x"}}]</TOOLCALL>',
+    "minimax_m2": 'T\n<minimax:tool_call>\n<invoke name="f">\n<parameter name="s">x</parameter>\n</invoke>\n'
+    "</minimax:tool_call>",
+    "seed_oss": "T<seed:tool_call>\n<function=f>\n<parameter=s>x</parameter>\n</function>\n</seed:tool_call>",
+}
+WRITTEN["deepseek_v4"] = WRITTEN["deepseek_v32"].replace("function_calls", "tool_calls")
+WRITTEN["deepseek_v41"] = WRITTEN["deepseek_v32"].replace("function_calls", "calls").replace("｜DSML｜", "｜DSML｜ ")
+
+
+def test_every_family_is_written_here() -> None:
+    assert WRITTEN.keys() | {"think"} == DIALECTS.keys()
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_call_of_each_family(name: str) -> None:
+    parts = parsed(DIALECTS[name], WRITTEN[name])
+    assert texts(parts) == ("", "T")
+    ((called, arguments),) = calls(parts)
+    assert (called, json.loads(arguments)) == ("f", {"s": "x"})
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_without_tools_nothing_is_a_call(name: str) -> None:
+    parts = parsed(DIALECTS[name], WRITTEN[name], tools={})
+    assert not calls(parts)
+    assert texts(parts)[1].startswith("T")
+    if not DIALECTS[name].hidden and not DIALECTS[name].channels:
+        assert texts(parts)[1] == WRITTEN[name]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+@given(data=st.data())
+def test_however_a_text_is_cut_its_parts_are_the_same(name: str, data: st.DataObject) -> None:
+    """Of well-formed text and of any mixture of its markers."""
+    dialect, text = DIALECTS[name], WRITTEN[name]
+    words = [*_words(text), "<think>", "</think>", "\n", " ", "{", "}", '"', "\\", ",", "T", "</", "<", "é", "[", "]"]
+    text = data.draw(st.just(text) | st.lists(st.sampled_from(words), max_size=40).map("".join))
+    begun = bool(dialect.thoughts) and data.draw(st.booleans())
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    cut = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    whole = parsed(dialect, text, begun=begun)
+    assert parsed(dialect, *cut, begun=begun) == whole
+    assert parsed(dialect, *text, begun=begun) == whole
+    assert all(arguments for _, arguments in calls(whole))
+
+
+def _words(text: str) -> Iterator[str]:
+    """Pieces of it that are about as long as its markers' parts."""
+    rng = random.Random(text)
+    at = 0
+    while at < len(text):
+        size = rng.randint(1, 24)
+        yield text[at : at + size]
+        at += size
+
+
+@given(
+    st.sampled_from([THINK, REPEATED]),
+    st.booleans(),
+    st.lists(st.sampled_from(["<think>", "</think>", "<", "</", "th", "ink>", "a", "aa", "b", "word ", "é"])),
+)
+def test_only_markers_are_lost(markers: Dialect, begun: bool, pieces: list[str]) -> None:
+    text = "".join(pieces)
+    parts = parsed(markers, *pieces, begun=begun)
+    assert parts == parsed(markers, text, begun=begun)
+    if "<think>" not in text and "</think>" not in text and markers is THINK:
+        assert "".join(texts(parts)) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "shown", "called"),
+    [
+        ("qwen3", "Say <tool_call> twice", "Say <tool_call> twice", []),
+        ("qwen3", '<tool_call>{"nome": 1}</tool_call>', '<tool_call>{"nome": 1}</tool_call>', []),
+        ("qwen3", 'a <tool_call>{"name": "f"}</tool_call>', "a", [("f", "{}")]),
+        ("qwen3", '<tool_call>{"name": "f", "arguments": null}</tool_call>b', "b", [("f", "{}")]),
+        ("qwen3", '<tool_call>{"arguments": {"s": 1}, "name": "h"}</tool_call>', "", [("h", '{"s": 1}')]),
+        ("qwen3", '<tool_call>{"name": "f", "arguments": {"s": 1', "", [("f", '{"s": 1')]),
+        ("qwen3", '<tool_call>{"name": "f", "argu', "", []),
+        ("qwen3", '<tool_call>{"name": "f", "arguments": {s: </tool_call> b', "</tool_call> b", [("f", "{s: ")]),
+        ("qwen3_coder", "Use <function=name>.", "Use <function=name>.", []),
+        ("qwen3_coder", '<tool_call>{"name": "f", "arguments": {}}</tool_call>', "", [("f", "{}")]),
+        ("qwen3_coder", "<tool_call><function=f><parameter=s>a</parameter><function=g></function></tool_call>", "",
+         [("f", '{"s": "a"}'), ("g", "{}")]),
+        ("glm", "<tool_call>g<tool_call>f</tool_call>", "", [("g", "{}"), ("f", "{}")]),
+        ("mistral", '[TOOL_CALLS]f{"s": "]"}', "", [("f", '{"s": "]"}')]),
+        ("mistral", "[TOOL_CALLS] no call at all{", "[TOOL_CALLS] no call at all{", []),
+        ("llama3", '{"name": "f", "parameters": {"s": "x"}}; {"name": "g", "parameters": {}}', "",
+         [("f", '{"s": "x"}'), ("g", "{}")]),
+        ("llama3", '{"name": "Bob", "parameters": {}}', '{"name": "Bob", "parameters": {}}', []),
+        ("llama4", "[1, 2, 3]", "[1, 2, 3]", []),
+        ("llama4", "[f(x) for x in y]", "[f(x) for x in y]", []),
+        ("llama4", "[f(s='(]'), g()] and", "and", [("f", '{"s": "(]"}'), ("g", "{}")]),
+        ("gpt_oss", '{"held": "to a grammar"}', '{"held": "to a grammar"}', []),
+        ("gpt_oss", "<|channel|>commentary to=python<|message|>print(1)", "", []),
+        ("glm", "<tool_call>f<arg_key>n</arg_key><arg_value>x</arg_value></tool_call>", "", [("f", '{"n": "x"}')]),
+        ("glm", "<tool_call>f<arg_key>o</arg_key><arg_value>null</arg_value></tool_call>", "", [("f", '{"o": null}')]),
+        ("glm", "<tool_call>f<arg_key>o</arg_key><arg_value>nu</arg_value></tool_call>", "", [("f", '{"o": "nu"}')]),
+        ("glm", "<tool_call>f<arg_key>l</arg_key><arg_value>[1, 2</arg_value></tool_call>", "",
+         [("f", '{"l": "[1, 2"}')]),
+        ("glm", "<tool_call>f<arg_key>z</arg_key><arg_value>NaN</arg_value></tool_call>", "", [("f", '{"z": "NaN"}')]),
+    ],
+)  # fmt: skip
+def test_what_is_no_call_is_content(name: str, text: str, shown: str, called: list[tuple[str, str]]) -> None:
+    """Nothing is repaired: what was begun stays as it was written."""
+    parts = parsed(DIALECTS[name], text)
+    assert (texts(parts)[1], calls(parts)) == (shown, called)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_long_call_takes_time_in_proportion(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in characters that are looked at, since clocks depend on what else runs."""
+    looked = 0
+
+    def counted(search: Any) -> Any:
+        def count(text: str, at: int = 0) -> Any:
+            nonlocal looked
+            found = search(text, at)
+            looked += (found.end() if found else len(text)) - at
+            return found
+
+        return count
+
+    init = reader.Stops.__init__
+
+    def counting(self: reader.Stops, markers: tuple[str, ...]) -> None:
+        init(self, markers)
+        self.search, self._first = counted(self.search), counted(self._first)
+
+    monkeypatch.setattr(reader.Stops, "__init__", counting)
+    for where, names in ((reader, ("_FILLED", "_STRING_ENDS")), (json_value, ("_JSON", "_PYTHON"))):
+        for n in names:
+            monkeypatch.setattr(where, n, counted(getattr(where, n)))
+    monkeypatch.setattr(json_value, "_IN_STRING", {q: counted(s) for q, s in json_value._IN_STRING.items()})
+    took = []
+    for size in (500, 1000):
+        reader.stops.cache_clear()
+        looked = 0
+        text = re.sub(r"\bx\b", "word " * size + "x", WRITTEN[name])
+        ((_, arguments),) = calls(parsed(DIALECTS[name], *(text[i : i + 4] for i in range(0, len(text), 4))))
+        assert len(arguments) > 5 * size
+        took.append(looked)
+    reader.stops.cache_clear()
+    assert took[1] < 2.5 * took[0]
+    assert took[1] < 12 * 5000 + 5000

@@ -1,0 +1,70 @@
+"""Calls as a list in Python's syntax: `[name(key="value"), other()]`."""
+
+import ast
+import json
+import re
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from app.openai.parsing.dialect import Tools
+from app.openai.parsing.json_value import read_span
+from app.openai.parsing.parts import Collector
+from app.openai.parsing.reader import Reader, Reading, Unfit, stops
+
+_HEAD = re.compile(r"\[\s*([A-Za-z_][\w.]*)\s*").fullmatch
+
+
+@dataclass(frozen=True)
+class CallList:
+    """Read as a whole, since without a marker only the whole list is sure to be no text."""
+
+    begins: tuple[str, ...]
+    end: str = ""
+
+    def first(self, begin: str) -> str:  # noqa: ARG002
+        return "["
+
+    def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:  # noqa: ARG002
+        head, mark = yield from reader.until(stops("(", "]"))
+        named = _HEAD(head)
+        if mark != "(" or named is None or named[1] not in tools:
+            raise Unfit
+        reader.unread(mark)
+        found = [head]
+        while True:
+            if not (yield from read_span(reader, found.append, python=True)):
+                raise Unfit
+            text, mark = yield from reader.until(stops("(", "]"))
+            found.append(text)
+            if mark == "]":
+                break
+            reader.unread(mark)
+        for name, arguments in _calls("".join(found) + "]", tools):
+            call = out.call(name)
+            call.add(arguments)
+            call.finish()
+        if self.end:
+            yield from reader.skip_space()
+            yield from reader.literal(self.end)
+
+
+def _calls(text: str, tools: Tools) -> list[tuple[str, str]]:
+    """Name and arguments of each. Raises: Unfit."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            parsed = ast.parse(text, mode="eval").body
+        assert isinstance(parsed, ast.List)
+        return [_call(element, tools) for element in parsed.elts]
+    except (SyntaxError, ValueError, TypeError, AssertionError, RecursionError, MemoryError):
+        raise Unfit from None
+
+
+def _call(element: Any, tools: Tools) -> tuple[str, str]:
+    assert isinstance(element, ast.Call)
+    assert not element.args
+    name = ast.unparse(element.func)
+    assert name in tools
+    arguments = {k.arg: ast.literal_eval(k.value) for k in element.keywords}
+    assert None not in arguments
+    return name, json.dumps(arguments, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,52 @@
+"""How a family of models writes reasoning and calls: all that the scanner knows about it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.openai.parsing.parts import Collector, Content, Kind, Reasoning
+from app.openai.parsing.reader import Reader, Reading
+
+Tools = Mapping[str, Any]  # the JSON schema of each offered tool's parameters
+
+
+class Form(Protocol):
+    """A way to write calls."""
+
+    @property
+    def begins(self) -> tuple[str, ...]:
+        """Markers before calls; "": they may also begin an answer without one."""
+
+    def first(self, begin: str) -> str:
+        """The characters of which one has to follow the marker `begin`; "": any."""
+
+    def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:
+        """What follows the marker `begin`. Raises: Cut, Unfit."""
+
+
+@dataclass(frozen=True)
+class Thought:
+    """The markers around reasoning."""
+
+    begin: str
+    ends: tuple[str, ...]
+    hidden_end: bool = False  # an end without a beginning is no content
+
+
+@dataclass(frozen=True)
+class Dialect:
+    thoughts: tuple[Thought, ...] = ()  # the first is the one that a prompt may begin
+    forms: tuple[Form, ...] = ()
+    channels: bool = False  # messages on channels, as gpt-oss has them, and nothing of the above
+    call_ends_thought: bool = False  # a call within reasoning is one, and ends it
+    trimmed: frozenset[Kind] = frozenset()  # whitespace around markers is no part of these
+    hidden: tuple[str, ...] = ()  # markers that are no content wherever they are
+    # Markers are special tokens, which engines leave out of the text unless they sample with skip_special_tokens=false.
+    special_tokens: bool = False
+
+    def begun(self, prompt: str) -> bool:
+        """Whether a prompt ends with the beginning of reasoning."""
+        return bool(self.thoughts) and prompt.rstrip().endswith(self.thoughts[0].begin)
+
+
+BOTH: frozenset[Kind] = frozenset({Reasoning, Content})

@@ -1,0 +1,99 @@
+"""Calls as JSON objects that hold name and arguments, alone or in a list."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.openai.parsing.dialect import Tools
+from app.openai.parsing.json_value import read_json
+from app.openai.parsing.parts import Call, Collector
+from app.openai.parsing.reader import Reader, Reading, Unfit
+
+_KEYS = frozenset({"name", "arguments", "parameters", "type", "id"})
+
+
+@dataclass(frozen=True)
+class JsonObjects:
+    """`{"name": …, "arguments": {…}}`, arguments streamed as they are written."""
+
+    begins: tuple[str, ...]
+    end: str = ""
+    listed: bool = False  # [{…}, {…}]
+    between: str = ""  # stands between calls that are in no list
+
+    def first(self, begin: str) -> str:  # noqa: ARG002
+        return "[" if self.listed else "{"
+
+    def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:
+        if self.listed:
+            reader.at += 1
+        separator = "," if self.listed else self.between
+        while True:
+            if (yield from reader.skip_space()) != "{":
+                break
+            yield from _read_object(reader, out, tools, alone=not begin)
+            if (yield from reader.skip_space()) != separator:
+                break
+            reader.at += 1
+        while (yield from reader.skip_space()) in "]}":  # one too many is a model's common mistake
+            reader.at += 1
+        if self.end:
+            yield from reader.literal(self.end)
+
+
+def _read_object(reader: Reader, out: Collector, tools: Tools, *, alone: bool) -> Reading[None]:
+    """`alone`: no marker said that this is a call, so that only a tool's name does. Raises: Cut, Unfit."""
+    reader.at += 1
+    name: str | None = None
+    early: list[str] = []  # arguments that stand before the name
+    call: Call | None = None
+    while (sign := (yield from reader.skip_space())) != "}":
+        if sign == ",":
+            reader.at += 1
+            continue
+        key = yield from _key(reader, sign)
+        if alone and key not in _KEYS:
+            raise Unfit
+        value = yield from reader.skip_space()
+        if key == "name" and value == '"' and name is None:
+            name = yield from reader.json_string()
+            if not name or (alone and name not in tools):
+                raise Unfit
+        elif key in ("arguments", "parameters") and call is None:
+            if name is None:
+                yield from _read_arguments(reader, early.append)
+            else:
+                call = out.call(name)
+                yield from _read_arguments(reader, call.add)
+        else:
+            yield from read_json(reader, _ignore)
+    reader.at += 1
+    if name is None:
+        raise Unfit
+    if call is None:
+        if alone and not early:
+            raise Unfit
+        call = out.call(name)
+        call.add("".join(early))
+    call.finish()
+
+
+def _key(reader: Reader, sign: str) -> Reading[str]:
+    if sign != '"':
+        raise Unfit
+    key = yield from reader.json_string()
+    if (yield from reader.skip_space()) != ":":
+        raise Unfit
+    reader.at += 1
+    return key
+
+
+def _read_arguments(reader: Reader, each: Callable[[str], object]) -> Reading[None]:
+    """Where they are not JSON, nothing more is read of them. Raises: Cut, Unfit."""
+    if (yield from reader.skip_space()) == "n":  # null: there are none
+        each = _ignore
+    if not (yield from read_json(reader, each)):
+        raise Unfit
+
+
+def _ignore(_: str) -> None:
+    pass

@@ -1,0 +1,41 @@
+"""The parser of one choice's text: pieces of any size in, parts out, the same however the text was cut."""
+
+from app.openai.parsing.dialect import Dialect, Tools
+from app.openai.parsing.parts import Collector, Part
+from app.openai.parsing.reader import Reader
+from app.openai.parsing.scanner import Scanner
+
+
+class OutputParser:
+    """`tools`: the JSON schema of each offered tool's parameters by its name; without any, text is never a call.
+
+    `begun`: the prompt ended within reasoning. Nothing is raised whatever the text is.
+    """
+
+    def __init__(self, dialect: Dialect, tools: Tools, *, begun: bool = False) -> None:
+        self._reader = Reader()
+        self._out = Collector(dialect.trimmed, self._reader.release)
+        self._reading = Scanner(dialect, tools, self._reader, self._out, begun=begun).run()
+        next(self._reading, None)
+
+    def feed(self, text: str) -> list[Part]:
+        reader = self._reader
+        if not text:
+            return []
+        if reader.signs is not None:
+            for sign in reader.signs:
+                if sign in text:
+                    break
+            else:
+                reader.each(text)
+                return self._out.drain()
+        reader.push(text)
+        next(self._reading, None)
+        return self._out.drain()
+
+    def close(self) -> list[Part]:
+        """At the end of the text."""
+        self._reader.ended = True
+        for _ in self._reading:
+            pass
+        return self._out.drain()

@@ -1,0 +1,117 @@
+"""Calls whose arguments are written one by one, each between tags of its own, as text that is not escaped."""
+
+import html
+import re
+from dataclasses import dataclass
+
+from app.openai.parsing.dialect import Tools
+from app.openai.parsing.parameter_value import ParameterValue, types_of
+from app.openai.parsing.parts import Call, Collector
+from app.openai.parsing.reader import Reader, Reading, Unfit, stops
+
+
+@dataclass(frozen=True)
+class ValueEnd:
+    """A marker that ends a value; `follow`: only where one of these, or nothing, comes behind it."""
+
+    marker: str
+    follow: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """A section of calls, of a head with the name and parameters. Parts of it may be missing in what a model writes."""
+
+    begin: str  # of a section; as `call` where calls are in none
+    end: str
+    call: str  # begins a call's head
+    head_ends: tuple[str, ...]
+    name: re.Pattern[str]  # matches a head; its group is the name
+    close: str  # ends a call
+    key: str  # begins a parameter's head
+    key_end: str
+    key_name: re.Pattern[
+        str
+    ]  # matches a parameter's head; its group `type` is JSON's name of a type, or `true`, `false`
+    value_ends: tuple[ValueEnd, ...]  # the first belongs to the value
+    head_is_read: bool = True  # an end of a head is no part of what follows
+    framed: bool = False  # a value that begins on a line of its own ends on one
+    bare: bool = False  # a call may come without its section
+    entities: bool = False  # names are written with HTML's
+
+    @property
+    def begins(self) -> tuple[str, ...]:
+        return (self.begin, self.call) if self.bare else (self.begin,)
+
+    def first(self, begin: str) -> str:
+        return self.call[0] if begin != self.call else ""
+
+    def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:
+        if begin != self.call:
+            yield from reader.skip_space()
+            if not (yield from reader.literal(self.call)):
+                raise Unfit
+        while True:
+            yield from self._read_call(reader, out, tools, alone=begin == self.call != self.begin)
+            if self.begin == self.call:
+                return
+            yield from reader.skip_space()
+            if (yield from reader.literal(self.call, self.end)) != self.call:
+                return
+
+    def _read_call(self, reader: Reader, out: Collector, tools: Tools, *, alone: bool) -> Reading[None]:
+        head, mark = yield from reader.until(stops(*self.head_ends))
+        if not self.head_is_read:
+            reader.unread(mark)
+        named = self.name.match(head)
+        if named is None:
+            raise Unfit
+        name = self._plain(named[1])
+        if not name or (alone and name not in tools):
+            raise Unfit
+        call = out.call(name)
+        if not head.endswith("/"):
+            yield from self._read_parameters(reader, call, tools.get(name))
+        call.finish()
+
+    def _read_parameters(self, reader: Reader, call: Call, schema: object) -> Reading[None]:
+        marks = stops(self.key, self.close, self.end, self.call)  # the last two where the call isn't closed
+        before = "{"
+        while (mark := (yield from reader.pieces(marks, _ignore))) == self.key:
+            head, _ = yield from reader.until(stops(self.key_end))
+            named = self.key_name.match(head)
+            if named is None:
+                raise Unfit
+            key = self._plain(named["name"])
+            types = types_of(schema, key, named.groupdict().get("type"))
+            yield from self._read_value(reader, ParameterValue(call, before, key, types))
+            before = ", "
+        if before != "{":
+            call.add("}")
+        if mark != self.close:
+            reader.unread(mark)
+
+    def _read_value(self, reader: Reader, value: ParameterValue) -> Reading[None]:
+        while reader.at == len(reader.text):
+            yield from reader.more()
+        framed = self.framed and reader.text.startswith("\n", reader.at)
+        line = "\n" if framed else ""
+        ends = {line + end.marker: end for end in self.value_ends}
+        marks = stops(*ends)
+        value.frame(line)
+        while True:
+            mark = yield from reader.pieces(marks, value.add)
+            end = ends[mark]
+            if not end.follow or (yield from reader.follows(end.follow)):
+                break
+            value.add(mark)
+        value.finish()
+        if end is not self.value_ends[0]:
+            reader.unread(end.marker)
+
+    def _plain(self, name: str) -> str:
+        return html.unescape(name) if self.entities else name
+
+
+def _ignore(_: str) -> None:
+    pass

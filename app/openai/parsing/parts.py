@@ -1,0 +1,147 @@
+"""What generated text is made of, and the collector that a parser puts it into."""
+
+from collections.abc import Callable
+from itertools import groupby
+
+from msgspec import Struct
+
+SPACE = " \t\r\n"
+
+
+class Reasoning(Struct, frozen=True, gc=False):
+    text: str
+
+
+class Content(Struct, frozen=True, gc=False):
+    text: str
+
+
+class CallBegun(Struct, frozen=True, gc=False):
+    """Comes once per call, with its first arguments."""
+
+    index: int
+    name: str
+
+
+class Arguments(Struct, frozen=True, gc=False):
+    """A piece of the JSON text of a call's arguments; all pieces of a call make the whole, at least `{}`."""
+
+    index: int
+    text: str
+
+
+Part = Reasoning | Content | CallBegun | Arguments
+Kind = type[Reasoning] | type[Content]
+
+
+class Collector:
+    """Parts in their order; whitespace that only sets markers apart is left out, where a dialect says so."""
+
+    __slots__ = ("_at_call", "_called", "_fresh", "_parts", "_space", "_trimmed", "calls")
+
+    def __init__(self, trimmed: frozenset[Kind], at_call: Callable[[], object]) -> None:
+        """`at_call` is called when a call begins, which can't be taken back."""
+        self._at_call = at_call
+        self._trimmed = trimmed
+        self._parts: list[Part] = []
+        self._space: list[str] = []  # may stand before a marker
+        self._fresh = False  # behind a marker, whose whitespace follows
+        self._called = False  # nothing but whitespace since a call
+        self.calls = 0
+
+    def text(self, kind: Kind, text: str) -> None:
+        """Not empty."""
+        if kind in self._trimmed and (self._space or self._fresh or text[-1] in SPACE):
+            self._trim(kind, text)
+        else:
+            self._called = False
+            self._parts.append(kind(text))
+
+    def _trim(self, kind: Kind, text: str) -> None:
+        """Whitespace at the end waits for what it stands before."""
+        if self._fresh:
+            text = text.lstrip(SPACE)
+        kept = text.rstrip(SPACE)
+        if kept:
+            self._parts.append(kind("".join(self._space) + kept))
+            self._space.clear()
+            self._fresh = self._called = False
+        if len(kept) < len(text):
+            self._space.append(text[len(kept) :])
+
+    def turn(self, into: Kind) -> None:
+        """A marker ended a text of one kind, and one of the kind `into` begins."""
+        self._space.clear()
+        self._fresh = into in self._trimmed
+
+    def call(self, name: str) -> "Call":
+        """A call that begins for clients with the first arguments that are added."""
+        return Call(self, name)
+
+    def begin(self, name: str) -> int:
+        self._at_call()
+        self.left_out()
+        index, self.calls = self.calls, self.calls + 1
+        self._parts.append(CallBegun(index, name))
+        return index
+
+    def arguments(self, index: int, text: str) -> None:
+        self._parts.append(Arguments(index, text))
+
+    def left_out(self) -> None:
+        """What follows is set apart from a call, or from where one would have been."""
+        self._space.clear()
+        self._fresh, self._called = False, True
+
+    def drain(self) -> list[Part]:
+        """What was collected, neighbours of one kind as one."""
+        parts = self._parts
+        if not parts:
+            return []
+        self._parts = []
+        if len(parts) == 1:
+            return parts
+        merged: list[Part] = []
+        for _, group in groupby(parts, _run):
+            merged += _one(list(group))
+        return merged
+
+    def close(self, kind: Kind) -> None:
+        """The text ended within a text of `kind`."""
+        if self._space and not self._called:
+            self._parts.append(kind("".join(self._space)))
+        self._space.clear()
+
+
+class Call:
+    """One that is being read."""
+
+    __slots__ = ("_index", "_name", "_out")
+
+    def __init__(self, out: Collector, name: str) -> None:
+        self._out, self._name = out, name
+        self._index: int | None = None
+
+    def add(self, text: str) -> None:
+        if not text:
+            return
+        if self._index is None:
+            self._index = self._out.begin(self._name)
+        self._out.arguments(self._index, text)
+
+    def finish(self) -> None:
+        if self._index is None:
+            self.add("{}")
+
+
+def _run(part: Part) -> tuple[type, int]:
+    return type(part), part.index if isinstance(part, CallBegun | Arguments) else 0
+
+
+def _one(run: list[Part]) -> list[Part]:
+    """A run of one kind as one part; a call's beginning is one by itself."""
+    first = run[0]
+    if len(run) == 1 or isinstance(first, CallBegun):
+        return run
+    text = "".join(p.text for p in run if not isinstance(p, CallBegun))
+    return [Arguments(first.index, text) if isinstance(first, Arguments) else type(first)(text)]

@@ -1,0 +1,122 @@
+"""Reads text by a dialect: reasoning and content here, calls as the dialect's forms say."""
+
+from functools import partial
+
+from app.openai.parsing.channels import read_channels
+from app.openai.parsing.dialect import Dialect, Form, Tools
+from app.openai.parsing.parts import Collector, Content, Kind, Reasoning
+from app.openai.parsing.reader import Cut, Reader, Reading, Stops, Unfit, stops
+
+
+class Scanner:
+    """Of one choice."""
+
+    def __init__(self, dialect: Dialect, tools: Tools, reader: Reader, out: Collector, *, begun: bool) -> None:
+        self._dialect, self._tools = dialect, tools
+        self._reader, self._out = reader, out
+        self._forms = dialect.forms if tools else ()
+        self._kind: Kind = Reasoning if begun else Content
+        self._thought = dialect.thoughts[0] if dialect.thoughts else None
+
+    def run(self) -> Reading[None]:
+        """All the text."""
+        if self._dialect.channels:
+            yield from read_channels(self._reader, self._out, self._tools)
+            return
+        try:
+            if self._kind is Reasoning:
+                self._out.turn(Reasoning)
+            else:
+                yield from self._unmarked()
+            yield from self._texts()
+        except Cut:
+            pass
+        self._out.close(self._kind)
+
+    def _texts(self) -> Reading[None]:
+        while True:
+            kind = self._kind
+            mark = yield from self._reader.pieces(self._marks(), partial(self._out.text, kind))
+            yield from self._marked(mark)
+
+    def _marks(self) -> Stops:
+        """What ends a text of the kind that is read."""
+        dialect = self._dialect
+        begins = [b for form in self._forms for b in form.begins if b]
+        if self._kind is Reasoning:
+            assert self._thought is not None
+            found = list(self._thought.ends)
+            if dialect.call_ends_thought:
+                found += [form.begins[0] for form in self._forms]
+        else:
+            found = [t.begin for t in dialect.thoughts] + begins + list(dialect.hidden)
+            found += [end for t in dialect.thoughts if t.hidden_end for end in t.ends]
+        return stops(*found)
+
+    def _marked(self, mark: str) -> Reading[None]:
+        if self._thought and self._kind is Reasoning and mark in self._thought.ends:
+            self._turn(Content)
+            if not self._out.calls:
+                yield from self._unmarked()
+            return
+        if self._kind is Content:
+            for thought in self._dialect.thoughts:
+                if mark == thought.begin:
+                    self._thought = thought
+                    self._turn(Reasoning)
+                    return
+        forms = [form for form in self._forms if mark in form.begins]
+        if forms:
+            yield from self._calls(forms, mark)
+
+    def _turn(self, into: Kind) -> None:
+        self._out.turn(into)
+        self._kind = into
+
+    def _unmarked(self) -> Reading[None]:
+        """Calls that begin an answer without a marker."""
+        forms = [form for form in self._forms if "" in form.begins]
+        if not forms:
+            return
+        reader = self._reader
+        reader.keep()
+        try:
+            first = yield from reader.skip_space()
+        except Cut:
+            first = ""
+        space = reader.kept()
+        reader.release()
+        forms = [form for form in forms if first and first in form.first("")]
+        if forms:
+            yield from self._calls(forms, "", space)
+        elif space:
+            self._out.text(Content, space)
+
+    def _calls(self, forms: list[Form], mark: str, before: str = "") -> Reading[None]:
+        reader, out = self._reader, self._out
+        calls = out.calls
+        reader.keep(before + mark)
+        try:
+            form = forms[0]
+            if len(forms) > 1 or form.first(mark):
+                first = yield from reader.skip_space()
+                form = next((f for f in forms if first in (f.first(mark) or first)), None) or _unfit()
+            yield from form.read(reader, out, self._tools, mark)
+        except Unfit:
+            if out.calls == calls:
+                out.text(self._kind, reader.kept())
+                return
+        except Cut:
+            if out.calls == calls and not mark:
+                out.text(self._kind, reader.kept())
+                return
+            out.left_out()
+            raise
+        finally:
+            reader.release()
+        out.left_out()
+        self._kind = Content
+
+
+def _unfit() -> Form:
+    raise Unfit

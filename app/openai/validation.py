@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from app.errors import BodyTooLarge, RequestError
+from app.openai.body import Body
 from app.openai.neutral import NOT_SUPPORTED
-from app.openai.schemas import Body
 
 _MOST_ERRORS = 1000  # that are looked through for one to name
 _SHOWN = 64  # characters of what was given

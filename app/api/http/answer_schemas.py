@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from app.openai.schemas import inlined
+from app.openai.body import inlined
 
 
 class Shape(BaseModel):

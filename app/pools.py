@@ -98,6 +98,8 @@ class Pool(_Part):
     data_parallel_size: Count = 1  # ranks in one worker, each with a KV cache of its own
     chat_template: Path | None = None  # a Jinja file instead of the model's own
     reasoning: Reasoning | None = None  # null: a chat shows all text as its content
+    # How the model writes the calls of tools that a chat gives it; null: chats with tools are refused.
+    dialect: Annotated[str, Field(min_length=1)] | None = None
     routing: Routing = Routing()
     busy: Busy = Busy()
     disagg: Disagg = Disagg()

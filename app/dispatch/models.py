@@ -1,8 +1,7 @@
 """The models that this deployment serves: what the API knows of each without asking anybody."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from app.dispatch.inflight import RoutingHints
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
@@ -16,13 +15,6 @@ _TOGETHER = 2**18  # tokens
 _SHOWN = 100  # characters of a name that nobody knows
 
 
-class Message(Protocol):
-    """Of a conversation."""
-
-    def for_template(self) -> dict[str, Any]:
-        """As chat templates take it."""
-
-
 @dataclass(frozen=True)
 class Model:
     name: str
@@ -33,6 +25,7 @@ class Model:
     context_len: int  # tokens, prompt and answer together
     meters: Meters
     reasoning: Reasoning | None = None
+    dialect: str | None = None  # of its tool calls
 
     @property
     def most_tokens(self) -> int:
@@ -71,11 +64,6 @@ class Model:
         if least := self.tokenizer.least_tokens(text, self.context_len):
             raise self._too_long(f"at least {least}", param)
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """Templates write the special tokens themselves. Raises: RequestError (the template refuses)."""
-        rendered = [message.for_template() for message in messages]
-        return self.tokenizer.render_chat(rendered, add_generation_prompt=add_generation_prompt)
 
     def count(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Of a text that need not fit the context. Raises: RequestError, before all of a long text is tokenised."""
@@ -127,10 +115,10 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
     for pool_id, pool in declared.pools.items():
         known = models.get(pool.model)
         tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
-        same = tokenizer, pool.context_len, pool.reasoning
-        if known is not None and (known.tokenizer, known.context_len, known.reasoning) != same:
+        same = tokenizer, pool.context_len, pool.reasoning, pool.dialect
+        if known is not None and (known.tokenizer, known.context_len, known.reasoning, known.dialect) != same:
             raise SettingsError(
-                f"pools.{pool_id}: other path, template, length or reasoning than another pool of {pool.model}"
+                f"pools.{pool_id}: other path, template, length, reasoning or dialect than another pool of {pool.model}"
             )
         ids, prefill_ids = (known.pools, known.prefill_pools) if known else ((), ())
         if pool.role == "prefill":
@@ -146,6 +134,7 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             pool.context_len,
             Meters(pool.model),
             pool.reasoning,
+            pool.dialect,
         )
     return models
 

@@ -16,6 +16,7 @@ from app.messages import Sampling
 from app.openai.body import MOST, Body, Some
 from app.openai.conversation import Message, Messages
 from app.openai.neutral import NEUTRAL_OF_TOKENIZE, Refused, neutral
+from app.openai.prompt import PromptRequest
 from app.pools import Count, NotNegative, Share
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -152,7 +153,7 @@ class _Generation(Asked):
         return {int(token): bias for token, bias in self.logit_bias.items()}
 
 
-class Conversation(_Generation):
+class Conversation(_Generation, PromptRequest):
     messages: Annotated[Sequence[Message], Field(min_length=1, max_length=MOST)]
     max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: bool | None = None
@@ -160,6 +161,7 @@ class Conversation(_Generation):
 
     def check(self) -> None:
         super().check()
+        self.check_prompt(self.messages)
         if self.top_logprobs and not self.logprobs:
             raise RequestError("'top_logprobs' is only allowed when 'logprobs' is true.", param="top_logprobs")
 
@@ -178,12 +180,17 @@ class CompletionRequest(_Generation):
 
 
 @neutral(NEUTRAL_OF_TOKENIZE)
-class TokenizeRequest(Body):
+class TokenizeRequest(PromptRequest):
     model: str
     prompt: str | None = None
     messages: Annotated[Messages, Field(max_length=MOST)] | None = None
     add_special_tokens: bool | None = None
-    add_generation_prompt: bool = True
+
+    def check(self) -> None:
+        """What a single field can't tell. Raises: RequestError."""
+        if (self.prompt is None) == (self.messages is None):
+            raise RequestError("Give either 'prompt' or 'messages'.", param="prompt")
+        self.check_prompt(self.messages or ())
 
 
 class DetokenizeRequest(Body):

@@ -115,6 +115,7 @@ class FunctionMessage(Message):
     """The same in OpenAI's older shape, which names the function instead of the call."""
 
     role: Literal["function"]
+    content: Content | None = None
     name: Name
 
     def for_template(self) -> dict[str, Any]:

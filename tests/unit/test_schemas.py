@@ -147,8 +147,8 @@ def test_the_table_has_every_field() -> None:
 
 @pytest.mark.parametrize(("schema", "field"), [
     (schema, field) for schema in BOTH for field in (
-        "functions", "function_call", "response_format", "modalities", "store", "audio", "prediction", "best_of", "suffix",
-        "chat_template", "max_token", "temprature",
+        "functions", "function_call", "response_format", "modalities", "store", "audio", "prediction", "best_of",
+        "suffix", "chat_template", "max_token", "temprature",
     )
 ] + [
     (CompletionRequest, field) for field in ("tools", "tool_choice", "parallel_tool_calls", "reasoning_effort")

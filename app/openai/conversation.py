@@ -1,9 +1,9 @@
 """The messages of a conversation: as clients send them, and as chat templates take them."""
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
@@ -50,18 +50,14 @@ def _arguments(text: str) -> str:
     try:
         if isinstance(_parsed(text), dict):
             return text
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     raise PydanticCustomError("arguments", "Input should be the JSON of an object")
 
 
 def _parsed(arguments: str) -> Any:
     """Some servers write no arguments as no text."""
-    return json.loads(arguments or "{}", parse_constant=_no_number)
-
-
-def _no_number(word: str) -> float:
-    raise ValueError(word)  # NaN and the infinities
+    return orjson.loads(arguments or "{}")
 
 
 class ToolCall(Body):

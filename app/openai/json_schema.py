@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 _DEEPEST = 32  # lists and objects within each other
-_LONGEST = 2**16  # characters, written as JSON
+_LONGEST = 2**16  # bytes, written as JSON
 _TYPES = {"array", "boolean", "integer", "null", "number", "object", "string"}
 
 
@@ -21,11 +21,11 @@ def check_parameters(schema: dict[str, Any]) -> None:
 
 
 def check_bounds(value: Any) -> None:
-    """Raises: ValueError when it is too deep, too long or has numbers that JSON has not."""
+    """Raises: ValueError when it is too deep, too long, or has numbers or characters that are none."""
     if _deeper(value, _DEEPEST):
         raise ValueError(f"at most {_DEEPEST} levels")
-    if len(json.dumps(value, ensure_ascii=False, allow_nan=False)) > _LONGEST:
-        raise ValueError(f"at most {_LONGEST} characters of JSON")
+    if len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode()) > _LONGEST:
+        raise ValueError(f"at most {_LONGEST} bytes of JSON")
 
 
 def _deeper(value: Any, levels: int) -> bool:

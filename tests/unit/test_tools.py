@@ -130,7 +130,9 @@ def test_what_is_wrong_is_named_by_its_place(fields: dict[str, Any], param: str)
     assert (exc.param, f"'{param}'" in exc.message) == (param, True), exc.message
 
 
-@pytest.mark.parametrize("arguments", ["[]", "1", "{", "null", '{"a": NaN}', "[" * 10**5, "{}}", "nothing"])
+@pytest.mark.parametrize(
+    "arguments", ["[]", "1", "{", "null", '{"a": NaN}', "[" * 10**5, "{}}", "nothing", '{"a": "\\ud800"}']
+)
 def test_the_arguments_of_an_earlier_call_are_the_json_of_an_object(arguments: str) -> None:
     """Templates show them as one."""
     call = CALL | {"function": {"name": "f", "arguments": arguments}}

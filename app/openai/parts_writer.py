@@ -16,6 +16,8 @@ from app.openai.chat_writer import ChatWriter
 from app.openai.parts import Arguments, CallBegun, Content, Parser, Part, Reasoning
 from app.openai.schemas import ChatRequest
 
+_FIELDS = {Content: b'{"content":', Reasoning: b'{"reasoning_content":'}
+
 
 class PartsWriter(ChatWriter):
     """One event for each delta, whatever its parts: a client that resumes names the last event that it has."""
@@ -29,7 +31,7 @@ class PartsWriter(ChatWriter):
         self._called: set[int] = set()  # choices with a call of a tool
 
     def choice(self, index: int, d: Delta) -> dict[str, Any]:
-        shown = self._shown(index, d)
+        shown = self._fields(index, self._parts(index, d))
         made = super().choice(index, d) | {"finish_reason": self._finish(index, d)}
         calls = shown.get("tool_calls", [])
         made["message"]["content"] = shown.get("content", None if calls else "")
@@ -39,29 +41,30 @@ class PartsWriter(ChatWriter):
         return made
 
     def delta(self, choice: int, d: Delta) -> bytes:
-        shown = self._shown(choice, d)
+        parts = self._parts(choice, d)
         if d.finish is None and d.logprobs is None and not self._usage_always:
-            if not shown:
+            if not parts:
                 return b""
-            return b"%b%b%b" % (self._heads.get(choice) or self._head(choice), orjson.dumps(shown), self._plain_tail)
-        return b"%b%b%b" % (self._head(choice), orjson.dumps(shown), self.tail(choice, d, self._finish(choice, d)))
+            head, part = self._heads.get(choice) or self._head(choice), parts[0]
+            if len(parts) == 1 and isinstance(part, (Content, Reasoning)):  # nearly every delta
+                return b"%b%b%b}%b" % (head, _FIELDS[type(part)], orjson.dumps(part.text), self._plain_tail)
+            return b"%b%b%b" % (head, orjson.dumps(self._fields(choice, parts)), self._plain_tail)
+        shown = orjson.dumps(self._fields(choice, parts))
+        return b"%b%b%b" % (self._head(choice), shown, self.tail(choice, d, self._finish(choice, d)))
 
     def _finish(self, choice: int, d: Delta) -> str | None:
         """Where the length ended it, a call may be cut off, and is not one to answer."""
         return "tool_calls" if d.finish == "stop" and choice in self._called else d.finish
 
-    def _shown(self, choice: int, d: Delta) -> dict[str, Any]:
-        """The fields that a delta adds to the message."""
+    def _parts(self, choice: int, d: Delta) -> list[Part]:
         parser = self._parsers.get(choice)
         if parser is None:
             parser = self._parsers[choice] = self._make_parser()
         parts = parser.feed(d.text)
-        if d.finish is not None:
-            parts = [*parts, *parser.close()]
-        return self._fields(choice, parts)
+        return parts if d.finish is None else [*parts, *parser.close()]
 
     def _fields(self, choice: int, parts: list[Part]) -> dict[str, Any]:
-        """Each call once, with what there is of its arguments."""
+        """Of the message, that the parts add: each call once, with what there is of its arguments."""
         made: dict[str, Any] = {}
         calls: dict[int, dict[str, Any]] = {}
         for part in parts:

@@ -49,8 +49,7 @@ def parser_maker(call: GenerationBase, asked: PromptRequest) -> Callable[[], Par
     """For each choice; None where the text is the content as it comes."""
     model, tools = call.model, {tool.function.name: tool.parameters for tool in asked.offered}
     begun = _begun(call, model.reasoning, asked) if model.reasoning is not None else False
-    if tools and model.dialect is not None:
-        make = PARSERS[model.dialect]
+    if tools and (make := PARSERS.get(model.dialect or "")) is not None:
         return lambda: make(tools, begun)
     if (markers := model.reasoning) is not None:
         return lambda: ReasoningParser(markers, begun=begun)

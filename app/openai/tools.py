@@ -110,8 +110,8 @@ class ToolsRequest(Body):
                 raise RequestError("'tool_choice' is only allowed when 'tools' are given.", param="tool_choice")
             if name is not None and name not in names:
                 raise RequestError(f"'{where}': there is no tool of that name.", param=where)
-        if self.offered:
-            self._check_grammar()
+        if offered := self.offered:
+            self._check_grammar({tool.function.name for tool in offered})
 
     def _chosen(self) -> list[tuple[str, str | None]]:
         """What a choice speaks of, and where."""
@@ -125,7 +125,7 @@ class ToolsRequest(Body):
             ]
         return [("tool_choice", None)] if choice == "required" else []
 
-    def _check_grammar(self) -> None:
+    def _check_grammar(self, offered: set[str]) -> None:
         """What only a grammar could promise."""
         choice = self.tool_choice
         if isinstance(choice, NamedTool):
@@ -135,7 +135,7 @@ class ToolsRequest(Body):
         if self.parallel_tool_calls is False:
             raise _needs_grammar("parallel_tool_calls", "false")
         for i, tool in enumerate(self.tools or ()):
-            if tool.function.strict and tool in self.offered:
+            if tool.function.strict and tool.function.name in offered:
                 raise _needs_grammar(f"tools.{i}.function.strict", "true")
 
 

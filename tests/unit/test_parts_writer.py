@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from app.api.http import answer_schemas
 from app.openai import parsing
 from app.openai.chat import writer
 from app.openai.chat_writer import ChatWriter
@@ -58,6 +59,7 @@ def streamed(*texts: str, finish: str = "stop", **options: bool) -> list[Any]:
         if raw:
             events.append(json.loads(raw.removeprefix(b"data: ")))
             ChatCompletionChunk.model_validate(events[-1], strict=True)
+            answer_schemas.ChatCompletionChunk.model_validate(events[-1], strict=True)
     return events
 
 
@@ -140,6 +142,7 @@ def test_a_whole_answer_has_its_parts(text: str, finish: Any, reason: str, messa
     assert ("tool_calls" in choice["message"]) == ("b" in text)
     body = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
     if reason != "abort":
+        answer_schemas.ChatChoice.model_validate(choice, strict=True)
         ChatCompletion.model_validate(body, strict=True)
 
 

@@ -49,6 +49,7 @@ class Sampling(Struct, frozen=True, array_like=True):
     logprobs: int | None = None  # how many alternatives per token; None: no logprobs at all
     prompt_logprobs: int | None = None
     logit_bias: dict[int, float] | None = None
+    special_tokens: bool = False  # they are part of the text: a dialect's markers are some
 
 
 class Stage(Struct, frozen=True, array_like=True):

@@ -12,6 +12,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from app.dialects.names import dialect_names, find_dialect
 from app.engine_registry import engine_names, is_engine
 from app.errors import SettingsError
 from app.ids import BATCH_QUEUE, PoolId
@@ -78,6 +79,12 @@ class Reasoning(_Part):
     begun: bool = False  # the chat template ends with `begin`, so that answers begin inside
 
 
+def _dialect(name: str) -> str:
+    if find_dialect(name) is None:
+        raise PydanticCustomError("unknown_dialect", "is none of {names}", {"names": ", ".join(dialect_names())})
+    return name
+
+
 def _engine(name: str) -> str:
     if not is_engine(name):
         raise PydanticCustomError("unknown_engine", "is none of {names}", {"names": ", ".join(engine_names())})
@@ -98,6 +105,9 @@ class Pool(_Part):
     data_parallel_size: Count = 1  # ranks in one worker, each with a KV cache of its own
     chat_template: Path | None = None  # a Jinja file instead of the model's own
     reasoning: Reasoning | None = None  # null: a chat shows all text as its content
+    # How the model writes reasoning and calls of tools: a name of ours, or of vLLM's or SGLang's parsers. null: it is
+    # guessed from the chat template. `reasoning` goes before the dialect's own markers.
+    dialect: Annotated[str, AfterValidator(_dialect)] | None = None
     routing: Routing = Routing()
     busy: Busy = Busy()
     disagg: Disagg = Disagg()

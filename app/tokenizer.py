@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import jinja2
 import tokenizers
 from jinja2.ext import Extension
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -17,6 +18,7 @@ from app.segments import Segments, independent
 
 _USUAL = 8  # characters: tokens of ordinary text have fewer
 _PIECE = 2**15  # characters
+_UNSET = {"tools": None, "documents": None}  # as Hugging Face's renderer has them
 _SHOWN = 500  # characters of a template's own words, in which a message may stand
 
 
@@ -38,7 +40,8 @@ class Tokenizer:
         eos = self.special["eos_token"]
         self.eos_id: int | None = self.raw.token_to_id(eos) if eos else None
         self.vocab_size = self.raw.get_vocab_size(with_added_tokens=True)
-        self._template = _load_template(model_dir, template_file, config)
+        self.template = _template_source(model_dir, template_file, config)
+        self._template, self.template_variables = _compiled(self.template, model_dir)
         spec = _read_json(model_dir / "tokenizer.json")
         self._segments = Segments(self.raw, spec) if independent(spec) else None
         # Characters, of tokenizers that take each one as it is. A vocabulary writes them in bytes, which are no fewer.
@@ -80,10 +83,9 @@ class Tokenizer:
         """Raises: RequestError when there is no template or it refuses the messages."""
         if self._template is None:
             raise RequestError("This model has no chat template; use /v1/completions or configure chat_template.")
+        named = {"messages": messages, "add_generation_prompt": add_generation_prompt}
         try:
-            return self._template.render(
-                messages=messages, add_generation_prompt=add_generation_prompt, **self.special, **extra
-            )
+            return self._template.render({**_UNSET, **self.special, **extra, **named})
         except Exception as exc:  # a template is somebody else's program: it fails in any way
             raise RequestError(
                 f"The chat template refused these messages: {str(exc)[:_SHOWN]}", param="messages"
@@ -111,7 +113,7 @@ def _token_text(value: Any) -> str | None:
     return value.get("content") if isinstance(value, dict) else value
 
 
-def _load_template(model_dir: Path, file: Path | None, config: dict[str, Any]) -> jinja2.Template | None:
+def _template_source(model_dir: Path, file: Path | None, config: dict[str, Any]) -> str | None:
     path = file or model_dir / "chat_template.jinja"
     try:
         source = path.read_text() if file or path.exists() else config.get("chat_template")
@@ -119,8 +121,13 @@ def _load_template(model_dir: Path, file: Path | None, config: dict[str, Any]) -
         raise SettingsError(f"chat_template={path}: {exc.strerror}") from exc
     if isinstance(source, list):  # several named templates
         source = next((t["template"] for t in source if t["name"] == "default"), None)
+    return source
+
+
+def _compiled(source: str | None, model_dir: Path) -> tuple[jinja2.Template | None, frozenset[str]]:
+    """It, and the names of the variables that it looks at."""
     if source is None:
-        return None
+        return None, frozenset()
     # Templates come with models, so they are not trusted: sandboxed, and nothing they touch can be changed.
     # Options and globals are those that Hugging Face templates are written for.
     env = ImmutableSandboxedEnvironment(
@@ -131,11 +138,12 @@ def _load_template(model_dir: Path, file: Path | None, config: dict[str, Any]) -
     env.globals["strftime_now"] = lambda fmt: datetime.now().astimezone().strftime(fmt)
     try:
         template = env.from_string(source)
-        # A plain dict instead of the chain of dicts that Jinja copies at every rendering.
-        template.globals = dict(template.globals)
-        return template
+        variables = frozenset(find_undeclared_variables(env.parse(source)))
     except jinja2.TemplateError as exc:
         raise SettingsError(f"chat_template of {model_dir}: {exc}") from exc
+    # A plain dict instead of the chain of dicts that Jinja copies at every rendering.
+    template.globals = dict(template.globals)
+    return template, variables
 
 
 class _GenerationTag(Extension):

@@ -1,26 +1,31 @@
 """The models that this deployment serves: what the API knows of each without asking anybody."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from app.dialects.dialect import Dialect, Thought
+from app.dialects.names import find_dialect, guess_dialect
 from app.dispatch.inflight import RoutingHints
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
-from app.pools import PoolsFile, Reasoning, Select
+from app.pools import Pool, PoolsFile, Select
 from app.routing.pool_table import select
-from app.telemetry import Meters
+from app.telemetry import Meters, logger
 from app.tokenizer import Tokenizer, load_tokenizer
+
+log = logger(__name__)
 
 _TOGETHER = 2**18  # tokens
 _SHOWN = 100  # characters of a name that nobody knows
 
 
-class Message(Protocol):
-    """Of a conversation."""
+class Writing(NamedTuple):
+    """How a model writes its answers."""
 
-    def for_template(self) -> dict[str, Any]:
-        """As chat templates take it."""
+    dialect: Dialect | None = None  # of reasoning and calls of tools
+    reasons: bool = False  # chats are taken apart also where no tools are offered
+    begun: bool = False  # answers begin inside reasoning, whatever their prompts end with
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Model:
     tokenizer: Tokenizer
     context_len: int  # tokens, prompt and answer together
     meters: Meters
-    reasoning: Reasoning | None = None
+    writing: Writing = Writing()  # noqa: RUF009 (frozen)
 
     @property
     def most_tokens(self) -> int:
@@ -71,11 +76,6 @@ class Model:
         if least := self.tokenizer.least_tokens(text, self.context_len):
             raise self._too_long(f"at least {least}", param)
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """Templates write the special tokens themselves. Raises: RequestError (the template refuses)."""
-        rendered = [message.for_template() for message in messages]
-        return self.tokenizer.render_chat(rendered, add_generation_prompt=add_generation_prompt)
 
     def count(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Of a text that need not fit the context. Raises: RequestError, before all of a long text is tokenised."""
@@ -127,10 +127,11 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
     for pool_id, pool in declared.pools.items():
         known = models.get(pool.model)
         tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
-        same = tokenizer, pool.context_len, pool.reasoning
-        if known is not None and (known.tokenizer, known.context_len, known.reasoning) != same:
+        writing = _writing(pool, tokenizer)
+        same = tokenizer, pool.context_len, writing
+        if known is not None and (known.tokenizer, known.context_len, known.writing) != same:
             raise SettingsError(
-                f"pools.{pool_id}: other path, template, length or reasoning than another pool of {pool.model}"
+                f"pools.{pool_id}: other path, template, length, reasoning or dialect than another pool of {pool.model}"
             )
         ids, prefill_ids = (known.pools, known.prefill_pools) if known else ((), ())
         if pool.role == "prefill":
@@ -145,9 +146,24 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             tokenizer,
             pool.context_len,
             Meters(pool.model),
-            pool.reasoning,
+            writing,
         )
     return models
+
+
+def _writing(pool: Pool, tokenizer: Tokenizer) -> Writing:
+    template = tokenizer.template or ""
+    name = pool.dialect or guess_dialect(template)
+    dialect = find_dialect(name) if name else None
+    if pool.reasoning is not None:
+        thought = Thought(pool.reasoning.begin, (pool.reasoning.end,))
+        return Writing(replace(dialect or Dialect(), thoughts=(thought,)), True, pool.reasoning.begun)
+    if dialect is None:
+        return Writing()
+    if pool.dialect is None:
+        log.info("dialect_guessed", model=pool.model, dialect=name)
+    shown = any(thought.begin in template for thought in dialect.thoughts)
+    return Writing(dialect, dialect.channels or bool(dialect.thoughts and (shown or pool.dialect)))
 
 
 def find_model(models: Mapping[str, Model], name: str) -> Model:

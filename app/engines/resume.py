@@ -24,7 +24,7 @@ class Behind:
         return text[skip:]
 
 
-def text_behind(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int]) -> str:
-    """The text of `tokens` behind `prompt`, without a character that isn't whole yet."""
-    stream = DecodeStream(ids=list(prompt), skip_special_tokens=True)
+def text_behind(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int], *, special: bool) -> str:
+    """The text of `tokens` behind `prompt`, without a character that isn't whole yet. `special` tokens may be text."""
+    stream = DecodeStream(ids=list(prompt), skip_special_tokens=not special)
     return "".join(stream.step(tokenizer, token) or "" for token in tokens)

@@ -7,7 +7,8 @@ from pydantic import Field
 from app.batch.input_line import ENDPOINTS
 from app.batch.records import Batch
 from app.errors import RequestError
-from app.openai.schemas import Body, Metadata, Query
+from app.openai.body import Body, Query
+from app.openai.schemas import Metadata
 
 
 class ExpiresAfter(Body):

@@ -70,14 +70,16 @@ class CompletionWriter:
                 return b""
             head = self._heads.get(choice) or self._head(choice)
             return b"%b%b%b" % (head, orjson.dumps(d.text), self._plain_tail)
+        return b"%b%b%b" % (self._head(choice), orjson.dumps(d.text), self.tail(choice, d, d.finish))
+
+    def tail(self, choice: int, d: Delta, finish: str | None) -> bytes:
+        """Of a chunk that tells more than text."""
         return b"".join(
             (
-                self._head(choice),
-                orjson.dumps(d.text),
                 self.AFTER_TEXT,
                 orjson.dumps(self.logprobs(choice, d)),
-                b',"finish_reason":%b' % orjson.dumps(d.finish),
-                b',"stop_reason":%b}]' % orjson.dumps(d.stop) if d.finish else b"}]",
+                b',"finish_reason":%b' % orjson.dumps(finish),
+                b',"stop_reason":%b}]' % orjson.dumps(d.stop) if finish else b"}]",
                 self.end(),
             )
         )

@@ -20,7 +20,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "best_of": (1,),
     "echo": (False,),
-    "function_call": ("none", "auto"),  # there are no functions to call
+    "function_call": ("none", "auto"),  # there are no functions to call: the older name of tools
     "functions": ([],),
     "logit_bias": ({},),
     "logprobs": (False,),
@@ -121,20 +121,15 @@ NEUTRAL_OF_MESSAGES: Mapping[str, tuple[Any, ...]] = {
     "annotations": ([],),
     "audio": (),
     "function_call": (),
-    "reasoning": (),
     "refusal": (),
-    "tool_calls": ([],),
 }
 
 NEUTRAL_OF_TOKENIZE: Mapping[str, tuple[Any, ...]] = {"return_token_strs": (False,)} | {
     name: NEUTRAL[name]
     for name in (
         "chat_template",
-        "chat_template_kwargs",
-        "continue_final_message",
         "media_io_kwargs",
         "mm_processor_kwargs",
-        "tools",
     )
 }
 

@@ -6,63 +6,28 @@ for "not given".
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from app.dispatch.inflight import RoutingHints
 from app.errors import RequestError
 from app.messages import Sampling
-from app.openai.neutral import NEUTRAL_OF_MESSAGES, NEUTRAL_OF_TOKENIZE, Refused, neutral
+from app.openai.body import MOST, Body, Some
+from app.openai.conversation import Message, Messages
+from app.openai.neutral import NEUTRAL_OF_TOKENIZE, Refused, neutral
+from app.openai.prompt import PromptRequest
 from app.pools import Count, NotNegative, Share
 
-T = TypeVar("T")
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TokenId = Annotated[int, Field(ge=0, lt=2**32)]
 _TOKEN_ID = re.compile("[0-9]{1,9}", re.ASCII)
 Stop = Annotated[str, Field(min_length=1, max_length=4096)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
-# Lists end at their first error: each of a million would be an object with its own message.
-Some = Annotated[list[T], Field(fail_fast=True)]
 Label = Annotated[str, Field(max_length=64)]
 Metadata = Annotated[dict[Label, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
-MOST = 4096  # messages of a conversation, parts of a message, tokens with a bias
 MOST_BIASES = 2**16  # of all prompts of a request together: each takes its own along
 ASIDE_PRIORITY = 100  # of what gives way, unless it names its own
-
-
-class Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-    @classmethod
-    def openapi(cls) -> dict[str, Any]:
-        """For `openapi_extra`: handlers parse the body themselves, which spares FastAPI's detour over dicts."""
-        schema = inlined(cls.model_json_schema())
-        return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
-class Query(Body):
-    """What comes as text behind the path."""
-
-    model_config = ConfigDict(strict=False)
-
-    @classmethod
-    def openapi(cls) -> dict[str, Any]:
-        fields = cls.model_json_schema()["properties"].items()
-        return {"parameters": [{"name": name, "in": "query", "schema": schema} for name, schema in fields]}
-
-
-def inlined(schema: dict[str, Any]) -> Any:
-    """Without `$defs`, to which a schema in the middle of a document can't refer, nor can its discriminators."""
-    defs = schema.pop("$defs", {})
-
-    def inline(part: Any) -> Any:
-        if isinstance(part, dict):
-            whole = defs[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
-            return {key: inline(value) for key, value in whole.items() if key != "discriminator"}
-        return [inline(value) for value in part] if isinstance(part, list) else part
-
-    return inline(schema)
 
 
 class StreamOptions(Body):
@@ -188,51 +153,7 @@ class _Generation(Asked):
         return {int(token): bias for token, bias in self.logit_bias.items()}
 
 
-class TextPart(Body):
-    type: Annotated[Literal["text"], Refused("content parts of type")]
-    text: str
-
-
-# In this order, an error is the list's.
-Content = Annotated[Some[TextPart], Field(max_length=MOST)] | str
-
-
-class Message(Body):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Content | None
-    name: Annotated[str, Field(max_length=256)] | None = None
-
-    def for_template(self) -> dict[str, Any]:
-        """Templates know no developer, OpenAI's newer name of the system role, and want text."""
-        content = self.content or ""
-        if not isinstance(content, str):
-            content = "\n".join(part.text for part in content)
-        role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": content} | ({"name": self.name} if self.name else {})
-
-
-class PromptMessage(Message):
-    role: Literal["system", "developer", "user"]
-    content: Content
-
-
-@neutral(NEUTRAL_OF_MESSAGES)
-class AssistantMessage(Message):
-    """An earlier answer. Without content, as it is when it only called tools, it is an empty text."""
-
-    role: Literal["assistant"]
-    content: Content | None = None
-    reasoning_content: str | None = None
-
-    def for_template(self) -> dict[str, Any]:
-        made = super().for_template()
-        return made if self.reasoning_content is None else made | {"reasoning_content": self.reasoning_content}
-
-
-Messages = Some[Annotated[PromptMessage | AssistantMessage, Field(discriminator="role")]]
-
-
-class Conversation(_Generation):
+class Conversation(_Generation, PromptRequest):
     messages: Annotated[Sequence[Message], Field(min_length=1, max_length=MOST)]
     max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: bool | None = None
@@ -240,6 +161,7 @@ class Conversation(_Generation):
 
     def check(self) -> None:
         super().check()
+        self.check_prompt(self.messages)
         if self.top_logprobs and not self.logprobs:
             raise RequestError("'top_logprobs' is only allowed when 'logprobs' is true.", param="top_logprobs")
 
@@ -258,12 +180,17 @@ class CompletionRequest(_Generation):
 
 
 @neutral(NEUTRAL_OF_TOKENIZE)
-class TokenizeRequest(Body):
+class TokenizeRequest(PromptRequest):
     model: str
     prompt: str | None = None
     messages: Annotated[Messages, Field(max_length=MOST)] | None = None
     add_special_tokens: bool | None = None
-    add_generation_prompt: bool = True
+
+    def check(self) -> None:
+        """What a single field can't tell. Raises: RequestError."""
+        if (self.prompt is None) == (self.messages is None):
+            raise RequestError("Give either 'prompt' or 'messages'.", param="prompt")
+        self.check_prompt(self.messages or ())
 
 
 class DetokenizeRequest(Body):

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from app.errors import BodyTooLarge, RequestError
+from app.openai.body import Body
 from app.openai.neutral import NOT_SUPPORTED
-from app.openai.schemas import Body
 
 _MOST_ERRORS = 1000  # that are looked through for one to name
 _SHOWN = 64  # characters of what was given
@@ -17,6 +17,8 @@ _LONGEST_NAME = 200  # characters of a field's path, which is the client's
 _SMALL = 16 * 2**10  # bytes that are parsed at once: that takes less time than a thread's answer
 # Values of a large body: the parser builds all of them before the schema sees one, and no other thread runs meanwhile.
 _VALUES, _CONTAINERS = 2**18, 2**15
+
+_AS_SENT = {"chat_template_kwargs", "parameters"}  # what stands in these is the client's own, and null a value
 
 # One thread: a second one would hold the interpreter in turn with the first, and the event loop would wait for both.
 _large = ThreadPoolExecutor(1, thread_name_prefix="parsing")
@@ -88,7 +90,7 @@ def _errors(exc: ValidationError) -> list[Any]:
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+        return {k: v if k in _AS_SENT else _without_nulls(v) for k, v in value.items() if v is not None}
     return [_without_nulls(v) for v in value] if isinstance(value, list) else value
 
 
@@ -99,7 +101,7 @@ def _request_error(err: Any, doc: Any) -> RequestError:
         return RequestError("The body has to be a JSON object.")
     found, given = _find(err, doc)
     path, kind = ".".join(found)[:_LONGEST_NAME], err["type"]
-    what = err["ctx"]["what"] if kind == NOT_SUPPORTED else ""
+    what = err.get("ctx", {}).get("what", "") if kind == NOT_SUPPORTED else ""
     if kind in ("union_tag_invalid", "union_tag_not_found"):  # only messages are told apart so
         path, what = f"{path}.role", "messages of role"
         kind, given = ("missing", None) if kind == "union_tag_not_found" else (NOT_SUPPORTED, given["role"])

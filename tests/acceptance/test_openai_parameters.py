@@ -13,10 +13,10 @@ import openai
 import pytest
 from openai import OpenAI
 
+from app.dialects.families import reasoning_only
+from app.dialects.output_parser import OutputParser
+from app.dialects.parts import Content, Reasoning
 from app.openai.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES
-from app.openai.parsing.families import reasoning_only
-from app.openai.parsing.output_parser import OutputParser
-from app.openai.parsing.parts import Content, Reasoning
 from tests.stack import Stack, mock_pool, stack
 
 Endpoint = Literal["chat", "text"]

@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
+from app.openai.prompt import chat_prompt
 from app.tokenizer import load_tokenizer
 from tests.contract.conftest import model_dir
+from tests.unit.test_tools import CALL, RESULT, WEATHER
+from tests.unit.test_tools import chat as asked
 
 CHATS: dict[str, list[dict[str, Any]]] = {
     "one": [{"role": "user", "content": "What is the capital of France?"}],
@@ -26,6 +29,7 @@ TEMPLATES = {
     "special": "{{ bos_token }}{{ eos_token }}{% if add_generation_prompt %}<go>{% endif %}",
     "namespace": "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
     "undefined": "{% if tools is defined and tools %}T{% endif %}{% if not date_string is defined %}D{% endif %}",
+    "none": "{{ tools is none }}{{ documents is none }}{{ tools is defined }}",
     "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
     "date": "{{ strftime_now('%d %b %Y') }}",
     "methods": "{{ messages[0].content.split(' ')[-1].strip() }}{{ messages[0].items()|list|length }}",
@@ -58,3 +62,35 @@ def test_any_template_gives_what_transformers_gives(theirs: Any, template: str, 
         assert ours.render_chat(chat) == theirs.apply_chat_template(
             chat, tokenize=False, add_generation_prompt=True, chat_template=TEMPLATES[template]
         ), name
+
+
+PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
+TRIMMING = PLAIN.replace("m.content", "m.content | trim")
+SHOWING = "{{ tools | tojson }}" + PLAIN.replace("</>", "{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}")
+
+
+@pytest.mark.parametrize("tools", [None, [WEATHER]])
+def test_tools_and_their_calls_are_shown_as_transformers_shows_them(theirs: Any, tools: Any, tmp_path: Any) -> None:
+    """Arguments as an object."""
+    file = tmp_path / "template.jinja"
+    file.write_text(SHOWING)
+    body = asked(messages=[{"role": "assistant", "content": "a", "tool_calls": [CALL]}, RESULT], tools=tools)
+    object_call = {**CALL, "function": {**CALL["function"], "arguments": {"city": "Kraków"}}}
+    messages = [{"role": "assistant", "content": "a", "tool_calls": [object_call]}, {"role": "tool", "content": "7°C"}]
+    assert chat_prompt(load_tokenizer(model_dir(), file), body.messages, body) == theirs.apply_chat_template(
+        messages, tools=tools, tokenize=False, add_generation_prompt=True, chat_template=SHOWING
+    )
+
+
+@pytest.mark.parametrize("template", [PLAIN, TRIMMING])
+@pytest.mark.parametrize("content", ["Well", " Well ", "a", "Well,\n"])
+def test_an_answer_is_gone_on_with_where_transformers_goes_on(
+    theirs: Any, template: str, content: str, tmp_path: Any
+) -> None:
+    file = tmp_path / "template.jinja"
+    file.write_text(template)
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": content}]
+    body = asked(messages=messages, continue_final_message=True)
+    assert chat_prompt(load_tokenizer(model_dir(), file), body.messages, body) == theirs.apply_chat_template(
+        messages, tokenize=False, continue_final_message=True, chat_template=template
+    )

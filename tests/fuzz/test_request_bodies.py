@@ -56,6 +56,8 @@ def test_a_body_is_understood_or_refused(body: Any, raw: bytes) -> None:
 @settings(max_examples=300, derandomize=True)
 @given(changes=objects)
 @example({"top_k": 2**64})
+@example({"x": None, "chat_template_kwargs": {"a": "\ud800"}})
+@example({"x": None, "tools": [{"type": "function", "function": {"name": "f", "parameters": {"\ud800": {}}}}]})
 @example({"seed": -(2**63), "priority": 2**31 - 1, "timeout": 1e-300, "logit_bias": {"999999999": 1}})
 def test_a_good_request_with_a_strange_field_is_understood_or_refused(body: Any, changes: dict[str, Any]) -> None:
     known = {
@@ -70,7 +72,7 @@ def check(body: Any, raw: bytes) -> None:
     refusal = ""
     try:
         parsed = parse(body, raw)
-        if isinstance(parsed, (ResponseRequest, Retrieval)):
+        if isinstance(parsed, (ResponseRequest, Retrieval, TokenizeRequest)):
             parsed.check()
         if isinstance(parsed, ResponseRequest):
             parsed = parsed.as_chat()

@@ -13,10 +13,11 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletionChunk
 
 from app.deltas import merge
+from app.dialects.families import reasoning_only
 from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import Model
+from app.dispatch.models import Model, Writing
 from app.ids import ApiId, PoolId, RequestId
 from app.messages import Delta, Sampling, TokenLogprob
 from app.openai.chat import ChatWriter, writer
@@ -24,7 +25,7 @@ from app.openai.completion_writer import DONE, CompletionWriter, error_event
 from app.openai.completions import TextWriter
 from app.openai.logprobs import TextLogprobs, chat_logprobs
 from app.openai.schemas import ChatRequest, CompletionRequest
-from app.pools import Pool, Reasoning
+from app.pools import Pool
 from app.telemetry import Meters
 from app.tokenizer import load_tokenizer
 
@@ -190,7 +191,7 @@ def test_a_chat_is_opened_with_the_assistants_role() -> None:
 def thinking(*texts: str, **options: bool) -> list[Any]:
     """The chunks of an answer of a model that thinks, whose last piece ends it."""
     of = call()
-    of.model = dataclasses.replace(of.model, reasoning=Reasoning())
+    of.model = dataclasses.replace(of.model, writing=Writing(reasoning_only("<think>", "</think>"), reasons=True))
     body = {
         "model": "m",
         "messages": [{"role": "user", "content": "?"}],
@@ -226,7 +227,7 @@ def test_a_chunk_of_reasoning_tells_the_usage_as_others_do() -> None:
 
 def test_a_whole_answers_reasoning_has_a_field_of_its_own() -> None:
     of = call()
-    of.model = dataclasses.replace(of.model, reasoning=Reasoning())
+    of.model = dataclasses.replace(of.model, writing=Writing(reasoning_only("<think>", "</think>"), reasons=True))
     body = ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "?"}]})
     for text, reasoning, content in (("<think>a</think>b", "a", "b"), ("b", None, "b"), ("<think>a", "a", "")):
         message = writer(of, body).choice(0, replace(DELTA, text=text, finish="stop"))["message"]

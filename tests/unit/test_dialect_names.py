@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.openai.parsing.families import DIALECTS
-from app.openai.parsing.names import dialect_names, find_dialect, guess_dialect
+from app.dialects.families import DIALECTS
+from app.dialects.names import dialect_names, find_dialect, guess_dialect
 
 TEMPLATES = {
     "qwen3": '{{ \'<tool_call>\\n{"name": "\' }}{{ tool_call.name }}{{ \'", "arguments": \' }}</tool_call> <think>',

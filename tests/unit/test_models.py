@@ -1,18 +1,22 @@
 """What the API knows of a model: how long prompts may be, alone and together."""
 
+from pathlib import Path
+
 import orjson
 import pytest
+from pydantic import ValidationError
 
+from app.dialects.names import find_dialect
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import Model
+from app.dispatch.models import Model, Writing, load_models
 from app.dispatch.placer import _round_size
 from app.dispatch.runtime import Deployment
-from app.errors import PromptTooLong, RequestError
+from app.errors import PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
 from app.openai.completions import _plan
 from app.openai.schemas import CompletionRequest
 from app.openai.validation import parse
-from app.pools import Pool
+from app.pools import Pool, PoolsFile
 from app.settings import load_settings
 from app.telemetry import Meters
 from app.tokenizer import load_tokenizer
@@ -90,3 +94,26 @@ def test_what_is_only_tokenised_may_be_longer_than_the_context(model: Model) -> 
 def test_few_long_prompts_are_placed_at_once(prompts: list[int], size: int) -> None:
     """And of short ones as many as there are."""
     assert _round_size(prompts) == size
+
+
+def test_the_pools_of_a_model_have_one_dialect() -> None:
+    """An answer may go on in another pool."""
+    pools = {PoolId("a"): POOL, PoolId("b"): Pool(model="m", engine="mock", dialect="hermes")}
+    with pytest.raises(SettingsError, match=r"pools\.b: .*dialect"):
+        load_models(PoolsFile(pools=pools))
+    one = {PoolId(name): Pool(model="m2", engine="mock", dialect="hermes") for name in "ab"}
+    assert load_models(PoolsFile(pools=one))["m2"].writing.dialect == find_dialect("qwen3")
+
+
+def test_a_dialect_is_named_or_guessed_and_an_unknown_one_stops_the_process(tmp_path: Path) -> None:
+    """By the chat template, which also tells whether the model thinks."""
+    template = tmp_path / "template"
+    template.write_text("{{ tools }}<tool_call>{'name': …, 'arguments': …}</tool_call>{{ messages }}")
+    pool = Pool(model="m", engine="mock", chat_template=template)
+    assert load_models(PoolsFile(pools={PoolId("a"): pool}))["m"].writing == Writing(find_dialect("hermes"))
+    template.with_name("thinks").write_text("<think>" + template.read_text())
+    thinks = pool.model_copy(update={"chat_template": template.with_name("thinks")})
+    assert load_models(PoolsFile(pools={PoolId("a"): thinks}))["m"].writing.reasons
+    assert load_models(PoolsFile(pools={PoolId("a"): POOL}))["m"].writing == Writing()
+    with pytest.raises(ValidationError, match=r"is none of .*hermes"):
+        Pool(model="m", engine="mock", dialect="klingon")

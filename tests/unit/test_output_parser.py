@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.openai.parsing import json_value, reader
-from app.openai.parsing.dialect import Dialect
-from app.openai.parsing.families import DIALECTS, reasoning_only
-from app.openai.parsing.output_parser import OutputParser
-from app.openai.parsing.parts import Arguments, CallBegun, Content, Part, Reasoning
+from app.dialects import json_value, reader
+from app.dialects.dialect import Dialect
+from app.dialects.families import DIALECTS, reasoning_only
+from app.dialects.output_parser import OutputParser
+from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
 
 THINK = reasoning_only("<think>", "</think>")
 REPEATED = reasoning_only("aab", "aaab")  # whose beginnings are within themselves
@@ -160,6 +160,7 @@ def test_without_tools_nothing_is_a_call(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WRITTEN)
+@settings(max_examples=25)  # of each family
 @given(data=st.data())
 def test_however_a_text_is_cut_its_parts_are_the_same(name: str, data: st.DataObject) -> None:
     """Of well-formed text and of any mixture of its markers."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.openai.parsing.parameter_value import as_json, types_of
+from app.dialects.parameter_value import as_json, types_of
 
 COLOR = {"enum": ["red", "7"], "type": "string"}
 

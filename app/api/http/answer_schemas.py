@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from app.openai.schemas import inlined
+from app.openai.body import inlined
 
 
 class Shape(BaseModel):
@@ -45,6 +45,7 @@ class Envelope(Shape):
 
 
 Finish = Literal["stop", "length"]
+ChatFinish = Literal["stop", "length", "tool_calls"]
 
 
 class End(Shape):
@@ -72,29 +73,59 @@ class ChatLogprobs(Shape):
     refusal: None
 
 
+class Called(Shape):
+    name: str
+    arguments: str  # the JSON of an object, unless the answer was cut off
+
+
+class ToolCall(Shape):
+    id: str
+    type: Literal["function"]
+    function: Called
+
+
+class CallDelta(Shape):
+    """`id`, `type` and the name are in the first of a call only."""
+
+    class Piece(Shape):
+        name: str = ""
+        arguments: str
+
+    index: int
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: Piece
+
+
 class ChatMessage(Shape):
     role: Literal["assistant"]
-    content: str
+    content: str | None
     reasoning_content: str | None = None
     refusal: None
+    tool_calls: list[ToolCall] = []
 
 
 class ChatDelta(Shape):
     role: Literal["assistant"] = "assistant"
     content: str = ""
     reasoning_content: str = ""
+    tool_calls: list[CallDelta] = []
 
 
-class ChatChoice(End):
+class ChatChoice(Shape):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
+    finish_reason: ChatFinish
+    stop_reason: str | int | None
 
 
-class ChatChunkChoice(Going):
+class ChatChunkChoice(Shape):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
+    finish_reason: ChatFinish | None
+    stop_reason: str | int | None = None
 
 
 class ChatCompletion(Envelope):

@@ -20,7 +20,7 @@ from app.batch.records import StoredFile
 from app.batch.storage import Storage
 from app.errors import XylemError
 from app.ids import FileId, KeyId, new_file_id
-from app.openai.schemas import Query
+from app.openai.body import Query
 from app.openai.validation import parse
 from app.store import clock
 from app.telemetry import logger

@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope
 
 from app.errors import BodyTooLarge, Cancelled, RequestError
 from app.openai.batch_schemas import ExpiresAfter
-from app.openai.schemas import Body
+from app.openai.body import Body
 from app.openai.validation import parse
 
 _FORM = 64 * 2**10  # bytes that a form has besides its file

@@ -8,7 +8,7 @@ from app.api.http.request_body import collect
 from app.api.state import state_of
 from app.dispatch.models import find_model
 from app.dispatch.runtime import Deployment
-from app.errors import RequestError
+from app.openai.prompt import chat_prompt
 from app.openai.schemas import DetokenizeRequest, TokenizeRequest
 from app.openai.validation import parse_off_loop
 
@@ -38,11 +38,9 @@ async def detokenize(request: Request) -> Response:
 
 def _tokenized(state: Deployment, body: TokenizeRequest) -> bytes:
     model = find_model(state.models, body.model)
-    if (body.prompt is None) == (body.messages is None):
-        raise RequestError("Give either 'prompt' or 'messages'.", param="prompt")
+    body.check()
     if body.messages is not None:
-        text = model.render(body.messages, add_generation_prompt=body.add_generation_prompt)
-        ids = model.count(text, add_special_tokens=False)
+        ids = model.count(chat_prompt(model.tokenizer, body.messages, body), add_special_tokens=False)
     else:
         ids = model.count(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
     return orjson.dumps({"count": len(ids), "max_model_len": model.context_len, "tokens": ids})

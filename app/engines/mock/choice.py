@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tokenizers.decoders import DecodeStream
 
@@ -66,7 +66,7 @@ class Choice:
     """One of the n answers to a request: what the scheduler moves and the sampler extends."""
 
     __slots__ = (
-        "_answer_tokens", "_banned", "_behind", "_can_end", "_decode", "_sampler", "_scanner", "_vocabulary",
+        "_answer_tokens", "_banned", "_behind", "_can_end", "_decode", "_sampler", "_scanner", "_script", "_vocabulary",
         "computed", "context_len", "finished", "index", "lends", "prompt_len", "rank", "request", "source", "stream",
         "table", "tokens",
     )  # fmt: skip
@@ -82,8 +82,9 @@ class Choice:
         context_len: int,
         answer_tokens: int,
         lends: bool = False,
+        script: Sequence[int] = (),
     ) -> None:
-        """`lends`: it ends with its prompt computed, and its blocks are for somebody else."""
+        """`lends`: it ends with its prompt computed, and its blocks are for somebody else. `script`: its tokens."""
         sampling = request.sampling
         self.request = request
         self.stream = stream
@@ -102,14 +103,16 @@ class Choice:
         self._vocabulary = vocabulary
         self._sampler = Sampler(vocabulary, request.prompt, sampling, seed)
         self._scanner = StopScanner(sampling.stop, include=sampling.include_stop) if sampling.stop else None
-        self._answer_tokens = max(answer_tokens, sampling.min_tokens)
+        self._script = script
+        self._answer_tokens = len(script) or max(answer_tokens, sampling.min_tokens)
         eos = vocabulary.eos_id
         bias = sampling.logit_bias or {}
         self._can_end = not sampling.ignore_eos and eos is not None and bias.get(eos, 0.0) > _BAN
         # Only these two let a token be chosen that ends the answer before min_tokens.
         ends = {*sampling.stop_token_ids, *(() if eos is None or sampling.ignore_eos else (eos,))}
         self._banned = frozenset(ends) if sampling.stop_token_ids or bias else _NONE
-        self._decode: Callable[[int], str] = self._any_text(request.prompt) if bias else vocabulary.texts.__getitem__
+        known = not (bias or script or sampling.special_tokens)
+        self._decode: Callable[[int], str] = vocabulary.texts.__getitem__ if known else self._any_text(request.prompt)
         self._behind = self._resume(request.begun[index]) if request.begun else Behind()
 
     @property
@@ -123,7 +126,7 @@ class Choice:
         sampler = self._sampler
         made = len(self.tokens) - self.prompt_len
         early = made < sampling.min_tokens
-        due = self._vocabulary.eos_id if made >= self._answer_tokens and self._can_end else None
+        due = self._due(made)
         token = sampler.choose(self._banned if early else _NONE, due)
         logprobs = None if sampling.logprobs is None else [sampler.logprob(token, sampling.logprobs)]
         sampler.append(token)
@@ -135,6 +138,12 @@ class Choice:
         pulled, self.stream.pulled = self.stream.pulled, None
         text = self._behind(text)
         return StepOutput(text, [token], self.index, finish, stop, logprobs, cached, prompt_logprobs_, pulled)
+
+    def _due(self, made: int) -> int | None:
+        """What has to come behind so many tokens."""
+        if made < len(self._script):
+            return self._script[made]
+        return self._vocabulary.eos_id if made >= self._answer_tokens and self._can_end else None
 
     def prefilled(self) -> StepOutput:
         """The prompt is computed: its first token if this side makes it, else nothing. For one that lends."""
@@ -184,6 +193,7 @@ class Choice:
         return prompt_logprobs(self._vocabulary, self.request.prompt, top)
 
     def _any_text(self, prompt: list[int]) -> Callable[[int], str]:
-        """A decoder for tokens that may end in the middle of a character: a bias can force any."""
-        stream, raw = DecodeStream(ids=prompt, skip_special_tokens=True), self._vocabulary.tokenizer.raw
+        """A decoder for tokens that may end in the middle of a character: a bias or a script can have any."""
+        raw, special = self._vocabulary.tokenizer.raw, self.request.sampling.special_tokens
+        stream = DecodeStream(ids=prompt, skip_special_tokens=not special)
         return lambda token: stream.step(raw, token) or ""

@@ -162,17 +162,26 @@ class MockEngine:
         stream = self._streams[request.id] = Stream()
         indices = [0] if lends else [i for i in range(request.sampling.n) if not _finished(request, i)]
         stream.open_choices = len(indices)
-        arrival = next(self._arrivals)
+        arrival, script = next(self._arrivals), self._script(request)
         for index in indices:
             choice = Choice(
                 request, stream, self._vocabulary, index=index, arrival=arrival,
                 context_len=self._pool.context_len, answer_tokens=self._args.answer_tokens,
-                lends=lends,
+                lends=lends, script=script,
             )  # fmt: skip
             stream.choices.append(choice)
             if index == 0 or lends or request.handoff is None:  # the others wait until the prompt has come
                 core.add(choice)
         return stream
+
+    def _script(self, request: GenerateRequest) -> list[int]:
+        """The tokens of the answer that was written for this prompt, if one was."""
+        if not self._args.script:
+            return []
+        tokenizer = load_tokenizer(self._pool.model_dir, self._pool.chat_template)
+        prompt = tokenizer.decode(request.prompt)
+        text = next((text for sign, text in self._args.script.items() if sign in prompt), "")
+        return tokenizer.encode(text, add_special_tokens=False)
 
     def _break(self, request: GenerateRequest, core: Core) -> None:
         """Fail as engines do on some inputs, where that was asked for."""

@@ -70,6 +70,7 @@ def _sampling_params(s: Sampling, extra_args: dict[str, Any] | None) -> Sampling
         logprobs=s.logprobs,
         prompt_logprobs=s.prompt_logprobs,
         logit_bias=s.logit_bias,
+        skip_special_tokens=not s.special_tokens,
         output_kind=RequestOutputKind.DELTA,
         extra_args=extra_args,
         skip_clone=True,  # made for this request, so vLLM may change it

@@ -57,7 +57,7 @@ async def _choice(
     engine: AsyncLLM, tokenizer: Tokenizer, request: GenerateRequest, index: int
 ) -> AsyncGenerator[StepOutput, None]:
     begun, s = request.begun[index], request.sampling
-    made = text_behind(tokenizer.raw, request.prompt, begun.tokens)
+    made = text_behind(tokenizer.raw, request.prompt, begun.tokens, special=s.special_tokens)
     scanner = StopScanner(s.stop, include=s.include_stop) if s.stop else None
     if scanner is not None:
         made, _ = scanner.push(made, check=False)  # had one been there, it would have been the end

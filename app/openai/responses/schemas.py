@@ -5,8 +5,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from app.errors import RequestError
+from app.openai.body import MOST, Body, Query, Some
+from app.openai.conversation import Message
 from app.openai.neutral import Refused, neutral
-from app.openai.schemas import MOST, Asked, Body, Conversation, Message, Query, Some
+from app.openai.schemas import Asked, Conversation
 
 LOGPROBS = "message.output_text.logprobs"
 # All that OpenAI has. Besides the logprobs, they are parts of what no answer has here.

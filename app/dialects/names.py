@@ -1,7 +1,7 @@
 """Dialects by name, also by the names that vLLM's and SGLang's parsers have, and guessed from a chat template."""
 
-from app.openai.parsing.dialect import Dialect
-from app.openai.parsing.families import DIALECTS
+from app.dialects.dialect import Dialect
+from app.dialects.families import DIALECTS
 
 # The other engines' names, for calls or for reasoning; `-` and `_` are the same.
 _ALIASES = {

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Callable
 
-from app.openai.parsing.dialect import Tools
-from app.openai.parsing.json_value import read_span
-from app.openai.parsing.parts import Collector, Content, Kind, Reasoning
-from app.openai.parsing.reader import Cut, Reader, Reading, Unfit, stops
+from app.dialects.dialect import Tools
+from app.dialects.json_value import read_span
+from app.dialects.parts import Collector, Content, Kind, Reasoning
+from app.dialects.reader import Cut, Reader, Reading, Unfit, stops
 
 _START, _MESSAGE = "<|start|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")

@@ -3,10 +3,10 @@
 import re
 from dataclasses import dataclass
 
-from app.openai.parsing.dialect import Tools
-from app.openai.parsing.json_value import read_span
-from app.openai.parsing.parts import Collector
-from app.openai.parsing.reader import Reader, Reading, Unfit, stops
+from app.dialects.dialect import Tools
+from app.dialects.json_value import read_span
+from app.dialects.parts import Collector
+from app.dialects.reader import Reader, Reading, Unfit, stops
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from app.openai.parsing.reader import Reader, Reading, stops
+from app.dialects.reader import Reader, Reading, stops
 
 _JSON = re.compile(r'["{}\[\]]|[^\s\w+\-.,:]').search  # the rest can't be in JSON but in its strings
 _PYTHON = re.compile(r"[\"'{}\[\]()]").search

@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass
 from json.encoder import encode_basestring as quote
 
-from app.openai.parsing.dialect import Tools
-from app.openai.parsing.parts import Call, Collector
-from app.openai.parsing.reader import Reader, Reading, Unfit, stops
+from app.dialects.dialect import Tools
+from app.dialects.parts import Call, Collector
+from app.dialects.reader import Reader, Reading, Unfit, stops
 
 _LITERAL = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?").fullmatch
 

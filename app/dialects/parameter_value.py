@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from json.encoder import encode_basestring as quote
 
-from app.openai.parsing.parts import Call
+from app.dialects.parts import Call
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?").fullmatch
 _LITERALS = {"true": "true", "True": "true", "false": "false", "False": "false"}

@@ -1,9 +1,9 @@
 """The parser of one choice's text: pieces of any size in, parts out, the same however the text was cut."""
 
-from app.openai.parsing.dialect import Dialect, Tools
-from app.openai.parsing.parts import Collector, Part
-from app.openai.parsing.reader import Reader
-from app.openai.parsing.scanner import Scanner
+from app.dialects.dialect import Dialect, Tools
+from app.dialects.parts import Collector, Part
+from app.dialects.reader import Reader
+from app.dialects.scanner import Scanner
 
 
 class OutputParser:

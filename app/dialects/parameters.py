@@ -4,10 +4,10 @@ import html
 import re
 from dataclasses import dataclass
 
-from app.openai.parsing.dialect import Tools
-from app.openai.parsing.parameter_value import ParameterValue, types_of
-from app.openai.parsing.parts import Call, Collector
-from app.openai.parsing.reader import Reader, Reading, Unfit, stops
+from app.dialects.dialect import Tools
+from app.dialects.parameter_value import ParameterValue, types_of
+from app.dialects.parts import Call, Collector
+from app.dialects.reader import Reader, Reading, Unfit, stops
 
 
 @dataclass(frozen=True)

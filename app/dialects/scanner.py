@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from app.openai.parsing.channels import read_channels
-from app.openai.parsing.dialect import Dialect, Form, Tools
-from app.openai.parsing.parts import Collector, Content, Kind, Reasoning
-from app.openai.parsing.reader import Cut, Reader, Reading, Stops, Unfit, stops
+from app.dialects.channels import read_channels
+from app.dialects.dialect import Dialect, Form, Tools
+from app.dialects.parts import Collector, Content, Kind, Reasoning
+from app.dialects.reader import Cut, Reader, Reading, Stops, Unfit, stops
 
 
 class Scanner:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from app.openai.parsing.parts import Collector, Content, Kind, Reasoning
-from app.openai.parsing.reader import Reader, Reading
+from app.dialects.parts import Collector, Content, Kind, Reasoning
+from app.dialects.reader import Reader, Reading
 
 Tools = Mapping[str, Any]  # the JSON schema of each offered tool's parameters
 
@@ -43,6 +43,11 @@ class Dialect:
     hidden: tuple[str, ...] = ()  # markers that are no content wherever they are
     # Markers are special tokens, which engines leave out of the text unless they sample with skip_special_tokens=false.
     special_tokens: bool = False
+
+    @property
+    def calls(self) -> bool:
+        """Whether it says how calls are written."""
+        return bool(self.forms) or self.channels
 
     def begun(self, prompt: str) -> bool:
         """Whether a prompt ends with the beginning of reasoning."""

@@ -3,13 +3,13 @@
 import re
 from dataclasses import replace
 
-from app.openai.parsing.call_list import CallList
-from app.openai.parsing.dialect import BOTH, Dialect, Thought
-from app.openai.parsing.json_objects import JsonObjects
-from app.openai.parsing.named_objects import NamedObjects
-from app.openai.parsing.notation import Notation
-from app.openai.parsing.parameters import Parameters, ValueEnd
-from app.openai.parsing.parts import Reasoning
+from app.dialects.call_list import CallList
+from app.dialects.dialect import BOTH, Dialect, Thought
+from app.dialects.json_objects import JsonObjects
+from app.dialects.named_objects import NamedObjects
+from app.dialects.notation import Notation
+from app.dialects.parameters import Parameters, ValueEnd
+from app.dialects.parts import Reasoning
 
 _THINK = Thought("<think>", ("</think>",))
 _REASONING = frozenset({Reasoning})

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.openai.parsing.dialect import Tools
-from app.openai.parsing.json_value import read_json
-from app.openai.parsing.parts import Call, Collector
-from app.openai.parsing.reader import Reader, Reading, Unfit
+from app.dialects.dialect import Tools
+from app.dialects.json_value import read_json
+from app.dialects.parts import Call, Collector
+from app.dialects.reader import Reader, Reading, Unfit
 
 _KEYS = frozenset({"name", "arguments", "parameters", "type", "id"})
 

@@ -1,0 +1,44 @@
+"""What all that clients send have in common: strict, frozen, and shown in the API's documentation."""
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+T = TypeVar("T")
+# Lists end at their first error: each of a million would be an object with its own message.
+Some = Annotated[list[T], Field(fail_fast=True)]
+MOST = 4096  # messages of a conversation, parts of a message, tokens with a bias
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def openapi(cls) -> dict[str, Any]:
+        """For `openapi_extra`: handlers parse the body themselves, which spares FastAPI's detour over dicts."""
+        schema = inlined(cls.model_json_schema())
+        return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+class Query(Body):
+    """What comes as text behind the path."""
+
+    model_config = ConfigDict(strict=False)
+
+    @classmethod
+    def openapi(cls) -> dict[str, Any]:
+        fields = cls.model_json_schema()["properties"].items()
+        return {"parameters": [{"name": name, "in": "query", "schema": schema} for name, schema in fields]}
+
+
+def inlined(schema: dict[str, Any]) -> Any:
+    """Without `$defs`, to which a schema in the middle of a document can't refer, nor can its discriminators."""
+    defs = schema.pop("$defs", {})
+
+    def inline(part: Any) -> Any:
+        if isinstance(part, dict):
+            whole = defs[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+            return {key: inline(value) for key, value in whole.items() if key != "discriminator"}
+        return [inline(value) for value in part] if isinstance(part, list) else part
+
+    return inline(schema)

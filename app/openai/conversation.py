@@ -1,0 +1,148 @@
+"""The messages of a conversation: as clients send them, and as chat templates take them."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from app.errors import RequestError
+from app.openai.body import MOST, Body, Some
+from app.openai.neutral import NEUTRAL_OF_MESSAGES, Refused, neutral
+
+_MOST_CALLS = 128  # of a message
+Name = Annotated[str, Field(max_length=256)]
+CallId = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class TextPart(Body):
+    type: Annotated[Literal["text"], Refused("content parts of type")]
+    text: str
+
+
+# In this order, an error is the list's.
+Content = Annotated[Some[TextPart], Field(max_length=MOST)] | str
+
+
+class Message(Body):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: Content | None
+    name: Name | None = None
+
+    @property
+    def text(self) -> str:
+        content = self.content or ""
+        return content if isinstance(content, str) else "\n".join(part.text for part in content)
+
+    def for_template(self) -> dict[str, Any]:
+        """Templates know no developer, OpenAI's newer name of the system role, and want text."""
+        role = "system" if self.role == "developer" else self.role
+        return {"role": role, "content": self.text} | ({"name": self.name} if self.name else {})
+
+
+class PromptMessage(Message):
+    role: Literal["system", "developer", "user"]
+    content: Content
+
+
+def _arguments(text: str) -> str:
+    try:
+        if isinstance(_parsed(text), dict):
+            return text
+    except ValueError:
+        pass
+    raise PydanticCustomError("arguments", "Input should be the JSON of an object")
+
+
+def _parsed(arguments: str) -> Any:
+    """Some servers write no arguments as no text."""
+    return orjson.loads(arguments or "{}")
+
+
+class ToolCall(Body):
+    class Called(Body):
+        name: Annotated[str, Field(min_length=1, max_length=256)]
+        arguments: Annotated[str, AfterValidator(_arguments)]
+
+    id: CallId
+    type: Annotated[Literal["function"], Refused("tool calls of type")]
+    function: Called
+    index: int | None = None  # as streams have it
+
+    def for_template(self) -> dict[str, Any]:
+        """Arguments are an object there, as in Hugging Face's templates."""
+        called = {"name": self.function.name, "arguments": _parsed(self.function.arguments)}
+        return {"id": self.id, "type": "function", "function": called}
+
+
+@neutral(NEUTRAL_OF_MESSAGES)
+class AssistantMessage(Message):
+    """An earlier answer. Without content, as it is when it only called tools, it is an empty text."""
+
+    role: Literal["assistant"]
+    content: Content | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None  # vLLM's name of the same
+    tool_calls: Annotated[Some[ToolCall], Field(max_length=_MOST_CALLS)] | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        made = super().for_template()
+        thought = self.reasoning if self.reasoning_content is None else self.reasoning_content
+        if thought is not None:
+            made["reasoning_content"] = thought
+        if self.tool_calls:
+            made["tool_calls"] = [call.for_template() for call in self.tool_calls]
+        return made
+
+
+class ToolMessage(Message):
+    """What a call of an earlier message gave."""
+
+    role: Literal["tool"]
+    content: Content
+    tool_call_id: CallId
+
+    def for_template(self) -> dict[str, Any]:
+        return super().for_template() | {"tool_call_id": self.tool_call_id}
+
+
+class FunctionMessage(Message):
+    """The same in OpenAI's older shape, which names the function instead of the call."""
+
+    role: Literal["function"]
+    content: Content | None = None
+    name: Name
+
+    def for_template(self) -> dict[str, Any]:
+        return super().for_template() | {"role": "tool"}
+
+
+Messages = Some[
+    Annotated[PromptMessage | AssistantMessage | ToolMessage | FunctionMessage, Field(discriminator="role")]
+]
+
+
+def check_conversation(messages: Sequence[Message]) -> None:
+    """Raises: RequestError when a tool's result has no call before it."""
+    calls: set[str] = set()
+    for i, message in enumerate(messages):
+        if isinstance(message, AssistantMessage):
+            calls.update(call.id for call in message.tool_calls or ())
+        elif isinstance(message, ToolMessage) and message.tool_call_id not in calls:
+            where = f"messages.{i}.tool_call_id"
+            raise RequestError(f"'{where}': no message before it has a tool call of that id.", param=where)
+
+
+def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Of a checked conversation. Results of tools also have the function's name, which some templates show."""
+    names: dict[str, str] = {}
+    shown = []
+    for message in messages:
+        made = message.for_template()
+        if isinstance(message, AssistantMessage):
+            names.update((call.id, call.function.name) for call in message.tool_calls or ())
+        elif isinstance(message, ToolMessage):
+            made.setdefault("name", names[message.tool_call_id])
+        shown.append(made)
+    return shown

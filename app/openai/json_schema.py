@@ -1,0 +1,103 @@
+"""Whether a value is a JSON schema, as far as its shape tells: no reference is followed and no pattern compiled.
+
+It will be written into a prompt, so its size and depth have bounds.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+_DEEPEST = 32  # lists and objects within each other
+_LONGEST = 2**16  # bytes, written as JSON
+_TYPES = {"array", "boolean", "integer", "null", "number", "object", "string"}
+
+
+def check_parameters(schema: dict[str, Any]) -> None:
+    """Of a function, whose arguments are an object. Raises: ValueError that says what is wrong."""
+    check_bounds(schema)
+    if schema.get("type", "object") != "object":
+        raise ValueError("the type of parameters is 'object'")
+    _check(schema, "")
+
+
+def check_bounds(value: Any) -> None:
+    """Raises: ValueError when it is too deep, too long, or has numbers or characters that are none."""
+    if _deeper(value, _DEEPEST):
+        raise ValueError(f"at most {_DEEPEST} levels")
+    if len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode()) > _LONGEST:
+        raise ValueError(f"at most {_LONGEST} bytes of JSON")
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inner is not None and (levels == 0 or any(_deeper(part, levels - 1) for part in inner))
+
+
+def _check(schema: Any, path: str) -> None:
+    if isinstance(schema, bool):
+        return
+    if not isinstance(schema, dict):
+        raise _wrong(path, "a schema")
+    for key, value in schema.items():
+        here = f"{path}.{key}" if path else key
+        for where, inner in _within(key, value, here):
+            _check(inner, where)
+        if key in _PLAIN and not _PLAIN[key][0](value):
+            raise _wrong(here, _PLAIN[key][1])
+
+
+def _within(key: str, value: Any, path: str) -> Iterable[tuple[str, Any]]:
+    """The schemas that a keyword has, and where they stand."""
+    if key in _SCHEMAS and not (key == "items" and isinstance(value, list)):  # older drafts have lists there
+        return [(path, value)]
+    if key in _LISTS or key == "items":
+        if not isinstance(value, list):
+            raise _wrong(path, "a list of schemas")
+        return [(f"{path}.{i}", inner) for i, inner in enumerate(value)]
+    if key in _OBJECTS:
+        if not isinstance(value, dict):
+            raise _wrong(path, "an object of schemas")
+        return [(f"{path}.{name}", inner) for name, inner in value.items()]
+    return ()
+
+
+def _wrong(path: str, wanted: str) -> ValueError:
+    return ValueError(f"{path} is not {wanted}")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(part, str) for part in value)
+
+
+def _is_type(value: Any) -> bool:
+    named = value if isinstance(value, list) else [value]
+    return bool(named) and all(isinstance(name, str) and name in _TYPES for name in named)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+_SCHEMAS = {
+    "additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then",
+    "unevaluatedItems", "unevaluatedProperties",
+}  # fmt: skip
+_LISTS = {"allOf", "anyOf", "oneOf", "prefixItems"}
+_OBJECTS = {"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"}
+# Older drafts have booleans in exclusiveMinimum and exclusiveMaximum.
+_PLAIN: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "type": (_is_type, "a type of JSON, or a list of them"),
+    "enum": (lambda value: isinstance(value, list), "a list"),
+    "required": (_is_texts, "a list of names"),
+    **dict.fromkeys(("$ref", "$id", "$schema", "title", "description", "format", "pattern"), (_is_text, "a text")),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), (_is_count, "a count")),
+    **dict.fromkeys(("minProperties", "maxProperties"), (_is_count, "a count")),
+    **{
+        name: (lambda value: isinstance(value, int | float), "a number")
+        for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+    },
+}

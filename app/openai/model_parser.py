@@ -1,0 +1,50 @@
+"""What takes an answer of a model apart, and whether its text begins inside reasoning."""
+
+from collections.abc import Callable
+
+from app.dialects.dialect import Dialect
+from app.dialects.output_parser import OutputParser
+from app.dispatch.generation_base import GenerationBase
+from app.dispatch.models import Model
+from app.errors import RequestError
+from app.openai.prompt import PromptRequest
+
+_TAIL = 16  # tokens of a prompt
+
+
+def check_dialect(model: Model, asked: PromptRequest) -> None:
+    """Raises: RequestError when calls of tools could not be told from text."""
+    dialect = model.writing.dialect
+    if asked.offered and (dialect is None or not dialect.calls):
+        raise RequestError(
+            "'tools': it is not known how this model writes calls of tools. Its pool can name a 'dialect'.",
+            param="tools",
+        )
+
+
+def read_dialect(model: Model, asked: PromptRequest) -> Dialect | None:
+    """The one by which an answer is taken apart; None where its text is the content as it comes."""
+    dialect, reasons, _ = model.writing
+    return dialect if reasons or asked.offered else None
+
+
+def parser_maker(call: GenerationBase, asked: PromptRequest) -> Callable[[], OutputParser] | None:
+    """For each choice; None where nothing is to be taken apart."""
+    dialect = read_dialect(call.model, asked)
+    if dialect is None:
+        return None
+    tools = {tool.function.name: tool.parameters for tool in asked.offered}
+    begun = _begun(call, asked)
+    return lambda: OutputParser(dialect, tools, begun=begun)
+
+
+def _begun(call: GenerationBase, asked: PromptRequest) -> bool:
+    """What the prompt ends with decides: the client may have told the template not to begin with reasoning."""
+    dialect, _, begun = call.model.writing
+    if dialect is None or not dialect.thoughts:
+        return False
+    thought = dialect.thoughts[0]
+    tail = call.model.tokenizer.decode(call.prompts[0][-_TAIL:], skip_special_tokens=False).rstrip()
+    if tail.endswith(thought.begin):
+        return True
+    return begun and not tail.endswith(thought.ends) and not asked.continue_final_message

@@ -1,0 +1,97 @@
+"""A conversation's prompt: what a request says about it besides the messages, and its text."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
+
+from app.errors import RequestError
+from app.openai.conversation import Message, check_conversation, for_template
+from app.openai.json_schema import check_bounds
+from app.openai.tools import ToolsRequest
+from app.tokenizer import Tokenizer
+
+_SHOWN = 64  # characters of a name
+# In the place where the model is to go on. A template that trims its messages takes the space off.
+_HERE = "<<<go-on-here>>> "
+_OURS = {"add_generation_prompt", "chat_template", "continue_final_message", "messages", "tools"}
+_SWITCHES = ("enable_thinking", "thinking")  # by which templates turn reasoning off
+
+
+def _small(given: dict[str, Any]) -> dict[str, Any]:
+    try:
+        check_bounds(given)
+    except ValueError as exc:
+        raise PydanticCustomError("template_variables", "Input should have {said}", {"said": str(exc)}) from None
+    return given
+
+
+class PromptRequest(ToolsRequest):
+    chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(_small)] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    def check_prompt(self, messages: Sequence[Message]) -> None:
+        """Raises: RequestError."""
+        self.check_tools()
+        check_conversation(messages)
+        if not self.continue_final_message:
+            return
+        if self.add_generation_prompt:
+            raise RequestError(
+                "'continue_final_message' is only allowed without 'add_generation_prompt'.",
+                param="continue_final_message",
+            )
+        last = messages[-1].for_template() if messages else {}
+        if last.get("role") != "assistant" or not last["content"] or "tool_calls" in last:
+            raise RequestError(
+                "'continue_final_message' is only allowed when the last message is the assistant's, with content.",
+                param="continue_final_message",
+            )
+
+    def template_variables(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        """Raises: RequestError for what the template doesn't know, and what is not the client's to set."""
+        known, asked = tokenizer.template_variables, self.chat_template_kwargs or {}
+        for name, value in asked.items():
+            where = f"chat_template_kwargs.{name[:_SHOWN]}"
+            if name in _OURS or name in tokenizer.special:
+                raise RequestError(f"'{where}' can't be set so.", param=where)
+            if name not in known and value not in (None, False):  # what it doesn't know, is off
+                raise RequestError(f"'{where}': this model's chat template does not know it.", param=where)
+        made = self._effort(known) | asked
+        if tools := self.offered:
+            if "tools" not in known:
+                raise RequestError("'tools': this model's chat template does not know tools.", param="tools")
+            made["tools"] = [tool.for_template() for tool in tools]
+        return made
+
+    def _effort(self, known: frozenset[str]) -> dict[str, Any]:
+        effort = self.reasoning_effort
+        if effort is None:
+            return {}
+        made: dict[str, Any] = {"reasoning_effort": effort} if "reasoning_effort" in known else {}
+        if effort == "none":
+            made |= {name: False for name in _SWITCHES if name in known}
+        elif not made:
+            raise RequestError(
+                "'reasoning_effort': this model's chat template does not know it.", param="reasoning_effort"
+            )
+        return made
+
+
+def chat_prompt(tokenizer: Tokenizer, messages: Sequence[Message], asked: PromptRequest) -> str:
+    """Templates write the special tokens themselves. Raises: RequestError (the template refuses)."""
+    variables, shown = asked.template_variables(tokenizer), for_template(messages)
+    if not asked.continue_final_message:
+        generates = asked.add_generation_prompt is not False
+        return tokenizer.render_chat(shown, add_generation_prompt=generates, **variables)
+    shown[-1]["content"] += _HERE
+    text = tokenizer.render_chat(shown, add_generation_prompt=False, **variables)
+    at = text.rfind(_HERE.rstrip())
+    if at < 0:
+        raise RequestError(
+            "'continue_final_message': the chat template does not show this message.", param="continue_final_message"
+        )
+    return text[:at] if text.startswith(_HERE, at) else text[:at].rstrip()

@@ -1,0 +1,155 @@
+"""Chats with tools: real processes, the official client, and a mock engine that plays what a model would write."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+from openai.types.chat import ChatCompletion
+
+from tests.stack import Stack, leases, mock_pool, stack, wait_until
+
+POOL = "decode-pool-a"
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+LONG = json.dumps({"city": "Kraków " * 40})
+PLAYS = {
+    "in Paris": 'Let me see.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>',
+    "in two": "<think>Both.</think>"
+    + "".join(
+        f'<tool_call>\n{{"name": "get_weather", "arguments": {{"city": "{city}"}}}}\n</tool_call>'
+        for city in ("Oslo", "Rome")
+    ),
+    "at length": f'<tool_call>\n{{"name": "get_weather", "arguments": {LONG}}}\n</tool_call>',
+    "sunny": "It is sunny in Paris.",
+}
+TEMPLATE = """{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}write <tool_call> with name and arguments, <think> before{% endif %}
+{%- for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}{% for call in message.tool_calls or [] %}{{ call.function.arguments.city }}{% endfor %}<|im_end|>
+{% endfor %}<|im_start|>assistant
+"""
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two workers; the dialect is guessed from the template."""
+    path = tmp_path_factory.mktemp("tools")
+    template = path / "template.jinja"
+    template.write_text(TEMPLATE)
+    pools = {POOL: mock_pool(step_ms=10.0, script=PLAYS) | {"chat_template": str(template)}}
+    with stack(valkey_url, path, pools, XYLEM_DEPLOYMENT=path.name) as s:
+        s.api()
+        for name in ("w1", "w2"):
+            s.worker(name=name)
+        s.wait_ready(2)
+        yield s
+
+
+@pytest.fixture
+def client(served: Stack) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
+        yield c
+
+
+def asked(question: str, **fields: Any) -> dict[str, Any]:
+    return {"model": "mock", "messages": [{"role": "user", "content": question}], "tools": [WEATHER]} | fields
+
+
+def streamed(client: OpenAI, **fields: Any) -> ChatCompletion:
+    """As the client's own helper puts it together."""
+    with client.chat.completions.stream(**fields) as stream:
+        return stream.get_final_completion()
+
+
+def calls(answer: ChatCompletion) -> list[tuple[str, Any]]:
+    (choice,) = answer.choices
+    return [(call.function.name, json.loads(call.function.arguments)) for call in choice.message.tool_calls or []]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("question", "content", "cities"), [
+    ("How is it in Paris?", "Let me see.", ["Paris"]), ("And in two others?", None, ["Oslo", "Rome"]),
+])  # fmt: skip
+def test_a_model_calls_tools(
+    client: OpenAI, question: str, content: str | None, cities: list[str], stream: bool
+) -> None:
+    answer = streamed(client, **asked(question)) if stream else client.chat.completions.create(**asked(question))
+    assert calls(answer) == [("get_weather", {"city": city}) for city in cities]
+    choice = answer.choices[0]
+    assert (choice.finish_reason, choice.message.content or None) == ("tool_calls", content)
+    assert getattr(choice.message, "reasoning_content", None) == (None if content else "Both.")
+    ids = [call.id for call in choice.message.tool_calls or []]
+    assert len(set(ids)) == len(cities)
+    assert all(id_.startswith("call_") for id_ in ids)
+
+
+def test_a_tools_result_leads_to_an_answer(client: OpenAI) -> None:
+    """The conversation as the client's own objects give it back."""
+    first = client.chat.completions.create(**asked("How is it in Paris?")).choices[0].message
+    assert first.tool_calls is not None
+    result = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "sunny"}
+    messages = [{"role": "user", "content": "Is it?"}, first.model_dump(exclude_none=True), result]
+    answer = client.chat.completions.create(**asked("", messages=messages)).choices[0]
+    assert (answer.message.content, answer.finish_reason) == (PLAYS["sunny"], "stop")
+
+
+def test_without_tools_the_text_is_what_the_model_wrote(client: OpenAI) -> None:
+    for fields in ({"tools": openai.NOT_GIVEN}, {"tool_choice": "none"}):
+        answer = client.chat.completions.create(**asked("How is it in Paris?", **fields)).choices[0]
+        assert (answer.message.content, answer.message.tool_calls) == (PLAYS["in Paris"], None)
+
+
+@pytest.mark.parametrize("max_tokens", [15, 40])
+def test_of_a_call_that_is_cut_off_what_was_made_is_there(client: OpenAI, max_tokens: int) -> None:
+    """Nothing is made up to complete it."""
+    fields = asked("Tell me at length", max_tokens=max_tokens)
+    whole = client.chat.completions.create(**fields).choices[0]
+    pieces = [chunk.choices[0] for chunk in client.chat.completions.create(**fields, stream=True)]
+    assert whole.finish_reason == pieces[-1].finish_reason == "length"
+    said = "".join(call.function.arguments for call in whole.message.tool_calls or [])
+    assert said == "".join(call.function.arguments for piece in pieces for call in piece.delta.tool_calls or [])
+    assert LONG.startswith(said)
+    assert len(said) < len(LONG)
+
+
+def test_a_call_goes_on_though_its_worker_is_killed_in_the_middle(served: Stack, client: OpenAI) -> None:
+    """The same call with the same id, begun once."""
+    chunks = client.chat.completions.create(**asked("Tell me at length"), stream=True)
+    arguments, begun, killed = "", [], 0
+    for chunk in chunks:
+        for call in chunk.choices[0].delta.tool_calls or []:
+            assert call.function is not None
+            arguments += call.function.arguments or ""
+            begun += [call.id] if call.id else []
+        if len(arguments) > 60 and not killed:
+            (busy,) = [lease for lease in leases(served, POOL) if lease.load.running]
+            killed = busy.worker.pid
+            os.kill(killed, signal.SIGKILL)
+        if chunk.choices[0].finish_reason:
+            assert chunk.choices[0].finish_reason == "tool_calls"
+    assert killed
+    assert (json.loads(arguments), len(begun)) == (json.loads(LONG), 1)
+    served.worker(name="w3")
+    wait_until(lambda: len(leases(served, POOL)) == 2, "two workers again", 60)
+
+
+def test_what_only_a_grammar_could_promise_is_refused_by_name(client: OpenAI) -> None:
+    for fields, param in (
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"parallel_tool_calls": False}, "parallel_tool_calls"),
+        ({"tool_choice": {"type": "function", "function": {"name": "fly"}}}, "tool_choice.function.name"),
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.chat.completions.create(**asked("?", **fields))
+        assert refused.value.param == param

@@ -1,0 +1,231 @@
+"""A chat's answer taken apart: whole and streamed, by a parser whose parts are written beforehand."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from app.api.http import answer_schemas
+from app.dialects.dialect import Dialect, Thought
+from app.dialects.names import find_dialect
+from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
+from app.dispatch.models import Writing
+from app.openai.chat import writer
+from app.openai.chat_writer import ChatWriter
+from app.openai.parts_writer import PartsWriter, call_id
+from tests.unit.test_completion_writer import DELTA, LOGPROBS, call
+from tests.unit.test_tools import TIME, WEATHER, chat
+
+ANSWER: dict[str, list[Part]] = {
+    "t": [Reasoning("Let me")],
+    "u": [Reasoning(" see.")],
+    "c": [Content("One moment.")],
+    "-": [],
+    "b": [CallBegun(0, "get_weather")],
+    "1": [Arguments(0, '{"city":')],
+    "2": [Arguments(0, '"Kraków"}')],
+    "n": [CallBegun(1, "get_time"), Arguments(1, "{}")],
+}
+
+
+class Scripted:
+    """Each character stands for some parts; ~ holds one back to the end."""
+
+    def __init__(self) -> None:
+        self._held: list[Part] = []
+
+    def feed(self, text: str) -> list[Part]:
+        self._held += [Content("~")] * text.count("~")
+        return [part for character in text.replace("~", "") for part in ANSWER[character]]
+
+    def close(self) -> list[Part]:
+        return self._held
+
+
+def scripted(**fields: Any) -> PartsWriter:
+    of = fields.pop("of", None) or call()
+    return PartsWriter(of, chat(**fields), Scripted)
+
+
+def streamed(*texts: str, finish: str = "stop", **options: bool) -> list[Any]:
+    """The data of each event, of which each delta has one or none."""
+    written = scripted(stream=True, stream_options=options or None)
+    events = []
+    for i, text in enumerate(texts, 1):
+        raw = written.delta(0, replace(DELTA, text=text, finish=finish if i == len(texts) else None))
+        assert raw.count(b"data: ") == raw.count(b"\n\n") <= 1
+        if raw:
+            events.append(json.loads(raw.removeprefix(b"data: ")))
+            ChatCompletionChunk.model_validate(events[-1], strict=True)
+            answer_schemas.ChatCompletionChunk.model_validate(events[-1], strict=True)
+    return events
+
+
+def deltas(events: list[Any]) -> list[Any]:
+    return [event["choices"][0]["delta"] for event in events]
+
+
+def ends(events: list[Any]) -> list[Any]:
+    return [event["choices"][0]["finish_reason"] for event in events]
+
+
+def test_a_call_is_streamed_in_openais_order_and_shape() -> None:
+    """Id, type and name once; then only pieces of the arguments."""
+    events = streamed("t", "u", "c", "b", "-", "1", "2", "-")
+    first = deltas(events)[3]["tool_calls"][0]
+    assert first["id"].startswith("call_")
+    assert deltas(events) == [
+        {"reasoning_content": "Let me"},
+        {"reasoning_content": " see."},
+        {"content": "One moment."},
+        {"tool_calls": [{"index": 0, "id": first["id"], "type": "function",
+                         "function": {"name": "get_weather", "arguments": ""}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"city":'}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '"Kraków"}'}}]},
+        {},
+    ]  # fmt: skip
+    assert ends(events) == [None] * 6 + ["tool_calls"]
+
+
+def test_all_parts_of_a_delta_are_one_event() -> None:
+    """A client that resumes names the last event that it has."""
+    (event,) = streamed("tucb12n")
+    delta = event["choices"][0]["delta"]
+    assert (delta["reasoning_content"], delta["content"]) == ("Let me see.", "One moment.")
+    assert [(c["index"], c["function"]) for c in delta["tool_calls"]] == [
+        (0, {"name": "get_weather", "arguments": '{"city":"Kraków"}'}),
+        (1, {"name": "get_time", "arguments": "{}"}),
+    ]
+    assert ends([event]) == ["tool_calls"]
+
+
+def calls_of(texts: list[str], finish: str = "stop") -> list[tuple[str, ...]]:
+    """As a client puts them together."""
+    found: dict[int, dict[str, str]] = {}
+    for delta in deltas(streamed(*texts, finish=finish)):
+        assert delta.get("tool_calls") != []
+        for piece in delta.get("tool_calls", []):
+            into = found.setdefault(piece["index"], {"id": "", "name": "", "arguments": ""})
+            into["id"] += piece.get("id", "")
+            into["name"] += piece["function"].get("name", "")
+            into["arguments"] += piece["function"]["arguments"]
+    return [tuple(made.values()) for made in found.values()]
+
+
+@pytest.mark.parametrize("texts", [["tucb12n"], [*"tucb12n"], ["tu", "cb1", "2n"], ["", "tucb1", "", "2", "n", "-"]])
+def test_however_an_answer_is_cut_a_client_puts_the_same_together(texts: list[str]) -> None:
+    """Streamed, and whole."""
+    found = calls_of(texts)
+    assert [made[1:] for made in found] == [("get_weather", '{"city":"Kraków"}'), ("get_time", "{}")]
+    message = scripted().choice(0, replace(DELTA, text="".join(texts), finish="stop"))["message"]
+    assert [(c["function"]["name"], c["function"]["arguments"]) for c in message["tool_calls"]] == [
+        made[1:] for made in found
+    ]
+
+
+@pytest.mark.parametrize(("text", "finish", "reason", "message"), [
+    ("c", "stop", "stop", {"content": "One moment.", "reasoning_content": None}),
+    ("", "stop", "stop", {"content": "", "reasoning_content": None}),
+    ("tc", "length", "length", {"content": "One moment.", "reasoning_content": "Let me"}),
+    ("bn", "stop", "tool_calls", {"content": None, "reasoning_content": None}),
+    ("tb1", "length", "length", {"content": None, "reasoning_content": "Let me"}),
+    ("cb1", "abort", "abort", {"content": "One moment.", "reasoning_content": None}),
+    ("~c", "stop", "stop", {"content": "One moment.~", "reasoning_content": None}),
+])  # fmt: skip
+def test_a_whole_answer_has_its_parts(text: str, finish: Any, reason: str, message: dict[str, Any]) -> None:
+    """Without content where it only called, and cut off where it was."""
+    choice = scripted().choice(0, replace(DELTA, text=text, finish=finish))
+    assert choice["finish_reason"] == reason
+    assert message.items() <= choice["message"].items()
+    assert ("tool_calls" in choice["message"]) == ("b" in text)
+    body = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    if reason != "abort":
+        answer_schemas.ChatChoice.model_validate(choice, strict=True)
+        ChatCompletion.model_validate(body, strict=True)
+
+
+def test_a_call_that_is_cut_off_stays_as_it_was_and_the_length_is_told() -> None:
+    assert ends(streamed("b", "1", finish="length")) == [None, "length"]
+    ((_, name, arguments),) = calls_of(["b", "1"], finish="length")
+    assert (name, arguments) == ("get_weather", '{"city":')
+    choice = scripted().choice(0, replace(DELTA, text="b1", finish="length"))
+    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"city":'
+
+
+def test_what_was_held_back_comes_with_the_end() -> None:
+    events = streamed("~", "c", "-")
+    assert deltas(events) == [{"content": "One moment."}, {"content": "~"}]
+    assert ends(events) == [None, "stop"]
+
+
+def test_the_id_of_a_call_is_the_same_on_every_replica_and_another_in_each_choice() -> None:
+    of = call()
+    ids = [
+        scripted(of=of).choice(choice, replace(DELTA, text="bn", finish="stop"))["message"]["tool_calls"][index]["id"]
+        for _ in range(2)
+        for choice in range(3)
+        for index in range(2)
+    ]
+    assert ids[:6] == ids[6:]
+    assert len(set(ids)) == 6
+    assert ids[1] == call_id(of.id, 0, 1)
+    assert all(len(made) == len("call_") + 24 for made in ids)
+    assert call_id(call().id, 0, 0) != ids[0]
+
+
+def test_each_choice_has_a_parser_of_its_own() -> None:
+    written = scripted(stream=True)
+    for choice in (0, 1):
+        written.delta(choice, replace(DELTA, text="~"))
+    assert b'"~"' in written.delta(0, replace(DELTA, text="", finish="stop"))
+    written.delta(0, replace(DELTA, text="b"))
+    assert b'"finish_reason":"stop"' in written.delta(1, replace(DELTA, text="", finish="stop"))
+
+
+def test_a_chunk_without_parts_is_sent_only_for_what_else_it_tells() -> None:
+    assert streamed("-", "-", "c")[0]["choices"][0]["delta"] == {"content": "One moment."}
+    silent = replace(DELTA, text="-")
+    assert scripted(stream=True).delta(0, silent) == b""
+    told = scripted(stream=True).delta(0, replace(silent, logprobs=LOGPROBS))
+    assert json.loads(told.removeprefix(b"data: "))["choices"][0]["delta"] == {}
+    usage = streamed("b", "1", "-", include_usage=True, continuous_usage_stats=True)
+    assert [event["usage"]["prompt_tokens"] for event in usage] == [3, 3, 3]
+    assert [event["usage"] for event in streamed("b", "-", include_usage=True)] == [None, None]
+
+
+def test_a_parser_is_made_only_where_there_is_something_to_tell_apart() -> None:
+    """Else the text goes on as it comes."""
+    of = call()
+    hermes = find_dialect("hermes")
+    of.model = dataclasses.replace(of.model, writing=Writing(hermes))
+    assert type(writer(of, chat())) is ChatWriter
+    assert type(writer(of, chat(tools=[TIME], tool_choice="none"))) is ChatWriter
+    text = '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
+    made = writer(of, chat(tools=[TIME, WEATHER])).choice(0, replace(DELTA, text=text, finish="stop"))
+    assert made["finish_reason"] == "tool_calls"
+    assert [c["function"] for c in made["message"]["tool_calls"]] == [{"name": "get_time", "arguments": "{}"}]
+    of.model = dataclasses.replace(of.model, writing=Writing(hermes, reasons=True))
+    assert type(writer(of, chat())) is PartsWriter
+
+
+@pytest.mark.parametrize(("ends_with", "begun", "fields", "reasoning"), [
+    ("\n", False, {}, None),
+    ("\n", True, {}, "a"),
+    ("<think>\n", False, {}, "a"),
+    ("<think>\n\n</think>\n\n", True, {}, None),
+    ("Well,", True,
+     {"messages": [{"role": "assistant", "content": "Well,"}], "continue_final_message": True}, None),
+])  # fmt: skip
+def test_the_prompts_end_says_whether_an_answer_begins_inside_reasoning(
+    ends_with: str, begun: bool, fields: dict[str, Any], reasoning: str | None
+) -> None:
+    """A client may tell the template to leave reasoning out."""
+    of = call()
+    thinks = Dialect((Thought("<think>", ("</think>",)),))
+    of.model = dataclasses.replace(of.model, writing=Writing(thinks, True, begun))
+    of.prompts = [of.model.tokenizer.encode("user" + ends_with, add_special_tokens=False)]
+    message = writer(of, chat(**fields)).choice(0, replace(DELTA, text="a", finish="stop"))["message"]
+    assert message["reasoning_content"] == reasoning

@@ -1,0 +1,172 @@
+"""A conversation's prompt: what of a request reaches the chat template, and what that has to know."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.dialects.names import find_dialect
+from app.dispatch.models import Model, Writing
+from app.errors import RequestError
+from app.ids import PoolId
+from app.openai.model_parser import check_dialect
+from app.openai.prompt import chat_prompt
+from app.openai.schemas import ChatRequest
+from app.pools import Pool
+from app.telemetry import Meters
+from app.tokenizer import Tokenizer
+from tests.unit.test_tools import CALL, CALLED, MESSAGES, RESULT, TIME, WEATHER, allowed, chat
+
+MODEL_DIR = Pool(model="mock", engine="mock").model_dir
+# Writes all that it is given.
+SHOWING = """
+{%- if tools %}{% for tool in tools %}{{ tool | tojson }};{% endfor %}{% endif %}
+{%- for message in messages %}<{{ message.role }}>{{ message | tojson }}</>{% endfor %}
+{%- if add_generation_prompt %}<assistant>{% if enable_thinking is defined %}{{ enable_thinking }}{% endif %}{% endif %}
+{%- if reasoning_effort is defined %}{{ reasoning_effort }}{% endif %}"""
+PLAIN = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<go>{% endif %}"
+)
+TRIMS = PLAIN.replace("m.content", "m.content | trim")
+
+
+def prompt(at: Path, template: str, body: ChatRequest) -> str:
+    file = at / "template.jinja"
+    file.write_text(template)
+    body.check()
+    return chat_prompt(Tokenizer(MODEL_DIR, file), body.messages, body)
+
+
+def refusal(at: Path, template: str, **fields: Any) -> RequestError:
+    with pytest.raises(RequestError) as refused:
+        prompt(at, template, chat(**fields))
+    return refused.value
+
+
+def test_the_template_gets_the_tools_as_they_came(tmp_path: Path) -> None:
+    """But for `strict`, which is the engine's; parameters that weren't given are none."""
+    lax: Any = {"type": "function", "function": TIME["function"] | {"strict": False}}
+    text = prompt(tmp_path, SHOWING, chat(tools=[WEATHER, lax]))
+    shown = [json.loads(tool) for tool in text.split("<")[0].split(";")[:-1]]
+    assert shown[0] == WEATHER
+    none = {"type": "object", "properties": {}}
+    assert shown[1] == {"type": "function", "function": {"name": "get_time", "parameters": none}}
+    assert list(shown[0]["function"]) == ["name", "description", "parameters"]
+
+
+@pytest.mark.parametrize(("choice", "names"), [
+    ("none", []), ("auto", ["get_weather", "get_time"]), (None, ["get_weather", "get_time"]),
+    (allowed("get_time"), ["get_time"]),
+])  # fmt: skip
+def test_a_choice_says_which_tools_the_model_sees(tmp_path: Path, choice: Any, names: list[str]) -> None:
+    text = prompt(tmp_path, SHOWING, chat(tools=[WEATHER, TIME], tool_choice=choice))
+    assert [json.loads(tool)["function"]["name"] for tool in text.split("<")[0].split(";")[:-1]] == names
+
+
+def test_earlier_calls_and_their_results_are_shown_as_templates_have_them(tmp_path: Path) -> None:
+    """Arguments as an object, a result with the name of what was called, and no content as an empty text."""
+    no_arguments = CALL | {"id": "b", "function": {"name": "f", "arguments": ""}}
+    parts = [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]
+    history = [
+        CALLED | {"reasoning": "hm"},
+        RESULT,
+        {"role": "assistant", "content": "a", "tool_calls": [no_arguments]},
+        {"role": "tool", "tool_call_id": "b", "content": parts},
+        {"role": "function", "name": "g", "content": "z"},
+    ]
+    text = prompt(tmp_path, SHOWING, chat(messages=history))
+    shown = [json.loads(part.partition(">")[2]) for part in text.split("</>")[:-1]]
+    called = {"name": "get_weather", "arguments": {"city": "Kraków"}}
+    assert shown == [
+        {"role": "assistant", "content": "", "reasoning_content": "hm",
+         "tool_calls": [{"id": "call_1", "type": "function", "function": called}]},
+        {"role": "tool", "content": "7°C", "tool_call_id": "call_1", "name": "get_weather"},
+        {"role": "assistant", "content": "a",
+         "tool_calls": [{"id": "b", "type": "function", "function": {"name": "f", "arguments": {}}}]},
+        {"role": "tool", "content": "x\ny", "tool_call_id": "b", "name": "f"},
+        {"role": "tool", "content": "z", "name": "g"},
+    ]  # fmt: skip
+
+
+def test_a_template_that_does_not_know_tools_gets_none(tmp_path: Path) -> None:
+    """The model would never hear of them."""
+    assert refusal(tmp_path, PLAIN, tools=[TIME]).param == "tools"
+    assert prompt(tmp_path, PLAIN, chat(tools=[TIME], tool_choice="none")) == "<user>?</><go>"
+
+
+@pytest.mark.parametrize(("template", "knows"), [
+    (SHOWING, True), (PLAIN, False), ("{# tools #}{{ 'tools' }}", False), ("{{ message.tools }}", False),
+    ("{% if not tools is defined %}{% set tools = none %}{% endif %}{{ tools }}", True),
+    ("{% macro f(x) %}{{ tools }}{% endmacro %}{{ f(1) }}", True),
+    ("{% generation %}{% if tools %}x{% endif %}{% endgeneration %}", True),
+])  # fmt: skip
+def test_what_a_template_knows_is_read_from_its_source(tmp_path: Path, template: str, knows: bool) -> None:
+    file = tmp_path / "template.jinja"
+    file.write_text(template)
+    assert ("tools" in Tokenizer(MODEL_DIR, file).template_variables) == knows
+
+
+def test_variables_of_the_client_reach_the_template(tmp_path: Path) -> None:
+    """If it knows them; what is off may be anything."""
+    asked = {"enable_thinking": False, "another": False, "one_more": None}
+    assert prompt(tmp_path, SHOWING, chat(chat_template_kwargs=asked)).endswith("<assistant>False")
+    assert refusal(tmp_path, SHOWING, chat_template_kwargs={"thinking": True}).param == "chat_template_kwargs.thinking"
+    for ours in ("messages", "tools", "add_generation_prompt", "chat_template", "bos_token"):
+        exc = refusal(tmp_path, SHOWING + "{{ bos_token }}", chat_template_kwargs={ours: "x"})
+        assert exc.param == f"chat_template_kwargs.{ours}"
+    with pytest.raises(RequestError, match="'chat_template_kwargs'"):
+        chat(chat_template_kwargs={"x": "y" * 2**16})
+
+
+def test_reasoning_effort_reaches_the_template(tmp_path: Path) -> None:
+    """`none` also turns reasoning off where the template has a switch, and is taken everywhere."""
+    assert prompt(tmp_path, SHOWING, chat(reasoning_effort="low")).endswith("<assistant>low")
+    assert prompt(tmp_path, SHOWING, chat(reasoning_effort="none")).endswith("<assistant>Falsenone")
+    on = chat(reasoning_effort="none", chat_template_kwargs={"enable_thinking": True})
+    assert prompt(tmp_path, SHOWING, on).endswith("<assistant>Truenone")
+    assert prompt(tmp_path, PLAIN, chat(reasoning_effort="none")) == "<user>?</><go>"
+    assert refusal(tmp_path, PLAIN, reasoning_effort="low").param == "reasoning_effort"
+
+
+def test_a_prompt_may_end_with_the_last_message(tmp_path: Path) -> None:
+    assert prompt(tmp_path, PLAIN, chat(add_generation_prompt=False)) == "<user>?</>"
+
+
+@pytest.mark.parametrize(("template", "content", "text"), [
+    (PLAIN, "Well, ", "<user>?</><assistant>Well, "),
+    (TRIMS, " Well, ", "<user>?</><assistant>Well,"),
+    (PLAIN, "s", "<user>?</><assistant>s"),
+    (PLAIN + "{{ messages[-1].role }} end", "end", "<user>?</><assistant>end"),
+])  # fmt: skip
+def test_an_answer_may_be_begun_by_the_client(tmp_path: Path, template: str, content: str, text: str) -> None:
+    """The prompt ends with it, whatever the template writes behind it, or takes off it."""
+    body = chat(messages=[*MESSAGES, {"role": "assistant", "content": content}], continue_final_message=True)
+    assert prompt(tmp_path, template, body) == text
+
+
+@pytest.mark.parametrize("fields", [
+    {}, {"messages": [{"role": "assistant", "content": ""}]}, {"messages": [CALLED]}, {"messages": [CALLED, RESULT]},
+    {"messages": [{"role": "assistant", "content": "x"}], "add_generation_prompt": True},
+])  # fmt: skip
+def test_only_content_of_the_assistants_can_be_gone_on_with(tmp_path: Path, fields: dict[str, Any]) -> None:
+    assert refusal(tmp_path, PLAIN, continue_final_message=True, **fields).param == "continue_final_message"
+    unseen = "{{ messages[0].role }}"
+    last = [{"role": "assistant", "content": "x"}]
+    exc = refusal(tmp_path, unseen, messages=last, continue_final_message=True)
+    assert exc.param == "continue_final_message"
+
+
+@pytest.mark.parametrize("name", [None, "think", "hermes"])
+def test_where_the_way_of_writing_calls_is_not_known_tools_are_refused(name: str | None) -> None:
+    """Calls could not be told from text."""
+    writing = Writing(find_dialect(name) if name else None)
+    model = Model("m", (PoolId("p"),), (), None, Tokenizer(MODEL_DIR), 100, Meters("m"), writing=writing)
+    check_dialect(model, chat(tools=[TIME], tool_choice="none"))
+    check_dialect(model, chat())
+    if name == "hermes":
+        check_dialect(model, chat(tools=[TIME]))
+        return
+    with pytest.raises(RequestError, match="dialect") as refused:
+        check_dialect(model, chat(tools=[TIME]))
+    assert refused.value.param == "tools"

@@ -11,7 +11,8 @@ import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletion
 
-from tests.stack import Stack, leases, mock_pool, stack, wait_until
+from tests.acceptance.test_recovery import lines
+from tests.stack import Stack, free_port, leases, mock_pool, stack, wait_until
 
 POOL = "decode-pool-a"
 WEATHER: dict[str, Any] = {
@@ -153,3 +154,25 @@ def test_what_only_a_grammar_could_promise_is_refused_by_name(client: OpenAI) ->
         with pytest.raises(openai.BadRequestError) as refused:
             client.chat.completions.create(**asked("?", **fields))
         assert refused.value.param == param
+
+
+def test_a_call_goes_on_at_another_replica_in_its_middle(served: Stack) -> None:
+    """Behind the last event that the client has, though the first replica was killed: nothing comes twice."""
+    port = free_port()
+    served.api("api2", port)
+    other = f"http://127.0.0.1:{port}"
+    wait_until(lambda: served.ready(other), "the second replica listens")
+    body = asked("Tell me at length", stream=True)
+    part = lines(f"{served.url}/v1/chat/completions", body, most=40, **{"x-xylem-resumable": "1"})
+    served.names["api"].kill()
+    last = part[-1].partition(" ")[0]
+    rest = lines(f"{other}/v1/chat/completions", body, **{"last-event-id": last})
+    told = [json.loads(event.partition(" ")[2]) for event in part + rest[:-1]]
+    pieces = [call for chunk in told if chunk["choices"] for call in chunk["choices"][0]["delta"].get("tool_calls", [])]
+    assert [("id" in piece, piece["function"].get("name")) for piece in pieces[:2]] == [
+        (True, "get_weather"),
+        (False, None),
+    ]
+    assert len([piece for piece in pieces if "id" in piece]) == 1
+    assert "".join(piece["function"]["arguments"] for piece in pieces) == LONG
+    assert told[-1]["choices"][0]["finish_reason"] == "tool_calls"

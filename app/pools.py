@@ -79,9 +79,13 @@ class Reasoning(_Part):
     begun: bool = False  # the chat template ends with `begin`, so that answers begin inside
 
 
+NO_DIALECT = "none"
+
+
 def _dialect(name: str) -> str:
-    if find_dialect(name) is None:
-        raise PydanticCustomError("unknown_dialect", "is none of {names}", {"names": ", ".join(dialect_names())})
+    if name != NO_DIALECT and find_dialect(name) is None:
+        names = ", ".join([NO_DIALECT, *dialect_names()])
+        raise PydanticCustomError("unknown_dialect", "is none of {names}", {"names": names})
     return name
 
 
@@ -104,9 +108,10 @@ class Pool(_Part):
     max_model_len: Count | None = None  # tokens; the model's own when not given
     data_parallel_size: Count = 1  # ranks in one worker, each with a KV cache of its own
     chat_template: Path | None = None  # a Jinja file instead of the model's own
-    reasoning: Reasoning | None = None  # null: a chat shows all text as its content
+    reasoning: Reasoning | None = None  # null: as the dialect has it
     # How the model writes reasoning and calls of tools: a name of ours, or of vLLM's or SGLang's parsers. null: it is
-    # guessed from the chat template. `reasoning` goes before the dialect's own markers.
+    # guessed from the chat template; `none`: a chat shows all text as its content. `reasoning` goes before the
+    # dialect's own markers.
     dialect: Annotated[str, AfterValidator(_dialect)] | None = None
     routing: Routing = Routing()
     busy: Busy = Busy()

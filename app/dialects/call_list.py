@@ -12,6 +12,7 @@ from app.dialects.json_value import read_span
 from app.dialects.parts import Collector
 from app.dialects.reader import Reader, Reading, Unfit, stops
 
+_MOST = 2**16  # characters of a list, which is read at once
 _HEAD = re.compile(r"\[\s*([A-Za-z_][\w.]*)\s*").fullmatch
 
 
@@ -33,7 +34,7 @@ class CallList:
         reader.unread(mark)
         found = [head]
         while True:
-            if not (yield from read_span(reader, found.append, python=True)):
+            if not (yield from read_span(reader, found.append, python=True)) or sum(map(len, found)) > _MOST:
                 raise Unfit
             text, mark = yield from reader.until(stops("(", "]"))
             found.append(text)
@@ -54,17 +55,16 @@ def _calls(text: str, tools: Tools) -> list[tuple[str, str]]:
     try:
         with warnings.catch_warnings(action="ignore"):
             parsed = ast.parse(text, mode="eval").body
-        assert isinstance(parsed, ast.List)
-        return [_call(element, tools) for element in parsed.elts]
-    except (SyntaxError, ValueError, TypeError, AssertionError, RecursionError, MemoryError):
+        return [_call(element, tools) for element in getattr(parsed, "elts", ())]
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise Unfit from None
 
 
 def _call(element: Any, tools: Tools) -> tuple[str, str]:
-    assert isinstance(element, ast.Call)
-    assert not element.args
+    if not isinstance(element, ast.Call) or element.args:
+        raise Unfit
     name = ast.unparse(element.func)
-    assert name in tools
     arguments = {k.arg: ast.literal_eval(k.value) for k in element.keywords}
-    assert None not in arguments
+    if name not in tools or None in arguments:
+        raise Unfit
     return name, json.dumps(arguments, ensure_ascii=False, allow_nan=False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from app.dialects.parts import Collector, Content, Kind, Reasoning
 from app.dialects.reader import Reader, Reading
@@ -41,6 +41,9 @@ class Dialect:
     call_ends_thought: bool = False  # a call within reasoning is one, and ends it
     trimmed: frozenset[Kind] = frozenset()  # whitespace around markers is no part of these
     hidden: tuple[str, ...] = ()  # markers that are no content wherever they are
+    # The form that the family's chat template wants the ids of calls back in: `call_…`, nine characters, or
+    # `functions.<name>:<number>`.
+    ids: Literal["call", "nine", "numbered"] = "call"
     # Markers are special tokens, which engines leave out of the text unless they sample with skip_special_tokens=false.
     special_tokens: bool = False
 

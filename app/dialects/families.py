@@ -132,6 +132,7 @@ DIALECTS: dict[str, Dialect] = {
             ),
         ),
         call_ends_thought=True,
+        ids="numbered",
         special_tokens=True,
     ),
     "kimi_k3": Dialect(
@@ -157,6 +158,7 @@ DIALECTS: dict[str, Dialect] = {
         ),
         trimmed=_REASONING,
         hidden=("</s>",),
+        ids="nine",
         special_tokens=True,
     ),
     "llama3": Dialect(

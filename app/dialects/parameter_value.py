@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from json.encoder import encode_basestring as quote
 
 from app.dialects.parts import Call
@@ -12,6 +12,7 @@ _LITERALS = {"true": "true", "True": "true", "false": "false", "False": "false"}
 _NULLS = ("null", "None")
 _CONTAINERS = {"object": dict, "array": list}
 Types = frozenset[str]
+_MOST = 64  # schemas that a parameter's type is looked for in
 ANY: Types = frozenset()  # no type is named
 _NULLABLE = frozenset({"string", "null"})
 
@@ -23,21 +24,22 @@ def types_of(schema: object, key: str, written: str | None) -> Types:
     if written is not None:
         return frozenset({written}) if written != "false" else ANY
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    return _types(properties.get(key), schema) if isinstance(properties, Mapping) else ANY
+    return _types(properties.get(key), schema, iter(range(_MOST))) if isinstance(properties, Mapping) else ANY
 
 
-def _types(schema: object, root: object, depth: int = 0) -> Types:
-    if not isinstance(schema, Mapping) or depth > 4:
+def _types(schema: object, root: object, room: Iterator[int]) -> Types:
+    """`room`: one for each schema that is looked at, since the client's may refer to themselves many times."""
+    if not isinstance(schema, Mapping) or next(room, None) is None:
         return ANY
     if isinstance(schema.get("$ref"), str):
-        return _types(_referred(schema["$ref"], root), root, depth + 1)
+        return _types(_referred(schema["$ref"], root), root, room)
     named = schema.get("type")
     if isinstance(named, str):
         return frozenset({named})
     if isinstance(named, list):
         return frozenset(str(n) for n in named)
     choices = [c for key in ("anyOf", "oneOf", "allOf") if isinstance(c := schema.get(key), list)]
-    found = [_types(choice, root, depth + 1) for several in choices for choice in several]
+    found = [_types(choice, root, room) for several in choices for choice in several[:_MOST]]
     if found:  # of which one is unknown, all are
         return frozenset().union(*found) if all(found) else ANY
     values = schema.get("enum")

@@ -82,11 +82,11 @@ class Collector:
         self._at_call()
         self.left_out()
         index, self.calls = self.calls, self.calls + 1
-        self._parts.append(CallBegun(index, name))
+        self._parts.append(CallBegun(index, _encodable(name)))
         return index
 
     def arguments(self, index: int, text: str) -> None:
-        self._parts.append(Arguments(index, text))
+        self._parts.append(Arguments(index, _encodable(text)))
 
     def left_out(self) -> None:
         """What follows is set apart from a call, or from where one would have been."""
@@ -132,6 +132,16 @@ class Call:
     def finish(self) -> None:
         if self._index is None:
             self.add("{}")
+
+
+def _encodable(text: str) -> str:
+    """Escapes in a model's text can name halves of a character, which no text may have."""
+    try:
+        if not text.isascii():
+            text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def _run(part: Part) -> tuple[type, int]:

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Callable
 
 from app.deltas import merge
-from app.errors import Cancelled
+from app.errors import Cancelled, XylemError
 from app.messages import Delta, Done, Event, Failed
+from app.telemetry import logger
 
+log = logger(__name__)
 _MOST = 1024  # events that wait for a reader that is behind: it gets few large ones instead of many small ones
 
 
@@ -24,8 +26,14 @@ class EventQueue:
 
     def push(self, event: Delta | Done | Failed) -> None:
         # While the reader waits, all before this event has been written: the sink may write it right away.
-        if self._waiter is not None and self._sink is not None and type(event) is Delta and self._sink(event):
-            return
+        if self._waiter is not None and self._sink is not None and type(event) is Delta:
+            try:
+                if self._sink(event):
+                    return
+            except Exception as exc:  # noqa: BLE001 (a writer that breaks ends its own answer, and no other's)
+                log.error("answer_not_written", request=event.request, error=type(exc).__name__)
+                self._sink = None
+                event = Failed(event.request, event.attempt, XylemError.code, XylemError().message)
         self._pending.append(event)
         if len(self._pending) > self._most:
             self._pending = _merged(self._pending)

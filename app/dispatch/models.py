@@ -1,31 +1,19 @@
 """The models that this deployment serves: what the API knows of each without asking anybody."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from app.dialects.dialect import Dialect, Thought
-from app.dialects.names import find_dialect, guess_dialect
 from app.dispatch.inflight import RoutingHints
+from app.dispatch.writing import Writing, writing_of
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
-from app.pools import Pool, PoolsFile, Select
+from app.pools import PoolsFile, Select
 from app.routing.pool_table import select
-from app.telemetry import Meters, logger
+from app.telemetry import Meters
 from app.tokenizer import Tokenizer, load_tokenizer
-
-log = logger(__name__)
 
 _TOGETHER = 2**18  # tokens
 _SHOWN = 100  # characters of a name that nobody knows
-
-
-class Writing(NamedTuple):
-    """How a model writes its answers."""
-
-    dialect: Dialect | None = None  # of reasoning and calls of tools
-    reasons: bool = False  # chats are taken apart also where no tools are offered
-    begun: bool = False  # answers begin inside reasoning, whatever their prompts end with
 
 
 @dataclass(frozen=True)
@@ -127,7 +115,7 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
     for pool_id, pool in declared.pools.items():
         known = models.get(pool.model)
         tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
-        writing = _writing(pool, tokenizer)
+        writing = writing_of(pool, tokenizer)
         same = tokenizer, pool.context_len, writing
         if known is not None and (known.tokenizer, known.context_len, known.writing) != same:
             raise SettingsError(
@@ -149,21 +137,6 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             writing,
         )
     return models
-
-
-def _writing(pool: Pool, tokenizer: Tokenizer) -> Writing:
-    template = tokenizer.template or ""
-    name = pool.dialect or guess_dialect(template)
-    dialect = find_dialect(name) if name else None
-    if pool.reasoning is not None:
-        thought = Thought(pool.reasoning.begin, (pool.reasoning.end,))
-        return Writing(replace(dialect or Dialect(), thoughts=(thought,)), True, pool.reasoning.begun)
-    if dialect is None:
-        return Writing()
-    if pool.dialect is None:
-        log.info("dialect_guessed", model=pool.model, dialect=name)
-    shown = any(thought.begin in template for thought in dialect.thoughts)
-    return Writing(dialect, dialect.channels or bool(dialect.thoughts and (shown or pool.dialect)))
 
 
 def find_model(models: Mapping[str, Model], name: str) -> Model:

@@ -28,7 +28,7 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
 def _plan(state: Deployment, body: ChatRequest, *, explain: bool) -> GenerationPlan:
     plan = chat_plan(state, "chatcmpl-", body, "messages", explain=explain)
     dialect = read_dialect(plan.model, body)
-    if dialect is None or not dialect.special_tokens:
+    if dialect is None or not (dialect.special_tokens if body.offered else plan.model.writing.special):
         return plan
     return dataclasses.replace(plan, sampling=[replace(sampling, special_tokens=True) for sampling in plan.sampling])
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from app.errors import RequestError
 from app.openai.body import MOST, Body, Some
@@ -46,24 +45,25 @@ class PromptMessage(Message):
     content: Content
 
 
-def _arguments(text: str) -> str:
-    try:
-        if isinstance(_parsed(text), dict):
-            return text
-    except ValueError:
-        pass
-    raise PydanticCustomError("arguments", "Input should be the JSON of an object")
-
-
-def _parsed(arguments: str) -> Any:
-    """Some servers write no arguments as no text."""
-    return orjson.loads(arguments or "{}")
+def _object(arguments: str) -> Any:
+    """What templates take. A model may have written none, and that is told as it is."""
+    for _ in range(2):  # some models write the JSON of an object into a JSON text
+        try:
+            found = orjson.loads(arguments or "{}")
+        except ValueError:
+            break
+        if isinstance(found, dict):
+            return found
+        if not isinstance(found, str):
+            break
+        arguments = found
+    return arguments
 
 
 class ToolCall(Body):
     class Called(Body):
         name: Annotated[str, Field(min_length=1, max_length=256)]
-        arguments: Annotated[str, AfterValidator(_arguments)]
+        arguments: str
 
     id: CallId
     type: Annotated[Literal["function"], Refused("tool calls of type")]
@@ -71,8 +71,8 @@ class ToolCall(Body):
     index: int | None = None  # as streams have it
 
     def for_template(self) -> dict[str, Any]:
-        """Arguments are an object there, as in Hugging Face's templates."""
-        called = {"name": self.function.name, "arguments": _parsed(self.function.arguments)}
+        """Arguments are an object there, as in Hugging Face's templates, if they are one."""
+        called = {"name": self.function.name, "arguments": _object(self.function.arguments)}
         return {"id": self.id, "type": "function", "function": called}
 
 
@@ -134,14 +134,19 @@ def check_conversation(messages: Sequence[Message]) -> None:
             raise RequestError(f"'{where}': no message before it has a tool call of that id.", param=where)
 
 
-def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Of a checked conversation. Results of tools also have the function's name, which some templates show."""
+def for_template(messages: Sequence[Message], *, nulls: bool = False) -> list[dict[str, Any]]:
+    """Of a checked conversation. Results of tools also have the function's name, which some templates show.
+
+    `nulls`: the template tells a message that only calls tools by its content, which is none.
+    """
     names: dict[str, str] = {}
     shown = []
     for message in messages:
         made = message.for_template()
         if isinstance(message, AssistantMessage):
             names.update((call.id, call.function.name) for call in message.tool_calls or ())
+            if nulls and message.tool_calls and not message.content:
+                made["content"] = None
         elif isinstance(message, ToolMessage):
             made.setdefault("name", names[message.tool_call_id])
         shown.append(made)

@@ -24,8 +24,7 @@ def check_dialect(model: Model, asked: PromptRequest) -> None:
 
 def read_dialect(model: Model, asked: PromptRequest) -> Dialect | None:
     """The one by which an answer is taken apart; None where its text is the content as it comes."""
-    dialect, reasons, _ = model.writing
-    return dialect if reasons or asked.offered else None
+    return model.writing.dialect if model.writing.reasons or asked.offered else None
 
 
 def parser_maker(call: GenerationBase, asked: PromptRequest) -> Callable[[], OutputParser] | None:
@@ -40,11 +39,12 @@ def parser_maker(call: GenerationBase, asked: PromptRequest) -> Callable[[], Out
 
 def _begun(call: GenerationBase, asked: PromptRequest) -> bool:
     """What the prompt ends with decides: the client may have told the template not to begin with reasoning."""
-    dialect, _, begun = call.model.writing
+    writing = call.model.writing
+    dialect = writing.dialect
     if dialect is None or not dialect.thoughts:
         return False
     thought = dialect.thoughts[0]
     tail = call.model.tokenizer.decode(call.prompts[0][-_TAIL:], skip_special_tokens=False).rstrip()
     if tail.endswith(thought.begin):
         return True
-    return begun and not tail.endswith(thought.ends) and not asked.continue_final_message
+    return writing.begun and not tail.endswith(thought.ends) and not asked.continue_final_message

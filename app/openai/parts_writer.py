@@ -15,6 +15,7 @@ from app.dispatch.generation_base import GenerationBase
 from app.ids import RequestId
 from app.messages import Delta
 from app.openai.chat_writer import ChatWriter
+from app.openai.conversation import AssistantMessage
 from app.openai.schemas import ChatRequest
 
 _FIELDS = {Content: b'{"content":', Reasoning: b'{"reasoning_content":'}
@@ -30,6 +31,8 @@ class PartsWriter(ChatWriter):
         self._make_parser = make_parser
         self._parsers: dict[int, OutputParser] = {}
         self._called: set[int] = set()  # choices with a call of a tool
+        self._ids = call.model.writing.dialect.ids if call.model.writing.dialect else "call"
+        self._earlier = sum(len(m.tool_calls or ()) for m in body.messages if isinstance(m, AssistantMessage))
 
     def choice(self, index: int, d: Delta) -> dict[str, Any]:
         shown = self._fields(index, self._parts(index, d))
@@ -53,9 +56,16 @@ class PartsWriter(ChatWriter):
         shown = orjson.dumps(self._fields(choice, parts))
         return b"%b%b%b" % (self._head(choice), shown, self.tail(choice, d, self._finish(choice, d)))
 
+    def _id(self, choice: int, call: CallBegun) -> str:
+        if self._ids == "numbered":
+            return f"functions.{call.name}:{self._earlier + call.index}"
+        made = call_id(self._call.id, choice, call.index)
+        return made[-9:] if self._ids == "nine" else made
+
     def _finish(self, choice: int, d: Delta) -> str | None:
-        """Where the length ended it, a call may be cut off, and is not one to answer."""
-        return "tool_calls" if d.finish == "stop" and choice in self._called else d.finish
+        """Where the length or a stop string ended it, a call may be cut off, and is not one to answer."""
+        whole = d.finish == "stop" and not isinstance(d.stop, str)
+        return "tool_calls" if whole and choice in self._called else d.finish
 
     def _parts(self, choice: int, d: Delta) -> list[Part]:
         parser = self._parsers.get(choice)
@@ -77,7 +87,7 @@ class PartsWriter(ChatWriter):
                 self._called.add(choice)
                 calls[part.index] = {
                     "index": part.index,
-                    "id": call_id(self._call.id, choice, part.index),
+                    "id": self._id(choice, part),
                     "type": "function",
                     "function": {"name": part.name, "arguments": ""},
                 }

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
@@ -58,9 +59,9 @@ class PromptRequest(ToolsRequest):
             where = f"chat_template_kwargs.{name[:_SHOWN]}"
             if name in _OURS or name in tokenizer.special:
                 raise RequestError(f"'{where}' can't be set so.", param=where)
-            if name not in known and value not in (None, False):  # what it doesn't know, is off
+            if name not in known and value is not None and value is not False:  # what it doesn't know, is off
                 raise RequestError(f"'{where}': this model's chat template does not know it.", param=where)
-        made = self._effort(known) | asked
+        made = self._effort(known) | {name: value for name, value in asked.items() if name in known}
         if tools := self.offered:
             if "tools" not in known:
                 raise RequestError("'tools': this model's chat template does not know tools.", param="tools")
@@ -83,15 +84,30 @@ class PromptRequest(ToolsRequest):
 
 def chat_prompt(tokenizer: Tokenizer, messages: Sequence[Message], asked: PromptRequest) -> str:
     """Templates write the special tokens themselves. Raises: RequestError (the template refuses)."""
-    variables, shown = asked.template_variables(tokenizer), for_template(messages)
+    variables = asked.template_variables(tokenizer)
+    shown = for_template(messages, nulls="is none" in (tokenizer.template or ""))
     if not asked.continue_final_message:
-        generates = asked.add_generation_prompt is not False
-        return tokenizer.render_chat(shown, add_generation_prompt=generates, **variables)
+        variables["add_generation_prompt"] = asked.add_generation_prompt is not False
+        return _rendered(tokenizer, shown, variables)
     shown[-1]["content"] += _HERE
-    text = tokenizer.render_chat(shown, add_generation_prompt=False, **variables)
+    text = _rendered(tokenizer, shown, variables | {"add_generation_prompt": False})
     at = text.rfind(_HERE.rstrip())
     if at < 0:
         raise RequestError(
             "'continue_final_message': the chat template does not show this message.", param="continue_final_message"
         )
     return text[:at] if text.startswith(_HERE, at) else text[:at].rstrip()
+
+
+def _rendered(tokenizer: Tokenizer, shown: list[dict[str, Any]], variables: dict[str, Any]) -> str:
+    """Hugging Face's templates take the arguments of calls as objects; DeepSeek's own ones add them to a text."""
+    try:
+        return tokenizer.render_chat(shown, **variables)
+    except RequestError as exc:
+        calls = [call["function"] for message in shown for call in message.get("tool_calls", [])]
+        if not calls or not isinstance(exc.__cause__, TypeError):
+            raise
+    for call in calls:
+        if not isinstance(call["arguments"], str):
+            call["arguments"] = orjson.dumps(call["arguments"]).decode()
+    return tokenizer.render_chat(shown, **variables)

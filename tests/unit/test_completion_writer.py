@@ -17,7 +17,8 @@ from app.dialects.families import reasoning_only
 from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import Model, Writing
+from app.dispatch.models import Model
+from app.dispatch.writing import Writing
 from app.ids import ApiId, PoolId, RequestId
 from app.messages import Delta, Sampling, TokenLogprob
 from app.openai.chat import ChatWriter, writer

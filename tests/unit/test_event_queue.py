@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dispatch.event_queue import EventQueue
-from app.errors import Cancelled
+from app.errors import Cancelled, XylemError
 from app.ids import RequestId
-from app.messages import Delta, Done
+from app.messages import Delta, Done, Failed
 
 
 def delta(i: int) -> Delta:
@@ -131,3 +131,19 @@ async def test_a_reader_who_is_far_behind_gets_a_few_large_deltas() -> None:
     for index in (0, 1):
         assert [t for d in deltas if d.index == index for t in d.tokens] == list(range(index, 10_000, 2))
         assert "".join(d.text for d in deltas if d.index == index).split() == [str(i) for i in range(index, 10_000, 2)]
+
+
+async def test_a_writer_that_breaks_ends_its_own_answer_only() -> None:
+    """What pushes has the events of others at hand as well."""
+
+    def sink(_: Delta) -> bool:
+        raise TypeError("cannot be written")
+
+    answer = EventQueue()
+    answer.divert(sink)
+    taking = asyncio.create_task(answer.take())
+    await asyncio.sleep(0)
+    answer.push(delta(0))
+    (event,) = await taking
+    assert isinstance(event, Failed)
+    assert event.code == XylemError.code

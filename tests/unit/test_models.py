@@ -8,15 +8,16 @@ from pydantic import ValidationError
 
 from app.dialects.names import find_dialect
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import Model, Writing, load_models
+from app.dispatch.models import Model, load_models
 from app.dispatch.placer import _round_size
 from app.dispatch.runtime import Deployment
+from app.dispatch.writing import Writing
 from app.errors import PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
 from app.openai.completions import _plan
 from app.openai.schemas import CompletionRequest
 from app.openai.validation import parse
-from app.pools import Pool, PoolsFile
+from app.pools import Pool, PoolsFile, Reasoning
 from app.settings import load_settings
 from app.telemetry import Meters
 from app.tokenizer import load_tokenizer
@@ -117,3 +118,16 @@ def test_a_dialect_is_named_or_guessed_and_an_unknown_one_stops_the_process(tmp_
     assert load_models(PoolsFile(pools={PoolId("a"): POOL}))["m"].writing == Writing()
     with pytest.raises(ValidationError, match=r"is none of .*hermes"):
         Pool(model="m", engine="mock", dialect="klingon")
+
+
+def test_no_dialect_can_be_asked_for(tmp_path: Path) -> None:
+    """And markers of reasoning that those of calls can't be told from stop the process."""
+    template = tmp_path / "template"
+    template.write_text("{{ tools }}<tool_call>{'name': …, 'arguments': …}</tool_call></think>{{ messages }}")
+    guessed = Pool(model="m", engine="mock", chat_template=template)
+    assert load_models(PoolsFile(pools={PoolId("a"): guessed}))["m"].writing.reasons
+    none = guessed.model_copy(update={"dialect": "none"})
+    assert load_models(PoolsFile(pools={PoolId("a"): none}))["m"].writing == Writing()
+    overlapping = guessed.model_copy(update={"reasoning": Reasoning(begin="<tool")})
+    with pytest.raises(SettingsError, match="overlap"):
+        load_models(PoolsFile(pools={PoolId("a"): overlapping}))

@@ -14,6 +14,7 @@ from app.dialects import json_value, reader
 from app.dialects.dialect import Dialect
 from app.dialects.families import DIALECTS, reasoning_only
 from app.dialects.output_parser import OutputParser
+from app.dialects.parameter_value import ANY, types_of
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
 
 THINK = reasoning_only("<think>", "</think>")
@@ -275,3 +276,34 @@ def test_a_long_call_takes_time_in_proportion(name: str, monkeypatch: pytest.Mon
     reader.stops.cache_clear()
     assert took[1] < 2.5 * took[0]
     assert took[1] < 12 * 5000 + 5000
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("llama4", '[get(a="\\ud800")]'),
+    ("qwen3", '<tool_call>{"name":"g\\ud800","arguments":{}}</tool_call>'),
+    ("qwen3_coder", '<tool_call><function=get><parameter=a>"\\ud800"</parameter></function></tool_call>'),
+    ("gemma4", '<|tool_call>call:get{a:"\\ud800"}<tool_call|>'),
+])  # fmt: skip
+def test_half_a_character_in_a_models_text_is_none_in_its_parts(name: str, text: str) -> None:
+    """No client could be told of it."""
+    parser = OutputParser(DIALECTS[name], {"get": {"properties": {"a": {}}}})
+    parts = [*parser.feed(text), *parser.close()]
+    assert parts
+    for part in parts:
+        (part.name if isinstance(part, CallBegun) else part.text).encode()
+
+
+def test_a_schema_that_refers_to_itself_many_times_costs_no_more_than_another() -> None:
+    """It is the client's."""
+    loop = {"properties": {"x": {"anyOf": [{"$ref": "#/properties/x"}] * 2000}}}
+    looked = 0
+
+    class Counted(dict[str, Any]):
+        def get(self, key: str, default: Any = None) -> Any:
+            nonlocal looked
+            looked += 1
+            return super().get(key, default)
+
+    loop["properties"]["x"] = Counted(loop["properties"]["x"])
+    assert types_of(loop, "x", None) == ANY
+    assert looked < 1000

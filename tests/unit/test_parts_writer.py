@@ -12,12 +12,12 @@ from app.api.http import answer_schemas
 from app.dialects.dialect import Dialect, Thought
 from app.dialects.names import find_dialect
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
-from app.dispatch.models import Writing
+from app.dispatch.writing import Writing
 from app.openai.chat import writer
 from app.openai.chat_writer import ChatWriter
 from app.openai.parts_writer import PartsWriter, call_id
 from tests.unit.test_completion_writer import DELTA, LOGPROBS, call
-from tests.unit.test_tools import TIME, WEATHER, chat
+from tests.unit.test_tools import CALLED, MESSAGES, RESULT, TIME, WEATHER, chat
 
 ANSWER: dict[str, list[Part]] = {
     "t": [Reasoning("Let me")],
@@ -229,3 +229,21 @@ def test_the_prompts_end_says_whether_an_answer_begins_inside_reasoning(
     of.prompts = [of.model.tokenizer.encode("user" + ends_with, add_special_tokens=False)]
     message = writer(of, chat(**fields)).choice(0, replace(DELTA, text="a", finish="stop"))["message"]
     assert message["reasoning_content"] == reasoning
+
+
+@pytest.mark.parametrize(("dialect", "ids"), [
+    ("hermes", ("call_", 29)), ("mistral", ("", 9)), ("kimi_k2", ("functions.get_time:2", 20)),
+])  # fmt: skip
+def test_a_call_has_an_id_that_the_models_own_template_takes_back(dialect: str, ids: tuple[str, int]) -> None:
+    """Mistral's wants nine characters, Kimi's the function and its number in the conversation."""
+    of = call()
+    of.model = dataclasses.replace(of.model, writing=Writing(find_dialect(dialect)))
+    body = chat(tools=[TIME], messages=[*MESSAGES, CALLED, RESULT])
+    made = PartsWriter(of, body, Scripted).choice(0, replace(DELTA, text="n", finish="stop"))
+    (id_,) = [c["id"] for c in made["message"]["tool_calls"]]
+    assert (id_.startswith(ids[0]), len(id_)) == (True, ids[1])
+
+
+def test_a_call_that_a_stop_string_cut_off_is_not_one_to_answer() -> None:
+    made = scripted().choice(0, replace(DELTA, text="b1", finish="stop", stop="Paris"))
+    assert (made["finish_reason"], made["stop_reason"]) == ("stop", "Paris")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from app.dialects.names import find_dialect
-from app.dispatch.models import Model, Writing
+from app.dispatch.models import Model
+from app.dispatch.writing import Writing
 from app.errors import RequestError
 from app.ids import PoolId
 from app.openai.model_parser import check_dialect
@@ -170,3 +171,22 @@ def test_where_the_way_of_writing_calls_is_not_known_tools_are_refused(name: str
     with pytest.raises(RequestError, match="dialect") as refused:
         check_dialect(model, chat(tools=[TIME]))
     assert refused.value.param == "tools"
+
+
+def test_templates_that_add_arguments_to_a_text_have_them_as_text(tmp_path: Path) -> None:
+    """DeepSeek's own, which also tell a message that only calls tools by its content."""
+    template = (
+        "{% for m in messages %}{% if m['content'] is none %}"
+        "{% for c in m.tool_calls %}{{ 'call ' + c['function']['name'] + c['function']['arguments'] }}{% endfor %}"
+        "{% else %}{{ m.role + m['content'] }}{% endif %}{% endfor %}{{ tools }}"
+    )
+    said = prompt(tmp_path, template, chat(messages=[*MESSAGES, CALLED, RESULT]))
+    arguments = json.dumps(json.loads(CALL["function"]["arguments"]), separators=(",", ":"), ensure_ascii=False)
+    assert f"call {CALL['function']['name']}{arguments}tool" in said
+
+
+@pytest.mark.parametrize("name", ["self", "messages_", "namespace", "strftime_now"])
+def test_what_a_template_does_not_know_is_not_handed_to_it(tmp_path: Path, name: str) -> None:
+    assert prompt(tmp_path, PLAIN, chat(chat_template_kwargs={name: False})) == prompt(tmp_path, PLAIN, chat())
+    with pytest.raises(RequestError, match="does not know it"):
+        prompt(tmp_path, PLAIN, chat(chat_template_kwargs={name: 0}))

@@ -1,0 +1,54 @@
+"""How a model writes its answers: what its pool says, or its chat template."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from app.dialects.dialect import Dialect, Thought
+from app.dialects.names import find_dialect, guess_dialect
+from app.dialects.output_parser import OutputParser
+from app.errors import SettingsError
+from app.pools import NO_DIALECT, Pool
+from app.telemetry import logger
+from app.tokenizer import Tokenizer
+
+log = logger(__name__)
+
+
+class Writing(NamedTuple):
+    dialect: Dialect | None = None  # of reasoning and calls of tools
+    reasons: bool = False  # chats are taken apart also where no tools are offered
+    begun: bool = False  # answers begin inside reasoning, whatever their prompts end with
+    special: bool = False  # the markers of reasoning are special tokens
+
+
+def writing_of(pool: Pool, tokenizer: Tokenizer) -> Writing:
+    """Raises: SettingsError for markers that can't be told apart."""
+    template = tokenizer.template or ""
+    name = pool.dialect or guess_dialect(template)
+    dialect = find_dialect(name) if name and name != NO_DIALECT else None
+    if pool.reasoning is not None:
+        thought = Thought(pool.reasoning.begin, (pool.reasoning.end,))
+        dialect = replace(dialect or Dialect(), thoughts=(thought,), channels=False)
+        _check(dialect, pool)
+        return Writing(dialect, True, pool.reasoning.begun, _special(dialect, tokenizer))
+    if dialect is None:
+        return Writing()
+    if pool.dialect is None:
+        log.info("dialect_guessed", model=pool.model, dialect=name)
+    shown = any(marker in template for thought in dialect.thoughts for marker in (thought.begin, *thought.ends))
+    reasons = dialect.channels or bool(dialect.thoughts and (shown or pool.dialect))
+    return Writing(dialect, reasons, special=_special(dialect, tokenizer))
+
+
+def _check(dialect: Dialect, pool: Pool) -> None:
+    try:
+        for begun in (False, True):
+            OutputParser(dialect, {"any": {}}, begun=begun).feed("any")
+    except AssertionError as exc:
+        raise SettingsError(f"reasoning={pool.reasoning!r}: these markers and those of calls overlap: {exc}") from exc
+
+
+def _special(dialect: Dialect, tokenizer: Tokenizer) -> bool:
+    markers = {marker for thought in dialect.thoughts for marker in (thought.begin, *thought.ends)}
+    tokens = tokenizer.raw.get_added_tokens_decoder().values()
+    return dialect.channels or any(token.special and token.content in markers for token in tokens)

@@ -17,8 +17,9 @@ class Form(Protocol):
     def begins(self) -> tuple[str, ...]:
         """Markers before calls; "": they may also begin an answer without one."""
 
-    def first(self, begin: str) -> str:
+    def first(self, begin: str) -> str:  # noqa: ARG002
         """The characters of which one has to follow the marker `begin`; "": any."""
+        return ""
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:
         """What follows the marker `begin`. Raises: Cut, Unfit."""

@@ -3,14 +3,14 @@
 import re
 from dataclasses import dataclass
 
-from app.dialects.dialect import Tools
+from app.dialects.dialect import Form, Tools
 from app.dialects.json_value import read_span
 from app.dialects.parts import Collector
 from app.dialects.reader import Reader, Reading, Unfit, stops
 
 
 @dataclass(frozen=True)
-class NamedObjects:
+class NamedObjects(Form):
     """`begin name separator {…} end`, alone, or several calls in a section."""
 
     begin: str  # of a call; of the section where there is one
@@ -23,9 +23,6 @@ class NamedObjects:
     @property
     def begins(self) -> tuple[str, ...]:
         return (self.begin,)
-
-    def first(self, begin: str) -> str:  # noqa: ARG002
-        return ""
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:  # noqa: ARG002
         if not self.call:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from json.encoder import encode_basestring as quote
 
-from app.dialects.dialect import Tools
+from app.dialects.dialect import Form, Tools
 from app.dialects.parts import Call, Collector
 from app.dialects.reader import Reader, Reading, Unfit, stops
 
@@ -12,7 +12,7 @@ _LITERAL = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d
 
 
 @dataclass(frozen=True)
-class Notation:
+class Notation(Form):
     """`begin call:name{key:value,…} end`."""
 
     begin: str
@@ -22,9 +22,6 @@ class Notation:
     @property
     def begins(self) -> tuple[str, ...]:
         return (self.begin,)
-
-    def first(self, begin: str) -> str:  # noqa: ARG002
-        return ""
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:  # noqa: ARG002
         head, mark = yield from reader.until(stops("{", self.end))

@@ -28,10 +28,11 @@ class Unfit(Exception):
 
 
 class Stops:
-    """Markers that are looked for together. None of them may be in another but at its end."""
+    """Markers that are looked for together. Raises: ValueError when one is in another, but at its end."""
 
     def __init__(self, markers: tuple[str, ...]) -> None:
-        assert not any(a != b and a in b[:-1] for a in markers for b in markers), markers
+        if any(a != b and a in b[:-1] for a in markers for b in markers):
+            raise ValueError(f"one is in another: {markers}")
         self.search = re.compile("|".join(map(re.escape, markers)) or "(?!)").search
         self.firsts = "".join(sorted({m[0] for m in markers}))
         self._first = re.compile(f"[{re.escape(self.firsts)}]" if markers else "(?!)").search

@@ -44,7 +44,7 @@ def _check(dialect: Dialect, pool: Pool) -> None:
     try:
         for begun in (False, True):
             OutputParser(dialect, {"any": {}}, begun=begun).feed("any")
-    except AssertionError as exc:
+    except ValueError as exc:
         raise SettingsError(f"reasoning={pool.reasoning!r}: these markers and those of calls overlap: {exc}") from exc
 
 

@@ -43,8 +43,7 @@ def _begun(call: GenerationBase, asked: PromptRequest) -> bool:
     dialect = writing.dialect
     if dialect is None or not dialect.thoughts:
         return False
-    thought = dialect.thoughts[0]
     tail = call.model.tokenizer.decode(call.prompts[0][-_TAIL:], skip_special_tokens=False).rstrip()
-    if tail.endswith(thought.begin):
+    if dialect.begun(tail):
         return True
-    return writing.begun and not tail.endswith(thought.ends) and not asked.continue_final_message
+    return writing.begun and not tail.endswith(dialect.thoughts[0].ends) and not asked.continue_final_message

@@ -461,6 +461,18 @@ async def test_a_stop_string_across_the_border_is_found(subject: Subject, before
     assert (rest.finish, rest.stop) == ("stop", whole.stop)
 
 
+async def test_special_tokens_are_text_where_they_are_asked_for(subject: Subject) -> None:
+    """Also of an answer that is gone on with: the markers of calls are special tokens of many models."""
+    token = subject.tokenizer.raw.token_to_id("<|im_start|>")
+    settings = {"max_tokens": 4, "logit_bias": {token: 100.0}}
+    assert (await stepwise(subject, **settings)).text == ""
+    shown = await stepwise(subject, special_tokens=True, **settings)
+    assert shown.text == "<|im_start|>" * 4
+    begun = out(shown, 2)
+    rest = (await go_on(subject, [begun], special_tokens=True, **settings))[0]
+    assert shown.text[: begun.text_len] + rest.text == shown.text
+
+
 async def test_of_several_choices_only_the_open_ones_go_on(subject: Subject) -> None:
     """Each behind what is out of it; one of which nothing is out begins."""
     settings = {"max_tokens": 24, "ignore_eos": True}

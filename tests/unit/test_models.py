@@ -1,5 +1,6 @@
 """What the API knows of a model: how long prompts may be, alone and together."""
 
+import dataclasses
 from pathlib import Path
 
 import orjson
@@ -14,13 +15,14 @@ from app.dispatch.runtime import Deployment
 from app.dispatch.writing import Writing
 from app.errors import PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
+from app.openai import chat
 from app.openai.completions import _plan
-from app.openai.schemas import CompletionRequest
+from app.openai.schemas import ChatRequest, CompletionRequest
 from app.openai.validation import parse
 from app.pools import Pool, PoolsFile, Reasoning
 from app.settings import load_settings
 from app.telemetry import Meters
-from app.tokenizer import load_tokenizer
+from app.tokenizer import Tokenizer, load_tokenizer
 
 CONTEXT, TOGETHER = 10_000, 2**18
 POOL = Pool(model="m", engine="mock")
@@ -131,3 +133,31 @@ def test_no_dialect_can_be_asked_for(tmp_path: Path) -> None:
     overlapping = guessed.model_copy(update={"reasoning": Reasoning(begin="<tool")})
     with pytest.raises(SettingsError, match="overlap"):
         load_models(PoolsFile(pools={PoolId("a"): overlapping}))
+
+
+@pytest.mark.parametrize(("dialect", "special", "tools", "asked_for"), [
+    ("hermes", False, True, True), ("hermes", False, False, False), ("hermes", True, False, True),
+    ("nemotron", False, True, False), (None, False, False, False),
+])  # fmt: skip
+def test_engines_are_asked_for_special_tokens_where_markers_are_some(
+    model: Model, dialect: str | None, special: bool, tools: bool, asked_for: bool
+) -> None:
+    """Else a chat would show those that are none."""
+    writing = Writing(find_dialect(dialect) if dialect else None, reasons=dialect is not None, special=special)
+    template = Tokenizer(POOL.model_dir)
+    template.template_variables |= {"tools"}
+    known = Deployment(
+        load_settings(),
+        {PoolId("p"): POOL},
+        {"models": dataclasses.replace(model, writing=writing, tokenizer=template)},
+    )
+    offered = {"tools": [{"type": "function", "function": {"name": "f"}}]} if tools else {}
+    messages = [{"role": "user", "content": "?"}]
+    body = parse(ChatRequest, orjson.dumps({"model": "models", "messages": messages, **offered}))
+    assert chat._plan(known, body, explain=False).sampling[0].special_tokens == asked_for
+
+
+@pytest.mark.parametrize(("begin", "special"), [("<|im_start|>", True), ("<think>", False)])
+def test_the_tokenizer_tells_whether_markers_of_reasoning_are_special_tokens(begin: str, special: bool) -> None:
+    pool = Pool(model="m", engine="mock", reasoning=Reasoning(begin=begin))
+    assert load_models(PoolsFile(pools={PoolId("a"): pool}))["m"].writing.special == special

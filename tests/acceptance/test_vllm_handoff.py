@@ -23,7 +23,9 @@ from app.ids import RunId
 from app.messages import KvHandle, PartialOutput, Sampling, TokenLogprob
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
-from tests.stack import ROOT, free_port
+from tests.forks import forking
+from tests.shallow import LAYERS, shallow_model
+from tests.stack import free_port
 
 if TYPE_CHECKING:
     from app.engines.vllm import VllmEngine
@@ -35,7 +37,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
 ]
 
-MODEL = ROOT / ".xylem/models/SmolLM2-135M-Instruct"
 BLOCK = 32
 TEXT = (
     "The lighthouse keeper opened the old door, looked over the grey sea and thought of the boat that was late. " * 50
@@ -102,21 +103,23 @@ def logprobs(outputs: list[StepOutput]) -> list[TokenLogprob]:
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def pair() -> AsyncIterator[Pair]:
+async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
     """Each on its own core: on the same one they slow each other ten-fold."""
     cores = sorted(psutil.Process().cpu_affinity())
+    model = shallow_model(tmp_path_factory.mktemp("model"))
     engines: list[VllmEngine] = []
     infos: list[EngineInfo] = []
     for i, role in enumerate(("prefill", "decode")):
-        settings = {"model": "test", "engine": "vllm", "path": MODEL, "role": role, "block_size": BLOCK}
+        settings = {"model": "test", "engine": "vllm", "path": model, "role": role, "block_size": BLOCK}
         args = {"kv_cache_memory_bytes": 2**28}
         pool = Pool.model_validate(settings | {"max_running": 4, "max_model_len": 1024, "args": args})
         with pytest.MonkeyPatch.context() as env:  # which each engine's processes inherit
+            env.setattr("vllm.v1.engine.utils.get_mp_context", forking)
             env.setenv("VLLM_CPU_OMP_THREADS_BIND", str(cores[i % len(cores)]))
             env.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(free_port()))
             engines.append(cast("VllmEngine", create_engine(pool)))
             infos.append(await engines[-1].start())
-    text = load_tokenizer(MODEL).encode(TEXT, add_special_tokens=False)
+    text = load_tokenizer(model).encode(TEXT, add_special_tokens=False)
     yield Pair(engines[0], engines[1], infos[1], text)
     for engine in engines:
         await engine.close()
@@ -155,7 +158,7 @@ async def test_an_answer_is_the_one_that_a_single_engine_gives(
     blocks = -(-tokens // BLOCK)
     assert [output.pulled is not None for output in outputs] == [False, True] + [False] * (len(outputs) - 2)
     assert outputs[1].pulled is not None
-    assert outputs[1].pulled.size == blocks * pair.info.block_bytes == blocks * 1_474_560  # 30 layers, 3 heads of 64
+    assert outputs[1].pulled.size == blocks * pair.info.block_bytes == blocks * 49_152 * LAYERS  # 3 heads of 64
 
 
 @pytest.mark.parametrize("include", [False, True])
@@ -165,7 +168,8 @@ async def test_a_stop_string_across_the_border_of_the_first_token_is_found(pair:
     plain = await steps(pair.prefill, asked(prompt))
     border = len(plain[0].text)
     text = said(plain)[1]
-    stop = text[border - 2 : border + 2]
+    stop = text[max(0, border - 2) : border + 2]
+    assert text.index(stop) < border
     settings = {"stop": ("never said", stop), "include_stop": include}
     outputs = await pair.handed_over(prompt, **settings)
     assert said(outputs)[1:] == (text[: text.index(stop) + len(stop) * include], "stop", stop)

@@ -25,7 +25,7 @@ if how == "forked":
         os._exit(0)
 else:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid
-print(guard._process.pid, child, flush=True)
+print(guard._pid, child, flush=True)
 if how != "loading":
     sys.stdin.readline()
     guard.loaded()

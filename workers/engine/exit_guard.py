@@ -64,7 +64,7 @@ def _guard(worker: int, heard: int, redis_url: str, lease: str) -> None:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the worker's own, the writing end too
         set_process_title("exit guard", f"of {worker}")
         clean_up(redis_url, lease, watch(worker))
-    except Exception:  # noqa: BLE001 (an error of the guard's must not go on as the worker)
+    except Exception:
         log.exception("guard_failed")
     finally:
         os._exit(0)

@@ -59,7 +59,7 @@ def body(**fields: Any) -> bytes:
 
 def filled(before: bytes, item: bytes, after: bytes, size: int = MAX_BODY) -> bytes:
     """A body of up to `size` bytes, with as many of `item` as it takes."""
-    return before + b",".join([item] * ((size - len(before) - len(after)) // (len(item) + 1))) + after
+    return before + (item + b",") * ((size - len(before) - len(after)) // (len(item) + 1) - 1) + item + after
 
 
 def test_the_longest_prompt_as_token_ids_is_served(ask: Callable[..., httpx.Response]) -> None:

@@ -13,7 +13,7 @@ However long: a change of one of them has to be seen beside all of its readers.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
@@ -29,6 +29,7 @@ StageKind = Literal["prefill", "decode"]
 
 
 GrammarKind = Literal["json", "regex", "choice", "grammar", "tag"]
+GRAMMAR_KINDS: tuple[GrammarKind, ...] = get_args(GrammarKind)
 
 
 class Grammar(Struct, frozen=True, array_like=True):

@@ -91,6 +91,8 @@ class PlacementRound:
             known = [_grammars(c) for group in inflight.groups for pool in group for c in self.views[pool].candidates]
             if any(known) and not any(grammar.kind in kinds for kinds in known):
                 raise RequestError(f"This model's engines hold no answer to a format of the kind '{grammar.kind}'.")
+            if known and not any(known):
+                refused = NoWorker("No live worker of this model holds answers to a format. Try again.")
         raise refused
 
     def _apart(

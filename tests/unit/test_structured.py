@@ -65,7 +65,7 @@ def test_who_asks_for_text_or_nothing_gets_no_grammar() -> None:
     {"type": "triggered_tags", "triggers": ["<t>"], "tags": [CALL], "at_least_one": True},
     {"type": "tags_with_separator", "tags": [CALL], "separator": "\n", "at_least_one": True},
     {"type": "sequence", "elements": [{"type": "optional", "content": THOUGHT}, {"type": "regex", "pattern": "a/b"}]},
-    {"type": "or", "elements": [{"type": "grammar", "grammar": "root ::= \"a\""}, {"type": "const_string", "value": ""}]},
+    {"type": "or", "elements": [{"type": "grammar", "grammar": 'root ::= "a"'}, {"type": "const_string", "value": ""}]},
     {"type": "repeat", "min": 1, "max": -1, "content": {"type": "star", "content": {"type": "regex", "pattern": "a"}}},
 ])  # fmt: skip
 def test_structural_tags_are_understood(form: dict[str, Any]) -> None:

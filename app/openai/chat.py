@@ -10,13 +10,14 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import find_model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
+from app.openai.answer_grammar import answer_grammar
 from app.openai.chat_writer import ChatWriter
-from app.openai.model_parser import check_dialect, parser_maker, read_dialect
+from app.openai.model_parser import check_dialect, parser_maker, read_dialect, situation
 from app.openai.parts_writer import PartsWriter
 from app.openai.plan import plan_of
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest, Conversation
-from app.openai.structured import Format, checked, content_grammar
+from app.openai.structured import Format
 from app.openai.validation import parse_off_loop
 
 
@@ -25,7 +26,7 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     body = await parse_off_loop(ChatRequest, raw)
     body.check()
     work = partial(_plan, state, body, explain=explain)
-    return body, await state.off_loop(raw, work, compiles=body.compiles)
+    return body, await state.off_loop(raw, work, compiles=body.compiles or body.binds_calls)
 
 
 def _plan(state: Deployment, body: ChatRequest, *, explain: bool) -> GenerationPlan:
@@ -51,8 +52,10 @@ def chat_plan(
         raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     sampling = body.sampling(model.room(prompt, limit, param), logprobs=logprobs)
-    if wanted is not None:
-        sampling = replace(sampling, grammar=checked(content_grammar(wanted), wanted.where))
+    calls = body.bound_calls()
+    if wanted is not None or (calls is not None and calls.bound):
+        grammar = answer_grammar(wanted, calls, situation(model, prompt, body))
+        sampling = replace(sampling, grammar=grammar)
     return plan_of(state, body, prefix, model, [prompt], [sampling], explain=explain)
 
 

@@ -44,6 +44,7 @@ class Sampler:
         )
         self._shaped = self._penalised or bool(sampling.logit_bias)
         self._place = 0  # the hash of the context: where the wheel stands
+        self._filled = True  # the last token is more than whitespace
         self._due: int | None = None  # a token that is the likeliest here whatever the wheel says
 
     def choose(
@@ -67,6 +68,7 @@ class Sampler:
     def append(self, token: int) -> None:
         """`token` came next, whether chosen here or not."""
         self._context.update(token.to_bytes(4, "little"))
+        self._filled = bool(self._vocabulary.texts[token].strip())
         if self._penalised:
             self._counts[token] += 1
 
@@ -95,7 +97,9 @@ class Sampler:
                 break
             some = held.after(some + 1)
         logits.setdefault(some, 0.0 if not logits else _FLOOR)
-        closing = next((token for token in vocabulary.closing if held.allows(token)), None)
+        # Whitespace closes a number that stands alone; behind whitespace it would go on for ever.
+        closings = vocabulary.closing if self._filled else vocabulary.closing[:-1]
+        closing = next((token for token in closings if held.allows(token)), None)
         if closing is not None:
             turn = ends or place >> 32 & 3 == 0
             logits[closing] = _CLOSES if turn else max(logits.get(closing, _FLOOR), _STAYS)

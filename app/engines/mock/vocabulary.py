@@ -6,7 +6,7 @@ from app.errors import SettingsError
 from app.tokenizer import Tokenizer
 
 TOP = 20  # tokens that have any probability to speak of, at every position
-_CLOSING = ('"', "}", "]", ",", ":")
+_CLOSING = ('"', "}", "]", ",", ":", "<", "\n")
 _WORD = re.compile(r" [A-Za-z]+")
 
 

@@ -125,6 +125,8 @@ class StructuredRequest(Body):
         return found[0] if found else None
 
     def _formats(self) -> list[Format]:
+        if all(getattr(self, name) is None for name in _FIELDS):  # nearly every request
+            return []
         asked, made = self.response_format, []
         if isinstance(asked, SchemaFormat):
             made.append(Format("json", asked.json_schema.schema_, "response_format.json_schema.schema"))
@@ -147,6 +149,9 @@ class StructuredRequest(Body):
             ("grammar", self.guided_grammar, "guided_grammar"),
         ]
         return made + [Format(kind, _read(kind, v, where), where) for kind, v, where in given if v is not None]
+
+
+_FIELDS = tuple(StructuredRequest.model_fields)
 
 
 def _read(kind: GrammarKind, value: Any, where: str) -> Any:

@@ -105,7 +105,7 @@ def _request_error(err: Any, doc: Any) -> RequestError:
     what = err.get("ctx", {}).get("what", "") if kind == NOT_SUPPORTED else ""
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         tag = err["ctx"]["discriminator"].strip("'")
-        path, what = f"{path}.{tag}", "messages of role" if tag == "role" else f"a {tag} of"
+        path, what = f"{path}.{tag}", "messages of role" if tag == "role" else f"objects of {tag}"
         kind, given = ("missing", None) if kind == "union_tag_not_found" else (NOT_SUPPORTED, given[tag])
     if what and isinstance(given, str):
         return RequestError(f"'{path}': {what} '{given[:_SHOWN]}' are not supported by this server.", param=path)

@@ -16,13 +16,13 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from app.engines.base import EngineInfo, EngineStats, GenerateRequest, KvEventSource, Prefilled, StepOutput
 from app.engines.vllm.args import engine_args, vllm_config
-from app.engines.vllm.begun_grammar import is_loaded
 from app.engines.vllm.convert import translate
 from app.engines.vllm.handoff import Lender, block_bytes
 from app.engines.vllm.requests import answer, can_force, discard, prefill
 from app.engines.vllm.resumed import part, resumed
 from app.engines.vllm.sockets import socket_folder
 from app.engines.vllm.stats import StatLogger
+from app.engines.vllm_plugin import is_loaded
 from app.errors import EngineFailed, PromptTooLong, RequestError
 from app.ids import RunId
 from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle

@@ -1,6 +1,7 @@
 """A plugin of vLLM's, loaded in its engine core: the grammar of an answer that began elsewhere goes on in its middle.
 
-vLLM begins a grammar at the end of the prompt. Of an answer that is taken over, the prompt ends with what is out.
+vLLM begins a grammar at the end of the prompt. Of an answer that is taken over, the prompt ends with what is out. This
+is no part of the adapter, which every process of vLLM would import with it.
 """
 
 import os

@@ -40,10 +40,12 @@ def xgrammar() -> Xgrammar:
 
 @pytest.mark.parametrize("name", WRITABLE)
 def test_xgrammar_takes_what_a_family_is_forced_to_write(xgrammar: Xgrammar, name: str) -> None:
-    for fields in ({"tool_choice": "required"}, {"parallel_tool_calls": False}, JSON):
-        for begun in (False, True):
-            made = grammar(Situation(DIALECTS[name], begun=begun, reasons=True), tools=BOTH, **fields)
-            assert not xgrammar.allows(made, "<tool_call><")
+    for begun in (False, True):
+        where = Situation(DIALECTS[name], begun=begun, reasons=True)
+        for fields in ({"tool_choice": "required"}, JSON):
+            assert not xgrammar.allows(grammar(where, tools=BOTH, **fields), "No.")
+        free = grammar(where, tools=BOTH, parallel_tool_calls=False)
+        assert xgrammar.allows(free, "No.") != begun or not DIALECTS[name].thoughts
     forced = grammar(Situation(DIALECTS[name]), tools=BOTH, tool_choice="required")
     assert xgrammar.allows(forced, written(forced, "<|channel|>commentary" if DIALECTS[name].channels else ""))
 

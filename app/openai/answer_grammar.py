@@ -28,13 +28,13 @@ def answer_grammar(wanted: Format | None, calls: BoundCalls | None, where: Situa
 
     None: any text will do. Raises: RequestError that names the field.
     """
-    content = None if wanted is None else content_grammar(wanted)
+    content = None if wanted is None else checked(content_grammar(wanted), wanted.where)
     if calls is None or not (calls.bound or content is not None):
         if content is None or wanted is None:
             return None
         thoughtless = where.dialect is None or not (where.begun or where.reasons or where.dialect.channels)
         if thoughtless:
-            return checked(content, wanted.where)
+            return content
         return _checked(_behind_thought(_content(content, wanted), where, content=True), wanted.where)
     written = _written(calls, calls.where or (wanted.where if wanted else ""), where)
     if calls.forced:

@@ -1,5 +1,6 @@
 """The functions that a model may call: as clients describe them, and which of them a request lets it see."""
 
+import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -7,6 +8,8 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from app.errors import RequestError
+from app.grammars.compile import check
+from app.messages import Grammar
 from app.openai.body import Body, Some
 from app.openai.json_schema import check_parameters, check_schema
 from app.openai.neutral import NOT_SUPPORTED, Refused
@@ -151,7 +154,10 @@ class ToolsRequest(Body):
         return allowed or choice == "required" or isinstance(choice, NamedTool)
 
     def bound_calls(self) -> BoundCalls | None:
-        """What is asked of calls; None: there are no tools. Raises: RequestError for what can't be enforced."""
+        """What is asked of calls; None: there are no tools. Compiles strict ones, so it is no work for an event loop.
+
+        Raises: RequestError for what can't be enforced.
+        """
         offered, forced = self.offered, self._forces
         if not offered:
             return None
@@ -171,6 +177,7 @@ class ToolsRequest(Body):
                 found.append(f"tools.{i}.function.strict")
                 try:
                     check_schema(tool.parameters)
+                    check(Grammar("json", json.dumps(tool.parameters)))
                 except ValueError as exc:
                     where = f"tools.{i}.function.parameters"
                     raise RequestError(f"'{where}': {exc}.", param=where) from None

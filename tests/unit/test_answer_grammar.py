@@ -183,6 +183,9 @@ def test_tools_alone_are_no_grammar() -> None:
 
 @pytest.mark.parametrize(("fields", "param", "said"), [
     ({"tools": [tool(), tool("go", strict=True, **{"not": {}})]}, "tools.1.function.parameters", "not"),
+    ({"tools": [tool(strict=True, properties={"a": {"type": "string", "format": "odd"}})]},
+     "tools.0.function.parameters", "Unknown format"),
+    ({"guided_json": {"type": "string", "format": "odd"}}, "guided_json", "Unknown format"),
     ({"tool_choice": "required", "tools": [tool(f"f{i}", description="x" * 9000) for i in range(8)]}, "tools", "bytes"),
     ({"guided_grammar": 'start: "a"'}, "guided_grammar", "has to be EBNF"),
 ])  # fmt: skip

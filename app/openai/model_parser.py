@@ -7,6 +7,7 @@ from app.dialects.output_parser import OutputParser
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.models import Model
 from app.errors import RequestError
+from app.openai.answer_grammar import Situation
 from app.openai.prompt import PromptRequest
 
 _TAIL = 16  # tokens of a prompt
@@ -33,17 +34,30 @@ def parser_maker(call: GenerationBase, asked: PromptRequest) -> Callable[[], Out
     if dialect is None:
         return None
     tools = {tool.function.name: tool.parameters for tool in asked.offered}
-    begun = _begun(call, asked)
+    begun = _begun(call.model, call.prompts[0], asked)
     return lambda: OutputParser(dialect, tools, begun=begun)
 
 
-def _begun(call: GenerationBase, asked: PromptRequest) -> bool:
+def situation(model: Model, prompt: list[int], asked: PromptRequest) -> Situation:
+    """Where an answer to this prompt begins. One that goes on with a message goes on with its content."""
+    dialect, begun = read_dialect(model, asked), _begun(model, prompt, asked)
+    if dialect is None or not dialect.thoughts or asked.continue_final_message:
+        return Situation(dialect, begun)
+    over = _tail(model, prompt).endswith(dialect.thoughts[0].ends)
+    return Situation(dialect, begun, reasons=model.writing.reasons and not over)
+
+
+def _begun(model: Model, prompt: list[int], asked: PromptRequest) -> bool:
     """What the prompt ends with decides: the client may have told the template not to begin with reasoning."""
-    writing = call.model.writing
+    writing = model.writing
     dialect = writing.dialect
     if dialect is None or not dialect.thoughts:
         return False
-    tail = call.model.tokenizer.decode(call.prompts[0][-_TAIL:], skip_special_tokens=False).rstrip()
+    tail = _tail(model, prompt)
     if dialect.begun(tail):
         return True
     return writing.begun and not tail.endswith(dialect.thoughts[0].ends) and not asked.continue_final_message
+
+
+def _tail(model: Model, prompt: list[int]) -> str:
+    return model.tokenizer.decode(prompt[-_TAIL:], skip_special_tokens=False).rstrip()

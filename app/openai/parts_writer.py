@@ -17,6 +17,7 @@ from app.messages import Delta
 from app.openai.chat_writer import ChatWriter
 from app.openai.conversation import AssistantMessage
 from app.openai.schemas import ChatRequest
+from app.openai.tools import NamedTool
 
 _FIELDS = {Content: b'{"content":', Reasoning: b'{"reasoning_content":'}
 
@@ -31,6 +32,7 @@ class PartsWriter(ChatWriter):
         self._make_parser = make_parser
         self._parsers: dict[int, OutputParser] = {}
         self._called: set[int] = set()  # choices with a call of a tool
+        self._named = isinstance(body.tool_choice, NamedTool)
         self._ids = call.model.writing.dialect.ids if call.model.writing.dialect else "call"
         self._earlier = sum(len(m.tool_calls or ()) for m in body.messages if isinstance(m, AssistantMessage))
 
@@ -63,9 +65,12 @@ class PartsWriter(ChatWriter):
         return made[-9:] if self._ids == "nine" else made
 
     def _finish(self, choice: int, d: Delta) -> str | None:
-        """Where the length or a stop string ended it, a call may be cut off, and is not one to answer."""
+        """Where the length or a stop string ended it, a call may be cut off, and is not one to answer.
+
+        A tool that the client has named is no choice of the model's: OpenAI says `stop` then.
+        """
         whole = d.finish == "stop" and not isinstance(d.stop, str)
-        return "tool_calls" if whole and choice in self._called else d.finish
+        return "tool_calls" if whole and choice in self._called and not self._named else d.finish
 
     def _parts(self, choice: int, d: Delta) -> list[Part]:
         parser = self._parsers.get(choice)

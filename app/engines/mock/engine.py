@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from itertools import count
 
 from app.engines.base import EngineInfo, EngineStats, GenerateRequest, KvEventSource, Prefilled, StepOutput
@@ -11,12 +11,13 @@ from app.engines.mock.args import parse_args
 from app.engines.mock.checks import check_request
 from app.engines.mock.choice import Choice, Stream
 from app.engines.mock.core import Core
+from app.engines.mock.held import Held, hold
 from app.engines.mock.rendezvous import Rooms
 from app.engines.mock.vocabulary import Vocabulary
 from app.engines.steps import StepMeter
 from app.errors import EngineDead, EngineFailed, RequestError, SettingsError, XylemError
 from app.ids import RunId
-from app.messages import KvHandle, Rendezvous
+from app.messages import GRAMMAR_KINDS, KvHandle, Rendezvous
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 
@@ -58,11 +59,12 @@ class MockEngine:
             ranks=len(self._cores),
             block_bytes=self._args.handoff.block_bytes,
             meets_at=self._rooms.meets_at,
+            grammars=GRAMMAR_KINDS,
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
         try:
-            stream = self._submit(request)
+            stream = self._submit(request, await self._hold(request))
         except XylemError:
             if request.handoff is not None and self._vocabulary is not None and self._failure is None:
                 self._cores[0].decline(request.handoff)
@@ -81,7 +83,7 @@ class MockEngine:
         if not isinstance(room, Rendezvous):
             return await self._lend(request)
         async with self._rooms.meet(room) as meeting:
-            stream = self._submit(request, lends=True)
+            stream = self._submit(request, {}, lends=True)
             try:
                 [output] = await stream.take()
                 if output.finish is not None:  # aborted
@@ -92,7 +94,7 @@ class MockEngine:
                 self._drop(request.id)
 
     async def _lend(self, request: GenerateRequest) -> Prefilled:
-        stream = self._submit(request, lends=True)
+        stream = self._submit(request, await self._hold(request), lends=True)
         try:
             [output] = await stream.take()
             if output.finish is not None:
@@ -144,8 +146,18 @@ class MockEngine:
             await core.close()
         await self._rooms.close()
 
-    def _submit(self, request: GenerateRequest, *, lends: bool = False) -> Stream:
-        """`lends`: for `prefill`, one choice that ends with its prompt."""
+    async def _hold(self, request: GenerateRequest) -> dict[int, Held]:
+        """Of each open choice, if they are held to a grammar. Raises: RequestError, EngineFailed."""
+        grammar = request.sampling.grammar
+        if grammar is None:
+            return {}
+        open_ = _open_choices(request)
+        begun = [request.begun[i].tokens if request.begun else [] for i in open_]
+        tokenizer = load_tokenizer(self._pool.model_dir, self._pool.chat_template)
+        return dict(zip(open_, await asyncio.to_thread(hold, tokenizer, grammar, begun), strict=True))
+
+    def _submit(self, request: GenerateRequest, held: Mapping[int, Held], *, lends: bool = False) -> Stream:
+        """`lends`: for `prefill`, one choice that ends with its prompt. `held`: of `_hold`."""
         if self._failure is not None:
             raise type(self._failure)(self._failure.message)
         if self._vocabulary is None:
@@ -160,14 +172,14 @@ class MockEngine:
         if not lends:
             core.handoffs.check(request)
         stream = self._streams[request.id] = Stream()
-        indices = [0] if lends else [i for i in range(request.sampling.n) if not _finished(request, i)]
+        indices = [0] if lends else _open_choices(request)
         stream.open_choices = len(indices)
         arrival, script = next(self._arrivals), self._script(request)
         for index in indices:
             choice = Choice(
                 request, stream, self._vocabulary, index=index, arrival=arrival,
                 context_len=self._pool.context_len, answer_tokens=self._args.answer_tokens,
-                lends=lends, script=script,
+                lends=lends, script=script, held=held.get(index),
             )  # fmt: skip
             stream.choices.append(choice)
             if index == 0 or lends or request.handoff is None:  # the others wait until the prompt has come
@@ -207,5 +219,5 @@ class MockEngine:
             stream.fail(self._failure)
 
 
-def _finished(request: GenerateRequest, index: int) -> bool:
-    return bool(request.begun) and request.begun[index].finished
+def _open_choices(request: GenerateRequest) -> list[int]:
+    return [i for i in range(request.sampling.n) if not (request.begun and request.begun[i].finished)]

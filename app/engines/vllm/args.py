@@ -3,12 +3,12 @@
 import dataclasses
 import secrets
 import socket
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
-from vllm.config import KVEventsConfig, KVTransferConfig, VllmConfig
+from vllm.config import KVEventsConfig, KVTransferConfig, StructuredOutputsConfig, VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 
@@ -20,6 +20,8 @@ _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
 }
+# Else the first request decides for all: vLLM has one backend for each engine, and this one has all kinds of grammars.
+_GRAMMARS = {"backend": "xgrammar"}
 _DEFAULTS = {"scheduling_policy": "priority", "enable_prefix_caching": True}
 
 # Even with enforce_eager vLLM compiles a few kernels when they are first used: the first request for
@@ -71,8 +73,13 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
         if current_platform.is_cpu():
             ours["kv_buffer_device"] = "cpu"
         given["kv_transfer_config"] = ours | transfer
-    events = partial(_kv_events_config, ranks=pool.data_parallel_size)
-    for key, make in (("kv_events_config", events), ("kv_transfer_config", KVTransferConfig)):
+    given.setdefault("structured_outputs_config", {})
+    makers: dict[str, Callable[..., Any]] = {
+        "kv_events_config": partial(_kv_events_config, ranks=pool.data_parallel_size),
+        "kv_transfer_config": KVTransferConfig,
+        "structured_outputs_config": partial(StructuredOutputsConfig, **_GRAMMARS),
+    }
+    for key, make in makers.items():
         if isinstance(given.get(key), dict):
             try:
                 given[key] = make(**given[key])

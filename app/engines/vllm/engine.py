@@ -22,9 +22,10 @@ from app.engines.vllm.requests import answer, can_force, discard, prefill
 from app.engines.vllm.resumed import part, resumed
 from app.engines.vllm.sockets import socket_folder
 from app.engines.vllm.stats import StatLogger
+from app.engines.vllm_plugin import is_loaded
 from app.errors import EngineFailed, PromptTooLong, RequestError
 from app.ids import RunId
-from app.messages import KvHandle
+from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 
@@ -70,6 +71,7 @@ class VllmEngine:
             max_model_len=config.model_config.max_model_len,
             ranks=config.parallel_config.data_parallel_size,
             block_bytes=block_bytes(config) if self._lender else 0,
+            grammars=_grammars(config.structured_outputs_config.backend),
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
@@ -172,6 +174,14 @@ class VllmEngine:
                 f"The prompt has {len(request.prompt)} tokens; "
                 f"with an answer of at least one token the model takes {context_len}."
             )
+
+
+def _grammars(backend: str) -> tuple[GrammarKind, ...]:
+    """None where answers could not go on elsewhere: then clients are told, instead of given half of what they want."""
+    if not is_loaded():
+        log.warning("vllm_plugin_not_loaded", reason="the installed package is older, or VLLM_PLUGINS is set")
+        return ()
+    return GRAMMAR_KINDS if backend == "xgrammar" else ("json", "regex", "choice")
 
 
 def _connectable(endpoint: str) -> str:

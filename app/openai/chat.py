@@ -1,7 +1,5 @@
 """Chat completions: what a body means, and what its answer looks like."""
 
-import dataclasses
-
 from msgspec.structs import replace
 
 from app.dispatch.generation_base import GenerationBase
@@ -22,15 +20,7 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     """Raises: XylemError."""
     body = await parse_off_loop(ChatRequest, raw)
     body.check()
-    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
-
-
-def _plan(state: Deployment, body: ChatRequest, *, explain: bool) -> GenerationPlan:
-    plan = chat_plan(state, "chatcmpl-", body, "messages", explain=explain)
-    dialect = read_dialect(plan.model, body)
-    if dialect is None or not (dialect.special_tokens if body.offered else plan.model.writing.special):
-        return plan
-    return dataclasses.replace(plan, sampling=[replace(sampling, special_tokens=True) for sampling in plan.sampling])
+    return body, await state.off_loop(raw, lambda: chat_plan(state, "chatcmpl-", body, "messages", explain=explain))
 
 
 def chat_plan(state: Deployment, prefix: str, body: Conversation, param: str, *, explain: bool) -> GenerationPlan:
@@ -43,6 +33,9 @@ def chat_plan(state: Deployment, prefix: str, body: Conversation, param: str, *,
         raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     sampling = body.sampling(model.room(prompt, limit, param), logprobs=logprobs)
+    dialect = read_dialect(model, body)
+    if dialect is not None and (dialect.special_tokens if body.offered else model.writing.special):
+        sampling = replace(sampling, special_tokens=True)
     return plan_of(state, body, prefix, model, [prompt], [sampling], explain=explain)
 
 

@@ -16,7 +16,7 @@ _SHOWN = 200  # characters of what is wrong, in which names stand that are the c
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
-def _schema(given: dict[str, Any]) -> dict[str, Any]:
+def check_schema(given: dict[str, Any]) -> dict[str, Any]:
     try:
         check_parameters(given)
     except ValueError as exc:
@@ -27,7 +27,7 @@ def _schema(given: dict[str, Any]) -> dict[str, Any]:
 class Function(Body):
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: str | None = None
-    parameters: Annotated[dict[str, Any], AfterValidator(_schema)] | None = None
+    parameters: Annotated[dict[str, Any], AfterValidator(check_schema)] | None = None
     strict: bool | None = None
 
 

@@ -28,6 +28,16 @@ Role = Literal["both", "prefill", "decode"]
 StageKind = Literal["prefill", "decode"]
 
 
+GrammarKind = Literal["json", "regex", "choice", "grammar", "tag"]
+
+
+class Grammar(Struct, frozen=True, array_like=True):
+    """What an answer has to be. `app/grammars/` compiles it."""
+
+    kind: GrammarKind
+    text: str  # a JSON schema; a regular expression; a JSON list of texts; EBNF or Lark; xgrammar's structural tag
+
+
 class Sampling(Struct, frozen=True, array_like=True):
     """What the client asked of the engine, checked and with defaults filled in."""
 
@@ -50,6 +60,7 @@ class Sampling(Struct, frozen=True, array_like=True):
     prompt_logprobs: int | None = None
     logit_bias: dict[int, float] | None = None
     special_tokens: bool = False  # they are part of the text: a dialect's markers are some
+    grammar: Grammar | None = None  # for workers that name its kind in `Worker.grammars`: others would ignore it
 
 
 class Stage(Struct, frozen=True, array_like=True):
@@ -228,6 +239,7 @@ class Worker(Struct, frozen=True, array_like=True):
     kv_events: bool = False  # it tells what its caches hold
     block_bytes: int = 0  # of KV in a block
     meets_at: str = ""  # "host:port" where its prefills meet the engine that decodes; empty: it hands over in sequence
+    grammars: list[GrammarKind] = []  # kinds that its engine obeys, also from their middle; none: not even known to it
 
 
 class Load(Struct, frozen=True, array_like=True):

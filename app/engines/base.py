@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from app.ids import RunId
-from app.messages import FinishReason, Handoff, KvHandle, KvTransfer, PartialOutput, Sampling, TokenLogprob
+from app.messages import FinishReason, GrammarKind, Handoff, KvHandle, KvTransfer, PartialOutput, Sampling, TokenLogprob
 
 
 class EngineInfo(Struct, frozen=True):
@@ -19,6 +19,7 @@ class EngineInfo(Struct, frozen=True):
     ranks: int = 1  # data-parallel ranks; all but the length above is each one's
     block_bytes: int = 0  # of KV in a block, over all layers; 0: it is handed to nobody
     meets_at: str = ""  # "host:port" where its prefills meet the engine that decodes; empty: it hands over in sequence
+    grammars: tuple[GrammarKind, ...] = ()  # kinds that answers are held to, also those that began elsewhere
 
 
 class EngineStats(Struct, frozen=True):

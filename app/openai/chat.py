@@ -1,5 +1,7 @@
 """Chat completions: what a body means, and what its answer looks like."""
 
+from functools import partial
+
 from msgspec.structs import replace
 
 from app.dispatch.generation_base import GenerationBase
@@ -13,6 +15,7 @@ from app.openai.parts_writer import PartsWriter
 from app.openai.plan import plan_of
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest, Conversation
+from app.openai.structured import Format, checked, content_grammar
 from app.openai.validation import parse_off_loop
 
 
@@ -20,11 +23,17 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     """Raises: XylemError."""
     body = await parse_off_loop(ChatRequest, raw)
     body.check()
-    return body, await state.off_loop(raw, lambda: chat_plan(state, "chatcmpl-", body, "messages", explain=explain))
+    work = partial(chat_plan, state, "chatcmpl-", body, "messages", explain=explain, wanted=body.asked_format())
+    return body, await state.off_loop(raw, work, compiles=body.compiles)
 
 
-def chat_plan(state: Deployment, prefix: str, body: Conversation, param: str, *, explain: bool) -> GenerationPlan:
-    """`prefix`: of its id. `param`: the field of the request that the messages are of. Raises: XylemError."""
+def chat_plan(
+    state: Deployment, prefix: str, body: Conversation, param: str, *, explain: bool, wanted: Format | None = None
+) -> GenerationPlan:
+    """`prefix`: of its id. `param`: the field of the request that the messages are of. Raises: XylemError.
+
+    `wanted`: what the answer's content has to be. Then a grammar is compiled, which is no work for an event loop.
+    """
     model = find_model(state.models, body.model)
     check_dialect(model, body)
     prompt = model.encode(chat_prompt(model.tokenizer, body.messages, body), param, add_special_tokens=False)
@@ -36,6 +45,8 @@ def chat_plan(state: Deployment, prefix: str, body: Conversation, param: str, *,
     dialect = read_dialect(model, body)
     if dialect is not None and (dialect.special_tokens if body.offered else model.writing.special):
         sampling = replace(sampling, special_tokens=True)
+    if wanted is not None:
+        sampling = replace(sampling, grammar=checked(content_grammar(wanted), wanted.where))
     return plan_of(state, body, prefix, model, [prompt], [sampling], explain=explain)
 
 

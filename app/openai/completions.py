@@ -1,7 +1,10 @@
 """Text completions: what a body means, and what its answer looks like."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
+
+import msgspec
 
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
@@ -14,6 +17,7 @@ from app.openai.echo import Echo
 from app.openai.logprobs import TextLogprobs
 from app.openai.plan import plan_of
 from app.openai.schemas import MOST_BIASES, CompletionRequest
+from app.openai.structured import checked, content_grammar
 from app.openai.validation import parse_off_loop
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -27,7 +31,8 @@ async def understand(
     """Raises: XylemError."""
     body = await parse_off_loop(CompletionRequest, raw, state.longest_context)
     body.check()
-    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
+    work = partial(_plan, state, body, explain=explain)
+    return body, await state.off_loop(raw, work, compiles=body.compiles)
 
 
 def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> GenerationPlan:
@@ -44,7 +49,10 @@ def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> Gener
             f"'logprobs' with 'echo': at most {_MOST_ECHOED} of all tokens of all prompts, in all choices together.",
             param="logprobs",
         )
-    sampling = [body.sampling(max(1, limit), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs) for _ in prompts]
+    asked = body.sampling(max(1, limit), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
+    if (wanted := body.asked_format()) is not None:
+        asked = msgspec.structs.replace(asked, grammar=checked(content_grammar(wanted), wanted.where))
+    sampling = [asked] * len(prompts)
     plan = plan_of(state, body, "cmpl-", model, prompts, sampling, explain=explain)
     if not body.echo:
         return plan

@@ -17,6 +17,7 @@ from app.openai.body import MOST, Body, Some
 from app.openai.conversation import Message, Messages
 from app.openai.neutral import NEUTRAL_OF_TOKENIZE, Refused, neutral
 from app.openai.prompt import PromptRequest
+from app.openai.structured import StructuredRequest
 from app.pools import Count, NotNegative, Share
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -100,7 +101,7 @@ class Asked(Body):
         """What a single field can't tell. Raises: RequestError."""
 
 
-class _Generation(Asked):
+class _Generation(Asked, StructuredRequest):
     """What chat and text completions have in common."""
 
     max_tokens: Annotated[int, Field(ge=0)] | None = None

@@ -18,7 +18,8 @@ _SMALL = 16 * 2**10  # bytes that are parsed at once: that takes less time than 
 # Values of a large body: the parser builds all of them before the schema sees one, and no other thread runs meanwhile.
 _VALUES, _CONTAINERS = 2**18, 2**15
 
-_AS_SENT = {"chat_template_kwargs", "parameters"}  # what stands in these is the client's own, and null a value
+# What stands in these is the client's own, and null a value.
+_AS_SENT = {"chat_template_kwargs", "guided_json", "json", "parameters", "schema", "structural_tag", "structures"}
 
 # One thread: a second one would hold the interpreter in turn with the first, and the event loop would wait for both.
 _large = ThreadPoolExecutor(1, thread_name_prefix="parsing")
@@ -102,9 +103,10 @@ def _request_error(err: Any, doc: Any) -> RequestError:
     found, given = _find(err, doc)
     path, kind = ".".join(found)[:_LONGEST_NAME], err["type"]
     what = err.get("ctx", {}).get("what", "") if kind == NOT_SUPPORTED else ""
-    if kind in ("union_tag_invalid", "union_tag_not_found"):  # only messages are told apart so
-        path, what = f"{path}.role", "messages of role"
-        kind, given = ("missing", None) if kind == "union_tag_not_found" else (NOT_SUPPORTED, given["role"])
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        tag = err["ctx"]["discriminator"].strip("'")
+        path, what = f"{path}.{tag}", "messages of role" if tag == "role" else f"a {tag} of"
+        kind, given = ("missing", None) if kind == "union_tag_not_found" else (NOT_SUPPORTED, given[tag])
     if kind == NOT_SUPPORTED and not what and found[-1].isdecimal() and isinstance(given, dict):  # of a list
         path, given = f"{path}.type", given.get("type")
         what = "tools of type" if found[-2] == "tools" else "items of type"

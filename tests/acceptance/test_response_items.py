@@ -17,7 +17,11 @@ from tests.stack import Stack, free_port, leases, mock_pool, stack, wait_until
 POOL = "decode-pool-a"
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER: Any = {"type": "function", "name": "get_weather", "parameters": PARAMETERS}
-PATCH: Any = {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "start: X"}}
+PATCH: Any = {
+    "type": "custom",
+    "name": "patch",
+    "format": {"type": "grammar", "syntax": "lark", "definition": "start: X"},
+}
 CRM: Any = {"type": "namespace", "name": "crm", "description": "Customers.", "tools": [WEATHER, PATCH]}
 TOOLS = [WEATHER, PATCH, CRM]
 
@@ -41,7 +45,8 @@ TEMPLATE = """{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
 {% endfor %}write <tool_call> with name and arguments, <think> before{% endif %}
 {%- for message in messages %}<|im_start|>{{ message.role }}
 {% if message.reasoning_content %}thoughts|{{ message.reasoning_content }}|end{% endif -%}
-{{ message.content }}{% for call in message.tool_calls or [] %}{{ call.function.arguments | tojson }}{% endfor %}<|im_end|>
+{{ message.content }}
+{%- for call in message.tool_calls or [] %}{{ call.function.arguments | tojson }}{% endfor %}<|im_end|>
 {% endfor %}<|im_start|>assistant
 """
 
@@ -155,7 +160,13 @@ def test_a_call_is_answered_behind_the_response_at_another_replica(client: OpenA
     """And so on; also when the first of the chain is deleted, and when the items come back from the client."""
     first = client.responses.create(**asked("How is it in Paris?"))
     (made,) = [item for item in first.output if item.type == "function_call"]
-    result: Any = [{"type": "function_call_output", "call_id": made.call_id, "output": [{"type": "input_text", "text": "7 degrees"}]}]
+    result: Any = [
+        {
+            "type": "function_call_output",
+            "call_id": made.call_id,
+            "output": [{"type": "input_text", "text": "7 degrees"}],
+        }
+    ]
     then = other.responses.create(**asked(result, previous_response_id=first.id))
     assert (then.output_text, then.previous_response_id) == ("It is cold.", first.id)
     client.responses.delete(first.id)
@@ -170,7 +181,9 @@ def test_a_call_is_answered_behind_the_response_at_another_replica(client: OpenA
 
 
 def test_reasoning_comes_back_enclosed(client: OpenAI) -> None:
-    first = client.responses.create(**asked("How is it in Paris?", include=["reasoning.encrypted_content"], store=False))
+    first = client.responses.create(
+        **asked("How is it in Paris?", include=["reasoning.encrypted_content"], store=False)
+    )
     thought = first.output[0].model_dump(exclude_none=True, exclude={"content", "status"})
     assert "Paris" not in thought["encrypted_content"]
     back: Any = [{"role": "user", "content": "?"}, thought, {"role": "user", "content": "and?"}]
@@ -246,7 +259,11 @@ def test_a_prompt_is_counted_and_a_conversation_made_short(client: OpenAI, serve
 def test_what_is_too_long_is_truncated_if_asked(client: OpenAI) -> None:
     """The oldest goes first; rules stay."""
     rules = {"role": "developer", "content": "rules"}
-    items: Any = [rules, *({"role": "user", "content": "word " * 500} for _ in range(40)), {"role": "user", "content": "1 more"}]
+    items: Any = [
+        rules,
+        *({"role": "user", "content": "word " * 500} for _ in range(40)),
+        {"role": "user", "content": "1 more"},
+    ]
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(**asked(items))
     assert refused.value.code == "context_length_exceeded"

@@ -18,10 +18,10 @@ from app.api.openai.responses.routes import query_of
 from app.errors import RequestError, Saturated, WorkerLost
 from app.ids import RequestId
 from app.messages import Delta, Done, Event, Failed, ResponseContext, TokenLogprob
+from app.openai.responses.input_items import InputMessage
 from app.openai.responses.items import items_of, page
 from app.openai.responses.messages import as_messages
 from app.openai.responses.response_object import ResponseObject, begin_object
-from app.openai.responses.input_items import InputMessage
 from app.openai.responses.schemas import (
     Includable,
     ItemsQuery,

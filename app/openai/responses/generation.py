@@ -55,7 +55,7 @@ async def understood(
         made, asked = _plan(state, body, items, explain=explain)
         return made, context_of(made.model, made.prompts[0], asked)
 
-    return await state.off_loop(longest, plan)
+    return await state.off_loop(longest, plan, compiles=body.asked_format() is not None)
 
 
 def context_of(model: Model, prompt: Sequence[int], asked: Conversation) -> ResponseContext:
@@ -70,7 +70,8 @@ def _plan(
     def tried(first: int) -> tuple[GenerationPlan, Conversation]:
         asked = body.as_chat(from_item(items, first))
         try:
-            return chat_plan(state, PREFIX, asked, "input", explain=explain), asked
+            wanted = body.asked_format()
+            return chat_plan(state, PREFIX, asked, "input", explain=explain, wanted=wanted), asked
         except RequestError as exc:
             if exc.param == "reasoning_effort":
                 raise RequestError(

@@ -14,6 +14,7 @@ from app.openai.responses.input_items import InputItem, InputMessage, ItemRefere
 from app.openai.responses.messages import as_messages
 from app.openai.responses.tools import ResponseTools
 from app.openai.schemas import Asked, Conversation
+from app.openai.structured import OBJECT, Format
 
 LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 # All that OpenAI has. Besides the first two, they are parts of what no answer has here.
@@ -32,14 +33,14 @@ Identifier = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class TextOptions(Body):
-    class Format(Body):
+    class Given(Body):
         type: Annotated[Literal["text", "json_object", "json_schema"], Refused("formats of type")]
         name: Identifier | None = None
         description: str | None = None
         schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
         strict: bool | None = None
 
-    format: Format | None = None
+    format: Given | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
@@ -119,13 +120,19 @@ class ResponseRequest(Asked, ResponseTools):
                 "'top_logprobs' is only allowed when 'include' has 'message.output_text.logprobs'.",
                 param="top_logprobs",
             )
-        self._check_format()
+        self.asked_format()
         self.check_tools(self.prompt_request())
 
-    def _check_format(self) -> None:
+    def asked_format(self) -> Format | None:
+        """Raises: RequestError."""
         wanted = self.text.format if self.text else None
-        if wanted is not None and wanted.type != "text":
-            raise RequestError(f"'text.format': '{wanted.type}' is not supported by this server.", param="text.format")
+        if wanted is None or wanted.type == "text":
+            return None
+        if wanted.type == "json_object":
+            return Format("json", OBJECT, "text.format")
+        if wanted.schema_ is None:
+            raise RequestError("'text.format.schema' is missing.", param="text.format.schema")
+        return Format("json", wanted.schema_, "text.format.schema")
 
     def prompt_request(self) -> PromptRequest:
         """What it says of its prompt besides the items."""

@@ -33,6 +33,8 @@ def call(name: str, **arguments: Any) -> str:
 LONG = "Kraków " * 40
 PLAYS = {  # in the order of the alphabet
     "1 more": "All of it.",
+    "a codex answer 42": "The file says 42.",
+    "read the number": "<think>Look.</think>I will look." + call("exec_command", cmd="echo a codex answer $((40+2))"),
     "in Paris": f"<think>It wants Paris.</think>Let me see.{call('get_weather', city='Paris')}",
     "at length": f"<think>Long.</think>{call('get_weather', city=LONG)}",
     "a patch": call("patch", input='*** "Begin"\n+ é'),

@@ -7,6 +7,7 @@ import orjson
 from fastapi import APIRouter, Request
 
 from app.api.http.request_body import collect
+from app.api.openai.responses import answer_schemas as shapes
 from app.api.openai.responses.routes import query_of
 from app.api.state import ApiState, state_of
 from app.errors import RequestNotFound
@@ -38,14 +39,14 @@ def _new_items(given: list[InputItem] | None) -> list[dict[str, Any]]:
     return items_of(secrets.token_hex(12), resolved(given or (), {}))
 
 
-@router.post(PATH, openapi_extra=ConversationRequest.openapi())
+@router.post(PATH, openapi_extra=ConversationRequest.openapi(), responses=shapes.whole(shapes.Conversation))
 async def create(request: Request) -> dict[str, Any]:
     """A conversation, with items or without."""
     state, key, body = await _asked(request, ConversationRequest)
     return (await state.conversations.create(key, body.metadata or {}, _new_items(body.items))).shown()
 
 
-@router.get(ONE)
+@router.get(ONE, responses=shapes.whole(shapes.Conversation))
 async def retrieve(request: Request, conversation: str) -> dict[str, Any]:
     """One that is kept."""
     state = state_of(request)
@@ -53,14 +54,14 @@ async def retrieve(request: Request, conversation: str) -> dict[str, Any]:
     return found.shown()
 
 
-@router.post(ONE, openapi_extra=ConversationUpdate.openapi())
+@router.post(ONE, openapi_extra=ConversationUpdate.openapi(), responses=shapes.whole(shapes.Conversation))
 async def update(request: Request, conversation: str) -> dict[str, Any]:
     """Gives it other metadata."""
     state, key, body = await _asked(request, ConversationUpdate)
     return (await state.conversations.update(ConversationId(conversation), key, body.metadata)).shown()
 
 
-@router.delete(ONE)
+@router.delete(ONE, responses=shapes.whole(shapes.Deleted))
 async def delete(request: Request, conversation: str) -> dict[str, Any]:
     """It is forgotten with its items; responses of it stay."""
     state = state_of(request)
@@ -68,7 +69,7 @@ async def delete(request: Request, conversation: str) -> dict[str, Any]:
     return {"id": conversation, "object": "conversation.deleted", "deleted": True}
 
 
-@router.post(f"{ONE}/items", openapi_extra=ItemsRequest.openapi())
+@router.post(f"{ONE}/items", openapi_extra=ItemsRequest.openapi(), responses=shapes.whole(shapes.ItemsPage))
 async def add_items(request: Request, conversation: str) -> dict[str, Any]:
     """Behind those that are there."""
     state, key, body = await _asked(request, ItemsRequest)
@@ -84,7 +85,7 @@ async def add_items(request: Request, conversation: str) -> dict[str, Any]:
     }
 
 
-@router.get(f"{ONE}/items", openapi_extra=ItemsQuery.openapi())
+@router.get(f"{ONE}/items", openapi_extra=ItemsQuery.openapi(), responses=shapes.whole(shapes.ItemsPage))
 async def list_items(request: Request, conversation: str) -> dict[str, Any]:
     """Page by page."""
     query = parse(ItemsQuery, query_of(request.query_params))
@@ -98,7 +99,7 @@ async def retrieve_item(request: Request, conversation: str, item: str) -> dict[
     return (await _item(request, conversation, item))[1]
 
 
-@router.delete(f"{ONE}/items/{{item}}")
+@router.delete(f"{ONE}/items/{{item}}", responses=shapes.whole(shapes.Conversation))
 async def delete_item(request: Request, conversation: str, item: str) -> dict[str, Any]:
     """Takes it out of the conversation, which comes back."""
     state = state_of(request)

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from app.api.http.client_limits import check_priority
 from app.api.http.request_body import collect
+from app.api.openai.responses import answer_schemas as shapes
 from app.api.openai.responses.earlier import history_of
 from app.api.resumable.resume import new_call
 from app.api.state import ApiState, state_of
@@ -22,7 +23,9 @@ from app.openai.validation import parse_off_loop
 router = APIRouter()
 
 
-@router.post(f"{RESPONSE.path}/input_tokens", openapi_extra=ResponseRequest.openapi())
+@router.post(
+    f"{RESPONSE.path}/input_tokens", openapi_extra=ResponseRequest.openapi(), responses=shapes.whole(shapes.InputTokens)
+)
 async def input_tokens(request: Request) -> dict[str, Any]:
     """How many tokens the prompt of such a request has."""
     state = state_of(request)
@@ -34,7 +37,9 @@ async def input_tokens(request: Request) -> dict[str, Any]:
     return {"object": "response.input_tokens", "input_tokens": len(plan.prompts[0])}
 
 
-@router.post(f"{RESPONSE.path}/compact", openapi_extra=CompactRequest.openapi())
+@router.post(
+    f"{RESPONSE.path}/compact", openapi_extra=CompactRequest.openapi(), responses=shapes.whole(shapes.Compacted)
+)
 async def compact(request: Request) -> Response:
     """The user's messages, and an item that stands for the rest, written by the model."""
     state = state_of(request)

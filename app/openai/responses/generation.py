@@ -35,10 +35,9 @@ async def understand(
     body = await parse_off_loop(ResponseRequest, raw)
     body.check()
     if body.goes_back and not history:
-        raise RequestError(
-            "'previous_response_id', 'conversation' and references to items can't be used in a batch.",
-            param="previous_response_id",
-        )
+        named = {"previous_response_id": body.previous_response_id, "conversation": body.conversation}
+        param = next((name for name, value in named.items() if value is not None), "input")
+        raise RequestError(f"'{param}': a line of a batch can't go on with what is kept.", param=param)
     found = await parse_off_loop(History, history) if history else History()
     plan, _ = await understood(state, body, found, max(raw, history, key=len), explain=explain)
     return body, plan

@@ -1,5 +1,6 @@
 """What a request goes on with, read from where it is kept."""
 
+import asyncio
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -39,7 +40,8 @@ async def history_of(state: ApiState, body: ResponseRequest, key: KeyId) -> tupl
         found = await patiently(state, lambda: state.conversations.items(asked, key))
         items = [orjson.Fragment(item) for item in found]
     param = "conversation" if body.conversation_id else "previous_response_id"
-    raw = orjson.dumps({"items": items, "referenced": await _referenced(state, body, key)})
+    referenced = await _referenced(state, body, key)
+    raw = await asyncio.to_thread(orjson.dumps, {"items": items, "referenced": referenced})
     check_length(len(items), len(raw), state.settings.max_body, param)
     history = await parse_off_loop(History, raw)
     return history, await state.off_loop(raw, history.understood)
@@ -48,8 +50,7 @@ async def history_of(state: ApiState, body: ResponseRequest, key: KeyId) -> tupl
 async def all_items(state: ApiState, kept: KeptRequest) -> tuple[ResponseObject, list[dict[str, Any]], list[Any]]:
     """Of a kept response: it as it stands, its own input items, and those before."""
     batches = await patiently(state, lambda: state.resumable_store.written(kept.id))
-    size = kept.body + kept.response.history
-    return await state.off_loop(size, lambda: _read(state.models, kept, list(chain.from_iterable(batches))))
+    return await asyncio.to_thread(_read, state.models, kept, list(chain.from_iterable(batches)))
 
 
 def _read(

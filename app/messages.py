@@ -356,6 +356,15 @@ def _rate(account: str, requests: int | None, tokens: int | None, spared: float 
     return Rate(account, requests or 0, tokens or 0, spared) if requests or tokens else None
 
 
+class ResponseContext(Struct, frozen=True, array_like=True):
+    """What a response's answer is read by, besides its request."""
+
+    begun: bool = False  # its text begins inside reasoning
+    earlier_calls: int = 0  # calls of tools in the conversation before
+    history: bytes = b""  # JSON: the items before its own, as they were then
+    conversation: str = ""  # that its items go to when it has ended
+
+
 class KeptRequest(Struct, frozen=True, array_like=True):
     """A request whose answer outlives its connection: all that another API replica needs to go on with it."""
 
@@ -367,6 +376,7 @@ class KeptRequest(Struct, frozen=True, array_like=True):
     key: KeyId = KeyId("")  # `ApiKey.owner` of the API key that it came with
     background: bool = False
     x_request_id: str = ""  # as Job's
+    response: ResponseContext = ResponseContext()
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -21,8 +21,11 @@ from app.api.http.sse import Sse
 from app.api.openai import batches, completions, files
 from app.api.openai import tokenize as tokens
 from app.api.openai.file_expiry import FileExpiry
+from app.api.openai.responses import conversation_routes, derived_routes
 from app.api.openai.responses import routes as responses
+from app.api.openai.responses.conversation_end import ConversationEnd
 from app.api.operations import admin, health
+from app.api.resumable.conversations import ConversationStore
 from app.api.resumable.owner import AnswerOwner
 from app.api.resumable.store import ResumableStore
 from app.api.state import ApiState
@@ -57,7 +60,8 @@ def create_app(settings: Settings | None = None) -> FastPath:
             resumable_store = ResumableStore(core.wire, core.keys, core.dispatcher.api, settings.keep_s, *most)
 
             async def prepare(kept: KeptRequest, begun: Adopted) -> Generation:
-                _body, plan = await _UNDERSTAND[kept.kind](core, kept.body)
+                history = {"history": kept.response.history} if kept.response.history else {}
+                _body, plan = await _UNDERSTAND[kept.kind](core, kept.body, **history)
                 return Generation(
                     plan,
                     dispatcher=core.dispatcher,
@@ -66,7 +70,9 @@ def create_app(settings: Settings | None = None) -> FastPath:
                     x_request_id=kept.x_request_id,
                 )
 
-            answer_owner = AnswerOwner(resumable_store, prepare, settings.intervals.adopt_s)
+            conversations = ConversationStore(core.wire, core.keys, settings.keep_s, *most)
+            at_end = ConversationEnd(core.models, conversations)
+            answer_owner = AnswerOwner(resumable_store, prepare, at_end, settings.intervals.adopt_s)
             on_files, batch_store = (
                 FileStore(core.wire, core.keys),
                 BatchStore(core.wire, core.keys, settings.batch_keep_s),
@@ -75,6 +81,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
                 **vars(core),
                 api_keys=api_keys,
                 resumable_store=resumable_store,
+                conversations=conversations,
                 answer_owner=answer_owner,
                 storage=storage,
                 files=on_files,
@@ -105,7 +112,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
         redirect_slashes=False,
     )
     failure.install(app)
-    for part in (completions, responses, files, batches, tokens, health, admin):
+    for part in (completions, derived_routes, responses, conversation_routes, files, batches, tokens, health, admin):
         app.include_router(part.router)
     handlers: dict[str, Handler] = {
         CHAT.path: partial(completions.handle, CHAT),

@@ -1,6 +1,5 @@
 """Chat completions: what a body means, and what its answer looks like."""
 
-import dataclasses
 from functools import partial
 
 from msgspec.structs import replace
@@ -25,16 +24,8 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     """Raises: XylemError."""
     body = await parse_off_loop(ChatRequest, raw)
     body.check()
-    work = partial(_plan, state, body, explain=explain)
+    work = partial(chat_plan, state, "chatcmpl-", body, "messages", explain=explain, wanted=body.asked_format())
     return body, await state.off_loop(raw, work, compiles=body.compiles or body.binds_calls)
-
-
-def _plan(state: Deployment, body: ChatRequest, *, explain: bool) -> GenerationPlan:
-    plan = chat_plan(state, "chatcmpl-", body, "messages", explain=explain, wanted=body.asked_format())
-    dialect = read_dialect(plan.model, body)
-    if dialect is None or not (dialect.special_tokens if body.offered else plan.model.writing.special):
-        return plan
-    return dataclasses.replace(plan, sampling=[replace(sampling, special_tokens=True) for sampling in plan.sampling])
 
 
 def chat_plan(
@@ -52,6 +43,9 @@ def chat_plan(
         raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     sampling = body.sampling(model.room(prompt, limit, param), logprobs=logprobs)
+    dialect = read_dialect(model, body)
+    if dialect is not None and (dialect.special_tokens if body.offered else model.writing.special):
+        sampling = replace(sampling, special_tokens=True)
     calls = body.bound_calls()
     if wanted is not None or (calls is not None and calls.bound):
         grammar = answer_grammar(wanted, calls, situation(model, prompt, body))

@@ -3,7 +3,6 @@
 `reasoning_content` is the name that vLLM and SGLang have for reasoning.
 """
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +11,9 @@ import orjson
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
 from app.dispatch.generation_base import GenerationBase
-from app.ids import RequestId
 from app.messages import Delta
+from app.openai.call_ids import CallIds, earlier_calls
 from app.openai.chat_writer import ChatWriter
-from app.openai.conversation import AssistantMessage
 from app.openai.schemas import ChatRequest
 from app.openai.tools import NamedTool
 
@@ -33,8 +31,7 @@ class PartsWriter(ChatWriter):
         self._parsers: dict[int, OutputParser] = {}
         self._called: set[int] = set()  # choices with a call of a tool
         self._named = isinstance(body.tool_choice, NamedTool)
-        self._ids = call.model.writing.dialect.ids if call.model.writing.dialect else "call"
-        self._earlier = sum(len(m.tool_calls or ()) for m in body.messages if isinstance(m, AssistantMessage))
+        self._ids = CallIds(call.model, call.id, earlier_calls(body.messages))
 
     def choice(self, index: int, d: Delta) -> dict[str, Any]:
         shown = self._fields(index, self._parts(index, d))
@@ -57,12 +54,6 @@ class PartsWriter(ChatWriter):
             return b"%b%b%b" % (head, orjson.dumps(self._fields(choice, parts)), self._plain_tail)
         shown = orjson.dumps(self._fields(choice, parts))
         return b"%b%b%b" % (self._head(choice), shown, self.tail(choice, d, self._finish(choice, d)))
-
-    def _id(self, choice: int, call: CallBegun) -> str:
-        if self._ids == "numbered":
-            return f"functions.{call.name}:{self._earlier + call.index}"
-        made = call_id(self._call.id, choice, call.index)
-        return made[-9:] if self._ids == "nine" else made
 
     def _finish(self, choice: int, d: Delta) -> str | None:
         """Where the length or a stop string ended it, a call may be cut off, and is not one to answer.
@@ -92,7 +83,7 @@ class PartsWriter(ChatWriter):
                 self._called.add(choice)
                 calls[part.index] = {
                     "index": part.index,
-                    "id": self._id(choice, part),
+                    "id": self._ids.of(part, choice),
                     "type": "function",
                     "function": {"name": part.name, "arguments": ""},
                 }
@@ -102,8 +93,3 @@ class PartsWriter(ChatWriter):
         if calls:
             made["tool_calls"] = [*calls.values()]
         return made
-
-
-def call_id(request: RequestId, choice: int, index: int) -> str:
-    """The same on every replica that tells this answer."""
-    return f"call_{hashlib.sha256(f'{request}.{choice}.{index}'.encode()).hexdigest()[:24]}"

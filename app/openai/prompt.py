@@ -13,6 +13,7 @@ from app.openai.json_schema import check_bounds
 from app.openai.tools import ToolsRequest
 from app.tokenizer import Tokenizer
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 _SHOWN = 64  # characters of a name
 # In the place where the model is to go on. A template that trims its messages takes the space off.
 _HERE = "<<<go-on-here>>> "
@@ -30,7 +31,7 @@ def _small(given: dict[str, Any]) -> dict[str, Any]:
 
 class PromptRequest(ToolsRequest):
     chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(_small)] | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    reasoning_effort: Effort | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 

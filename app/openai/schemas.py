@@ -95,7 +95,7 @@ class Asked(Body):
 
     def understood(self) -> bytes:
         """All that the answer depends on and tells, as JSON that is parsed to the same."""
-        return self.model_dump_json(exclude_none=True).encode()
+        return self.model_dump_json(exclude_none=True, by_alias=True).encode()
 
     def check(self) -> None:
         """What a single field can't tell. Raises: RequestError."""

@@ -20,7 +20,7 @@ _ANY = {"type": "object"}
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
-def _schema(given: dict[str, Any]) -> dict[str, Any]:
+def given_schema(given: dict[str, Any]) -> dict[str, Any]:
     try:
         check_parameters(given)
     except ValueError as exc:
@@ -31,7 +31,7 @@ def _schema(given: dict[str, Any]) -> dict[str, Any]:
 class Function(Body):
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: str | None = None
-    parameters: Annotated[dict[str, Any], AfterValidator(_schema)] | None = None
+    parameters: Annotated[dict[str, Any], AfterValidator(given_schema)] | None = None
     strict: bool | None = None
 
 

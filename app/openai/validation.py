@@ -107,6 +107,10 @@ def _request_error(err: Any, doc: Any) -> RequestError:
         tag = err["ctx"]["discriminator"].strip("'")
         path, what = f"{path}.{tag}", "messages of role" if tag == "role" else f"objects of {tag}"
         kind, given = ("missing", None) if kind == "union_tag_not_found" else (NOT_SUPPORTED, given[tag])
+    if kind == NOT_SUPPORTED and not what and found[-1].isdecimal() and isinstance(given, dict):  # of a list
+        path, given = f"{path}.type", given.get("type")
+        what = "tools of type" if found[-2] == "tools" else "items of type"
+        kind = NOT_SUPPORTED if given is not None else "missing"
     if what and isinstance(given, str):
         return RequestError(f"'{path}': {what} '{given[:_SHOWN]}' are not supported by this server.", param=path)
     if kind in ("extra_forbidden", NOT_SUPPORTED):

@@ -11,7 +11,9 @@ from app.store.scripts import (
     CHARGE,
     CLAIM_PART,
     COMPLETE,
+    CONVERSE,
     CREATE,
+    END_CONVERSATION,
     FORGET,
     HAND_OUT_PARTS,
     LEAD,
@@ -27,6 +29,7 @@ from app.store.scripts import (
     SNAPSHOT,
     TRIM_STREAM,
     UNLOCK,
+    UNSAY,
 )
 from app.store.wire import Command, Connection, Wire
 
@@ -39,7 +42,9 @@ __all__ = [
     "CHARGE",
     "CLAIM_PART",
     "COMPLETE",
+    "CONVERSE",
     "CREATE",
+    "END_CONVERSATION",
     "FORGET",
     "HAND_OUT_PARTS",
     "LEAD",
@@ -55,6 +60,7 @@ __all__ = [
     "SNAPSHOT",
     "TRIM_STREAM",
     "UNLOCK",
+    "UNSAY",
     "Command",
     "Connection",
     "Wire",

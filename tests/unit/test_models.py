@@ -154,7 +154,7 @@ def test_engines_are_asked_for_special_tokens_where_markers_are_some(
     offered = {"tools": [{"type": "function", "function": {"name": "f"}}]} if tools else {}
     messages = [{"role": "user", "content": "?"}]
     body = parse(ChatRequest, orjson.dumps({"model": "models", "messages": messages, **offered}))
-    assert chat._plan(known, body, explain=False).sampling[0].special_tokens == asked_for
+    assert chat.chat_plan(known, "chatcmpl-", body, "messages", explain=False).sampling[0].special_tokens == asked_for
 
 
 @pytest.mark.parametrize(("begin", "special"), [("<|im_start|>", True), ("<think>", False)])

@@ -13,9 +13,10 @@ from app.dialects.dialect import Dialect, Thought
 from app.dialects.names import find_dialect
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
 from app.dispatch.writing import Writing
+from app.openai.call_ids import call_id
 from app.openai.chat import writer
 from app.openai.chat_writer import ChatWriter
-from app.openai.parts_writer import PartsWriter, call_id
+from app.openai.parts_writer import PartsWriter
 from tests.unit.test_completion_writer import DELTA, LOGPROBS, call
 from tests.unit.test_tools import CALLED, MESSAGES, RESULT, TIME, WEATHER, chat
 

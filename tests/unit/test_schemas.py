@@ -404,7 +404,7 @@ def test_what_changes_nothing_is_taken_and_all_else_refused_by_name(
         values = ()  # a number there
     for value in (None, *values):
         body = parse(schema, orjson.dumps(BASE[schema] | {name: value}))
-        assert getattr(body, name) == value or name in ("text", "messages", "response_format")  # objects
+        assert getattr(body, name) == value or name in ("text", "reasoning", "messages", "response_format")  # objects
     annotation = schema.model_fields[name].annotation
     if annotation is not Any:
         return
@@ -457,7 +457,7 @@ def test_an_answer_without_content_or_calls_was_empty() -> None:
 ] + [
     (ResponseRequest, {"input": [{"role": "user", "content": "x"}, {"type": kind, "call_id": "c", "output": "x"}]},
      "input.1.type", f"items of type '{kind}' are not supported by this server.")
-    for kind in ("function_call", "function_call_output", "reasoning", "item_reference")
+    for kind in ("web_search_call", "computer_call", "local_shell_call_output", "mcp_call")
 ] + [
     (schema, {field: [{"role": role, "content": "x", "tool_call_id": "c"}]},
      f"{field}.0.role", f"messages of role '{role}' are not supported by this server.")

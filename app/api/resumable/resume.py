@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
+from msgspec.structs import replace
 from starlette.types import Receive, Scope
 
 from app.api.http import x_request_id
@@ -20,7 +21,7 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.quota import Quota
 from app.errors import RequestError, StoreDown
 from app.ids import RequestId, new_request_id
-from app.messages import Failed, KeptRequest
+from app.messages import Failed, KeptRequest, ResponseContext
 from app.openai.schemas import Asked
 from app.openai.validation import parse
 from app.store import clock
@@ -69,7 +70,14 @@ def new_call(state: ApiState, scope: Scope, receive: Receive, plan: GenerationPl
 
 
 async def begin_or_join(
-    state: ApiState, kind: str, body: Asked, scope: Scope, plan: GenerationPlan, *, background: bool = False
+    state: ApiState,
+    kind: str,
+    body: Asked,
+    scope: Scope,
+    plan: GenerationPlan,
+    *,
+    background: bool = False,
+    response: ResponseContext = ResponseContext(),  # noqa: B008 (frozen)
 ) -> Replay:
     """The answer to a new request, or from where its reader has it. Raises: XylemError."""
     headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
@@ -83,7 +91,7 @@ async def begin_or_join(
     allowance = state.api_keys.allowance(scope)
     if allowance is not None and not join:  # a refused client is told so, and nothing is kept
         await allowance.admit(sum(map(len, plan.prompts)))
-    kept = new_kept(state, kind, body, scope, plan, background=background)
+    kept = replace(new_kept(state, kind, body, scope, plan, background=background), response=response)
     first = await patiently(state, lambda: _put(state, kept, join))
     if first != kept.id:
         return await _read(state, first, kind, body, scope, plan, 0)

@@ -14,16 +14,8 @@ if ARGV[6] ~= '' then
 end
 if redis.call('HEXISTS', KEYS[5], 'id:' .. ARGV[1]) == 0 then
   local bytes = #ARGV[3] + 512
-  for _, expired in ipairs(redis.call('ZRANGE', KEYS[6], '-inf', now(), 'BYSCORE', 'LIMIT', 0, 1000)) do
-    release(string.match(expired, '^([^|]*)|(.*)$'))
-  end
-  for i, field in ipairs({'key:' .. ARGV[8], 'all'}) do
-    local most = tonumber(ARGV[8 + i])
-    if most and (redis.call('HGET', KEYS[5], field) or 0) + bytes > most then
-      local next_at = redis.call('ZRANGE', KEYS[6], 0, 0, 'WITHSCORES')[2]
-      return {i == 1 and 'key' or 'all', '', next_at and next_at - now() or 0}
-    end
-  end
+  local full, wait_ms = no_room(ARGV[8], bytes, ARGV[9], ARGV[10])
+  if full then return {full, '', wait_ms} end
   count(ARGV[1], ARGV[8], bytes)
 end
 if ARGV[6] ~= '' then redis.call('SET', KEYS[4], ARGV[6], 'PX', ARGV[4]) end

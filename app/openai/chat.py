@@ -22,11 +22,12 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     """Raises: XylemError."""
     body = await parse_off_loop(ChatRequest, raw)
     body.check()
-    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
+    return body, await state.off_loop(raw, lambda: parsed_plan(state, "chatcmpl-", body, "messages", explain=explain))
 
 
-def _plan(state: Deployment, body: ChatRequest, *, explain: bool) -> GenerationPlan:
-    plan = chat_plan(state, "chatcmpl-", body, "messages", explain=explain)
+def parsed_plan(state: Deployment, prefix: str, body: Conversation, param: str, *, explain: bool) -> GenerationPlan:
+    """As `chat_plan`, of an answer that will be taken apart."""
+    plan = chat_plan(state, prefix, body, param, explain=explain)
     dialect = read_dialect(plan.model, body)
     if dialect is None or not (dialect.special_tokens if body.offered else plan.model.writing.special):
         return plan

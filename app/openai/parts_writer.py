@@ -31,7 +31,6 @@ class PartsWriter(ChatWriter):
         self._make_parser = make_parser
         self._parsers: dict[int, OutputParser] = {}
         self._called: set[int] = set()  # choices with a call of a tool
-        self._ids = call.model.writing.dialect.ids if call.model.writing.dialect else "call"
         self._earlier = sum(len(m.tool_calls or ()) for m in body.messages if isinstance(m, AssistantMessage))
 
     def choice(self, index: int, d: Delta) -> dict[str, Any]:
@@ -55,12 +54,6 @@ class PartsWriter(ChatWriter):
             return b"%b%b%b" % (head, orjson.dumps(self._fields(choice, parts)), self._plain_tail)
         shown = orjson.dumps(self._fields(choice, parts))
         return b"%b%b%b" % (self._head(choice), shown, self.tail(choice, d, self._finish(choice, d)))
-
-    def _id(self, choice: int, call: CallBegun) -> str:
-        if self._ids == "numbered":
-            return f"functions.{call.name}:{self._earlier + call.index}"
-        made = call_id(self._call.id, choice, call.index)
-        return made[-9:] if self._ids == "nine" else made
 
     def _finish(self, choice: int, d: Delta) -> str | None:
         """Where the length or a stop string ended it, a call may be cut off, and is not one to answer."""
@@ -87,7 +80,7 @@ class PartsWriter(ChatWriter):
                 self._called.add(choice)
                 calls[part.index] = {
                     "index": part.index,
-                    "id": self._id(choice, part),
+                    "id": tool_call_id(self._call, choice, part, self._earlier),
                     "type": "function",
                     "function": {"name": part.name, "arguments": ""},
                 }
@@ -99,6 +92,15 @@ class PartsWriter(ChatWriter):
         return made
 
 
-def call_id(request: RequestId, choice: int, index: int) -> str:
+def tool_call_id(call: GenerationBase, choice: int, begun: CallBegun, earlier: int, prefix: str = "call_") -> str:
+    """As the model's template takes it back. `earlier`: how many calls the conversation has."""
+    dialect = call.model.writing.dialect
+    if dialect is not None and dialect.ids == "numbered":
+        return f"functions.{begun.name}:{earlier + begun.index}"
+    made = call_id(call.id, choice, begun.index, prefix)
+    return made[-9:] if dialect is not None and dialect.ids == "nine" else made
+
+
+def call_id(request: RequestId, choice: int, index: int, prefix: str = "call_") -> str:
     """The same on every replica that tells this answer."""
-    return f"call_{hashlib.sha256(f'{request}.{choice}.{index}'.encode()).hexdigest()[:24]}"
+    return f"{prefix}{hashlib.sha256(f'{request}.{choice}.{index}'.encode()).hexdigest()[:24]}"

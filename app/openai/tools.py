@@ -11,7 +11,7 @@ from app.openai.body import Body, Some
 from app.openai.json_schema import check_parameters
 from app.openai.neutral import NOT_SUPPORTED, Refused
 
-_MOST = 128
+MOST_TOOLS = 128
 _SHOWN = 200  # characters of what is wrong, in which names stand that are the client's
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -24,10 +24,14 @@ def _schema(given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+Parameters = Annotated[dict[str, Any], AfterValidator(_schema)]
+
+
 class Function(Body):
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    name: FunctionName
     description: str | None = None
-    parameters: Annotated[dict[str, Any], AfterValidator(_schema)] | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
 
@@ -58,7 +62,7 @@ class NamedTool(Body):
 class AllowedTools(Body):
     class Allowed(Body):
         mode: Literal["auto", "required"]
-        tools: Annotated[Some[NamedTool], Field(min_length=1, max_length=_MOST)]
+        tools: Annotated[Some[NamedTool], Field(min_length=1, max_length=MOST_TOOLS)]
 
     type: Literal["allowed_tools"]
     allowed_tools: Allowed
@@ -82,7 +86,7 @@ ToolChoice = Annotated[
 class ToolsRequest(Body):
     """What a request says about tools."""
 
-    tools: Annotated[Some[Tool], Field(max_length=_MOST)] | None = None
+    tools: Annotated[Some[Tool], Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
 

@@ -154,7 +154,8 @@ def test_engines_are_asked_for_special_tokens_where_markers_are_some(
     offered = {"tools": [{"type": "function", "function": {"name": "f"}}]} if tools else {}
     messages = [{"role": "user", "content": "?"}]
     body = parse(ChatRequest, orjson.dumps({"model": "models", "messages": messages, **offered}))
-    assert chat._plan(known, body, explain=False).sampling[0].special_tokens == asked_for
+    plan = chat.parsed_plan(known, "chatcmpl-", body, "messages", explain=False)
+    assert plan.sampling[0].special_tokens == asked_for
 
 
 @pytest.mark.parametrize(("begin", "special"), [("<|im_start|>", True), ("<think>", False)])

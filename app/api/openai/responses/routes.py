@@ -24,9 +24,9 @@ from app.api.resumable.resume import asks_to_keep, begin_or_join, new_call
 from app.api.resumable.store import Found
 from app.api.state import ApiState, state_of
 from app.dispatch.generation_plan import GenerationPlan
+from app.endpoint_registry import RESPONSE
 from app.errors import Cancelled, RequestError, RequestNotFound, StoreDown
 from app.ids import RequestId
-from app.openai.endpoint_registry import RESPONSE
 from app.openai.responses.generation import ended
 from app.openai.responses.items import items_of, page
 from app.openai.responses.live_source import LiveSource

@@ -369,7 +369,7 @@ class KeptRequest(Struct, frozen=True, array_like=True):
     """A request whose answer outlives its connection: all that another API replica needs to go on with it."""
 
     id: RequestId
-    kind: str  # which endpoint understands the body: chat, text or response
+    kind: str  # which endpoint understands the body
     body: bytes  # JSON: what was understood of the client's
     created: float  # seconds since the epoch, by Redis' clock
     deadline: float

@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from app.api.anthropic import routes as messages
 from app.api.api_keys import ApiKeys
 from app.api.http import error_responses as failure
 from app.api.http.answer_schemas import Refusal
@@ -35,8 +36,8 @@ from app.batch.storage import Storage
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.runtime import Deployment, running
 from app.ending import end_tasks
+from app.endpoint_registry import CHAT, ENDPOINTS, MESSAGE, RESPONSE, TEXT
 from app.messages import KeptRequest
-from app.openai.endpoint_registry import CHAT, ENDPOINTS, RESPONSE, TEXT
 from app.settings import Settings, load_settings
 from app.telemetry import logger, setup_logging
 
@@ -112,11 +113,14 @@ def create_app(settings: Settings | None = None) -> FastPath:
         redirect_slashes=False,
     )
     failure.install(app)
-    for part in (completions, derived_routes, responses, conversation_routes, files, batches, tokens, health, admin):
+    for part in (
+        completions, derived_routes, responses, conversation_routes, messages, files, batches, tokens, health, admin,
+    ):  # fmt: skip
         app.include_router(part.router)
     handlers: dict[str, Handler] = {
         CHAT.path: partial(completions.handle, CHAT),
         TEXT.path: partial(completions.handle, TEXT),
         RESPONSE.path: responses.handle,
+        MESSAGE.path: partial(completions.handle, MESSAGE),
     }
     return FastPath(app, handlers, Allowed.of(settings))

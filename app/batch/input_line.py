@@ -8,13 +8,13 @@ from xxhash import xxh3_64_digest
 
 from app.batch.records import BatchLine, Problem
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 MAX_LINES = 50_000
 _MAX_ID = 512  # characters
 _CHUNK = 512  # bytes of a prompt that are compared at once
 _MOST_CHUNKS = 64
 # What of a body the prompt is made of, in the order in which it is.
-_PROMPT = ("model", "instructions", "messages", "prompt", "input")
+_PROMPT = ("model", "instructions", "system", "messages", "prompt", "input")
 # Parameters of a body that a batch can't honour, and why.
 _REFUSED = {
     "stream": "Answers of a batch can't be streamed.",

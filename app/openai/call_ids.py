@@ -17,15 +17,15 @@ class CallIds:
         dialect = model.writing.dialect if model else None
         self._kind, self._request, self._earlier = dialect.ids if dialect else "call", request, earlier
 
-    def of(self, call: CallBegun, choice: int = 0) -> str:
+    def of(self, call: CallBegun, choice: int = 0, prefix: str = "call_") -> str:
         if self._kind == "numbered":
             return f"functions.{call.name}:{self._earlier + call.index}"
-        made = call_id(self._request, choice, call.index)
+        made = call_id(self._request, choice, call.index, prefix)
         return made[-9:] if self._kind == "nine" else made
 
 
-def call_id(request: RequestId, choice: int, index: int) -> str:
-    return f"call_{hashlib.sha256(f'{request}.{choice}.{index}'.encode()).hexdigest()[:24]}"
+def call_id(request: RequestId, choice: int, index: int, prefix: str = "call_") -> str:
+    return f"{prefix}{hashlib.sha256(f'{request}.{choice}.{index}'.encode()).hexdigest()[:24]}"
 
 
 def earlier_calls(messages: Sequence[Message]) -> int:

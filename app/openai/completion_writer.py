@@ -96,8 +96,3 @@ class CompletionWriter:
     def _head(self, choice: int) -> bytes:
         head = self._heads[choice] = self._start + b'"choices":[{"index":%d' % choice + self.BEFORE_TEXT
         return head
-
-
-def error_event(body: dict[str, Any]) -> bytes:
-    """In the place of what would have come: there may be no writer yet."""
-    return b"data: %b\n\n" % orjson.dumps(body)

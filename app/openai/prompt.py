@@ -18,7 +18,7 @@ _SHOWN = 64  # characters of a name
 # In the place where the model is to go on. A template that trims its messages takes the space off.
 _HERE = "<<<go-on-here>>> "
 _OURS = {"add_generation_prompt", "chat_template", "continue_final_message", "messages", "tools"}
-_SWITCHES = ("enable_thinking", "thinking")  # by which templates turn reasoning off
+SWITCHES = ("enable_thinking", "thinking")  # by which templates turn reasoning off
 
 
 def _small(given: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class PromptRequest(ToolsRequest):
             return {}
         made: dict[str, Any] = {"reasoning_effort": effort} if "reasoning_effort" in known else {}
         if effort == "none":
-            made |= {name: False for name in _SWITCHES if name in known}
+            made |= {name: False for name in SWITCHES if name in known}
         elif not made:
             raise RequestError(
                 "'reasoning_effort': this model's chat template does not know it.", param="reasoning_effort"

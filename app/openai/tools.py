@@ -14,7 +14,7 @@ from app.openai.body import Body, Some
 from app.openai.json_schema import check_parameters, check_schema
 from app.openai.neutral import NOT_SUPPORTED, Refused
 
-_MOST = 128
+MOST_TOOLS = 128
 _SHOWN = 200  # characters of what is wrong, in which names stand that are the client's
 _ANY = {"type": "object"}
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
@@ -28,10 +28,14 @@ def given_schema(given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+Parameters = Annotated[dict[str, Any], AfterValidator(given_schema)]
+
+
 class Function(Body):
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    name: FunctionName
     description: str | None = None
-    parameters: Annotated[dict[str, Any], AfterValidator(given_schema)] | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
 
@@ -62,7 +66,7 @@ class NamedTool(Body):
 class AllowedTools(Body):
     class Allowed(Body):
         mode: Literal["auto", "required"]
-        tools: Annotated[Some[NamedTool], Field(min_length=1, max_length=_MOST)]
+        tools: Annotated[Some[NamedTool], Field(min_length=1, max_length=MOST_TOOLS)]
 
     type: Literal["allowed_tools"]
     allowed_tools: Allowed
@@ -100,7 +104,7 @@ class BoundCalls(NamedTuple):
 class ToolsRequest(Body):
     """What a request says about tools."""
 
-    tools: Annotated[Some[Tool], Field(max_length=_MOST)] | None = None
+    tools: Annotated[Some[Tool], Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
 

@@ -22,7 +22,7 @@ from app.dispatch.writing import Writing
 from app.ids import ApiId, PoolId, RequestId
 from app.messages import Delta, Sampling, TokenLogprob
 from app.openai.chat import ChatWriter, writer
-from app.openai.completion_writer import DONE, CompletionWriter, error_event
+from app.openai.completion_writer import DONE, CompletionWriter
 from app.openai.completions import TextWriter
 from app.openai.logprobs import TextLogprobs, chat_logprobs
 from app.openai.schemas import ChatRequest, CompletionRequest
@@ -233,11 +233,6 @@ def test_a_whole_answers_reasoning_has_a_field_of_its_own() -> None:
     for text, reasoning, content in (("<think>a</think>b", "a", "b"), ("b", None, "b"), ("<think>a", "a", "")):
         message = writer(of, body).choice(0, replace(DELTA, text=text, finish="stop"))["message"]
         assert (message["reasoning_content"], message["content"]) == (reasoning, content)
-
-
-def test_an_error_in_a_stream_is_one_event() -> None:
-    """The openai client raises APIError for it."""
-    assert read(error_event({"error": {"message": "a\nb"}})) == {"error": {"message": "a\nb"}}
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), deltas), max_size=12))

@@ -14,8 +14,7 @@ from app.api.http.request_body import collect
 from app.api.resumable.resume import answer_to, stream_of
 from app.api.state import ApiState, state_of
 from app.dispatch.generation_base import GenerationBase
-from app.openai.completion_writer import CompletionWriter
-from app.openai.endpoint_registry import CHAT, TEXT, CompletionEndpoint
+from app.endpoint_registry import CHAT, TEXT, CompletionEndpoint, StreamWriter
 from app.openai.schemas import ChatRequest, CompletionRequest
 
 router = APIRouter()
@@ -24,16 +23,17 @@ router = APIRouter()
 @router.post(CHAT.path, openapi_extra=ChatRequest.openapi(), responses=answer_schemas.CHAT)
 async def chat_completions(request: Request) -> Response:
     """One answer (or n) to a conversation, streamed or whole."""
-    return await _handle(CHAT, request)
+    return await answer(CHAT, request)
 
 
 @router.post(TEXT.path, openapi_extra=CompletionRequest.openapi(), responses=answer_schemas.TEXT)
 async def completions(request: Request) -> Response:
     """The continuation of one prompt or several, streamed or whole."""
-    return await _handle(TEXT, request)
+    return await answer(TEXT, request)
 
 
-async def _handle(endpoint: CompletionEndpoint, request: Request) -> Response:
+async def answer(endpoint: CompletionEndpoint, request: Request) -> Response:
+    """Raises: XylemError."""
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
     return await handle(endpoint, state, raw, request.scope, request.receive)
@@ -46,11 +46,11 @@ async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scop
     begin = partial(answer_to, state, endpoint.kind, body, scope, receive, plan)
     if body.stream:
 
-        def writer(call: GenerationBase) -> CompletionWriter:
+        def writer(call: GenerationBase) -> StreamWriter:
             return endpoint.writer(call, body)
 
         return stream_of(scope)(begin, writer)
     call = await begin()
     async with call:
-        answer = await endpoint.writer(call, body).whole()
-    return Response(await call.made(orjson.dumps, answer), headers=call.headers(), media_type="application/json")
+        whole = await endpoint.writer(call, body).whole()
+    return Response(await call.made(orjson.dumps, whole), headers=call.headers(), media_type="application/json")

@@ -31,4 +31,5 @@ class KeptStream(EventStream):
         self._seen += 1
         if self._seen <= self._call.skip or not chunk:
             return b""
-        return b"id: %b:%d\n%b" % (self._call.id.encode(), self._seen, chunk)
+        at = chunk.rfind(b"\n\n", 0, -2) + 2 if chunk.count(b"\n\n") > 1 else 0  # whoever has the last event, has all
+        return b"%bid: %b:%d\n%b" % (chunk[:at], self._call.id.encode(), self._seen, chunk[at:])

@@ -12,7 +12,7 @@ from app.api.openai.responses import answer_schemas as shapes
 from app.api.openai.responses.earlier import history_of
 from app.api.resumable.resume import new_call
 from app.api.state import ApiState, state_of
-from app.openai.endpoint_registry import RESPONSE
+from app.endpoint_registry import RESPONSE
 from app.openai.responses.compaction import CompactRequest, compacted
 from app.openai.responses.generation import ended, understood
 from app.openai.responses.live_source import LiveSource

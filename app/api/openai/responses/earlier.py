@@ -11,10 +11,10 @@ from app.api.resumable.resume import patiently
 from app.api.resumable.store import Found, ResumableStore
 from app.api.state import ApiState
 from app.dispatch.models import Model
+from app.endpoint_registry import RESPONSE
 from app.errors import RequestError, RequestNotFound
 from app.ids import ConversationId, KeyId, RequestId
 from app.messages import Event, KeptRequest
-from app.openai.endpoint_registry import RESPONSE
 from app.openai.responses.history import History, check_length, resolved
 from app.openai.responses.input_items import ItemReference
 from app.openai.responses.items import items_of, response_of

@@ -26,10 +26,10 @@ from app.api.resumable.resume import asks_to_keep, begin_or_join, new_call
 from app.api.resumable.store import Found
 from app.api.state import ApiState, state_of
 from app.dispatch.generation_plan import GenerationPlan
+from app.endpoint_registry import RESPONSE
 from app.errors import Cancelled, RequestError, RequestNotFound, StoreDown
 from app.ids import RequestId
 from app.messages import KeptRequest, ResponseContext
-from app.openai.endpoint_registry import RESPONSE
 from app.openai.responses.generation import ended, understood
 from app.openai.responses.history import History, resolved
 from app.openai.responses.input_items import ItemReference

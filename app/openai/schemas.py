@@ -12,7 +12,7 @@ from pydantic import Field
 
 from app.dispatch.inflight import RoutingHints
 from app.errors import RequestError
-from app.messages import Sampling
+from app.messages import Sampling, StoredChat
 from app.openai.body import MOST, Body, Some
 from app.openai.conversation import Message, Messages
 from app.openai.neutral import NEUTRAL_OF_TOKENIZE, Refused, neutral
@@ -92,6 +92,15 @@ class Asked(Body):
             explain=explain,
         )
 
+    @property
+    def kept(self) -> bool:
+        """Whether its answer can be had again later."""
+        return False
+
+    def stored_chat(self) -> StoredChat | None:
+        """What it is found by among the client's chats."""
+        return None
+
     def understood(self) -> bytes:
         """All that the answer depends on and tells, as JSON that is parsed to the same."""
         return self.model_dump_json(exclude_none=True).encode()
@@ -169,6 +178,14 @@ class Conversation(_Generation, PromptRequest):
 @neutral()
 class ChatRequest(Conversation):
     messages: Annotated[Messages, Field(min_length=1, max_length=MOST)]
+    store: bool | None = None
+
+    @property
+    def kept(self) -> bool:
+        return bool(self.store)
+
+    def stored_chat(self) -> StoredChat | None:
+        return StoredChat(self.model, self.metadata or {}) if self.store else None
 
 
 @neutral()

@@ -27,6 +27,7 @@ APPEND = _KEPT_BYTES + _source("resumable/append")
 CANCEL = _KEPT_BYTES + _source("resumable/cancel")
 FORGET = _KEPT_BYTES + _source("resumable/forget")
 OWN = _KEPT_BYTES + _source("resumable/own")
+SET_CHAT = _KEPT_BYTES + _source("resumable/set_chat")
 
 ADD_RESULT = _source("batch/add_result")
 CLAIM_PART = _source("batch/claim_part")

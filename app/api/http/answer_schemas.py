@@ -134,6 +134,18 @@ class ChatCompletion(Envelope):
     usage: Usage
 
 
+class StoredChatCompletion(ChatCompletion):
+    metadata: dict[str, str]
+
+
+class StoredChatList(Shape):
+    object: Literal["list"]
+    data: list[StoredChatCompletion]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class ChatCompletionChunk(Envelope):
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]

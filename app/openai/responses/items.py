@@ -16,13 +16,13 @@ def items_of(request: RequestId, body: ResponseRequest) -> list[dict[str, Any]]:
     return [_item(f"msg_{name}_{number}", message) for number, message in enumerate(given)]
 
 
-def page(items: Sequence[dict[str, Any]], query: ItemsQuery) -> dict[str, Any]:
+def page(items: Sequence[dict[str, Any]], query: ItemsQuery, what: str = "response's input items") -> dict[str, Any]:
     """Raises: RequestError when there is no item that the page would be behind."""
     ordered = [*items] if query.order == "asc" else [*reversed(items)]
     if query.after is not None:
         places = [place for place, item in enumerate(ordered) if item["id"] == query.after]
         if not places:
-            raise RequestError("'after' is the id of none of this response's input items.", param="after")
+            raise RequestError(f"'after' is the id of none of this {what}.", param="after")
         ordered = ordered[places[0] + 1 :]
     data = ordered[: query.limit]
     first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)

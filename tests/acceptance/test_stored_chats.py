@@ -1,0 +1,141 @@
+"""Stored chats, and what else chats tell besides their text, with the official client and two replicas."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.acceptance.test_tools import PLAYS, TEMPLATE, WEATHER
+from tests.stack import Stack, all_free, free_port, mock_pool, stack, wait_until
+
+POOL = "decode-pool-a"
+MODEL = "org/mock"
+THINKS = "<think>Paris, surely.</think>It is Paris."
+OTHER = free_port()
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two replicas and a worker."""
+    path = tmp_path_factory.mktemp("chats")
+    template = path / "template.jinja"
+    template.write_text(TEMPLATE)
+    pool = mock_pool(step_ms=5.0, script=PLAYS | {"capital": THINKS}) | {"chat_template": str(template), "model": MODEL}
+    with stack(valkey_url, path, {POOL: pool}, XYLEM_DEPLOYMENT=path.name) as s:
+        s.api()
+        s.api("other", OTHER)
+        s.worker()
+        s.wait_ready(model=MODEL)
+        s.wait_ready(model=MODEL, url=f"http://127.0.0.1:{OTHER}")
+        yield s
+
+
+@pytest.fixture
+def client(served: Stack) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
+        yield c
+
+
+@pytest.fixture
+def elsewhere(served: Stack) -> Iterator[OpenAI]:
+    """At the other replica."""
+    with OpenAI(base_url=f"http://127.0.0.1:{OTHER}/v1", api_key="none", max_retries=0, timeout=60) as c:
+        yield c
+
+
+def asked(question: str = "What is the capital?", **fields: Any) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": question}], "store": True} | fields
+
+
+@pytest.mark.parametrize("fields", [{}, {"n": 2, "logprobs": True}, {"tools": [WEATHER], "messages": [
+    {"role": "user", "content": "How is it in Paris?"},
+]}], ids=["plain", "choices", "tools"])  # fmt: skip
+def test_a_stored_chat_is_what_was_answered(client: OpenAI, elsewhere: OpenAI, fields: dict[str, Any]) -> None:
+    """At any replica, whatever it was."""
+    answer = client.chat.completions.create(**asked(**fields, seed=1, max_tokens=50, metadata={"a": "b"}))
+    for one in (client, elsewhere):
+        assert one.chat.completions.retrieve(answer.id).to_dict() == answer.to_dict() | {"metadata": {"a": "b"}}
+
+
+def test_a_streamed_chat_is_stored_as_a_whole(client: OpenAI, elsewhere: OpenAI) -> None:
+    with client.chat.completions.stream(**asked(seed=1, stream_options={"include_usage": True})) as stream:
+        streamed = stream.get_final_completion()
+    wait_until(lambda: held(elsewhere, streamed.id), "it is stored")
+    stored = elsewhere.chat.completions.retrieve(streamed.id)
+    assert stored.object == "chat.completion"
+    assert stored.usage == streamed.usage
+    assert stored.choices[0].message.content == streamed.choices[0].message.content == "It is Paris."
+    assert stored.choices[0].finish_reason == streamed.choices[0].finish_reason
+
+
+def held(client: OpenAI, id_: str) -> bool:
+    try:
+        client.chat.completions.retrieve(id_)
+    except openai.NotFoundError:
+        return False
+    return True
+
+
+def test_stored_chats_are_found_by_model_and_metadata_page_by_page(client: OpenAI, elsewhere: OpenAI) -> None:
+    made = [
+        client.chat.completions.create(**asked(max_tokens=3, metadata={"for": "pages", "odd": str(i % 2)})).id
+        for i in range(5)
+    ]
+    unstored = client.chat.completions.create(**asked(max_tokens=3, store=False, metadata={"for": "pages"})).id
+    chats = elsewhere.chat.completions
+    first = chats.list(limit=2, metadata={"for": "pages"}, model=MODEL)
+    assert [chat.id for chat in first.data] == made[:2]
+    assert first.has_more
+    assert [chat.id for chat in first] == made  # the client goes through all pages
+    assert [chat.id for chat in chats.list(order="desc", metadata={"odd": "1"})] == [made[3], made[1]]
+    assert not chats.list(model="another").data
+    assert not held(client, unstored)
+    with pytest.raises(openai.BadRequestError, match="'after'"):
+        chats.list(after="chatcmpl-unknown")
+    with pytest.raises(openai.BadRequestError) as exc:
+        chats.list(limit=1000)
+    assert exc.value.param == "limit"
+
+
+def test_metadata_are_changed_and_a_chat_is_deleted(client: OpenAI, elsewhere: OpenAI) -> None:
+    id_ = client.chat.completions.create(**asked(max_tokens=3, metadata={"a": "old"})).id
+    assert elsewhere.chat.completions.update(id_, metadata={"a": "new"}).to_dict()["metadata"] == {"a": "new"}
+    assert [chat.id for chat in client.chat.completions.list(metadata={"a": "new"})] == [id_]
+    assert client.chat.completions.delete(id_).deleted
+    for one in (client, elsewhere):
+        assert not held(one, id_)
+        assert id_ not in [chat.id for chat in one.chat.completions.list()]
+    with pytest.raises(openai.NotFoundError):
+        elsewhere.chat.completions.update(id_, metadata={})
+
+
+def test_the_messages_of_a_stored_chat_are_those_that_it_was_asked_with(client: OpenAI, elsewhere: OpenAI) -> None:
+    parts = [{"type": "text", "text": "What is"}, {"type": "text", "text": "the capital?"}]
+    messages = [{"role": "developer", "content": "Be short."}, {"role": "user", "content": parts, "name": "Eve"}]
+    id_ = client.chat.completions.create(**asked(messages=messages, max_tokens=3)).id
+    found = elsewhere.chat.completions.messages.list(id_, limit=1)
+    assert found.has_more
+    one, two = [message.to_dict() for message in found]
+    assert one == {"id": f"{id_}-0", "role": "developer", "content": "Be short.", "name": None, "content_parts": None}
+    assert (two["content"], two["content_parts"], two["name"]) == ("What is\nthe capital?", parts, "Eve")
+    assert [m.id for m in client.chat.completions.messages.list(id_, order="desc")] == [f"{id_}-1", f"{id_}-0"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_ends_its_chat_and_nothing_is_stored(served: Stack, client: OpenAI, stream: bool) -> None:
+    before = [chat.id for chat in client.chat.completions.list(limit=100)]
+    body = asked("Tell me.", max_tokens=7000, stream=stream, ignore_eos=True)
+    with (
+        pytest.raises(httpx.ReadTimeout),
+        httpx.stream(
+            "POST", f"{served.url}/v1/chat/completions", json=body, timeout=httpx.Timeout(30, read=0.5)
+        ) as response,
+    ):
+        for _ in response.iter_lines():
+            if stream:
+                raise httpx.ReadTimeout("enough")
+    wait_until(lambda: all_free(served, POOL), "its worker is free", 20)
+    assert [chat.id for chat in client.chat.completions.list(limit=100)] == before

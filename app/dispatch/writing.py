@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from app.dialects.dialect import Dialect, Thought
-from app.dialects.names import find_dialect, guess_dialect
+from app.dialects.names import find_dialect, guess_dialect, own_name
 from app.dialects.output_parser import OutputParser
 from app.errors import SettingsError
-from app.pools import NO_DIALECT, Pool
+from app.pools import Pool
 from app.telemetry import logger
 from app.tokenizer import Tokenizer
 
@@ -21,11 +21,17 @@ class Writing(NamedTuple):
     special: bool = False  # the markers of reasoning are special tokens
 
 
+def dialect_name(pool: Pool, tokenizer: Tokenizer) -> str | None:
+    """Ours, of the one that its answers are read by; None: there is none."""
+    name = pool.dialect or guess_dialect(tokenizer.template or "")
+    return own_name(name) if name else None
+
+
 def writing_of(pool: Pool, tokenizer: Tokenizer) -> Writing:
     """Raises: SettingsError for markers that can't be told apart."""
     template = tokenizer.template or ""
-    name = pool.dialect or guess_dialect(template)
-    dialect = find_dialect(name) if name and name != NO_DIALECT else None
+    name = dialect_name(pool, tokenizer)
+    dialect = find_dialect(name) if name else None
     if pool.reasoning is not None:
         thought = Thought(pool.reasoning.begin, (pool.reasoning.end,))
         dialect = replace(dialect or Dialect(), thoughts=(thought,), channels=False)

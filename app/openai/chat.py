@@ -22,6 +22,7 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     """Raises: XylemError."""
     body = await parse_off_loop(ChatRequest, raw)
     body.check()
+    body = body.filled(find_model(state.models, body.model).defaults)
     return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
 
 
@@ -37,12 +38,16 @@ def chat_plan(state: Deployment, prefix: str, body: Conversation, param: str, *,
     """`prefix`: of its id. `param`: the field of the request that the messages are of. Raises: XylemError."""
     model = find_model(state.models, body.model)
     check_dialect(model, body)
+    body = body.filled(model.defaults)
     prompt = model.encode(chat_prompt(model.tokenizer, body.messages, body), param, add_special_tokens=False)
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if limit == 0:
         raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    sampling = body.sampling(model.room(prompt, limit, param), logprobs=logprobs)
+    room = model.room(prompt, limit, param)
+    if limit is None:
+        room = min(room, int(model.defaults.get("max_new_tokens", room)))
+    sampling = body.sampling(room, logprobs=logprobs)
     return plan_of(state, body, prefix, model, [prompt], [sampling], explain=explain)
 
 

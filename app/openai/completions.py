@@ -27,6 +27,7 @@ async def understand(
     """Raises: XylemError."""
     body = await parse_off_loop(CompletionRequest, raw, state.longest_context)
     body.check()
+    body = body.filled(find_model(state.models, body.model).defaults)
     return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
 
 

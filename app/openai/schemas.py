@@ -5,8 +5,8 @@ for "not given".
 """
 
 import re
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -48,6 +48,9 @@ class RoutingOptions(Body):
 class Asked(Body):
     """What all that generate have in common. `None` is "not given" throughout."""
 
+    # What a model's own configuration says where the client doesn't.
+    DEFAULTED: ClassVar[tuple[str, ...]] = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+
     model: str
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -67,6 +70,11 @@ class Asked(Body):
     # Notes of the client's own, on which nothing depends.
     metadata: Metadata | None = None
     safety_identifier: Label | None = None
+
+    def filled(self, defaults: Mapping[str, float]) -> Self:
+        """With these where it says nothing."""
+        given = {n: defaults[n] for n in self.DEFAULTED if n in defaults and getattr(self, n) is None}
+        return self.model_copy(update=given) if given else self
 
     @property
     def aside(self) -> bool:
@@ -111,6 +119,8 @@ class Asked(Body):
 
 class _Generation(Asked):
     """What chat and text completions have in common."""
+
+    DEFAULTED = (*Asked.DEFAULTED, "top_k", "min_p", "repetition_penalty")
 
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None

@@ -1,6 +1,9 @@
 """Stored chats, and what else chats tell besides their text, with the official client and two replicas."""
 
+import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -8,12 +11,14 @@ import openai
 import pytest
 from openai import OpenAI
 
+from app.pools import Pool
 from tests.acceptance.test_tools import PLAYS, TEMPLATE, WEATHER
 from tests.stack import Stack, all_free, free_port, mock_pool, stack, wait_until
 
 POOL = "decode-pool-a"
 MODEL = "org/mock"
 THINKS = "<think>Paris, surely.</think>It is Paris."
+DEFAULTS = {"temperature": 0.0, "top_p": 0.5, "top_k": 20, "max_new_tokens": 40}
 OTHER = free_port()
 
 
@@ -23,7 +28,13 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     path = tmp_path_factory.mktemp("chats")
     template = path / "template.jinja"
     template.write_text(TEMPLATE)
-    pool = mock_pool(step_ms=5.0, script=PLAYS | {"capital": THINKS}) | {"chat_template": str(template), "model": MODEL}
+    model = Path(shutil.copytree(Pool(model="m", engine="mock").model_dir, path / "model"))
+    (model / "generation_config.json").write_text(json.dumps(DEFAULTS | {"eos_token_id": [2]}))
+    pool = mock_pool(step_ms=5.0, script=PLAYS | {"capital": THINKS}) | {
+        "chat_template": str(template),
+        "model": MODEL,
+        "path": str(model),
+    }
     with stack(valkey_url, path, {POOL: pool}, XYLEM_DEPLOYMENT=path.name) as s:
         s.api()
         s.api("other", OTHER)
@@ -139,3 +150,33 @@ def test_a_client_that_leaves_ends_its_chat_and_nothing_is_stored(served: Stack,
                 raise httpx.ReadTimeout("enough")
     wait_until(lambda: all_free(served, POOL), "its worker is free", 20)
     assert [chat.id for chat in client.chat.completions.list(limit=100)] == before
+
+
+def test_a_model_says_what_it_can_and_what_its_defaults_are(served: Stack, client: OpenAI) -> None:
+    card = client.models.retrieve(MODEL)
+    assert [card] == list(client.models.list())
+    told = card.to_dict()
+    assert (told["max_model_len"], told["dialect"], told["sampling_defaults"]) == (8192, "qwen3", DEFAULTS)
+    assert told["capabilities"] == {"chat": True, "tools": True, "reasoning": True}
+    head = httpx.head(f"{served.url}/v1/models/{MODEL}")
+    assert (head.status_code, head.content) == (200, b"")
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("org/other")
+
+
+def test_a_models_own_defaults_are_used_and_told_unless_the_request_says_something(client: OpenAI) -> None:
+    """It is greedy, so that all answers are one; and no longer than that."""
+
+    def chat(**fields: Any) -> tuple[str | None, int]:
+        answer = client.chat.completions.create(**asked("Tell me.", **fields))
+        assert answer.usage is not None
+        return answer.choices[0].message.content, answer.usage.completion_tokens
+
+    greedy = chat(temperature=0, max_tokens=40)
+    assert chat() == greedy
+    assert chat(temperature=2, top_p=1, extra_body={"top_k": 0}, seed=1) != greedy
+    assert chat(max_tokens=50)[1] == 50
+    response = client.responses.create(model=MODEL, input="Tell me.", max_output_tokens=20)
+    assert (response.temperature, response.top_p) == (0.0, 0.5)
+    assert client.responses.retrieve(response.id) == response
+    assert client.responses.create(model=MODEL, input="Tell me.", max_output_tokens=20, temperature=1).temperature == 1

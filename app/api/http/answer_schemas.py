@@ -185,12 +185,21 @@ class TextCompletionChunk(Envelope):
     usage: Usage | None = None
 
 
+class Capabilities(Shape):
+    chat: bool
+    tools: bool
+    reasoning: bool
+
+
 class ModelCard(Shape):
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     max_model_len: int  # tokens
+    dialect: str | None  # how it writes reasoning and calls of tools
+    capabilities: Capabilities
+    sampling_defaults: dict[str, float]  # of the model's generation_config.json, where a request says nothing
 
 
 class ModelList(Shape):

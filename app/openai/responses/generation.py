@@ -4,6 +4,7 @@ from typing import Any, Protocol
 
 from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.models import find_model
 from app.dispatch.runtime import Deployment
 from app.errors import from_wire
 from app.messages import Event, Failed
@@ -23,6 +24,7 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     """Raises: XylemError."""
     body = await parse_off_loop(ResponseRequest, raw)
     body.check()
+    body = body.filled(find_model(state.models, body.model).defaults)  # the response tells what is used
     return body, await state.off_loop(raw, lambda: chat_plan(state, PREFIX, body.as_chat(), "input", explain=explain))
 
 

@@ -19,6 +19,7 @@ class Writing(NamedTuple):
     reasons: bool = False  # chats are taken apart also where no tools are offered
     begun: bool = False  # answers begin inside reasoning, whatever their prompts end with
     special: bool = False  # the markers of reasoning are special tokens
+    reasoning_field: str = "reasoning_content"  # of a chat's messages
 
 
 def dialect_name(pool: Pool, tokenizer: Tokenizer) -> str | None:
@@ -29,6 +30,10 @@ def dialect_name(pool: Pool, tokenizer: Tokenizer) -> str | None:
 
 def writing_of(pool: Pool, tokenizer: Tokenizer) -> Writing:
     """Raises: SettingsError for markers that can't be told apart."""
+    return _writing(pool, tokenizer)._replace(reasoning_field=pool.reasoning_field)
+
+
+def _writing(pool: Pool, tokenizer: Tokenizer) -> Writing:
     template = tokenizer.template or ""
     name = dialect_name(pool, tokenizer)
     dialect = find_dialect(name) if name else None

@@ -44,6 +44,7 @@ def chat_plan(state: Deployment, prefix: str, body: Conversation, param: str, *,
     if limit == 0:
         raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    body.check_logprobs(len(prompt))
     room = model.room(prompt, limit, param)
     if limit is None:
         room = min(room, int(model.defaults.get("max_new_tokens", room)))

@@ -27,6 +27,7 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 Label = Annotated[str, Field(max_length=64)]
 Metadata = Annotated[dict[Label, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
 MOST_BIASES = 2**16  # of all prompts of a request together: each takes its own along
+MOST_LOGPROBS = 24_576  # of prompts' tokens in one answer: they come as one message, which is decoded at once
 ASIDE_PRIORITY = 100  # of what gives way, unless it names its own
 
 
@@ -132,11 +133,24 @@ class _Generation(Asked):
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     logit_bias: Annotated[dict[str, Bias], Field(max_length=MOST)] | None = None
     stream_options: StreamOptions | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
 
     def check(self) -> None:
         """What a single field can't tell. Raises: RequestError."""
         if self.stream_options is not None and not self.stream:
             raise RequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+        if self.prompt_logprobs is not None and self.stream:
+            raise RequestError("'prompt_logprobs' is not available in a stream.", param="prompt_logprobs")
+
+    def check_logprobs(self, tokens: int) -> None:
+        """`tokens`: of all prompts. Raises: RequestError for more of their logprobs than one message may have."""
+        if self.prompt_logprobs is not None and tokens * (self.prompt_logprobs + 1) * (self.n or 1) > MOST_LOGPROBS:
+            raise RequestError(
+                f"'prompt_logprobs': at most {MOST_LOGPROBS} of all tokens of all prompts, in all choices together.",
+                param="prompt_logprobs",
+            )
 
     def sampling(self, max_tokens: int, *, logprobs: int | None, prompt_logprobs: int | None = None) -> Sampling:
         """Raises: RequestError."""
@@ -160,7 +174,7 @@ class _Generation(Asked):
             ignore_eos=bool(self.ignore_eos),
             n=self.n or 1,
             logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
+            prompt_logprobs=self.prompt_logprobs if prompt_logprobs is None else prompt_logprobs,
             logit_bias=self._logit_bias(),
         )
 
@@ -189,6 +203,7 @@ class Conversation(_Generation, PromptRequest):
 class ChatRequest(Conversation):
     messages: Annotated[Messages, Field(min_length=1, max_length=MOST)]
     store: bool | None = None
+    include_reasoning: bool | None = None
 
     @property
     def kept(self) -> bool:

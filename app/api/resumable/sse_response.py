@@ -46,6 +46,7 @@ class KeptStream(EventStream):
             await sse.write(body + b"".join([self._chunk(choice, d) for choice, d in deltas]))
             body = b""
             deltas = await self._call.deltas()
+        await self._writer.settle()
         await sse.end(self._writer.last())
 
     def _chunk(self, choice: int, d: Delta) -> bytes:

@@ -39,11 +39,12 @@ def _writing(pool: Pool, tokenizer: Tokenizer) -> Writing:
     dialect = find_dialect(name) if name else None
     if pool.reasoning is not None:
         thought = Thought(pool.reasoning.begin, (pool.reasoning.end,))
-        dialect = replace(dialect or Dialect(), thoughts=(thought,), channels=False)
+        dialect = _hiding(replace(dialect or Dialect(), thoughts=(thought,), channels=False), tokenizer)
         _check(dialect, pool)
         return Writing(dialect, True, pool.reasoning.begun, _special(dialect, tokenizer))
     if dialect is None:
         return Writing()
+    dialect = _hiding(dialect, tokenizer)
     if pool.dialect is None:
         log.info("dialect_guessed", model=pool.model, dialect=name)
     shown = any(marker in template for thought in dialect.thoughts for marker in (thought.begin, *thought.ends))
@@ -57,6 +58,18 @@ def _check(dialect: Dialect, pool: Pool) -> None:
             OutputParser(dialect, {"any": {}}, begun=begun).feed("any")
     except ValueError as exc:
         raise SettingsError(f"reasoning={pool.reasoning!r}: these markers and those of calls overlap: {exc}") from exc
+
+
+def _hiding(dialect: Dialect, tokenizer: Tokenizer) -> Dialect:
+    """Of special tokens an engine shows all or none: those that mark nothing are no content either."""
+    markers = {marker for thought in dialect.thoughts for marker in (thought.begin, *thought.ends)}
+    markers |= {begin for form in dialect.forms for begin in form.begins if begin} | {*dialect.hidden}
+    hidden: list[str] = []
+    for token in tokenizer.raw.get_added_tokens_decoder().values():
+        # The scanner can't look for two of which one is in the other.
+        if token.special and not any(token.content in m or m in token.content for m in (*markers, *hidden)):
+            hidden.append(token.content)
+    return replace(dialect, hidden=(*dialect.hidden, *hidden))
 
 
 def _special(dialect: Dialect, tokenizer: Tokenizer) -> bool:

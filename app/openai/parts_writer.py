@@ -76,7 +76,7 @@ class PartsWriter(ChatWriter):
         return told | {"completion_tokens_details": {"reasoning_tokens": counted}}
 
     async def settle(self) -> None:
-        if not (self._usage_at_end or self._usage_always):
+        if not self._usage_at_end:
             return
         if sum(len(text) for texts in self._thoughts.values() for text in texts) <= _SHORT:
             self._count_reasoning()

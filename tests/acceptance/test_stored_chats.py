@@ -30,7 +30,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     template.write_text(TEMPLATE)
     model = Path(shutil.copytree(Pool(model="m", engine="mock").model_dir, path / "model"))
     (model / "generation_config.json").write_text(json.dumps(DEFAULTS | {"eos_token_id": [2]}))
-    pool = mock_pool(step_ms=5.0, script=PLAYS | {"capital": THINKS}) | {
+    pool = mock_pool(step_ms=5.0, script=PLAYS | {"capital": THINKS, "ends twice": "One.<|im_end|> Two."}) | {
         "chat_template": str(template),
         "model": MODEL,
         "path": str(model),
@@ -180,3 +180,53 @@ def test_a_models_own_defaults_are_used_and_told_unless_the_request_says_somethi
     assert (response.temperature, response.top_p) == (0.0, 0.5)
     assert client.responses.retrieve(response.id) == response
     assert client.responses.create(model=MODEL, input="Tell me.", max_output_tokens=20, temperature=1).temperature == 1
+
+
+def test_tokens_of_reasoning_are_told_whole_streamed_and_stored(client: OpenAI, elsewhere: OpenAI) -> None:
+    thought = len(tokens_of(client, THINKS.partition("</think>")[0].removeprefix("<think>")))
+    answer = client.chat.completions.create(**asked())
+    with client.chat.completions.stream(**asked(store=False, stream_options={"include_usage": True})) as stream:
+        streamed = stream.get_final_completion()
+    for usage in (answer.usage, streamed.usage, elsewhere.chat.completions.retrieve(answer.id).usage):
+        assert usage is not None
+        assert usage.completion_tokens_details is not None
+        assert usage.completion_tokens_details.reasoning_tokens == thought
+
+
+def tokens_of(client: OpenAI, text: str) -> list[int]:
+    url = str(client.base_url).removesuffix("/v1/")
+    found: list[int] = httpx.post(f"{url}/tokenize", json={"model": MODEL, "prompt": text}).json()["tokens"]
+    return found
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_special_token_that_marks_nothing_is_no_content(client: OpenAI, stream: bool) -> None:
+    """Where tools are offered, the engine shows all special tokens."""
+    fields = asked("It ends twice.", store=False, tools=[WEATHER], max_tokens=9, extra_body={"ignore_eos": True})
+    if stream:
+        pieces = [chunk.choices[0].delta.content for chunk in client.chat.completions.create(**fields, stream=True)]
+        text = "".join(piece or "" for piece in pieces)
+    else:
+        text = client.chat.completions.create(**fields).choices[0].message.content or ""
+    assert text.startswith("One. Two.")
+    assert "<|" not in text
+
+
+def test_the_prompts_tokens_and_their_logprobs_are_told(client: OpenAI) -> None:
+    """As vLLM does; and each token of the answer by its id, with tools too."""
+    fields = asked("How is it in Paris?", tools=[WEATHER], logprobs=True, top_logprobs=1)
+    extra = {"return_token_ids": True, "return_tokens_as_token_ids": True, "prompt_logprobs": 1}
+    answer = client.chat.completions.create(**fields, extra_body=extra)
+    told = answer.to_dict()
+    assert answer.usage is not None
+    prompt: Any = told["prompt_token_ids"]
+    assert len(prompt) == answer.usage.prompt_tokens
+    choice: Any = told["choices"][0]  # type: ignore[index]
+    assert len(choice["token_ids"]) == answer.usage.completion_tokens
+    assert [lp["token"] for lp in choice["logprobs"]["content"]] == [f"token_id:{t}" for t in choice["token_ids"]]
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "get_weather"
+    first, *others = told["prompt_logprobs"]  # type: ignore[misc]
+    assert first is None
+    assert all(str(token) in found for token, found in zip(prompt[1:], others, strict=True))
+    stored = client.chat.completions.retrieve(answer.id).to_dict()
+    assert stored["prompt_logprobs"] == told["prompt_logprobs"]

@@ -342,6 +342,16 @@ def test_each_schema_is_shown_in_the_api_documentation(schema: type[Any]) -> Non
     assert "$defs" not in json.dumps(shown), "nothing refers to what is not in the document"
 
 
+def test_logprobs_of_prompts_are_not_streamed_and_bounded() -> None:
+    """vLLM refuses them in a stream too."""
+    with pytest.raises(RequestError, match="'prompt_logprobs' is not available in a stream"):
+        chat(prompt_logprobs=1, stream=True).check()
+    chat(prompt_logprobs=1, n=2).check_logprobs(6144)
+    with pytest.raises(RequestError, match="24576"):
+        chat(prompt_logprobs=1, n=2).check_logprobs(6145)
+    assert chat(prompt_logprobs=1).sampling(5, logprobs=None).prompt_logprobs == 1
+
+
 def test_an_assistant_message_may_be_sent_back_as_the_openai_client_returns_it() -> None:
     """Its nulls are those of features that this server doesn't have."""
     nulls = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "tool_calls"))

@@ -13,7 +13,7 @@ from app.openai.chat_writer import ChatWriter
 from app.openai.model_parser import check_dialect, parser_maker, read_dialect
 from app.openai.parts_writer import PartsWriter
 from app.openai.plan import plan_of
-from app.openai.prompt import chat_prompt
+from app.openai.prompt import chat_prompt, tokenizer_of
 from app.openai.schemas import ChatRequest, Conversation
 from app.openai.validation import parse_off_loop
 
@@ -23,7 +23,8 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     body = await parse_off_loop(ChatRequest, raw)
     body.check()
     body = body.filled(find_model(state.models, body.model).defaults)
-    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
+    slow = body.chat_template is not None  # to compile
+    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain), always=slow)
 
 
 def _plan(state: Deployment, body: ChatRequest, *, explain: bool) -> GenerationPlan:
@@ -39,7 +40,8 @@ def chat_plan(state: Deployment, prefix: str, body: Conversation, param: str, *,
     model = find_model(state.models, body.model)
     check_dialect(model, body)
     body = body.filled(model.defaults)
-    prompt = model.encode(chat_prompt(model.tokenizer, body.messages, body), param, add_special_tokens=False)
+    tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
+    prompt = model.encode(chat_prompt(tokenizer, body.messages, body), param, add_special_tokens=False)
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if limit == 0:
         raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")

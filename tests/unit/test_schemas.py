@@ -148,10 +148,12 @@ def test_the_table_has_every_field() -> None:
 @pytest.mark.parametrize(("schema", "field"), [
     (schema, field) for schema in BOTH for field in (
         "functions", "function_call", "response_format", "modalities", "audio", "prediction", "best_of",
-        "suffix", "chat_template", "max_token", "temprature",
+        "suffix", "max_token", "temprature",
     )
 ] + [
-    (CompletionRequest, field) for field in ("store", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort")
+    (CompletionRequest, field) for field in (
+        "chat_template", "store", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort",
+    )
 ])  # fmt: skip
 def test_an_unknown_field_is_refused_by_name(schema: type[Any], field: str) -> None:
     """Never ignored: a client that asks for it would believe it was heard."""

@@ -109,3 +109,13 @@ async def test_changed_metadata_are_counted_for_the_api_key(redis: "Redis", wire
     with pytest.raises(RequestNotFound):
         await index.change(one.id, StoredChat("m"))
     assert not await redis.exists(KEYS.kept(one.id))
+
+
+async def test_a_chat_that_another_replica_ends_is_stored_as_well(wire: Wire) -> None:
+    first, other = (ResumableStore(wire, KEYS, ApiId(api), 30) for api in "ab")
+    kept = KeptRequest(RequestId("moved"), "chat", b"{}", time.time(), time.time() + 60, MINE, chat=StoredChat("m"))
+    await first.put(kept)
+    found = await other.adopt(kept.id, ApiId("a"))
+    assert found is not None
+    await other.note(found.kept, found.epoch, [END], ended=True, whole=True)
+    assert await names(ChatIndex(wire, KEYS)) == ["moved"]

@@ -5,6 +5,7 @@
 
 import asyncio
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +33,7 @@ class PartsWriter(ChatWriter):
         self._make_parser = make_parser
         self._parsers: dict[int, OutputParser] = {}
         self._called: set[int] = set()  # choices with a call of a tool
-        self._thoughts: dict[int, list[str]] = {}  # by choice, as far as their tokens are not counted
+        self._thoughts: dict[int, list[str]] = defaultdict(list)  # by choice, as far as their tokens are not counted
         self._reasoned: int | None = None  # these tokens, once they are
         self._hides = body.include_reasoning is False
         self._reasoning = call.model.writing.reasoning_field
@@ -107,10 +108,9 @@ class PartsWriter(ChatWriter):
         parts = parser.feed(d.text)
         if d.finish is not None:
             parts = [*parts, *parser.close()]
-        thought = [part.text for part in parts if isinstance(part, Reasoning)]
-        if not thought:
-            return parts
-        self._thoughts.setdefault(choice, []).extend(thought)
+        for part in parts:
+            if type(part) is Reasoning:
+                self._thoughts[choice].append(part.text)
         return [part for part in parts if not isinstance(part, Reasoning)] if self._hides else parts
 
     def _fields(self, choice: int, parts: list[Part]) -> dict[str, Any]:

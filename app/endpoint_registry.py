@@ -30,6 +30,9 @@ class StreamWriter(AnswerWriter, Protocol):
     def delta(self, choice: int, d: Delta, /) -> bytes:
         """Whole events."""
 
+    async def settle(self) -> None:
+        """Behind the last delta: what takes time."""
+
     def last(self) -> bytes:
         """Raises: XylemError, if the answer can't be said to have ended."""
 

@@ -46,13 +46,16 @@ reply:<id>              list, a worker's msgpack `messages.Reply` to a command, 
                         Lives 60 s.
 kept:<id>               hash: `record` (msgpack `messages.Kept`; none when it was deleted), `owner` (an API replica),
                         `epoch` (+1 for each new owner, and a cancel), `end` (ended or cancelled), `key` (the API key
-                        it is counted for). Written by the api;
-                        lives until the deadline and `keep_s`, and from the answer's end `keep_s`.
+                        it is counted for), and of a stored chat `chat` (msgpack `messages.StoredChat`). Written by the
+                        api; lives until the deadline and `keep_s`, and from the answer's end `keep_s`.
 log:<id>                stream, ids from 1-0, field `b`: a list of msgpack events; Done or Failed is the last one's.
                         What has come of a kept answer. Written by its owner; lives as long.
 kept-of:<api>           set of the ids that an API replica owns and that have not ended. Written by the api.
 answer-owners           set of the API replicas that own any, or did. Written by the api; a dead one goes when what it
                         had is adopted.
+chats-of:<key>          sorted set, id → when it came, ms since the epoch: the whole stored chats of an API key (as in
+                        files-of). Written by the api; lives as long as the newest, an expired one until it is looked
+                        at, or a day longer.
 kept-bytes              hash, bytes that kept answers take with their logs, and conversations with their items, about:
                         `all`, `key:<API key>`, `id:<id>`.
                         Written by the api, with what it counts; an expired one goes when the next is kept.
@@ -199,6 +202,9 @@ class Keys:
 
     def answer_owners(self) -> str:
         return f"{self.prefix}answer-owners"
+
+    def chats_of(self, key: KeyId) -> str:
+        return f"{self.prefix}chats-of:{key}"
 
     def kept_account(self) -> tuple[str, str]:
         """The last keys of the scripts that keep answers."""

@@ -8,6 +8,7 @@ worker → api      EventBatch on `out:<api>`: all that one engine step made for
 worker → all      Lease   in `worker:<id>`, each `heartbeat_s`; and WorkerMetrics in `metrics:<id>`
 CLI    → api      ApiKey  in `keys:api`
 api    → api      Kept    in `kept:<id>`; what comes of it in `log:<id>`, as lists of events
+api    → api      StoredChat in `kept:<id>`, of a chat that was asked for with `store`
 
 However long: a change of one of them has to be seen beside all of its readers.
 """
@@ -365,6 +366,13 @@ class ResponseContext(Struct, frozen=True, array_like=True):
     conversation: str = ""  # that its items go to when it has ended
 
 
+class StoredChat(Struct, frozen=True, array_like=True):
+    """What a chat that is stored under its id is found by."""
+
+    model: str
+    metadata: dict[str, str] = {}
+
+
 class KeptRequest(Struct, frozen=True, array_like=True):
     """A request whose answer outlives its connection: all that another API replica needs to go on with it."""
 
@@ -377,6 +385,7 @@ class KeptRequest(Struct, frozen=True, array_like=True):
     background: bool = False
     x_request_id: str = ""  # as Job's
     response: ResponseContext = ResponseContext()
+    chat: StoredChat | None = None  # once it is whole, clients find it in the list of chats
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -404,4 +413,5 @@ decode_reply = decoder(Reply)
 decode_look = decoder(Look)
 decode_api_key = decoder(ApiKey)
 decode_kept = decoder(KeptRequest)
+decode_stored_chat = decoder(StoredChat)
 decode_events = decoder(list[Event])

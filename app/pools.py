@@ -113,6 +113,12 @@ class Pool(_Part):
     # guessed from the chat template; `none`: a chat shows all text as its content. `reasoning` goes before the
     # dialect's own markers.
     dialect: Annotated[str, AfterValidator(_dialect)] | None = None
+    # The field of reasoning in a chat's messages and deltas: `reasoning` is vLLM's name for it.
+    reasoning_field: Literal["reasoning_content", "reasoning"] = "reasoning_content"
+    # `auto`: where a request says nothing of temperature, top_p, top_k, min_p, the penalties or the length of a chat's
+    # answer, the model's generation_config.json does. `none`: it does not. The ids there that end an answer are the
+    # engine's own matter (vLLM takes them).
+    generation_config: Literal["auto", "none"] = "auto"
     routing: Routing = Routing()
     busy: Busy = Busy()
     disagg: Disagg = Disagg()

@@ -60,6 +60,9 @@ class MessageWriter:
             return b"%b%b}}\n\n" % (self._piece, orjson.dumps(d.text)) if d.text else b""
         return b"".join([*map(self._part, self._parts(d)), b"" if d.finish is None else self._close()])
 
+    async def settle(self) -> None:
+        """Nothing that takes time."""
+
     def last(self) -> bytes:
         """Raises: EngineFailed."""
         return _event("message_delta", {"delta": self._stop(), "usage": self._usage()}) + _event("message_stop", {})

@@ -19,13 +19,14 @@ from app.api.http.document import documented
 from app.api.http.fast_path import FastPath, Handler
 from app.api.http.origin import Allowed
 from app.api.http.sse import Sse
-from app.api.openai import batches, completions, files
+from app.api.openai import batches, completions, files, stored_chats
 from app.api.openai import tokenize as tokens
 from app.api.openai.file_expiry import FileExpiry
 from app.api.openai.responses import conversation_routes, derived_routes
 from app.api.openai.responses import routes as responses
 from app.api.openai.responses.conversation_end import ConversationEnd
 from app.api.operations import admin, health
+from app.api.resumable.chat_index import ChatIndex
 from app.api.resumable.conversations import ConversationStore
 from app.api.resumable.owner import AnswerOwner
 from app.api.resumable.store import ResumableStore
@@ -87,6 +88,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
                 storage=storage,
                 files=on_files,
                 batch_store=batch_store,
+                chats=ChatIndex(core.wire, core.keys),
                 started=int(time.time()),
             )
             background = [asyncio.create_task(part.run()) for part in (answer_owner, FileExpiry(storage, on_files))]
@@ -114,7 +116,8 @@ def create_app(settings: Settings | None = None) -> FastPath:
     )
     failure.install(app)
     for part in (
-        completions, derived_routes, responses, conversation_routes, messages, files, batches, tokens, health, admin,
+        completions, stored_chats, derived_routes, responses, conversation_routes, messages, files, batches, tokens,
+        health, admin,
     ):  # fmt: skip
         app.include_router(part.router)
     handlers: dict[str, Handler] = {

@@ -6,6 +6,7 @@ from typing import cast
 from fastapi import Request
 
 from app.api.api_keys import ApiKeys
+from app.api.resumable.chat_index import ChatIndex
 from app.api.resumable.conversations import ConversationStore
 from app.api.resumable.owner import AnswerOwner
 from app.api.resumable.store import ResumableStore
@@ -24,6 +25,7 @@ class ApiState(Runtime):
     storage: Storage
     files: FileStore
     batch_store: BatchStore
+    chats: ChatIndex
     started: int  # seconds since the epoch
 
 

@@ -53,7 +53,8 @@ class GenerationBase:
             parts.clear()  # here, since freeing them takes as long as making something of them
             return made
 
-        tokens = self.completion_tokens + (0 if self.plan.echo is None else self.prompt_tokens)
+        shows_prompt = self.plan.echo is not None or self.plan.sampling[0].prompt_logprobs is not None
+        tokens = self.completion_tokens + (self.prompt_tokens if shows_prompt else 0)
         return make() if tokens <= _SHORT else await asyncio.to_thread(make)
 
     def envelope(self, kind: str) -> dict[str, object]:

@@ -1,10 +1,11 @@
 """The models that this deployment serves: what the API knows of each without asking anybody."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from app.dispatch.generation_defaults import generation_defaults
 from app.dispatch.inflight import RoutingHints
-from app.dispatch.writing import Writing, writing_of
+from app.dispatch.writing import Writing, dialect_name, writing_of
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
 from app.pools import PoolsFile, Select
@@ -26,6 +27,15 @@ class Model:
     context_len: int  # tokens, prompt and answer together
     meters: Meters
     writing: Writing = Writing()  # noqa: RUF009 (frozen)
+    dialect: str | None = None  # the name of the writing's
+    # Of sampling parameters, by their names in generation_config.json, where a request says nothing.
+    defaults: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether chats with it may offer tools."""
+        dialect = self.writing.dialect
+        return dialect is not None and dialect.calls and "tools" in self.tokenizer.template_variables
 
     @property
     def most_tokens(self) -> int:
@@ -116,10 +126,12 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
         known = models.get(pool.model)
         tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
         writing = writing_of(pool, tokenizer)
-        same = tokenizer, pool.context_len, writing
-        if known is not None and (known.tokenizer, known.context_len, known.writing) != same:
+        defaults = generation_defaults(pool.model_dir) if pool.generation_config == "auto" else {}
+        same = tokenizer, pool.context_len, writing, defaults
+        if known is not None and (known.tokenizer, known.context_len, known.writing, known.defaults) != same:
             raise SettingsError(
-                f"pools.{pool_id}: other path, template, length, reasoning or dialect than another pool of {pool.model}"
+                f"pools.{pool_id}: other path, template, length, reasoning, dialect or generation_config than another "
+                f"pool of {pool.model}"
             )
         ids, prefill_ids = (known.pools, known.prefill_pools) if known else ((), ())
         if pool.role == "prefill":
@@ -135,6 +147,8 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             pool.context_len,
             Meters(pool.model),
             writing,
+            dialect_name(pool, tokenizer),
+            defaults,
         )
     return models
 

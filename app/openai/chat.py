@@ -14,7 +14,7 @@ from app.openai.chat_writer import ChatWriter
 from app.openai.model_parser import check_dialect, parser_maker, read_dialect, situation
 from app.openai.parts_writer import PartsWriter
 from app.openai.plan import plan_of
-from app.openai.prompt import chat_prompt
+from app.openai.prompt import chat_prompt, tokenizer_of
 from app.openai.schemas import ChatRequest, Conversation
 from app.openai.structured import Format
 from app.openai.validation import parse_off_loop
@@ -24,6 +24,7 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     """Raises: XylemError."""
     body = await parse_off_loop(ChatRequest, raw)
     body.check()
+    body = body.filled(find_model(state.models, body.model).defaults)
     work = partial(chat_plan, state, "chatcmpl-", body, "messages", explain=explain, wanted=body.asked_format())
     return body, await state.off_loop(raw, work, compiles=body.compiles or body.binds_calls)
 
@@ -37,12 +38,18 @@ def chat_plan(
     """
     model = find_model(state.models, body.model)
     check_dialect(model, body)
-    prompt = model.encode(chat_prompt(model.tokenizer, body.messages, body), param, add_special_tokens=False)
+    body = body.filled(model.defaults)
+    tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
+    prompt = model.encode(chat_prompt(tokenizer, body.messages, body), param, add_special_tokens=False)
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if limit == 0:
         raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    sampling = body.sampling(model.room(prompt, limit, param), logprobs=logprobs)
+    body.check_logprobs(len(prompt))
+    room = model.room(prompt, limit, param)
+    if limit is None:
+        room = min(room, int(model.defaults.get("max_new_tokens", room)))
+    sampling = body.sampling(room, logprobs=logprobs)
     dialect = read_dialect(model, body)
     if dialect is not None and (dialect.special_tokens if body.offered else model.writing.special):
         sampling = replace(sampling, special_tokens=True)

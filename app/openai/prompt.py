@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from app.errors import RequestError
@@ -30,6 +30,7 @@ def _small(given: dict[str, Any]) -> dict[str, Any]:
 
 
 class PromptRequest(ToolsRequest):
+    chat_template: Annotated[str, Field(min_length=1, max_length=2**15)] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(_small)] | None = None
     reasoning_effort: Effort | None = None
     add_generation_prompt: bool | None = None
@@ -81,6 +82,15 @@ class PromptRequest(ToolsRequest):
                 "'reasoning_effort': this model's chat template does not know it.", param="reasoning_effort"
             )
         return made
+
+
+def tokenizer_of(tokenizer: Tokenizer, asked: PromptRequest, *, trusted: bool) -> Tokenizer:
+    """With the request's own chat template, if it has one. Raises: RequestError, also where it is not `trusted`."""
+    if asked.chat_template is None:
+        return tokenizer
+    if not trusted:
+        raise RequestError("'chat_template' is not allowed on this server.", param="chat_template")
+    return tokenizer.with_template(asked.chat_template)
 
 
 def chat_prompt(tokenizer: Tokenizer, messages: Sequence[Message], asked: PromptRequest) -> str:

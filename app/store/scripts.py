@@ -29,6 +29,7 @@ CONVERSE = _KEPT_BYTES + _source("resumable/converse")
 END_CONVERSATION = _KEPT_BYTES + _source("resumable/end_conversation")
 FORGET = _KEPT_BYTES + _source("resumable/forget")
 OWN = _KEPT_BYTES + _source("resumable/own")
+SET_CHAT = _KEPT_BYTES + _source("resumable/set_chat")
 UNSAY = _KEPT_BYTES + _source("resumable/unsay")
 
 ADD_RESULT = _source("batch/add_result")

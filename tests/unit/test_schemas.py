@@ -147,11 +147,13 @@ def test_the_table_has_every_field() -> None:
 
 @pytest.mark.parametrize(("schema", "field"), [
     (schema, field) for schema in BOTH for field in (
-        "functions", "function_call", "modalities", "store", "audio", "prediction", "best_of",
-        "suffix", "chat_template", "max_token", "temprature",
+        "functions", "function_call", "modalities", "audio", "prediction", "best_of",
+        "suffix", "max_token", "temprature",
     )
 ] + [
-    (CompletionRequest, field) for field in ("tools", "tool_choice", "parallel_tool_calls", "reasoning_effort")
+    (CompletionRequest, field) for field in (
+        "chat_template", "store", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort",
+    )
 ])  # fmt: skip
 def test_an_unknown_field_is_refused_by_name(schema: type[Any], field: str) -> None:
     """Never ignored: a client that asks for it would believe it was heard."""
@@ -340,6 +342,16 @@ def test_each_schema_is_shown_in_the_api_documentation(schema: type[Any]) -> Non
     shown = schema.openapi()["requestBody"]["content"]["application/json"]["schema"]
     assert set(shown["properties"]) == set(schema.model_fields)
     assert "$defs" not in json.dumps(shown), "nothing refers to what is not in the document"
+
+
+def test_logprobs_of_prompts_are_not_streamed_and_bounded() -> None:
+    """vLLM refuses them in a stream too."""
+    with pytest.raises(RequestError, match="'prompt_logprobs' is not available in a stream"):
+        chat(prompt_logprobs=1, stream=True).check()
+    chat(prompt_logprobs=1, n=2).check_logprobs(6144)
+    with pytest.raises(RequestError, match="24576"):
+        chat(prompt_logprobs=1, n=2).check_logprobs(6145)
+    assert chat(prompt_logprobs=1).sampling(5, logprobs=None).prompt_logprobs == 1
 
 
 def test_an_assistant_message_may_be_sent_back_as_the_openai_client_returns_it() -> None:

@@ -68,6 +68,7 @@ class EventStream(Response):
             deltas = await call.deltas()
             if held_up:  # the client is behind: one event for all that came meanwhile
                 deltas = merge(deltas)
+        await self._writer.settle()
         await sse.end(self._writer.last())
 
     def _sink(self, direct: DirectWriter) -> Callable[[Delta], bool]:

@@ -31,6 +31,13 @@ def _card(model: Model, created: int) -> dict[str, Any]:
         "created": created,
         "owned_by": "xylem",
         "max_model_len": model.context_len,
+        "dialect": model.dialect,
+        "capabilities": {
+            "chat": model.tokenizer.template is not None,
+            "tools": model.calls_tools,
+            "reasoning": model.writing.reasons,
+        },
+        "sampling_defaults": {**model.defaults},
     }
 
 

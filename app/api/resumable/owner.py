@@ -163,16 +163,14 @@ class AnswerOwner:
         refused = not batches and isinstance(last, Failed) and last.code in REFUSALS
         batches.append(encode([last]))
         try:
-            await self._note(kept, epoch, batches, ended=True, refused=refused)
+            await self._note(kept, epoch, batches, ended=True, refused=refused, whole=isinstance(last, Done))
         except Lost:
             return
 
-    async def _note(
-        self, kept: KeptRequest, epoch: int, batches: list[bytes], *, ended: bool, refused: bool = False
-    ) -> None:
+    async def _note(self, kept: KeptRequest, epoch: int, batches: list[bytes], *, ended: bool, **how: bool) -> None:
         while True:
             try:
-                await self._resumable_store.note(kept, epoch, batches, ended=ended, refused=refused)
+                await self._resumable_store.note(kept, epoch, batches, ended=ended, **how)
                 break
             except StoreDown as exc:  # later events are gathered behind
                 log.warning(

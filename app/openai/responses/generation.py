@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import Model
+from app.dispatch.models import Model, find_model
 from app.dispatch.runtime import Deployment
 from app.errors import PromptTooLong, RequestError, from_wire
 from app.messages import Event, Failed, ResponseContext
@@ -34,6 +34,7 @@ async def understand(
     """`history`: what was found of what it goes on with. Raises: XylemError."""
     body = await parse_off_loop(ResponseRequest, raw)
     body.check()
+    body = body.filled(find_model(state.models, body.model).defaults)  # the response tells what is used
     if body.goes_back and not history:
         named = {"previous_response_id": body.previous_response_id, "conversation": body.conversation}
         param = next((name for name, value in named.items() if value is not None), "input")

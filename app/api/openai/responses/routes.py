@@ -13,7 +13,6 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from app.api.http import x_request_id
 from app.api.http.client_limits import check_priority
 from app.api.http.headers import explain_wanted
 from app.api.http.request_body import collect
@@ -22,12 +21,12 @@ from app.api.openai.responses.earlier import history_of
 from app.api.openai.responses.sse_response import Followed, ResponseStream
 from app.api.resumable.disconnect import until_client_left
 from app.api.resumable.event_log import EventLog
-from app.api.resumable.resume import asks_to_keep, begin_or_join, new_call
+from app.api.resumable.resume import asks_to_keep, begin_or_join, give_up, new_call
 from app.api.resumable.store import Found
 from app.api.state import ApiState, state_of
 from app.dispatch.generation_plan import GenerationPlan
 from app.endpoint_registry import RESPONSE
-from app.errors import Cancelled, RequestError, RequestNotFound, StoreDown
+from app.errors import Cancelled, RequestError, RequestNotFound
 from app.ids import RequestId
 from app.messages import KeptRequest, ResponseContext
 from app.openai.responses.generation import ended, understood
@@ -39,9 +38,7 @@ from app.openai.responses.response_object import ResponseObject, begin_object
 from app.openai.responses.schemas import ItemsQuery, ResponseRequest, Retrieval
 from app.openai.responses.sse_events import ResponseEvents
 from app.openai.validation import parse, parse_off_loop
-from app.telemetry import logger
 
-log = logger(__name__)
 router = APIRouter()
 PATH, KIND = RESPONSE.path, RESPONSE.kind
 _LONG = 512  # events: to take in more of them at once would hold the event loop
@@ -74,7 +71,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
 
         async def followed() -> Followed:
             reading = await begin()
-            left = {} if goes_on else {"left": partial(_give_up, state, reading.id, scope)}
+            left = {} if goes_on else {"left": partial(give_up, state, reading.id, scope)}
             events = ResponseEvents(_begun(state, reading.kept, body))
             return Followed(reading.log, events, reading.headers, **left)
 
@@ -87,7 +84,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
         whole = await until_client_left(ended(reading.log, progress), receive)
     except Cancelled:
         if not goes_on:
-            await _give_up(state, reading.id, scope)
+            await give_up(state, reading.id, scope)
         raise
     return await _json(whole, reading.headers())
 
@@ -120,13 +117,6 @@ def _at_hand(followed: Followed) -> Callable[[], Awaitable[Followed]]:
         return followed
 
     return begin
-
-
-async def _give_up(state: ApiState, request: RequestId, scope: Scope) -> None:
-    try:
-        await state.answer_owner.cancel(request)
-    except StoreDown as exc:
-        log.warning("not_cancelled", request=request, x_request_id=x_request_id.of(scope), error=exc.message)
 
 
 @router.get(f"{PATH}/{{response}}", openapi_extra=Retrieval.openapi(), responses=shapes.RESPONSE)

@@ -18,7 +18,7 @@ from app.api.http.document import documented
 from app.api.http.fast_path import FastPath, Handler
 from app.api.http.origin import Allowed
 from app.api.http.sse import Sse
-from app.api.openai import batches, completions, files
+from app.api.openai import batches, completions, encodings, files
 from app.api.openai import tokenize as tokens
 from app.api.openai.file_expiry import FileExpiry
 from app.api.openai.responses import routes as responses
@@ -33,7 +33,7 @@ from app.dispatch.generation import Adopted, Generation
 from app.dispatch.runtime import Deployment, running
 from app.ending import end_tasks
 from app.messages import KeptRequest
-from app.openai.endpoint_registry import CHAT, ENDPOINTS, RESPONSE, TEXT
+from app.openai.endpoint_registry import CHAT, EMBEDDINGS, ENDPOINTS, RESPONSE, TEXT
 from app.settings import Settings, load_settings
 from app.telemetry import logger, setup_logging
 
@@ -105,11 +105,12 @@ def create_app(settings: Settings | None = None) -> FastPath:
         redirect_slashes=False,
     )
     failure.install(app)
-    for part in (completions, responses, files, batches, tokens, health, admin):
+    for part in (completions, responses, encodings, files, batches, tokens, health, admin):
         app.include_router(part.router)
     handlers: dict[str, Handler] = {
         CHAT.path: partial(completions.handle, CHAT),
         TEXT.path: partial(completions.handle, TEXT),
         RESPONSE.path: responses.handle,
+        EMBEDDINGS.path: partial(encodings.handle, EMBEDDINGS),
     }
     return FastPath(app, handlers, Allowed.of(settings))

@@ -142,7 +142,7 @@ class Pool(_Part):
             if self.task != "generate" and (self.model_dir / _SENTENCES).exists():
                 return min(longest, int(self._read(_SENTENCES)["max_seq_length"] or longest))
         except (KeyError, TypeError, ValueError) as exc:
-            raise SettingsError(f"path={self.model_dir}: no length of the context there ({exc!r})") from exc
+            raise SettingsError(f"path={self.model_dir}: no readable config.json there (no length: {exc!r})") from exc
         return longest
 
     @cached_property
@@ -169,7 +169,7 @@ class Pool(_Part):
         except (OSError, ValueError) as exc:
             raise SettingsError(f"path={self.model_dir}: no readable {file} there ({exc})") from exc
         if not isinstance(doc, dict):
-            raise SettingsError(f"path={self.model_dir}: {file} is no JSON object")
+            raise SettingsError(f"path={self.model_dir}: no readable {file} there (it is no JSON object)")
         return doc
 
 

@@ -68,6 +68,8 @@ def embeddings_per_s_ratio(out_dir: Path, quick: bool, say: Say) -> dict[str, An
             say(f"turn {turn} of {rounds}")
             texts = [[_text(random) for _ in range(_INPUTS)] for _ in range(_REQUESTS)]
             per_s = _over_http(client, system, texts), offline.embed(texts)
+            with (out_dir / "turns.jsonl").open("a") as raw:
+                raw.write(json.dumps(per_s) + "\n")
             if turn:
                 ours.append(per_s[0])
                 theirs.append(per_s[1])

@@ -21,6 +21,7 @@ from openai import OpenAI
 from app.engines.mock.encoding import vector
 from app.ids import BATCH_QUEUE
 from app.tokenizer import load_tokenizer
+from tests.acceptance.test_document import check, declared
 from tests.stack import Stack, all_free, leases, metric, mock_pool, stack, wait_until
 
 MODEL = Path("app/engines/mock/model")
@@ -185,6 +186,22 @@ def test_a_classifier_tells_class_and_probabilities(served: Stack) -> None:
         assert made["label"] == ["sad", "glad", "neither"][made["probs"].index(max(made["probs"]))]
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": TEXTS, "service_tier": "flex"}),
+        ("/v1/embeddings", {"input": TEXTS, "encoding_format": "base64"}),
+        ("/v1/score", {"text_1": TEXTS[0], "text_2": TEXTS}),
+        ("/v1/rerank", {"query": TEXTS[0], "documents": TEXTS}),
+        ("/v1/classify", {"input": TEXTS, "model": "classifier"}),
+    ],
+)
+def test_answers_are_as_the_document_says(served: Stack, path: str, body: dict[str, Any]) -> None:
+    """/openapi.json has the shape of each."""
+    document = httpx.get(f"{served.url}/openapi.json").json()
+    check(declared(document, path, "post"), post(served, path, **body).json())
+
+
 def test_lines_of_a_batch_are_embedded(served: Stack, client: OpenAI) -> None:
     """With the same vectors as online; and what can't be is a line with an error."""
     bodies = [{"model": "embedder", "input": text} for text in TEXTS] + [{"model": "embedder", "input": ""}]
@@ -225,4 +242,4 @@ def test_a_request_goes_on_when_a_worker_is_killed_in_its_middle(served: Stack, 
         made = asked.result()
     assert [d.embedding for d in made.data[::97]] == [as_made(text) for text in texts[::97]]
     prompts = httpx.get(f"{served.url}/requests/{made.id}").json()["prompts"]  # type: ignore[attr-defined]
-    assert max(prompt["attempts"] for prompt in prompts) == 2
+    assert max(prompt["attempts"] for prompt in prompts) >= 2

@@ -24,10 +24,9 @@ from ops.bench.session import measuring
 from ops.bench.systems import fleet
 
 _INPUTS = 256  # of a request, and of a call
-_REQUESTS = 4  # of each side's turn, one after the other
+_REQUESTS = 2  # of each side's turn, one after the other: short turns, so that neighbours find the machine alike
 _SEATS = 64
 _BATCHED = 4096  # tokens of a step: vLLM's own number depends on who asks
-_START_S = 240.0
 _WORDS = [word for word in Path(__file__).read_text().split() if word.isalpha()]
 # Run with the model's directory: loads, says so, and embeds what each line of its input says, with the seconds it took.
 _LLM = f"""
@@ -55,7 +54,7 @@ def embeddings_per_s_ratio(out_dir: Path, quick: bool, say: Say) -> dict[str, An
 
     pool = {"model": "bench", "engine": "vllm", "task": "embed", "path": str(MODEL_DIR), "max_running": _SEATS}
     cores = {"VLLM_CPU_OMP_THREADS_BIND": cpu_shares(usable_cores(), 1)[0]}
-    random, rounds = Random(1), 3 if quick else 9
+    random, rounds = Random(1), 6 if quick else 14
     with ExitStack() as up:
         say("loading LLM.embed")
         offline = up.enter_context(_Offline.started(out_dir, MODEL_DIR, cores))
@@ -67,7 +66,10 @@ def embeddings_per_s_ratio(out_dir: Path, quick: bool, say: Say) -> dict[str, An
         for turn in range(rounds + 1):  # the first warms up
             say(f"turn {turn} of {rounds}")
             texts = [[_text(random) for _ in range(_INPUTS)] for _ in range(_REQUESTS)]
-            per_s = _over_http(client, system, texts), offline.embed(texts)
+            if turn % 2:  # neither is always the first
+                per_s = _over_http(client, system, texts), offline.embed(texts)
+            else:
+                per_s = (offline.embed(texts), _over_http(client, system, texts))[::-1]
             with (out_dir / "turns.jsonl").open("a") as raw:
                 raw.write(json.dumps(per_s) + "\n")
             if turn:
@@ -136,8 +138,8 @@ def _over_http(client: httpx.Client, system: System, texts: list[list[str]]) -> 
 
 
 def _text(random: Random) -> str:
-    """A sentence or two: 10 to 40 words that no other has in this order."""
-    return " ".join(random.choices(_WORDS, k=random.randint(10, 40)))
+    """A sentence: 8 to 24 words that no other has in this order."""
+    return " ".join(random.choices(_WORDS, k=random.randint(8, 24)))
 
 
 def main(

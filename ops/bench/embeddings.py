@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -97,7 +98,13 @@ class _Offline:
         with (
             log.open("w") as err,
             subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True, env=env
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=err,
+                text=True,
+                env=env,
+                start_new_session=True,
             ) as child,
         ):
             try:
@@ -105,7 +112,7 @@ class _Offline:
                 made.says("ready")
                 yield made
             finally:
-                child.terminate()
+                os.killpg(child.pid, signal.SIGKILL)  # else vLLM's core would stay behind
 
     def says(self, word: str) -> str:
         """The next line with that in it: vLLM writes others. Raises: Unavailable."""

@@ -115,10 +115,10 @@ class _Offline:
                 os.killpg(child.pid, signal.SIGKILL)  # else vLLM's core would stay behind
 
     def says(self, word: str) -> str:
-        """The next line with that in it: vLLM writes others. Raises: Unavailable."""
+        """The next line that begins so: vLLM writes others. Raises: Unavailable."""
         assert self._child.stdout is not None
         for line in self._child.stdout:
-            if word in line:
+            if line.startswith(word):
                 return line
         raise Unavailable(f"LLM.embed ended: {tail(self._log)}")
 

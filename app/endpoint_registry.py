@@ -1,19 +1,19 @@
-"""What generates answers: each endpoint, said once, for HTTP routes, kept answers and batches alike."""
+"""What generates or encodes: each endpoint, said once, for HTTP routes, kept answers and batches alike."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from app.anthropic import error_body as anthropics_errors
+from app.anthropic import error_body as anthropic_errors
 from app.anthropic import messages
 from app.anthropic.schemas import MessagesRequest
 from app.dispatch.generation_base import GenerationBase
 from app.errors import XylemError
-from app.messages import Delta
-from app.openai import chat, completions, error_body
+from app.messages import Delta, Task
+from app.openai import chat, classify, completions, embeddings, error_body, rerank, score
 from app.openai.responses import generation as responses
 from app.openai.responses.schemas import ResponseRequest
-from app.openai.schemas import Asked, ChatRequest, CompletionRequest
+from app.openai.schemas import ChatRequest, CompletionRequest, ModelRequest
 
 
 class AnswerWriter(Protocol):
@@ -41,9 +41,10 @@ class StreamWriter(AnswerWriter, Protocol):
 class Endpoint:
     path: str
     kind: str  # of a kept answer
-    schema: type[Asked]
+    schema: type[ModelRequest]
     understand: Callable[..., Awaitable[tuple[Any, Any]]]  # Known, body, explain= → schema and plan. Raises: XylemError
     writer: Callable[[Any, Any], AnswerWriter]  # of a generation that was asked for so
+    task: Task = "generate"  # of the models that it takes
     error_body: Callable[[XylemError], dict[str, Any]] = error_body.as_body
 
 
@@ -58,7 +59,27 @@ CHAT = CompletionEndpoint("/v1/chat/completions", "chat", ChatRequest, chat.unde
 TEXT = CompletionEndpoint("/v1/completions", "text", CompletionRequest, completions.understand, completions.TextWriter)
 RESPONSE = Endpoint("/v1/responses", "response", ResponseRequest, responses.understand, responses.ResponseWriter)
 MESSAGE = CompletionEndpoint(
-    "/v1/messages", "message", MessagesRequest, messages.understand, messages.writer, anthropics_errors.as_body
+    "/v1/messages",
+    "message",
+    MessagesRequest,
+    messages.understand,
+    messages.writer,
+    error_body=anthropic_errors.as_body,
+)
+EMBEDDINGS = Endpoint(
+    "/v1/embeddings",
+    "embedding",
+    embeddings.EmbeddingRequest,
+    embeddings.understand,
+    embeddings.EmbeddingWriter,
+    task="embed",
+)
+SCORE = Endpoint("/v1/score", "score", score.ScoreRequest, score.understand, score.ScoreWriter, task="embed")
+RERANK = Endpoint("/v1/rerank", "rerank", rerank.RerankRequest, rerank.understand, rerank.RerankWriter, task="embed")
+CLASSIFY = Endpoint(
+    "/v1/classify", "class", classify.ClassifyRequest, classify.understand, classify.ClassifyWriter, task="classify"
 )
 
-ENDPOINTS: dict[str, Endpoint] = {endpoint.path: endpoint for endpoint in (CHAT, TEXT, RESPONSE, MESSAGE)}
+ENDPOINTS: dict[str, Endpoint] = {
+    endpoint.path: endpoint for endpoint in (CHAT, TEXT, RESPONSE, MESSAGE, EMBEDDINGS, SCORE, RERANK, CLASSIFY)
+}

@@ -26,7 +26,8 @@ WIRE_VERSION = 1  # of all that follows, of keys and of scripts: see `app/store/
 T = TypeVar("T")
 FinishReason = Literal["stop", "length", "abort"]
 Role = Literal["both", "prefill", "decode"]
-StageKind = Literal["prefill", "decode"]
+Task = Literal["generate", "embed", "classify"]
+StageKind = Literal["prefill", "decode", "encode"]
 
 
 GrammarKind = Literal["json", "regex", "choice", "grammar", "tag"]
@@ -121,8 +122,16 @@ class Timing(Struct, frozen=True, array_like=True):
     refused: str = ""  # why it computed the prompt itself, although another engine had
 
 
+class Inputs(Struct, frozen=True, array_like=True):
+    """Of a job that generates nothing: its prompt is several inputs, one behind the other, and each gets a vector."""
+
+    lengths: list[int]  # tokens of each
+    task: Task
+    dimensions: int | None = None  # of each vector; None: as many as the model has
+
+
 class Job(Struct, frozen=True, array_like=True):
-    """One prompt to be completed, so that any worker of the pool can take it."""
+    """One prompt to be completed, or several inputs to be encoded, so that any worker of the pool can take it."""
 
     request: RequestId
     attempt: int  # from 0; events of an older attempt are ignored
@@ -140,6 +149,7 @@ class Job(Struct, frozen=True, array_like=True):
     aside: bool = False  # gives way to online requests
     whole: bool = False  # nobody reads along: what comes goes out in few pieces
     x_request_id: str = ""  # of the HTTP request, for logs and Flower: the client's own, or the answer's id
+    inputs: Inputs | None = None  # None: it generates
 
     @property
     def run(self) -> RunId:
@@ -195,6 +205,14 @@ class PrefillDone(Struct, frozen=True, array_like=True, tag="h"):
     returned: KvHandle | None = None
 
 
+class Vectors(Struct, frozen=True, array_like=True, tag="v"):
+    """What the inputs of a job are encoded as, all of them. Never the last event: Done follows."""
+
+    request: RequestId
+    attempt: int
+    data: bytes  # float32, little-endian: one vector behind the other, all of one length
+
+
 class Done(Struct, frozen=True, array_like=True, tag="e"):
     """The terminal event of an answered request."""
 
@@ -216,7 +234,7 @@ class Failed(Struct, frozen=True, array_like=True, tag="f"):
     message: str
 
 
-Event = Delta | FirstToken | PrefillDone | Done | Failed
+Event = Delta | FirstToken | PrefillDone | Vectors | Done | Failed
 
 
 class EventBatch(Struct, frozen=True, array_like=True):

@@ -19,7 +19,7 @@ from app.api.http.document import documented
 from app.api.http.fast_path import FastPath, Handler
 from app.api.http.origin import Allowed
 from app.api.http.sse import Sse
-from app.api.openai import batches, completions, files, stored_chats
+from app.api.openai import batches, completions, encodings, files, stored_chats
 from app.api.openai import tokenize as tokens
 from app.api.openai.file_expiry import FileExpiry
 from app.api.openai.responses import conversation_routes, derived_routes
@@ -37,7 +37,7 @@ from app.batch.storage import Storage
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.runtime import Deployment, running
 from app.ending import end_tasks
-from app.endpoint_registry import CHAT, ENDPOINTS, MESSAGE, RESPONSE, TEXT
+from app.endpoint_registry import CHAT, EMBEDDINGS, ENDPOINTS, MESSAGE, RESPONSE, TEXT
 from app.messages import KeptRequest
 from app.settings import Settings, load_settings
 from app.telemetry import logger, setup_logging
@@ -116,8 +116,8 @@ def create_app(settings: Settings | None = None) -> FastPath:
     )
     failure.install(app)
     for part in (
-        completions, stored_chats, derived_routes, responses, conversation_routes, messages, files, batches, tokens,
-        health, admin,
+        completions, stored_chats, derived_routes, responses, conversation_routes, messages, encodings, files, batches,
+        tokens, health, admin,
     ):  # fmt: skip
         app.include_router(part.router)
     handlers: dict[str, Handler] = {
@@ -125,5 +125,6 @@ def create_app(settings: Settings | None = None) -> FastPath:
         TEXT.path: partial(completions.handle, TEXT),
         RESPONSE.path: responses.handle,
         MESSAGE.path: partial(completions.handle, MESSAGE),
+        EMBEDDINGS.path: partial(encodings.handle, EMBEDDINGS),
     }
     return FastPath(app, handlers, Allowed.of(settings))

@@ -9,7 +9,16 @@ from xxhash import xxh3_64_digest
 from app.batch.records import BatchLine, Problem
 
 _CHAT = "/v1/chat/completions"
-ENDPOINTS = (_CHAT, "/v1/completions", "/v1/responses", "/v1/messages")
+ENDPOINTS = (
+    _CHAT,
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/embeddings",
+    "/v1/score",
+    "/v1/rerank",
+    "/v1/classify",
+)
 MAX_LINES = 50_000
 _MAX_ID = 512  # characters
 _CHUNK = 512  # bytes of a prompt that are compared at once

@@ -22,6 +22,7 @@ class GenerationBase:
         self.prompt_tokens = sum(map(len, plan.prompts))
         self.cached_tokens = 0
         self.completion_tokens = 0
+        self.vectors: dict[int, bytes] = {}  # of prompts that are inputs, by number: see `messages.Vectors`
         self.skip = 0  # deltas that the client has already
 
     async def deltas(self) -> list[tuple[int, Delta]]:

@@ -65,7 +65,8 @@ class PlacementRound:
         job = inflight.job
         context = len(inflight.context)
         to_come = job.sampling.max_tokens - (context - len(job.prompt))
-        ask = Ask(context, to_come, job.sampling.n, inflight.wishes.session, job.aside)
+        encodes = job.inputs is not None
+        ask = Ask(context, to_come, job.sampling.n, inflight.wishes.session, job.aside, holds=not encodes)
         part: Part = "all" if inflight.handoff is None else "decode"
         refused: XylemError = NoWorker()
         for group in inflight.groups:
@@ -80,7 +81,7 @@ class PlacementRound:
                 refused = exc
                 continue
             apart = self._apart(inflight, ask, decision, options, rules, rng, turn)
-            stages: dict[StageKind, Decision] = {"decode": decision}
+            stages: dict[StageKind, Decision] = {"encode" if encodes else "decode": decision}
             if apart is not None:
                 stages = {"prefill": apart.prefill, "decode": apart.decode}
             for stage in stages.values():

@@ -6,7 +6,17 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from app.ids import RunId
-from app.messages import FinishReason, GrammarKind, Handoff, KvHandle, KvTransfer, PartialOutput, Sampling, TokenLogprob
+from app.messages import (
+    FinishReason,
+    GrammarKind,
+    Handoff,
+    KvHandle,
+    KvTransfer,
+    PartialOutput,
+    Sampling,
+    Task,
+    TokenLogprob,
+)
 
 
 class EngineInfo(Struct, frozen=True):
@@ -128,3 +138,23 @@ class PrefixResetter(Protocol):
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False, and nothing done, while a request holds blocks."""
+
+
+class EncodeRequest(Struct, frozen=True):
+    id: RunId
+    inputs: list[list[int]]  # token ids of each, at least one
+    task: Task  # the pool's
+    dimensions: int | None = None  # None: as many as the model has
+    priority: int = 0  # lower is sooner
+    rank: int = 0  # the data-parallel rank to run on
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """The capability to make vectors of texts: embeddings, or probabilities of classes."""
+
+    async def encode(self, request: EncodeRequest) -> bytes:
+        """The vector of each input, one behind the other: float32, little-endian. Cancelling aborts and frees.
+
+        Raises: RequestError, PromptTooLong, EngineFailed.
+        """

@@ -47,27 +47,16 @@ class RoutingOptions(Body):
     itl_ms: Annotated[float, Field(gt=0)] | None = None
 
 
-class Asked(Body):
-    """What all that generate have in common. `None` is "not given" throughout."""
+class ModelRequest(Body):
+    """What all that a model has to do something for have in common. `None` is "not given" throughout."""
 
     # What a model's own configuration says where the client doesn't.
     DEFAULTED: ClassVar[tuple[str, ...]] = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
     model: str
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
-    ignore_eos: bool | None = None
-    stream: bool | None = None
     user: Annotated[str, Field(max_length=512)] | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None  # extension: lower is sooner
     timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None  # extension: seconds
-    prompt_cache_key: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # requests that share a prefix
-    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # vLLM's: another one shares no KV
-    routing: RoutingOptions | None = None
     service_tier: Literal["auto", "default", "flex"] | None = None
     # Notes of the client's own, on which nothing depends.
     metadata: Metadata | None = None
@@ -90,6 +79,25 @@ class Asked(Body):
     @property
     def urgency(self) -> int:
         return self.priority if self.priority is not None else ASIDE_PRIORITY if self.aside else 0
+
+    def check(self) -> None:
+        """What a single field can't tell. Raises: RequestError."""
+
+
+class Asked(ModelRequest):
+    """What all that generate have in common."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    prompt_cache_key: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # requests that share a prefix
+    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # vLLM's: another one shares no KV
+    routing: RoutingOptions | None = None
 
     def wishes(self, *, explain: bool) -> RoutingHints:
         asked = self.routing or RoutingOptions()
@@ -114,9 +122,6 @@ class Asked(Body):
     def understood(self) -> bytes:
         """All that the answer depends on and tells, as JSON that is parsed to the same."""
         return self.model_dump_json(exclude_none=True, by_alias=True).encode()
-
-    def check(self) -> None:
-        """What a single field can't tell. Raises: RequestError."""
 
 
 class _Generation(Asked, StructuredRequest):

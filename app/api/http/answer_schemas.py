@@ -208,6 +208,65 @@ class TextCompletionChunk(Envelope):
     usage: Usage | None = None
 
 
+class TokensRead(Shape):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(Shape):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str  # base64 of float32, little-endian
+
+
+class Embeddings(Envelope):
+    object: Literal["list"]
+    data: list[Embedding]
+    usage: TokensRead
+
+
+class Score(Shape):
+    object: Literal["score"]
+    index: int
+    score: float
+
+
+class Scores(Envelope):
+    object: Literal["list"]
+    data: list[Score]
+    usage: TokensRead
+
+
+class RankedText(Shape):
+    text: str
+
+
+class Ranked(Shape):
+    index: int
+    relevance_score: float
+    document: RankedText | None = None
+
+
+class Reranked(Shape):
+    id: str
+    model: str
+    usage: TokensRead
+    results: list[Ranked]  # the best first
+
+
+class Classified(Shape):
+    index: int
+    label: str | None
+    probs: list[float]
+    num_classes: int
+
+
+class Classes(Envelope):
+    object: Literal["list"]
+    data: list[Classified]
+    usage: TokensRead
+
+
 class Capabilities(Shape):
     chat: bool
     tools: bool
@@ -245,3 +304,8 @@ def answered(whole: type[Shape], *events: type[Shape], ends: str = "") -> dict[i
 
 CHAT = answered(ChatCompletion, ChatCompletionChunk, Refusal, ends="[DONE]")
 TEXT = answered(TextCompletion, TextCompletionChunk, Refusal, ends="[DONE]")
+
+EMBEDDINGS: dict[int | str, dict[str, Any]] = {200: {"model": Embeddings}}
+SCORES: dict[int | str, dict[str, Any]] = {200: {"model": Scores}}
+RERANKED: dict[int | str, dict[str, Any]] = {200: {"model": Reranked}}
+CLASSES: dict[int | str, dict[str, Any]] = {200: {"model": Classes}}

@@ -38,7 +38,7 @@ async def detokenize(request: Request) -> Response:
 
 
 def _tokenized(state: Deployment, body: TokenizeRequest) -> bytes:
-    model = find_model(state.models, body.model)
+    model = find_model(state.models, body.model, task=None)
     body.check()
     if body.messages is not None:
         tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
@@ -49,7 +49,7 @@ def _tokenized(state: Deployment, body: TokenizeRequest) -> bytes:
 
 
 def _detokenized(state: Deployment, body: DetokenizeRequest) -> bytes:
-    model = find_model(state.models, body.model)
+    model = find_model(state.models, body.model, task=None)
     if body.tokens:
         model.check_tokens(body.tokens)
     return orjson.dumps({"prompt": model.tokenizer.decode(body.tokens, skip_special_tokens=False)})

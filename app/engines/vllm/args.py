@@ -22,7 +22,9 @@ _ENVIRONMENT = {
 }
 # Else the first request decides for all: vLLM has one backend for each engine, and this one has all kinds of grammars.
 _GRAMMARS = {"backend": "xgrammar"}
-_DEFAULTS = {"scheduling_policy": "priority", "enable_prefix_caching": True}
+_DEFAULTS = {"scheduling_policy": "priority"}
+_GENERATING = {"enable_prefix_caching": True}
+_ENCODING = {"runner": "pooling"}
 
 # Even with enforce_eager vLLM compiles a few kernels when they are first used: the first request for
 # logprobs would stop everybody for 20 s.
@@ -66,7 +68,7 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
             raise SettingsError(f"args.{key}={value!r}: vLLM has no such argument")
         if key in fixed:
             raise SettingsError(f"args.{key}={value!r}: the pool's own settings say this")
-    given.setdefault("kv_events_config", {})  # null turns them off
+    given.setdefault("kv_events_config", {} if pool.task == "generate" else None)  # null turns them off
     transfer = given.get("kv_transfer_config", {})  # null turns it off
     if pool.role != "both" and isinstance(transfer, dict):
         ours = _TRANSFER | {"kv_role": _KV_ROLE[pool.role]}
@@ -85,15 +87,16 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
                 given[key] = make(**given[key])
             except (ValidationError, TypeError) as exc:
                 raise SettingsError(f"args.{key}={given[key]!r}: {exc}") from exc
-    fields = {**_DEFAULTS, **(_cpu_defaults(given) if current_platform.is_cpu() else {}), **given, **fixed}
+    defaults = _DEFAULTS | (_GENERATING if pool.task == "generate" else _ENCODING)
+    fields = {**defaults, **(_cpu_defaults(given) if current_platform.is_cpu() else {}), **given, **fixed}
     eager = current_platform.is_cpu() and fields["enforce_eager"]
-    defaults = {**_ENVIRONMENT, **(_CPU_EAGER_ENVIRONMENT if eager else {})}
+    ours = {**_ENVIRONMENT, **(_CPU_EAGER_ENVIRONMENT if eager else {})}
     if fields.get("kv_transfer_config") is not None:
-        defaults |= _FORCE_ENVIRONMENT | _side_channel(address, pool.data_parallel_size)
+        ours |= _FORCE_ENVIRONMENT | _side_channel(address, pool.data_parallel_size)
         fields["logits_processors"] = [*(fields.get("logits_processors") or ()), _FORCE]
         if current_platform.is_cpu():
             fields.setdefault("worker_extension_cls", _CORES)
-    return EngineArgs({**defaults, **environment}, fields)
+    return EngineArgs({**ours, **environment}, fields)
 
 
 def _cpu_defaults(given: Collection[str]) -> dict[str, Any]:

@@ -28,13 +28,18 @@ class Source(Protocol):
         """The events since the last call; the empty list after its end."""
 
 
+async def read_request(state: Deployment, raw: bytes) -> ResponseRequest:
+    """Raises: XylemError."""
+    body = await parse_off_loop(ResponseRequest, raw)
+    body.check()
+    return body.filled(find_model(state.models, body.model).defaults)  # the response tells what is used
+
+
 async def understand(
     state: Deployment, raw: bytes, *, explain: bool = False, history: bytes = b""
 ) -> tuple[ResponseRequest, GenerationPlan]:
     """`history`: what was found of what it goes on with. Raises: XylemError."""
-    body = await parse_off_loop(ResponseRequest, raw)
-    body.check()
-    body = body.filled(find_model(state.models, body.model).defaults)  # the response tells what is used
+    body = await read_request(state, raw)
     if body.goes_back and not history:
         named = {"previous_response_id": body.previous_response_id, "conversation": body.conversation}
         param = next((name for name, value in named.items() if value is not None), "input")

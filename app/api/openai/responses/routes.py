@@ -29,7 +29,7 @@ from app.endpoint_registry import RESPONSE
 from app.errors import Cancelled, RequestError, RequestNotFound
 from app.ids import RequestId
 from app.messages import KeptRequest, ResponseContext
-from app.openai.responses.generation import ended, understood
+from app.openai.responses.generation import ended, read_request, understood
 from app.openai.responses.history import History, resolved
 from app.openai.responses.input_items import ItemReference
 from app.openai.responses.items import items_of, page
@@ -56,8 +56,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     """Raises: XylemError."""
     if any(name == b"last-event-id" for name, _ in scope["headers"]):
         raise RequestError("A response is gone on with by GET, 'stream' and 'starting_after'.", param="Last-Event-ID")
-    body = await parse_off_loop(ResponseRequest, raw)
-    body.check()
+    body = await read_request(state, raw)
     check_priority(state, scope, body)
     history, told = await history_of(state, body, state.api_keys.owner(scope))
     plan, context = await understood(state, body, history, max(raw, told, key=len), explain=explain_wanted(scope))

@@ -16,7 +16,7 @@ from app.tokenizer import Tokenizer, load_tokenizer
 
 _TOGETHER = 2**18  # tokens
 _DOES: Mapping[Task, str] = {
-    "generate": "generates answers (/v1/chat/completions, /v1/completions, /v1/responses)",
+    "generate": "generates answers (/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages)",
     "embed": "makes embeddings (/v1/embeddings, /v1/score, /v1/rerank)",
     "classify": "tells classes (/v1/classify)",
 }

@@ -142,10 +142,10 @@ def _find(err: Any, doc: Any) -> tuple[list[str], Any]:
     pydantic's location also names the branches of unions, which the body doesn't have.
     """
     path, here = [], doc
-    for part in err["loc"]:
+    for place, part in enumerate(err["loc"], 1):
         if (isinstance(here, dict) and part in here) or (isinstance(here, list) and isinstance(part, int)):
             here = here[part]
-        elif not (err["type"] == "missing" and part == err["loc"][-1]):
+        elif not (err["type"] == "missing" and place == len(err["loc"])):
             continue
         path.append(str(part))
     return path, here

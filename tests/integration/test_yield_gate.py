@@ -97,7 +97,7 @@ def test_interrupted_it_is_what_it_would_have_been(
     valkey_url: str, redis_db: "Redis", how: dict[str, Any], whole: bool
 ) -> None:
     """Text, tokens and logprobs, though others came twice while it ran."""
-    with ThreadPoolExecutor() as threads, worker(valkey_url) as w:
+    with ThreadPoolExecutor() as threads, worker(valkey_url, step_ms=8.0) as w:
         start(w, threads, placed(redis_db, "undisturbed", **how)).result()
         work = start(w, threads, placed(redis_db, "interrupted", whole=whole, **how))
         for i in range(2):

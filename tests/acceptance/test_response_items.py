@@ -210,6 +210,8 @@ def test_what_is_not_there_is_refused_by_name(client: OpenAI) -> None:
         assert refused.value.param == param
     with pytest.raises(openai.NotFoundError):
         client.responses.create(**asked("x", conversation="conv_0"))
+    with pytest.raises(openai.BadRequestError, match=r"'items\.0\.id'"):
+        client.conversations.create(items=[{"type": "item_reference", "id": "msg_0"}])
 
 
 def test_a_conversation_has_what_was_said_in_it(client: OpenAI, other: OpenAI) -> None:

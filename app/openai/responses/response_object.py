@@ -1,6 +1,7 @@
 """A response as it stands, by its request and its log: the same wherever it is asked for."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 from app.dispatch.models import Model
@@ -105,13 +106,18 @@ class ResponseObject:
             "temperature": 1.0 if body.temperature is None else body.temperature,
             "text": self._text(),
             "tool_choice": "auto" if body.tool_choice is None else as_sent(body.tool_choice),
-            "tools": [tool_object(as_sent(tool)) for tool in body.tools or ()],
+            "tools": self._tools,
             "top_logprobs": body.top_logprobs or 0,
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": body.truncation or "disabled",
             "usage": self._usage(),
             "user": body.user,
         }
+
+    @cached_property
+    def _tools(self) -> list[dict[str, Any]]:
+        """Told in each event that has the response: putting many of them together takes as long as writing them."""
+        return [tool_object(as_sent(tool)) for tool in self.body.tools or ()]
 
     def _reasoning(self) -> dict[str, Any]:
         """As it was asked for: the answer has the reasoning itself, and no summary of it."""

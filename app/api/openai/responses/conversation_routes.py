@@ -36,7 +36,7 @@ async def _asked(request: Request, schema: type[B]) -> tuple[ApiState, KeyId, B]
 
 
 def _new_items(given: list[InputItem] | None) -> list[dict[str, Any]]:
-    return items_of(secrets.token_hex(12), resolved(given or (), {}))
+    return items_of(secrets.token_hex(12), resolved(given or (), {}, "items"))
 
 
 @router.post(PATH, openapi_extra=ConversationRequest.openapi(), responses=shapes.whole(shapes.Conversation))

@@ -62,7 +62,7 @@ def progress(body: ResponseRequest) -> ResponseObject:
         body.tool_names(),
         encrypted=body.with_encrypted,
     )
-    return ResponseObject(ID, 1600, body, output)
+    return ResponseObject(ID, 1600, body, output, of)
 
 
 def called(name: str, **arguments: Any) -> str:
@@ -171,8 +171,10 @@ def test_reasoning_is_counted_and_enclosed() -> None:
     (thought, _) = response["output"]
     assert disclose(thought["encrypted_content"]) == thought["content"][0]["text"] == "Hm, é."
     assert "encrypted_content" not in events[2]["item"]
-    details = response["usage"]["output_tokens_details"]
-    assert 0 < details["reasoning_tokens"] < response["usage"]["output_tokens"]
+    counted = len(model().tokenizer.encode("Hm.", add_special_tokens=False))
+    for cuts in ([], list(range(1, 20))):  # also where it came at once, or was held back as a call
+        events = told(body, [Delta(ID, 0, "", [1] * 99), *log("<think>Hm.</think><tool_call>", cuts), DONE])
+        assert events[-1]["response"]["usage"]["output_tokens_details"] == {"reasoning_tokens": counted}
     assert response["reasoning"] == {"effort": None, "summary": "auto"}
     assert "encrypted_content" not in told(asked(), [*log("<think>a</think>", []), DONE])[-1]["response"]["output"][0]
 

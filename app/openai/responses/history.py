@@ -21,9 +21,7 @@ class History(Body):
         return [*self.items, *resolved(given, self.referenced)]
 
 
-def resolved(
-    given: Iterable[InputItem], referenced: Mapping[str, InputItem], field: str = "input"
-) -> list[InputItem]:
+def resolved(given: Iterable[InputItem], referenced: Mapping[str, InputItem], field: str = "input") -> list[InputItem]:
     """`field`: of the request, that the items are in. Raises: RequestError for a reference to what isn't there."""
     found: list[InputItem] = []
     for i, item in enumerate(given):

@@ -18,7 +18,10 @@ _MARK = "<<<system>>>"
 
 
 def messages_of(system: Sequence[TextBlock] | str | None, turns: Sequence[Turn]) -> list[Message]:
-    """Turns of one role behind each other are one, as Anthropic has it. Of checked turns."""
+    """Turns of one role behind each other are one, as Anthropic has it: longer than a chat's message may be.
+
+    Of checked turns.
+    """
     made: list[Message] = []
     if system is not None:
         blocks = [] if isinstance(system, str) else [b for b in system if not b.text.startswith(_BILLING)]
@@ -35,11 +38,11 @@ def messages_of(system: Sequence[TextBlock] | str | None, turns: Sequence[Turn])
 
 
 def _prompt(role: Any, content: list[TextPart] | str) -> list[Message]:
-    return [PromptMessage(role=role, content=content)] if content else []
+    return [PromptMessage.model_construct(role=role, content=content)] if content else []
 
 
 def _parts(blocks: Sequence[TextBlock]) -> list[TextPart]:
-    return [TextPart(type="text", text=block.text) for block in blocks]
+    return [TextPart.model_construct(type="text", text=block.text) for block in blocks]
 
 
 def _user(blocks: Sequence[TextBlock | ToolResult]) -> list[Message]:
@@ -55,7 +58,7 @@ def _user(blocks: Sequence[TextBlock | ToolResult]) -> list[Message]:
 def _result(block: ToolResult) -> Message:
     content = block.content or ""
     given = content if isinstance(content, str) else _parts(content)
-    return ToolMessage(role="tool", tool_call_id=block.tool_use_id, content=given)
+    return ToolMessage.model_construct(role="tool", tool_call_id=block.tool_use_id, content=given)
 
 
 def _assistant(blocks: Sequence[TextBlock | ThinkingBlock | RedactedThinking | ToolUse]) -> Message:
@@ -63,14 +66,14 @@ def _assistant(blocks: Sequence[TextBlock | ThinkingBlock | RedactedThinking | T
     texts = _parts([block for block in blocks if isinstance(block, TextBlock)])
     thoughts = "".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock))
     calls = [_call(block) for block in blocks if isinstance(block, ToolUse)]
-    return AssistantMessage(
+    return AssistantMessage.model_construct(
         role="assistant", content=texts or None, reasoning_content=thoughts or None, tool_calls=calls or None
     )
 
 
 def _call(block: ToolUse) -> ToolCall:
-    called = ToolCall.Called(name=block.name, arguments=to_json(block.input).decode())
-    return ToolCall(id=block.id, type="function", function=called)
+    called = ToolCall.Called.model_construct(name=block.name, arguments=to_json(block.input).decode())
+    return ToolCall.model_construct(id=block.id, type="function", function=called)
 
 
 def fit_template(messages: Sequence[Message], tokenizer: Tokenizer) -> Sequence[Message]:

@@ -25,7 +25,7 @@ PREFIX = "msg_"
 async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[MessagesRequest, GenerationPlan]:
     """Raises: XylemError."""
     body = await parse_off_loop(MessagesRequest, raw)
-    compiles = body.chat.compiles or body.chat.binds_calls
+    compiles = await state.off_loop(raw, lambda: body.chat.compiles or body.chat.binds_calls)
     return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain), compiles=compiles)
 
 

@@ -9,6 +9,7 @@ from app.errors import PromptTooLong, RequestError
 _NAMES = [
     (re.compile(chats), anthropics)
     for chats, anthropics in (
+        (r"continue_final_message", "messages"),
         (r"tools\.(\d+)\.function\.parameters", r"tools.\1.input_schema"),
         (r"tools\.(\d+)\.function", r"tools.\1"),
         (r"tool_choice\.function", "tool_choice"),

@@ -10,7 +10,7 @@ from app.anthropic.conversation import messages_of
 from app.anthropic.names import openais_names
 from app.openai.body import MOST, Body, Some
 from app.openai.neutral import Refused
-from app.openai.schemas import Asked, ChatRequest, Stop
+from app.openai.schemas import Asked, ChatRequest, Metadata, Stop
 from app.openai.tools import MOST_TOOLS, Function, FunctionName, NamedTool, Parameters, Tool
 from app.openai.validation import validated
 
@@ -114,6 +114,11 @@ class CountRequest(PromptFields):
     pass
 
 
+def _known(given: Any) -> Any:
+    """Of Anthropic's metadata, a user that is null is none."""
+    return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
+
+
 def _tier(given: Any) -> Any:
     return "default" if given == "standard_only" else given
 
@@ -122,6 +127,7 @@ class MessagesRequest(Asked, PromptFields):
     max_tokens: Annotated[int, Field(ge=1)]
     stop_sequences: Annotated[list[Stop], Field(max_length=16)] | None = None
     top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    metadata: Annotated[Metadata | None, BeforeValidator(_known)] = None
     # Anthropic's values are auto and standard_only.
     service_tier: Annotated[Literal["auto", "default", "flex"] | None, BeforeValidator(_tier)] = None
 

@@ -143,8 +143,9 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
     for pool_id, pool in declared.pools.items():
         known = models.get(pool.model)
         tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
-        writing = writing_of(pool, tokenizer)
-        defaults = generation_defaults(pool.model_dir) if pool.generation_config == "auto" else {}
+        generates = pool.task == "generate"  # other models may have these files, and do nothing with them
+        writing = writing_of(pool, tokenizer) if generates else Writing()
+        defaults = generation_defaults(pool.model_dir) if generates and pool.generation_config == "auto" else {}
         same = tokenizer, pool.context_len, writing, defaults, pool.task
         if known and (known.tokenizer, known.context_len, known.writing, known.defaults, known.task) != same:
             raise SettingsError(
@@ -165,7 +166,7 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             pool.context_len,
             Meters(pool.model),
             writing,
-            dialect_name(pool, tokenizer),
+            dialect_name(pool, tokenizer) if generates else None,
             defaults,
             pool.task,
             pool.dimensions if pool.task == "embed" else (),

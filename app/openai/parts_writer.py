@@ -16,10 +16,9 @@ from app.dispatch.generation_base import GenerationBase
 from app.messages import Delta
 from app.openai.call_ids import CallIds, earlier_calls
 from app.openai.chat_writer import ChatWriter
+from app.openai.reasoning_tokens import SHORT, reasoning_tokens
 from app.openai.schemas import ChatRequest
 from app.openai.tools import NamedTool
-
-_SHORT = 8192  # characters of reasoning, whose tokens are counted at once
 
 
 class PartsWriter(ChatWriter):
@@ -78,16 +77,14 @@ class PartsWriter(ChatWriter):
     async def settle(self) -> None:
         if not self._usage_at_end:
             return
-        if sum(len(text) for texts in self._thoughts.values() for text in texts) <= _SHORT:
+        if sum(len(text) for texts in self._thoughts.values() for text in texts) <= SHORT:
             self._count_reasoning()
         else:
             await asyncio.to_thread(self._count_reasoning)
 
     def _count_reasoning(self) -> None:
-        """Of its text, and without its markers: so the number is the same however the answer came in pieces."""
-        encode = self._call.model.tokenizer.encode
-        texts = ["".join(pieces) for pieces in self._thoughts.values()]
-        self._reasoned = sum(len(encode(text, add_special_tokens=False)) for text in texts)
+        model = self._call.model
+        self._reasoned = sum(reasoning_tokens(model, "".join(pieces)) for pieces in self._thoughts.values())
 
     def _finish(self, choice: int, d: Delta) -> str | None:
         """Where the length or a stop string ended it, a call may be cut off, and is not one to answer.

@@ -30,6 +30,7 @@ END_CONVERSATION = _KEPT_BYTES + _source("resumable/end_conversation")
 FORGET = _KEPT_BYTES + _source("resumable/forget")
 OWN = _KEPT_BYTES + _source("resumable/own")
 SET_CHAT = _KEPT_BYTES + _source("resumable/set_chat")
+SET_CONVERSATION = _KEPT_BYTES + _source("resumable/set_conversation")
 UNSAY = _KEPT_BYTES + _source("resumable/unsay")
 
 ADD_RESULT = _source("batch/add_result")

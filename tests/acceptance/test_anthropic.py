@@ -27,6 +27,7 @@ PLAYS = {  # the first of the alphabet that a prompt has in it
     '{"city": "Oslo"}}\n</tool_call>',
     "to ten": "one two three four five six seven eight nine ten",
     # Claude Code's, and what llm-comply asks.
+    "<session>": '{"title": "Hello"}',
     "tool\nhello": "It said hello.",
     "with echo": '<tool_call>\n{"name": "Bash", "arguments": {"command": "echo hello"}}\n</tool_call>',
     "15 * 37": "<think>15 * 37 = 555</think>It is 555.",
@@ -191,11 +192,12 @@ def test_a_kept_message_is_gone_on_with_behind_the_last_event_that_came(served: 
 
 
 def test_claude_codes_requests_are_answered(served: Stack) -> None:
-    """Recorded from its version 2.1.197, which asked for a command, and was told what that said. Its texts are cut."""
+    """Recorded from its version 2.1.197, which asked for a title and a command, and told what that said.
+
+    Its texts are cut.
+    """
     said = []
     for recorded in CLAUDE_CODE:
-        if "format" in recorded["body"]["output_config"]:  # the title of the session needs structured output
-            continue
         url, body = f"{served.url}{recorded['path']}", recorded["body"] | {"model": MODEL}
         answer = httpx.post(url, json=body, headers=recorded["headers"], timeout=60)
         assert answer.status_code == 200, answer.text
@@ -203,15 +205,15 @@ def test_claude_codes_requests_are_answered(served: Stack) -> None:
         deltas = [frame["delta"] for frame in frames if frame["type"] == "content_block_delta"]
         said.append("".join(delta.get("text", delta.get("partial_json")) for delta in deltas))
         assert frames[-1] == {"type": "message_stop"}
-    assert said == ['{"command": "echo hello"}', PLAYS["tool\nhello"]]
+    assert said == [PLAYS["<session>"], '{"command": "echo hello"}', PLAYS["tool\nhello"]]
 
 
 def test_llm_comply_finds_nothing_wrong(served: Stack) -> None:
-    """But for images, and a forced tool, which needs a grammar."""
+    """But for images."""
     command = [str(BIN / "llm-comply"), "--format", "anthropic", "-u", f"{served.url}/v1", "-k", "x", "-m", MODEL]
     checks = (
         "basic-response", "system-prompt", "multi-turn", "streaming-response", "streaming-usage", "thinking-display",
-        "error-handling",
+        "error-handling", "tool-calling",
     )  # fmt: skip
     only = ",".join(f"anth-{check}" for check in checks)
     done = subprocess.run([*command, "--json", "-f", only], capture_output=True, text=True, timeout=120, check=False)

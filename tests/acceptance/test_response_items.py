@@ -30,7 +30,7 @@ def call(name: str, **arguments: Any) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
-LONG = "Kraków " * 40
+LONG = "Kraków " * 80
 PLAYS = {  # in the order of the alphabet
     "1 more": "All of it.",
     "a codex answer 42": "The file says 42.",
@@ -210,6 +210,8 @@ def test_what_is_not_there_is_refused_by_name(client: OpenAI) -> None:
         assert refused.value.param == param
     with pytest.raises(openai.NotFoundError):
         client.responses.create(**asked("x", conversation="conv_0"))
+    with pytest.raises(openai.BadRequestError, match=r"'items\.0\.id'"):
+        client.conversations.create(items=[{"type": "item_reference", "id": "msg_0"}])
 
 
 def test_a_conversation_has_what_was_said_in_it(client: OpenAI, other: OpenAI) -> None:
@@ -284,7 +286,9 @@ def test_a_call_goes_on_though_its_worker_is_killed_in_the_middle(served: Stack,
         if event.type == "response.function_call_arguments.delta":
             arguments += event.delta
         if len(arguments) > 60 and not killed:
-            (busy,) = [lease for lease in leases(served, POOL) if lease.load.running]
+            busy: Any = wait_until(
+                lambda: next((lease for lease in leases(served, POOL) if lease.load.running), None), "one runs it"
+            )
             killed = busy.worker.pid
             os.kill(killed, signal.SIGKILL)
     assert killed

@@ -108,6 +108,8 @@ def test_stored_chats_are_found_by_model_and_metadata_page_by_page(client: OpenA
         chats.list(after="chatcmpl-unknown")
     with pytest.raises(openai.BadRequestError) as exc:
         chats.list(limit=1000)
+    both = {"metadata": "x", "metadata[for]": "nothing"}
+    assert httpx.get(f"{client.base_url}chat/completions", params=both).json()["data"] == []
     assert exc.value.param == "limit"
 
 

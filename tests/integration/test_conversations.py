@@ -14,7 +14,7 @@ from app.api.resumable.store import Lost, ResumableStore
 from app.errors import ConversationGone, KeptFull, RequestError
 from app.ids import ApiId, ConversationId, KeyId, RequestId
 from app.keys import Keys
-from app.messages import Delta, Done, KeptRequest, ResponseContext, encode
+from app.messages import Delta, Done, KeptRequest, ResponseContext, TokenLogprob, encode
 from app.openai.body import MOST
 from app.store import Wire
 from tests.integration.test_resumable import FakeCall
@@ -57,6 +57,31 @@ async def test_a_conversation_is_its_keys_own_and_takes_of_its_room(wire: Wire, 
     assert not await redis.hgetall("test:kept-bytes")  # type: ignore[misc]
 
 
+async def test_a_change_of_metadata_counts_and_lets_it_live_on(wire: Wire, redis: "Redis") -> None:
+    """As long as it lives, so does what is counted of it."""
+    s = store(wire)
+    made = await s.create(MINE, {}, [item("1")])
+    account, expiring = KEYS.kept_account()
+    before = int(await redis.hget(account, "key:mine"))  # type: ignore[misc]
+    await redis.zadd(expiring, {f"{made.id}|{MINE}": 1})
+    assert (await s.update(made.id, MINE, {"a": "b" * 100})).metadata == (await s.find(made.id, MINE)).metadata
+    assert 100 <= int(await redis.hget(account, "key:mine")) - before < 120  # type: ignore[misc]
+    assert (await redis.zscore(expiring, f"{made.id}|{MINE}") or 0) / 1000 > time.time() + 20
+    with pytest.raises(ConversationGone):
+        await s.update(made.id, OTHERS, {})
+    find = s.find
+
+    async def then_deleted(*given: Any) -> Any:
+        found = await find(*given)
+        await store(wire).delete(*given)
+        return found
+
+    s.find = then_deleted  # type: ignore[method-assign]
+    with pytest.raises(ConversationGone):
+        await s.update(made.id, MINE, {})
+    assert not await redis.keys("test:conversation*")
+
+
 def asked(conversation: ConversationId) -> KeptRequest:
     now = time.time()
     body = b'{"model": "m", "input": "Hello.", "conversation": "%b"}' % conversation.encode()
@@ -64,7 +89,7 @@ def asked(conversation: ConversationId) -> KeptRequest:
     return KeptRequest(R, "response", body, now, now + 60, MINE, response=context)
 
 
-LOG = [encode([Delta(R, 0, "Hi.", [1], finish="stop")]), encode([Done(R, 0)])]
+LOG = [encode([Delta(R, 0, "Hi.", [1], finish="stop", logprobs=[TokenLogprob("Hi.", 1, -1.0)])]), encode([Done(R, 0)])]
 
 
 async def test_a_response_is_said_once_and_by_its_owner_only(wire: Wire) -> None:
@@ -77,6 +102,7 @@ async def test_a_response_is_said_once_and_by_its_owner_only(wire: Wire) -> None
     await end(kept, 0, LOG)
     await end(kept, 0, LOG)
     said = await conversations.items(made.id, MINE)
+    assert b'"logprobs":[]' in said[1]
     assert [b'"Hello."' in raw for raw in said] == [True, False]
     assert await answers.adopt(R, ApiId("a")) is not None
     with pytest.raises(Lost):

@@ -71,6 +71,7 @@ def model(tmp_path: Path, template: str) -> Model:
     CACHED,
     {"betas": ["x"], "container": "c", "inference_geo": "eu", "speed": "fast", "diagnostics": {}, "mcp_servers": []},
     {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
+    {"metadata": {"user_id": None}},
     {"metadata": {"user_id": "u"}, "service_tier": "standard_only", "stop_sequences": ["a", "b"], "top_k": 0},
     {"thinking": {"type": "enabled", "budget_tokens": 1024, "display": "summarized"}},
     {"thinking": {"type": "adaptive"}, "output_config": {"effort": "xhigh"}},
@@ -109,6 +110,7 @@ def test_what_is_meant_by_anthropic_is_taken(fields: dict[str, Any]) -> None:
     ({"messages": [ASK, user(text("?"), RESULT)]}, "messages.1.content.1.tool_use_id", "'tool_use'"),
     ({"messages": [ASK, assistant(text("a"), USE)]}, "messages.1.content", "behind text"),
     ({"messages": [ASK, assistant()]}, "messages.1.content", "behind text"),
+    ({"messages": [ASK, assistant(USE, text("a"))]}, "messages", "only allowed when"),
     ({"service_tier": "priority"}, "service_tier", "'auto'"),
 ])  # fmt: skip
 def test_a_refusal_names_the_field_of_the_client(fields: dict[str, Any], param: str, says: str) -> None:
@@ -170,6 +172,18 @@ def test_a_conversation_is_the_chats() -> None:
     ]  # fmt: skip
     assert body.chat.continue_final_message is None
     assert asked(ASK, {"role": "assistant", "content": "It is"}).chat.continue_final_message is True
+
+
+def test_turns_may_be_longer_together_than_a_message_of_a_chat() -> None:
+    """So long that no chat could say them."""
+    many = [USE | {"id": f"toolu_{i}"} for i in range(200)]
+    texts = user(*[text("x")] * 3000)
+    said = asked(texts, texts, assistant(*many[:100]), assistant(*many[100:]), texts).chat.messages
+    assert [len(said[0].content or ""), len(getattr(said[1], "tool_calls", ())), len(said[2].content or "")] == [
+        6000,
+        200,
+        3000,
+    ]
 
 
 def test_nulls_in_a_calls_input_are_values_though_elsewhere_they_mean_nothing() -> None:

@@ -7,6 +7,7 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
+from app.api.operations.health import _card
 from app.dialects.names import find_dialect
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import Model, load_models
@@ -139,6 +140,18 @@ def test_a_dialect_is_named_or_guessed_and_an_unknown_one_stops_the_process(tmp_
     assert load_models(PoolsFile(pools={PoolId("a"): POOL}))["m"].writing == Writing()
     with pytest.raises(ValidationError, match=r"is none of .*hermes"):
         Pool(model="m", engine="mock", dialect="klingon")
+
+
+def test_a_model_that_embeds_is_not_told_to_chat_though_its_files_know_how(tmp_path: Path) -> None:
+    template = tmp_path / "template"
+    template.write_text("{{ tools }}<tool_call>name arguments <think>{{ messages }}")
+    pool = Pool(model="m", engine="mock", chat_template=template)
+    can = []
+    for task in ("generate", "embed"):
+        made = load_models(PoolsFile(pools={PoolId("a"): pool.model_copy(update={"task": task})}))["m"]
+        card = _card(made, 0)
+        can.append((card["dialect"] is not None, *card["capabilities"].values()))
+    assert can == [(True,) * 4, (False,) * 4]
 
 
 def test_no_dialect_can_be_asked_for(tmp_path: Path) -> None:

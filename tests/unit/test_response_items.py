@@ -62,7 +62,7 @@ def progress(body: ResponseRequest) -> ResponseObject:
         body.tool_names(),
         encrypted=body.with_encrypted,
     )
-    return ResponseObject(ID, 1600, body, output)
+    return ResponseObject(ID, 1600, body, output, of)
 
 
 def called(name: str, **arguments: Any) -> str:
@@ -171,8 +171,10 @@ def test_reasoning_is_counted_and_enclosed() -> None:
     (thought, _) = response["output"]
     assert disclose(thought["encrypted_content"]) == thought["content"][0]["text"] == "Hm, é."
     assert "encrypted_content" not in events[2]["item"]
-    details = response["usage"]["output_tokens_details"]
-    assert 0 < details["reasoning_tokens"] < response["usage"]["output_tokens"]
+    counted = len(model().tokenizer.encode("Hm.", add_special_tokens=False))
+    for cuts in ([], list(range(1, 20))):  # also where it came at once, or was held back as a call
+        events = told(body, [Delta(ID, 0, "", [1] * 99), *log("<think>Hm.</think><tool_call>", cuts), DONE])
+        assert events[-1]["response"]["usage"]["output_tokens_details"] == {"reasoning_tokens": counted}
     assert response["reasoning"] == {"effort": None, "summary": "auto"}
     assert "encrypted_content" not in told(asked(), [*log("<think>a</think>", []), DONE])[-1]["response"]["output"][0]
 
@@ -237,6 +239,17 @@ def test_what_is_not_understood_is_refused_by_its_place(fields: dict[str, Any], 
     assert param in refused.value.message
 
 
+def test_a_clients_words_in_an_error_are_no_place() -> None:
+    """As they could be taken for one."""
+    schema = {"type": "object", "properties": {"tools.7.function": {"not": {}}}}
+    body = asked(tools=[CRM, WEATHER | {"name": "f", "strict": True, "parameters": schema}])
+    with pytest.raises(RequestError) as refused:
+        body.as_chat().bound_calls()
+    told = body.placed(refused.value)
+    assert told.param == "tools.1.parameters"
+    assert told.message == "'tools.1.parameters': properties.tools.7.function.not can't be enforced."
+
+
 CALL = {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": '{"city": "Oslo"}'}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "7"}]}
 OWN = {"type": "custom_tool_call", "call_id": "c2", "name": "patch", "namespace": "crm", "input": "a\n"}
@@ -255,7 +268,9 @@ TURN: list[dict[str, Any]] = [
 
 
 def test_what_an_assistant_thought_said_and_called_is_one_message() -> None:
-    shown = for_template(as_messages(asked(input=TURN).items))
+    """Whatever the length of a name with its namespace."""
+    shown = for_template(as_messages(asked(input=[*TURN, CALL | {"namespace": "n" * 256}]).items))
+    assert shown[-1].pop("tool_calls")[0]["function"]["name"] == f"{'n' * 256}__get_weather"
     assert [message["role"] for message in shown] == ["user", "assistant", "tool", "tool", "assistant", "assistant"]
     turn = shown[1]
     assert (turn["content"], turn["reasoning_content"]) == ("Let me.", "Hm.")

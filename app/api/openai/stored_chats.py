@@ -115,12 +115,11 @@ async def _shown(state: ApiState, found: Found, stored: StoredChat) -> bytes:
 
 
 def _query_of(params: QueryParams) -> bytes:
-    given: dict[str, Any] = {}
-    for name, value in params.items():
-        if name.startswith("metadata[") and name.endswith("]"):
-            given.setdefault("metadata", {})[name[len("metadata[") : -1]] = value
-        else:
-            given[name] = value
+    """Of the metadata, each has its name in brackets."""
+    given: dict[str, Any] = dict(params)
+    named = [name for name in given if name.startswith("metadata[") and name.endswith("]")]
+    if named:
+        given["metadata"] = {name[len("metadata[") : -1]: given.pop(name) for name in named}
     return orjson.dumps(given)
 
 

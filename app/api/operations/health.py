@@ -33,7 +33,7 @@ def _card(model: Model, created: int) -> dict[str, Any]:
         "max_model_len": model.context_len,
         "dialect": model.dialect,
         "capabilities": {
-            "chat": model.tokenizer.template is not None,
+            "chat": model.task == "generate" and model.tokenizer.template is not None,
             "tools": model.calls_tools,
             "reasoning": model.writing.reasons,
         },

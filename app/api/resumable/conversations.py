@@ -12,7 +12,7 @@ from app.errors import ConversationGone, KeptFull, RequestError
 from app.ids import ConversationId, KeyId, RequestId, new_conversation_id
 from app.keys import Keys
 from app.openai.body import MOST
-from app.store import CONVERSE, END_CONVERSATION, UNSAY, Wire, clock
+from app.store import CONVERSE, END_CONVERSATION, SET_CONVERSATION, UNSAY, Wire, clock
 
 
 class Conversation(Struct, frozen=True):
@@ -50,13 +50,11 @@ class ConversationStore:
 
     async def update(self, conversation: ConversationId, key: KeyId, metadata: dict[str, str]) -> Conversation:
         found = await self.find(conversation, key)
-        own, items = self._keys.conversation(conversation)
-        await self._wire.execute(
-            [
-                ("HSET", own, "record", _record(found.created, metadata)),
-                *(("PEXPIRE", name, self._keep_ms) for name in (own, items)),
-            ]
-        )
+        names = *self._keys.conversation(conversation), *self._keys.kept_account()
+        values = conversation, key, self._keep_ms, _record(found.created, metadata)
+        (done,) = await self._wire.execute([("EVAL", SET_CONVERSATION, 4, *names, *values)])
+        if not done:
+            raise _gone(conversation)
         return Conversation(conversation, found.created, metadata)
 
     async def delete(self, conversation: ConversationId, key: KeyId) -> None:

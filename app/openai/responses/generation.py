@@ -1,5 +1,6 @@
 """Responses: what a body means, and its answer as it is made."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -116,7 +117,8 @@ class ResponseWriter:
         call, body = self._call, self._body
         context = context_of(call.model, call.prompts[0], body.as_chat())
         progress = begin_object({body.model: call.model}, call.id, call.created, body, context)
-        return (await ended(LiveSource(call), progress)).response()
+        await ended(LiveSource(call), progress)
+        return await asyncio.to_thread(progress.response) if progress.is_long else progress.response()
 
 
 async def ended(source: Source, progress: ResponseObject) -> ResponseObject:

@@ -21,8 +21,8 @@ class History(Body):
         return [*self.items, *resolved(given, self.referenced)]
 
 
-def resolved(given: Iterable[InputItem], referenced: Mapping[str, InputItem]) -> list[InputItem]:
-    """Raises: RequestError for a reference to what isn't there."""
+def resolved(given: Iterable[InputItem], referenced: Mapping[str, InputItem], field: str = "input") -> list[InputItem]:
+    """`field`: of the request, that the items are in. Raises: RequestError for a reference to what isn't there."""
     found: list[InputItem] = []
     for i, item in enumerate(given):
         if not isinstance(item, ItemReference):
@@ -30,7 +30,7 @@ def resolved(given: Iterable[InputItem], referenced: Mapping[str, InputItem]) ->
         elif item.id in referenced:
             found.append(referenced[item.id])
         else:
-            raise RequestError(f"'input.{i}.id': no item of that id is kept.", param=f"input.{i}.id")
+            raise RequestError(f"'{field}.{i}.id': no item of that id is kept.", param=f"{field}.{i}.id")
     return found
 
 

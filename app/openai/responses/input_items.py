@@ -110,7 +110,7 @@ class Compaction(Item):
 
 
 class ItemReference(Body):
-    """An item of a kept response or conversation."""
+    """An item of a kept response."""
 
     type: Literal["item_reference"] | None = None
     id: ItemId

@@ -92,5 +92,5 @@ class _Turn:
 
 def _call(item: FunctionCall | CustomCall) -> ToolCall:
     arguments = item.arguments if isinstance(item, FunctionCall) else custom_arguments(item.input)
-    called = ToolCall.Called(name=shown_name(item.name, item.namespace), arguments=arguments)
-    return ToolCall(id=item.call_id, type="function", function=called)
+    called = ToolCall.Called.model_construct(name=shown_name(item.name, item.namespace), arguments=arguments)
+    return ToolCall.model_construct(id=item.call_id, type="function", function=called)

@@ -111,7 +111,6 @@ class Output:
     ) -> None:
         """`make_parser`: None where the text is one message as it comes."""
         self.items: list[OutputItem] = []
-        self.reasoning_tokens = 0
         self._name, self._call_id, self._tools, self._encrypted = name, call_id, tools, encrypted
         self._parser = make_parser() if make_parser is not None else None
 
@@ -121,10 +120,11 @@ class Output:
         parts = self._parser.feed(d.text)
         if d.finish is not None:
             parts += self._parser.close()
-        steps = [*self._take(parts, d.logprobs or ())]
-        if self.items and self.items[-1].kind == "reasoning":
-            self.reasoning_tokens += len(d.tokens)
-        return steps
+        return [*self._take(parts, d.logprobs or ())]
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(item.text for item in self.items if item.kind == "reasoning")
 
     def end(self, status: ItemStatus) -> list[Step]:
         """`status`: of what it ended in; an answer of nothing is an empty message."""

@@ -1,6 +1,7 @@
 """A response as it stands, by its request and its log: the same wherever it is asked for."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 from app.dispatch.models import Model
@@ -10,6 +11,7 @@ from app.messages import Delta, Done, Event, Failed, ResponseContext
 from app.openai.body import Body
 from app.openai.call_ids import CallIds
 from app.openai.model_parser import make_parser
+from app.openai.reasoning_tokens import SHORT, reasoning_tokens
 from app.openai.responses.output import Output, Step
 from app.openai.responses.schemas import ResponseRequest
 
@@ -30,12 +32,14 @@ def begin_object(
         body.tool_names(),
         encrypted=body.with_encrypted,
     )
-    return ResponseObject(request, int(created), body, output)
+    return ResponseObject(request, int(created), body, output, model)
 
 
 class ResponseObject:
-    def __init__(self, request: RequestId, created: int, body: ResponseRequest, output: Output) -> None:
-        self.id, self.body, self.output = request, body, output
+    def __init__(
+        self, request: RequestId, created: int, body: ResponseRequest, output: Output, model: Model | None = None
+    ) -> None:
+        self.id, self.body, self.output, self._model = request, body, output, model
         self.begun = not body.background  # no longer queued
         self._created = created
         self._tokens = 0
@@ -60,7 +64,8 @@ class ResponseObject:
     @property
     def is_long(self) -> bool:
         """Whether it is to be written in a thread."""
-        return sum(item.tokens_with_logprobs for item in self.output.items) > _LONG
+        items = self.output.items
+        return sum(item.tokens_with_logprobs for item in items) > _LONG or len(self.output.reasoning) > SHORT
 
     @property
     def status(self) -> Status:
@@ -105,13 +110,18 @@ class ResponseObject:
             "temperature": 1.0 if body.temperature is None else body.temperature,
             "text": self._text(),
             "tool_choice": "auto" if body.tool_choice is None else as_sent(body.tool_choice),
-            "tools": [tool_object(as_sent(tool)) for tool in body.tools or ()],
+            "tools": self._tools,
             "top_logprobs": body.top_logprobs or 0,
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": body.truncation or "disabled",
             "usage": self._usage(),
             "user": body.user,
         }
+
+    @cached_property
+    def _tools(self) -> list[dict[str, Any]]:
+        """Told in each event that has the response: putting many of them together takes as long as writing them."""
+        return [tool_object(as_sent(tool)) for tool in self.body.tools or ()]
 
     def _reasoning(self) -> dict[str, Any]:
         """As it was asked for: the answer has the reasoning itself, and no summary of it."""
@@ -133,6 +143,11 @@ class ResponseObject:
         code = "rate_limit_exceeded" if from_wire(self._end.code, "").status == 429 else "server_error"
         return {"code": code, "message": f"{self._end.message} ({self._end.code})"}
 
+    @cached_property
+    def _reasoning_tokens(self) -> int:
+        """Of an answer that is whole."""
+        return min(reasoning_tokens(self._model, self.output.reasoning), self._tokens) if self._model else 0
+
     def _usage(self) -> dict[str, Any] | None:
         end = self._end
         if not isinstance(end, Done):
@@ -141,7 +156,7 @@ class ResponseObject:
             "input_tokens": end.prompt_tokens,
             "input_tokens_details": {"cached_tokens": end.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": self._tokens,
-            "output_tokens_details": {"reasoning_tokens": self.output.reasoning_tokens},
+            "output_tokens_details": {"reasoning_tokens": self._reasoning_tokens},
             "total_tokens": end.prompt_tokens + self._tokens,
         }
 

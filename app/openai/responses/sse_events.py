@@ -30,7 +30,7 @@ class ResponseEvents:
 
     def is_long(self, events: Sequence[Event]) -> bool:
         """Whether `write` takes too long for the event loop: the last of them says all that was said once more."""
-        return self._progress.is_long and isinstance(events[-1], Done | Failed)
+        return isinstance(events[-1], Done | Failed) and self._progress.is_long
 
     def error(self, exc: XylemError) -> bytes:
         """The log can't be read any further. The response itself may go on."""

@@ -18,8 +18,8 @@ _CUSTOM_INPUT = {"type": "string", "description": "The whole input of the tool, 
 _CUSTOM = {"type": "object", "properties": {"input": _CUSTOM_INPUT}, "required": ["input"]}
 # Places in a chat's request, and the same in ours.
 _PLACES = (
-    (re.compile(r"tool_choice\.allowed_tools\.tools\.(\d+)\.function"), r"tool_choice.tools.\1"),
-    (re.compile(r"tool_choice\.function"), "tool_choice"),
+    (re.compile(r"^tool_choice\.allowed_tools\.tools\.(\d+)\.function"), r"tool_choice.tools.\1"),
+    (re.compile(r"^tool_choice\.function"), "tool_choice"),
 )
 
 
@@ -200,14 +200,16 @@ class ResponseTools(Body):
 
     def placed(self, exc: RequestError) -> RequestError:
         """An error of the same request for a chat, naming the place in this one."""
-        places = [place for place, _, _ in self._single()]
-        return RequestError(_placed(exc.message, places), param=exc.param and _placed(exc.param, places))
+        if exc.param is None:
+            return exc
+        place = _placed(exc.param, [place for place, _, _ in self._single()])
+        return RequestError(exc.message.replace(f"'{exc.param}'", f"'{place}'", 1), param=place)
 
 
-def _placed(said: str, places: Sequence[str]) -> str:
+def _placed(param: str, places: Sequence[str]) -> str:
     for chats, ours in _PLACES:
-        said = chats.sub(ours, said)
-    return re.sub(r"\btools\.(\d+)\.function\b", lambda found: places[int(found[1])], said)
+        param = chats.sub(ours, param)
+    return re.sub(r"^tools\.(\d+)\.function\b", lambda found: places[int(found[1])], param)
 
 
 def custom_arguments(text: str) -> str:

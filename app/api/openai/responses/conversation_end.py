@@ -42,5 +42,6 @@ class ConversationEnd:
         progress = begin_object(self._models, kept.id, kept.created, body, kept.response)
         for event in (event for batch in batches for event in decode_events(batch)):
             progress.add(event)
+        progress.forget()  # their logprobs are the response's alone
         own = items_of(kept.id, resolved(body.items, history.referenced))
         return own + [item.shown() for item in progress.output.items]

@@ -1,5 +1,6 @@
 """/v1/conversations: what responses of one conversation have in common, kept for a time."""
 
+import asyncio
 import secrets
 from typing import Any
 
@@ -35,15 +36,17 @@ async def _asked(request: Request, schema: type[B]) -> tuple[ApiState, KeyId, B]
     return state, state.api_keys.owner(request.scope), await parse_off_loop(schema, raw or b"{}")
 
 
-def _new_items(given: list[InputItem] | None) -> list[dict[str, Any]]:
-    return items_of(secrets.token_hex(12), resolved(given or (), {}))
+async def _new_items(given: list[InputItem] | None) -> list[dict[str, Any]]:
+    """In a thread: each may have thousands of parts. Raises: RequestError."""
+    return await asyncio.to_thread(lambda: items_of(secrets.token_hex(12), resolved(given or (), {}, "items")))
 
 
 @router.post(PATH, openapi_extra=ConversationRequest.openapi(), responses=shapes.whole(shapes.Conversation))
 async def create(request: Request) -> dict[str, Any]:
     """A conversation, with items or without."""
     state, key, body = await _asked(request, ConversationRequest)
-    return (await state.conversations.create(key, body.metadata or {}, _new_items(body.items))).shown()
+    items = await _new_items(body.items)
+    return (await state.conversations.create(key, body.metadata or {}, items)).shown()
 
 
 @router.get(ONE, responses=shapes.whole(shapes.Conversation))
@@ -74,7 +77,7 @@ async def add_items(request: Request, conversation: str) -> dict[str, Any]:
     """Behind those that are there."""
     state, key, body = await _asked(request, ItemsRequest)
     parse(IncludeQuery, query_of(request.query_params))
-    items = _new_items(body.items)
+    items = await _new_items(body.items)
     await state.conversations.add(ConversationId(conversation), key, items)
     return {
         "object": "list",

@@ -1,5 +1,6 @@
 """What is told of a request to the Responses API without answering it: its length, or its conversation in short."""
 
+import asyncio
 from typing import Any
 
 import orjson
@@ -56,5 +57,6 @@ async def _compact(state: ApiState, body: ResponseRequest, raw: bytes, request: 
     progress = begin_object(state.models, call.id, call.created, body, context)
     async with call:
         await ended(LiveSource(call), progress)
-    made = compacted(progress, history.of(body.items)[:-1])
-    return Response(orjson.dumps(made), headers=call.headers(), media_type="application/json")
+    items = history.of(body.items)[:-1]
+    raw = await asyncio.to_thread(lambda: orjson.dumps(compacted(progress, items)))
+    return Response(raw, headers=call.headers(), media_type="application/json")

@@ -61,6 +61,7 @@ def _read(
     progress = begin_object(models, kept.id, kept.created, body, kept.response)
     for event in events:
         progress.add(event)
+    progress.forget()  # with logprobs, what follows would soon be too long
     before = history.model_dump(mode="json", exclude_none=True)["items"]
     return progress, items_of(kept.id, resolved(body.items, history.referenced)), before
 

@@ -145,7 +145,11 @@ async def input_items(request: Request, response: str) -> dict[str, Any]:
     referenced = {}
     if any(isinstance(item, ItemReference) for item in progress.body.items):
         referenced = (await parse_off_loop(History, found.kept.response.history)).referenced
-    return page(items_of(progress.id, resolved(progress.body.items, referenced)), query)
+
+    def shown() -> dict[str, Any]:
+        return page(items_of(progress.id, resolved(progress.body.items, referenced)), query)
+
+    return await state.off_loop(found.kept.body, shown)
 
 
 @router.post(f"{PATH}/{{response}}/cancel", responses=shapes.WHOLE)

@@ -23,22 +23,31 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.stack import Stack, mock_pool, stack
 
+EMBED_POOL = "embed-pool"
+ENCODING = ("/v1/embeddings", "/v1/score", "/v1/rerank", "/rerank")
 POOL, ADMIN_POOL = "decode-pool-a", "decode-pool-b"  # with the limits that an admin may set, none would be served
 SOON_S = 10.0
 MOST = {"n": 3, "max_tokens": 9, "max_completion_tokens": 9, "max_output_tokens": 9, "min_tokens": 2}
 RESPONSE = {"model": "mock", "input": "x", "max_output_tokens": 2, "background": True}
+CHAT = {"model": "mock", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "store": True}
 DECLARED = [status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
 @pytest.fixture(scope="module")
 def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    pools = {POOL: mock_pool(max_model_len=2048, step_ms=0.5), ADMIN_POOL: mock_pool(model="idle")}
+    pools = {
+        POOL: mock_pool(max_model_len=2048, step_ms=0.5),
+        ADMIN_POOL: mock_pool(model="idle"),
+        EMBED_POOL: mock_pool(model="embedder") | {"task": "embed"},
+    }
     directory = tmp_path_factory.mktemp("fuzz")
     env = {"XYLEM_DEPLOYMENT": "fuzz", "XYLEM_FILES": str(directory / "files")}
     with stack(valkey_url, directory, pools, **env) as s:
         s.api()
         s.worker()
+        s.worker(EMBED_POOL, "embedder")
         s.wait_ready()
+        s.wait_ready(model="embedder")
         yield s
         assert "Traceback" not in s.log("api")
         assert "Traceback" not in s.log("worker")
@@ -48,6 +57,11 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 WITH_BODY = [
     ("post", "/v1/chat/completions", 120), ("post", "/v1/completions", 120), ("post", "/v1/responses", 120),
     ("post", "/v1/messages", 120), ("post", "/v1/messages/count_tokens", 30),
+    ("post", "/v1/responses/input_tokens", 30), ("post", "/v1/responses/compact", 30),
+    ("post", "/v1/conversations", 40), ("post", "/v1/conversations/{conversation}", 20),
+    ("post", "/v1/conversations/{conversation}/items", 40), ("post", "/v1/chat/completions/{chat}", 20),
+    ("post", "/v1/embeddings", 40), ("post", "/v1/score", 20), ("post", "/v1/rerank", 20), ("post", "/rerank", 5),
+    ("post", "/v1/classify", 20),
     ("post", "/v1/files", 60), ("post", "/v1/batches", 60),
     ("post", "/tokenize", 60), ("post", "/detokenize", 60), ("patch", "/admin/pools/{pool}/limits", 60),
 ]  # fmt: skip
@@ -60,6 +74,11 @@ WITHOUT = [
     ("get", "/v1/files/{file}/content", 20), ("delete", "/v1/files/{file}", 10), ("get", "/v1/batches", 30),
     ("get", "/v1/batches/{batch}", 20), ("post", "/v1/batches/{batch}/cancel", 20),
     ("post", "/v1/batches/{batch}/pause", 10), ("post", "/v1/batches/{batch}/resume", 10), ("get", "/v1/models", 1),
+    ("get", "/v1/chat/completions", 30), ("get", "/v1/chat/completions/{chat}", 20),
+    ("get", "/v1/chat/completions/{chat}/messages", 20), ("delete", "/v1/chat/completions/{chat}", 10),
+    ("get", "/v1/conversations/{conversation}", 20), ("get", "/v1/conversations/{conversation}/items", 30),
+    ("get", "/v1/conversations/{conversation}/items/{item}", 20),
+    ("delete", "/v1/conversations/{conversation}/items/{item}", 10), ("delete", "/v1/conversations/{conversation}", 10),
     ("get", "/live", 1), ("get", "/ready", 1),
     ("get", "/health", 1), ("get", "/metrics", 1), ("get", "/version", 1),
 ]  # fmt: skip
@@ -108,7 +127,7 @@ def _within_reach(case: Case, url: str) -> None:
         body["input_file_id"] = _there("file", url)
     if not isinstance(body, dict) or "model" not in body:
         return
-    body["model"] = "mock"
+    body["model"] = "embedder" if case.path in ENCODING else "mock"
     logprobs = ("include", ["message.output_text.logprobs"]) if "input" in body else ("logprobs", True)
     for name, value in (("stream_options", ("stream", True)), ("top_logprobs", logprobs)):
         if body.get(name) is not None:
@@ -131,6 +150,10 @@ def _there(kind: str, url: str) -> str | None:
         made = httpx.post(f"{url}/v1/responses", json=RESPONSE)
     elif kind == "file":
         made = httpx.post(f"{url}/v1/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", b"{}")})
+    elif kind == "conversation":
+        made = httpx.post(f"{url}/v1/conversations", json={})
+    elif kind == "chat":
+        made = httpx.post(f"{url}/v1/chat/completions", json=CHAT)
     elif kind == "batch":
         asked = {"input_file_id": _there("file", url), "endpoint": "/v1/responses", "completion_window": "24h"}
         made = httpx.post(f"{url}/v1/batches", json=asked)

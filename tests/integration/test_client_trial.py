@@ -28,7 +28,7 @@ def try_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
 
 
 def test_a_client_knows_the_server_and_nothing_of_the_user(try_script, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "secret")
     assert not try_script("import os; print(dict(os.environ), os.getcwd())")
     said = (tmp_path / "x.log").read_text()
     assert "'OPENAI_BASE_URL': 'http://127.0.0.1:1/v1'" in said

@@ -58,9 +58,8 @@ def _try(client: Client, url: str, out_dir: Path) -> str:
     home.mkdir()
     own = [f"{name}={value}" for name, value in _environment(url, home).items()]
     script = str(HERE / f"with_{client.script}.py")
-    with process(
-        ["env", "-i", "-C", str(home), *own, str(PYTHON), "-P", script], log
-    ) as child:  # with all that it starts
+    command = ["env", "-i", "-C", str(home), *own, str(PYTHON), "-P", script]
+    with process(command, log) as child:  # and all that it starts
         try:
             code = child.wait(_LIMIT_S)
         except subprocess.TimeoutExpired:

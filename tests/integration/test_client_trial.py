@@ -1,6 +1,7 @@
 """A client that is tried: what of it counts as failed, and what is left of it afterwards."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ WAITS = "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(p.
 
 
 @pytest.fixture
-def try_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+def try_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     monkeypatch.setattr(trial, "PYTHON", Path(sys.executable))
     monkeypatch.setattr(trial, "HERE", tmp_path)
 
@@ -27,7 +28,9 @@ def try_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     return tried
 
 
-def test_a_client_knows_the_server_and_nothing_of_the_user(try_script, tmp_path, monkeypatch) -> None:
+def test_a_client_knows_the_server_and_nothing_of_the_user(
+    try_script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "secret")
     assert not try_script("import os; print(dict(os.environ), os.getcwd())")
     said = (tmp_path / "x.log").read_text()
@@ -36,11 +39,13 @@ def test_a_client_knows_the_server_and_nothing_of_the_user(try_script, tmp_path,
     assert "secret" not in said
 
 
-def test_a_client_that_fails_says_why(try_script) -> None:
+def test_a_client_that_fails_says_why(try_script: Callable[[str], str]) -> None:
     assert "AssertionError: not sunny" in try_script("assert False, 'not sunny'")
 
 
-def test_a_client_that_takes_too_long_is_ended_with_all_that_it_started(try_script, tmp_path, monkeypatch) -> None:
+def test_a_client_that_takes_too_long_is_ended_with_all_that_it_started(
+    try_script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trial, "_LIMIT_S", 3.0)
     assert try_script(WAITS).startswith("over 3 s")
     child = int((tmp_path / "x.log").read_text())

@@ -8,7 +8,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
 
-.PHONY: help run test check docs chaos bench lock lint-docker clean
+.PHONY: help run test check docs chaos clients bench lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -37,6 +37,9 @@ docs: .venv/.dev ## the documentation, into site/
 chaos: .venv/.dev ## [FAULTS=210 SEED=1]: faults under load; a table, and one line of JSON (about half an hour)
 	@$(BIN)/python -m tests.chaos --faults $(FAULTS) --seed $(SEED)
 
+clients: .venv/.dev ## agents' clients from PyPI and npm, unmodified, against a mock engine: a table, and one line of JSON
+	@$(BIN)/python -m ops.clients
+
 bench: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## NAME=serve [QUICK=1]: measure, print a table and one line of JSON
 	@$(BIN)/python -m ops.bench.$(NAME)
 
@@ -47,6 +50,7 @@ lock: .venv/.dev ## resolve requirements/*.txt anew from pyproject.toml
 		-c requirements/cpu.txt -o requirements/dev.txt
 	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(UV_COMPILE)) --extra gpu \
 		-c requirements/base.txt -o requirements/gpu.txt
+	$(subst pyproject.toml,requirements/clients.in,$(UV_COMPILE)) -o requirements/clients.txt
 
 lint-docker: .venv/.dev ## check docker/: the Dockerfiles, and the compose file against its schema
 	@$(BIN)/hadolint --ignore DL3008 --failure-threshold warning docker/*.Dockerfile # Debian keeps no old versions

@@ -17,7 +17,10 @@ _TYPES = {
 
 def as_body(exc: XylemError, request_id: str = "") -> dict[str, Any]:
     """`request_id`: of the HTTP request, if it is known."""
-    return body_of(exc.status, exc.message, request_id)
+    body = body_of(exc.status, exc.message, request_id)
+    if exc.param == "thread":  # by this, tool runners of Anthropic's package send the conversation whole from then on
+        body["error"]["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    return body
 
 
 def body_of(status: int, message: str, request_id: str = "") -> dict[str, Any]:

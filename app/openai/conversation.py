@@ -13,6 +13,8 @@ from app.openai.neutral import NEUTRAL_OF_MESSAGES, Refused, neutral
 _MOST_CALLS = 128  # of a message
 Name = Annotated[str, Field(max_length=256)]
 CallId = Annotated[str, Field(min_length=1, max_length=256)]
+# What openai's package made of an answer's text, and sends back beside it. It is not kept.
+Parsed = Annotated[Any, Field(exclude=True)]
 
 
 class TextPart(Body):
@@ -64,6 +66,7 @@ class ToolCall(Body):
     class Called(Body):
         name: Annotated[str, Field(min_length=1, max_length=256)]
         arguments: str
+        parsed_arguments: Parsed = None
 
     id: CallId
     type: Annotated[Literal["function"], Refused("tool calls of type")]
@@ -85,6 +88,7 @@ class AssistantMessage(Message):
     reasoning_content: str | None = None
     reasoning: str | None = None  # vLLM's name of the same
     tool_calls: Annotated[Some[ToolCall], Field(max_length=_MOST_CALLS)] | None = None
+    parsed: Parsed = None
 
     def for_template(self) -> dict[str, Any]:
         made = super().for_template()

@@ -58,7 +58,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "max_output_tokens": (),
     "max_tool_calls": (),
     "previous_response_id": (),
-    "reasoning": ({}, {"effort": "none"}),
+    "reasoning": ({}, {"effort": "none"}, {"summary": "auto"}),
     "text": ({}, {"format": {"type": "text"}}, {"verbosity": "medium"}),
     "truncation": ("disabled",),
     # vLLM's, of this year or before.

@@ -254,6 +254,12 @@ def test_an_error_has_anthropics_shape(exc: XylemError, kind: str) -> None:
     assert ErrorResponse.model_validate(body).error.type == kind
 
 
+def test_a_thread_is_refused_so_that_anthropics_package_goes_on_without_one() -> None:
+    body = error_body.as_body(refusal(thread={"type": "create"}))
+    assert body["error"]["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    assert "details" not in error_body.as_body(refusal(foo=1))["error"]
+
+
 def test_a_prompt_that_is_too_long_is_told_in_anthropics_words() -> None:
     """By these, Claude Code shortens the conversation."""
     with pytest.raises(PromptTooLong, match=r"^prompt is too long: .*101 tokens"), openais_names():

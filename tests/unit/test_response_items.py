@@ -297,6 +297,16 @@ def test_items_are_kept_as_they_were_understood() -> None:
     assert as_messages(history.items) == as_messages(body.items)
 
 
+def test_what_openais_package_parsed_comes_back_with_an_answer_and_is_not_kept() -> None:
+    text = {"type": "output_text", "text": "{}"}
+    plain = [{"role": "assistant", "content": [text]}, CALL]
+    parsed = [
+        {"role": "assistant", "content": [text | {"parsed": {"a": 1}}]},
+        CALL | {"parsed_arguments": {"city": "Oslo"}},
+    ]
+    assert asked(input=parsed).understood() == asked(input=plain).understood()
+
+
 def test_a_schema_of_the_text_is_kept_under_its_own_name() -> None:
     wanted = {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
     body = parse(ResponseRequest, asked(text={"format": wanted}).understood())

@@ -52,6 +52,17 @@ def refusal(**fields: Any) -> RequestError:
     return refused.value
 
 
+def test_what_openais_package_parsed_comes_back_with_an_answer_and_is_not_kept() -> None:
+    call = CALL | {"function": CALL["function"] | {"parsed_arguments": {"city": "Paris"}}}
+    answers = [
+        CALLED | {"parsed": None, "tool_calls": [call]},
+        {"role": "assistant", "content": "{}", "parsed": {"a": None}},
+    ]
+    body = chat(messages=[MESSAGES[0], answers[0], RESULT, answers[1]])
+    plain = chat(messages=[MESSAGES[0], CALLED, RESULT, {"role": "assistant", "content": "{}"}])
+    assert body.understood() == plain.understood()
+
+
 @pytest.mark.parametrize("fields", [
     {"tools": []},
     {"tools": [WEATHER, TIME]},

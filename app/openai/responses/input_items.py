@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from app.openai.body import MOST, Body, Some
-from app.openai.conversation import CallId
+from app.openai.conversation import CallId, Parsed
 from app.openai.neutral import NOT_SUPPORTED, Refused
 from app.openai.responses.opaque import disclose
 
@@ -36,6 +36,7 @@ class InputText(Body):
     text: str
     annotations: Unread = None
     logprobs: Unread = None
+    parsed: Parsed = None
 
 
 def joined(content: list[InputText] | str) -> str:
@@ -86,6 +87,7 @@ class FunctionCall(Item):
     name: CalledName
     namespace: CalledName | None = None
     arguments: str
+    parsed_arguments: Parsed = None
 
 
 class CustomCall(Item):

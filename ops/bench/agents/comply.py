@@ -1,0 +1,51 @@
+"""What llm-comply finds wrong with the three APIs that we speak, whose every model answers by a script."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ops.bench.parts import Say
+from ops.bench.processes import Unavailable
+from ops.clients.server import served
+
+_FORMATS = ("open-responses", "openai-chat", "anthropic")
+# Of what it is called, llm-comply concludes that it reasons in all three.
+_MODEL = "claude-sonnet-4-gpt-5-mock"
+IMAGES = ("image-input", "chat-image-input", "anth-image-input")  # which no model here takes
+_LIMIT_S = 300.0
+
+
+def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:  # noqa: ARG001 - a `Part`
+    """Raises: Unavailable."""
+    out_dir.mkdir(parents=True, exist_ok=True)
+    found: dict[str, str] = {}
+    with served(out_dir / "server", _MODEL) as system:
+        for name in _FORMATS:
+            say(f"llm-comply: {name}")
+            report = _report(name, f"{system.url}/v1")
+            (out_dir / f"{name}.json").write_text(report)
+            found |= {check["id"]: check["status"] for check in json.loads(report)["results"]}
+    return summed(found)
+
+
+def summed(checks: Mapping[str, str]) -> dict[str, Any]:
+    """`checks`: passed, failed or skipped, by id."""
+    failed = [check for check, status in checks.items() if status == "failed" and check not in IMAGES]
+    return {"llm_comply_failed": len(failed), "llm_comply": dict(checks)}
+
+
+def _report(name: str, url: str) -> str:
+    command = [str(Path(sys.executable).parent / "llm-comply"), "--json", "--format", name, "--base-url", url]
+    try:
+        done = subprocess.run(
+            [*command, "--api-key", "none", "--model", _MODEL],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LIMIT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise Unavailable(f"llm-comply: {exc}") from exc
+    if not done.stdout:
+        raise Unavailable(f"llm-comply: {done.stderr.strip()[-300:]}")
+    return done.stdout

@@ -1,0 +1,48 @@
+"""`make clients`: every client of agents, unmodified, against a mock engine; a table, and one line of JSON."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from ops.bench.parts import table
+from ops.bench.processes import Unavailable
+from ops.bench.session import measuring
+from ops.clients.trial import Outcome, try_all
+from ops.clients.tried import CLIENTS, PACKAGES, REQUIREMENTS, pinned
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(prog="make clients", description=__doc__)
+    options.add_argument("--only", action="append", choices=[c.script for c in CLIENTS], help="may be repeated")
+    only = options.parse_args().only
+    chosen = [client for client in CLIENTS if not only or client.script in only]
+    with measuring("clients", Path(".xylem/clients")) as (out_dir, progress, task):
+        try:
+            outcomes = try_all(chosen, out_dir, lambda what: progress.update(task, description=what))
+        except Unavailable as exc:
+            sys.exit(f"no server: {exc}")
+    _show(outcomes, out_dir)
+    failed = [outcome.client.package for outcome in outcomes if outcome.failure]
+    print(json.dumps({"clients": len(outcomes), "clients_failed": len(failed), "failed": failed}), flush=True)
+    sys.exit(bool(failed))
+
+
+def _show(outcomes: list[Outcome], out_dir: Path) -> None:
+    versions = pinned(REQUIREMENTS.read_text(), PACKAGES.read_text())
+    made = table("Clients", "client", "version", "tried", "", "s", left=("client", "version", "tried"))
+    for outcome in outcomes:
+        client, verdict = outcome.client, "[red]failed[/]" if outcome.failure else "[green]works[/]"
+        made.add_row(client.package, versions[client.package], client.tried, verdict, f"{outcome.seconds:.0f}")
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    console.print(made)
+    for outcome in outcomes:
+        if outcome.failure:
+            console.print(f"{outcome.client.package}: {outcome.failure}", style="yellow", markup=False)
+    console.print(f"what they said, and logs: {out_dir}", markup=False)
+
+
+if __name__ == "__main__":
+    main()

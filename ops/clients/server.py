@@ -1,0 +1,40 @@
+"""The server that clients are tried against: a mock engine that plays what a model would write to each of them."""
+
+import json
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from ops.bench.load import System
+from ops.bench.systems import xylem
+
+_TEMPLATE = Path(__file__).with_name("template.jinja")  # of it, the dialect is concluded
+
+
+def _call(name: str, /, **arguments: Any) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+# The first of the alphabet that is in a prompt is answered; so a tool's result comes before the question.
+PLAYS = {
+    "21 degrees": "It is 21 degrees in Paris.",
+    "31 degrees": _call("final_result", city="Rome", degrees=31),
+    "42 is in the note": "The note says 42.",
+    "Call it for Oslo": _call("City", name="Oslo", people=700_000),
+    "Call it in part for Oslo": _call("PartialCity", name="Oslo", people=700_000),
+    "How large is Paris": json.dumps({"name": "Paris", "people": 2_100_000}),
+    "Look at the note": "<think>Look.</think>" + _call("exec_command", cmd="echo $((40+2)) is in the note"),
+    "Report on Rome": "<think>A tool knows.</think>" + _call("get_weather", city="Rome"),
+    "Run the note": _call("Bash", command="echo $((40+2)) is in the note", description="Reads it."),
+    "weather in Paris": "<think>A tool knows.</think>Let me see." + _call("get_weather", city="Paris"),
+    # What llm-comply asks.
+    "15 * 37": "<think>15 * 37 = 555</think>It is 555.",
+    "weather in San Francisco": _call("get_weather", location="San Francisco"),
+}
+
+
+def served(run_dir: Path, model: str = "mock") -> AbstractContextManager[System]:
+    """One worker. Coding agents send prompts of 30,000 tokens. Raises: Unavailable."""
+    args = {"step_ms": 1.0, "answer_tokens": 16, "script": PLAYS, "total_blocks": 2**15}
+    pool = {"model": model, "engine": "mock", "args": args, "max_model_len": 2**17, "chat_template": str(_TEMPLATE)}
+    return xylem(run_dir, pool, 1)

@@ -1,0 +1,83 @@
+"""Each client tried against one server, one after the other."""
+
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ops.bench.parts import Say
+from ops.bench.processes import Unavailable, process, tail
+from ops.clients.install import NPM_BIN, PYTHON, install
+from ops.clients.server import served
+from ops.clients.tried import CLIENTS, HERE, Client
+
+_LIMIT_S = 180.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    client: Client
+    failure: str  # empty if it got what it asked for
+    seconds: float
+
+
+def tried(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:  # noqa: ARG001 - a `Part`
+    """What a benchmark measures of it: how many clients failed."""
+    outcomes = try_all(CLIENTS, out_dir, say)
+    failed = [outcome for outcome in outcomes if outcome.failure]
+    reasons = [f"{outcome.client.package}: {outcome.failure}" for outcome in failed]
+    return {"clients_failed": len(failed), "clients": len(outcomes), "client_failures": reasons}
+
+
+def try_all(clients: Sequence[Client], out_dir: Path, say: Say) -> list[Outcome]:
+    """Their output goes to `out_dir`. Raises: Unavailable when there is no server."""
+    out_dir.mkdir(parents=True, exist_ok=True)
+    missing: dict[bool, str] = {}
+    for npm in sorted({client.npm for client in clients} | {False}):  # the clients' Python runs the others too
+        say("npm: installing clients" if npm else "PyPI: installing clients")
+        try:
+            install(npm)
+        except Unavailable as exc:
+            missing[npm] = str(exc)
+    outcomes = []
+    with served(out_dir / "server") as system:
+        for client in clients:
+            say(client.package)
+            began = time.monotonic()
+            failure = missing.get(False) or missing.get(client.npm) or _try(client, system.url, out_dir)
+            outcomes.append(Outcome(client, failure, time.monotonic() - began))
+    return outcomes
+
+
+def _try(client: Client, url: str, out_dir: Path) -> str:
+    """Why it failed; empty if it didn't."""
+    home, log = out_dir / client.script, out_dir / f"{client.script}.log"
+    home.mkdir()
+    own = [f"{name}={value}" for name, value in _environment(url, home).items()]
+    script = str(HERE / f"with_{client.script}.py")
+    command = ["env", "-i", "-C", str(home), *own, str(PYTHON), "-P", script]
+    with process(command, log) as child:  # and all that it starts
+        try:
+            code = child.wait(_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return f"over {_LIMIT_S:.0f} s; {tail(log)}"
+    return tail(log) if code else ""
+
+
+def _environment(url: str, home: Path) -> dict[str, str]:
+    """Nothing of the user's, whose keys and settings are not for us."""
+    return {
+        "PATH": f"{NPM_BIN}:{os.environ['PATH']}",
+        "HOME": str(home),
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "OPENAI_API_KEY": "none",
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_API_KEY": "none",
+        # Claude Code's, which else asks for its maker's models, and asks its maker.
+        "ANTHROPIC_MODEL": "mock",
+        "ANTHROPIC_DEFAULT_HAIKU_MODEL": "mock",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    }

@@ -1,0 +1,14 @@
+"""llm-comply, which tests servers of three APIs for what their clients rely on."""
+
+from pathlib import Path
+
+from ops.bench.agents.comply import IMAGES, measured
+
+
+def test_llm_comply_finds_nothing_wrong_but_images(tmp_path: Path) -> None:
+    """And skips nothing."""
+    found = measured(tmp_path / "comply", True, print)
+    assert {check: status for check, status in found["llm_comply"].items() if status != "passed"} == dict.fromkeys(
+        IMAGES, "failed"
+    )
+    assert (len(found["llm_comply"]), found["llm_comply_failed"]) == (31, 0)

@@ -46,12 +46,15 @@ def answer_grammar(wanted: Format | None, calls: BoundCalls | None, where: Situa
 
 
 def _written(calls: BoundCalls, param: str, where: Situation) -> Written:
-    written = where.dialect.written(calls.schemas) if where.dialect is not None else None
-    if written is None:
-        raise refused(param, "this model's way to write calls of tools can't be put into a grammar")
     size = len(json.dumps(calls.schemas, ensure_ascii=False).encode())
     if size > _LONGEST:
         raise refused("tools", f"at most {_LONGEST} bytes of parameters in all tools whose calls are bound to them")
+    try:
+        written = where.dialect.written(calls.schemas) if where.dialect is not None else None
+    except ValueError as exc:
+        raise refused("tools", exc) from None
+    if written is None:
+        raise refused(param, "this model's way to write calls of tools can't be put into a grammar")
     return written
 
 

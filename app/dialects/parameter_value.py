@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from json.encoder import encode_basestring as quote
 
 from app.dialects.parts import Call
+from app.dialects.references import found
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?").fullmatch
 _LITERALS = {"true": "true", "True": "true", "false": "false", "False": "false"}
@@ -32,27 +33,19 @@ def _types(schema: object, root: object, room: Iterator[int]) -> Types:
     if not isinstance(schema, Mapping) or next(room, None) is None:
         return ANY
     if isinstance(schema.get("$ref"), str):
-        return _types(_referred(schema["$ref"], root), root, room)
+        return _types(found(schema["$ref"], root), root, room)
     named = schema.get("type")
     if isinstance(named, str):
         return frozenset({named})
     if isinstance(named, list):
         return frozenset(str(n) for n in named)
     choices = [c for key in ("anyOf", "oneOf", "allOf") if isinstance(c := schema.get(key), list)]
-    found = [_types(choice, root, room) for several in choices for choice in several[:_MOST]]
-    if found:  # of which one is unknown, all are
-        return frozenset().union(*found) if all(found) else ANY
+    several = [_types(choice, root, room) for some in choices for choice in some[:_MOST]]
+    if several:  # of which one is unknown, all are
+        return frozenset().union(*several) if all(several) else ANY
     values = schema.get("enum")
     texts = isinstance(values, list) and values and all(isinstance(v, str) for v in values)
     return frozenset({"string"}) if texts else ANY
-
-
-def _referred(reference: str, root: object) -> object:
-    """What `#/…` names in a schema; None: it isn't there."""
-    path = reference.split("/")
-    for name in path[1:] if path[0] == "#" else [""]:
-        root = root.get(name) if isinstance(root, Mapping) else None
-    return root
 
 
 def as_json(text: str, types: Types) -> str:

@@ -1,15 +1,19 @@
 """Calls whose arguments are written one by one, each between tags of its own, as text that is not escaped."""
 
 import html
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from app.dialects.dialect import Form, Tools
-from app.dialects.parameter_value import ParameterValue, types_of
+from app.dialects.parameter_value import ParameterValue, Types, types_of
 from app.dialects.parts import Call, Collector
 from app.dialects.reader import Reader, Reading, Unfit, stops
+from app.dialects.references import alone, referred
 from app.dialects.written import TEXT, Format, Schemas, Written, const, optional, schema, sequence, tag
+
+_LONGEST = 2**20  # bytes of a schema, as often as its parameters may need it
 
 
 @dataclass(frozen=True)
@@ -54,26 +58,22 @@ class Parameters(Form):
         return Written(tags, (self.begin,), self.begin + line, line, line + self.end)
 
     def _arguments(self, of: Any) -> Format:
-        """The parameters that are declared, in their order."""
+        """The parameters that are declared, in their order. Raises: ValueError for too many that refer to others."""
         properties, required = of.get("properties") or {}, of.get("required") or ()
-        shared = {key: of[key] for key in ("$defs", "definitions") if key in of}
-        parts = [(key, self._parameter(key, of, shared)) for key in properties]
+        whole = json.dumps(of)  # it goes along with each parameter that refers to a part of it
+        if '"$ref"' in whole and len(whole) * len(properties) > _LONGEST:
+            raise ValueError("too many parameters in so long a schema whose parts refer to each other")
+        parts = [(key, self._parameter(key, of)) for key in properties]
         return sequence(const(""), *(part if key in required else optional(part) for key, part in parts))
 
-    def _parameter(self, key: str, of: Any, shared: Any) -> Format:
-        types = types_of(of, key, None)
+    def _parameter(self, key: str, of: Any) -> Format:
+        types, part = types_of(of, key, None), of["properties"][key]
+        # A text stands without quotes wherever it may be one; where the call says whether it is, only if it has to be.
+        plain = types == {"string"} if "{string}" in self.key_head else "string" in types
         name = html.escape(key) if self.entities else key
-        kind = "string" if types == {"string"} else next(iter(types - {"null"}), "object")
-        begin = self.key_head.format(name=name, type=kind, string=str(types == {"string"}).lower())
-        part = of["properties"][key]
-        if types != {"string"}:
-            return tag(begin, schema({**part, **shared} if isinstance(part, dict) else part), self.key_tail)
-        values = part.get("enum") or ([part["const"]] if "const" in part else None)
-        if values:
-            return tag(begin, {"type": "or", "elements": [const(v) for v in values]}, self.key_tail)
-        if "pattern" in part:
-            return tag(begin, {"type": "regex", "pattern": part["pattern"]}, self.key_tail)
-        return tag(begin, TEXT, self.key_tail)
+        kind = "string" if plain else min(types - {"null"}, default="object")
+        begin = self.key_head.format(name=name, type=kind, string=str(plain).lower())
+        return tag(begin, _text(referred(part, of), types) if plain else schema(alone(part, of)), self.key_tail)
 
     @property
     def begins(self) -> tuple[str, ...]:
@@ -151,3 +151,14 @@ class Parameters(Form):
 
 def _ignore(_: str) -> None:
     pass
+
+
+def _text(part: Any, types: Types) -> Format:
+    """A value that may be a string, as the parameter's schema has it."""
+    values = part.get("enum") or ([part["const"]] if "const" in part else [])
+    texts = ["null" if value is None else value for value in values]
+    if texts and all(isinstance(text, str) for text in texts):
+        return {"type": "or", "elements": [const(text) for text in texts]}
+    if "pattern" in part and types == {"string"}:
+        return {"type": "regex", "pattern": part["pattern"]}
+    return TEXT

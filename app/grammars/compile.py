@@ -4,6 +4,7 @@ import json
 
 from llguidance import LLMatcher, grammar_from
 
+from app.grammars.bounds import check_counts, check_embedded
 from app.grammars.structural_tag import as_lark
 from app.messages import Grammar
 
@@ -15,15 +16,19 @@ def compiled(grammar: Grammar) -> str:
     text = grammar.text
     match grammar.kind:
         case "json":
+            check_counts(json.loads(text))
             return LLMatcher.grammar_from_json_schema(text, overrides={"coerce_one_of": True})
         case "regex":
             return LLMatcher.grammar_from_regex(text)
         case "choice":
             return grammar_from("choice", text)
         case "grammar":
+            check_embedded(text)
             return grammar_from("grammar", text)
         case "tag":
-            return as_lark(json.loads(text))
+            tag = json.loads(text)
+            check_counts(tag)
+            return as_lark(tag)
 
 
 def check(grammar: Grammar) -> None:

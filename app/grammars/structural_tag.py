@@ -11,6 +11,8 @@ from typing import Any
 
 from llguidance import grammar_from, regex_to_lark
 
+from app.grammars.bounds import check_embedded
+
 _ANY = r"/(.|\n)*/"
 _DEEPEST = 16  # formats within each other
 _LENIENT = {"x-guidance": {"lenient": True, "coerce_one_of": True}}
@@ -75,8 +77,9 @@ class _Rules:
         return f"/{regex_to_lark(_field(form, 'pattern', str))}/"
 
     def _grammar(self, form: dict[str, Any], _depth: int) -> str:
-        name = f"grammar_{len(self.others)}"
-        self.others.append({"name": name, "lark_grammar": grammar_from("grammar", _field(form, "grammar", str))})
+        name, text = f"grammar_{len(self.others)}", _field(form, "grammar", str)
+        check_embedded(text)
+        self.others.append({"name": name, "lark_grammar": grammar_from("grammar", text)})
         return f"@{name}"
 
     def _sequence(self, form: dict[str, Any], depth: int) -> str:

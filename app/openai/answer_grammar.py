@@ -12,7 +12,6 @@ from app.openai.tools import BoundCalls
 
 Part = dict[str, Any]  # of a structural tag
 _SPACE = {"type": "regex", "pattern": "[ \\n]{0,2}"}
-_LONGEST = 2**16  # bytes of all schemas of tools together
 
 
 class Situation(NamedTuple):
@@ -46,12 +45,12 @@ def answer_grammar(wanted: Format | None, calls: BoundCalls | None, where: Situa
 
 
 def _written(calls: BoundCalls, param: str, where: Situation) -> Written:
-    written = where.dialect.written(calls.schemas) if where.dialect is not None else None
+    try:
+        written = where.dialect.written(calls.schemas) if where.dialect is not None else None
+    except ValueError as exc:
+        raise refused("tools", exc) from None
     if written is None:
         raise refused(param, "this model's way to write calls of tools can't be put into a grammar")
-    size = len(json.dumps(calls.schemas, ensure_ascii=False).encode())
-    if size > _LONGEST:
-        raise refused("tools", f"at most {_LONGEST} bytes of parameters in all tools whose calls are bound to them")
     return written
 
 

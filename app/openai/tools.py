@@ -1,7 +1,7 @@
 """The functions that a model may call: as clients describe them, and which of them a request lets it see."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
@@ -16,6 +16,7 @@ from app.openai.neutral import NOT_SUPPORTED, Refused
 
 MOST_TOOLS = 128
 _SHOWN = 200  # characters of what is wrong, in which names stand that are the client's
+_LONGEST = 2**16  # bytes of all schemas that calls are bound to
 _ANY = {"type": "object"}
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -167,13 +168,16 @@ class ToolsRequest(Body):
             return None
         named = self.tool_choice.function.name if isinstance(self.tool_choice, NamedTool) else None
         called = [tool for tool in offered if named in (None, tool.function.name)]
-        strict = self._strict({tool.function.name for tool in called})
+        schemas = {t.function.name: t.parameters if forced or t.function.strict else _ANY for t in called}
+        if sum(len(json.dumps(schema, ensure_ascii=False).encode()) for schema in schemas.values()) > _LONGEST:
+            said = f"'tools': at most {_LONGEST} bytes of parameters in all tools whose calls are bound to them."
+            raise RequestError(said, param="tools")
+        strict = self._strict(schemas.keys())
         one = named is not None or self.parallel_tool_calls is False
         where = "tool_choice" if forced else "parallel_tool_calls" if one else strict[0] if strict else ""
-        schemas = {t.function.name: t.parameters if forced or t.function.strict else _ANY for t in called}
         return BoundCalls(schemas, where, forced=forced, one=one)
 
-    def _strict(self, called: set[str]) -> list[str]:
+    def _strict(self, called: Collection[str]) -> list[str]:
         """Where tools are strict whose calls a grammar writes. Raises: RequestError."""
         found = []
         for i, tool in enumerate(self.tools or ()):

@@ -193,3 +193,52 @@ def test_what_can_not_be_bound_is_refused_with_its_place(fields: dict[str, Any],
     with pytest.raises(RequestError, match=said) as refused:
         grammar(QWEN, **fields)
     assert refused.value.param == param
+
+
+TREE = {
+    "type": "object",
+    "$defs": {"unit": {"type": "string", "enum": ["C", "F"]}},
+    "properties": {
+        "name": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "unit": {"$ref": "#/$defs/unit"},
+        "parts": {"type": "array", "items": {"$ref": "#"}},
+        "same": {"type": "array", "items": {"$ref": "#/properties/unit"}},
+    },
+    "required": ["name", "unit", "parts", "same"],
+}
+NODE = '{"name": null, "unit": "F", "parts": [], "same": []}'
+
+
+def glm(name: str = "Kiel", unit: str = "C", parts: str = f"[{NODE}]", same: str = '["C"]') -> str:
+    values = {"name": name, "unit": unit, "parts": parts, "same": same}
+    shown = "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in values.items())
+    return f"<tool_call>look\n{shown}</tool_call>"
+
+
+def test_parameters_written_one_by_one_may_refer_to_any_part_of_the_schema() -> None:
+    made = grammar(Situation(DIALECTS["glm"]), tools=[tool() | {"function": {"name": "look", "parameters": TREE}}],
+                   tool_choice="required")  # fmt: skip
+    assert allows(made, glm())
+    assert not allows(made, glm(parts="[[[]]]"))
+    assert not allows(made, glm(unit="K"))
+    assert not allows(made, glm(same='["K"]'))
+
+
+def test_a_text_that_may_also_be_null_is_written_without_quotes_as_it_is_read() -> None:
+    made = grammar(Situation(DIALECTS["glm"]), tools=[tool() | {"function": {"name": "look", "parameters": TREE}}],
+                   tool_choice="required")  # fmt: skip
+    for name, value in (("Kiel", "Kiel"), ("null", None)):
+        assert allows(made, glm(name))
+        parser = OutputParser(DIALECTS["glm"], {"look": TREE})
+        parts = parser.feed(glm(name)) + parser.close()
+        arguments = json.loads("".join(part.text for part in parts if isinstance(part, Arguments)))
+        assert (arguments["name"], arguments["unit"], len(arguments["parts"])) == (value, "C", 1)
+
+
+def test_parameters_that_refer_to_others_are_bounded_together() -> None:
+    """Each of them takes the whole schema along."""
+    units = {"unit": {"enum": [f"unit {i}" for i in range(2000)]}}
+    many = {"$defs": units, "properties": {f"p{i}": {"type": "array", "items": {"$ref": "#/$defs/unit"}}
+                                           for i in range(100)}}  # fmt: skip
+    with pytest.raises(RequestError, match="'tools': too many parameters"):
+        grammar(Situation(DIALECTS["glm"]), tools=[tool(**many)], tool_choice="required")

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.api.openai.encodings import written
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import find_model, load_models
@@ -123,6 +124,14 @@ def test_floats_and_base64_are_of_the_vectors_in_order(known: Deployment) -> Non
     body, plan = understood(known, embeddings, input=[1], encoding_format="base64")
     shown = answered(embeddings.EmbeddingWriter(Made(plan, [[1.0, -2.0]]), body))
     assert shown["data"][0]["embedding"] == "AACAPwAAAMA="
+
+
+@pytest.mark.parametrize("answer", [
+    {"object": "list", "data": [{"index": 0, "embedding": orjson.Fragment(b"[0.5]")}, {"index": 1}], "usage": {"n": 1}},
+    {"id": "rerank-1", "results": [{"index": 0}]},
+], ids=["data", "results"])  # fmt: skip
+def test_what_is_written_an_item_at_a_time_is_the_same_json(answer: dict[str, Any]) -> None:
+    assert orjson.loads(written(answer)) == orjson.loads(orjson.dumps(answer))
 
 
 def test_ranks_are_by_cosine_whatever_the_lengths(known: Deployment) -> None:

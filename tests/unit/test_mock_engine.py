@@ -13,7 +13,7 @@ from app.engines.base import EngineInfo, GenerateRequest, StepOutput
 from app.engines.mock.engine import MockEngine
 from app.errors import EngineFailed, SettingsError
 from app.ids import RequestId
-from app.messages import GRAMMAR_KINDS, Sampling
+from app.messages import GRAMMAR_KINDS, Grammar, Sampling
 from app.pools import Pool
 
 
@@ -190,6 +190,17 @@ async def test_loading_takes_its_time_and_may_fail() -> None:
     with pytest.raises(EngineFailed, match="no GPU here"):
         await MockEngine(pool(load_s=0.1, fail_to_load="no GPU here")).start()
     assert time.perf_counter() - began >= 0.1
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_a_grammar_that_can_not_be_followed_ends_its_own_request_only(n: int) -> None:
+    """A schema that is itself allows no token."""
+    async with started(pool(speedup=100.0)) as engine:
+        beside = asyncio.create_task(run(engine, request("beside", max_tokens=50)))
+        with pytest.raises(EngineFailed, match="The grammar allows nothing here"):
+            await run(engine, request("stuck", n=n, grammar=Grammar("json", '{"$ref": "#"}')))
+        assert len(tokens(await beside)) == 50
+        assert engine.stats().used_blocks == engine.stats().running == 0
 
 
 async def test_it_tells_what_it_holds() -> None:

@@ -121,6 +121,29 @@ def test_schemas_have_bounds() -> None:
     assert "bytes" in refusal(guided_choice=["x" * 60_000, "y" * 60_000]).message
 
 
+MANY = {"type": "array", "items": {"type": "string"}, "maxItems": 2**16}
+
+
+@pytest.mark.parametrize("fields", [
+    {"guided_json": MANY},
+    {"guided_json": {"anyOf": [{"type": "array", "maxItems": 2**14, "minItems": n} for n in range(3)]}},
+    {"structured_outputs": {"structural_tag": {"format": {"type": "json_schema", "json_schema": MANY}}}},
+    {"response_format": {"type": "structural_tag", "triggers": ["<"],
+                         "structures": [{"begin": "<", "schema": MANY, "end": ">"}]}},
+], ids=str)  # fmt: skip
+def test_lists_may_not_be_so_long_that_their_grammar_takes_gigabytes(fields: dict[str, Any]) -> None:
+    assert "'maxItems' together are over 32768" in refusal(**fields).message
+
+
+@pytest.mark.parametrize("fields", [
+    {"guided_grammar": f"start: %json {json.dumps(MANY)}"},
+    {"response_format": {"type": "structural_tag",
+                         "format": {"type": "grammar", "grammar": f"start: %json {json.dumps(MANY)}"}}},
+], ids=str)  # fmt: skip
+def test_a_grammar_has_no_schemas_within(fields: dict[str, Any]) -> None:
+    assert "'%json'" in refusal(**fields).message
+
+
 def test_a_tag_can_not_be_nested_without_end() -> None:
     form: dict[str, Any] = {"type": "any_text"}
     for _ in range(20):

@@ -15,7 +15,7 @@ from app.engines.mock.link import Link
 from app.engines.mock.rendezvous import Rooms
 from app.engines.mock.scheduler import Scheduler
 from app.engines.steps import StepMeter
-from app.errors import HandoffFailed
+from app.errors import EngineFailed, HandoffFailed
 from app.messages import Handoff, KvTransfer
 from app.pools import Pool
 
@@ -127,7 +127,13 @@ class Core:
             self._publish()
 
     def _advance(self, choice: Choice) -> None:
-        output = choice.prefilled() if choice.lends else choice.advance()
+        try:
+            output = choice.prefilled() if choice.lends else choice.advance()
+        except EngineFailed as exc:  # a grammar that can't be followed ends its own request only
+            choice.finished = True
+            self.scheduler.remove(choice)
+            choice.stream.fail(exc)
+            return
         if choice.finished:
             self.scheduler.remove(choice)
         elif choice.lends:

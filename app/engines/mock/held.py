@@ -49,7 +49,7 @@ class Held:
         if self._mask is None:
             self._mask = self._matcher.compute_bitmask()
             if self._matcher.is_error():
-                raise EngineFailed("The grammar became too large to follow.")
+                raise EngineFailed("The grammar allows nothing here, or became too large to follow.")
         return self._mask
 
 

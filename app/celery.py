@@ -29,7 +29,7 @@ except SettingsError as exc:
 os.environ.setdefault("FLOWER_ADDRESS", "127.0.0.1")
 
 # By name: nothing in app imports workers.
-_TASKS = [f"app.tasks.{name}" for name in ("prefill", "decode", "batch")]
+_TASKS = [f"app.tasks.{name}" for name in ("prefill", "decode", "encode", "batch")]
 _INCLUDED = [*_TASKS, "workers.engine.bootstep", "workers.batch.bootstep"]
 
 _PAUSES = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}  # s, between tries to reach the broker

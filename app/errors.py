@@ -12,6 +12,7 @@ XylemError
 ├── HostRefused    421   the request names a host that is not this server
 ├── ModelNotFound  404   no pool serves a model of that name
 ├── RequestNotFound 404  no request of that id is known here
+│   └── ConversationGone …and that is a conversation
 ├── FileGone       404  no file of that id or name
 ├── BatchNotFound  404  no batch of that id
 ├── BatchOver      409   the batch has ended, so that there is nothing to cancel
@@ -100,6 +101,12 @@ class RequestNotFound(XylemError):
     """No request of that id is known here."""
 
     status, type, code = 404, "invalid_request_error", "request_not_found"
+
+
+class ConversationGone(RequestNotFound):
+    """No conversation of that id is kept here."""
+
+    code = "conversation_not_found"
 
 
 class FileGone(XylemError):

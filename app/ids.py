@@ -13,6 +13,7 @@ ApiId = NewType("ApiId", str)  # one life of one API process, 8 hex
 QueueName = NewType("QueueName", str)
 FileId = NewType("FileId", str)  # "file-<24 hex>"
 BatchId = NewType("BatchId", str)  # "batch_<24 hex>"
+ConversationId = NewType("ConversationId", str)  # "conv_<24 hex>"
 KeyId = NewType("KeyId", str)  # an API key's, "key_<24 hex>"; its name where it has none; "" without a key
 
 _REQUEST = re.compile("[a-z]+[-_]([0-9a-f]{8})[0-9a-f]{16}")
@@ -54,6 +55,10 @@ def new_file_id() -> FileId:
 
 def new_batch_id() -> BatchId:
     return BatchId(f"batch_{secrets.token_hex(12)}")
+
+
+def new_conversation_id() -> ConversationId:
+    return ConversationId(f"conv_{secrets.token_hex(12)}")
 
 
 def new_key_id() -> KeyId:

@@ -46,16 +46,24 @@ reply:<id>              list, a worker's msgpack `messages.Reply` to a command, 
                         Lives 60 s.
 kept:<id>               hash: `record` (msgpack `messages.Kept`; none when it was deleted), `owner` (an API replica),
                         `epoch` (+1 for each new owner, and a cancel), `end` (ended or cancelled), `key` (the API key
-                        it is counted for). Written by the api;
-                        lives until the deadline and `keep_s`, and from the answer's end `keep_s`.
+                        it is counted for), and of a stored chat `chat` (msgpack `messages.StoredChat`). Written by the
+                        api; lives until the deadline and `keep_s`, and from the answer's end `keep_s`.
 log:<id>                stream, ids from 1-0, field `b`: a list of msgpack events; Done or Failed is the last one's.
                         What has come of a kept answer. Written by its owner; lives as long.
 kept-of:<api>           set of the ids that an API replica owns and that have not ended. Written by the api.
 answer-owners           set of the API replicas that own any, or did. Written by the api; a dead one goes when what it
                         had is adopted.
-kept-bytes              hash, bytes that kept answers take with their logs, about: `all`, `key:<API key>`, `id:<id>`.
+chats-of:<key>          sorted set, id → when it came, ms since the epoch: the whole stored chats of an API key (as in
+                        files-of). Written by the api; lives as long as the newest, an expired one until it is looked
+                        at, or a day longer.
+kept-bytes              hash, bytes that kept answers take with their logs, and conversations with their items, about:
+                        `all`, `key:<API key>`, `id:<id>`.
                         Written by the api, with what it counts; an expired one goes when the next is kept.
 kept-expiring           sorted set, "<id>|<API key>" → when it expires, ms since the epoch. Written with the above.
+conversation:<id>       hash: `record` (JSON: `created`, `metadata`), `key` (the API key that it is counted for),
+                        `of:<response>` for each response whose items it has. Written by the api; lives `keep_s` from
+                        its last change.
+conversation-items:<id> list of JSON: its items, each with its id. Written with it, and lives as long.
 joined:<hash>           string, the id that a request with this Idempotency-Key got (SHA-256 of <key> below and
                         of it). Written by the api; lives as long as the answer could.
 file:<id>               string, msgpack `batch.records.StoredFile`. Its bytes are in the storage. Written by api and
@@ -87,7 +95,19 @@ out:<api>:marks         sorted set, an entry's id in that stream → bytes that 
                         workers (`trim_stream.lua`); lives as long.
 """
 
-from app.ids import ApiId, BatchId, FileId, KeyId, PlaceId, PoolId, QueueName, RequestId, RunId, WorkerId
+from app.ids import (
+    ApiId,
+    BatchId,
+    ConversationId,
+    FileId,
+    KeyId,
+    PlaceId,
+    PoolId,
+    QueueName,
+    RequestId,
+    RunId,
+    WorkerId,
+)
 
 # kombu's separator between a queue's name and its priority step (0 is the most urgent).
 PRIORITY_SEP = "\x06\x16"
@@ -173,11 +193,18 @@ class Keys:
     def log(self, request: RequestId) -> str:
         return f"{self.prefix}log:{request}"
 
+    def conversation(self, conversation: ConversationId) -> tuple[str, str]:
+        """It, and its items."""
+        return f"{self.prefix}conversation:{conversation}", f"{self.prefix}conversation-items:{conversation}"
+
     def kept_of(self, api: ApiId) -> str:
         return f"{self.prefix}kept-of:{api}"
 
     def answer_owners(self) -> str:
         return f"{self.prefix}answer-owners"
+
+    def chats_of(self, key: KeyId) -> str:
+        return f"{self.prefix}chats-of:{key}"
 
     def kept_account(self) -> tuple[str, str]:
         """The last keys of the scripts that keep answers."""

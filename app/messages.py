@@ -8,12 +8,13 @@ worker → api      EventBatch on `out:<api>`: all that one engine step made for
 worker → all      Lease   in `worker:<id>`, each `heartbeat_s`; and WorkerMetrics in `metrics:<id>`
 CLI    → api      ApiKey  in `keys:api`
 api    → api      Kept    in `kept:<id>`; what comes of it in `log:<id>`, as lists of events
+api    → api      StoredChat in `kept:<id>`, of a chat that was asked for with `store`
 
 However long: a change of one of them has to be seen beside all of its readers.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
@@ -25,7 +26,19 @@ WIRE_VERSION = 1  # of all that follows, of keys and of scripts: see `app/store/
 T = TypeVar("T")
 FinishReason = Literal["stop", "length", "abort"]
 Role = Literal["both", "prefill", "decode"]
-StageKind = Literal["prefill", "decode"]
+Task = Literal["generate", "embed", "classify"]
+StageKind = Literal["prefill", "decode", "encode"]
+
+
+GrammarKind = Literal["json", "regex", "choice", "grammar", "tag"]
+GRAMMAR_KINDS: tuple[GrammarKind, ...] = get_args(GrammarKind)
+
+
+class Grammar(Struct, frozen=True, array_like=True):
+    """What an answer has to be. `app/grammars/` compiles it."""
+
+    kind: GrammarKind
+    text: str  # a JSON schema; a regular expression; a JSON list of texts; EBNF or Lark; xgrammar's structural tag
 
 
 class Sampling(Struct, frozen=True, array_like=True):
@@ -50,6 +63,7 @@ class Sampling(Struct, frozen=True, array_like=True):
     prompt_logprobs: int | None = None
     logit_bias: dict[int, float] | None = None
     special_tokens: bool = False  # they are part of the text: a dialect's markers are some
+    grammar: Grammar | None = None  # for workers that name its kind in `Worker.grammars`: others would ignore it
 
 
 class Stage(Struct, frozen=True, array_like=True):
@@ -108,8 +122,16 @@ class Timing(Struct, frozen=True, array_like=True):
     refused: str = ""  # why it computed the prompt itself, although another engine had
 
 
+class Inputs(Struct, frozen=True, array_like=True):
+    """Of a job that generates nothing: its prompt is several inputs, one behind the other, and each gets a vector."""
+
+    lengths: list[int]  # tokens of each
+    task: Task
+    dimensions: int | None = None  # of each vector; None: as many as the model has
+
+
 class Job(Struct, frozen=True, array_like=True):
-    """One prompt to be completed, so that any worker of the pool can take it."""
+    """One prompt to be completed, or several inputs to be encoded, so that any worker of the pool can take it."""
 
     request: RequestId
     attempt: int  # from 0; events of an older attempt are ignored
@@ -127,6 +149,7 @@ class Job(Struct, frozen=True, array_like=True):
     aside: bool = False  # gives way to online requests
     whole: bool = False  # nobody reads along: what comes goes out in few pieces
     x_request_id: str = ""  # of the HTTP request, for logs and Flower: the client's own, or the answer's id
+    inputs: Inputs | None = None  # None: it generates
 
     @property
     def run(self) -> RunId:
@@ -182,6 +205,14 @@ class PrefillDone(Struct, frozen=True, array_like=True, tag="h"):
     returned: KvHandle | None = None
 
 
+class Vectors(Struct, frozen=True, array_like=True, tag="v"):
+    """What the inputs of a job are encoded as, all of them. Never the last event: Done follows."""
+
+    request: RequestId
+    attempt: int
+    data: bytes  # float32, little-endian: one vector behind the other, all of one length
+
+
 class Done(Struct, frozen=True, array_like=True, tag="e"):
     """The terminal event of an answered request."""
 
@@ -203,7 +234,7 @@ class Failed(Struct, frozen=True, array_like=True, tag="f"):
     message: str
 
 
-Event = Delta | FirstToken | PrefillDone | Done | Failed
+Event = Delta | FirstToken | PrefillDone | Vectors | Done | Failed
 
 
 class EventBatch(Struct, frozen=True, array_like=True):
@@ -228,6 +259,7 @@ class Worker(Struct, frozen=True, array_like=True):
     kv_events: bool = False  # it tells what its caches hold
     block_bytes: int = 0  # of KV in a block
     meets_at: str = ""  # "host:port" where its prefills meet the engine that decodes; empty: it hands over in sequence
+    grammars: list[GrammarKind] = []  # kinds that its engine obeys, also from their middle; none: not even known to it
 
 
 class Load(Struct, frozen=True, array_like=True):
@@ -343,17 +375,35 @@ def _rate(account: str, requests: int | None, tokens: int | None, spared: float 
     return Rate(account, requests or 0, tokens or 0, spared) if requests or tokens else None
 
 
+class ResponseContext(Struct, frozen=True, array_like=True):
+    """What a response's answer is read by, besides its request."""
+
+    begun: bool = False  # its text begins inside reasoning
+    earlier_calls: int = 0  # calls of tools in the conversation before
+    history: bytes = b""  # JSON: the items before its own, as they were then
+    conversation: str = ""  # that its items go to when it has ended
+
+
+class StoredChat(Struct, frozen=True, array_like=True):
+    """What a chat that is stored under its id is found by."""
+
+    model: str
+    metadata: dict[str, str] = {}
+
+
 class KeptRequest(Struct, frozen=True, array_like=True):
     """A request whose answer outlives its connection: all that another API replica needs to go on with it."""
 
     id: RequestId
-    kind: str  # which endpoint understands the body: chat, text or response
+    kind: str  # which endpoint understands the body
     body: bytes  # JSON: what was understood of the client's
     created: float  # seconds since the epoch, by Redis' clock
     deadline: float
     key: KeyId = KeyId("")  # `ApiKey.owner` of the API key that it came with
     background: bool = False
     x_request_id: str = ""  # as Job's
+    response: ResponseContext = ResponseContext()
+    chat: StoredChat | None = None  # once it is whole, clients find it in the list of chats
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -381,4 +431,5 @@ decode_reply = decoder(Reply)
 decode_look = decoder(Look)
 decode_api_key = decoder(ApiKey)
 decode_kept = decoder(KeptRequest)
+decode_stored_chat = decoder(StoredChat)
 decode_events = decoder(list[Event])

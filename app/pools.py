@@ -4,6 +4,7 @@ Read once per process; what does not parse raises SettingsError naming key and v
 """
 
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -16,7 +17,7 @@ from app.dialects.names import dialect_names, find_dialect
 from app.engine_registry import engine_names, is_engine
 from app.errors import SettingsError
 from app.ids import BATCH_QUEUE, PoolId
-from app.messages import Role
+from app.messages import Role, Task
 from app.settings import explain
 
 Count = Annotated[int, Field(gt=0)]
@@ -80,6 +81,7 @@ class Reasoning(_Part):
 
 
 NO_DIALECT = "none"
+_SENTENCES = "sentence_bert_config.json"  # where models that embed say how long an input may be
 
 
 def _dialect(name: str) -> str:
@@ -102,6 +104,8 @@ class Pool(_Part):
     # `vllm`, `mock` (a simulator: no GPU, no weights), or an adapter of your own: app/engine_registry.py.
     engine: Annotated[str, AfterValidator(_engine)]
     path: Path | None = None  # Hugging Face directory: tokenizer, template, weights; mock has its own
+    # embed: makes vectors of texts; classify: says of texts to which class they belong. Neither answers chats.
+    task: Task = "generate"
     role: Role = "both"  # prefill: computes prompts for workers of role decode
     block_size: Count = 32  # tokens in a KV block
     max_running: Count = 64  # requests batched at once
@@ -113,6 +117,12 @@ class Pool(_Part):
     # guessed from the chat template; `none`: a chat shows all text as its content. `reasoning` goes before the
     # dialect's own markers.
     dialect: Annotated[str, AfterValidator(_dialect)] | None = None
+    # The field of reasoning in a chat's messages and deltas: `reasoning` is vLLM's name for it.
+    reasoning_field: Literal["reasoning_content", "reasoning"] = "reasoning_content"
+    # `auto`: where a request says nothing of temperature, top_p, top_k, min_p, the penalties or the length of a chat's
+    # answer, the model's generation_config.json does. `none`: it does not. The ids there that end an answer are the
+    # engine's own matter (vLLM takes them).
+    generation_config: Literal["auto", "none"] = "auto"
     routing: Routing = Routing()
     busy: Busy = Busy()
     disagg: Disagg = Disagg()
@@ -127,16 +137,46 @@ class Pool(_Part):
 
     @cached_property
     def context_len(self) -> int:
-        """Tokens that prompt and answer may have together.
+        """Tokens that prompt and answer may have together, or an input that is encoded.
 
         Raises: SettingsError when the model's config.json can't be read.
         """
         if self.max_model_len is not None:
             return self.max_model_len
         try:
-            return int(json.loads((self.model_dir / "config.json").read_text())["max_position_embeddings"])
-        except (OSError, ValueError, KeyError, TypeError) as exc:
-            raise SettingsError(f"path={self.model_dir}: no readable config.json there ({exc})") from exc
+            longest = int(self._read("config.json")["max_position_embeddings"])
+            if self.task != "generate" and (self.model_dir / _SENTENCES).exists():
+                return min(longest, int(self._read(_SENTENCES)["max_seq_length"] or longest))
+        except (KeyError, TypeError, ValueError) as exc:
+            raise SettingsError(f"path={self.model_dir}: no readable config.json there (no length: {exc!r})") from exc
+        return longest
+
+    @cached_property
+    def dimensions(self) -> Sequence[int]:
+        """Of how many numbers vectors may be had, besides the model's own; none where it was not trained for that.
+
+        Raises: SettingsError, as above.
+        """
+        given = self.args.get("hf_overrides")
+        config = self._read("config.json") | (given if isinstance(given, dict) else {})
+        if listed := config.get("matryoshka_dimensions"):
+            return [int(n) for n in listed]
+        return range(1, int(config["hidden_size"]) + 1) if config.get("is_matryoshka") else ()
+
+    @cached_property
+    def labels(self) -> Sequence[str]:
+        """What the classes are called, by their numbers. Raises: SettingsError, as above."""
+        named = self._read("config.json").get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}  # Hugging Face's default
+        return [named[number] for number in sorted(named, key=int)]
+
+    def _read(self, file: str) -> dict[str, Any]:
+        try:
+            doc = json.loads((self.model_dir / file).read_text())
+        except (OSError, ValueError) as exc:
+            raise SettingsError(f"path={self.model_dir}: no readable {file} there ({exc})") from exc
+        if not isinstance(doc, dict):
+            raise SettingsError(f"path={self.model_dir}: no readable {file} there (it is no JSON object)")
+        return doc
 
 
 class Table(_Part):
@@ -208,6 +248,8 @@ def load_pools(path: Path) -> PoolsFile:
     for name, pool in parsed.pools.items():
         if pool.engine != "mock" and pool.path is None:
             raise SettingsError(f"{path}: pools.{name}.path: engine {pool.engine} needs a model directory")
+        if pool.task != "generate" and pool.role != "both":
+            raise SettingsError(f"{path}: pools.{name}.role={pool.role}: pools of task {pool.task} have no stages")
         roles = {p.role for p in parsed.pools.values() if p.model == pool.model}
         if roles == {"prefill"}:
             raise SettingsError(f"{path}: pools.{name}.role=prefill: no other pool of {pool.model} decodes")

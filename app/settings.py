@@ -85,6 +85,10 @@ class Settings(BaseSettings):
     sse_ping_s: Annotated[float, Field(gt=0)] = 10.0
     tokenize_off_loop: Annotated[int, Field(ge=0)] = 8192  # bytes of a body above which a thread tokenises
 
+    # Whether requests may bring a `chat_template` of their own. It is a program in a sandbox, without a limit of time
+    # or memory: only for clients that you trust.
+    request_chat_templates: bool = False
+
     # The most urgent `priority` that a request may name; lower is sooner. With 0 no request goes before those that name
     # none.
     min_priority: Annotated[int, Field(ge=-(2**31), le=0)] = -100

@@ -1,6 +1,7 @@
 """Text ↔ token ids, and chat messages → prompt text, of one model directory. No torch, no transformers."""
 
 import json
+from copy import copy
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -41,11 +42,24 @@ class Tokenizer:
         self.eos_id: int | None = self.raw.token_to_id(eos) if eos else None
         self.vocab_size = self.raw.get_vocab_size(with_added_tokens=True)
         self.template = _template_source(model_dir, template_file, config)
-        self._template, self.template_variables = _compiled(self.template, model_dir)
+        try:
+            self.compiled, self.template_variables = _compiled(self.template)
+        except jinja2.TemplateError as exc:
+            raise SettingsError(f"chat_template of {model_dir}: {exc}") from exc
         spec = _read_json(model_dir / "tokenizer.json")
         self._segments = Segments(self.raw, spec) if independent(spec) else None
         # Characters, of tokenizers that take each one as it is. A vocabulary writes them in bytes, which are no fewer.
         self._longest = max(map(len, self.raw.get_vocab())) if self._segments else None
+
+    def with_template(self, source: str) -> "Tokenizer":
+        """The same with a client's chat template. Raises: RequestError when it is none."""
+        other = copy(self)
+        try:
+            other.compiled, other.template_variables = _compiled(source)
+        except Exception as exc:  # deep nesting fails in its own way, and constants are computed here
+            raise RequestError(f"'chat_template': {str(exc)[:_SHOWN]}", param="chat_template") from exc
+        other.template = source
+        return other
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         if not add_special_tokens and self._segments is not None:
@@ -81,11 +95,11 @@ class Tokenizer:
 
     def render_chat(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True, **extra: Any) -> str:
         """Raises: RequestError when there is no template or it refuses the messages."""
-        if self._template is None:
+        if self.compiled is None:
             raise RequestError("This model has no chat template; use /v1/completions or configure chat_template.")
         named = {"messages": messages, "add_generation_prompt": add_generation_prompt}
         try:
-            return self._template.render({**_UNSET, **self.special, **extra, **named})
+            return self.compiled.render({**_UNSET, **self.special, **extra, **named})
         except Exception as exc:  # a template is somebody else's program: it fails in any way
             raise RequestError(
                 f"The chat template refused these messages: {str(exc)[:_SHOWN]}", param="messages"
@@ -124,8 +138,8 @@ def _template_source(model_dir: Path, file: Path | None, config: dict[str, Any])
     return source
 
 
-def _compiled(source: str | None, model_dir: Path) -> tuple[jinja2.Template | None, frozenset[str]]:
-    """It, and the names of the variables that it looks at."""
+def _compiled(source: str | None) -> tuple[jinja2.Template | None, frozenset[str]]:
+    """It, and the names of the variables that it looks at. Raises: jinja2.TemplateError."""
     if source is None:
         return None, frozenset()
     # Templates come with models, so they are not trusted: sandboxed, and nothing they touch can be changed.
@@ -136,11 +150,8 @@ def _compiled(source: str | None, model_dir: Path) -> tuple[jinja2.Template | No
     env.filters["tojson"] = lambda value, **kw: json.dumps(value, **{"ensure_ascii": False, **kw})
     env.globals["raise_exception"] = _raise_exception
     env.globals["strftime_now"] = lambda fmt: datetime.now().astimezone().strftime(fmt)
-    try:
-        template = env.from_string(source)
-        variables = frozenset(find_undeclared_variables(env.parse(source)))
-    except jinja2.TemplateError as exc:
-        raise SettingsError(f"chat_template of {model_dir}: {exc}") from exc
+    template = env.from_string(source)
+    variables = frozenset(find_undeclared_variables(env.parse(source)))
     # A plain dict instead of the chain of dicts that Jinja copies at every rendering.
     template.globals = dict(template.globals)
     return template, variables

@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from app.api.anthropic import routes as messages
 from app.api.api_keys import ApiKeys
 from app.api.http import error_responses as failure
 from app.api.http.answer_schemas import Refusal
@@ -18,11 +19,15 @@ from app.api.http.document import documented
 from app.api.http.fast_path import FastPath, Handler
 from app.api.http.origin import Allowed
 from app.api.http.sse import Sse
-from app.api.openai import batches, completions, files
+from app.api.openai import batches, completions, encodings, files, stored_chats
 from app.api.openai import tokenize as tokens
 from app.api.openai.file_expiry import FileExpiry
+from app.api.openai.responses import conversation_routes, derived_routes
 from app.api.openai.responses import routes as responses
+from app.api.openai.responses.conversation_end import ConversationEnd
 from app.api.operations import admin, health
+from app.api.resumable.chat_index import ChatIndex
+from app.api.resumable.conversations import ConversationStore
 from app.api.resumable.owner import AnswerOwner
 from app.api.resumable.store import ResumableStore
 from app.api.state import ApiState
@@ -32,8 +37,8 @@ from app.batch.storage import Storage
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.runtime import Deployment, running
 from app.ending import end_tasks
+from app.endpoint_registry import CHAT, EMBEDDINGS, ENDPOINTS, MESSAGE, RESPONSE, TEXT
 from app.messages import KeptRequest
-from app.openai.endpoint_registry import CHAT, ENDPOINTS, RESPONSE, TEXT
 from app.settings import Settings, load_settings
 from app.telemetry import logger, setup_logging
 
@@ -57,7 +62,8 @@ def create_app(settings: Settings | None = None) -> FastPath:
             resumable_store = ResumableStore(core.wire, core.keys, core.dispatcher.api, settings.keep_s, *most)
 
             async def prepare(kept: KeptRequest, begun: Adopted) -> Generation:
-                _body, plan = await _UNDERSTAND[kept.kind](core, kept.body)
+                history = {"history": kept.response.history} if kept.response.history else {}
+                _body, plan = await _UNDERSTAND[kept.kind](core, kept.body, **history)
                 return Generation(
                     plan,
                     dispatcher=core.dispatcher,
@@ -66,7 +72,9 @@ def create_app(settings: Settings | None = None) -> FastPath:
                     x_request_id=kept.x_request_id,
                 )
 
-            answer_owner = AnswerOwner(resumable_store, prepare, settings.intervals.adopt_s)
+            conversations = ConversationStore(core.wire, core.keys, settings.keep_s, *most)
+            at_end = ConversationEnd(core.models, conversations)
+            answer_owner = AnswerOwner(resumable_store, prepare, at_end, settings.intervals.adopt_s)
             on_files, batch_store = (
                 FileStore(core.wire, core.keys),
                 BatchStore(core.wire, core.keys, settings.batch_keep_s),
@@ -75,10 +83,12 @@ def create_app(settings: Settings | None = None) -> FastPath:
                 **vars(core),
                 api_keys=api_keys,
                 resumable_store=resumable_store,
+                conversations=conversations,
                 answer_owner=answer_owner,
                 storage=storage,
                 files=on_files,
                 batch_store=batch_store,
+                chats=ChatIndex(core.wire, core.keys),
                 started=int(time.time()),
             )
             background = [asyncio.create_task(part.run()) for part in (answer_owner, FileExpiry(storage, on_files))]
@@ -105,11 +115,16 @@ def create_app(settings: Settings | None = None) -> FastPath:
         redirect_slashes=False,
     )
     failure.install(app)
-    for part in (completions, responses, files, batches, tokens, health, admin):
+    for part in (
+        completions, stored_chats, derived_routes, responses, conversation_routes, messages, encodings, files, batches,
+        tokens, health, admin,
+    ):  # fmt: skip
         app.include_router(part.router)
     handlers: dict[str, Handler] = {
         CHAT.path: partial(completions.handle, CHAT),
         TEXT.path: partial(completions.handle, TEXT),
         RESPONSE.path: responses.handle,
+        MESSAGE.path: partial(completions.handle, MESSAGE),
+        EMBEDDINGS.path: partial(encodings.handle, EMBEDDINGS),
     }
     return FastPath(app, handlers, Allowed.of(settings))

@@ -6,6 +6,8 @@ from typing import cast
 from fastapi import Request
 
 from app.api.api_keys import ApiKeys
+from app.api.resumable.chat_index import ChatIndex
+from app.api.resumable.conversations import ConversationStore
 from app.api.resumable.owner import AnswerOwner
 from app.api.resumable.store import ResumableStore
 from app.batch.batch_store import BatchStore
@@ -18,10 +20,12 @@ from app.dispatch.runtime import Runtime
 class ApiState(Runtime):
     api_keys: ApiKeys
     resumable_store: ResumableStore
+    conversations: ConversationStore
     answer_owner: AnswerOwner
     storage: Storage
     files: FileStore
     batch_store: BatchStore
+    chats: ChatIndex
     started: int  # seconds since the epoch
 
 

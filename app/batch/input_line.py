@@ -8,18 +8,29 @@ from xxhash import xxh3_64_digest
 
 from app.batch.records import BatchLine, Problem
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+_CHAT = "/v1/chat/completions"
+ENDPOINTS = (
+    _CHAT,
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/embeddings",
+    "/v1/score",
+    "/v1/rerank",
+    "/v1/classify",
+)
 MAX_LINES = 50_000
 _MAX_ID = 512  # characters
 _CHUNK = 512  # bytes of a prompt that are compared at once
 _MOST_CHUNKS = 64
 # What of a body the prompt is made of, in the order in which it is.
-_PROMPT = ("model", "instructions", "messages", "prompt", "input")
+_PROMPT = ("model", "instructions", "system", "messages", "prompt", "input")
 # Parameters of a body that a batch can't honour, and why.
 _REFUSED = {
     "stream": "Answers of a batch can't be streamed.",
     "timeout": "A line has as long as its batch has, its 'completion_window'.",
 }
+_REFUSED_OF_CHATS = _REFUSED | {"store": "Answers of a batch are in its output file, and stored nowhere else."}
 
 
 class Broken(Exception):
@@ -62,8 +73,9 @@ def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> t
         raise broken("missing_required_parameter", "'body' has to be a JSON object.", "body")
     if unknown := line.keys() - {"custom_id", "method", "url", "body"}:
         raise broken("unknown_parameter", f"'{min(unknown)}' is not a parameter of a line.", min(unknown))
-    if refused := [name for name in _REFUSED if body.get(name)]:
-        raise broken("invalid_value", _REFUSED[refused[0]], f"body.{refused[0]}")
+    refusals = _REFUSED_OF_CHATS if endpoint == _CHAT else _REFUSED
+    if refused := [name for name in refusals if body.get(name)]:
+        raise broken("invalid_value", refusals[refused[0]], f"body.{refused[0]}")
     try:
         return BatchLine(number, custom_id, orjson.dumps(body)), body
     except orjson.JSONEncodeError:  # it reads 1,024 levels, and writes 254

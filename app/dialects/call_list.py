@@ -11,6 +11,7 @@ from app.dialects.dialect import Tools
 from app.dialects.json_value import read_span
 from app.dialects.parts import Collector
 from app.dialects.reader import Reader, Reading, Unfit, stops
+from app.dialects.written import Schemas
 
 _MOST = 2**16  # characters of a list, which is read at once
 _HEAD = re.compile(r"\[\s*([A-Za-z_][\w.]*)\s*").fullmatch
@@ -25,6 +26,9 @@ class CallList:
 
     def first(self, begin: str) -> str:  # noqa: ARG002
         return "["
+
+    def written(self, schemas: Schemas) -> None:
+        """A schema says nothing of values in Python's syntax."""
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:  # noqa: ARG002
         head, mark = yield from reader.until(stops("(", "]"))

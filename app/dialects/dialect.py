@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol
 
 from app.dialects.parts import Collector, Content, Kind, Reasoning
 from app.dialects.reader import Reader, Reading
+from app.dialects.written import Schemas, Written, on_channels
 
 Tools = Mapping[str, Any]  # the JSON schema of each offered tool's parameters
 
@@ -23,6 +24,10 @@ class Form(Protocol):
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:
         """What follows the marker `begin`. Raises: Cut, Unfit."""
+
+    def written(self, schemas: Schemas) -> Written | None:  # noqa: ARG002
+        """How calls of these tools are written; None where no grammar says that."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,12 @@ class Dialect:
     def calls(self) -> bool:
         """Whether it says how calls are written."""
         return bool(self.forms) or self.channels
+
+    def written(self, schemas: Schemas) -> Written | None:
+        """How a grammar has the model write calls of these tools; None where it can't."""
+        if self.channels:
+            return on_channels(schemas)
+        return self.forms[0].written(schemas) if self.forms else None
 
     def begun(self, prompt: str) -> bool:
         """Whether a prompt ends with the beginning of reasoning."""

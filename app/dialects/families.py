@@ -28,6 +28,10 @@ def _dsml(section: str, pad: str = "") -> Parameters:
         key_end=">",
         key_name=re.compile(r'\s*name="(?P<name>[^"]*)"(?:\s+string="(?P<type>true|false)")?'),
         value_ends=(ValueEnd(f"</{mark}parameter>"),),
+        head=f'<{mark}invoke name="{{name}}">\n',
+        tail=f"</{mark}invoke>",
+        key_head=f'<{mark}parameter name="{{name}}" string="{{string}}">',
+        key_tail=f"</{mark}parameter>\n",
     )
 
 
@@ -45,6 +49,10 @@ _QWEN_XML = Parameters(
     value_ends=(ValueEnd("</parameter>"), ValueEnd("<parameter="), ValueEnd("</function>")),
     framed=True,
     bare=True,
+    head="<function={name}>\n",
+    tail="</function>",
+    key_head="<parameter={name}>\n",
+    key_tail="\n</parameter>\n",
 )
 _SEED = replace(_QWEN_XML, begin="<seed:tool_call>", end="</seed:tool_call>")
 _GLM = Parameters(
@@ -59,6 +67,10 @@ _GLM = Parameters(
     key_end="<arg_value>",
     key_name=re.compile(r"\s*(?P<name>.*?)\s*</arg_key>\s*$", re.DOTALL),
     value_ends=(ValueEnd("</arg_value>"), ValueEnd("</tool_call>", follow=("<tool_call>",))),
+    head="<tool_call>{name}\n",
+    tail="</tool_call>",
+    key_head="<arg_key>{name}</arg_key>\n<arg_value>",
+    key_tail="</arg_value>\n",
 )
 _MINIMAX = Parameters(
     begin="<minimax:tool_call>",
@@ -72,6 +84,10 @@ _MINIMAX = Parameters(
     key_name=re.compile(r'\s*name="?(?P<name>[^">]*)"?'),
     value_ends=(ValueEnd("</parameter>"), ValueEnd("</invoke>", follow=("<invoke", "</minimax:tool_call>"))),
     framed=True,
+    head='<invoke name="{name}">\n',
+    tail="</invoke>",
+    key_head='<parameter name="{name}">',
+    key_tail="</parameter>\n",
 )
 _KIMI_XTML = Parameters(
     begin="<|open|>tools<|sep|>",
@@ -85,10 +101,14 @@ _KIMI_XTML = Parameters(
     key_name=re.compile(r'\s*key="(?P<name>[^"]*)"(?:\s+type="(?P<type>[^"]*)")?'),
     value_ends=(ValueEnd("<|close|>argument<|sep|>", follow=("<|open|>", "<|close|>call")),),
     entities=True,
+    head='<|open|>call tool="{name}"<|sep|>',
+    tail="<|close|>call<|sep|>",
+    key_head='<|open|>argument key="{name}" type="{type}"<|sep|>',
+    key_tail="<|close|>argument<|sep|>",
 )
 
 
-def _deepseek_v3(call_name: str, separator: str) -> NamedObjects:
+def _deepseek_v3(call_name: str, separator: str, head: str, tail: str = "") -> NamedObjects:
     return NamedObjects(
         begin="<｜tool▁calls▁begin｜>",
         section_end="<｜tool▁calls▁end｜>",
@@ -96,6 +116,8 @@ def _deepseek_v3(call_name: str, separator: str) -> NamedObjects:
         end="<｜tool▁call▁end｜>",
         separators=(separator,),
         name=re.compile(call_name),
+        head=head,
+        tail=tail,
     )
 
 
@@ -109,12 +131,19 @@ DIALECTS: dict[str, Dialect] = {
     "glm": Dialect((_THINK,), (_GLM,), trimmed=BOTH, special_tokens=True),
     "deepseek_v3": Dialect(
         (_THINK,),
-        (_deepseek_v3(r"\s*(?:\w+<｜tool▁sep｜>)?\s*(\S+)\s*", "\n```json"),),
+        (
+            _deepseek_v3(
+                r"\s*(?:\w+<｜tool▁sep｜>)?\s*(\S+)\s*", "\n```json", "function<｜tool▁sep｜>{name}\n```json\n", "\n```"
+            ),
+        ),
         trimmed=BOTH,
         special_tokens=True,
     ),
     "deepseek_v31": Dialect(
-        (_THINK,), (_deepseek_v3(r"\s*(\S+)\s*", "<｜tool▁sep｜>"),), trimmed=BOTH, special_tokens=True
+        (_THINK,),
+        (_deepseek_v3(r"\s*(\S+)\s*", "<｜tool▁sep｜>", "{name}<｜tool▁sep｜>"),),
+        trimmed=BOTH,
+        special_tokens=True,
     ),
     "deepseek_v32": Dialect((_THINK,), (_dsml("function_calls"),), trimmed=BOTH, special_tokens=True),
     "deepseek_v4": Dialect((_THINK,), (_dsml("tool_calls"),), trimmed=BOTH, special_tokens=True),
@@ -129,6 +158,7 @@ DIALECTS: dict[str, Dialect] = {
                 end="<|tool_call_end|>",
                 separators=("<|tool_call_argument_begin|>",),
                 name=re.compile(r"\s*(?:functions\.)?(\S+?)(?::\d+)?\s*"),
+                head="functions.{name}:{number}<|tool_call_argument_begin|>",
             ),
         ),
         call_ends_thought=True,
@@ -154,6 +184,7 @@ DIALECTS: dict[str, Dialect] = {
                 begin="[TOOL_CALLS]",
                 separators=("[ARGS]", "{"),
                 name=re.compile(r"\s*([^\s\[\]{}]+?)\s*(?:\[CALL_ID\][^\[]*)?"),
+                head="{name}[ARGS]",
             ),
         ),
         trimmed=_REASONING,
@@ -162,7 +193,7 @@ DIALECTS: dict[str, Dialect] = {
         special_tokens=True,
     ),
     "llama3": Dialect(
-        forms=(JsonObjects(begins=("<|python_tag|>", ""), between=";"),),
+        forms=(JsonObjects(begins=("<|python_tag|>", ""), between=";", arguments="parameters"),),
         hidden=("<|eom_id|>", "<|eot_id|>"),
         special_tokens=True,
     ),
@@ -180,7 +211,7 @@ DIALECTS: dict[str, Dialect] = {
     "gpt_oss": Dialect(channels=True, special_tokens=True),
     "granite": Dialect((_THINK,), (_list("<|tool_call|>", "<tool_call>"), _HERMES), trimmed=BOTH, special_tokens=True),
     "phi4": Dialect(
-        (_THINK,), (_list("functools", "<|tool_call|>", end="<|/tool_call|>"),), trimmed=BOTH, special_tokens=True
+        (_THINK,), (_list("<|tool_call|>", "functools", end="<|/tool_call|>"),), trimmed=BOTH, special_tokens=True
     ),
     "nemotron": Dialect((_THINK,), (_list("<TOOLCALL>", end="</TOOLCALL>"),), trimmed=BOTH),
     "minimax_m2": Dialect((_THINK,), (_MINIMAX,), trimmed=BOTH, special_tokens=True),

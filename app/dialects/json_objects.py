@@ -7,6 +7,7 @@ from app.dialects.dialect import Tools
 from app.dialects.json_value import read_json
 from app.dialects.parts import Call, Collector
 from app.dialects.reader import Reader, Reading, Unfit
+from app.dialects.written import Schemas, Written, schema, tag
 
 _KEYS = frozenset({"name", "arguments", "parameters", "type", "id"})
 
@@ -19,9 +20,20 @@ class JsonObjects:
     end: str = ""
     listed: bool = False  # [{…}, {…}]
     between: str = ""  # stands between calls that are in no list
+    arguments: str = "arguments"  # their key, where a grammar has them written
 
     def first(self, begin: str) -> str:  # noqa: ARG002
         return "[" if self.listed else "{"
+
+    def written(self, schemas: Schemas) -> Written:
+        mark = "" if "" in self.begins else self.begins[0]
+        line = "\n" if self.end and not self.listed else ""
+        head = '{"name": "'
+        begin, end = ("", "}") if self.listed else (mark + line, "}" + line + self.end)
+        tags = [tag(f'{begin}{head}{name}", "{self.arguments}": ', schema(of), end) for name, of in schemas.items()]
+        if self.listed:
+            return Written(tags, (mark,), f"{mark}[", ", ", f"]{self.end}")
+        return Written(tags, (mark or head,), separator=self.between or "\n")
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:
         if self.listed:

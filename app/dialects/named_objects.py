@@ -2,11 +2,13 @@
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from app.dialects.dialect import Form, Tools
 from app.dialects.json_value import read_span
 from app.dialects.parts import Collector
 from app.dialects.reader import Reader, Reading, Unfit, stops
+from app.dialects.written import Format, Schemas, Written, const, schema, sequence, tag
 
 
 @dataclass(frozen=True)
@@ -19,10 +21,27 @@ class NamedObjects(Form):
     call: str = ""  # begins each call of a section
     end: str = ""  # ends it
     section_end: str = ""
+    # Where a grammar has them written: what stands behind the marker of a call, and before its end. `{number}`: of it.
+    head: str = "{name}"
+    tail: str = ""
 
     @property
     def begins(self) -> tuple[str, ...]:
         return (self.begin,)
+
+    def written(self, schemas: Schemas) -> Written:
+        mark = self.call or self.begin
+        tags = [self._tag(mark, name, of) for name, of in schemas.items()]
+        if not self.call:
+            return Written(tags, (self.begin,))
+        return Written(tags, (self.begin,), self.begin, "", self.section_end)
+
+    def _tag(self, mark: str, name: str, of: Any) -> Format:
+        begin, number, rest = self.head.format(name=name, number="\0").partition("\0")
+        if not number:
+            return tag(mark + begin, schema(of), self.tail + self.end)
+        numbered = sequence({"type": "regex", "pattern": "[0-9]{1,3}"}, const(rest), schema(of))
+        return tag(mark + begin, numbered, self.tail + self.end)
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:  # noqa: ARG002
         if not self.call:

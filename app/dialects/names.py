@@ -60,8 +60,13 @@ def dialect_names() -> list[str]:
     return sorted(_BY_NAME)
 
 
+def own_name(name: str) -> str | None:
+    """Ours of a dialect that may be named as another engine does."""
+    return _BY_NAME.get(name.lower().replace("-", "_"))
+
+
 def find_dialect(name: str) -> Dialect | None:
-    known = _BY_NAME.get(name.lower().replace("-", "_"))
+    known = own_name(name)
     return None if known is None else DIALECTS[known]
 
 

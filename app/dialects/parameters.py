@@ -3,11 +3,13 @@
 import html
 import re
 from dataclasses import dataclass
+from typing import Any
 
-from app.dialects.dialect import Tools
+from app.dialects.dialect import Form, Tools
 from app.dialects.parameter_value import ParameterValue, types_of
 from app.dialects.parts import Call, Collector
 from app.dialects.reader import Reader, Reading, Unfit, stops
+from app.dialects.written import TEXT, Format, Schemas, Written, const, optional, schema, sequence, tag
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class ValueEnd:
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Form):
     """A section of calls, of a head with the name and parameters. Parts of it may be missing in what a model writes."""
 
     begin: str  # of a section; as `call` where calls are in none
@@ -38,6 +40,40 @@ class Parameters:
     framed: bool = False  # a value that begins on a line of its own ends on one
     bare: bool = False  # a call may come without its section
     entities: bool = False  # names are written with HTML's
+    # Where a grammar has them written: a call's beginning and end, and a parameter's.
+    head: str = ""  # with `{name}`
+    tail: str = ""
+    key_head: str = ""  # with `{name}`, and `{type}` or `{string}` (whether it is one)
+    key_tail: str = ""
+
+    def written(self, schemas: Schemas) -> Written:
+        tags = [tag(self.head.format(name=name), self._arguments(of), self.tail) for name, of in schemas.items()]
+        if self.begin == self.call:
+            return Written(tags, (self.begin,), separator="\n")
+        line = "\n" if self.head.endswith("\n") else ""
+        return Written(tags, (self.begin,), self.begin + line, line, line + self.end)
+
+    def _arguments(self, of: Any) -> Format:
+        """The parameters that are declared, in their order."""
+        properties, required = of.get("properties") or {}, of.get("required") or ()
+        shared = {key: of[key] for key in ("$defs", "definitions") if key in of}
+        parts = [(key, self._parameter(key, of, shared)) for key in properties]
+        return sequence(const(""), *(part if key in required else optional(part) for key, part in parts))
+
+    def _parameter(self, key: str, of: Any, shared: Any) -> Format:
+        types = types_of(of, key, None)
+        name = html.escape(key) if self.entities else key
+        kind = "string" if types == {"string"} else next(iter(types - {"null"}), "object")
+        begin = self.key_head.format(name=name, type=kind, string=str(types == {"string"}).lower())
+        part = of["properties"][key]
+        if types != {"string"}:
+            return tag(begin, schema({**part, **shared} if isinstance(part, dict) else part), self.key_tail)
+        values = part.get("enum") or ([part["const"]] if "const" in part else None)
+        if values:
+            return tag(begin, {"type": "or", "elements": [const(v) for v in values]}, self.key_tail)
+        if "pattern" in part:
+            return tag(begin, {"type": "regex", "pattern": part["pattern"]}, self.key_tail)
+        return tag(begin, TEXT, self.key_tail)
 
     @property
     def begins(self) -> tuple[str, ...]:

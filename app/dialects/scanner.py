@@ -49,9 +49,9 @@ class Scanner:
             if dialect.call_ends_thought:
                 found += [form.begins[0] for form in self._forms]
         else:
-            found = [t.begin for t in dialect.thoughts] + begins + list(dialect.hidden)
+            found = [t.begin for t in dialect.thoughts] + begins
             found += [end for t in dialect.thoughts if t.hidden_end for end in t.ends]
-        return stops(*found)
+        return stops(*found, *dialect.hidden)
 
     def _marked(self, mark: str) -> Reading[None]:
         if self._thought and self._kind is Reasoning and mark in self._thought.ends:

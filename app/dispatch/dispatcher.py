@@ -21,7 +21,7 @@ from app.errors import (
 )
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
-from app.messages import Cancel, Delta, Done, Event, Failed, FirstToken, Job, KvHandle, PrefillDone, encode
+from app.messages import Cancel, Delta, Done, Event, Failed, FirstToken, Job, KvHandle, PrefillDone, Vectors, encode
 from app.pools import Pool
 from app.store import Command, Wire
 from app.telemetry import logger
@@ -100,6 +100,8 @@ class Dispatcher:
             self._first(inflight, event)
         elif type(event) is PrefillDone:
             self._handed(inflight, event)
+        elif type(event) is Vectors:
+            inflight.answer.push(event)
         elif type(event) is Done:
             self._done(inflight, event)
         elif type(event) is Failed:

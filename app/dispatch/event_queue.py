@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from app.deltas import merge
 from app.errors import Cancelled, XylemError
-from app.messages import Delta, Done, Event, Failed
+from app.messages import Delta, Done, Event, Failed, Vectors
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -24,7 +24,7 @@ class EventQueue:
         self._sink: Callable[[Delta], bool] | None = None
         self._gone = False
 
-    def push(self, event: Delta | Done | Failed) -> None:
+    def push(self, event: Delta | Vectors | Done | Failed) -> None:
         # While the reader waits, all before this event has been written: the sink may write it right away.
         if self._waiter is not None and self._sink is not None and type(event) is Delta:
             try:

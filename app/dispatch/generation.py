@@ -18,7 +18,7 @@ from app.dispatch.route_explanation import explained
 from app.dispatch.timeline import Timeline
 from app.errors import StoreDown, XylemError, from_wire, outcome_of
 from app.ids import KeyId, RequestId, new_request_id
-from app.messages import Delta, Done, Failed, Job
+from app.messages import Delta, Done, Failed, Job, Vectors
 from app.routing.cost import EXPECTED_ANSWER
 from app.store import clock
 from app.telemetry import logger
@@ -122,6 +122,8 @@ class Generation(GenerationBase):
             for event in await self.answer.take():
                 if type(event) is Delta:
                     out.append((self.choice(event), event))
+                elif type(event) is Vectors:
+                    self.vectors[self._numbers[event.request]] = event.data
                 elif type(event) is Done:
                     self.done[self._numbers[event.request]] = event
                     self.cached_tokens += event.cached_tokens
@@ -174,6 +176,7 @@ class Generation(GenerationBase):
             aside=self.plan.aside,
             whole=self.plan.whole,
             x_request_id=self.x_request_id,
+            inputs=self.plan.inputs[number] if self.plan.inputs else None,
         )
         inflight = InFlight(job, groups, self.answer, self.plan.wishes, prefill_groups)
         if self._begun is not None:

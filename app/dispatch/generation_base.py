@@ -22,6 +22,7 @@ class GenerationBase:
         self.prompt_tokens = sum(map(len, plan.prompts))
         self.cached_tokens = 0
         self.completion_tokens = 0
+        self.vectors: dict[int, bytes] = {}  # of prompts that are inputs, by number: see `messages.Vectors`
         self.skip = 0  # deltas that the client has already
 
     async def deltas(self) -> list[tuple[int, Delta]]:
@@ -53,7 +54,8 @@ class GenerationBase:
             parts.clear()  # here, since freeing them takes as long as making something of them
             return made
 
-        tokens = self.completion_tokens + (0 if self.plan.echo is None else self.prompt_tokens)
+        shows_prompt = self.plan.echo is not None or self.plan.sampling[0].prompt_logprobs is not None
+        tokens = self.completion_tokens + (self.prompt_tokens if shows_prompt else 0)
         return make() if tokens <= _SHORT else await asyncio.to_thread(make)
 
     def envelope(self, kind: str) -> dict[str, object]:

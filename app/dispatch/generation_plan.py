@@ -1,4 +1,4 @@
-"""A request that generates, understood: what is to be done for it, before anything is."""
+"""A request that generates or encodes, understood: what is to be done for it, before anything is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Literal
 
 from app.dispatch.inflight import RoutingHints
 from app.dispatch.models import Model
-from app.messages import Sampling
+from app.messages import Inputs, Sampling
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class GenerationPlan:
     whole: bool = False  # nobody reads along
     tier: Literal["default", "flex"] | None = None  # what the answer says, if the request named one
     echo: Sequence[str] | None = None  # the texts of the prompts, if each choice begins with its own
+    inputs: Sequence[Inputs] = ()  # what each prompt consists of, if the request generates nothing
     generates: bool = True  # else the one token that engines generate all the same is neither shown nor counted
 
     @property

@@ -187,7 +187,9 @@ class InFlight:
         return job.prompt + job.begun[0].tokens if len(job.begun) == 1 else job.prompt
 
     def hashes(self, block_size: int) -> bytes:
-        """The packed block hashes of `context`."""
+        """The packed block hashes of `context`; none of inputs, whose KV no other request finds."""
+        if self.job.inputs is not None:
+            return b""
         known = self._hashes.get(block_size)
         if known is None:
             known = self._hashes[block_size] = prompt_hashes(self.context, block_size, self.job.cache_salt)

@@ -1,18 +1,25 @@
 """The models that this deployment serves: what the API knows of each without asking anybody."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from app.dispatch.generation_defaults import generation_defaults
 from app.dispatch.inflight import RoutingHints
-from app.dispatch.writing import Writing, writing_of
+from app.dispatch.writing import Writing, dialect_name, writing_of
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
+from app.messages import Task
 from app.pools import PoolsFile, Select
 from app.routing.pool_table import select
 from app.telemetry import Meters
 from app.tokenizer import Tokenizer, load_tokenizer
 
 _TOGETHER = 2**18  # tokens
+_DOES: Mapping[Task, str] = {
+    "generate": "generates answers (/v1/chat/completions, /v1/completions, /v1/responses)",
+    "embed": "makes embeddings (/v1/embeddings, /v1/score, /v1/rerank)",
+    "classify": "tells classes (/v1/classify)",
+}
 _SHOWN = 100  # characters of a name that nobody knows
 
 
@@ -26,6 +33,18 @@ class Model:
     context_len: int  # tokens, prompt and answer together
     meters: Meters
     writing: Writing = Writing()  # noqa: RUF009 (frozen)
+    dialect: str | None = None  # the name of the writing's
+    # Of sampling parameters, by their names in generation_config.json, where a request says nothing.
+    defaults: Mapping[str, float] = field(default_factory=dict)
+    task: Task = "generate"
+    dimensions: Container[int] = ()  # as `Pool` says, here and below
+    labels: Sequence[str] = ()
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether chats with it may offer tools."""
+        dialect = self.writing.dialect
+        return dialect is not None and dialect.calls and "tools" in self.tokenizer.template_variables
 
     @property
     def most_tokens(self) -> int:
@@ -83,6 +102,15 @@ class Model:
         if max(tokens) >= self.tokenizer.vocab_size:
             raise RequestError(f"Token ids have to be below {self.tokenizer.vocab_size}.", param="prompt")
 
+    def check_input(self, tokens: list[int], param: str) -> None:
+        """Of a text that is encoded. Raises: PromptTooLong, RequestError when there are none, or unknown ids."""
+        if not tokens:
+            raise RequestError(f"'{param}' has no tokens.", param=param)
+        if len(tokens) > self.context_len:
+            raise self._too_long(str(len(tokens)), param)
+        if max(tokens) >= self.tokenizer.vocab_size:
+            raise RequestError(f"Token ids have to be below {self.tokenizer.vocab_size}.", param=param)
+
     def room(self, prompt: list[int], max_tokens: int | None, param: str) -> int:
         """How many tokens the answer may have. `param`: the request's field that the prompt is of.
 
@@ -116,10 +144,12 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
         known = models.get(pool.model)
         tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
         writing = writing_of(pool, tokenizer)
-        same = tokenizer, pool.context_len, writing
-        if known is not None and (known.tokenizer, known.context_len, known.writing) != same:
+        defaults = generation_defaults(pool.model_dir) if pool.generation_config == "auto" else {}
+        same = tokenizer, pool.context_len, writing, defaults, pool.task
+        if known and (known.tokenizer, known.context_len, known.writing, known.defaults, known.task) != same:
             raise SettingsError(
-                f"pools.{pool_id}: other path, template, length, reasoning or dialect than another pool of {pool.model}"
+                f"pools.{pool_id}: other task, path, template, length, reasoning, dialect or generation_config than "
+                f"another pool of {pool.model}"
             )
         ids, prefill_ids = (known.pools, known.prefill_pools) if known else ((), ())
         if pool.role == "prefill":
@@ -135,15 +165,22 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             pool.context_len,
             Meters(pool.model),
             writing,
+            dialect_name(pool, tokenizer),
+            defaults,
+            pool.task,
+            pool.dimensions if pool.task == "embed" else (),
+            pool.labels if pool.task == "classify" else (),
         )
     return models
 
 
-def find_model(models: Mapping[str, Model], name: str) -> Model:
-    """Raises: ModelNotFound."""
+def find_model(models: Mapping[str, Model], name: str, task: Task | None = "generate") -> Model:
+    """`task`: what it has to do; None: any. Raises: ModelNotFound, RequestError."""
     model = models.get(name)
     if model is None:
         raise ModelNotFound(
             f"The model '{name[:_SHOWN]}' is not served here. Served: {', '.join(sorted(models))}.", param="model"
         )
+    if task not in (None, model.task):
+        raise RequestError(f"The model '{name}' {_DOES[model.task]}, and does not {task}.", param="model")
     return model

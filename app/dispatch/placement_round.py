@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 from app.dispatch.fleet_reader import PoolView
 from app.dispatch.inflight import Groups, InFlight
-from app.errors import NoWorker, Saturated, XylemError
+from app.errors import NoWorker, RequestError, Saturated, XylemError
 from app.ids import PoolId, WorkerId
 from app.kv.blocks import common_blocks
-from app.messages import Lease, Stage, StageKind
+from app.messages import GrammarKind, Lease, Stage, StageKind
 from app.pools import Pool, Routing
-from app.routing.candidates import Ask, Decision, Option, Placement
+from app.routing.candidates import Ask, Candidate, Decision, Option, Placement
 from app.routing.disagg import DisaggRules, place_apart
 from app.routing.policy import Part, place, reserve
 
@@ -60,12 +60,13 @@ class PlacementRound:
     def decide(self, inflight: InFlight, rng: Random, turn: int) -> dict[StageKind, Decision]:
         """Its stages in their order: decode, after a prefill if another worker computes the prompt.
 
-        Raises: NoWorker, Saturated: what the last of its groups said.
+        Raises: NoWorker, Saturated: what the last of its groups said; RequestError for what no engine here does.
         """
         job = inflight.job
         context = len(inflight.context)
         to_come = job.sampling.max_tokens - (context - len(job.prompt))
-        ask = Ask(context, to_come, job.sampling.n, inflight.wishes.session, job.aside)
+        encodes = job.inputs is not None
+        ask = Ask(context, to_come, job.sampling.n, inflight.wishes.session, job.aside, holds=not encodes)
         part: Part = "all" if inflight.handoff is None else "decode"
         refused: XylemError = NoWorker()
         for group in inflight.groups:
@@ -80,12 +81,19 @@ class PlacementRound:
                 refused = exc
                 continue
             apart = self._apart(inflight, ask, decision, options, rules, rng, turn)
-            stages: dict[StageKind, Decision] = {"decode": decision}
+            stages: dict[StageKind, Decision] = {"encode" if encodes else "decode": decision}
             if apart is not None:
                 stages = {"prefill": apart.prefill, "decode": apart.decode}
             for stage in stages.values():
                 self._reserve(stage.placement, inflight)
             return stages
+        grammar = inflight.job.sampling.grammar
+        if grammar is not None and isinstance(refused, NoWorker):
+            known = [_grammars(c) for group in inflight.groups for pool in group for c in self.views[pool].candidates]
+            if any(known) and not any(grammar.kind in kinds for kinds in known):
+                raise RequestError(f"This model's engines hold no answer to a format of the kind '{grammar.kind}'.")
+            if known and not any(known):
+                refused = NoWorker("No live worker of this model holds answers to a format. Try again.")
         raise refused
 
     def _apart(
@@ -121,6 +129,11 @@ class PlacementRound:
             self._before.append((to, inflight.hashes(self._pools[to.pool].block_size)))
 
     def _options(self, inflight: InFlight, pool: PoolId) -> list[Option]:
+        """The places whose engine can do what is asked: others would answer as if it had not been."""
+        options, grammar = self._places(inflight, pool), inflight.job.sampling.grammar
+        return options if grammar is None else [o for o in options if grammar.kind in _grammars(o.candidate)]
+
+    def _places(self, inflight: InFlight, pool: PoolId) -> list[Option]:
         view = self.views[pool]
         if not self._looks_at_prefixes(pool):
             return [Option(c) for c in view.candidates]
@@ -143,6 +156,10 @@ class PlacementRound:
 
     def _looks_at_prefixes(self, pool: PoolId) -> bool:
         return self._pools[pool].routing.policy == "kv"
+
+
+def _grammars(candidate: Candidate) -> list[GrammarKind]:
+    return candidate.lease.worker.grammars
 
 
 def _prefills(inflight: InFlight) -> Groups:

@@ -12,7 +12,7 @@ def explained(inflight: InFlight, *, candidates: bool) -> dict[str, Any]:
     job, decisions = inflight.job, inflight.decisions
     if not decisions:
         return {}
-    decision = decisions["decode"]
+    decision = list(decisions.values())[-1]  # the one that answers
     to = decision.placement
     scored = sorted(decision.scored, key=lambda s: s[1].total)
     chosen = {

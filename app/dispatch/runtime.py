@@ -54,9 +54,12 @@ class Deployment:
         """Tokens, of any model."""
         return max((model.context_len for model in self.models.values()), default=0)
 
-    async def off_loop(self, raw: bytes, work: Callable[[], T]) -> T:
-        """The result of `work` on a request's body: in a thread, if the body is long."""
-        if len(raw) <= self.settings.tokenize_off_loop:
+    async def off_loop(self, raw: bytes, work: Callable[[], T], *, compiles: bool = False) -> T:
+        """The result of `work` on a request's body: in a thread, if the body is long.
+
+        So it is if `work` compiles a grammar or a template.
+        """
+        if len(raw) <= self.settings.tokenize_off_loop and not compiles:
             return work()
         return await asyncio.get_running_loop().run_in_executor(_threads, work)
 

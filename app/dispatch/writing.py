@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from app.dialects.dialect import Dialect, Thought
-from app.dialects.names import find_dialect, guess_dialect
+from app.dialects.names import find_dialect, guess_dialect, own_name
 from app.dialects.output_parser import OutputParser
 from app.errors import SettingsError
-from app.pools import NO_DIALECT, Pool
+from app.pools import Pool
 from app.telemetry import logger
 from app.tokenizer import Tokenizer
 
@@ -19,20 +19,32 @@ class Writing(NamedTuple):
     reasons: bool = False  # chats are taken apart also where no tools are offered
     begun: bool = False  # answers begin inside reasoning, whatever their prompts end with
     special: bool = False  # the markers of reasoning are special tokens
+    reasoning_field: str = "reasoning_content"  # of a chat's messages
+
+
+def dialect_name(pool: Pool, tokenizer: Tokenizer) -> str | None:
+    """Ours, of the one that its answers are read by; None: there is none."""
+    name = pool.dialect or guess_dialect(tokenizer.template or "")
+    return own_name(name) if name else None
 
 
 def writing_of(pool: Pool, tokenizer: Tokenizer) -> Writing:
     """Raises: SettingsError for markers that can't be told apart."""
+    return _writing(pool, tokenizer)._replace(reasoning_field=pool.reasoning_field)
+
+
+def _writing(pool: Pool, tokenizer: Tokenizer) -> Writing:
     template = tokenizer.template or ""
-    name = pool.dialect or guess_dialect(template)
-    dialect = find_dialect(name) if name and name != NO_DIALECT else None
+    name = dialect_name(pool, tokenizer)
+    dialect = find_dialect(name) if name else None
     if pool.reasoning is not None:
         thought = Thought(pool.reasoning.begin, (pool.reasoning.end,))
-        dialect = replace(dialect or Dialect(), thoughts=(thought,), channels=False)
+        dialect = _hiding(replace(dialect or Dialect(), thoughts=(thought,), channels=False), tokenizer)
         _check(dialect, pool)
         return Writing(dialect, True, pool.reasoning.begun, _special(dialect, tokenizer))
     if dialect is None:
         return Writing()
+    dialect = _hiding(dialect, tokenizer)
     if pool.dialect is None:
         log.info("dialect_guessed", model=pool.model, dialect=name)
     shown = any(marker in template for thought in dialect.thoughts for marker in (thought.begin, *thought.ends))
@@ -46,6 +58,18 @@ def _check(dialect: Dialect, pool: Pool) -> None:
             OutputParser(dialect, {"any": {}}, begun=begun).feed("any")
     except ValueError as exc:
         raise SettingsError(f"reasoning={pool.reasoning!r}: these markers and those of calls overlap: {exc}") from exc
+
+
+def _hiding(dialect: Dialect, tokenizer: Tokenizer) -> Dialect:
+    """Of special tokens an engine shows all or none: those that mark nothing are no content either."""
+    markers = {marker for thought in dialect.thoughts for marker in (thought.begin, *thought.ends)}
+    markers |= {begin for form in dialect.forms for begin in form.begins if begin} | {*dialect.hidden}
+    hidden: list[str] = []
+    for token in tokenizer.raw.get_added_tokens_decoder().values():
+        # The scanner can't look for two of which one is in the other.
+        if token.special and not any(token.content in m or m in token.content for m in (*markers, *hidden)):
+            hidden.append(token.content)
+    return replace(dialect, hidden=(*dialect.hidden, *hidden))
 
 
 def _special(dialect: Dialect, tokenizer: Tokenizer) -> bool:

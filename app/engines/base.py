@@ -6,7 +6,17 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from app.ids import RunId
-from app.messages import FinishReason, Handoff, KvHandle, KvTransfer, PartialOutput, Sampling, TokenLogprob
+from app.messages import (
+    FinishReason,
+    GrammarKind,
+    Handoff,
+    KvHandle,
+    KvTransfer,
+    PartialOutput,
+    Sampling,
+    Task,
+    TokenLogprob,
+)
 
 
 class EngineInfo(Struct, frozen=True):
@@ -19,6 +29,7 @@ class EngineInfo(Struct, frozen=True):
     ranks: int = 1  # data-parallel ranks; all but the length above is each one's
     block_bytes: int = 0  # of KV in a block, over all layers; 0: it is handed to nobody
     meets_at: str = ""  # "host:port" where its prefills meet the engine that decodes; empty: it hands over in sequence
+    grammars: tuple[GrammarKind, ...] = ()  # kinds that answers are held to, also those that began elsewhere
 
 
 class EngineStats(Struct, frozen=True):
@@ -127,3 +138,23 @@ class PrefixResetter(Protocol):
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False, and nothing done, while a request holds blocks."""
+
+
+class EncodeRequest(Struct, frozen=True):
+    id: RunId
+    inputs: list[list[int]]  # token ids of each, at least one
+    task: Task  # the pool's
+    dimensions: int | None = None  # None: as many as the model has
+    priority: int = 0  # lower is sooner
+    rank: int = 0  # the data-parallel rank to run on
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """The capability to make vectors of texts: embeddings, or probabilities of classes."""
+
+    async def encode(self, request: EncodeRequest) -> bytes:
+        """The vector of each input, one behind the other: float32, little-endian. Cancelling aborts and frees.
+
+        Raises: RequestError, PromptTooLong, EngineFailed.
+        """

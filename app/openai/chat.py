@@ -1,6 +1,6 @@
 """Chat completions: what a body means, and what its answer looks like."""
 
-import dataclasses
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -9,12 +9,14 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import find_model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
+from app.openai.answer_grammar import answer_grammar
 from app.openai.chat_writer import ChatWriter
-from app.openai.model_parser import check_dialect, parser_maker, read_dialect
+from app.openai.model_parser import check_dialect, parser_maker, read_dialect, situation
 from app.openai.parts_writer import PartsWriter
 from app.openai.plan import plan_of
-from app.openai.prompt import chat_prompt
+from app.openai.prompt import chat_prompt, tokenizer_of
 from app.openai.schemas import ChatRequest, Conversation
+from app.openai.structured import Format
 from app.openai.validation import parse_off_loop
 
 
@@ -22,27 +24,39 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     """Raises: XylemError."""
     body = await parse_off_loop(ChatRequest, raw)
     body.check()
-    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
+    body = body.filled(find_model(state.models, body.model).defaults)
+    work = partial(chat_plan, state, "chatcmpl-", body, "messages", explain=explain, wanted=body.asked_format())
+    return body, await state.off_loop(raw, work, compiles=body.compiles or body.binds_calls)
 
 
-def _plan(state: Deployment, body: ChatRequest, *, explain: bool) -> GenerationPlan:
-    plan = chat_plan(state, "chatcmpl-", body, "messages", explain=explain)
-    dialect = read_dialect(plan.model, body)
-    if dialect is None or not (dialect.special_tokens if body.offered else plan.model.writing.special):
-        return plan
-    return dataclasses.replace(plan, sampling=[replace(sampling, special_tokens=True) for sampling in plan.sampling])
+def chat_plan(
+    state: Deployment, prefix: str, body: Conversation, param: str, *, explain: bool, wanted: Format | None = None
+) -> GenerationPlan:
+    """`prefix`: of its id. `param`: the field of the request that the messages are of. Raises: XylemError.
 
-
-def chat_plan(state: Deployment, prefix: str, body: Conversation, param: str, *, explain: bool) -> GenerationPlan:
-    """`prefix`: of its id. `param`: the field of the request that the messages are of. Raises: XylemError."""
+    `wanted`: what the answer's content has to be. Then a grammar is compiled, which is no work for an event loop.
+    """
     model = find_model(state.models, body.model)
     check_dialect(model, body)
-    prompt = model.encode(chat_prompt(model.tokenizer, body.messages, body), param, add_special_tokens=False)
+    body = body.filled(model.defaults)
+    tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
+    prompt = model.encode(chat_prompt(tokenizer, body.messages, body), param, add_special_tokens=False)
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if limit == 0:
         raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    sampling = body.sampling(model.room(prompt, limit, param), logprobs=logprobs)
+    body.check_logprobs(len(prompt))
+    room = model.room(prompt, limit, param)
+    if limit is None:
+        room = min(room, int(model.defaults.get("max_new_tokens", room)))
+    sampling = body.sampling(room, logprobs=logprobs)
+    dialect = read_dialect(model, body)
+    if dialect is not None and (dialect.special_tokens if body.offered else model.writing.special):
+        sampling = replace(sampling, special_tokens=True)
+    calls = body.bound_calls()
+    if wanted is not None or (calls is not None and calls.bound):
+        grammar = answer_grammar(wanted, calls, situation(model, prompt, body))
+        sampling = replace(sampling, grammar=grammar)
     return plan_of(state, body, prefix, model, [prompt], [sampling], explain=explain)
 
 

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import orjson
+
 from app.dispatch.generation_base import GenerationBase
 from app.messages import Delta
 from app.openai.completion_writer import CompletionWriter
-from app.openai.logprobs import chat_logprobs
+from app.openai.logprobs import chat_logprobs, prompt_logprobs
 from app.openai.schemas import ChatRequest
 
 
@@ -14,27 +16,40 @@ class ChatWriter(CompletionWriter):
     BEFORE_TEXT, AFTER_TEXT = b',"delta":{"content":', b'},"logprobs":'
 
     def __init__(self, call: GenerationBase, body: ChatRequest) -> None:
-        super().__init__(call, body.stream_options)
+        super().__init__(call, body)
+        self._as_ids = bool(body.return_tokens_as_token_ids)
+
+    def answer(self, choices: list[tuple[int, Delta]]) -> dict[str, Any]:
+        made = super().answer(choices)
+        if self._token_ids:
+            made["prompt_token_ids"] = self._call.prompts[0]
+        if choices[0][1].prompt_logprobs is not None:
+            made["prompt_logprobs"] = prompt_logprobs(choices[0][1])
+        return made
 
     def choice(self, index: int, d: Delta) -> dict[str, Any]:
         return {
             "index": index,
             "message": {"role": "assistant", "content": d.text, "refusal": None},
-            "logprobs": chat_logprobs(d),
+            "logprobs": chat_logprobs(d, as_ids=self._as_ids),
             "finish_reason": d.finish,
             "stop_reason": d.stop,
+            **({"token_ids": d.tokens} if self._token_ids else {}),
         }
 
     def logprobs(self, _choice: int, d: Delta) -> Any:
-        return chat_logprobs(d)
+        return chat_logprobs(d, as_ids=self._as_ids)
 
     def opening(self, choices: int) -> bytes:
         """The role of each choice, which OpenAI's clients take from it."""
         return b"".join(map(self._role, range(choices)))
 
     def _role(self, choice: int) -> bytes:
+        """The first one of all has the prompt's token ids, if they were asked for."""
+        ids = b'"prompt_token_ids":%b,' % orjson.dumps(self._call.prompts[0]) if self._token_ids and not choice else b""
         return (
             self._start
+            + ids
             + b'"choices":[{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
             % choice
             + self._end

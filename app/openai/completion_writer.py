@@ -11,7 +11,7 @@ import orjson
 from app.deltas import merge
 from app.dispatch.generation_base import GenerationBase
 from app.messages import Delta
-from app.openai.schemas import StreamOptions
+from app.openai.schemas import ChatRequest, CompletionRequest
 
 DONE = b"data: [DONE]\n\n"
 PLAIN_END = b'null,"finish_reason":null}]'
@@ -25,10 +25,12 @@ class CompletionWriter:
     BEFORE_TEXT: ClassVar[bytes]  # in a choice of a chunk
     AFTER_TEXT: ClassVar[bytes]
 
-    def __init__(self, call: GenerationBase, options: StreamOptions | None) -> None:
-        self._call, self._usage = call, call.usage
+    def __init__(self, call: GenerationBase, body: ChatRequest | CompletionRequest) -> None:
+        self._call, options = call, body.stream_options
         self._usage_at_end = bool(options and options.include_usage)
         self._usage_always = bool(options and options.continuous_usage_stats)
+        self._token_ids = bool(body.return_token_ids)
+        self._only_text = not (self._usage_always or self._token_ids)  # in most chunks
         tier = call.plan.tier
         self._start = b'data: {"id":"%b","object":"%b","created":%d,"model":%b,%b' % (
             call.id.encode(),
@@ -53,11 +55,21 @@ class CompletionWriter:
     async def whole(self) -> dict[str, Any]:
         """Raises: what ended it."""
         call = self._call
-        choices = await call.made(self._choices, await call.whole())
-        return call.envelope(self.KIND) | {"choices": choices, "usage": call.usage()}
+        return call.envelope(self.KIND) | await call.made(self._made, await call.whole()) | {"usage": self.usage()}
 
-    def _choices(self, deltas: list[tuple[int, Delta]]) -> list[dict[str, Any]]:
-        return [self.choice(i, d) for i, d in sorted(merge(deltas))]
+    def _made(self, deltas: list[tuple[int, Delta]]) -> dict[str, Any]:
+        return self.answer(sorted(merge(deltas)))
+
+    def answer(self, choices: list[tuple[int, Delta]]) -> dict[str, Any]:
+        """Besides the envelope and the usage."""
+        return {"choices": [self.choice(i, d) for i, d in choices]}
+
+    def usage(self) -> dict[str, Any]:
+        """So far."""
+        return self._call.usage()
+
+    async def settle(self) -> None:
+        """Before the last event: what it tells and takes long to find out."""
 
     def opening(self, _choices: int) -> bytes:
         """The events before the first delta."""
@@ -65,7 +77,7 @@ class CompletionWriter:
 
     def delta(self, choice: int, d: Delta) -> bytes:
         """One event; nothing when there is nothing to tell (a token that ends no character yet)."""
-        if d.finish is None and d.logprobs is None and not self._usage_always:
+        if d.finish is None and d.logprobs is None and self._only_text:
             if not d.text:
                 return b""
             head = self._heads.get(choice) or self._head(choice)
@@ -79,25 +91,26 @@ class CompletionWriter:
                 self.AFTER_TEXT,
                 orjson.dumps(self.logprobs(choice, d)),
                 b',"finish_reason":%b' % orjson.dumps(finish),
-                b',"stop_reason":%b}]' % orjson.dumps(d.stop) if finish else b"}]",
+                b',"stop_reason":%b' % orjson.dumps(d.stop) if finish else b"",
+                self.told(choice, d),
+                b"}]",
                 self.end(),
             )
         )
 
+    def told(self, _choice: int, d: Delta) -> bytes:
+        """Of a chunk's choice, what was asked for besides."""
+        return b',"token_ids":%b' % orjson.dumps(d.tokens) if self._token_ids else b""
+
     def last(self) -> bytes:
         if not self._usage_at_end:
             return DONE
-        return b'%b"choices":[],"usage":%b}\n\n%b' % (self._start, orjson.dumps(self._usage()), DONE)
+        return b'%b"choices":[],"usage":%b}\n\n%b' % (self._start, orjson.dumps(self.usage()), DONE)
 
     def end(self) -> bytes:
         """Of a chunk."""
-        return b',"usage":%b}\n\n' % orjson.dumps(self._usage()) if self._usage_always else self._end
+        return b',"usage":%b}\n\n' % orjson.dumps(self.usage()) if self._usage_always else self._end
 
     def _head(self, choice: int) -> bytes:
         head = self._heads[choice] = self._start + b'"choices":[{"index":%d' % choice + self.BEFORE_TEXT
         return head
-
-
-def error_event(body: dict[str, Any]) -> bytes:
-    """In the place of what would have come: there may be no writer yet."""
-    return b"data: %b\n\n" % orjson.dumps(body)

@@ -1,7 +1,11 @@
 """Text completions: what a body means, and what its answer looks like."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
+
+import msgspec
+import orjson
 
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
@@ -11,14 +15,14 @@ from app.errors import RequestError
 from app.messages import Delta
 from app.openai.completion_writer import CompletionWriter
 from app.openai.echo import Echo
-from app.openai.logprobs import TextLogprobs
+from app.openai.logprobs import TextLogprobs, prompt_logprobs
 from app.openai.plan import plan_of
-from app.openai.schemas import MOST_BIASES, CompletionRequest
+from app.openai.schemas import MOST_BIASES, MOST_LOGPROBS, CompletionRequest
+from app.openai.structured import checked, content_grammar
 from app.openai.validation import parse_off_loop
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
 _MAX_PROMPTS = 128
-_MOST_ECHOED = 24_576  # logprobs of prompts' tokens in one answer: they come as one message, which is decoded at once
 
 
 async def understand(
@@ -27,7 +31,9 @@ async def understand(
     """Raises: XylemError."""
     body = await parse_off_loop(CompletionRequest, raw, state.longest_context)
     body.check()
-    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
+    body = body.filled(find_model(state.models, body.model).defaults)
+    work = partial(_plan, state, body, explain=explain)
+    return body, await state.off_loop(raw, work, compiles=body.compiles)
 
 
 def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> GenerationPlan:
@@ -39,12 +45,18 @@ def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> Gener
     if limit == 0 and not body.echo:
         raise RequestError("'max_tokens' has to be at least 1 without 'echo'.", param="max_tokens")
     prompt_logprobs = body.logprobs if body.echo else None
-    if prompt_logprobs is not None and sum(map(len, prompts)) * (prompt_logprobs + 1) * (body.n or 1) > _MOST_ECHOED:
+    if prompt_logprobs is not None and body.prompt_logprobs is not None:
+        raise RequestError("'echo' has 'logprobs' of the prompt already.", param="prompt_logprobs")
+    body.check_logprobs(sum(map(len, prompts)))
+    if prompt_logprobs is not None and sum(map(len, prompts)) * (prompt_logprobs + 1) * (body.n or 1) > MOST_LOGPROBS:
         raise RequestError(
-            f"'logprobs' with 'echo': at most {_MOST_ECHOED} of all tokens of all prompts, in all choices together.",
+            f"'logprobs' with 'echo': at most {MOST_LOGPROBS} of all tokens of all prompts, in all choices together.",
             param="logprobs",
         )
-    sampling = [body.sampling(max(1, limit), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs) for _ in prompts]
+    asked = body.sampling(max(1, limit), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
+    if (wanted := body.asked_format()) is not None:
+        asked = msgspec.structs.replace(asked, grammar=checked(content_grammar(wanted), wanted.where))
+    sampling = [asked] * len(prompts)
     plan = plan_of(state, body, "cmpl-", model, prompts, sampling, explain=explain)
     if not body.echo:
         return plan
@@ -59,19 +71,35 @@ class TextWriter(CompletionWriter):
     BEFORE_TEXT, AFTER_TEXT = b',"text":', b',"logprobs":'
 
     def __init__(self, call: GenerationBase, body: CompletionRequest) -> None:
-        super().__init__(call, body.stream_options)
-        self._logprobs = TextLogprobs()
+        super().__init__(call, body)
+        self._logprobs = TextLogprobs(as_ids=bool(body.return_tokens_as_token_ids))
+        self._begun: set[int] = set()  # choices whose prompt has been told
         self._echo = None if call.plan.echo is None else Echo(call.plan)
 
     def choice(self, index: int, d: Delta) -> dict[str, Any]:
         d = d if self._echo is None else self._echo(index, d)
+        ids = {"prompt_token_ids": self._prompt(index), "token_ids": d.tokens} if self._token_ids else {}
+        named = {} if d.prompt_logprobs is None or self._echo else {"prompt_logprobs": prompt_logprobs(d)}
         return {
             "index": index,
             "text": d.text,
             "logprobs": self._logprobs(index, d),
             "finish_reason": d.finish,
             "stop_reason": d.stop,
+            **ids,
+            **named,
         }
+
+    def _prompt(self, choice: int) -> list[int]:
+        return self._call.prompts[choice // self._call.plan.sampling[0].n]
+
+    def told(self, choice: int, d: Delta) -> bytes:
+        """With the first of a choice, the prompt's ids."""
+        told = super().told(choice, d)
+        if not told or choice in self._begun:
+            return told
+        self._begun.add(choice)
+        return b',"prompt_token_ids":%b%b' % (orjson.dumps(self._prompt(choice)), told)
 
     def logprobs(self, choice: int, d: Delta) -> Any:
         return self._logprobs(choice, d)

@@ -20,6 +20,12 @@ def check_parameters(schema: dict[str, Any]) -> None:
     _check(schema, "")
 
 
+def check_schema(schema: Any) -> None:
+    """Of an answer that is held to it. Raises: ValueError that says what is wrong, or what can't be enforced."""
+    check_bounds(schema)
+    _check(schema, "", enforced=True)
+
+
 def check_bounds(value: Any) -> None:
     """Raises: ValueError when it is too deep, too long, or has numbers or characters that are none."""
     if _deeper(value, _DEEPEST):
@@ -33,7 +39,7 @@ def _deeper(value: Any, levels: int) -> bool:
     return inner is not None and (levels == 0 or any(_deeper(part, levels - 1) for part in inner))
 
 
-def _check(schema: Any, path: str) -> None:
+def _check(schema: Any, path: str, *, enforced: bool = False) -> None:
     if isinstance(schema, bool):
         return
     if not isinstance(schema, dict):
@@ -41,9 +47,11 @@ def _check(schema: Any, path: str) -> None:
     for key, value in schema.items():
         here = f"{path}.{key}" if path else key
         for where, inner in _within(key, value, here):
-            _check(inner, where)
+            _check(inner, where, enforced=enforced)
         if key in _PLAIN and not _PLAIN[key][0](value):
             raise _wrong(here, _PLAIN[key][1])
+    if enforced and (key := _unenforceable(schema)):
+        raise ValueError(f"{path}.{key}".lstrip(".") + " can't be enforced" + _BESIDE.get(key, ""))
 
 
 def _within(key: str, value: Any, path: str) -> Iterable[tuple[str, Any]]:
@@ -59,6 +67,19 @@ def _within(key: str, value: Any, path: str) -> Iterable[tuple[str, Any]]:
             raise _wrong(path, "an object of schemas")
         return [(f"{path}.{name}", inner) for name, inner in value.items()]
     return ()
+
+
+def _unenforceable(schema: dict[str, Any]) -> str | None:
+    """The keyword that xgrammar would pass over, alone or beside others."""
+    if found := _NEVER & schema.keys():
+        return min(found)
+    if len(schema.get("allOf") or ()) > 1:
+        return "allOf"
+    patterns = schema.get("patternProperties")
+    if patterns and (len(patterns) > 1 or "properties" in schema):
+        return "patternProperties"
+    exact = "pattern" if "pattern" in schema else "format" if "format" in schema else None
+    return exact if exact and schema.keys() & {"minLength", "maxLength"} else None
 
 
 def _wrong(path: str, wanted: str) -> ValueError:
@@ -86,6 +107,17 @@ _SCHEMAS = {
     "additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then",
     "unevaluatedItems", "unevaluatedProperties",
 }  # fmt: skip
+# What xgrammar or llguidance has no grammar for.
+_NEVER = {
+    "contains", "dependentRequired", "dependentSchemas", "else", "if", "maxContains", "minContains", "multipleOf",
+    "not", "propertyNames", "then", "unevaluatedItems", "uniqueItems",
+}  # fmt: skip
+_BESIDE = {
+    "allOf": " with several schemas",
+    "format": " beside a length",
+    "pattern": " beside a length",
+    "patternProperties": " beside others",
+}
 _LISTS = {"allOf", "anyOf", "oneOf", "prefixItems"}
 _OBJECTS = {"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"}
 # Older drafts have booleans in exclusiveMinimum and exclusiveMaximum.

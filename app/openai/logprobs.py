@@ -6,21 +6,45 @@ from typing import Any
 from app.messages import Delta, TokenLogprob
 
 
-def chat_logprobs(d: Delta) -> dict[str, Any] | None:
+def chat_logprobs(d: Delta, *, as_ids: bool = False) -> dict[str, Any] | None:
+    """`as_ids`: tokens are named by their ids, as with `return_tokens_as_token_ids`."""
     if d.logprobs is None:
         return None
-    return {"content": [token_logprob(lp) for lp in d.logprobs], "refusal": None}
+    return {"content": [token_logprob(lp, as_ids=as_ids) for lp in d.logprobs], "refusal": None}
 
 
-def token_logprob(lp: TokenLogprob) -> dict[str, Any]:
-    top = [{"token": t, "logprob": p, "bytes": list(t.encode())} for t, _, p in lp.top]
-    return {"token": lp.token, "logprob": lp.logprob, "bytes": list(lp.token.encode()), "top_logprobs": top}
+def token_logprob(lp: TokenLogprob, *, as_ids: bool = False) -> dict[str, Any]:
+    def one(text: str, token: int, logprob: float) -> dict[str, Any]:
+        return {"token": _by_id(token) if as_ids else text, "logprob": logprob, "bytes": list(text.encode())}
+
+    return one(lp.token, lp.token_id, lp.logprob) | {"top_logprobs": [one(*top) for top in lp.top]}
+
+
+def prompt_logprobs(d: Delta) -> list[dict[str, Any] | None]:
+    """In vLLM's shape: for each token of the prompt by id, itself and the likeliest in its place; null for the first.
+
+    Without a rank where it is not among those.
+    """
+    shown: list[dict[str, Any] | None] = []
+    for lp in d.prompt_logprobs or ():
+        if lp is None:
+            shown.append(None)
+            continue
+        own = {str(lp.token_id): {"logprob": lp.logprob, "rank": None, "decoded_token": lp.token}}
+        ranked = enumerate(lp.top, 1)
+        shown.append(own | {str(t): {"logprob": p, "rank": n, "decoded_token": text} for n, (text, t, p) in ranked})
+    return shown
+
+
+def _by_id(token: int) -> str:
+    return f"token_id:{token}"
 
 
 class TextLogprobs:
     """The text completions' shape counts the offset of each token in the text, so it remembers per choice."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, as_ids: bool = False) -> None:
+        self._as_ids = as_ids
         self._offset: dict[int, int] = {}
 
     def __call__(self, choice: int, d: Delta) -> dict[str, Any] | None:
@@ -31,9 +55,10 @@ class TextLogprobs:
         for lp in d.logprobs:
             offsets.append(self._offset.get(choice, 0))
             self._offset[choice] = offsets[-1] + len(lp.token)
+        by_id = self._as_ids
         return {
-            "tokens": [lp.token for lp in d.logprobs],
+            "tokens": [_by_id(lp.token_id) if by_id else lp.token for lp in d.logprobs],
             "token_logprobs": [None if isnan(lp.logprob) else lp.logprob for lp in d.logprobs],
-            "top_logprobs": [{t: p for t, _, p in lp.top} or None for lp in d.logprobs],
+            "top_logprobs": [{_by_id(i) if by_id else t: p for t, i, p in lp.top} or None for lp in d.logprobs],
             "text_offset": offsets,
         }

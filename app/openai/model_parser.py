@@ -1,18 +1,20 @@
 """What takes an answer of a model apart, and whether its text begins inside reasoning."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from app.dialects.dialect import Dialect
 from app.dialects.output_parser import OutputParser
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.models import Model
 from app.errors import RequestError
+from app.openai.answer_grammar import Situation
 from app.openai.prompt import PromptRequest
+from app.openai.tools import ToolsRequest
 
 _TAIL = 16  # tokens of a prompt
 
 
-def check_dialect(model: Model, asked: PromptRequest) -> None:
+def check_dialect(model: Model, asked: ToolsRequest) -> None:
     """Raises: RequestError when calls of tools could not be told from text."""
     dialect = model.writing.dialect
     if asked.offered and (dialect is None or not dialect.calls):
@@ -22,28 +24,45 @@ def check_dialect(model: Model, asked: PromptRequest) -> None:
         )
 
 
-def read_dialect(model: Model, asked: PromptRequest) -> Dialect | None:
+def read_dialect(model: Model, asked: ToolsRequest) -> Dialect | None:
     """The one by which an answer is taken apart; None where its text is the content as it comes."""
     return model.writing.dialect if model.writing.reasons or asked.offered else None
 
 
 def parser_maker(call: GenerationBase, asked: PromptRequest) -> Callable[[], OutputParser] | None:
     """For each choice; None where nothing is to be taken apart."""
-    dialect = read_dialect(call.model, asked)
+    return make_parser(call.model, asked, begun=begins_in_reasoning(call.model, call.prompts[0], asked))
+
+
+def make_parser(model: Model, asked: ToolsRequest, *, begun: bool) -> Callable[[], OutputParser] | None:
+    """None where nothing is to be taken apart."""
+    dialect = read_dialect(model, asked)
     if dialect is None:
         return None
     tools = {tool.function.name: tool.parameters for tool in asked.offered}
-    begun = _begun(call, asked)
     return lambda: OutputParser(dialect, tools, begun=begun)
 
 
-def _begun(call: GenerationBase, asked: PromptRequest) -> bool:
+def situation(model: Model, prompt: list[int], asked: PromptRequest) -> Situation:
+    """Where an answer to this prompt begins. One that goes on with a message goes on with its content."""
+    dialect, begun = read_dialect(model, asked), begins_in_reasoning(model, prompt, asked)
+    if dialect is None or not dialect.thoughts or asked.continue_final_message:
+        return Situation(dialect, begun)
+    over = _tail(model, prompt).endswith(dialect.thoughts[0].ends)
+    return Situation(dialect, begun, reasons=model.writing.reasons and not over)
+
+
+def begins_in_reasoning(model: Model, prompt: Sequence[int], asked: PromptRequest) -> bool:
     """What the prompt ends with decides: the client may have told the template not to begin with reasoning."""
-    writing = call.model.writing
+    writing = model.writing
     dialect = writing.dialect
-    if dialect is None or not dialect.thoughts:
+    if dialect is None or not dialect.thoughts or read_dialect(model, asked) is None:
         return False
-    tail = call.model.tokenizer.decode(call.prompts[0][-_TAIL:], skip_special_tokens=False).rstrip()
+    tail = _tail(model, prompt)
     if dialect.begun(tail):
         return True
     return writing.begun and not tail.endswith(dialect.thoughts[0].ends) and not asked.continue_final_message
+
+
+def _tail(model: Model, prompt: Sequence[int]) -> str:
+    return model.tokenizer.decode([*prompt[-_TAIL:]], skip_special_tokens=False).rstrip()

@@ -133,6 +133,24 @@ NEUTRAL_OF_TOKENIZE: Mapping[str, tuple[Any, ...]] = {"return_token_strs": (Fals
     )
 }
 
+# Of vLLM's and others' endpoints that make vectors.
+NEUTRAL_OF_ENCODING: Mapping[str, tuple[Any, ...]] = {
+    "add_special_tokens": (True,),
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
+    "normalize": (True,),
+    "padding": ("do_not_pad",),
+    "use_activation": (True,),
+} | {
+    name: NEUTRAL[name]
+    for name in (
+        "mm_processor_kwargs",
+        "request_id",
+        "truncate_prompt_tokens",
+        "truncation_side",
+    )
+}
+
 
 @dataclass(frozen=True)
 class Refused:

@@ -1,9 +1,10 @@
 """A chat's answer whose text is taken apart: reasoning and calls of tools have fields of their own.
 
-`reasoning_content` is the name that vLLM and SGLang have for reasoning.
+`reasoning_content` is SGLang's name for reasoning, `reasoning` vLLM's: the pool says which one is told.
 """
 
-import hashlib
+import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -12,13 +13,13 @@ import orjson
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
 from app.dispatch.generation_base import GenerationBase
-from app.ids import RequestId
 from app.messages import Delta
+from app.openai.call_ids import CallIds, earlier_calls
 from app.openai.chat_writer import ChatWriter
-from app.openai.conversation import AssistantMessage
 from app.openai.schemas import ChatRequest
+from app.openai.tools import NamedTool
 
-_FIELDS = {Content: b'{"content":', Reasoning: b'{"reasoning_content":'}
+_SHORT = 8192  # characters of reasoning, whose tokens are counted at once
 
 
 class PartsWriter(ChatWriter):
@@ -31,48 +32,82 @@ class PartsWriter(ChatWriter):
         self._make_parser = make_parser
         self._parsers: dict[int, OutputParser] = {}
         self._called: set[int] = set()  # choices with a call of a tool
-        self._ids = call.model.writing.dialect.ids if call.model.writing.dialect else "call"
-        self._earlier = sum(len(m.tool_calls or ()) for m in body.messages if isinstance(m, AssistantMessage))
+        self._thoughts: dict[int, list[str]] = defaultdict(list)  # by choice, as far as their tokens are not counted
+        self._reasoned: int | None = None  # these tokens, once they are
+        self._hides = body.include_reasoning is False
+        self._reasoning = call.model.writing.reasoning_field
+        self._fronts = {Content: b'{"content":', Reasoning: b'{"%b":' % self._reasoning.encode()}
+        self._named = isinstance(body.tool_choice, NamedTool)
+        self._ids = CallIds(call.model, call.id, earlier_calls(body.messages))
 
     def choice(self, index: int, d: Delta) -> dict[str, Any]:
         shown = self._fields(index, self._parts(index, d))
         made = super().choice(index, d) | {"finish_reason": self._finish(index, d)}
         calls = shown.get("tool_calls", [])
         made["message"]["content"] = shown.get("content", None if calls else "")
-        made["message"]["reasoning_content"] = shown.get("reasoning_content")
+        made["message"][self._reasoning] = shown.get(self._reasoning)
         if calls:
             made["message"]["tool_calls"] = [{key: call[key] for key in ("id", "type", "function")} for call in calls]
         return made
 
     def delta(self, choice: int, d: Delta) -> bytes:
         parts = self._parts(choice, d)
-        if d.finish is None and d.logprobs is None and not self._usage_always:
+        if d.finish is None and d.logprobs is None and self._only_text:
             if not parts:
                 return b""
             head, part = self._heads.get(choice) or self._head(choice), parts[0]
             if len(parts) == 1 and isinstance(part, (Content, Reasoning)):  # nearly every delta
-                return b"%b%b%b}%b" % (head, _FIELDS[type(part)], orjson.dumps(part.text), self._plain_tail)
+                return b"%b%b%b}%b" % (head, self._fronts[type(part)], orjson.dumps(part.text), self._plain_tail)
             return b"%b%b%b" % (head, orjson.dumps(self._fields(choice, parts)), self._plain_tail)
         shown = orjson.dumps(self._fields(choice, parts))
         return b"%b%b%b" % (self._head(choice), shown, self.tail(choice, d, self._finish(choice, d)))
 
-    def _id(self, choice: int, call: CallBegun) -> str:
-        if self._ids == "numbered":
-            return f"functions.{call.name}:{self._earlier + call.index}"
-        made = call_id(self._call.id, choice, call.index)
-        return made[-9:] if self._ids == "nine" else made
+    def answer(self, choices: list[tuple[int, Delta]]) -> dict[str, Any]:
+        made = super().answer(choices)
+        self._count_reasoning()
+        return made
+
+    def usage(self) -> dict[str, Any]:
+        """Tokens of reasoning are told when all are there."""
+        told = super().usage()
+        if self._reasoned is None:
+            return told
+        counted = min(self._reasoned, self._call.completion_tokens)
+        return told | {"completion_tokens_details": {"reasoning_tokens": counted}}
+
+    async def settle(self) -> None:
+        if not self._usage_at_end:
+            return
+        if sum(len(text) for texts in self._thoughts.values() for text in texts) <= _SHORT:
+            self._count_reasoning()
+        else:
+            await asyncio.to_thread(self._count_reasoning)
+
+    def _count_reasoning(self) -> None:
+        """Of its text, and without its markers: so the number is the same however the answer came in pieces."""
+        encode = self._call.model.tokenizer.encode
+        texts = ["".join(pieces) for pieces in self._thoughts.values()]
+        self._reasoned = sum(len(encode(text, add_special_tokens=False)) for text in texts)
 
     def _finish(self, choice: int, d: Delta) -> str | None:
-        """Where the length or a stop string ended it, a call may be cut off, and is not one to answer."""
+        """Where the length or a stop string ended it, a call may be cut off, and is not one to answer.
+
+        A tool that the client has named is no choice of the model's: OpenAI says `stop` then.
+        """
         whole = d.finish == "stop" and not isinstance(d.stop, str)
-        return "tool_calls" if whole and choice in self._called else d.finish
+        return "tool_calls" if whole and choice in self._called and not self._named else d.finish
 
     def _parts(self, choice: int, d: Delta) -> list[Part]:
         parser = self._parsers.get(choice)
         if parser is None:
             parser = self._parsers[choice] = self._make_parser()
         parts = parser.feed(d.text)
-        return parts if d.finish is None else [*parts, *parser.close()]
+        if d.finish is not None:
+            parts = [*parts, *parser.close()]
+        for part in parts:
+            if type(part) is Reasoning:
+                self._thoughts[choice].append(part.text)
+        return [part for part in parts if not isinstance(part, Reasoning)] if self._hides else parts
 
     def _fields(self, choice: int, parts: list[Part]) -> dict[str, Any]:
         """Of the message, that the parts add: each call once, with what there is of its arguments."""
@@ -80,14 +115,14 @@ class PartsWriter(ChatWriter):
         calls: dict[int, dict[str, Any]] = {}
         for part in parts:
             if isinstance(part, Reasoning):
-                made["reasoning_content"] = made.get("reasoning_content", "") + part.text
+                made[self._reasoning] = made.get(self._reasoning, "") + part.text
             elif isinstance(part, Content):
                 made["content"] = made.get("content", "") + part.text
             elif isinstance(part, CallBegun):
                 self._called.add(choice)
                 calls[part.index] = {
                     "index": part.index,
-                    "id": self._id(choice, part),
+                    "id": self._ids.of(part, choice),
                     "type": "function",
                     "function": {"name": part.name, "arguments": ""},
                 }
@@ -97,8 +132,3 @@ class PartsWriter(ChatWriter):
         if calls:
             made["tool_calls"] = [*calls.values()]
         return made
-
-
-def call_id(request: RequestId, choice: int, index: int) -> str:
-    """The same on every replica that tells this answer."""
-    return f"call_{hashlib.sha256(f'{request}.{choice}.{index}'.encode()).hexdigest()[:24]}"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from app.errors import RequestError
@@ -13,11 +13,12 @@ from app.openai.json_schema import check_bounds
 from app.openai.tools import ToolsRequest
 from app.tokenizer import Tokenizer
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 _SHOWN = 64  # characters of a name
 # In the place where the model is to go on. A template that trims its messages takes the space off.
 _HERE = "<<<go-on-here>>> "
 _OURS = {"add_generation_prompt", "chat_template", "continue_final_message", "messages", "tools"}
-_SWITCHES = ("enable_thinking", "thinking")  # by which templates turn reasoning off
+SWITCHES = ("enable_thinking", "thinking")  # by which templates turn reasoning off
 
 
 def _small(given: dict[str, Any]) -> dict[str, Any]:
@@ -29,8 +30,9 @@ def _small(given: dict[str, Any]) -> dict[str, Any]:
 
 
 class PromptRequest(ToolsRequest):
+    chat_template: Annotated[str, Field(min_length=1, max_length=2**15)] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(_small)] | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    reasoning_effort: Effort | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
@@ -74,12 +76,21 @@ class PromptRequest(ToolsRequest):
             return {}
         made: dict[str, Any] = {"reasoning_effort": effort} if "reasoning_effort" in known else {}
         if effort == "none":
-            made |= {name: False for name in _SWITCHES if name in known}
+            made |= {name: False for name in SWITCHES if name in known}
         elif not made:
             raise RequestError(
                 "'reasoning_effort': this model's chat template does not know it.", param="reasoning_effort"
             )
         return made
+
+
+def tokenizer_of(tokenizer: Tokenizer, asked: PromptRequest, *, trusted: bool) -> Tokenizer:
+    """With the request's own chat template, if it has one. Raises: RequestError, also where it is not `trusted`."""
+    if asked.chat_template is None:
+        return tokenizer
+    if not trusted:
+        raise RequestError("'chat_template' is not allowed on this server.", param="chat_template")
+    return tokenizer.with_template(asked.chat_template)
 
 
 def chat_prompt(tokenizer: Tokenizer, messages: Sequence[Message], asked: PromptRequest) -> str:

@@ -5,18 +5,19 @@ for "not given".
 """
 
 import re
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from app.dispatch.inflight import RoutingHints
 from app.errors import RequestError
-from app.messages import Sampling
+from app.messages import Sampling, StoredChat
 from app.openai.body import MOST, Body, Some
 from app.openai.conversation import Message, Messages
 from app.openai.neutral import NEUTRAL_OF_TOKENIZE, Refused, neutral
 from app.openai.prompt import PromptRequest
+from app.openai.structured import StructuredRequest
 from app.pools import Count, NotNegative, Share
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -27,6 +28,7 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 Label = Annotated[str, Field(max_length=64)]
 Metadata = Annotated[dict[Label, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
 MOST_BIASES = 2**16  # of all prompts of a request together: each takes its own along
+MOST_LOGPROBS = 24_576  # of prompts' tokens in one answer: they come as one message, which is decoded at once
 ASIDE_PRIORITY = 100  # of what gives way, unless it names its own
 
 
@@ -45,28 +47,25 @@ class RoutingOptions(Body):
     itl_ms: Annotated[float, Field(gt=0)] | None = None
 
 
-class Asked(Body):
-    """What all that generate have in common. `None` is "not given" throughout."""
+class ModelRequest(Body):
+    """What all that a model has to do something for have in common. `None` is "not given" throughout."""
+
+    # What a model's own configuration says where the client doesn't.
+    DEFAULTED: ClassVar[tuple[str, ...]] = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
     model: str
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
-    ignore_eos: bool | None = None
-    stream: bool | None = None
     user: Annotated[str, Field(max_length=512)] | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None  # extension: lower is sooner
     timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None  # extension: seconds
-    prompt_cache_key: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # requests that share a prefix
-    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # vLLM's: another one shares no KV
-    routing: RoutingOptions | None = None
     service_tier: Literal["auto", "default", "flex"] | None = None
     # Notes of the client's own, on which nothing depends.
     metadata: Metadata | None = None
     safety_identifier: Label | None = None
+
+    def filled(self, defaults: Mapping[str, float]) -> Self:
+        """With these where it says nothing."""
+        given = {n: defaults[n] for n in self.DEFAULTED if n in defaults and getattr(self, n) is None}
+        return self.model_copy(update=given) if given else self
 
     @property
     def aside(self) -> bool:
@@ -81,6 +80,25 @@ class Asked(Body):
     def urgency(self) -> int:
         return self.priority if self.priority is not None else ASIDE_PRIORITY if self.aside else 0
 
+    def check(self) -> None:
+        """What a single field can't tell. Raises: RequestError."""
+
+
+class Asked(ModelRequest):
+    """What all that generate have in common."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    prompt_cache_key: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # requests that share a prefix
+    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # vLLM's: another one shares no KV
+    routing: RoutingOptions | None = None
+
     def wishes(self, *, explain: bool) -> RoutingHints:
         asked = self.routing or RoutingOptions()
         rules = {name: getattr(asked, name) for name in ("prefill_weight", "temperature")}
@@ -92,16 +110,24 @@ class Asked(Body):
             explain=explain,
         )
 
+    @property
+    def kept(self) -> bool:
+        """Whether its answer can be had again later."""
+        return False
+
+    def stored_chat(self) -> StoredChat | None:
+        """What it is found by among the client's chats."""
+        return None
+
     def understood(self) -> bytes:
         """All that the answer depends on and tells, as JSON that is parsed to the same."""
-        return self.model_dump_json(exclude_none=True).encode()
-
-    def check(self) -> None:
-        """What a single field can't tell. Raises: RequestError."""
+        return self.model_dump_json(exclude_none=True, by_alias=True).encode()
 
 
-class _Generation(Asked):
+class _Generation(Asked, StructuredRequest):
     """What chat and text completions have in common."""
+
+    DEFAULTED = (*Asked.DEFAULTED, "top_k", "min_p", "repetition_penalty")
 
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None
@@ -113,11 +139,24 @@ class _Generation(Asked):
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     logit_bias: Annotated[dict[str, Bias], Field(max_length=MOST)] | None = None
     stream_options: StreamOptions | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
 
     def check(self) -> None:
         """What a single field can't tell. Raises: RequestError."""
         if self.stream_options is not None and not self.stream:
             raise RequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+        if self.prompt_logprobs is not None and self.stream:
+            raise RequestError("'prompt_logprobs' is not available in a stream.", param="prompt_logprobs")
+
+    def check_logprobs(self, tokens: int) -> None:
+        """`tokens`: of all prompts. Raises: RequestError for more of their logprobs than one message may have."""
+        if self.prompt_logprobs is not None and tokens * (self.prompt_logprobs + 1) * (self.n or 1) > MOST_LOGPROBS:
+            raise RequestError(
+                f"'prompt_logprobs': at most {MOST_LOGPROBS} of all tokens of all prompts, in all choices together.",
+                param="prompt_logprobs",
+            )
 
     def sampling(self, max_tokens: int, *, logprobs: int | None, prompt_logprobs: int | None = None) -> Sampling:
         """Raises: RequestError."""
@@ -141,7 +180,7 @@ class _Generation(Asked):
             ignore_eos=bool(self.ignore_eos),
             n=self.n or 1,
             logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
+            prompt_logprobs=self.prompt_logprobs if prompt_logprobs is None else prompt_logprobs,
             logit_bias=self._logit_bias(),
         )
 
@@ -169,6 +208,15 @@ class Conversation(_Generation, PromptRequest):
 @neutral()
 class ChatRequest(Conversation):
     messages: Annotated[Messages, Field(min_length=1, max_length=MOST)]
+    store: bool | None = None
+    include_reasoning: bool | None = None
+
+    @property
+    def kept(self) -> bool:
+        return bool(self.store)
+
+    def stored_chat(self) -> StoredChat | None:
+        return StoredChat(self.model, self.metadata or {}) if self.store else None
 
 
 @neutral()

@@ -1,22 +1,26 @@
 """The functions that a model may call: as clients describe them, and which of them a request lets it see."""
 
+import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from app.errors import RequestError
+from app.grammars.compile import check
+from app.messages import Grammar
 from app.openai.body import Body, Some
-from app.openai.json_schema import check_parameters
+from app.openai.json_schema import check_parameters, check_schema
 from app.openai.neutral import NOT_SUPPORTED, Refused
 
-_MOST = 128
+MOST_TOOLS = 128
 _SHOWN = 200  # characters of what is wrong, in which names stand that are the client's
+_ANY = {"type": "object"}
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
-def _schema(given: dict[str, Any]) -> dict[str, Any]:
+def given_schema(given: dict[str, Any]) -> dict[str, Any]:
     try:
         check_parameters(given)
     except ValueError as exc:
@@ -24,10 +28,14 @@ def _schema(given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+Parameters = Annotated[dict[str, Any], AfterValidator(given_schema)]
+
+
 class Function(Body):
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    name: FunctionName
     description: str | None = None
-    parameters: Annotated[dict[str, Any], AfterValidator(_schema)] | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
 
@@ -58,7 +66,7 @@ class NamedTool(Body):
 class AllowedTools(Body):
     class Allowed(Body):
         mode: Literal["auto", "required"]
-        tools: Annotated[Some[NamedTool], Field(min_length=1, max_length=_MOST)]
+        tools: Annotated[Some[NamedTool], Field(min_length=1, max_length=MOST_TOOLS)]
 
     type: Literal["allowed_tools"]
     allowed_tools: Allowed
@@ -79,10 +87,24 @@ ToolChoice = Annotated[
 ]
 
 
+class BoundCalls(NamedTuple):
+    """The calls that a request may have, and what it asks of them."""
+
+    schemas: dict[str, Any]  # of the parameters of each tool that may be called
+    where: str  # the field that asks for it; "": none does
+    forced: bool  # there is a call, and nothing else
+    one: bool  # and no second one
+
+    @property
+    def bound(self) -> bool:
+        """A grammar has to see to it."""
+        return bool(self.where)
+
+
 class ToolsRequest(Body):
     """What a request says about tools."""
 
-    tools: Annotated[Some[Tool], Field(max_length=_MOST)] | None = None
+    tools: Annotated[Some[Tool], Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
 
@@ -110,8 +132,6 @@ class ToolsRequest(Body):
                 raise RequestError("'tool_choice' is only allowed when 'tools' are given.", param="tool_choice")
             if name is not None and name not in names:
                 raise RequestError(f"'{where}': there is no tool of that name.", param=where)
-        if offered := self.offered:
-            self._check_grammar({tool.function.name for tool in offered})
 
     def _chosen(self) -> list[tuple[str, str | None]]:
         """What a choice speaks of, and where."""
@@ -125,21 +145,44 @@ class ToolsRequest(Body):
             ]
         return [("tool_choice", None)] if choice == "required" else []
 
-    def _check_grammar(self, offered: set[str]) -> None:
-        """What only a grammar could promise."""
+    @property
+    def binds_calls(self) -> bool:
+        """Whether a grammar has to see to it that calls are what is asked for."""
+        one = self.parallel_tool_calls is False
+        return bool(self.offered) and (self._forces or one or any(t.function.strict for t in self.offered))
+
+    @property
+    def _forces(self) -> bool:
         choice = self.tool_choice
-        if isinstance(choice, NamedTool):
-            raise _needs_grammar("tool_choice", "a named tool")
-        if choice == "required" or (isinstance(choice, AllowedTools) and choice.allowed_tools.mode == "required"):
-            raise _needs_grammar("tool_choice", "'required'")
-        if self.parallel_tool_calls is False:
-            raise _needs_grammar("parallel_tool_calls", "false")
+        allowed = isinstance(choice, AllowedTools) and choice.allowed_tools.mode == "required"
+        return allowed or choice == "required" or isinstance(choice, NamedTool)
+
+    def bound_calls(self) -> BoundCalls | None:
+        """What is asked of calls; None: there are no tools. Compiles strict ones, so it is no work for an event loop.
+
+        Raises: RequestError for what can't be enforced.
+        """
+        offered, forced = self.offered, self._forces
+        if not offered:
+            return None
+        named = self.tool_choice.function.name if isinstance(self.tool_choice, NamedTool) else None
+        called = [tool for tool in offered if named in (None, tool.function.name)]
+        strict = self._strict({tool.function.name for tool in called})
+        one = named is not None or self.parallel_tool_calls is False
+        where = "tool_choice" if forced else "parallel_tool_calls" if one else strict[0] if strict else ""
+        schemas = {t.function.name: t.parameters if forced or t.function.strict else _ANY for t in called}
+        return BoundCalls(schemas, where, forced=forced, one=one)
+
+    def _strict(self, called: set[str]) -> list[str]:
+        """Where tools are strict whose calls a grammar writes. Raises: RequestError."""
+        found = []
         for i, tool in enumerate(self.tools or ()):
-            if tool.function.strict and tool.function.name in offered:
-                raise _needs_grammar(f"tools.{i}.function.strict", "true")
-
-
-def _needs_grammar(param: str, value: str) -> RequestError:
-    return RequestError(
-        f"'{param}': {value} needs structured output, which this server does not have yet.", param=param
-    )
+            if tool.function.strict and tool.function.name in called:
+                found.append(f"tools.{i}.function.strict")
+                try:
+                    check_schema(tool.parameters)
+                    check(Grammar("json", json.dumps(tool.parameters)))
+                except ValueError as exc:
+                    where = f"tools.{i}.function.parameters"
+                    raise RequestError(f"'{where}': {exc}.", param=where) from None
+        return found

@@ -18,7 +18,11 @@ _SMALL = 16 * 2**10  # bytes that are parsed at once: that takes less time than 
 # Values of a large body: the parser builds all of them before the schema sees one, and no other thread runs meanwhile.
 _VALUES, _CONTAINERS = 2**18, 2**15
 
-_AS_SENT = {"chat_template_kwargs", "parameters"}  # what stands in these is the client's own, and null a value
+# What stands in these is the client's own, and null a value; `input` is also a prompt, which is no object.
+_AS_SENT = {
+    "chat_template_kwargs", "guided_json", "input_schema", "json", "parameters", "schema", "structural_tag",
+    "structures",
+}  # fmt: skip
 
 # One thread: a second one would hold the interpreter in turn with the first, and the event loop would wait for both.
 _large = ThreadPoolExecutor(1, thread_name_prefix="parsing")
@@ -74,6 +78,14 @@ def parse(schema: type[B], raw: bytes) -> B:
     raise _request_error(errors[0], doc) from first
 
 
+def validated(schema: type[B], doc: dict[str, Any]) -> B:
+    """Of a document that is no text any more. Raises: RequestError that names the field."""
+    try:
+        return schema.model_validate(doc)
+    except ValidationError as exc:
+        raise _request_error(_errors(exc)[0], doc) from exc
+
+
 def _may_be_null(err: Any, doc: Any) -> bool:
     """Whether nulls may be all that is wrong."""
     kind = err["type"]
@@ -90,8 +102,12 @@ def _errors(exc: ValidationError) -> list[Any]:
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: v if k in _AS_SENT else _without_nulls(v) for k, v in value.items() if v is not None}
+        return {k: v if _is_own(k, v) else _without_nulls(v) for k, v in value.items() if v is not None}
     return [_without_nulls(v) for v in value] if isinstance(value, list) else value
+
+
+def _is_own(key: str, value: Any) -> bool:
+    return key in _AS_SENT or (key == "input" and isinstance(value, dict))
 
 
 def _request_error(err: Any, doc: Any) -> RequestError:
@@ -102,9 +118,15 @@ def _request_error(err: Any, doc: Any) -> RequestError:
     found, given = _find(err, doc)
     path, kind = ".".join(found)[:_LONGEST_NAME], err["type"]
     what = err.get("ctx", {}).get("what", "") if kind == NOT_SUPPORTED else ""
-    if kind in ("union_tag_invalid", "union_tag_not_found"):  # only messages are told apart so
-        path, what = f"{path}.role", "messages of role"
-        kind, given = ("missing", None) if kind == "union_tag_not_found" else (NOT_SUPPORTED, given["role"])
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        tag = err["ctx"]["discriminator"].strip("'")
+        path, what = f"{path}.{tag}", "messages of role" if tag == "role" else f"objects of {tag}"
+        kind, given = ("missing", None) if kind == "union_tag_not_found" else (NOT_SUPPORTED, given[tag])
+    elif kind == NOT_SUPPORTED and isinstance(given, dict) and (what or found[-1].isdecimal()):
+        # One of several that their types tell apart.
+        path, given = f"{path}.type", given.get("type")
+        what = what or ("tools of type" if found[-2] == "tools" else "items of type")
+        kind = "missing" if given is None else kind
     if what and isinstance(given, str):
         return RequestError(f"'{path}': {what} '{given[:_SHOWN]}' are not supported by this server.", param=path)
     if kind in ("extra_forbidden", NOT_SUPPORTED):

@@ -50,6 +50,7 @@ class Ask(Struct, frozen=True):
     n: int = 1  # answers to the one prompt
     session: str | None = None  # requests of one session should meet the same cache
     aside: bool = False  # gives way to online requests
+    holds: bool = True  # KV blocks, from its beginning to its end
 
 
 class Placement(Struct, frozen=True):

@@ -77,6 +77,8 @@ def uncached_tokens(ask: Ask, option: Option) -> int:
 
 def new_blocks(ask: Ask, option: Option) -> int:
     """KV blocks that have to be found there: for what isn't cached of the prompt, and the expected answers."""
+    if not ask.holds:
+        return 0
     tokens = uncached_tokens(ask, option) + ask.n * min(ask.max_tokens, EXPECTED_ANSWER)
     return -(-tokens // option.candidate.lease.worker.block_size)
 

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
+from itertools import islice
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ import uvloop
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from app.engines.base import Engine, EngineInfo, GenerateRequest
+from app.engines.base import EncodeRequest, Engine, EngineInfo, GenerateRequest
 from app.errors import Cancelled, EngineDead, EngineFailed, Returned, StoreDown, XylemError
 from app.ids import RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
@@ -167,10 +168,16 @@ class Runner:
         await self.redis.aclose()
 
     def request(self, job: Job, handoff: Handoff | None = None) -> GenerateRequest:
-        priority = job.priority + _BEHIND_ALL if job.aside else job.priority
         return GenerateRequest(
-            job.run, job.prompt, job.sampling, priority, self._rank(job), job.cache_salt, handoff, job.begun
+            job.run, job.prompt, job.sampling, _priority(job), self._rank(job), job.cache_salt, handoff, job.begun
         )
+
+    def encode_request(self, job: Job) -> EncodeRequest:
+        """Of a job with inputs."""
+        assert job.inputs is not None
+        rest = iter(job.prompt)
+        inputs = [list(islice(rest, length)) for length in job.inputs.lengths]
+        return EncodeRequest(job.run, inputs, job.inputs.task, job.inputs.dimensions, _priority(job), self._rank(job))
 
     def gate(self, job: Job) -> YieldGate:
         return self.gates[self._rank(job)]
@@ -281,6 +288,10 @@ class Runner:
 
     async def _fetch(self, run: RunId) -> Job | None:
         return await fetch(self.redis, self.keys, run)
+
+
+def _priority(job: Job) -> int:
+    return job.priority + _BEHIND_ALL if job.aside else job.priority
 
 
 def end_process(task: "asyncio.Task[None]") -> None:

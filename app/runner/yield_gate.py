@@ -181,4 +181,5 @@ class YieldGate:
     def _wish(self, job: Job) -> Wish:
         begun = max((len(b.tokens) for b in job.begun), default=0)
         tokens = len(job.prompt) + begun
-        return Wish(job.sampling.n, -(-tokens // self._info.block_size), tokens)
+        blocks = 0 if job.inputs is not None else -(-tokens // self._info.block_size)
+        return Wish(job.sampling.n, blocks, tokens)

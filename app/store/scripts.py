@@ -25,8 +25,12 @@ _KEPT_BYTES = _source("resumable/kept_bytes") + "\n"  # counted by those that ch
 ADOPT = _source("resumable/adopt")
 APPEND = _KEPT_BYTES + _source("resumable/append")
 CANCEL = _KEPT_BYTES + _source("resumable/cancel")
+CONVERSE = _KEPT_BYTES + _source("resumable/converse")
+END_CONVERSATION = _KEPT_BYTES + _source("resumable/end_conversation")
 FORGET = _KEPT_BYTES + _source("resumable/forget")
 OWN = _KEPT_BYTES + _source("resumable/own")
+SET_CHAT = _KEPT_BYTES + _source("resumable/set_chat")
+UNSAY = _KEPT_BYTES + _source("resumable/unsay")
 
 ADD_RESULT = _source("batch/add_result")
 CLAIM_PART = _source("batch/claim_part")

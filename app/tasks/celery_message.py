@@ -24,7 +24,8 @@ log = logger(__name__)
 
 DECODE_TASK = "app.tasks.decode.decode"
 PREFILL_TASK = "app.tasks.prefill.prefill"
-_TASKS = {"prefill": PREFILL_TASK, "decode": DECODE_TASK}
+ENCODE_TASK = "app.tasks.encode.encode"
+_TASKS = {"prefill": PREFILL_TASK, "decode": DECODE_TASK, "encode": ENCODE_TASK}
 _ORIGIN = f"{os.getpid()}@{socket.gethostname()}"
 
 
@@ -48,7 +49,7 @@ def task_message(
     chain = [_decode_signature(then, request, attempt, shown)] if then else None
     embed = {"callbacks": None, "errbacks": None, "chain": chain, "chord": None}
     body = base64.b64encode(orjson.dumps([args, {}, embed])).decode()
-    task_id = request if task == DECODE_TASK else f"{request}.{attempt}.prefill"
+    task_id = f"{request}.{attempt}.prefill" if task == PREFILL_TASK else request
     return orjson.dumps(
         {
             "body": body,

@@ -26,7 +26,7 @@ from tests.s3 import s3_server
 from tests.stack import mock_pool, stop, wait_until
 
 POOL = "decode-pool-a"
-CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 ENDED = ("completed", "failed", "expired", "cancelled")
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -152,18 +152,20 @@ BODIES: dict[Any, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "Tell me a story"}], "max_tokens": 20, "logprobs": True, "n": 2},
     TEXT: {"prompt": ["Once upon", "There was"], "max_tokens": 15, "logprobs": 1, "stop": [" the"]},
     RESPONSES: {"input": "Tell me a story", "max_output_tokens": 20, "instructions": "Be short.", "store": False},
+    MESSAGES: {"messages": [{"role": "user", "content": "Tell me a story"}], "max_tokens": 20, "system": "Be short."},
 }  # fmt: skip
-OWN = ("id", "created", "created_at", "completed_at")  # of each request, and its token cache's luck
+# Of each request, and its token cache's luck.
+OWN = ("id", "created", "created_at", "completed_at", "cached_tokens", "input_tokens", "cache_read_input_tokens")
 
 
 def bare(answer: Any) -> Any:
     """Without what differs from request to request."""
     if isinstance(answer, dict):
-        return {k: bare(v) for k, v in answer.items() if k not in (*OWN, "cached_tokens")}
+        return {k: bare(v) for k, v in answer.items() if k not in OWN}
     return [bare(each) for each in answer] if isinstance(answer, list) else answer
 
 
-@pytest.mark.parametrize("url", [CHAT, TEXT, RESPONSES])
+@pytest.mark.parametrize("url", [CHAT, TEXT, RESPONSES, MESSAGES])
 def test_bodies_are_those_of_online_requests(fleet: Fleet, client: OpenAI, url: Any) -> None:
     """Every endpoint, with what it can do: same template, parameters and shape."""
     body = {"model": "mock", "temperature": 0} | BODIES[url]

@@ -188,7 +188,7 @@ def test_a_batch_is_paused_and_resumed(served: Stack, client: OpenAI, input_file
 
 
 @pytest.mark.parametrize(("field", "value", "param"), [
-    *(("endpoint", endpoint, "endpoint") for endpoint in ("/v1/embeddings", "/v1/moderations", "/v1/models", "")),
+    *(("endpoint", endpoint, "endpoint") for endpoint in ("/v1/images", "/v1/moderations", "/v1/models", "")),
     *(("completion_window", window, "completion_window")
       for window in ("", "24", "0h", "31d", "1w", "-24h", "24h ", "1e3s", "9999999d")),
     ("metadata", {str(i): "x" for i in range(17)}, "metadata"),

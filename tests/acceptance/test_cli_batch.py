@@ -194,7 +194,7 @@ def test_what_cannot_be_done_is_said_in_one_line(served: Stack, lines: Path, tmp
         (("submit", str(lines), "--output", "x"), 2, "--output and --errors need --wait"),
         (("submit", str(lines), "--metadata", "x"), 2, "--metadata x: has to be K=V"),
         (("submit", str(lines), "--window", "1w"), 1, "'1w' is no 'completion_window'"),
-        (("submit", str(lines), "--endpoint", "/v1/embeddings"), 1, "'/v1/embeddings'"),
+        (("submit", str(lines), "--endpoint", "/v1/images"), 1, "'/v1/images'"),
         (("submit", str(large)), 1, f"over the limit of {LIMIT} bytes"),
         (("status", "batch_unknown"), 1, "No batch found with id 'batch_unknown'."),
         (("results", "batch_unknown"), 1, "No batch found"),

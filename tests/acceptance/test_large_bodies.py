@@ -19,7 +19,7 @@ POOL, CONTEXT = "decode-pool-a", 131_072
 MOST_MS = 50.0
 MAX_BODY = 16 * 2**20
 TOGETHER = 2**18  # tokens
-CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 WORDS = "The quick brown fox jumps over the lazy dog, again. "
 
 
@@ -59,7 +59,7 @@ def body(**fields: Any) -> bytes:
 
 def filled(before: bytes, item: bytes, after: bytes, size: int = MAX_BODY) -> bytes:
     """A body of up to `size` bytes, with as many of `item` as it takes."""
-    return before + b",".join([item] * ((size - len(before) - len(after)) // (len(item) + 1))) + after
+    return before + (item + b",") * ((size - len(before) - len(after)) // (len(item) + 1) - 1) + item + after
 
 
 def test_the_longest_prompt_as_token_ids_is_served(ask: Callable[..., httpx.Response]) -> None:
@@ -79,10 +79,11 @@ def test_the_longest_prompts_are_echoed(ask: Callable[..., httpx.Response], n: i
     assert len(answer.json()["choices"]) == n
 
 
-@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
 def test_a_conversation_of_the_most_messages_is_served(ask: Callable[..., httpx.Response], path: str) -> None:
     messages = [{"role": "user", "content": WORDS[:20]}] * 4096
-    asked = {"messages": messages} if path == CHAT else {"input": messages, "max_tokens": None, "max_output_tokens": 1}
+    responses = {"input": messages, "max_tokens": None, "max_output_tokens": 1}
+    asked = responses if path == RESPONSES else {"messages": messages}
     answer = ask(path, body(**asked))
     usage = answer.json()["usage"]
     assert usage.get("prompt_tokens", usage.get("input_tokens")) > 4096 * 4
@@ -116,14 +117,17 @@ def test_the_longest_text_is_refused(ask: Callable[..., httpx.Response], path: s
 
 
 ADMIN = f"/admin/pools/{POOL}/limits"
-ALL = (CHAT, TEXT, RESPONSES, "/tokenize", "/detokenize", "/v1/batches", ADMIN)
+ALL = (CHAT, TEXT, RESPONSES, MESSAGES, "/tokenize", "/detokenize", "/v1/batches", ADMIN)
 WORST: dict[str, tuple[tuple[str, ...], bytes, bytes, bytes]] = {
     "token ids": ((TEXT,), b'{"model": "mock", "prompt": [', b"1", b"]}"),
     "prompts": ((TEXT,), b'{"model": "mock", "prompt": [', b'"a"', b"]}"),
     "prompts of ids": ((TEXT,), b'{"model": "mock", "prompt": [', b"[1]", b"]}"),
-    "messages": ((CHAT, "/tokenize"), b'{"model": "mock", "messages": [', b'{"role":"user","content":"a"}', b"]}"),
+    "messages": (
+        (CHAT, MESSAGES, "/tokenize"),
+        b'{"model": "mock", "messages": [', b'{"role":"user","content":"a"}', b"]}",
+    ),
     "parts": (
-        (CHAT, "/tokenize"),
+        (CHAT, MESSAGES, "/tokenize"),
         b'{"model": "mock", "messages": [{"role":"user","content":[', b'{"type":"text","text":"a"}', b"]}]}",
     ),
     "inputs": ((RESPONSES,), b'{"model": "mock", "input": [', b'{"role":"user","content":"a"}', b"]}"),

@@ -5,7 +5,9 @@ In one file, since a real engine takes most of a minute to load.
 
 import asyncio
 import itertools
+import json
 import os
+import re
 import time
 
 import psutil
@@ -15,7 +17,7 @@ from msgspec.structs import replace
 from app.engines.base import EngineStats, PrefixResetter
 from app.errors import EngineFailed, PromptTooLong, RequestError
 from app.ids import RequestId
-from app.messages import PartialOutput
+from app.messages import Grammar, PartialOutput
 from tests.contract.conftest import CONTEXT, MAX_RUNNING
 from tests.contract.subject import Answer, Subject
 
@@ -497,6 +499,63 @@ async def test_penalties_count_what_is_out(subject: Subject) -> None:
     favourite = plain.tokens[0]
     rest = (await go_on(subject, [PartialOutput([favourite] * 100)], **settings))[0]
     assert favourite not in rest.tokens
+
+
+CALL = {
+    "type": "tag",
+    "begin": "[see(",
+    "content": {"type": "json_schema", "json_schema": {"enum": [1, 2]}},
+    "end": ")]",
+}
+CALLS = {
+    "type": "tags_with_separator",
+    "tags": [CALL],
+    "separator": " ",
+    "at_least_one": True,
+    "stop_after_first": True,
+}
+OK = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": False}
+GRAMMARS = {  # with a pattern that their answers fit; a small model may fill an object with whitespace
+    Grammar("json", json.dumps(OK)): r'\{\s*("ok"[\s:a-z]*\}?)?',
+    Grammar("regex", r"(very )?(old|new) fox"): r"(very )?(old|new) fox",
+    Grammar("choice", '["a red fox", "no\\"thing"]'): 'a red fox|no"thing',
+    Grammar("grammar", 'root ::= "SELECT " col\ncol ::= "name" | "age"'): "SELECT (name|age)",
+    Grammar("tag", json.dumps({"type": "structural_tag", "format": CALLS})): r"\[see\([12]\)\]",
+}
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.kind)
+async def test_a_grammar_goes_on_at_the_token_where_it_was(subject: Subject, grammar: Grammar) -> None:
+    """Wherever the answer is cut: the same tokens, to its end."""
+    assert grammar.kind in subject.info.grammars
+    settings = {"grammar": grammar, "max_tokens": 12}
+    whole = await stepwise(subject, **settings)
+    assert re.fullmatch(GRAMMARS[grammar], whole.text)
+    assert whole.finish == "stop" or grammar.kind == "json"
+    rests = await asyncio.gather(
+        *(go_on(subject, [out(whole, steps)], **settings) for steps in range(1, len(whole.outputs)))
+    )
+    for steps, rest in enumerate(rests, 1):
+        assert out(whole, steps).tokens + rest[0].tokens == whole.tokens, steps
+        assert whole.text[: out(whole, steps).text_len] + rest[0].text == whole.text, steps
+        assert rest[0].finish == whole.finish, steps
+
+
+async def test_what_does_not_fit_its_grammar_ends_that_request_only(subject: Subject) -> None:
+    grammar = Grammar("regex", "[0-9]{4}")
+    with pytest.raises(EngineFailed):
+        await go_on(subject, [PartialOutput(subject.encode("fox"), 3)], grammar=grammar)
+    assert re.fullmatch("[0-9]{4}", (await subject.answer(STORY, grammar=grammar, max_tokens=12)).text)
+
+
+async def test_what_is_no_grammar_is_refused(subject: Subject) -> None:
+    for grammar in (
+        Grammar("regex", "a("),
+        Grammar("grammar", 'root ::= "a" nowhere'),
+        Grammar("json", '{"type": "x"}'),
+    ):
+        with pytest.raises(RequestError):
+            await subject.answer(STORY, grammar=grammar)
 
 
 async def test_abort_ends_a_resumed_answer(subject: Subject) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from app.batch import paths as places
 from app.batch.records import BatchLine, BatchOrder, Result, decode_part, decode_results
 from app.batch.storage import Storage
+from app.endpoint_registry import ENDPOINTS
 from app.ids import BatchId, FileId
-from app.openai.endpoint_registry import ENDPOINTS
 from app.openai.validation import parse
 from tests.fuzz.damage import damaged
 from workers.batch.input_splitter import split_input

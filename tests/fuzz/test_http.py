@@ -47,6 +47,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 WITH_BODY = [
     ("post", "/v1/chat/completions", 120), ("post", "/v1/completions", 120), ("post", "/v1/responses", 120),
+    ("post", "/v1/messages", 120), ("post", "/v1/messages/count_tokens", 30),
     ("post", "/v1/files", 60), ("post", "/v1/batches", 60),
     ("post", "/tokenize", 60), ("post", "/detokenize", 60), ("patch", "/admin/pools/{pool}/limits", 60),
 ]  # fmt: skip
@@ -79,7 +80,7 @@ def test_a_right_request_is_answered_as_declared(served: Stack, method: str, pat
 
 @pytest.mark.parametrize(("method", "path", "examples"), WITH_BODY)
 def test_a_wrong_request_is_answered_as_declared(served: Stack, method: str, path: str, examples: int) -> None:
-    """In time, and where it is refused, in OpenAI's shape."""
+    """In time, and where it is refused, in its API's shape."""
     _try(served, method, path, examples, GenerationMode.NEGATIVE)
 
 
@@ -147,7 +148,10 @@ def _known_tokens(prompt: Any) -> Any:
 def _in_order(response: Response) -> bool:
     if response.status_code < 400:
         return True
-    error = json.loads(response.content)["error"]
+    body = json.loads(response.content)
+    error = body["error"]
+    if body.keys() == {"type", "error", "request_id"}:  # Anthropic's
+        return set(error) == {"type", "message"} and (response.status_code < 500 or error["type"] == "timeout_error")
     return set(error) == {"message", "type", "param", "code"} and (
         response.status_code < 500 or error["code"] == "deadline_exceeded"
     )

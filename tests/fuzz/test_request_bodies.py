@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from app.anthropic.schemas import CountRequest, MessagesRequest
 from app.errors import RequestError
 from app.messages import encode
 from app.openai.responses.schemas import ResponseRequest, Retrieval
@@ -23,6 +24,7 @@ from tests.fuzz.damage import damaged
 
 BODIES: list[Any] = [
     ChatRequest, CompletionRequest, ResponseRequest, Retrieval, TokenizeRequest, DetokenizeRequest, LimitChanges,
+    CountRequest, MessagesRequest,
 ]  # fmt: skip
 FIELDS = sorted({name for body in BODIES for name in body.model_fields} | {"role", "content", "type", "text", "x"})
 numbers = st.integers() | st.floats() | st.sampled_from([2**31, 2**63, 2**64, -1, 10**400])
@@ -33,7 +35,14 @@ values = st.recursive(
     max_leaves=12,
 )
 objects = st.dictionaries(st.sampled_from(FIELDS), values, max_size=8)
-valid = {"model": "m", "messages": [{"role": "user", "content": "x"}], "prompt": "x", "tokens": [1], "input": "x"}
+valid = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "x"}],
+    "prompt": "x",
+    "tokens": [1],
+    "input": "x",
+    "max_tokens": 1,
+}
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -58,6 +67,17 @@ def test_a_body_is_understood_or_refused(body: Any, raw: bytes) -> None:
 @example({"top_k": 2**64})
 @example({"x": None, "chat_template_kwargs": {"a": "\ud800"}})
 @example({"x": None, "tools": [{"type": "function", "function": {"name": "f", "parameters": {"\ud800": {}}}}]})
+@example(
+    {
+        "x": None,
+        "messages": [
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "x", "name": "f", "input": {"a": 10**400, "b": "\ud800"}}],
+            }
+        ],
+    }
+)
 @example({"seed": -(2**63), "priority": 2**31 - 1, "timeout": 1e-300, "logit_bias": {"999999999": 1}})
 def test_a_good_request_with_a_strange_field_is_understood_or_refused(body: Any, changes: dict[str, Any]) -> None:
     known = {
@@ -76,6 +96,8 @@ def check(body: Any, raw: bytes) -> None:
             parsed.check()
         if isinstance(parsed, ResponseRequest):
             parsed = parsed.as_chat()
+        if isinstance(parsed, (CountRequest, MessagesRequest)):
+            parsed = parsed.chat
         if isinstance(parsed, (Conversation, CompletionRequest)):
             parsed.check()
             parsed.wishes(explain=False)

@@ -533,7 +533,7 @@ def test_a_batch_that_is_cancelled_between_its_validation_and_its_beginning_lose
 
 @pytest.mark.parametrize(
     ("wrong", "named"),
-    [({"endpoint": "/v1/embeddings"}, "endpoint"), ({"metadata": {"n": 7}}, "metadata"), ({"window": "1w"}, "window")],
+    [({"endpoint": "/v1/images"}, "endpoint"), ({"metadata": {"n": 7}}, "metadata"), ({"window": "1w"}, "window")],
 )
 def test_a_task_that_asks_for_no_batch_begins_none(
     redis: Redis, batch_workers: list[BatchWorker], storage: Storage, wrong: dict[str, Any], named: str

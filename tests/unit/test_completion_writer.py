@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from openai.types import Completion
 from openai.types.chat import ChatCompletionChunk
 
+from app.api.http import answer_schemas
 from app.deltas import merge
 from app.dialects.families import reasoning_only
 from app.dispatch.dispatcher import Dispatcher
@@ -22,7 +23,7 @@ from app.dispatch.writing import Writing
 from app.ids import ApiId, PoolId, RequestId
 from app.messages import Delta, Sampling, TokenLogprob
 from app.openai.chat import ChatWriter, writer
-from app.openai.completion_writer import DONE, CompletionWriter, error_event
+from app.openai.completion_writer import DONE, CompletionWriter
 from app.openai.completions import TextWriter
 from app.openai.logprobs import TextLogprobs, chat_logprobs
 from app.openai.schemas import ChatRequest, CompletionRequest
@@ -235,11 +236,6 @@ def test_a_whole_answers_reasoning_has_a_field_of_its_own() -> None:
         assert (message["reasoning_content"], message["content"]) == (reasoning, content)
 
 
-def test_an_error_in_a_stream_is_one_event() -> None:
-    """The openai client raises APIError for it."""
-    assert read(error_event({"error": {"message": "a\nb"}})) == {"error": {"message": "a\nb"}}
-
-
 @given(st.lists(st.tuples(st.integers(0, 2), deltas), max_size=12))
 def test_merging_changes_no_choices_text_tokens_or_end(parts: list[tuple[int, Delta]]) -> None:
     """One delta per choice, for who is behind."""
@@ -257,3 +253,57 @@ def test_merging_joins_logprobs_and_leaves_none_as_none() -> None:
     with_logprobs = replace(DELTA, logprobs=LOGPROBS)
     assert merge([(0, with_logprobs), (0, with_logprobs)])[0][1].logprobs == LOGPROBS * 2
     assert merge([(0, DELTA), (0, DELTA)])[0][1].logprobs is None
+
+
+def asked(kind: Kind, **fields: Any) -> CompletionWriter:
+    of = call()
+    if kind == "chat":
+        return ChatWriter(
+            of, ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "?"}]} | fields)
+        )
+    return TextWriter(of, CompletionRequest.model_validate({"model": "m", "prompt": ""} | fields))
+
+
+@pytest.mark.parametrize("kind", ["chat", "text"])
+def test_token_ids_are_told_where_vllm_tells_them(kind: Kind) -> None:
+    """A chat's prompt beside its choices, a text completion's in each; in a stream once, at first."""
+    whole = asked(kind, return_token_ids=True).answer([(0, replace(DELTA, tokens=[7, 8], finish="stop"))])
+    assert whole["choices"][0]["token_ids"] == [7, 8]
+    assert (whole if kind == "chat" else whole["choices"][0])["prompt_token_ids"] == [1, 2, 3]
+    written = asked(kind, return_token_ids=True, stream=True)
+    raw = written.opening(1) + written.delta(0, replace(DELTA, text="")) + written.delta(0, DELTA)
+    events = [json.loads(event.removeprefix(b"data: ")) for event in raw.split(b"\n\n") if event]
+    for event in events:
+        (answer_schemas.ChatCompletionChunk if kind == "chat" else answer_schemas.TextCompletionChunk).model_validate(
+            event
+        )
+    told = [event if kind == "chat" else event["choices"][0] for event in events]
+    assert [event.get("prompt_token_ids") for event in told] == [[1, 2, 3]] + [None] * (len(told) - 1)
+    assert [event["choices"][0].get("token_ids") for event in events][-2:] == [[7], [7]]
+
+
+@pytest.mark.parametrize("kind", ["chat", "text"])
+def test_what_was_not_asked_for_is_not_told(kind: Kind) -> None:
+    whole = asked(kind).answer([(0, replace(DELTA, finish="stop"))])
+    assert not {"prompt_token_ids", "prompt_logprobs", "token_ids"} & (whole.keys() | whole["choices"][0].keys())
+
+
+@pytest.mark.parametrize("kind", ["chat", "text"])
+def test_logprobs_of_the_prompt_have_vllms_shape(kind: Kind) -> None:
+    """A token that is not among the likeliest has no rank."""
+    found = [None, TokenLogprob("b", 2, -3.0, [("a", 1, -0.5)]), TokenLogprob("a", 1, -0.5, [("a", 1, -0.5)])]
+    whole = asked(kind, prompt_logprobs=1).answer([(0, replace(DELTA, finish="stop", prompt_logprobs=found))])
+    told = (whole if kind == "chat" else whole["choices"][0])["prompt_logprobs"]
+    likely = {"logprob": -0.5, "rank": 1, "decoded_token": "a"}
+    assert told == [None, {"2": {"logprob": -3.0, "rank": None, "decoded_token": "b"}, "1": likely}, {"1": likely}]
+
+
+def test_tokens_may_be_named_by_their_ids() -> None:
+    """Their bytes and places in the text stay those of the text."""
+    d = replace(DELTA, logprobs=LOGPROBS, finish="stop")
+    (one,) = asked("chat", return_tokens_as_token_ids=True).answer([(0, d)])["choices"][0]["logprobs"]["content"]
+    assert (one["token"], bytes(one["bytes"]).decode()) == ("token_id:5", 'é"')
+    assert [top["token"] for top in one["top_logprobs"]] == ["token_id:5", "token_id:6"]
+    (choice,) = asked("text", return_tokens_as_token_ids=True).answer([(0, d)])["choices"]
+    assert choice["logprobs"]["tokens"] == ["token_id:5"]
+    assert choice["logprobs"]["top_logprobs"] == [{"token_id:5": -0.5, "token_id:6": -1.25}]

@@ -2,16 +2,20 @@
 
 import asyncio
 import inspect
+import json
 import re
+from typing import Any
 
 import pytest
 
 from app import errors
 from app.api.http.error_responses import as_response
+from app.api.http.error_shape import error_event
 from app.errors import OUTCOMES, RequestError, XylemError, from_wire, outcome_of
 from app.openai.error_body import as_body
 
 TREE = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, XylemError)]
+OPENAIS, ANTHROPICS = ({"type": "http", "path": path, "headers": []} for path in ("/v1/responses", "/v1/messages"))
 
 
 def test_every_class_is_drawn_in_the_tree_with_its_status() -> None:
@@ -66,10 +70,20 @@ def test_an_error_is_shown_in_openais_shape_with_its_status(cls: type[XylemError
     """Four keys, always all of them."""
     body = as_body(cls("why", param="field"))
     assert body == {"error": {"message": "why", "type": cls.type, "param": "field", "code": cls.code}}
-    assert as_response(cls()).status_code == cls.status
+    assert as_response(cls(), OPENAIS).status_code == cls.status
 
 
 def test_retry_after_is_sent_where_it_is_known() -> None:
     """In whole seconds, as HTTP wants it."""
-    assert as_response(errors.Saturated(retry_after_s=7)).headers["retry-after"] == "7"
-    assert "retry-after" not in as_response(RequestError()).headers
+    assert as_response(errors.Saturated(retry_after_s=7), OPENAIS).headers["retry-after"] == "7"
+    assert "retry-after" not in as_response(RequestError(), OPENAIS).headers
+
+
+@pytest.mark.parametrize(("scope", "named"), [(OPENAIS, b""), (ANTHROPICS, b"event: error\n")])
+def test_an_error_in_a_stream_is_one_event_in_its_clients_shape(scope: dict[str, Any], named: bytes) -> None:
+    """The openai client raises APIError for it, the anthropic client its own."""
+    raw = error_event(RequestError("a\nb"), scope)
+    assert raw.count(b"\n\n") == 1
+    body = json.loads(raw.removeprefix(named).removeprefix(b"data: "))
+    assert body == json.loads(bytes(as_response(RequestError("a\nb"), scope).body))
+    assert (body["error"]["message"], "type" in body) == ("a\nb", bool(named))

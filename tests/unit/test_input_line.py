@@ -48,6 +48,7 @@ def test_a_good_line_is_its_body_under_its_id_and_number() -> None:
         (line(extra=1), "unknown_parameter", "extra", "a"),
         (line(body={"model": "m", "stream": True}), "invalid_value", "body.stream", "a"),
         (line(body={"model": "m", "timeout": 60}), "invalid_value", "body.timeout", "a"),
+        (line(body={"model": "m", "store": True}), "invalid_value", "body.store", "a"),
         (line(body=nested(300)), "invalid_json_line", "body", "a"),
     ],
 )  # fmt: skip

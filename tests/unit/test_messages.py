@@ -10,10 +10,12 @@ from app.messages import (
     Done,
     EventBatch,
     Failed,
+    Inputs,
     Job,
     Lease,
     Sampling,
     TokenLogprob,
+    Vectors,
     decode_event_batch,
     decode_job,
     decode_lease,
@@ -43,7 +45,7 @@ def test_a_step_comes_out_as_it_went_in(step: EventBatch) -> None:
     assert [type(e) for e in out.events] == [type(e) for e in step.events]
 
 
-@pytest.mark.parametrize("cls", [Sampling, Job, TokenLogprob, Delta, Done, Failed, EventBatch, Lease])
+@pytest.mark.parametrize("cls", [Sampling, Job, Inputs, Vectors, TokenLogprob, Delta, Done, Failed, EventBatch, Lease])
 def test_messages_are_frozen_arrays(cls: type[Struct]) -> None:
     """Arrays are small and let fields be added at the end; frozen ones can be shared."""
     assert cls.__struct_config__.frozen

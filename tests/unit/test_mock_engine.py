@@ -13,7 +13,7 @@ from app.engines.base import EngineInfo, GenerateRequest, StepOutput
 from app.engines.mock.engine import MockEngine
 from app.errors import EngineFailed, SettingsError
 from app.ids import RequestId
-from app.messages import Sampling
+from app.messages import GRAMMAR_KINDS, Sampling
 from app.pools import Pool
 
 
@@ -195,7 +195,9 @@ async def test_loading_takes_its_time_and_may_fail() -> None:
 async def test_it_tells_what_it_holds() -> None:
     """The pool decides seats, block size and context, the arguments the number of blocks."""
     info = await MockEngine(pool(max_running=3, max_model_len=100, block_size=16, total_blocks=50)).start()
-    assert info == EngineInfo(block_size=16, total_blocks=50, max_running=3, max_model_len=100, block_bytes=4 * 2**20)
+    assert info == EngineInfo(
+        block_size=16, total_blocks=50, max_running=3, max_model_len=100, block_bytes=4 * 2**20, grammars=GRAMMAR_KINDS
+    )
 
 
 @pytest.mark.parametrize(

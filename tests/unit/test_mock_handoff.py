@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from app.engines.base import Disaggregated, Prefilled
 from app.engines.mock.engine import MockEngine
 from app.errors import HandoffFailed, RequestError, SettingsError
-from app.messages import KvHandle, PartialOutput
+from app.messages import Grammar, KvHandle, PartialOutput
 from tests.disaggregated import (
     again,
     begun,
@@ -32,6 +32,7 @@ SAMPLINGS: list[dict[str, Any]] = [
     {"logit_bias": {400: 30.0, 401: 29.0}, "frequency_penalty": 1.0},
     {"ignore_eos": False, "min_tokens": 10, "stop_token_ids": (5,)},
     {"max_tokens": 2},
+    {"grammar": Grammar("regex", "[0-9]{4}-[0-9]{2}"), "temperature": 1.0, "seed": 7},
 ]
 
 

@@ -99,13 +99,31 @@ def test_few_long_prompts_are_placed_at_once(prompts: list[int], size: int) -> N
     assert _round_size(prompts) == size
 
 
+def shown(model: Model) -> Writing:
+    """Without the special tokens of its own vocabulary."""
+    assert model.writing.dialect is not None
+    return model.writing._replace(dialect=dataclasses.replace(model.writing.dialect, hidden=()))
+
+
+def test_special_tokens_that_mark_nothing_are_no_content() -> None:
+    """Markers that are special tokens stay what they are."""
+    plain = Pool(model="m", engine="mock", dialect="hermes")
+    marked = plain.model_copy(update={"reasoning": Reasoning(begin="<|im_start|>", end="</think>")})
+    for pool, hidden in ((plain, {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}),
+                         (marked, {"<|endoftext|>", "<|im_end|>"})):  # fmt: skip
+        dialect = load_models(PoolsFile(pools={PoolId("a"): pool}))["m"].writing.dialect
+        assert dialect is not None
+        assert {*dialect.hidden} == hidden
+
+
 def test_the_pools_of_a_model_have_one_dialect() -> None:
     """An answer may go on in another pool."""
     pools = {PoolId("a"): POOL, PoolId("b"): Pool(model="m", engine="mock", dialect="hermes")}
     with pytest.raises(SettingsError, match=r"pools\.b: .*dialect"):
         load_models(PoolsFile(pools=pools))
     one = {PoolId(name): Pool(model="m2", engine="mock", dialect="hermes") for name in "ab"}
-    assert load_models(PoolsFile(pools=one))["m2"].writing.dialect == find_dialect("qwen3")
+    model = load_models(PoolsFile(pools=one))["m2"]
+    assert (model.dialect, shown(model)) == ("qwen3", Writing(find_dialect("qwen3"), reasons=True))
 
 
 def test_a_dialect_is_named_or_guessed_and_an_unknown_one_stops_the_process(tmp_path: Path) -> None:
@@ -113,7 +131,8 @@ def test_a_dialect_is_named_or_guessed_and_an_unknown_one_stops_the_process(tmp_
     template = tmp_path / "template"
     template.write_text("{{ tools }}<tool_call>{'name': …, 'arguments': …}</tool_call>{{ messages }}")
     pool = Pool(model="m", engine="mock", chat_template=template)
-    assert load_models(PoolsFile(pools={PoolId("a"): pool}))["m"].writing == Writing(find_dialect("hermes"))
+    model = load_models(PoolsFile(pools={PoolId("a"): pool}))["m"]
+    assert (model.dialect, shown(model)) == ("qwen3", Writing(find_dialect("hermes")))
     template.with_name("thinks").write_text("<think>" + template.read_text())
     thinks = pool.model_copy(update={"chat_template": template.with_name("thinks")})
     assert load_models(PoolsFile(pools={PoolId("a"): thinks}))["m"].writing.reasons
@@ -154,7 +173,7 @@ def test_engines_are_asked_for_special_tokens_where_markers_are_some(
     offered = {"tools": [{"type": "function", "function": {"name": "f"}}]} if tools else {}
     messages = [{"role": "user", "content": "?"}]
     body = parse(ChatRequest, orjson.dumps({"model": "models", "messages": messages, **offered}))
-    assert chat._plan(known, body, explain=False).sampling[0].special_tokens == asked_for
+    assert chat.chat_plan(known, "chatcmpl-", body, "messages", explain=False).sampling[0].special_tokens == asked_for
 
 
 @pytest.mark.parametrize(("begin", "special"), [("<|im_start|>", True), ("<think>", False)])

@@ -104,7 +104,7 @@ def test_a_schedule_is_celerys(tmp_path: Path) -> None:
     ("text", "named"),
     [
         ("n: {cron: 'never', file: a, endpoint: /v1/completions}", "n.cron: 'never'"),
-        ("n: {cron: '0 2 * * *', file: a, endpoint: /v1/embeddings}", "/v1/embeddings"),
+        ("n: {cron: '0 2 * * *', file: a, endpoint: /v1/images}", "/v1/images"),
         ("n: {cron: '0 2 * * *', file: a, endpoint: /v1/completions, completion_window: 1w}", "1w"),
         ("n: {cron: '0 2 * * *', file: a, endpoint: /v1/completions, more: 1}", "n.more"),
         ("n: [", "not YAML"),

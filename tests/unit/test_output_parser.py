@@ -1,5 +1,6 @@
 """Reasoning, content and calls are told apart, wherever the text is cut."""
 
+import dataclasses
 import json
 import random
 import re
@@ -175,6 +176,16 @@ def test_however_a_text_is_cut_its_parts_are_the_same(name: str, data: st.DataOb
     assert parsed(dialect, *cut, begun=begun) == whole
     assert parsed(dialect, *text, begun=begun) == whole
     assert all(arguments for _, arguments in calls(whole))
+
+
+def test_hidden_markers_are_neither_content_nor_reasoning_however_the_text_is_cut() -> None:
+    """And what merely begins like one is text."""
+    dialect = dataclasses.replace(DIALECTS["qwen3"], hidden=("<|im_end|>",))
+    text = '<think>a<|im_end|>b</think>c<|im_end|>d <|im_e <tool_call>{"name": "g", "arguments": {}}</tool_call>'
+    whole = parsed(dialect, text)
+    assert (texts(whole), calls(whole)) == (("ab", "cd <|im_e"), [("g", "{}")])
+    for size in range(1, 12):
+        assert parsed(dialect, *(text[i : i + size] for i in range(0, len(text), size))) == whole
 
 
 def _words(text: str) -> Iterator[str]:

@@ -13,9 +13,10 @@ from app.dialects.dialect import Dialect, Thought
 from app.dialects.names import find_dialect
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
 from app.dispatch.writing import Writing
+from app.openai.call_ids import call_id
 from app.openai.chat import writer
 from app.openai.chat_writer import ChatWriter
-from app.openai.parts_writer import PartsWriter, call_id
+from app.openai.parts_writer import PartsWriter
 from tests.unit.test_completion_writer import DELTA, LOGPROBS, call
 from tests.unit.test_tools import CALLED, MESSAGES, RESULT, TIME, WEATHER, chat
 
@@ -247,3 +248,79 @@ def test_a_call_has_an_id_that_the_models_own_template_takes_back(dialect: str, 
 def test_a_call_that_a_stop_string_cut_off_is_not_one_to_answer() -> None:
     made = scripted().choice(0, replace(DELTA, text="b1", finish="stop", stop="Paris"))
     assert (made["finish_reason"], made["stop_reason"]) == ("stop", "Paris")
+
+
+def thinking(**writing: Any) -> Any:
+    """Of a model that thinks, with as many tokens as that takes."""
+    of = call()
+    thinks = Dialect((Thought("<think>", ("</think>",)),))
+    of.model = dataclasses.replace(of.model, writing=Writing(thinks, True, **writing))
+    of.completion_tokens = 1000
+    return of
+
+
+THOUGHT = "It is in Kraków, 1,000 km from here. " * 20
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 10_000])
+async def test_tokens_of_reasoning_are_counted_the_same_however_the_answer_comes(size: int) -> None:
+    """Those of its text, without markers; in each choice for itself."""
+    of = thinking()
+    text = f"<think>{THOUGHT}</think>Yes."
+    written = writer(of, chat(stream=True, stream_options={"include_usage": True}))
+    for choice in (0, 1):
+        for at in range(0, len(text), size):
+            written.delta(choice, replace(DELTA, text=text[at : at + size]))
+        written.delta(choice, replace(DELTA, text="", finish="stop"))
+    await written.settle()
+    event = json.loads(written.last().split(b"\n\n")[0].removeprefix(b"data: "))
+    each = len(of.model.tokenizer.encode(THOUGHT))
+    assert event["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2 * each}
+    answer_schemas.ChatCompletionChunk.model_validate(event, strict=True)
+    whole = writer(of, chat())
+    whole.answer([(i, replace(DELTA, text=text, finish="stop")) for i in (0, 1)])
+    assert whole.usage() == event["usage"]
+
+
+async def test_there_are_no_more_tokens_of_reasoning_than_tokens() -> None:
+    of = thinking()
+    of.completion_tokens = 7
+    whole = writer(of, chat())
+    whole.answer([(0, replace(DELTA, text=f"<think>{THOUGHT}", finish="length"))])
+    assert whole.usage()["completion_tokens_details"] == {"reasoning_tokens": 7}
+    silent = writer(of, chat(stream=True))
+    silent.delta(0, replace(DELTA, text=f"<think>{THOUGHT}"))
+    await silent.settle()
+    assert "completion_tokens_details" not in silent.usage()  # which nobody has asked for
+
+
+def test_the_pool_names_the_field_of_reasoning() -> None:
+    """Whole and streamed."""
+    of = thinking(reasoning_field="reasoning")
+    end = replace(DELTA, text="<think>a</think>b", finish="stop")
+    message = writer(of, chat()).choice(0, end)["message"]
+    assert (message["reasoning"], message["content"], "reasoning_content" in message) == ("a", "b", False)
+    written = writer(of, chat(stream=True))
+    one, other = (written.delta(0, replace(DELTA, text=text)) for text in ("<think>a", "b</think>c"))
+    assert json.loads(one.removeprefix(b"data: "))["choices"][0]["delta"] == {"reasoning": "a"}
+    assert json.loads(other.removeprefix(b"data: "))["choices"][0]["delta"] == {"reasoning": "b", "content": "c"}
+
+
+def test_a_client_may_want_no_reasoning() -> None:
+    """It is counted all the same."""
+    of = thinking()
+    written = writer(of, chat(include_reasoning=False))
+    made = written.answer([(0, replace(DELTA, text="<think>a</think>b", finish="stop"))])
+    assert made["choices"][0]["message"] == {
+        "role": "assistant", "content": "b", "refusal": None, "reasoning_content": None,
+    }  # fmt: skip
+    assert written.usage()["completion_tokens_details"] == {"reasoning_tokens": 1}
+    streamed = writer(of, chat(include_reasoning=False, stream=True))
+    assert streamed.delta(0, replace(DELTA, text="<think>a")) == b""
+    assert b'{"content":"b"}' in streamed.delta(0, replace(DELTA, text="</think>b"))
+
+
+def test_token_ids_come_with_every_chunk_that_has_some() -> None:
+    written = scripted(stream=True, return_token_ids=True)
+    event = json.loads(written.delta(0, replace(DELTA, text="-")).removeprefix(b"data: "))["choices"][0]
+    assert (event["delta"], event["token_ids"]) == ({}, [7])

@@ -8,15 +8,18 @@ import pytest
 
 from app.dialects.names import find_dialect
 from app.dispatch.models import Model
+from app.dispatch.runtime import Deployment
 from app.dispatch.writing import Writing
 from app.errors import RequestError
 from app.ids import PoolId
+from app.openai import chat as chat_endpoint
 from app.openai.model_parser import check_dialect
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
 from app.pools import Pool
+from app.settings import load_settings
 from app.telemetry import Meters
-from app.tokenizer import Tokenizer
+from app.tokenizer import Tokenizer, load_tokenizer
 from tests.unit.test_tools import CALL, CALLED, MESSAGES, RESULT, TIME, WEATHER, allowed, chat
 
 MODEL_DIR = Pool(model="mock", engine="mock").model_dir
@@ -190,3 +193,18 @@ def test_what_a_template_does_not_know_is_not_handed_to_it(tmp_path: Path, name:
     assert prompt(tmp_path, PLAIN, chat(chat_template_kwargs={name: False})) == prompt(tmp_path, PLAIN, chat())
     with pytest.raises(RequestError, match="does not know it"):
         prompt(tmp_path, PLAIN, chat(chat_template_kwargs={name: 0}))
+
+
+async def test_a_request_may_bring_its_own_template_only_where_that_is_allowed() -> None:
+    """Chats and /tokenize alike."""
+    model = Model("m", (PoolId("p"),), (), None, load_tokenizer(MODEL_DIR), 100, Meters("template"))
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+    raw = json.dumps(body | {"chat_template": "{{ messages[0].content }}!"}).encode()
+    trusting, other = (
+        Deployment(load_settings(request_chat_templates=trusts), {}, {"m": model}) for trusts in (True, False)
+    )
+    _, plan = await chat_endpoint.understand(trusting, raw)
+    assert model.tokenizer.decode([*plan.prompts[0]]) == "hello!"
+    with pytest.raises(RequestError) as refused:
+        await chat_endpoint.understand(other, raw)
+    assert refused.value.param == "chat_template"

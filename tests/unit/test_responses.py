@@ -17,12 +17,13 @@ from starlette.datastructures import QueryParams
 from app.api.openai.responses.routes import query_of
 from app.errors import RequestError, Saturated, WorkerLost
 from app.ids import RequestId
-from app.messages import Delta, Done, Event, Failed, TokenLogprob
+from app.messages import Delta, Done, Event, Failed, ResponseContext, TokenLogprob
+from app.openai.responses.input_items import InputMessage
 from app.openai.responses.items import items_of, page
-from app.openai.responses.response_object import ResponseObject
+from app.openai.responses.messages import as_messages
+from app.openai.responses.response_object import ResponseObject, begin_object
 from app.openai.responses.schemas import (
     Includable,
-    InputMessage,
     ItemsQuery,
     ResponseRequest,
     Retrieval,
@@ -42,6 +43,11 @@ def asked(**fields: Any) -> ResponseRequest:
 
 def delta(text: str, **fields: Any) -> Delta:
     return Delta(ID, 0, text, [1], **fields)
+
+
+def begun(body: ResponseRequest) -> ResponseObject:
+    """Of a model that writes plain text."""
+    return begin_object({}, ID, 1600, body, ResponseContext())
 
 
 texts = st.text(max_size=3) | st.sampled_from(["", '"', "\n\n", "\u2028", "🙂", "\x00", "data: [DONE]\n\n"])
@@ -64,7 +70,7 @@ bodies = st.sampled_from(
 
 
 def written(body: ResponseRequest, batches: Sequence[Sequence[Event]], after: int = -1) -> bytes:
-    events = ResponseEvents(ResponseObject(ID, 1600, body), after)
+    events = ResponseEvents(begun(body), after)
     return events.opening() + b"".join(map(events.write, batches))
 
 
@@ -113,7 +119,7 @@ def test_every_event_is_one_that_openais_client_knows(body: ResponseRequest, log
 
 @given(bodies, logs())
 def test_the_last_event_has_the_response_as_it_can_be_fetched(body: ResponseRequest, log: list[Event]) -> None:
-    progress = ResponseObject(ID, 1600, body)
+    progress = begun(body)
     for event in log:
         progress.add(event)
     response = Response.model_validate(progress.response())
@@ -157,7 +163,7 @@ def test_a_streams_events_come_in_openais_order() -> None:
 )
 def test_a_log_tells_the_status(log: list[Event], status: str, last: str) -> None:
     """With what belongs to it: reason, error, time of completion, usage, and the message's own status."""
-    progress = ResponseObject(ID, 1600, asked(background=True))
+    progress = begun(asked(background=True))
     for event in log:
         progress.add(event)
     response = Response.model_validate(progress.response())
@@ -174,7 +180,7 @@ def test_a_log_tells_the_status(log: list[Event], status: str, last: str) -> Non
 
 
 def test_a_response_counts_its_tokens() -> None:
-    progress = ResponseObject(ID, 1600, asked())
+    progress = begun(asked())
     for event in (delta("a"), Delta(ID, 0, "b", [2, 3]), DONE):
         progress.add(event)
     usage = Response.model_validate(progress.response()).usage
@@ -185,14 +191,14 @@ def test_a_response_counts_its_tokens() -> None:
 
 @pytest.mark.parametrize(("error", "code"), [(WorkerLost, "server_error"), (Saturated, "rate_limit_exceeded")])
 def test_an_error_has_openais_code_and_ours_in_its_message(error: Any, code: str) -> None:
-    progress = ResponseObject(ID, 1600, asked())
+    progress = begun(asked())
     progress.add(Failed(ID, 0, error.code, "why"))
     assert progress.response()["error"] == {"code": code, "message": f"why ({error.code})"}
 
 
 def test_instructions_and_messages_are_the_conversation() -> None:
     """Also a message that an earlier response answered with."""
-    earlier = ResponseObject(ID, 1600, asked())
+    earlier = begun(asked())
     earlier.add(delta("hello"))
     raw = {
         "model": "m",
@@ -222,15 +228,15 @@ def test_instructions_and_messages_are_the_conversation() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"conversation": "c"}, "conversation"),
-        ({"reasoning": {"effort": "low"}}, "reasoning"),
-        ({"max_tool_calls": 1}, "max_tool_calls"),
-        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"previous_response_id": "resp_1", "conversation": "c"}, "previous_response_id"),
+        ({"conversation": "c", "store": False}, "conversation"),
+        ({"reasoning": {"effort": "enormous"}}, "reasoning.effort"),
+        ({"max_tool_calls": 0}, "max_tool_calls"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"text": {"verbosity": "lowest"}}, "text.verbosity"),
+        ({"truncation": "all"}, "truncation"),
         ({"service_tier": "priority"}, "service_tier"),
         ({"include": ["reasoning.thoughts"]}, "include.0"),
         ({"presence_penalty": 2.1}, "presence_penalty"),
@@ -292,7 +298,8 @@ def test_a_query_is_checked_like_a_body() -> None:
 
 
 def test_a_message_may_be_as_the_easy_one() -> None:
-    assert InputMessage(role="developer", content="x").as_chat().for_template() == {"role": "system", "content": "x"}
+    (message,) = as_messages([InputMessage(role="developer", content="x")])
+    assert message.for_template() == {"role": "system", "content": "x"}
 
 
 def test_the_penalties_reach_the_engine_and_the_object() -> None:
@@ -301,7 +308,7 @@ def test_the_penalties_reach_the_engine_and_the_object() -> None:
     sampling = body.as_chat().sampling(5, logprobs=None)
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (1.0, -0.5)
     for found, shown in ((body, (1.0, -0.5)), (asked(), (0.0, 0.0))):
-        response = ResponseObject(ID, 1600, found).response()
+        response = begun(found).response()
         assert (response["presence_penalty"], response["frequency_penalty"]) == shown
 
 
@@ -328,7 +335,7 @@ CONVERSATION = [
 
 
 def listed(given: Any, **query: Any) -> dict[str, Any]:
-    found = page(items_of(ID, ResponseRequest(model="m", input=given)), ItemsQuery(**query))
+    found = page(items_of(ID, ResponseRequest(model="m", input=given).items), ItemsQuery(**query))
     ResponseItemList.model_validate(found)
     return found
 

@@ -147,11 +147,13 @@ def test_the_table_has_every_field() -> None:
 
 @pytest.mark.parametrize(("schema", "field"), [
     (schema, field) for schema in BOTH for field in (
-        "functions", "function_call", "response_format", "modalities", "store", "audio", "prediction", "best_of",
-        "suffix", "chat_template", "max_token", "temprature",
+        "functions", "function_call", "modalities", "audio", "prediction", "best_of",
+        "suffix", "max_token", "temprature",
     )
 ] + [
-    (CompletionRequest, field) for field in ("tools", "tool_choice", "parallel_tool_calls", "reasoning_effort")
+    (CompletionRequest, field) for field in (
+        "chat_template", "store", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort",
+    )
 ])  # fmt: skip
 def test_an_unknown_field_is_refused_by_name(schema: type[Any], field: str) -> None:
     """Never ignored: a client that asks for it would believe it was heard."""
@@ -342,6 +344,16 @@ def test_each_schema_is_shown_in_the_api_documentation(schema: type[Any]) -> Non
     assert "$defs" not in json.dumps(shown), "nothing refers to what is not in the document"
 
 
+def test_logprobs_of_prompts_are_not_streamed_and_bounded() -> None:
+    """vLLM refuses them in a stream too."""
+    with pytest.raises(RequestError, match="'prompt_logprobs' is not available in a stream"):
+        chat(prompt_logprobs=1, stream=True).check()
+    chat(prompt_logprobs=1, n=2).check_logprobs(6144)
+    with pytest.raises(RequestError, match="24576"):
+        chat(prompt_logprobs=1, n=2).check_logprobs(6145)
+    assert chat(prompt_logprobs=1).sampling(5, logprobs=None).prompt_logprobs == 1
+
+
 def test_an_assistant_message_may_be_sent_back_as_the_openai_client_returns_it() -> None:
     """Its nulls are those of features that this server doesn't have."""
     nulls = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "tool_calls"))
@@ -404,7 +416,7 @@ def test_what_changes_nothing_is_taken_and_all_else_refused_by_name(
         values = ()  # a number there
     for value in (None, *values):
         body = parse(schema, orjson.dumps(BASE[schema] | {name: value}))
-        assert getattr(body, name) == value or name in ("text", "messages")  # Responses has objects
+        assert getattr(body, name) == value or name in ("text", "reasoning", "messages", "response_format")  # objects
     annotation = schema.model_fields[name].annotation
     if annotation is not Any:
         return
@@ -418,7 +430,7 @@ def test_what_changes_nothing_is_taken_and_all_else_refused_by_name(
 def test_nulls_in_a_neutral_value_count_as_not_given(value: dict[str, Any]) -> None:
     """Some clients write every field of an object."""
     assert chat(response_format=value) == chat(response_format={"type": "text"})
-    assert refusal(ChatRequest, {"response_format": {"type": "json_object", "json_schema": None}}).param is not None
+    assert refusal(ChatRequest, {"response_format": {"type": "xml", "json_schema": None}}).param is not None
 
 
 @pytest.mark.parametrize("name", NEUTRAL_OF_MESSAGES)
@@ -457,7 +469,7 @@ def test_an_answer_without_content_or_calls_was_empty() -> None:
 ] + [
     (ResponseRequest, {"input": [{"role": "user", "content": "x"}, {"type": kind, "call_id": "c", "output": "x"}]},
      "input.1.type", f"items of type '{kind}' are not supported by this server.")
-    for kind in ("function_call", "function_call_output", "reasoning", "item_reference")
+    for kind in ("web_search_call", "computer_call", "local_shell_call_output", "mcp_call")
 ] + [
     (schema, {field: [{"role": role, "content": "x", "tool_call_id": "c"}]},
      f"{field}.0.role", f"messages of role '{role}' are not supported by this server.")

@@ -230,3 +230,17 @@ def test_a_config_that_is_not_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(SettingsError, match=r"tokenizer_config\.json"):
         Tokenizer(tmp_path)
+
+
+def test_a_clients_template_takes_the_place_of_the_models_for_one_request() -> None:
+    """In the same sandbox; what is none is said to be that."""
+    tokenizer = load_tokenizer(MODEL_DIR)
+    other = tokenizer.with_template("{{ tools }}{{ messages[0].content }}!")
+    assert (other.render_chat(MESSAGES), other.template_variables) == ("Nonehello!", {"tools", "messages"})
+    assert tokenizer.render_chat(MESSAGES).startswith("<|im_start|>")
+    for broken in ("{% if %}", "{{ " + "(" * 10_000, "{{ 1 / 0 }}{% for x in %}"):
+        with pytest.raises(RequestError) as refused:
+            tokenizer.with_template(broken)
+        assert refused.value.param == "chat_template"
+    with pytest.raises(RequestError, match="refused"):
+        tokenizer.with_template("{{ ''.__class__.__mro__ }}").render_chat(MESSAGES)

@@ -142,18 +142,31 @@ def test_the_arguments_of_an_earlier_call_are_an_object_if_they_are_one(argument
     assert body.messages[1].for_template()["tool_calls"][0]["function"]["arguments"] == shown
 
 
-@pytest.mark.parametrize(("fields", "param"), [
-    ({"tool_choice": "required"}, "tool_choice"),
-    ({"tool_choice": named("get_time")}, "tool_choice"),
-    ({"tool_choice": allowed("get_time", mode="required")}, "tool_choice"),
-    ({"parallel_tool_calls": False}, "parallel_tool_calls"),
-    ({"tools": [TIME, function(strict=True)]}, "tools.1.function.strict"),
+@pytest.mark.parametrize(("fields", "where", "forced", "one"), [
+    ({"tool_choice": "required"}, "tool_choice", True, False),
+    ({"tool_choice": named("get_time")}, "tool_choice", True, True),
+    ({"tool_choice": allowed("get_time", mode="required")}, "tool_choice", True, False),
+    ({"parallel_tool_calls": False}, "parallel_tool_calls", False, True),
+    ({"tools": [TIME, function(strict=True)]}, "tools.1.function.strict", False, False),
+    ({"tool_choice": "auto"}, "", False, False),
 ])  # fmt: skip
-def test_what_only_a_grammar_can_promise_is_refused(fields: dict[str, Any], param: str) -> None:
+def test_what_only_a_grammar_can_promise_binds_calls(
+    fields: dict[str, Any], where: str, forced: bool, one: bool
+) -> None:
     """A model may be asked for it, and may not do it."""
-    exc = refusal(**{"tools": [TIME]} | fields)
-    assert exc.param == param
-    assert "needs structured output" in exc.message
+    request = chat(**{"tools": [TIME]} | fields)
+    request.check()
+    calls = request.bound_calls()
+    assert calls is not None
+    assert (calls.where, calls.forced, calls.one) == (where, forced, one)
+    assert request.binds_calls == calls.bound == bool(where)
+
+
+def test_a_named_tool_is_the_only_one_that_can_be_called() -> None:
+    calls = chat(tools=[WEATHER, TIME], tool_choice=named("get_time")).bound_calls()
+    assert calls is not None
+    assert [*calls.schemas] == ["get_time"]
+    assert chat(tools=[WEATHER], tool_choice="none").bound_calls() is None
 
 
 def test_a_client_that_allows_some_tools_gives_the_model_these_alone() -> None:

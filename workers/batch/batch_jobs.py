@@ -20,10 +20,10 @@ from app.batch.storage import Storage
 from app.batch.window import read_window
 from app.dispatch.models import find_model
 from app.dispatch.runtime import Runtime
+from app.endpoint_registry import ENDPOINTS
 from app.errors import BatchNotFound, FileGone, StorageDown, StoreDown
 from app.ids import BatchId, KeyId
 from app.openai.batch_schemas import BatchRequest
-from app.openai.endpoint_registry import ENDPOINTS
 from app.openai.validation import parse
 from app.store import clock
 from app.telemetry import logger
@@ -177,7 +177,7 @@ class BatchJobs:
         def check(body: bytes) -> str:
             asked = parse(endpoint.schema, body)
             asked.check()
-            return find_model(self._serving.models, asked.model).name
+            return find_model(self._serving.models, asked.model, endpoint.task).name
 
         file = self._call(self._file_store.find(order.input, order.key))
         return split_input(

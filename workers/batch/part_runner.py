@@ -15,6 +15,7 @@ from app.batch.storage import Storage
 from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.runtime import Runtime
+from app.endpoint_registry import ENDPOINTS
 from app.errors import (
     Cancelled,
     DeadlineOver,
@@ -27,8 +28,6 @@ from app.errors import (
     XylemError,
 )
 from app.messages import encode
-from app.openai.endpoint_registry import ENDPOINTS
-from app.openai.error_body import as_body
 from app.store import clock
 from app.telemetry import logger
 from workers.batch.line_quota import LineQuota, expected
@@ -227,7 +226,9 @@ class PartRunner:
 
     def _failed(self, line: BatchLine, exc: XylemError) -> Result:
         problem = Problem(exc.code, exc.message, line.number, exc.param)
-        return Result(line.number, line.custom_id, exc.status, "", orjson.dumps(as_body(exc)), problem)
+        return Result(
+            line.number, line.custom_id, exc.status, "", orjson.dumps(self._endpoint.error_body(exc)), problem
+        )
 
     async def _patiently(self, ask: Any, *args: Any, **kwargs: Any) -> Any:
         """Redis or the storage may be away: what has been computed waits for it."""

@@ -42,6 +42,7 @@ class LeaseKeeper:
             kv_events=kv_events,
             block_bytes=info.block_bytes,
             meets_at=info.meets_at,
+            grammars=list(info.grammars),
         )
 
     async def register(self) -> None:

@@ -30,11 +30,16 @@ class Cached(Shape):
     cached_tokens: int
 
 
+class Thought(Shape):
+    reasoning_tokens: int
+
+
 class Usage(Shape):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: Cached
+    completion_tokens_details: Thought | None = None  # of models that think
 
 
 class Envelope(Shape):
@@ -66,6 +71,15 @@ class Top(Shape):
 
 class TokenLogprob(Top):
     top_logprobs: list[Top]
+
+
+class PromptLogprob(Shape):
+    logprob: float
+    rank: int | None  # null: not among the likeliest that were asked for
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
 class ChatLogprobs(Shape):
@@ -100,7 +114,8 @@ class CallDelta(Shape):
 class ChatMessage(Shape):
     role: Literal["assistant"]
     content: str | None
-    reasoning_content: str | None = None
+    reasoning_content: str | None = None  # or, as the pool says:
+    reasoning: str | None = None
     refusal: None
     tool_calls: list[ToolCall] = []
 
@@ -108,7 +123,8 @@ class ChatMessage(Shape):
 class ChatDelta(Shape):
     role: Literal["assistant"] = "assistant"
     content: str = ""
-    reasoning_content: str = ""
+    reasoning_content: str = ""  # or, as the pool says:
+    reasoning: str = ""
     tool_calls: list[CallDelta] = []
 
 
@@ -118,6 +134,7 @@ class ChatChoice(Shape):
     logprobs: ChatLogprobs | None
     finish_reason: ChatFinish
     stop_reason: str | int | None
+    token_ids: list[int] = []
 
 
 class ChatChunkChoice(Shape):
@@ -126,17 +143,33 @@ class ChatChunkChoice(Shape):
     logprobs: ChatLogprobs | None
     finish_reason: ChatFinish | None
     stop_reason: str | int | None = None
+    token_ids: list[int] = []
 
 
 class ChatCompletion(Envelope):
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
     usage: Usage
+    prompt_token_ids: list[int] = []
+    prompt_logprobs: PromptLogprobs = []
+
+
+class StoredChatCompletion(ChatCompletion):
+    metadata: dict[str, str]
+
+
+class StoredChatList(Shape):
+    object: Literal["list"]
+    data: list[StoredChatCompletion]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
 
 
 class ChatCompletionChunk(Envelope):
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]
+    prompt_token_ids: list[int] = []  # in the first one
     usage: Usage | None = None
 
 
@@ -151,10 +184,12 @@ class _Text(Shape):
     index: int
     text: str
     logprobs: TextLogprobs | None
+    token_ids: list[int] = []
+    prompt_token_ids: list[int] = []  # in a stream, with the first of a choice
 
 
 class TextChoice(_Text, End):
-    pass
+    prompt_logprobs: PromptLogprobs = []
 
 
 class TextChunkChoice(_Text, Going):
@@ -173,12 +208,80 @@ class TextCompletionChunk(Envelope):
     usage: Usage | None = None
 
 
+class TokensRead(Shape):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(Shape):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str  # base64 of float32, little-endian
+
+
+class Embeddings(Envelope):
+    object: Literal["list"]
+    data: list[Embedding]
+    usage: TokensRead
+
+
+class Score(Shape):
+    object: Literal["score"]
+    index: int
+    score: float
+
+
+class Scores(Envelope):
+    object: Literal["list"]
+    data: list[Score]
+    usage: TokensRead
+
+
+class RankedText(Shape):
+    text: str
+
+
+class Ranked(Shape):
+    index: int
+    relevance_score: float
+    document: RankedText | None = None
+
+
+class Reranked(Shape):
+    id: str
+    model: str
+    usage: TokensRead
+    results: list[Ranked]  # the best first
+
+
+class Classified(Shape):
+    index: int
+    label: str | None
+    probs: list[float]
+    num_classes: int
+
+
+class Classes(Envelope):
+    object: Literal["list"]
+    data: list[Classified]
+    usage: TokensRead
+
+
+class Capabilities(Shape):
+    chat: bool
+    tools: bool
+    reasoning: bool
+
+
 class ModelCard(Shape):
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     max_model_len: int  # tokens
+    dialect: str | None  # how it writes reasoning and calls of tools
+    capabilities: Capabilities
+    sampling_defaults: dict[str, float]  # of the model's generation_config.json, where a request says nothing
 
 
 class ModelList(Shape):
@@ -201,3 +304,8 @@ def answered(whole: type[Shape], *events: type[Shape], ends: str = "") -> dict[i
 
 CHAT = answered(ChatCompletion, ChatCompletionChunk, Refusal, ends="[DONE]")
 TEXT = answered(TextCompletion, TextCompletionChunk, Refusal, ends="[DONE]")
+
+EMBEDDINGS: dict[int | str, dict[str, Any]] = {200: {"model": Embeddings}}
+SCORES: dict[int | str, dict[str, Any]] = {200: {"model": Scores}}
+RERANKED: dict[int | str, dict[str, Any]] = {200: {"model": Reranked}}
+CLASSES: dict[int | str, dict[str, Any]] = {200: {"model": Classes}}

@@ -4,7 +4,7 @@ from starlette.types import Scope
 
 from app.api.state import ApiState
 from app.errors import RequestError
-from app.openai.schemas import Asked
+from app.openai.schemas import ModelRequest
 
 
 def file_quota(state: ApiState, scope: Scope) -> int:
@@ -13,7 +13,7 @@ def file_quota(state: ApiState, scope: Scope) -> int:
     return state.settings.file_quota if key is None or key.file_quota is None else key.file_quota
 
 
-def check_priority(state: ApiState, scope: Scope, asked: Asked) -> None:
+def check_priority(state: ApiState, scope: Scope, asked: ModelRequest) -> None:
     """Raises: RequestError when it would go before more of the others than it may."""
     key = state.api_keys.key(scope)
     least = state.settings.min_priority if key is None or key.min_priority is None else key.min_priority

@@ -8,19 +8,19 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from app.api.http import x_request_id
+from app.api.http.error_shape import error_body, http_error_body
 from app.errors import Saturated, StorageDown, StoreDown, XylemError
-from app.openai.error_body import as_body
 from app.store import store_down
 from app.telemetry import logger
 
 log = logger(__name__)
 
 
-def as_response(exc: XylemError) -> Response:
+def as_response(exc: XylemError, scope: Scope) -> Response:
     # Lost where it was an event.
     retry_after_s = exc.retry_after_s or (1 if isinstance(exc, Saturated | StoreDown | StorageDown) else None)
     headers = {**exc.headers} if retry_after_s is None else {**exc.headers, "retry-after": str(retry_after_s)}
-    return Response(orjson.dumps(as_body(exc)), exc.status, headers, "application/json")
+    return Response(orjson.dumps(error_body(exc, scope)), exc.status, headers, "application/json")
 
 
 def log_failure(exc: XylemError, scope: Scope) -> None:
@@ -35,7 +35,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(XylemError)
     async def ours(request: Request, exc: XylemError) -> Response:
         log_failure(exc, request.scope)
-        return as_response(exc)
+        return as_response(exc, request.scope)
 
     @app.exception_handler(RedisError)
     async def stores(request: Request, exc: RedisError) -> Response:
@@ -44,10 +44,10 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def starlettes(request: Request, exc: HTTPException) -> Response:
         message = f"{request.method} {request.url.path}: {exc.detail}."
-        error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
-        return Response(orjson.dumps({"error": error}), exc.status_code, dict(exc.headers or {}), "application/json")
+        body = http_error_body(exc.status_code, message, request.scope)
+        return Response(orjson.dumps(body), exc.status_code, dict(exc.headers or {}), "application/json")
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, exc: Exception) -> Response:
         log.error("request_broke", x_request_id=x_request_id.of(request.scope), exc_info=exc)
-        return as_response(XylemError())
+        return as_response(XylemError(), request.scope)

@@ -12,6 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from app.api.http import x_request_id
 from app.api.http.error_responses import as_response, log_failure
+from app.api.http.error_shape import is_anthropics
 from app.api.http.origin import Allowed, Headers, admit, check_body, granted, preflight
 from app.api.http.request_body import collect
 from app.api.state import ApiState
@@ -33,10 +34,7 @@ class FastPath:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if scope["method"] == "HEAD":
-            scope, send = {**scope, "method": "GET"}, _head_of(send)
-        if scope["path"].endswith("/") and scope["path"] != "/":
-            scope["path"] = scope["path"][:-1]
+        scope, send = _plain(scope, send)
         handler = self._handlers.get(scope["path"]) if scope["method"] == "POST" else None
         headers: Headers = dict(scope["headers"])
         try:
@@ -55,13 +53,22 @@ class FastPath:
                 await response(scope, receive, send)
         except XylemError as exc:
             log_failure(exc, scope)
-            await as_response(exc)(scope, receive, send)
+            await as_response(exc, scope)(scope, receive, send)
         except Exception as exc:
             log.error("request_broke", x_request_id=x_request_id.of(scope), exc_info=exc)
-            await as_response(XylemError())(scope, receive, send)
+            await as_response(XylemError(), scope)(scope, receive, send)
         else:
             if handler is None:
                 await self._app(scope, receive, send)
+
+
+def _plain(scope: Scope, send: Send) -> tuple[Scope, Send]:
+    """Without what changes nothing of how a request is handled."""
+    if scope["method"] == "HEAD":
+        scope, send = {**scope, "method": "GET"}, _head_of(send)
+    if scope["path"].endswith("/") and scope["path"] != "/":
+        scope["path"] = scope["path"][:-1]
+    return scope, _with_request_id(scope, send) if is_anthropics(scope) else send
 
 
 def _adding(headers: list[tuple[bytes, bytes]], send: Send) -> Send:
@@ -70,6 +77,18 @@ def _adding(headers: list[tuple[bytes, bytes]], send: Send) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message.get("headers", ()), *headers]}
+        await send(message)
+
+    return sending
+
+
+def _with_request_id(scope: Scope, send: Send) -> Send:
+    """`send` for a response whose id stands also where Anthropic's clients look for it."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            own = (b"request-id", x_request_id.of(scope).encode())
+            message = {**message, "headers": [*message.get("headers", ()), own]}
         await send(message)
 
     return sending

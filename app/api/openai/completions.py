@@ -1,6 +1,8 @@
 """POST /v1/chat/completions and /v1/completions: one answer, or n, streamed or whole."""
 
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
@@ -11,11 +13,16 @@ from app.api.http import answer_schemas
 from app.api.http.client_limits import check_priority
 from app.api.http.headers import explain_wanted
 from app.api.http.request_body import collect
-from app.api.resumable.resume import answer_to, stream_of
+from app.api.openai.sse_response import EventStream
+from app.api.resumable.disconnect import until_client_left
+from app.api.resumable.replay import Replay
+from app.api.resumable.resume import answer_to, asks_to_keep, give_up
+from app.api.resumable.sse_response import KeptStream
 from app.api.state import ApiState, state_of
 from app.dispatch.generation_base import GenerationBase
-from app.openai.completion_writer import CompletionWriter
-from app.openai.endpoint_registry import CHAT, TEXT, CompletionEndpoint
+from app.endpoint_registry import CHAT, TEXT, CompletionEndpoint, StreamWriter
+from app.errors import Cancelled
+from app.ids import RequestId
 from app.openai.schemas import ChatRequest, CompletionRequest
 
 router = APIRouter()
@@ -24,16 +31,17 @@ router = APIRouter()
 @router.post(CHAT.path, openapi_extra=ChatRequest.openapi(), responses=answer_schemas.CHAT)
 async def chat_completions(request: Request) -> Response:
     """One answer (or n) to a conversation, streamed or whole."""
-    return await _handle(CHAT, request)
+    return await answer(CHAT, request)
 
 
 @router.post(TEXT.path, openapi_extra=CompletionRequest.openapi(), responses=answer_schemas.TEXT)
 async def completions(request: Request) -> Response:
     """The continuation of one prompt or several, streamed or whole."""
-    return await _handle(TEXT, request)
+    return await answer(TEXT, request)
 
 
-async def _handle(endpoint: CompletionEndpoint, request: Request) -> Response:
+async def answer(endpoint: CompletionEndpoint, request: Request) -> Response:
+    """Raises: XylemError."""
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
     return await handle(endpoint, state, raw, request.scope, request.receive)
@@ -44,13 +52,32 @@ async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scop
     body, plan = await endpoint.understand(state, raw, explain=explain_wanted(scope))
     check_priority(state, scope, body)
     begin = partial(answer_to, state, endpoint.kind, body, scope, receive, plan)
+    goes_on = asks_to_keep(scope)  # also without its client
+
+    def writer(call: GenerationBase) -> StreamWriter:
+        return endpoint.writer(call, body)
+
+    async def left(request: RequestId) -> None:
+        if not goes_on:
+            await give_up(state, request, scope)
+
     if body.stream:
-
-        def writer(call: GenerationBase) -> CompletionWriter:
-            return endpoint.writer(call, body)
-
-        return stream_of(scope)(begin, writer)
+        return KeptStream(begin, writer, left) if goes_on or body.kept else EventStream(begin, writer)
     call = await begin()
-    async with call:
-        answer = await endpoint.writer(call, body).whole()
+    if isinstance(call, Replay):
+        answer = await _read(call, writer(call), receive, left)
+    else:
+        async with call:
+            answer = await writer(call).whole()
     return Response(await call.made(orjson.dumps, answer), headers=call.headers(), media_type="application/json")
+
+
+async def _read(
+    call: Replay, writer: StreamWriter, receive: Receive, left: Callable[[RequestId], Awaitable[None]]
+) -> dict[str, Any]:
+    """The whole of a kept answer. Raises: what ended it."""
+    try:
+        return await until_client_left(writer.whole(), receive)
+    except Cancelled:
+        await left(call.id)
+        raise

@@ -5,15 +5,15 @@ from collections.abc import Awaitable, Callable
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.api.http.error_shape import error_event
 from app.api.http.sse import Sse
 from app.api.http.uvicorn_protocol import DirectWriter
 from app.api.resumable.replay import Replay
 from app.deltas import merge
 from app.dispatch.generation import Generation
 from app.dispatch.generation_base import GenerationBase
+from app.endpoint_registry import StreamWriter
 from app.messages import Delta
-from app.openai.completion_writer import CompletionWriter, error_event
-from app.openai.error_body import as_body
 
 
 class EventStream(Response):
@@ -24,12 +24,12 @@ class EventStream(Response):
 
     _ids = False  # of events
     _call: Generation | Replay
-    _writer: CompletionWriter
+    _writer: StreamWriter
 
     def __init__(
         self,
         begin: Callable[[], Awaitable[Generation | Replay]],
-        writer: Callable[[GenerationBase], CompletionWriter],
+        writer: Callable[[GenerationBase], StreamWriter],
     ) -> None:
         self.status_code, self.background = 200, None
         self._begin, self._writer_of = begin, writer
@@ -44,7 +44,7 @@ class EventStream(Response):
             except Exception as exc:
                 if not sse.started:
                     raise
-                await sse.end(error_event(as_body(sse.error(exc))))
+                await sse.end(error_event(sse.error(exc), scope))
 
     async def _run(self, sse: Sse, _receive: Receive) -> None:
         async with self._call as call:
@@ -68,6 +68,7 @@ class EventStream(Response):
             deltas = await call.deltas()
             if held_up:  # the client is behind: one event for all that came meanwhile
                 deltas = merge(deltas)
+        await self._writer.settle()
         await sse.end(self._writer.last())
 
     def _sink(self, direct: DirectWriter) -> Callable[[Delta], bool]:

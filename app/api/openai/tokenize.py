@@ -8,7 +8,7 @@ from app.api.http.request_body import collect
 from app.api.state import state_of
 from app.dispatch.models import find_model
 from app.dispatch.runtime import Deployment
-from app.openai.prompt import chat_prompt
+from app.openai.prompt import chat_prompt, tokenizer_of
 from app.openai.schemas import DetokenizeRequest, TokenizeRequest
 from app.openai.validation import parse_off_loop
 
@@ -23,7 +23,8 @@ async def tokenize(request: Request) -> Response:
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
     body = await parse_off_loop(TokenizeRequest, raw)
-    return _json(await state.off_loop(raw, lambda: _tokenized(state, body)))
+    slow = body.chat_template is not None  # to compile
+    return _json(await state.off_loop(raw, lambda: _tokenized(state, body), compiles=slow))
 
 
 @router.post("/detokenize", openapi_extra=DetokenizeRequest.openapi())
@@ -37,17 +38,18 @@ async def detokenize(request: Request) -> Response:
 
 
 def _tokenized(state: Deployment, body: TokenizeRequest) -> bytes:
-    model = find_model(state.models, body.model)
+    model = find_model(state.models, body.model, task=None)
     body.check()
     if body.messages is not None:
-        ids = model.count(chat_prompt(model.tokenizer, body.messages, body), add_special_tokens=False)
+        tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
+        ids = model.count(chat_prompt(tokenizer, body.messages, body), add_special_tokens=False)
     else:
         ids = model.count(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
     return orjson.dumps({"count": len(ids), "max_model_len": model.context_len, "tokens": ids})
 
 
 def _detokenized(state: Deployment, body: DetokenizeRequest) -> bytes:
-    model = find_model(state.models, body.model)
+    model = find_model(state.models, body.model, task=None)
     if body.tokens:
         model.check_tokens(body.tokens)
     return orjson.dumps({"prompt": model.tokenizer.decode(body.tokens, skip_special_tokens=False)})

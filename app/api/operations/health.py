@@ -9,7 +9,9 @@ from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import PlainTextResponse, Response
 
+from app.anthropic.model_cards import anthropics_card, anthropics_list
 from app.api.http.answer_schemas import ModelCard, ModelList
+from app.api.http.error_shape import is_anthropics
 from app.api.operations.deployment_metrics import DeploymentMetrics
 from app.api.state import state_of
 from app.dispatch.models import Model
@@ -17,6 +19,7 @@ from app.errors import ModelNotFound, StoreDown
 from app.ids import RequestId
 
 router = APIRouter()
+_JSON = "application/json"
 _DEPLOYMENT = DeploymentMetrics()
 _NOT_READY: dict[int | str, dict[str, Any]] = {503: {"content": {"application/json": {}}, "description": "Not ready"}}
 
@@ -28,21 +31,32 @@ def _card(model: Model, created: int) -> dict[str, Any]:
         "created": created,
         "owned_by": "xylem",
         "max_model_len": model.context_len,
+        "dialect": model.dialect,
+        "capabilities": {
+            "chat": model.tokenizer.template is not None,
+            "tools": model.calls_tools,
+            "reasoning": model.writing.reasons,
+        },
+        "sampling_defaults": {**model.defaults},
     }
 
 
 @router.get("/v1/models", response_model=ModelList)
-async def models(request: Request) -> dict[str, Any]:
-    """The models of the pools file, whether or not a worker is up."""
+async def models(request: Request) -> dict[str, Any] | Response:
+    """The models of the pools file, whether or not a worker is up. In Anthropic's shape with `anthropic-version`."""
     state = state_of(request)
+    if is_anthropics(request.scope):
+        return Response(orjson.dumps(anthropics_list(state.models.values(), state.started)), media_type=_JSON)
     return {"object": "list", "data": [_card(m, state.started) for m in state.models.values()]}
 
 
 @router.get("/v1/models/{name:path}", response_model=ModelCard)
-async def one_model(request: Request, name: str) -> dict[str, Any]:
+async def one_model(request: Request, name: str) -> dict[str, Any] | Response:
     state = state_of(request)
     if name not in state.models:
         raise ModelNotFound(f"The model '{name}' is not served here.", param="model")
+    if is_anthropics(request.scope):
+        return Response(orjson.dumps(anthropics_card(state.models[name], state.started)), media_type=_JSON)
     return _card(state.models[name], state.started)
 
 

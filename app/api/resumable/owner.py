@@ -20,6 +20,8 @@ _EVERY_S = 0.5
 _RETRY_S = 0.2
 
 Prepare = Callable[[KeptRequest, Adopted], Awaitable[Generation]]  # from what the client sent
+# With the whole log of what has ended well, before it is told to be over: once, or again by its next owner.
+AtEnd = Callable[[KeptRequest, int, list[bytes]], Awaitable[None]]
 
 
 @dataclass
@@ -32,9 +34,12 @@ class _Run:
 class AnswerOwner:
     """On the API's event loop."""
 
-    def __init__(self, resumable_store: ResumableStore, prepare: Prepare, adopt_s: float = 1.0) -> None:
+    def __init__(
+        self, resumable_store: ResumableStore, prepare: Prepare, at_end: AtEnd | None = None, adopt_s: float = 1.0
+    ) -> None:
         """`adopt_s`: see `Intervals`."""
         self._resumable_store, self._prepare, self._adopt_s = resumable_store, prepare, adopt_s
+        self._at_end = at_end
         self._running: dict[RequestId, _Run] = {}
         self._missing: dict[ApiId, float] = {}
         self._idle: set[RequestId] = set()  # owned, and not running at the last look
@@ -146,6 +151,8 @@ class AnswerOwner:
                 last = Done(
                     kept.id, 0, call.cached_tokens, prompt_tokens=call.prompt_tokens, ended=round(clock.now(), 3)
                 )
+            if self._at_end is not None:
+                await self._at_end(kept, epoch, [*batches, encode([last])])
         except Lost:
             return
         except XylemError as exc:
@@ -156,16 +163,14 @@ class AnswerOwner:
         refused = not batches and isinstance(last, Failed) and last.code in REFUSALS
         batches.append(encode([last]))
         try:
-            await self._note(kept, epoch, batches, ended=True, refused=refused)
+            await self._note(kept, epoch, batches, ended=True, refused=refused, whole=isinstance(last, Done))
         except Lost:
             return
 
-    async def _note(
-        self, kept: KeptRequest, epoch: int, batches: list[bytes], *, ended: bool, refused: bool = False
-    ) -> None:
+    async def _note(self, kept: KeptRequest, epoch: int, batches: list[bytes], *, ended: bool, **how: bool) -> None:
         while True:
             try:
-                await self._resumable_store.note(kept, epoch, batches, ended=ended, refused=refused)
+                await self._resumable_store.note(kept, epoch, batches, ended=ended, **how)
                 break
             except StoreDown as exc:  # later events are gathered behind
                 log.warning(

@@ -27,6 +27,7 @@ class Replay(GenerationBase):
     ) -> None:
         """`allowed`: headers that say what is left to the API key."""
         super().__init__(found.kept.id, found.kept.created, plan)
+        self.kept = found.kept
         self.log = EventLog(resumable_store, answer_owner, found.kept)
         self.skip = skip
         self._allowed = allowed

@@ -6,13 +6,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
+from msgspec.structs import replace
 from starlette.types import Receive, Scope
 
 from app.api.http import x_request_id
-from app.api.openai.sse_response import EventStream
 from app.api.resumable.disconnect import client_left
 from app.api.resumable.replay import Replay
-from app.api.resumable.sse_response import KeptStream
 from app.api.resumable.store import REFUSALS, Found
 from app.api.state import ApiState
 from app.dispatch.generation import Adopted, Generation
@@ -20,10 +19,13 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.quota import Quota
 from app.errors import RequestError, StoreDown
 from app.ids import RequestId, new_request_id
-from app.messages import Failed, KeptRequest
+from app.messages import Failed, KeptRequest, ResponseContext
 from app.openai.schemas import Asked
 from app.openai.validation import parse
 from app.store import clock
+from app.telemetry import logger
+
+log = logger(__name__)
 
 T = TypeVar("T")
 
@@ -37,16 +39,11 @@ def asks_to_keep(scope: Scope) -> bool:
     return any(name in (b"idempotency-key", b"last-event-id", b"x-xylem-resumable") for name, _ in scope["headers"])
 
 
-def stream_of(scope: Scope) -> type[EventStream]:
-    """Of what `answer_to` gives."""
-    return KeptStream if asks_to_keep(scope) else EventStream
-
-
 async def answer_to(
     state: ApiState, kind: str, body: Asked, scope: Scope, receive: Receive, plan: GenerationPlan
 ) -> Generation | Replay:
     """Made for this connection, unless its client wants it kept. Raises: XylemError."""
-    if asks_to_keep(scope):
+    if body.kept or asks_to_keep(scope):
         if plan.echo is not None:
             raise RequestError("An answer with 'echo' can't be resumed or joined.", param="echo")
         return await begin_or_join(state, kind, body, scope, plan)
@@ -69,7 +66,14 @@ def new_call(state: ApiState, scope: Scope, receive: Receive, plan: GenerationPl
 
 
 async def begin_or_join(
-    state: ApiState, kind: str, body: Asked, scope: Scope, plan: GenerationPlan, *, background: bool = False
+    state: ApiState,
+    kind: str,
+    body: Asked,
+    scope: Scope,
+    plan: GenerationPlan,
+    *,
+    background: bool = False,
+    response: ResponseContext = ResponseContext(),  # noqa: B008 (frozen)
 ) -> Replay:
     """The answer to a new request, or from where its reader has it. Raises: XylemError."""
     headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
@@ -83,7 +87,7 @@ async def begin_or_join(
     allowance = state.api_keys.allowance(scope)
     if allowance is not None and not join:  # a refused client is told so, and nothing is kept
         await allowance.admit(sum(map(len, plan.prompts)))
-    kept = new_kept(state, kind, body, scope, plan, background=background)
+    kept = replace(new_kept(state, kind, body, scope, plan, background=background), response=response)
     first = await patiently(state, lambda: _put(state, kept, join))
     if first != kept.id:
         return await _read(state, first, kind, body, scope, plan, 0)
@@ -116,7 +120,18 @@ def new_kept(
     key = state.api_keys.owner(scope)
     id_ = new_request_id(plan.prefix, state.dispatcher.api)
     named = x_request_id.asks_for(scope, id_)
-    return KeptRequest(id_, kind, body.understood(), now, now + plan.timeout_s, key, background, named)
+    understood = body.understood()
+    return KeptRequest(
+        id_, kind, understood, now, now + plan.timeout_s, key, background, named, chat=body.stored_chat()
+    )
+
+
+async def give_up(state: ApiState, request: RequestId, scope: Scope) -> None:
+    """Its client has left, and nobody else may want it."""
+    try:
+        await state.answer_owner.cancel(request)
+    except StoreDown as exc:
+        log.warning("not_cancelled", request=request, x_request_id=x_request_id.of(scope), error=exc.message)
 
 
 def start(state: ApiState, kept: KeptRequest, plan: GenerationPlan, allowance: Quota | None) -> Replay:

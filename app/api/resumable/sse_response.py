@@ -1,10 +1,18 @@
 """The streamed response of a kept answer."""
 
+from collections.abc import Awaitable, Callable
+
 from starlette.types import Receive
 
 from app.api.http.sse import Sse
 from app.api.openai.sse_response import EventStream
 from app.api.resumable.disconnect import until_client_left
+from app.api.resumable.replay import Replay
+from app.dispatch.generation import Generation
+from app.dispatch.generation_base import GenerationBase
+from app.endpoint_registry import StreamWriter
+from app.errors import Cancelled
+from app.ids import RequestId
 from app.messages import Delta
 
 
@@ -14,9 +22,23 @@ class KeptStream(EventStream):
     _ids = True
     _seen = 0
 
+    def __init__(
+        self,
+        begin: Callable[[], Awaitable[Generation | Replay]],
+        writer: Callable[[GenerationBase], StreamWriter],
+        left: Callable[[RequestId], Awaitable[None]],
+    ) -> None:
+        """`left`: what is to be done when its reader has gone."""
+        super().__init__(begin, writer)
+        self._left = left
+
     async def _run(self, sse: Sse, receive: Receive) -> None:
-        """Ends with its reader, which the answer does not."""
-        await until_client_left(super()._run(sse, receive), receive)
+        """Ends with its reader."""
+        try:
+            await until_client_left(super()._run(sse, receive), receive)
+        except Cancelled:
+            await self._left(self._call.id)
+            raise
 
     async def _write(self, deltas: list[tuple[int, Delta]], sse: Sse) -> None:
         body = b"" if self._call.skip else self._writer.opening(self._call.choices)
@@ -24,6 +46,7 @@ class KeptStream(EventStream):
             await sse.write(body + b"".join([self._chunk(choice, d) for choice, d in deltas]))
             body = b""
             deltas = await self._call.deltas()
+        await self._writer.settle()
         await sse.end(self._writer.last())
 
     def _chunk(self, choice: int, d: Delta) -> bytes:
@@ -31,4 +54,5 @@ class KeptStream(EventStream):
         self._seen += 1
         if self._seen <= self._call.skip or not chunk:
             return b""
-        return b"id: %b:%d\n%b" % (self._call.id.encode(), self._seen, chunk)
+        at = chunk.rfind(b"\n\n", 0, -2) + 2 if chunk.count(b"\n\n") > 1 else 0  # whoever has the last event, has all
+        return b"%bid: %b:%d\n%b" % (chunk[:at], self._call.id.encode(), self._seen, chunk[at:])

@@ -59,7 +59,8 @@ class ResumableStore:
         names = own, keys.kept_of(self.api), keys.answer_owners(), joined if join else own, *keys.kept_account()
         values = kept.id, self.api, encode(kept), life_ms, epoch, kept.id if join else "", instead_of, kept.key
         most = self._most if bounded else ("", "")
-        ((full, first, wait_ms),) = await self._wire.execute([("EVAL", OWN, len(names), *names, *values, *most)])
+        chat = encode(kept.chat) if kept.chat else ""
+        ((full, first, wait_ms),) = await self._wire.execute([("EVAL", OWN, len(names), *names, *values, *most, chat)])
         if full:
             whose = "this API key" if full == b"key" else "all clients"
             raise KeptFull(
@@ -77,22 +78,31 @@ class ResumableStore:
         return Found(kept, int(epoch))
 
     async def note(
-        self, kept: KeptRequest, epoch: int, batches: Sequence[bytes], *, ended: bool, refused: bool = False
+        self,
+        kept: KeptRequest,
+        epoch: int,
+        batches: Sequence[bytes],
+        *,
+        ended: bool,
+        refused: bool = False,
+        whole: bool = False,
     ) -> None:
         """The log has all of `batches`, from its beginning on, when this returns. Raises: Lost.
 
-        `refused`: nothing has come of it, so it takes room for a short time only.
+        `refused`: nothing has come of it, so it takes room for a short time only. `whole`: it ended well.
         """
         keys, first = self._keys, len(batches)  # earlier batches were written, unless Redis has lost them
         while True:
-            names = keys.kept(kept.id), keys.log(kept.id), keys.kept_of(self.api), *keys.kept_account()
+            own = keys.kept(kept.id), keys.log(kept.id), keys.kept_of(self.api)
+            names = *own, keys.chats_of(kept.key), *keys.kept_account()
             end, life_ms = (
                 ("ended", min(self._keep_ms, _REFUSED_MS) if refused else self._keep_ms) if ended else ("", "")
             )
             if first <= 1 and not ended:
                 life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
-            values = kept.id, epoch, first, life_ms, end
-            (last,) = await self._wire.execute([("EVAL", APPEND, 5, *names, *values, *batches[first - 1 :])])
+            listed = round(kept.created * 1000) if kept.chat and whole else ""
+            values = kept.id, epoch, first, life_ms, end, listed
+            (last,) = await self._wire.execute([("EVAL", APPEND, 6, *names, *values, *batches[first - 1 :])])
             if last == -1:
                 raise Lost
             if last == -2:

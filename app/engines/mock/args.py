@@ -62,6 +62,7 @@ class MockArgs(BaseModel):
     handoff: HandoffArgs = HandoffArgs()
     load_s: NotNegative = 0.0
     fail_to_load: str | None = None  # loading fails with this message
+    dimensions: Count = 384  # of an embedding
     script: dict[str, str] = {}  # a prompt with the key in it is answered with the value
     dies_on: str | None = None  # a prompt with this in it kills the process
     hangs_on: str | None = None  # a prompt with this in it stops the engine for good, and the process goes on

@@ -2,10 +2,11 @@
 
 import math
 
-from app.engines.base import GenerateRequest
+from app.engines.base import EncodeRequest, GenerateRequest
 from app.engines.mock.vocabulary import TOP
 from app.errors import PromptTooLong, RequestError
 from app.messages import Sampling
+from app.pools import Pool
 
 _MAX_CHOICES = 16_384
 _SEED_BITS = 63
@@ -24,6 +25,20 @@ def check_request(request: GenerateRequest, *, vocabulary_size: int, context_len
     _check_sampling(request.sampling)
     _check_tokens("stop_token_ids", request.sampling.stop_token_ids, vocabulary_size)
     _check_tokens("logit_bias", request.sampling.logit_bias or (), vocabulary_size)
+
+
+def check_inputs(request: EncodeRequest, pool: Pool, vocabulary_size: int) -> None:
+    """Raises: RequestError, PromptTooLong."""
+    if request.task != pool.task:
+        raise RequestError(f"This engine's task is {pool.task}, not {request.task}.")
+    for tokens in request.inputs:
+        if not tokens:
+            raise RequestError("An input is empty.", param="input")
+        if len(tokens) > pool.context_len:
+            raise PromptTooLong(f"An input has {len(tokens)} tokens; the model takes {pool.context_len}.")
+        _check_tokens("input", (min(tokens), max(tokens)), vocabulary_size)
+    if request.dimensions is not None and request.dimensions not in pool.dimensions:
+        raise RequestError(f"dimensions={request.dimensions}: this model has no such vectors.", param="dimensions")
 
 
 def _check_tokens(param: str, tokens: "tuple[int, ...] | dict[int, float]", vocabulary_size: int) -> None:

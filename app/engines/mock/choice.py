@@ -8,11 +8,12 @@ from tokenizers.decoders import DecodeStream
 
 from app.engines.base import GenerateRequest, StepOutput
 from app.engines.mock.blocks import BlockTable
+from app.engines.mock.held import Held
 from app.engines.mock.sampler import Sampler, prompt_logprobs
 from app.engines.mock.vocabulary import Vocabulary
 from app.engines.resume import Behind
 from app.engines.stops import StopScanner
-from app.errors import XylemError
+from app.errors import EngineFailed, XylemError
 from app.messages import FinishReason, Handoff, KvTransfer, PartialOutput, TokenLogprob
 
 _BAN = -100.0  # a logit bias at which EOS never comes
@@ -67,8 +68,8 @@ class Choice:
 
     __slots__ = (
         "_answer_tokens", "_banned", "_behind", "_can_end", "_decode", "_sampler", "_scanner", "_script", "_vocabulary",
-        "computed", "context_len", "finished", "index", "lends", "prompt_len", "rank", "request", "source", "stream",
-        "table", "tokens",
+        "computed", "context_len", "finished", "held", "index", "lends", "prompt_len", "rank", "request", "source",
+        "stream", "table", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -83,8 +84,12 @@ class Choice:
         answer_tokens: int,
         lends: bool = False,
         script: Sequence[int] = (),
+        held: Held | None = None,
     ) -> None:
-        """`lends`: it ends with its prompt computed, and its blocks are for somebody else. `script`: its tokens."""
+        """`lends`: it ends with its prompt computed, and its blocks are for somebody else. `script`: its tokens.
+
+        `held`: the grammar that it is held to, behind what is out of it.
+        """
         sampling = request.sampling
         self.request = request
         self.stream = stream
@@ -111,7 +116,8 @@ class Choice:
         # Only these two let a token be chosen that ends the answer before min_tokens.
         ends = {*sampling.stop_token_ids, *(() if eos is None or sampling.ignore_eos else (eos,))}
         self._banned = frozenset(ends) if sampling.stop_token_ids or bias else _NONE
-        known = not (bias or script or sampling.special_tokens)
+        self.held = held
+        known = not (bias or script or sampling.special_tokens or held)
         self._decode: Callable[[int], str] = vocabulary.texts.__getitem__ if known else self._any_text(request.prompt)
         self._behind = self._resume(request.begun[index]) if request.begun else Behind()
 
@@ -127,7 +133,10 @@ class Choice:
         made = len(self.tokens) - self.prompt_len
         early = made < sampling.min_tokens
         due = self._due(made)
-        token = sampler.choose(self._banned if early else _NONE, due)
+        held = None if self.held is None or self.held.over else self.held
+        token = sampler.choose(self._banned if early else _NONE, due, held, ends=made >= self._answer_tokens)
+        if held is not None and not held.accept([token]):
+            raise EngineFailed("The grammar refused what it had allowed.")
         logprobs = None if sampling.logprobs is None else [sampler.logprob(token, sampling.logprobs)]
         sampler.append(token)
         self.tokens.append(token)

@@ -3,26 +3,36 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from itertools import count
 
-from app.engines.base import EngineInfo, EngineStats, GenerateRequest, KvEventSource, Prefilled, StepOutput
+from app.engines.base import (
+    EncodeRequest,
+    EngineInfo,
+    EngineStats,
+    GenerateRequest,
+    KvEventSource,
+    Prefilled,
+    StepOutput,
+)
 from app.engines.mock.args import parse_args
 from app.engines.mock.checks import check_request
 from app.engines.mock.choice import Choice, Stream
 from app.engines.mock.core import Core
+from app.engines.mock.encoding import Encoding
+from app.engines.mock.held import Held, hold
 from app.engines.mock.rendezvous import Rooms
 from app.engines.mock.vocabulary import Vocabulary
 from app.engines.steps import StepMeter
 from app.errors import EngineDead, EngineFailed, RequestError, SettingsError, XylemError
 from app.ids import RunId
-from app.messages import KvHandle, Rendezvous
+from app.messages import GRAMMAR_KINDS, KvHandle, Rendezvous
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 
 
 class MockEngine:
-    """Implements `app.engines.base.Engine`, and its capabilities Disaggregated and PrefixResetter."""
+    """Implements `app.engines.base.Engine`, and its capabilities Disaggregated, Encoder and PrefixResetter."""
 
     def __init__(self, pool: Pool, address: str = "127.0.0.1") -> None:
         """Raises: SettingsError (unknown or bad arguments)."""
@@ -36,6 +46,7 @@ class MockEngine:
         self._rooms = Rooms(args.handoff, address)
         self._steps = StepMeter()  # of all ranks, which are alike
         self._cores = [Core(args, pool, rank, self._rooms, self._steps) for rank in range(pool.data_parallel_size)]
+        self._encodings = [Encoding(args, pool) for _ in self._cores] if pool.task != "generate" else []
         self._streams: dict[RunId, Stream] = {}
         self._arrivals = count()
         self._vocabulary: Vocabulary | None = None  # set by start
@@ -58,11 +69,12 @@ class MockEngine:
             ranks=len(self._cores),
             block_bytes=self._args.handoff.block_bytes,
             meets_at=self._rooms.meets_at,
+            grammars=GRAMMAR_KINDS,
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
         try:
-            stream = self._submit(request)
+            stream = self._submit(request, await self._hold(request))
         except XylemError:
             if request.handoff is not None and self._vocabulary is not None and self._failure is None:
                 self._cores[0].decline(request.handoff)
@@ -76,12 +88,23 @@ class MockEngine:
         finally:
             self._drop(request.id)
 
+    async def encode(self, request: EncodeRequest) -> bytes:
+        vocabulary = self._ready()
+        if not self._encodings:
+            raise RequestError("This engine's task is generate.")
+        core = self._cores[request.rank]
+        for one in request.inputs:
+            self._break(one, core)
+        if core.hangs:
+            await asyncio.get_running_loop().create_future()
+        return await self._encodings[request.rank].encode(request, vocabulary)
+
     async def prefill(self, request: GenerateRequest) -> Prefilled:
         room = request.handoff
         if not isinstance(room, Rendezvous):
             return await self._lend(request)
         async with self._rooms.meet(room) as meeting:
-            stream = self._submit(request, lends=True)
+            stream = self._submit(request, {}, lends=True)
             try:
                 [output] = await stream.take()
                 if output.finish is not None:  # aborted
@@ -92,7 +115,7 @@ class MockEngine:
                 self._drop(request.id)
 
     async def _lend(self, request: GenerateRequest) -> Prefilled:
-        stream = self._submit(request, lends=True)
+        stream = self._submit(request, await self._hold(request), lends=True)
         try:
             [output] = await stream.take()
             if output.finish is not None:
@@ -114,10 +137,12 @@ class MockEngine:
     def stats(self) -> EngineStats:
         steps = self._steps.read()
         return EngineStats(
-            running=sum(core.scheduler.seated for core in self._cores),
-            waiting=sum(len(core.scheduler.waiting) for core in self._cores),
+            running=sum(core.scheduler.seated for core in self._cores) + sum(bool(e.requests) for e in self._encodings),
+            waiting=sum(len(core.scheduler.waiting) for core in self._cores)
+            + sum(max(0, e.requests - 1) for e in self._encodings),
             used_blocks=sum(core.blocks.used for core in self._cores),
-            prefill_tokens=sum(core.scheduler.prefill_tokens for core in self._cores),
+            prefill_tokens=sum(core.scheduler.prefill_tokens for core in self._cores)
+            + sum(e.tokens for e in self._encodings),
             pulled_tokens=sum(core.scheduler.pulled_tokens for core in self._cores),
             lent_blocks=sum(core.handoffs.lent_blocks for core in self._cores),
             step_s=steps.base_s,
@@ -144,35 +169,50 @@ class MockEngine:
             await core.close()
         await self._rooms.close()
 
-    def _submit(self, request: GenerateRequest, *, lends: bool = False) -> Stream:
-        """`lends`: for `prefill`, one choice that ends with its prompt."""
-        if self._failure is not None:
-            raise type(self._failure)(self._failure.message)
-        if self._vocabulary is None:
-            raise EngineFailed("The engine has not been started.")
+    async def _hold(self, request: GenerateRequest) -> dict[int, Held]:
+        """Of each open choice, if they are held to a grammar. Raises: RequestError, EngineFailed."""
+        grammar = request.sampling.grammar
+        if grammar is None:
+            return {}
+        open_ = _open_choices(request)
+        begun = [request.begun[i].tokens if request.begun else [] for i in open_]
+        tokenizer = load_tokenizer(self._pool.model_dir, self._pool.chat_template)
+        return dict(zip(open_, await asyncio.to_thread(hold, tokenizer, grammar, begun), strict=True))
+
+    def _submit(self, request: GenerateRequest, held: Mapping[int, Held], *, lends: bool = False) -> Stream:
+        """`lends`: for `prefill`, one choice that ends with its prompt. `held`: of `_hold`."""
+        vocabulary = self._ready()
         if request.id in self._streams:
             raise RequestError(f"A request with the id {request.id} is running already.")
         if not 0 <= request.rank < len(self._cores):
             raise RequestError(f"rank={request.rank}: this engine has {len(self._cores)}.", param="rank")
-        check_request(request, vocabulary_size=self._vocabulary.size, context_len=self._pool.context_len)
+        check_request(request, vocabulary_size=vocabulary.size, context_len=self._pool.context_len)
         core = self._cores[request.rank]
-        self._break(request, core)
+        self._break(request.prompt, core)
         if not lends:
             core.handoffs.check(request)
         stream = self._streams[request.id] = Stream()
-        indices = [0] if lends else [i for i in range(request.sampling.n) if not _finished(request, i)]
+        indices = [0] if lends else _open_choices(request)
         stream.open_choices = len(indices)
         arrival, script = next(self._arrivals), self._script(request)
         for index in indices:
             choice = Choice(
-                request, stream, self._vocabulary, index=index, arrival=arrival,
+                request, stream, vocabulary, index=index, arrival=arrival,
                 context_len=self._pool.context_len, answer_tokens=self._args.answer_tokens,
-                lends=lends, script=script,
+                lends=lends, script=script, held=held.get(index),
             )  # fmt: skip
             stream.choices.append(choice)
             if index == 0 or lends or request.handoff is None:  # the others wait until the prompt has come
                 core.add(choice)
         return stream
+
+    def _ready(self) -> Vocabulary:
+        """Raises: EngineFailed."""
+        if self._failure is not None:
+            raise type(self._failure)(self._failure.message)
+        if self._vocabulary is None:
+            raise EngineFailed("The engine has not been started.")
+        return self._vocabulary
 
     def _script(self, request: GenerateRequest) -> list[int]:
         """The tokens of the answer that was written for this prompt, if one was."""
@@ -183,11 +223,11 @@ class MockEngine:
         text = next((text for sign, text in self._args.script.items() if sign in prompt), "")
         return tokenizer.encode(text, add_special_tokens=False)
 
-    def _break(self, request: GenerateRequest, core: Core) -> None:
+    def _break(self, tokens: list[int], core: Core) -> None:
         """Fail as engines do on some inputs, where that was asked for."""
         if self._args.dies_on is None and self._args.hangs_on is None:
             return
-        prompt = load_tokenizer(self._pool.model_dir, self._pool.chat_template).decode(request.prompt)
+        prompt = load_tokenizer(self._pool.model_dir, self._pool.chat_template).decode(tokens)
         if self._args.dies_on is not None and self._args.dies_on in prompt:
             os.kill(os.getpid(), signal.SIGKILL)
         core.hangs |= self._args.hangs_on is not None and self._args.hangs_on in prompt
@@ -207,5 +247,5 @@ class MockEngine:
             stream.fail(self._failure)
 
 
-def _finished(request: GenerateRequest, index: int) -> bool:
-    return bool(request.begun) and request.begun[index].finished
+def _open_choices(request: GenerateRequest) -> list[int]:
+    return [i for i in range(request.sampling.n) if not (request.begun and request.begun[i].finished)]

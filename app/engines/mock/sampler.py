@@ -15,6 +15,7 @@ from itertools import pairwise
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
+from app.engines.mock.held import Held
 from app.engines.mock.vocabulary import TOP, Vocabulary
 from app.messages import Sampling, TokenLogprob
 
@@ -23,6 +24,8 @@ _FLOOR = -20.0  # the logit of every other token
 _LOG_MASS = math.log(sum(map(math.exp, _LOGITS)))
 _SCALE = 2.0**-64
 _NONE: frozenset[int] = frozenset()
+_CLOSES, _STAYS = 4.0, -3.0  # logits of what closes a part of an answer that is held to a grammar
+_TRIES = 64  # tokens of whitespace that are passed over where the grammar has others
 
 
 class Sampler:
@@ -41,22 +44,31 @@ class Sampler:
         )
         self._shaped = self._penalised or bool(sampling.logit_bias)
         self._place = 0  # the hash of the context: where the wheel stands
+        self._filled = True  # the last token is more than whitespace
         self._due: int | None = None  # a token that is the likeliest here whatever the wheel says
 
-    def choose(self, banned: frozenset[int] = _NONE, due: int | None = None) -> int:
-        """The next token: `due` if there is one, else none of `banned`. Sets the place that `logprob` looks at."""
+    def choose(
+        self, banned: frozenset[int] = _NONE, due: int | None = None, held: Held | None = None, *, ends: bool = False
+    ) -> int:
+        """The next token: `due` if there is one, else none of `banned`. Sets the place that `logprob` looks at.
+
+        `held`: only what it allows; then `ends` has what is open closed as soon as may be.
+        """
         self._place = place = self._context.intdigest()
-        self._due = due
+        self._due = due = due if held is None or due is None or held.allows(due) else None
         if due is not None:
             return due
+        if held is not None:
+            return self._pick(place, banned, self._held_logits(place, held, ends=ends))
         if self._shaped or banned:
-            return self._choose_shaped(place, banned)
+            return self._pick(place, banned, self._wheel_logits(place))
         rank = bisect_right(self._levels, self._draw(place)) if len(self._levels) > 1 else 0
         return self._vocabulary.wheel[place % self._vocabulary.words + rank]
 
     def append(self, token: int) -> None:
         """`token` came next, whether chosen here or not."""
         self._context.update(token.to_bytes(4, "little"))
+        self._filled = bool(self._vocabulary.texts[token].strip())
         if self._penalised:
             self._counts[token] += 1
 
@@ -69,11 +81,32 @@ class Sampler:
         mixed = ((place ^ self._seed) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
         return mixed * _SCALE
 
-    def _choose_shaped(self, place: int, banned: frozenset[int]) -> int:
+    def _wheel_logits(self, place: int, held: Held | None = None) -> dict[int, float]:
         start = place % self._vocabulary.words
         logits = dict(zip(self._vocabulary.wheel[start : start + TOP], _LOGITS, strict=True))
         for token, bias in (self._sampling.logit_bias or {}).items():
             logits[token] = logits.get(token, _FLOOR) + bias
+        return logits if held is None else {token: logit for token, logit in logits.items() if held.allows(token)}
+
+    def _held_logits(self, place: int, held: Held, *, ends: bool) -> dict[int, float]:
+        """A model's habits within a grammar: words where they may stand, and what closes after a few of them."""
+        logits = self._wheel_logits(place, held)
+        vocabulary, some = self._vocabulary, held.after(place)
+        for _ in range(_TRIES):
+            if vocabulary.texts[some].strip():
+                break
+            some = held.after(some + 1)
+        logits.setdefault(some, 0.0 if not logits else _FLOOR)
+        # Whitespace closes a number that stands alone; behind whitespace it would go on for ever.
+        closings = vocabulary.closing if self._filled else vocabulary.closing[:-1]
+        closing = next((token for token in closings if held.allows(token)), None)
+        if closing is not None:
+            turn = ends or place >> 32 & 3 == 0
+            logits[closing] = _CLOSES if turn else max(logits.get(closing, _FLOOR), _STAYS)
+        return logits
+
+    def _pick(self, place: int, banned: frozenset[int], logits: dict[int, float]) -> int:
+        banned = banned if logits.keys() - banned else _NONE  # a grammar may allow nothing else
         allowed = ((token, self._penalise(token, logit)) for token, logit in logits.items() if token not in banned)
         ranked = sorted(allowed, key=lambda pair: -pair[1])
         levels = _cumulative([logit for _, logit in ranked], self._sampling)

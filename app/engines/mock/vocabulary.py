@@ -6,6 +6,7 @@ from app.errors import SettingsError
 from app.tokenizer import Tokenizer
 
 TOP = 20  # tokens that have any probability to speak of, at every position
+_CLOSING = ('"', "}", "]", ",", ":", "<", "\n")
 _WORD = re.compile(r" [A-Za-z]+")
 
 
@@ -22,6 +23,9 @@ class Vocabulary:
         if len(words) < TOP:
             raise SettingsError(f"the tokenizer has {len(words)} words, the mock engine needs {TOP}")
         self.words = len(words)
+        closing = [token for token, text in enumerate(self.texts) if text in _CLOSING]
+        closing.sort(key=lambda token: _CLOSING.index(self.texts[token]))
+        self.closing = [*(() if self.eos_id is None else (self.eos_id,)), *closing]  # what is best first
         self.wheel = words + words[:TOP]  # TOP neighbours from any start, without wrapping
 
     def name(self, token: int) -> str:

@@ -3,12 +3,12 @@
 import dataclasses
 import secrets
 import socket
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
-from vllm.config import KVEventsConfig, KVTransferConfig, VllmConfig
+from vllm.config import KVEventsConfig, KVTransferConfig, StructuredOutputsConfig, VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 
@@ -20,7 +20,11 @@ _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
 }
-_DEFAULTS = {"scheduling_policy": "priority", "enable_prefix_caching": True}
+# Else the first request decides for all: vLLM has one backend for each engine, and this one has all kinds of grammars.
+_GRAMMARS = {"backend": "xgrammar"}
+_DEFAULTS = {"scheduling_policy": "priority"}
+_GENERATING = {"enable_prefix_caching": True}
+_ENCODING = {"runner": "pooling"}
 
 # Even with enforce_eager vLLM compiles a few kernels when they are first used: the first request for
 # logprobs would stop everybody for 20 s.
@@ -64,29 +68,35 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
             raise SettingsError(f"args.{key}={value!r}: vLLM has no such argument")
         if key in fixed:
             raise SettingsError(f"args.{key}={value!r}: the pool's own settings say this")
-    given.setdefault("kv_events_config", {})  # null turns them off
+    given.setdefault("kv_events_config", {} if pool.task == "generate" else None)  # null turns them off
     transfer = given.get("kv_transfer_config", {})  # null turns it off
     if pool.role != "both" and isinstance(transfer, dict):
         ours = _TRANSFER | {"kv_role": _KV_ROLE[pool.role]}
         if current_platform.is_cpu():
             ours["kv_buffer_device"] = "cpu"
         given["kv_transfer_config"] = ours | transfer
-    events = partial(_kv_events_config, ranks=pool.data_parallel_size)
-    for key, make in (("kv_events_config", events), ("kv_transfer_config", KVTransferConfig)):
+    given.setdefault("structured_outputs_config", {})
+    makers: dict[str, Callable[..., Any]] = {
+        "kv_events_config": partial(_kv_events_config, ranks=pool.data_parallel_size),
+        "kv_transfer_config": KVTransferConfig,
+        "structured_outputs_config": partial(StructuredOutputsConfig, **_GRAMMARS),
+    }
+    for key, make in makers.items():
         if isinstance(given.get(key), dict):
             try:
                 given[key] = make(**given[key])
             except (ValidationError, TypeError) as exc:
                 raise SettingsError(f"args.{key}={given[key]!r}: {exc}") from exc
-    fields = {**_DEFAULTS, **(_cpu_defaults(given) if current_platform.is_cpu() else {}), **given, **fixed}
+    defaults = _DEFAULTS | (_GENERATING if pool.task == "generate" else _ENCODING)
+    fields = {**defaults, **(_cpu_defaults(given) if current_platform.is_cpu() else {}), **given, **fixed}
     eager = current_platform.is_cpu() and fields["enforce_eager"]
-    defaults = {**_ENVIRONMENT, **(_CPU_EAGER_ENVIRONMENT if eager else {})}
+    ours = {**_ENVIRONMENT, **(_CPU_EAGER_ENVIRONMENT if eager else {})}
     if fields.get("kv_transfer_config") is not None:
-        defaults |= _FORCE_ENVIRONMENT | _side_channel(address, pool.data_parallel_size)
+        ours |= _FORCE_ENVIRONMENT | _side_channel(address, pool.data_parallel_size)
         fields["logits_processors"] = [*(fields.get("logits_processors") or ()), _FORCE]
         if current_platform.is_cpu():
             fields.setdefault("worker_extension_cls", _CORES)
-    return EngineArgs({**defaults, **environment}, fields)
+    return EngineArgs({**ours, **environment}, fields)
 
 
 def _cpu_defaults(given: Collection[str]) -> dict[str, Any]:

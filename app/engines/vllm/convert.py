@@ -1,5 +1,6 @@
 """Our requests as vLLM's, vLLM's outputs and errors as ours."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -7,12 +8,12 @@ from vllm import SamplingParams
 from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.logprobs import Logprob
 from vllm.outputs import CompletionOutput, RequestOutput
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from app.engines.base import GenerateRequest, StepOutput
 from app.errors import EngineDead, EngineFailed, RequestError, Saturated, XylemError
-from app.messages import FinishReason, Sampling, TokenLogprob
+from app.messages import FinishReason, Grammar, Sampling, TokenLogprob
 
 
 def sampling_params(sampling: Sampling, extra_args: dict[str, Any] | None = None) -> SamplingParams:
@@ -73,8 +74,18 @@ def _sampling_params(s: Sampling, extra_args: dict[str, Any] | None) -> Sampling
         skip_special_tokens=not s.special_tokens,
         output_kind=RequestOutputKind.DELTA,
         extra_args=extra_args,
+        structured_outputs=None if s.grammar is None else _structured_outputs(s.grammar),
         skip_clone=True,  # made for this request, so vLLM may change it
     )
+
+
+def _structured_outputs(grammar: Grammar) -> StructuredOutputsParams:
+    match grammar.kind:
+        case "choice":
+            return StructuredOutputsParams(choice=json.loads(grammar.text))
+        case "tag":
+            return StructuredOutputsParams(structural_tag=grammar.text)
+    return StructuredOutputsParams(**{grammar.kind: grammar.text})
 
 
 def _step_output(
@@ -92,7 +103,7 @@ def _step_output(
 def _finish_reason(reason: str) -> FinishReason:
     if reason in ("stop", "length", "abort"):
         return cast(FinishReason, reason)
-    raise EngineFailed(f"vLLM ended the request with {reason!r}.")
+    raise EngineFailed(f"vLLM ended the request with {reason!r}.")  # of a grammar: the answer so far doesn't fit it
 
 
 def _token_logprob(token: int, found: Mapping[int, Logprob], top: int) -> TokenLogprob:

@@ -14,17 +14,27 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import structlog
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from app.engines.base import EngineInfo, EngineStats, GenerateRequest, KvEventSource, Prefilled, StepOutput
+from app.engines.base import (
+    EncodeRequest,
+    EngineInfo,
+    EngineStats,
+    GenerateRequest,
+    KvEventSource,
+    Prefilled,
+    StepOutput,
+)
 from app.engines.vllm.args import engine_args, vllm_config
 from app.engines.vllm.convert import translate
+from app.engines.vllm.encoding import vectors
 from app.engines.vllm.handoff import Lender, block_bytes
 from app.engines.vllm.requests import answer, can_force, discard, prefill
 from app.engines.vllm.resumed import part, resumed
 from app.engines.vllm.sockets import socket_folder
 from app.engines.vllm.stats import StatLogger
+from app.engines.vllm_plugin import is_loaded
 from app.errors import EngineFailed, PromptTooLong, RequestError
 from app.ids import RunId
-from app.messages import KvHandle
+from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 
@@ -35,7 +45,7 @@ log = structlog.get_logger(__name__)
 
 
 class VllmEngine:
-    """Implements `app.engines.base.Engine`, `Disaggregated` and `PrefixResetter`.
+    """Implements `app.engines.base.Engine`, `Disaggregated`, `Encoder` and `PrefixResetter`.
 
     A pool's `args` are fields of vLLM's AsyncEngineArgs, and `env`: environment variables to be set
     unless they are set already.
@@ -45,7 +55,7 @@ class VllmEngine:
         """Raises: SettingsError (unknown arguments)."""
         self._args = engine_args(pool, address)
         self._stats = StatLogger()
-        self._live: dict[RunId, int] = {}  # choices of each request in flight
+        self._live: dict[RunId, int] = {}  # choices, or inputs, of each request in flight
         self._engine: AsyncLLM | None = None  # set by start
         self._lender: Lender | None = None  # set by start where the pool hands KV over
         self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
@@ -70,6 +80,7 @@ class VllmEngine:
             max_model_len=config.model_config.max_model_len,
             ranks=config.parallel_config.data_parallel_size,
             block_bytes=block_bytes(config) if self._lender else 0,
+            grammars=_grammars(config.structured_outputs_config.backend),
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
@@ -81,6 +92,10 @@ class VllmEngine:
             async with aclosing(outputs) as steps:
                 async for step in steps:
                     yield step
+
+    async def encode(self, request: EncodeRequest) -> bytes:
+        with self._runs(request, len(request.inputs)) as engine:
+            return await vectors(engine, request)
 
     async def prefill(self, request: GenerateRequest) -> Prefilled:
         with self._runs(request, 1) as engine:
@@ -151,7 +166,7 @@ class VllmEngine:
         return self._engine
 
     @contextmanager
-    def _runs(self, request: GenerateRequest, choices: int) -> Iterator[AsyncLLM]:
+    def _runs(self, request: GenerateRequest | EncodeRequest, choices: int) -> Iterator[AsyncLLM]:
         """Count the request while it is in the engine. Raises: XylemError only."""
         engine = self._loaded()
         self._check(request, engine.model_config.max_model_len)
@@ -163,15 +178,23 @@ class VllmEngine:
         finally:
             del self._live[request.id]
 
-    def _check(self, request: GenerateRequest, context_len: int) -> None:
+    def _check(self, request: GenerateRequest | EncodeRequest, context_len: int) -> None:
         """What vLLM doesn't refuse, or not by its own name."""
         if request.id in self._live:
             raise RequestError(f"A request with the id {request.id} is running already.")
-        if len(request.prompt) >= context_len:
+        if isinstance(request, GenerateRequest) and len(request.prompt) >= context_len:
             raise PromptTooLong(
                 f"The prompt has {len(request.prompt)} tokens; "
                 f"with an answer of at least one token the model takes {context_len}."
             )
+
+
+def _grammars(backend: str) -> tuple[GrammarKind, ...]:
+    """None where answers could not go on elsewhere: then clients are told, instead of given half of what they want."""
+    if not is_loaded():
+        log.warning("vllm_plugin_not_loaded", reason="the installed package is older, or VLLM_PLUGINS is set")
+        return ()
+    return GRAMMAR_KINDS if backend == "xgrammar" else ("json", "regex", "choice")
 
 
 def _connectable(endpoint: str) -> str:

@@ -16,6 +16,7 @@ from app.engines.resume import Behind, text_behind
 from app.engines.stops import StopScanner
 from app.engines.vllm.convert import sampling_params, step_outputs
 from app.engines.vllm.requests import merged, run
+from app.engines.vllm_plugin import GRAMMAR
 from app.ids import RunId
 from app.messages import PartialOutput, Sampling
 from app.tokenizer import Tokenizer
@@ -64,7 +65,8 @@ async def _choice(
     behind, count = Behind(made, begun.text_len), len(begun.tokens)
     prompt = [*request.prompt, *begun.tokens]
     asked = replace(request, id=part(request.id, index), sampling=rest(s, begun, index), prompt=prompt)
-    async with aclosing(run(engine, asked, sampling_params(asked.sampling))) as outputs:
+    extra = {GRAMMAR: count} if count and s.grammar is not None else None
+    async with aclosing(run(engine, asked, sampling_params(asked.sampling, extra))) as outputs:
         async for out in outputs:
             cached = min(out.num_cached_tokens or 0, len(request.prompt))
             for step in step_outputs(out, asked, cached):

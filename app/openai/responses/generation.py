@@ -1,16 +1,25 @@
 """Responses: what a body means, and its answer as it is made."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.models import Model, find_model
 from app.dispatch.runtime import Deployment
-from app.errors import from_wire
-from app.messages import Event, Failed
+from app.errors import PromptTooLong, RequestError, from_wire
+from app.messages import Event, Failed, ResponseContext
+from app.openai.call_ids import earlier_calls
 from app.openai.chat import chat_plan
+from app.openai.model_parser import begins_in_reasoning
+from app.openai.responses.history import History
+from app.openai.responses.input_items import InputItem
 from app.openai.responses.live_source import LiveSource
-from app.openai.responses.response_object import PREFIX, ResponseObject
+from app.openai.responses.messages import check_calls
+from app.openai.responses.response_object import PREFIX, ResponseObject, begin_object
 from app.openai.responses.schemas import ResponseRequest
+from app.openai.responses.truncation import from_item
+from app.openai.schemas import Conversation
 from app.openai.validation import parse_off_loop
 
 
@@ -19,11 +28,81 @@ class Source(Protocol):
         """The events since the last call; the empty list after its end."""
 
 
-async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[ResponseRequest, GenerationPlan]:
+async def read_request(state: Deployment, raw: bytes) -> ResponseRequest:
     """Raises: XylemError."""
     body = await parse_off_loop(ResponseRequest, raw)
     body.check()
-    return body, await state.off_loop(raw, lambda: chat_plan(state, PREFIX, body.as_chat(), "input", explain=explain))
+    return body.filled(find_model(state.models, body.model).defaults)  # the response tells what is used
+
+
+async def understand(
+    state: Deployment, raw: bytes, *, explain: bool = False, history: bytes = b""
+) -> tuple[ResponseRequest, GenerationPlan]:
+    """`history`: what was found of what it goes on with. Raises: XylemError."""
+    body = await read_request(state, raw)
+    if body.goes_back and not history:
+        named = {"previous_response_id": body.previous_response_id, "conversation": body.conversation}
+        param = next((name for name, value in named.items() if value is not None), "input")
+        raise RequestError(f"'{param}': a line of a batch can't go on with what is kept.", param=param)
+    found = await parse_off_loop(History, history) if history else History()
+    plan, _ = await understood(state, body, found, max(raw, history, key=len), explain=explain)
+    return body, plan
+
+
+async def understood(
+    state: Deployment, body: ResponseRequest, history: History, longest: bytes, *, explain: bool
+) -> tuple[GenerationPlan, ResponseContext]:
+    """`longest`: the longer one of its body and of its history, as they came. Raises: XylemError."""
+    items = history.of(body.items)
+    check_calls(items, len(body.items))
+
+    def plan() -> tuple[GenerationPlan, ResponseContext]:
+        made, asked = _plan(state, body, items, explain=explain)
+        return made, context_of(made.model, made.prompts[0], asked)
+
+    compiles = body.asked_format() is not None or body.prompt_request().binds_calls
+    return await state.off_loop(longest, plan, compiles=compiles)
+
+
+def context_of(model: Model, prompt: Sequence[int], asked: Conversation) -> ResponseContext:
+    return ResponseContext(begins_in_reasoning(model, prompt, asked), earlier_calls(asked.messages))
+
+
+def _plan(
+    state: Deployment, body: ResponseRequest, items: Sequence[InputItem], *, explain: bool
+) -> tuple[GenerationPlan, Conversation]:
+    """Of all items; of the latest that fit, if the client says so."""
+
+    def tried(first: int) -> tuple[GenerationPlan, Conversation]:
+        asked = body.as_chat(from_item(items, first))
+        try:
+            wanted = body.asked_format()
+            return chat_plan(state, PREFIX, asked, "input", explain=explain, wanted=wanted), asked
+        except RequestError as exc:
+            if exc.param == "reasoning_effort":
+                raise RequestError(
+                    exc.message.replace(exc.param, "reasoning.effort"), param="reasoning.effort"
+                ) from exc
+            if exc.param == "chat_template_kwargs.verbosity":
+                raise RequestError(exc.message.replace(exc.param, "text.verbosity"), param="text.verbosity") from exc
+            if exc.param is not None and exc.param.startswith("tool"):
+                raise body.placed(exc) from exc
+            raise
+
+    try:
+        return tried(0)
+    except PromptTooLong:
+        if body.truncation != "auto" or len(items) < 2:
+            raise
+    low, high = 1, len(items) - 1  # `high` is the last one alone
+    best = tried(high)
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            best, high = tried(middle), middle
+        except PromptTooLong:
+            low = middle + 1
+    return best
 
 
 class ResponseWriter:
@@ -34,8 +113,10 @@ class ResponseWriter:
 
     async def whole(self) -> dict[str, Any]:
         """Raises: what ended it."""
-        call = self._call
-        return (await ended(LiveSource(call), ResponseObject(call.id, call.created, self._body))).response()
+        call, body = self._call, self._body
+        context = context_of(call.model, call.prompts[0], body.as_chat())
+        progress = begin_object({body.model: call.model}, call.id, call.created, body, context)
+        return (await ended(LiveSource(call), progress)).response()
 
 
 async def ended(source: Source, progress: ResponseObject) -> ResponseObject:

@@ -1,19 +1,27 @@
-"""The input of a response, as OpenAI lists it."""
+"""The items of a response or a conversation, as OpenAI lists them."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from app.errors import RequestError
 from app.ids import RequestId
+from app.openai.responses.input_items import CallOutput, InputItem, InputMessage, ReasoningItem
 from app.openai.responses.response_object import PREFIX
-from app.openai.responses.schemas import InputMessage, ItemsQuery, ResponseRequest
+from app.openai.responses.schemas import ItemsQuery
+
+_ID = re.compile("[a-z]+_([0-9a-f]{24})_(?:in)?[0-9]+")
 
 
-def items_of(request: RequestId, body: ResponseRequest) -> list[dict[str, Any]]:
-    """In the order of the conversation. Their ids follow from the response's: all readers see the same."""
-    given = [InputMessage(role="user", content=body.input)] if isinstance(body.input, str) else body.input
-    name = request.removeprefix(PREFIX)
-    return [_item(f"msg_{name}_{number}", message) for number, message in enumerate(given)]
+def items_of(name: str, given: Iterable[InputItem]) -> list[dict[str, Any]]:
+    """What a client sent, in its order. Their ids follow from `name`, a response's say: all readers see the same."""
+    return [_item(f"{_kind(item)}_{name.removeprefix(PREFIX)}_in{number}", item) for number, item in enumerate(given)]
+
+
+def response_of(item: str) -> RequestId | None:
+    """The response that an item of that id belongs to, if it is of one."""
+    found = _ID.fullmatch(item)
+    return RequestId(f"{PREFIX}{found[1]}") if found else None
 
 
 def page(items: Sequence[dict[str, Any]], query: ItemsQuery) -> dict[str, Any]:
@@ -22,14 +30,28 @@ def page(items: Sequence[dict[str, Any]], query: ItemsQuery) -> dict[str, Any]:
     if query.after is not None:
         places = [place for place, item in enumerate(ordered) if item["id"] == query.after]
         if not places:
-            raise RequestError("'after' is the id of none of this response's input items.", param="after")
+            raise RequestError("'after' is the id of none of these items.", param="after")
         ordered = ordered[places[0] + 1 :]
     data = ordered[: query.limit]
     first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
     return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": len(ordered) > len(data)}
 
 
-def _item(name: str, message: InputMessage) -> dict[str, Any]:
+def _kind(item: InputItem) -> str:
+    return {"reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}.get(item.type or "", "msg")
+
+
+def _item(name: str, item: InputItem) -> dict[str, Any]:
+    if isinstance(item, InputMessage):
+        return _message(name, item)
+    made: dict[str, Any] = item.model_dump(mode="json", exclude_none=True)
+    empty: dict[str, Any] = {"summary": []} if isinstance(item, ReasoningItem) else {}
+    if isinstance(item, CallOutput) and not isinstance(item.output, str):
+        made["output"] = [{"type": "input_text", "text": part.text} for part in item.output]
+    return {"status": "completed"} | empty | made | {"id": name}
+
+
+def _message(name: str, message: InputMessage) -> dict[str, Any]:
     parts = [message.content] if isinstance(message.content, str) else [part.text for part in message.content]
     answered = message.role == "assistant"
     kind = {"type": "output_text", "annotations": [], "logprobs": []} if answered else {"type": "input_text"}

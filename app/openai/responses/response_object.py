@@ -1,12 +1,16 @@
 """A response as it stands, by its request and its log: the same wherever it is asked for."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, Literal
 
+from app.dispatch.models import Model
 from app.errors import Cancelled, from_wire
 from app.ids import RequestId
-from app.messages import Delta, Done, Event, Failed, TokenLogprob
-from app.openai.logprobs import token_logprob
+from app.messages import Delta, Done, Event, Failed, ResponseContext
+from app.openai.body import Body
+from app.openai.call_ids import CallIds
+from app.openai.model_parser import make_parser
+from app.openai.responses.output import Output, Step
 from app.openai.responses.schemas import ResponseRequest
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -14,35 +18,49 @@ PREFIX = "resp_"
 _LONG = 512  # tokens with logprobs: to write more of them as JSON would hold the event loop
 
 
+def begin_object(
+    models: Mapping[str, Model], request: RequestId, created: float, body: ResponseRequest, context: ResponseContext
+) -> "ResponseObject":
+    """Of which nothing has come. A model that is not served any more has written plain text, for all that is known."""
+    model, asked = models.get(body.model), body.prompt_request()
+    output = Output(
+        request.removeprefix(PREFIX),
+        make_parser(model, asked, begun=context.begun) if model else None,
+        CallIds(model, request, context.earlier_calls).of,
+        body.tool_names(),
+        encrypted=body.with_encrypted,
+    )
+    return ResponseObject(request, int(created), body, output)
+
+
 class ResponseObject:
-    def __init__(self, request: RequestId, created: int, body: ResponseRequest) -> None:
-        self.id, self.body = request, body
-        self.item = f"msg_{request.removeprefix(PREFIX)}"
+    def __init__(self, request: RequestId, created: int, body: ResponseRequest, output: Output) -> None:
+        self.id, self.body, self.output = request, body, output
         self.begun = not body.background  # no longer queued
-        self.deltas = 0
         self._created = created
         self._tokens = 0
         self._finish: str | None = None
-        self._text: list[str] = []
-        self._logprobs: list[TokenLogprob] = []
-        self._shown: list[dict[str, Any]] = []  # the same as clients get them, as far as they were asked for
         self._end: Done | Failed | None = None
 
-    def add(self, event: Event) -> None:
+    def add(self, event: Event) -> list[Step]:
+        """What its items do with it."""
         if isinstance(event, Delta):
             self.begun = True
-            self.deltas += 1
             self._tokens += len(event.tokens)
-            self._text.append(event.text)
-            self._logprobs += event.logprobs or ()
             self._finish = event.finish or self._finish
-        elif isinstance(event, Done | Failed):
-            self._end = event
+            return self.output.add(event)
+        if not isinstance(event, Done | Failed):
+            return []
+        self._end = event
+        if isinstance(event, Failed):
+            self.output.cut()
+            return []
+        return self.output.end("completed" if self.status == "completed" else "incomplete")
 
     @property
     def is_long(self) -> bool:
         """Whether it is to be written in a thread."""
-        return len(self._logprobs) > _LONG
+        return sum(item.tokens_with_logprobs for item in self.output.items) > _LONG
 
     @property
     def status(self) -> Status:
@@ -52,18 +70,10 @@ class ResponseObject:
             return "incomplete" if self._finish == "length" else "completed"
         return "in_progress" if self.begun else "queued"
 
-    def part(self) -> dict[str, Any]:
-        self._shown += map(token_logprob, self._logprobs[len(self._shown) :])
-        return {"type": "output_text", "text": "".join(self._text), "annotations": [], "logprobs": self._shown}
-
     def forget(self) -> None:
         """It will not be shown again: here, since freeing its logprobs takes as long as writing them."""
-        self._logprobs.clear()
-        self._shown.clear()
-
-    def message(self, content: Iterable[dict[str, Any]]) -> dict[str, Any]:
-        status = self.status if self.status in ("in_progress", "completed") else "incomplete"
-        return {"id": self.item, "type": "message", "role": "assistant", "status": status, "content": [*content]}
+        for item in self.output.items:
+            item.forget()
 
     def response(self) -> dict[str, Any]:
         body, status = self.body, self.status
@@ -77,30 +87,44 @@ class ResponseObject:
             "frequency_penalty": body.frequency_penalty or 0.0,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "background": bool(body.background),
+            "conversation": {"id": body.conversation_id} if body.conversation_id else None,
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
-            "max_tool_calls": None,
+            "max_tool_calls": body.max_tool_calls,
             "metadata": body.metadata or {},
             "model": body.model,
-            "output": [self.message([self.part()])] if self.deltas else [],
+            "output": [item.shown() for item in self.output.items],
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "presence_penalty": body.presence_penalty or 0.0,
-            "previous_response_id": None,
+            "previous_response_id": body.previous_response_id,
             "prompt_cache_key": body.prompt_cache_key,
-            "reasoning": {"effort": None, "summary": None},
+            "reasoning": self._reasoning(),
             "safety_identifier": body.safety_identifier,
             "service_tier": body.tier or "default",
             "store": body.kept,
             "temperature": 1.0 if body.temperature is None else body.temperature,
-            "text": {"format": {"type": "text"}},
-            "tool_choice": body.tool_choice or "auto",
-            "tools": [],
+            "text": self._text(),
+            "tool_choice": "auto" if body.tool_choice is None else as_sent(body.tool_choice),
+            "tools": [tool_object(as_sent(tool)) for tool in body.tools or ()],
             "top_logprobs": body.top_logprobs or 0,
             "top_p": 1.0 if body.top_p is None else body.top_p,
-            "truncation": "disabled",
+            "truncation": body.truncation or "disabled",
             "usage": self._usage(),
             "user": body.user,
         }
+
+    def _reasoning(self) -> dict[str, Any]:
+        """As it was asked for: the answer has the reasoning itself, and no summary of it."""
+        asked = self.body.reasoning
+        return {
+            "effort": asked.effort if asked else None,
+            "summary": (asked.summary or asked.generate_summary) if asked else None,
+        }
+
+    def _text(self) -> dict[str, Any]:
+        asked = self.body.text
+        made = as_sent(asked.format) if asked and asked.format else {"type": "text"}
+        return {"format": made} | ({"verbosity": asked.verbosity} if asked and asked.verbosity else {})
 
     def _error(self) -> dict[str, str] | None:
         """OpenAI's list of codes is closed, so ours stands in the message."""
@@ -117,10 +141,17 @@ class ResponseObject:
             "input_tokens": end.prompt_tokens,
             "input_tokens_details": {"cached_tokens": end.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": self._tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": self.output.reasoning_tokens},
             "total_tokens": end.prompt_tokens + self._tokens,
         }
 
 
-def logprobs_of(delta: Delta) -> list[dict[str, Any]]:
-    return [token_logprob(found) for found in delta.logprobs or ()]
+def as_sent(part: Body | str) -> Any:
+    return part if isinstance(part, str) else part.model_dump(mode="json", exclude_none=True, by_alias=True)
+
+
+def tool_object(tool: dict[str, Any]) -> dict[str, Any]:
+    """With all the fields that OpenAI's has."""
+    if tool["type"] == "function":
+        return {"description": None, "parameters": None, "strict": False} | tool
+    return tool

@@ -1,17 +1,23 @@
 """What clients may send to the Responses API."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from app.errors import RequestError
-from app.openai.body import MOST, Body, Query, Some
+from app.openai.body import Body, Query
 from app.openai.conversation import Message
 from app.openai.neutral import Refused, neutral
+from app.openai.prompt import Effort, PromptRequest
+from app.openai.responses.input_items import InputItem, InputMessage, ItemReference, Items
+from app.openai.responses.messages import as_messages
+from app.openai.responses.tools import ResponseTools
 from app.openai.schemas import Asked, Conversation
+from app.openai.structured import OBJECT, Format
 
-LOGPROBS = "message.output_text.logprobs"
-# All that OpenAI has. Besides the logprobs, they are parts of what no answer has here.
+LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
+# All that OpenAI has. Besides the first two, they are parts of what no answer has here.
 Includable = Literal[
     "message.output_text.logprobs",
     "reasoning.encrypted_content",
@@ -23,40 +29,25 @@ Includable = Literal[
     "code_interpreter_call.outputs",
 ]
 Include = Annotated[list[Includable], Field(max_length=16)]
-# Of an earlier response: no model sees it, and it is not kept.
-Unread = Annotated[Annotated[list[Any], Field(max_length=MOST)] | None, Field(exclude=True)]
-
-
-class InputText(Body):
-    """Of a message; one of an earlier response has more fields."""
-
-    type: Annotated[Literal["input_text", "output_text", "text"], Refused("content parts of type")]
-    text: str
-    annotations: Unread = None
-    logprobs: Unread = None
-
-
-class InputMessage(Body):
-    """Also a message of an earlier response, as it came: it has an id and a status."""
-
-    type: Annotated[Literal["message"] | None, Refused("items of type")] = None
-    role: Annotated[Literal["user", "assistant", "system", "developer"], Refused("messages of role")]
-    content: Annotated[Some[InputText], Field(max_length=MOST)] | str  # in this order, an error is the list's
-    id: Annotated[str, Field(max_length=256)] | None = None
-    status: Literal["in_progress", "completed", "incomplete"] | None = None
-    phase: Literal["commentary", "final_answer"] | None = None  # no template shows it
-
-    def as_chat(self) -> Message:
-        text = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
-        return Message(role=self.role, content=text)
+Identifier = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class TextOptions(Body):
-    class Format(Body):
-        type: Annotated[Literal["text"], Refused()]
+    class Given(Body):
+        type: Annotated[Literal["text", "json_object", "json_schema"], Refused("formats of type")]
+        name: Identifier | None = None
+        description: str | None = None
+        schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+        strict: bool | None = None
 
-    format: Format | None = None
-    verbosity: Annotated[Literal["medium"] | None, Refused()] = None
+    format: Given | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ReasoningOptions(Body):
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None  # answers have the reasoning itself
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None  # its older name
 
 
 class EventOptions(Body):
@@ -64,9 +55,13 @@ class EventOptions(Body):
     include_usage: bool | None = None  # the last event always has it
 
 
+class ConversationId(Body):
+    id: Identifier
+
+
 @neutral()
-class ResponseRequest(Asked):
-    input: Annotated[Some[InputMessage], Field(min_length=1, max_length=MOST)] | str
+class ResponseRequest(Asked, ResponseTools):
+    input: Annotated[Items, Field(min_length=1)] | str
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     include: Include | None = None
@@ -74,22 +69,50 @@ class ResponseRequest(Asked):
     stream_options: EventOptions | None = None
     background: bool | None = None
     store: bool | None = None
-    parallel_tool_calls: bool | None = None
-    tool_choice: Annotated[Literal["none", "auto"] | None, Refused()] = None
     text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    previous_response_id: Identifier | None = None
+    conversation: ConversationId | Identifier | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    # Codex's notes of its own.
+    client_metadata: Annotated[dict[str, Any] | None, Field(exclude=True, max_length=64)] = None
 
     @property
     def with_logprobs(self) -> bool:
         return LOGPROBS in (self.include or ())
 
     @property
+    def with_encrypted(self) -> bool:
+        return ENCRYPTED in (self.include or ())
+
+    @property
     def kept(self) -> bool:
         return self.store is not False
+
+    @property
+    def items(self) -> Sequence[InputItem]:
+        return [InputMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+
+    @property
+    def conversation_id(self) -> str | None:
+        return self.conversation.id if isinstance(self.conversation, ConversationId) else self.conversation
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether it names what is kept elsewhere."""
+        named = self.previous_response_id is not None or self.conversation is not None
+        return named or any(isinstance(item, ItemReference) for item in self.items)
 
     def check(self) -> None:
         """What a single field can't tell. Raises: RequestError."""
         if self.background and not self.kept:
             raise RequestError("'background' can only be used when 'store' is true.", param="background")
+        if self.conversation is not None and not self.kept:
+            raise RequestError("'conversation' can only be used when 'store' is true.", param="conversation")
+        if self.conversation is not None and self.previous_response_id is not None:
+            raise RequestError(
+                "'previous_response_id' can't be used with 'conversation'.", param="previous_response_id"
+            )
         if self.stream_options is not None and not self.stream:
             raise RequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
         if self.top_logprobs and not self.with_logprobs:
@@ -97,16 +120,43 @@ class ResponseRequest(Asked):
                 "'top_logprobs' is only allowed when 'include' has 'message.output_text.logprobs'.",
                 param="top_logprobs",
             )
+        self.asked_format()
+        self.check_tools(self.prompt_request())
 
-    def as_chat(self) -> Conversation:
-        """The same as a conversation to go on with."""
-        messages = [Message(role="user", content=self.input)] if isinstance(self.input, str) else []
-        if not isinstance(self.input, str):
-            messages += [message.as_chat() for message in self.input]
+    def asked_format(self) -> Format | None:
+        """Raises: RequestError."""
+        wanted = self.text.format if self.text else None
+        if wanted is None or wanted.type == "text":
+            return None
+        if wanted.type == "json_object":
+            return Format("json", OBJECT, "text.format")
+        if wanted.schema_ is None:
+            raise RequestError("'text.format.schema' is missing.", param="text.format.schema")
+        return Format("json", wanted.schema_, "text.format.schema")
+
+    def prompt_request(self) -> PromptRequest:
+        """What it says of its prompt besides the items."""
+        return PromptRequest.model_construct(**self._of_prompt())
+
+    def _of_prompt(self) -> dict[str, Any]:
+        verbosity = self.text.verbosity if self.text else None
+        said = None if verbosity in (None, "medium") else {"verbosity": verbosity}
+        return {
+            "tools": self.chat_tools(),
+            "tool_choice": self.chat_choice(),
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "reasoning_effort": self.reasoning.effort if self.reasoning else None,
+            "chat_template_kwargs": said,
+        }
+
+    def as_chat(self, items: Sequence[InputItem] | None = None) -> Conversation:
+        """The same as a conversation to go on with. `items`: all there are, where there are more than its own."""
+        messages = as_messages(self.items if items is None else items)
         if self.instructions is not None:
             messages.insert(0, Message(role="developer", content=self.instructions))
         return Conversation.model_construct(
             **{name: getattr(self, name) for name in Asked.model_fields},
+            **self._of_prompt(),
             messages=messages,
             max_completion_tokens=self.max_output_tokens,
             logprobs=self.with_logprobs,

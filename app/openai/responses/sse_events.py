@@ -7,7 +7,11 @@ import orjson
 
 from app.errors import XylemError
 from app.messages import Delta, Done, Event, Failed
-from app.openai.responses.response_object import ResponseObject, logprobs_of
+from app.openai.logprobs import token_logprob
+from app.openai.responses.output import Kind, OutputItem, Step
+from app.openai.responses.response_object import ResponseObject
+
+_TEXTS: dict[Kind, str] = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
 class ResponseEvents:
@@ -34,39 +38,57 @@ class ResponseEvents:
 
     def _parts(self, event: Event) -> Iterable[bytes]:
         progress = self._progress
-        if isinstance(event, Delta):
-            if not progress.deltas:
-                yield from self._begin()
-            progress.add(event)
-            if event.text or event.logprobs:
-                yield self._part("output_text.delta", delta=event.text, logprobs=logprobs_of(event))
-        elif isinstance(event, Done | Failed):
-            progress.add(event)
-            if isinstance(event, Done) and progress.deltas:
-                yield from self._finish()
+        queued = not progress.begun
+        steps = progress.add(event)
+        if isinstance(event, Delta) and queued:
+            yield self._whole("in_progress")
+        for step in steps:
+            yield from self._step(step)
+        if isinstance(event, Done | Failed):
             # The one that ends a cancelled response has no name of its own, as at OpenAI: its status says it.
             yield self._whole("failed" if isinstance(event, Failed) else progress.status)
             progress.forget()
 
-    def _begin(self) -> Iterable[bytes]:
-        progress = self._progress
-        if not progress.begun:
-            progress.begun = True
-            yield self._whole("in_progress")
-        yield self._event("response.output_item.added", output_index=0, item=progress.message([]))
-        yield self._part("content_part.added", part=progress.part())
+    def _step(self, step: Step) -> Iterable[bytes]:
+        item = step.item
+        if step.does == "begins":
+            yield self._event("response.output_item.added", output_index=item.index, item=item.shown(begun=True))
+            if item.kind in _TEXTS:
+                yield self._of(item, "content_part.added", content_index=0, part=item.part() | {"text": ""})
+        elif step.does == "goes on":
+            yield from self._piece(step)
+        else:
+            yield from self._last(item)
+            yield self._event("response.output_item.done", output_index=item.index, item=item.shown())
 
-    def _finish(self) -> Iterable[bytes]:
-        part = self._progress.part()
-        yield self._part("output_text.done", text=part["text"], logprobs=part["logprobs"])
-        yield self._part("content_part.done", part=part)
-        yield self._event("response.output_item.done", output_index=0, item=self._progress.message([part]))
+    def _piece(self, step: Step) -> Iterable[bytes]:
+        item = step.item
+        if item.kind == "message":
+            if step.text or step.logprobs:
+                shown = [token_logprob(found) for found in step.logprobs]
+                yield self._of(item, "output_text.delta", content_index=0, delta=step.text, logprobs=shown)
+        elif item.kind == "reasoning":
+            yield self._of(item, "reasoning_text.delta", content_index=0, delta=step.text)
+        elif item.kind == "function_call":
+            yield self._of(item, "function_call_arguments.delta", delta=step.text)
+
+    def _last(self, item: OutputItem) -> Iterable[bytes]:
+        if item.kind == "function_call":
+            yield self._of(item, "function_call_arguments.done", arguments=item.text, name=item.name)
+        elif item.kind == "custom_tool_call":  # its text stands within JSON, which has to be whole to be read
+            yield self._of(item, "custom_tool_call_input.delta", delta=item.input)
+            yield self._of(item, "custom_tool_call_input.done", input=item.input)
+        else:
+            part = item.part()
+            said = {key: part[key] for key in ("text", "logprobs") if key in part}
+            yield self._of(item, f"{_TEXTS[item.kind]}.done", content_index=0, **said)
+            yield self._of(item, "content_part.done", content_index=0, part=part)
 
     def _whole(self, kind: str) -> bytes:
         return self._event(f"response.{kind}", response=self._progress.response())
 
-    def _part(self, kind: str, **fields: Any) -> bytes:
-        return self._event(f"response.{kind}", item_id=self._progress.item, output_index=0, content_index=0, **fields)
+    def _of(self, item: OutputItem, kind: str, **fields: Any) -> bytes:
+        return self._event(f"response.{kind}", item_id=item.id, output_index=item.index, **fields)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         number, self._next = self._next, self._next + 1

@@ -5,6 +5,8 @@ from typing import Any, Literal
 from app.api.http.answer_schemas import Shape, TokenLogprob, answered
 from app.openai.responses.response_object import Status
 
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
 
 class Part(Shape):
     type: Literal["output_text"]
@@ -17,8 +19,45 @@ class Item(Shape):
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
-    status: Literal["in_progress", "completed", "incomplete"]
+    status: ItemStatus
     content: list[Part]
+
+
+class ReasoningPart(Shape):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class ReasoningItem(Shape):
+    id: str
+    type: Literal["reasoning"]
+    status: ItemStatus
+    summary: list[Any]
+    content: list[ReasoningPart]
+    encrypted_content: str = ""
+
+
+class CallItem(Shape):
+    id: str
+    type: Literal["function_call"]
+    status: ItemStatus
+    call_id: str
+    name: str
+    namespace: str = ""
+    arguments: str
+
+
+class CustomCallItem(Shape):
+    id: str
+    type: Literal["custom_tool_call"]
+    status: ItemStatus
+    call_id: str
+    name: str
+    namespace: str = ""
+    input: str
+
+
+OutputItem = Item | ReasoningItem | CallItem | CustomCallItem
 
 
 class Failure(Shape):
@@ -31,16 +70,17 @@ class Incomplete(Shape):
 
 
 class Reasoning(Shape):
-    effort: None
-    summary: None
-
-
-class Format(Shape):
-    type: Literal["text"]
+    effort: str | None
+    summary: str | None
 
 
 class TextFormat(Shape):
-    format: Format
+    format: dict[str, Any]
+    verbosity: Literal["low", "medium", "high"] = "medium"
+
+
+class OfConversation(Shape):
+    id: str
 
 
 class InputDetails(Shape):
@@ -70,15 +110,16 @@ class ResponseObject(Shape):
     frequency_penalty: float
     incomplete_details: Incomplete | None
     background: bool
+    conversation: OfConversation | None
     instructions: str | None
     max_output_tokens: int | None
-    max_tool_calls: None
+    max_tool_calls: int | None
     metadata: dict[str, str]
     model: str
-    output: list[Item]
+    output: list[OutputItem]
     parallel_tool_calls: bool
     presence_penalty: float
-    previous_response_id: None
+    previous_response_id: str | None
     prompt_cache_key: str | None
     reasoning: Reasoning
     safety_identifier: str | None
@@ -86,11 +127,11 @@ class ResponseObject(Shape):
     store: bool
     temperature: float
     text: TextFormat
-    tool_choice: Literal["none", "auto"]
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any]
     tools: list[Any]
     top_logprobs: int
     top_p: float
-    truncation: Literal["disabled"]
+    truncation: Literal["auto", "disabled"]
     usage: ResponseUsage | None
     user: str | None
 
@@ -114,18 +155,21 @@ class ResponseEvent(Numbered):
 class ItemEvent(Numbered):
     type: Literal["response.output_item.added", "response.output_item.done"]
     output_index: int
-    item: Item
+    item: OutputItem
 
 
-class OfPart(Numbered):
+class OfItem(Numbered):
     item_id: str
     output_index: int
+
+
+class OfPart(OfItem):
     content_index: int
 
 
 class PartEvent(OfPart):
     type: Literal["response.content_part.added", "response.content_part.done"]
-    part: Part
+    part: Part | ReasoningPart
 
 
 class DeltaEvent(OfPart):
@@ -140,6 +184,32 @@ class TextEvent(OfPart):
     logprobs: list[TokenLogprob]
 
 
+class ReasoningDelta(OfPart):
+    type: Literal["response.reasoning_text.delta"]
+    delta: str
+
+
+class ReasoningText(OfPart):
+    type: Literal["response.reasoning_text.done"]
+    text: str
+
+
+class CallDelta(OfItem):
+    type: Literal["response.function_call_arguments.delta", "response.custom_tool_call_input.delta"]
+    delta: str
+
+
+class CallArguments(OfItem):
+    type: Literal["response.function_call_arguments.done"]
+    name: str
+    arguments: str
+
+
+class CallInput(OfItem):
+    type: Literal["response.custom_tool_call_input.done"]
+    input: str
+
+
 class ErrorEvent(Numbered):
     type: Literal["error"]
     code: str
@@ -147,5 +217,47 @@ class ErrorEvent(Numbered):
     param: str | None
 
 
-RESPONSE = answered(ResponseObject, ResponseEvent, ItemEvent, PartEvent, DeltaEvent, TextEvent, ErrorEvent)
+EVENTS = (
+    *(ResponseEvent, ItemEvent, PartEvent, DeltaEvent, TextEvent, ReasoningDelta, ReasoningText),
+    *(CallDelta, CallArguments, CallInput, ErrorEvent),
+)
+RESPONSE = answered(ResponseObject, *EVENTS)
 WHOLE: dict[int | str, dict[str, Any]] = {200: {"model": ResponseObject}}
+
+
+class ItemsPage(Shape):
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class InputTokens(Shape):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class Compacted(Shape):
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[dict[str, Any]]
+    usage: ResponseUsage
+
+
+class Conversation(Shape):
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+
+
+class Deleted(Shape):
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]
+
+
+def whole(shape: type[Shape]) -> dict[int | str, dict[str, Any]]:
+    return {200: {"model": shape}}

@@ -8,35 +8,37 @@ from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
+from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from app.api.http import x_request_id
 from app.api.http.client_limits import check_priority
 from app.api.http.headers import explain_wanted
 from app.api.http.request_body import collect
 from app.api.openai.responses import answer_schemas as shapes
+from app.api.openai.responses.earlier import history_of
 from app.api.openai.responses.sse_response import Followed, ResponseStream
 from app.api.resumable.disconnect import until_client_left
 from app.api.resumable.event_log import EventLog
-from app.api.resumable.resume import asks_to_keep, begin_or_join, new_call
+from app.api.resumable.resume import asks_to_keep, begin_or_join, give_up, new_call
 from app.api.resumable.store import Found
 from app.api.state import ApiState, state_of
 from app.dispatch.generation_plan import GenerationPlan
-from app.errors import Cancelled, RequestError, RequestNotFound, StoreDown
+from app.endpoint_registry import RESPONSE
+from app.errors import Cancelled, RequestError, RequestNotFound
 from app.ids import RequestId
-from app.openai.endpoint_registry import RESPONSE
-from app.openai.responses.generation import ended
+from app.messages import KeptRequest, ResponseContext
+from app.openai.responses.generation import ended, read_request, understood
+from app.openai.responses.history import History, resolved
+from app.openai.responses.input_items import ItemReference
 from app.openai.responses.items import items_of, page
 from app.openai.responses.live_source import LiveSource
-from app.openai.responses.response_object import ResponseObject
+from app.openai.responses.response_object import ResponseObject, begin_object
 from app.openai.responses.schemas import ItemsQuery, ResponseRequest, Retrieval
 from app.openai.responses.sse_events import ResponseEvents
 from app.openai.validation import parse, parse_off_loop
-from app.telemetry import logger
 
-log = logger(__name__)
 router = APIRouter()
 PATH, KIND = RESPONSE.path, RESPONSE.kind
 _LONG = 512  # events: to take in more of them at once would hold the event loop
@@ -54,41 +56,53 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     """Raises: XylemError."""
     if any(name == b"last-event-id" for name, _ in scope["headers"]):
         raise RequestError("A response is gone on with by GET, 'stream' and 'starting_after'.", param="Last-Event-ID")
-    body, plan = await RESPONSE.understand(state, raw, explain=explain_wanted(scope))
+    body = await read_request(state, raw)
     check_priority(state, scope, body)
+    history, told = await history_of(state, body, state.api_keys.owner(scope))
+    plan, context = await understood(state, body, history, max(raw, told, key=len), explain=explain_wanted(scope))
     if not body.kept:
-        return await _pass_on(state, body, plan, scope, receive)
-    begin = partial(begin_or_join, state, KIND, body, scope, plan, background=bool(body.background))
+        return await _pass_on(state, body, plan, context, scope, receive)
+    context = replace(context, history=told, conversation=body.conversation_id or "")
+    begin = partial(begin_or_join, state, KIND, body, scope, plan, background=bool(body.background), response=context)
     # A client that sends its request again when the connection breaks wants it to go on meanwhile.
     goes_on = body.background or asks_to_keep(scope)
     if body.stream:
 
         async def followed() -> Followed:
             reading = await begin()
-            left = {} if goes_on else {"left": partial(_give_up, state, reading.id, scope)}
-            events = ResponseEvents(ResponseObject(reading.id, reading.created, body))
+            left = {} if goes_on else {"left": partial(give_up, state, reading.id, scope)}
+            events = ResponseEvents(_begun(state, reading.kept, body))
             return Followed(reading.log, events, reading.headers, **left)
 
         return ResponseStream(followed, at_once=bool(body.background))
     reading = await begin()
-    progress = ResponseObject(reading.id, reading.created, body)
+    progress = _begun(state, reading.kept, body)
     if body.background:
         return await _json(await _read(state, progress), reading.headers())
     try:
         whole = await until_client_left(ended(reading.log, progress), receive)
     except Cancelled:
         if not goes_on:
-            await _give_up(state, reading.id, scope)
+            await give_up(state, reading.id, scope)
         raise
     return await _json(whole, reading.headers())
 
 
+def _begun(state: ApiState, kept: KeptRequest, body: ResponseRequest) -> ResponseObject:
+    return begin_object(state.models, kept.id, kept.created, body, kept.response)
+
+
 async def _pass_on(
-    state: ApiState, body: ResponseRequest, plan: GenerationPlan, scope: Scope, receive: Receive
+    state: ApiState,
+    body: ResponseRequest,
+    plan: GenerationPlan,
+    context: ResponseContext,
+    scope: Scope,
+    receive: Receive,
 ) -> Response:
     """Made for this connection."""
     call = new_call(state, scope, receive, plan)
-    progress = ResponseObject(call.id, call.created, body)
+    progress = begin_object(state.models, call.id, call.created, body, context)
     if body.stream:
         return ResponseStream(
             _at_hand(Followed(LiveSource(call), ResponseEvents(progress), call.headers)), at_once=False
@@ -102,13 +116,6 @@ def _at_hand(followed: Followed) -> Callable[[], Awaitable[Followed]]:
         return followed
 
     return begin
-
-
-async def _give_up(state: ApiState, request: RequestId, scope: Scope) -> None:
-    try:
-        await state.answer_owner.cancel(request)
-    except StoreDown as exc:
-        log.warning("not_cancelled", request=request, x_request_id=x_request_id.of(scope), error=exc.message)
 
 
 @router.get(f"{PATH}/{{response}}", openapi_extra=Retrieval.openapi(), responses=shapes.RESPONSE)
@@ -133,9 +140,12 @@ async def retrieve(request: Request, response: str) -> Response:
 @router.get(f"{PATH}/{{response}}/input_items", openapi_extra=ItemsQuery.openapi())
 async def input_items(request: Request, response: str) -> dict[str, Any]:
     """The input of a kept response, item by item."""
-    query = parse(ItemsQuery, query_of(request.query_params))
-    _, progress = await _find(state_of(request), request.scope, response)
-    return page(items_of(progress.id, progress.body), query)
+    state, query = state_of(request), parse(ItemsQuery, query_of(request.query_params))
+    found, progress = await _find(state, request.scope, response)
+    referenced = {}
+    if any(isinstance(item, ItemReference) for item in progress.body.items):
+        referenced = (await parse_off_loop(History, found.kept.response.history)).referenced
+    return page(items_of(progress.id, resolved(progress.body.items, referenced)), query)
 
 
 @router.post(f"{PATH}/{{response}}/cancel", responses=shapes.WHOLE)
@@ -165,7 +175,7 @@ async def _find(state: ApiState, scope: Scope, response: str) -> tuple[Found, Re
     if found.kept.kind != KIND:
         raise RequestNotFound
     body = await parse_off_loop(ResponseRequest, found.kept.body)
-    return found, ResponseObject(found.kept.id, int(found.kept.created), body)
+    return found, _begun(state, found.kept, body)
 
 
 async def _read(state: ApiState, progress: ResponseObject) -> ResponseObject:

@@ -1,8 +1,9 @@
 -- Appends batches of events to a kept answer, if its epoch is still the writer's.
 --
--- KEYS  1 kept:<id>  2 log:<id>  3 kept-of:<api>  4 kept-bytes  5 kept-expiring
+-- KEYS  1 kept:<id>  2 log:<id>  3 kept-of:<api>  4 chats-of:<key>  5 kept-bytes  6 kept-expiring
 -- ARGV  1 id  2 epoch  3 number of the first batch (from 1)  4 life, ms, from now on; '' as it was
---       5 'ended' when the last batch has the end, else ''  6… batches
+--       5 'ended' when the last batch has the end, else ''  6 when a stored chat came that is whole with it, ms, else ''
+--       7… batches
 -- returns  the number of the last batch that is there now; less than was sent: send from the one behind it.
 --          -1: another one owns it, or it was cancelled. -2: Redis does not know it (any more).
 -- Sent twice it changes nothing.
@@ -16,7 +17,7 @@ local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
 local last = newest[1] and tonumber(string.match(newest[1][1], '^%d+')) or 0
 local number, bytes = tonumber(ARGV[3]), 0
 if number > last + 1 then return last end
-for i = 6, #ARGV do
+for i = 7, #ARGV do
   if number == last + 1 then
     redis.call('XADD', KEYS[2], number .. '-0', 'b', ARGV[i])
     last, bytes = number, bytes + #ARGV[i] + 32
@@ -27,6 +28,11 @@ if key and bytes > 0 then count(ARGV[1], key, bytes) end
 if ARGV[5] ~= '' then
   redis.call('HSET', KEYS[1], 'end', ARGV[5])
   redis.call('SREM', KEYS[3], ARGV[1])
+end
+if ARGV[6] ~= '' then
+  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', ARGV[6] - ARGV[4] - 86400000)
+  redis.call('ZADD', KEYS[4], ARGV[6], ARGV[1])
+  redis.call('PEXPIRE', KEYS[4], ARGV[4])
 end
 if ARGV[4] ~= '' then
   redis.call('PEXPIRE', KEYS[1], ARGV[4])

@@ -19,3 +19,17 @@ local function release(id, key)
   count(id, key, 0 - (redis.call('HGET', KEYS[#KEYS - 1], 'id:' .. id) or 0))
   redis.call('ZREM', KEYS[#KEYS], member(id, key))
 end
+
+local function no_room(key, bytes, most_of_key, most_in_all)
+  -- What has no room for so many bytes, 'key' or 'all', and ms until something expires; nothing where there is room.
+  for _, expired in ipairs(redis.call('ZRANGE', KEYS[#KEYS], '-inf', now(), 'BYSCORE', 'LIMIT', 0, 1000)) do
+    release(string.match(expired, '^([^|]*)|(.*)$'))
+  end
+  for i, field in ipairs({'key:' .. key, 'all'}) do
+    local most = tonumber(i == 1 and most_of_key or most_in_all)
+    if most and (redis.call('HGET', KEYS[#KEYS - 1], field) or 0) + bytes > most then
+      local next_at = redis.call('ZRANGE', KEYS[#KEYS], 0, 0, 'WITHSCORES')[2]
+      return i == 1 and 'key' or 'all', next_at and next_at - now() or 0
+    end
+  end
+end

@@ -4,6 +4,7 @@
 -- ARGV  1 id  2 api  3 Kept (msgpack)  4 life, ms  5 epoch  6 what to say to a request with the same key ('': nothing)
 --       7 what was said, and doesn't hold any more  8 the API key that it came with
 --       9 bytes that may be kept for that one  10 and in all; both '': however many
+--       11 StoredChat (msgpack), or ''
 -- returns {what has no room: '', 'key' or 'all', what was said to the first request with that key or ARGV 6,
 --          ms until the next kept answer expires}. Sent twice it changes nothing.
 if ARGV[6] ~= '' then
@@ -13,21 +14,14 @@ if ARGV[6] ~= '' then
   end
 end
 if redis.call('HEXISTS', KEYS[5], 'id:' .. ARGV[1]) == 0 then
-  local bytes = #ARGV[3] + 512
-  for _, expired in ipairs(redis.call('ZRANGE', KEYS[6], '-inf', now(), 'BYSCORE', 'LIMIT', 0, 1000)) do
-    release(string.match(expired, '^([^|]*)|(.*)$'))
-  end
-  for i, field in ipairs({'key:' .. ARGV[8], 'all'}) do
-    local most = tonumber(ARGV[8 + i])
-    if most and (redis.call('HGET', KEYS[5], field) or 0) + bytes > most then
-      local next_at = redis.call('ZRANGE', KEYS[6], 0, 0, 'WITHSCORES')[2]
-      return {i == 1 and 'key' or 'all', '', next_at and next_at - now() or 0}
-    end
-  end
+  local bytes = #ARGV[3] + #ARGV[11] + 512
+  local full, wait_ms = no_room(ARGV[8], bytes, ARGV[9], ARGV[10])
+  if full then return {full, '', wait_ms} end
   count(ARGV[1], ARGV[8], bytes)
 end
 if ARGV[6] ~= '' then redis.call('SET', KEYS[4], ARGV[6], 'PX', ARGV[4]) end
 redis.call('HSET', KEYS[1], 'record', ARGV[3], 'owner', ARGV[2], 'epoch', ARGV[5], 'key', ARGV[8])
+if ARGV[11] ~= '' then redis.call('HSET', KEYS[1], 'chat', ARGV[11]) end
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 expires_in(ARGV[1], ARGV[8], ARGV[4])
 redis.call('SADD', KEYS[2], ARGV[1])

@@ -1,0 +1,131 @@
+"""The messages of a conversation as Anthropic's clients send them: turns, which are texts or blocks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, GetCoreSchemaHandler, Tag
+from pydantic_core import core_schema
+
+from app.errors import RequestError
+from app.openai.body import MOST, Body, Some
+from app.openai.conversation import CallId
+from app.openai.neutral import NOT_SUPPORTED, Refused
+
+_BLOCKS = "content blocks of type"
+Hint = dict[str, Any] | None  # of the client's own, without effect here
+
+
+class _Block(Body):
+    cache_control: Hint = None  # prefixes are cached without being told to
+
+
+class TextBlock(_Block):
+    type: Annotated[Literal["text"], Refused(_BLOCKS)]
+    text: str
+    citations: list[Any] | None = None
+
+
+class ThinkingBlock(_Block):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str | None = None
+
+
+class RedactedThinking(_Block):
+    type: Literal["redacted_thinking"]
+    data: str
+
+
+class ToolUse(_Block):
+    type: Literal["tool_use"]
+    id: CallId
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    input: dict[str, Any]
+    caller: Hint = None
+
+
+Texts = Annotated[Some[TextBlock], Field(max_length=MOST)]
+
+
+class ToolResult(_Block):
+    type: Literal["tool_result"]
+    tool_use_id: CallId
+    content: Texts | str | None = None
+    is_error: bool | None = None  # which the content tells, too
+
+
+def _tag(given: Any) -> str:
+    """Not the type itself: that is also the name of a field, in which an error would seem to be."""
+    return f"a {given.get('type') if isinstance(given, dict) else getattr(given, 'type', None)}"
+
+
+@dataclass(frozen=True)
+class _ToldApart:
+    """A union of blocks. pydantic's own annotation can't be hashed with a context, as unions want it."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        by_tag = Discriminator(_tag, NOT_SUPPORTED, "Not supported", {"what": _BLOCKS})
+        return by_tag.__get_pydantic_core_schema__(source, handler)
+
+
+UserBlock = Annotated[
+    Annotated[TextBlock, Tag("a text")] | Annotated[ToolResult, Tag("a tool_result")],
+    _ToldApart(),
+]
+AssistantBlock = Annotated[
+    Annotated[TextBlock, Tag("a text")]
+    | Annotated[ThinkingBlock, Tag("a thinking")]
+    | Annotated[RedactedThinking, Tag("a redacted_thinking")]
+    | Annotated[ToolUse, Tag("a tool_use")],
+    _ToldApart(),
+]
+
+
+class Turn(Body):
+    role: Literal["user", "assistant", "system"]
+    content: Sequence[Any] | str
+
+    @property
+    def blocks(self) -> Sequence[Any]:
+        return [text_block(self.content)] if isinstance(self.content, str) else self.content
+
+
+class UserTurn(Turn):
+    role: Literal["user"]
+    content: Annotated[Some[UserBlock], Field(min_length=1, max_length=MOST)] | str
+
+
+class AssistantTurn(Turn):
+    role: Literal["assistant"]
+    content: Annotated[Some[AssistantBlock], Field(max_length=MOST)] | str
+
+
+class SystemTurn(Turn):
+    """In the middle of a conversation; `system` of the request stands before it."""
+
+    role: Literal["system"]
+    content: Texts | str
+
+
+Turns = Some[Annotated[UserTurn | AssistantTurn | SystemTurn, Field(discriminator="role")]]
+
+
+def text_block(text: str) -> TextBlock:
+    return TextBlock(type="text", text=text)
+
+
+def check_turns(turns: Sequence[Turn]) -> None:
+    """Raises: RequestError when a tool's result has no call before it, or the last turn can't be gone on with."""
+    calls: set[str] = set()
+    for i, turn in enumerate(turns):
+        for j, block in enumerate(turn.blocks):
+            if isinstance(block, ToolUse):
+                calls.add(block.id)
+            elif isinstance(block, ToolResult) and block.tool_use_id not in calls:
+                where = f"messages.{i}.content.{j}.tool_use_id"
+                raise RequestError(f"'{where}': no message before it has a 'tool_use' of that id.", param=where)
+    last = turns[-1]
+    if last.role == "assistant" and not (last.blocks and isinstance(end := last.blocks[-1], TextBlock) and end.text):
+        where = f"messages.{len(turns) - 1}.content"
+        raise RequestError(f"'{where}': only behind text, an answer of the assistant is gone on with.", param=where)

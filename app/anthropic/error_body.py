@@ -1,0 +1,25 @@
+"""Errors as Anthropic's clients know them."""
+
+from typing import Any
+
+from app.errors import XylemError
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def as_body(exc: XylemError, request_id: str = "") -> dict[str, Any]:
+    """`request_id`: of the HTTP request, if it is known."""
+    return body_of(exc.status, exc.message, request_id)
+
+
+def body_of(status: int, message: str, request_id: str = "") -> dict[str, Any]:
+    kind = _TYPES.get(status, "api_error" if status >= 499 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id or None}

@@ -1,0 +1,195 @@
+"""An answer as a message of content blocks: whole, or as server-sent events.
+
+Blocks never interleave: one ends before the next begins. `delta` is called once per token.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+from pydantic_core import from_json, to_json
+
+from app.anthropic.schemas import MessagesRequest
+from app.deltas import merge
+from app.dialects.output_parser import OutputParser
+from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
+from app.dispatch.generation_base import GenerationBase
+from app.errors import EngineFailed
+from app.messages import Delta
+from app.openai.call_ids import CallIds, earlier_calls
+
+_CALL_PREFIX = "toolu_"
+# Of the pieces of a block, by its kind.
+_PIECES = {
+    Content: (b"text_delta", b"text"),
+    Reasoning: (b"thinking_delta", b"thinking"),
+    Arguments: (b"input_json_delta", b"partial_json"),
+}
+
+
+class MessageWriter:
+    """Of one answer."""
+
+    def __init__(
+        self, call: GenerationBase, body: MessagesRequest, make_parser: Callable[[], OutputParser] | None
+    ) -> None:
+        self._call, self._body = call, body
+        self._parser = None if make_parser is None else make_parser()
+        self._ids = CallIds(call.model, call.id, earlier_calls(body.chat.messages))
+        self._end = Delta(call.id, 0, "", [])  # what ended it
+        self._called = False
+        self._index = -1  # of the block that was begun last
+        self._kind: type[Part] | None = None  # of its pieces, while it is open
+        self._piece = b""  # a piece up to its text
+
+    async def whole(self) -> dict[str, Any]:
+        """Raises: what ended it."""
+        call = self._call
+        content = await call.made(self._content, await call.whole())
+        return self._message(content) | self._stop() | {"usage": self._usage()}
+
+    def opening(self, _choices: int) -> bytes:
+        """Before the first delta. What of the prompt was cached is known at the end."""
+        begun = self._message([]) | _stopped(None) | {"usage": self._usage()}
+        return _event("message_start", {"message": begun})
+
+    def delta(self, _choice: int, d: Delta) -> bytes:
+        """The events of what is new; none when there is nothing to tell."""
+        if self._parser is None and self._kind is Content and d.finish is None:
+            return b"%b%b}}\n\n" % (self._piece, orjson.dumps(d.text)) if d.text else b""
+        return b"".join([*map(self._part, self._parts(d)), b"" if d.finish is None else self._close()])
+
+    async def settle(self) -> None:
+        """Nothing that takes time."""
+
+    def last(self) -> bytes:
+        """Raises: EngineFailed."""
+        return _event("message_delta", {"delta": self._stop(), "usage": self._usage()}) + _event("message_stop", {})
+
+    def _parts(self, d: Delta) -> Sequence[Part]:
+        if d.finish is not None:
+            self._end = d
+        if self._parser is None:
+            return [Content(d.text)] if d.text else []
+        parts = self._parser.feed(d.text)
+        return parts if d.finish is None else [*parts, *self._parser.close()]
+
+    def _part(self, part: Part) -> bytes:
+        if isinstance(part, CallBegun):
+            return self._open(Arguments, self._tool_use(part, {}))
+        begun = b""
+        if self._kind is not type(part):
+            begun = self._open(type(part), _EMPTY[type(part)])
+        if isinstance(part, Reasoning) and not self._body.shows_thinking:
+            return begun
+        return b"%b%b%b}}\n\n" % (begun, self._piece, orjson.dumps(part.text))
+
+    def _open(self, kind: type[Part], block: dict[str, Any]) -> bytes:
+        closed = self._close()
+        self._index, self._kind = self._index + 1, kind
+        self._piece = (
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":'
+            % (self._index, *_PIECES[kind])
+        )
+        return closed + _event("content_block_start", {"index": self._index, "content_block": block})
+
+    def _close(self) -> bytes:
+        if self._kind is None:
+            return b""
+        at, signed = {"index": self._index}, b""
+        if self._kind is Reasoning:
+            delta = {"type": "signature_delta", "signature": self._signature(self._index)}
+            signed = _event("content_block_delta", at | {"delta": delta})
+        self._kind = None
+        return signed + _event("content_block_stop", at)
+
+    def _tool_use(self, part: CallBegun, given: Any) -> dict[str, Any]:
+        self._called = True
+        id_ = self._ids.of(part, prefix=_CALL_PREFIX)
+        return {"type": "tool_use", "id": id_, "name": part.name, "input": given, "caller": {"type": "direct"}}
+
+    def _signature(self, index: int) -> str:
+        """The same on every replica. Clients want one to send back; nothing here depends on it."""
+        return hashlib.sha256(f"{self._call.id}.{index}".encode()).hexdigest()
+
+    def _content(self, deltas: list[tuple[int, Delta]]) -> list[dict[str, Any]]:
+        """The blocks."""
+        blocks: list[dict[str, Any]] = []
+        for part in [part for _, d in merge(deltas) for part in self._parts(d)]:
+            if isinstance(part, CallBegun):
+                blocks.append(self._tool_use(part, ""))
+                continue
+            kind, field = _FIELDS[type(part)]
+            if not blocks or blocks[-1]["type"] != kind:
+                blocks.append({**_EMPTY[type(part)]})
+            blocks[-1][field] += part.text
+        for index, block in enumerate(blocks):
+            if block["type"] == "thinking":
+                shown = block["thinking"] if self._body.shows_thinking else ""
+                block |= {"thinking": shown, "signature": self._signature(index)}
+            elif block["type"] == "tool_use":
+                block["input"] = _object(block["input"])
+        return blocks
+
+    def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
+        call = self._call
+        named = {"id": call.id, "type": "message", "role": "assistant", "model": call.model.name}
+        return named | {"content": content, "container": None}
+
+    def _stop(self) -> dict[str, Any]:
+        """Where the length or a stop string ended it, a call may be cut off, and is not one to answer.
+
+        Raises: EngineFailed when it ended otherwise.
+        """
+        finish, stop = self._end.finish, self._end.stop
+        if finish == "length":
+            full = self._call.completion_tokens < self._body.max_tokens
+            return _stopped("model_context_window_exceeded" if full else "max_tokens")
+        if finish != "stop":
+            raise EngineFailed("The engine gave this answer up.")
+        if isinstance(stop, str):
+            return _stopped("stop_sequence", stop)
+        return _stopped("tool_use" if self._called else "end_turn")
+
+    def _usage(self) -> dict[str, Any]:
+        call = self._call
+        return {
+            "input_tokens": call.prompt_tokens - call.cached_tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": call.cached_tokens,
+            "cache_creation": None,
+            "output_tokens": call.completion_tokens,
+            "output_tokens_details": None,
+            "server_tool_use": None,
+            "inference_geo": None,
+            "service_tier": "flex" if call.plan.tier == "flex" else "standard",
+        }
+
+
+_EMPTY: dict[type[Part], dict[str, Any]] = {
+    Content: {"type": "text", "text": "", "citations": None},
+    Reasoning: {"type": "thinking", "thinking": "", "signature": ""},
+}
+_FIELDS = {Content: ("text", "text"), Reasoning: ("thinking", "thinking"), Arguments: ("tool_use", "input")}
+
+
+def _stopped(reason: str | None, sequence: str | None = None) -> dict[str, Any]:
+    return {"stop_reason": reason, "stop_sequence": sequence, "stop_details": None}
+
+
+def _event(kind: str, fields: dict[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps({"type": kind} | fields))
+
+
+def _object(arguments: str) -> Any:
+    """What there is of a call's input: of one that was cut off, as much as Anthropic's client shows of a stream.
+
+    Empty where the model wrote no object.
+    """
+    try:
+        made = from_json(arguments, allow_partial="trailing-strings", allow_inf_nan=False)
+        made = orjson.loads(to_json(made))  # numbers that are too long for others are fractions
+    except ValueError:
+        return {}
+    return made if isinstance(made, dict) else {}

@@ -1,0 +1,68 @@
+"""POST /v1/messages: what a body means, and what its answer looks like."""
+
+from dataclasses import replace
+from typing import Any
+
+from msgspec import structs
+
+from app.anthropic.conversation import fit_template
+from app.anthropic.message_writer import MessageWriter
+from app.anthropic.names import openais_names
+from app.anthropic.schemas import CountRequest, MessagesRequest, PromptFields
+from app.dispatch.generation_base import GenerationBase
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.models import Model, find_model
+from app.dispatch.runtime import Deployment
+from app.openai.chat import chat_plan
+from app.openai.model_parser import check_dialect, parser_maker
+from app.openai.prompt import SWITCHES, chat_prompt
+from app.openai.schemas import ChatRequest
+from app.openai.validation import parse_off_loop
+
+PREFIX = "msg_"
+
+
+async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[MessagesRequest, GenerationPlan]:
+    """Raises: XylemError."""
+    body = await parse_off_loop(MessagesRequest, raw)
+    compiles = body.chat.compiles or body.chat.binds_calls
+    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain), compiles=compiles)
+
+
+def _plan(state: Deployment, body: MessagesRequest, *, explain: bool) -> GenerationPlan:
+    """An answer ends where the model's context does, if `max_tokens` is over that, as Anthropic's do."""
+    chat = fitted(body, find_model(state.models, body.model))
+    with openais_names():
+        plan = chat_plan(state, PREFIX, chat, "messages", explain=explain, wanted=chat.asked_format())
+    (sampling,) = plan.sampling
+    most = min(body.max_tokens, sampling.max_tokens)
+    return replace(plan, sampling=[structs.replace(sampling, max_tokens=most)])
+
+
+async def count(state: Deployment, raw: bytes) -> int:
+    """The tokens of a prompt, which need not fit the context. Raises: XylemError."""
+    body = await parse_off_loop(CountRequest, raw)
+    return await state.off_loop(raw, lambda: _counted(state, body))
+
+
+def _counted(state: Deployment, body: CountRequest) -> int:
+    model = find_model(state.models, body.model)
+    chat = fitted(body, model)
+    with openais_names():
+        check_dialect(model, chat)
+        return len(model.count(chat_prompt(model.tokenizer, chat.messages, chat), add_special_tokens=False))
+
+
+def fitted(body: PromptFields, model: Model) -> ChatRequest:
+    """What the model's chat template can't be told, it isn't: clients wish for thinking without knowing the model."""
+    known = model.tokenizer.template_variables
+    fields: dict[str, Any] = {"messages": fit_template(body.chat.messages, model.tokenizer)}
+    if (thinking := body.thinking) is not None:
+        fields["chat_template_kwargs"] = {name: thinking.type != "disabled" for name in SWITCHES if name in known}
+    if body.output_config is not None and "reasoning_effort" in known:
+        fields["reasoning_effort"] = body.output_config.effort
+    return body.chat.model_copy(update=fields)
+
+
+def writer(call: GenerationBase, body: MessagesRequest) -> MessageWriter:
+    return MessageWriter(call, body, parser_maker(call, body.chat))

@@ -1,0 +1,139 @@
+"""What Anthropic's clients may send. Harmless hints are taken by name, all else that is unknown is refused by name."""
+
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from app.anthropic.content import Hint, Texts, Turns, check_turns
+from app.anthropic.conversation import messages_of
+from app.anthropic.names import openais_names
+from app.openai.body import MOST, Body, Some
+from app.openai.neutral import Refused
+from app.openai.schemas import Asked, ChatRequest, Stop
+from app.openai.tools import MOST_TOOLS, Function, FunctionName, NamedTool, Parameters, Tool
+from app.openai.validation import validated
+
+
+class CustomTool(Body):
+    # Anthropic's own tools, which its servers or its models know, have other types.
+    type: Annotated[Literal["custom"] | None, Refused("tools of type")] = None
+    name: FunctionName
+    description: str | None = None
+    input_schema: Parameters
+    strict: bool | None = None
+    cache_control: Hint = None
+    eager_input_streaming: bool | None = None
+    input_examples: list[Any] | None = None
+    defer_loading: Annotated[Literal[False] | None, Refused()] = None
+    allowed_callers: Some[Annotated[Literal["direct"], Refused("callers of type")]] | None = None
+
+    def as_openais(self) -> Tool:
+        function = Function.model_construct(
+            name=self.name, description=self.description, parameters=self.input_schema, strict=self.strict
+        )
+        return Tool.model_construct(type="function", function=function)
+
+
+class ToolChoice(Body):
+    type: Annotated[Literal["auto", "any", "tool", "none"], Refused("choices of type")]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+    def as_openais(self) -> str | NamedTool:
+        if self.type == "tool":
+            return NamedTool(type="function", function=NamedTool.Named(name=self.name or ""))
+        return {"any": "required"}.get(self.type, self.type)
+
+
+class Thinking(Body):
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Field(ge=1)] | None = None  # a wish: the model is not stopped there
+    display: Literal["summarized", "omitted"] | None = None  # nothing is summarized: it is shown as it is
+
+
+class OutputConfig(Body):
+    class Format(Body):
+        model_config = ConfigDict(serialize_by_alias=True)  # as it came, when it is kept
+
+        type: Annotated[Literal["json_schema"], Refused("formats of type")]
+        schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: Format | None = None
+
+
+class PromptFields(Body):
+    """What the prompt is made of, and what changes nothing."""
+
+    model: str
+    messages: Annotated[Turns, Field(min_length=1, max_length=MOST)]
+    system: Texts | str | None = None
+    tools: Annotated[Some[CustomTool], Field(max_length=MOST_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    # Hints, for things that are not here.
+    betas: list[str] | None = None
+    cache_control: Hint = None
+    container: str | Hint = None
+    context_management: Hint = None
+    diagnostics: Hint = None
+    inference_geo: str | None = None
+    speed: str | None = None
+    user_profile_id: str | None = None
+    workspace_id: str | None = None
+    mcp_servers: Annotated[list[Any], Field(max_length=0)] | None = None
+
+    @cached_property
+    def chat(self) -> ChatRequest:
+        """The same in OpenAI's shape. Raises: RequestError, in the names of Anthropic's."""
+        check_turns(self.messages)
+        choice = self.tool_choice
+        fields: dict[str, Any] = {
+            "messages": messages_of(self.system, self.messages),
+            "tools": None if self.tools is None else [tool.as_openais() for tool in self.tools],
+            "tool_choice": None if choice is None else choice.as_openais(),
+            "parallel_tool_calls": False if choice is not None and choice.disable_parallel_tool_use else None,
+            "continue_final_message": self.messages[-1].role == "assistant" or None,
+        }
+        if self.output_config is not None and (wanted := self.output_config.format) is not None:
+            schema = {"name": "answer", "schema": wanted.schema_, "strict": True}
+            fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+        with openais_names():
+            chat = validated(ChatRequest, fields | self._sampling())
+            chat.check()
+        return chat
+
+    def _sampling(self) -> dict[str, Any]:
+        """More of the chat's fields."""
+        return {"model": self.model}
+
+
+class CountRequest(PromptFields):
+    pass
+
+
+def _tier(given: Any) -> Any:
+    return "default" if given == "standard_only" else given
+
+
+class MessagesRequest(Asked, PromptFields):
+    max_tokens: Annotated[int, Field(ge=1)]
+    stop_sequences: Annotated[list[Stop], Field(max_length=16)] | None = None
+    top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    # Anthropic's values are auto and standard_only.
+    service_tier: Annotated[Literal["auto", "default", "flex"] | None, BeforeValidator(_tier)] = None
+
+    def check(self) -> None:
+        """What a single field can't tell. Raises: RequestError."""
+        _ = self.chat
+
+    @property
+    def shows_thinking(self) -> bool:
+        return self.thinking is None or self.thinking.display != "omitted"
+
+    def _sampling(self) -> dict[str, Any]:
+        """Without `max_tokens`: an answer may have less room than that, and says so at its end."""
+        shared = {name: getattr(self, name) for name in Asked.model_fields}
+        return shared | {"stop": self.stop_sequences, "top_k": self.top_k}

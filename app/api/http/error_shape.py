@@ -1,0 +1,44 @@
+"""Errors in the shape that the client of a request knows: OpenAI's, or Anthropic's on its paths."""
+
+from typing import Any
+
+import orjson
+from starlette.types import Scope
+
+from app.anthropic import error_body as anthropics
+from app.api.http import x_request_id
+from app.errors import XylemError
+from app.openai.error_body import as_body
+
+_OWN, _SHARED = "/v1/messages", "/v1/models"
+
+
+def is_anthropics(scope: Scope) -> bool:
+    """Whether a request is one of Anthropic's API. The paths of both APIs are told apart by a header."""
+    path: str = scope["path"]
+    if not path.startswith("/v1/m"):
+        return False
+    if _is_below(path, _OWN):
+        return True
+    return _is_below(path, _SHARED) and any(name == b"anthropic-version" for name, _ in scope["headers"])
+
+
+def _is_below(path: str, prefix: str) -> bool:
+    return path == prefix or path.startswith(f"{prefix}/")
+
+
+def error_body(exc: XylemError, scope: Scope) -> dict[str, Any]:
+    return anthropics.as_body(exc, x_request_id.of(scope)) if is_anthropics(scope) else as_body(exc)
+
+
+def http_error_body(status: int, message: str, scope: Scope) -> dict[str, Any]:
+    """Of an error that is none of ours."""
+    if is_anthropics(scope):
+        return anthropics.body_of(status, message, x_request_id.of(scope))
+    return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
+
+
+def error_event(exc: XylemError, scope: Scope) -> bytes:
+    """In the place of what would have come next in a stream."""
+    named = b"event: error\n" if is_anthropics(scope) else b""
+    return b"%bdata: %b\n\n" % (named, orjson.dumps(error_body(exc, scope)))

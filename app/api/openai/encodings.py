@@ -1,0 +1,65 @@
+"""POST /v1/embeddings, /v1/score, /v1/rerank and /v1/classify: whole answers, made of vectors."""
+
+import asyncio
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from app.api.http import answer_schemas
+from app.api.http.client_limits import check_priority
+from app.api.http.headers import explain_wanted
+from app.api.http.request_body import collect
+from app.api.resumable.resume import new_call
+from app.api.state import ApiState, state_of
+from app.endpoint_registry import CLASSIFY, EMBEDDINGS, RERANK, SCORE, Endpoint
+from app.openai.classify import ClassifyRequest
+from app.openai.embeddings import EmbeddingRequest
+from app.openai.rerank import RerankRequest
+from app.openai.score import ScoreRequest
+
+router = APIRouter()
+
+
+@router.post(EMBEDDINGS.path, openapi_extra=EmbeddingRequest.openapi(), responses=answer_schemas.EMBEDDINGS)
+async def embeddings(request: Request) -> Response:
+    """A vector for each text."""
+    return await _handle(EMBEDDINGS, request)
+
+
+@router.post(SCORE.path, openapi_extra=ScoreRequest.openapi(), responses=answer_schemas.SCORES)
+async def score(request: Request) -> Response:
+    """How near texts are to each other: the cosine of their embeddings."""
+    return await _handle(SCORE, request)
+
+
+@router.post("/rerank", openapi_extra=RerankRequest.openapi(), responses=answer_schemas.RERANKED)
+@router.post(RERANK.path, openapi_extra=RerankRequest.openapi(), responses=answer_schemas.RERANKED)
+async def rerank(request: Request) -> Response:
+    """Documents in the order in which they fit a query."""
+    return await _handle(RERANK, request)
+
+
+@router.post(CLASSIFY.path, openapi_extra=ClassifyRequest.openapi(), responses=answer_schemas.CLASSES)
+async def classify(request: Request) -> Response:
+    """The class of each text, with the probabilities of all."""
+    return await _handle(CLASSIFY, request)
+
+
+async def _handle(endpoint: Endpoint, request: Request) -> Response:
+    state = state_of(request)
+    raw = await collect(request.scope, request.receive, state.settings.max_body)
+    return await handle(endpoint, state, raw, request.scope, request.receive)
+
+
+async def handle(endpoint: Endpoint, state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
+    """Raises: XylemError. Nothing is kept: what is asked again gets the same answer."""
+    body, plan = await endpoint.understand(state, raw, explain=explain_wanted(scope))
+    check_priority(state, scope, body)
+    call = new_call(state, scope, receive, plan)
+    async with call:
+        answer = await endpoint.writer(call, body).whole()
+    many = len(plan.prompts) > 1
+    content = await asyncio.to_thread(orjson.dumps, answer) if many else orjson.dumps(answer)
+    return Response(content, headers=call.headers(), media_type="application/json")

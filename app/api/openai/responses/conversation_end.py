@@ -1,0 +1,46 @@
+"""What a response has said goes to its conversation, before anybody is told that it has ended."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.api.resumable.conversations import ConversationStore
+from app.dispatch.models import Model
+from app.errors import StoreDown
+from app.ids import ConversationId
+from app.messages import KeptRequest, decode_events
+from app.openai.responses.history import History, resolved
+from app.openai.responses.items import items_of
+from app.openai.responses.response_object import begin_object
+from app.openai.responses.schemas import ResponseRequest
+from app.openai.validation import parse
+
+_RETRY_S = 0.2
+
+
+class ConversationEnd:
+    """Called by the owner of the answer. When that dies behind it, the next one does it again, to no effect."""
+
+    def __init__(self, models: Mapping[str, Model], conversations: ConversationStore) -> None:
+        self._models, self._conversations = models, conversations
+
+    async def __call__(self, kept: KeptRequest, epoch: int, batches: Sequence[bytes]) -> None:
+        """`batches`: its whole log. Raises: Lost."""
+        conversation = ConversationId(kept.response.conversation)
+        if not conversation:
+            return None
+        items = await asyncio.to_thread(self._items, kept, batches)
+        while True:
+            try:
+                return await self._conversations.add_response(conversation, kept.key, items, kept.id, epoch)
+            except StoreDown:
+                await asyncio.sleep(_RETRY_S)
+
+    def _items(self, kept: KeptRequest, batches: Sequence[bytes]) -> list[dict[str, Any]]:
+        body = parse(ResponseRequest, kept.body)
+        history = parse(History, kept.response.history)
+        progress = begin_object(self._models, kept.id, kept.created, body, kept.response)
+        for event in (event for batch in batches for event in decode_events(batch)):
+            progress.add(event)
+        own = items_of(kept.id, resolved(body.items, history.referenced))
+        return own + [item.shown() for item in progress.output.items]

@@ -1,0 +1,60 @@
+"""What is told of a request to the Responses API without answering it: its length, or its conversation in short."""
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.api.http.client_limits import check_priority
+from app.api.http.request_body import collect
+from app.api.openai.responses import answer_schemas as shapes
+from app.api.openai.responses.earlier import history_of
+from app.api.resumable.resume import new_call
+from app.api.state import ApiState, state_of
+from app.endpoint_registry import RESPONSE
+from app.openai.responses.compaction import CompactRequest, compacted
+from app.openai.responses.generation import ended, understood
+from app.openai.responses.live_source import LiveSource
+from app.openai.responses.response_object import begin_object
+from app.openai.responses.schemas import ResponseRequest
+from app.openai.validation import parse_off_loop
+
+router = APIRouter()
+
+
+@router.post(
+    f"{RESPONSE.path}/input_tokens", openapi_extra=ResponseRequest.openapi(), responses=shapes.whole(shapes.InputTokens)
+)
+async def input_tokens(request: Request) -> dict[str, Any]:
+    """How many tokens the prompt of such a request has."""
+    state = state_of(request)
+    raw = await collect(request.scope, request.receive, state.settings.max_body)
+    body = await parse_off_loop(ResponseRequest, raw)
+    body.check()
+    history, told = await history_of(state, body, state.api_keys.owner(request.scope))
+    plan, _ = await understood(state, body, history, max(raw, told, key=len), explain=False)
+    return {"object": "response.input_tokens", "input_tokens": len(plan.prompts[0])}
+
+
+@router.post(
+    f"{RESPONSE.path}/compact", openapi_extra=CompactRequest.openapi(), responses=shapes.whole(shapes.Compacted)
+)
+async def compact(request: Request) -> Response:
+    """The user's messages, and an item that stands for the rest, written by the model."""
+    state = state_of(request)
+    raw = await collect(request.scope, request.receive, state.settings.max_body)
+    asked = await parse_off_loop(CompactRequest, raw)
+    check_priority(state, request.scope, asked)
+    return await _compact(state, asked.as_response(), raw, request)
+
+
+async def _compact(state: ApiState, body: ResponseRequest, raw: bytes, request: Request) -> Response:
+    history, told = await history_of(state, body, state.api_keys.owner(request.scope))
+    plan, context = await understood(state, body, history, max(raw, told, key=len), explain=False)
+    call = new_call(state, request.scope, request.receive, plan)
+    progress = begin_object(state.models, call.id, call.created, body, context)
+    async with call:
+        await ended(LiveSource(call), progress)
+    made = compacted(progress, history.of(body.items)[:-1])
+    return Response(orjson.dumps(made), headers=call.headers(), media_type="application/json")

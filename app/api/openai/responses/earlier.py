@@ -1,0 +1,107 @@
+"""What a request goes on with, read from where it is kept."""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import orjson
+
+from app.api.resumable.resume import patiently
+from app.api.resumable.store import Found, ResumableStore
+from app.api.state import ApiState
+from app.dispatch.models import Model
+from app.endpoint_registry import RESPONSE
+from app.errors import RequestError, RequestNotFound
+from app.ids import ConversationId, KeyId, RequestId
+from app.messages import Event, KeptRequest
+from app.openai.responses.history import History, check_length, resolved
+from app.openai.responses.input_items import ItemReference
+from app.openai.responses.items import items_of, response_of
+from app.openai.responses.response_object import ResponseObject, begin_object
+from app.openai.responses.schemas import ResponseRequest
+from app.openai.validation import parse, parse_off_loop
+
+_MOST_REFERENCED = 16  # responses that one request may name items of
+
+
+async def history_of(state: ApiState, body: ResponseRequest, key: KeyId) -> tuple[History, bytes]:
+    """All that is before its own items, also as it is kept.
+
+    Raises: RequestError, ConversationGone, StoreDown.
+    """
+    if not body.goes_back:
+        return History(), b""
+    items: list[Any] = []
+    if body.previous_response_id is not None:
+        items = await _chain(state, RequestId(body.previous_response_id), key)
+    elif body.conversation_id is not None:
+        asked = ConversationId(body.conversation_id)
+        found = await patiently(state, lambda: state.conversations.items(asked, key))
+        items = [orjson.Fragment(item) for item in found]
+    param = "conversation" if body.conversation_id else "previous_response_id"
+    referenced = await _referenced(state, body, key)
+    raw = await asyncio.to_thread(orjson.dumps, {"items": items, "referenced": referenced})
+    check_length(len(items), len(raw), state.settings.max_body, param)
+    history = await parse_off_loop(History, raw)
+    return history, await state.off_loop(raw, history.understood)
+
+
+async def all_items(state: ApiState, kept: KeptRequest) -> tuple[ResponseObject, list[dict[str, Any]], list[Any]]:
+    """Of a kept response: it as it stands, its own input items, and those before."""
+    batches = await patiently(state, lambda: state.resumable_store.written(kept.id))
+    return await asyncio.to_thread(_read, state.models, kept, list(chain.from_iterable(batches)))
+
+
+def _read(
+    models: dict[str, Model], kept: KeptRequest, events: Sequence[Event]
+) -> tuple[ResponseObject, list[dict[str, Any]], list[Any]]:
+    body = parse(ResponseRequest, kept.body)
+    history = parse(History, kept.response.history) if kept.response.history else History()
+    progress = begin_object(models, kept.id, kept.created, body, kept.response)
+    for event in events:
+        progress.add(event)
+    before = history.model_dump(mode="json", exclude_none=True)["items"]
+    return progress, items_of(kept.id, resolved(body.items, history.referenced)), before
+
+
+async def _chain(state: ApiState, previous: RequestId, key: KeyId) -> list[Any]:
+    found = await _find(
+        state, previous, key, "previous_response_id", f"Previous response with id '{previous[:100]}' not found."
+    )
+    progress, own, before = await all_items(state, found.kept)
+    if progress.status not in ("completed", "incomplete"):
+        raise RequestError(
+            f"'previous_response_id': that response is {progress.status}, so that nothing can follow it.",
+            param="previous_response_id",
+        )
+    return [*before, *own, *(item.shown() for item in progress.output.items)]
+
+
+async def _find(state: ApiState, response: RequestId, key: KeyId, param: str, message: str) -> Found:
+    store: ResumableStore = state.resumable_store
+    try:
+        found = await patiently(state, lambda: store.find(response, key))
+    except RequestNotFound:
+        raise RequestError(message, param=param) from None
+    if found.kept.kind != RESPONSE.kind:
+        raise RequestError(message, param=param)
+    return found
+
+
+async def _referenced(state: ApiState, body: ResponseRequest, key: KeyId) -> dict[str, Any]:
+    """The items that its own refer to, by their ids. What isn't there is missing here."""
+    wanted: dict[RequestId, tuple[int, list[str]]] = {}
+    for i, item in enumerate(body.items):
+        if isinstance(item, ItemReference) and (response := response_of(item.id)) is not None:
+            wanted.setdefault(response, (i, []))[1].append(item.id)
+    if len(wanted) > _MOST_REFERENCED:
+        raise RequestError(f"'input': items of up to {_MOST_REFERENCED} responses may be referred to.", param="input")
+    made: dict[str, Any] = {}
+    for response, (i, ids) in wanted.items():
+        missing = f"'input.{i}.id': no item of that id is kept."
+        found = await _find(state, response, key, f"input.{i}.id", missing)
+        progress, own, _ = await all_items(state, found.kept)
+        items = {item["id"]: item for item in (*own, *(item.shown() for item in progress.output.items))}
+        made |= {name: items[name] for name in ids if name in items}
+    return made

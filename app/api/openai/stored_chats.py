@@ -1,0 +1,128 @@
+"""GET /v1/chat/completions: the chats that were asked for with `store`; and one of them, its messages and metadata."""
+
+import asyncio
+from itertools import chain
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+
+from app.api.http.answer_schemas import StoredChatCompletion, StoredChatList
+from app.api.http.request_body import read_short
+from app.api.resumable.store import Found
+from app.api.state import ApiState, state_of
+from app.endpoint_registry import CHAT
+from app.errors import ModelNotFound, RequestError, RequestNotFound
+from app.ids import RequestId
+from app.messages import StoredChat
+from app.openai.responses.items import page
+from app.openai.schemas import ChatRequest
+from app.openai.stored_chat import MessagesQuery, MetadataChange, StoredChatsQuery, WrittenAnswer, messages_of
+from app.openai.validation import parse, parse_off_loop
+from app.telemetry import logger
+
+log = logger(__name__)
+router = APIRouter()
+PATH = CHAT.path
+_ROOM = 8 * 2**20  # bytes of a page, which ends before its limit when it has them
+_LONG = 512  # messages
+
+
+@router.get(PATH, openapi_extra=StoredChatsQuery.openapi(), response_model=StoredChatList)
+async def show_all(request: Request) -> Response:
+    """The client's stored chats, the oldest first."""
+    state, key = state_of(request), state_of(request).api_keys.owner(request.scope)
+    query = parse(StoredChatsQuery, _query_of(request.query_params))
+    ids, more = await state.chats.page(
+        key, query.after, query.limit, newest_first=query.order == "desc", wanted=query.fits
+    )
+    shown: dict[str, bytes] = {}
+    room = _ROOM
+    for id_ in ids:
+        if room <= 0:
+            more = True
+            break
+        try:
+            found, stored = await state.chats.find(id_, key)
+            shown[id_] = await _shown(state, found, stored)
+        except RequestNotFound:  # deleted meanwhile
+            continue
+        except (ModelNotFound, RequestError) as exc:  # the pools file has changed since
+            x_request_id = found.kept.x_request_id
+            log.warning("stored_chat_not_shown", request=id_, x_request_id=x_request_id, error=exc.code)
+            continue
+        room -= len(shown[id_])
+    first, last = (next(iter(shown)), next(reversed(shown))) if shown else (None, None)
+    data = [orjson.Fragment(raw) for raw in shown.values()]
+    return _json(orjson.dumps({"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}))
+
+
+@router.get(f"{PATH}/{{chat}}", response_model=StoredChatCompletion)
+async def show(request: Request, chat: str) -> Response:
+    """The answer as it was given, and its metadata."""
+    return _json(await _shown(state_of(request), *await _find(request, chat)))
+
+
+@router.post(f"{PATH}/{{chat}}", openapi_extra=MetadataChange.openapi(), response_model=StoredChatCompletion)
+async def change(request: Request, chat: str) -> Response:
+    """Its metadata become these."""
+    state = state_of(request)
+    body = await read_short(request, MetadataChange)
+    found, stored = await _find(request, chat)
+    changed = StoredChat(stored.model, body.metadata or {})
+    await state.chats.change(found.kept.id, changed)
+    return _json(await _shown(state, found, changed))
+
+
+@router.delete(f"{PATH}/{{chat}}")
+async def delete(request: Request, chat: str) -> dict[str, Any]:
+    """It is forgotten."""
+    state = state_of(request)
+    found, _ = await _find(request, chat)
+    await state.chats.remove(found.kept)
+    await state.resumable_store.delete(found.kept.id)
+    return {"id": found.kept.id, "object": "chat.completion.deleted", "deleted": True}
+
+
+@router.get(f"{PATH}/{{chat}}/messages", openapi_extra=MessagesQuery.openapi())
+async def messages(request: Request, chat: str) -> Response:
+    """The messages that it was asked with."""
+    query = parse(MessagesQuery, orjson.dumps(dict(request.query_params)))
+    found, _ = await _find(request, chat)
+    body = await parse_off_loop(ChatRequest, found.kept.body)
+
+    def write() -> bytes:
+        return orjson.dumps(page(messages_of(found.kept.id, body), query))
+
+    return _json(await asyncio.to_thread(write) if len(body.messages) > _LONG else write())
+
+
+async def _find(request: Request, chat: str) -> tuple[Found, StoredChat]:
+    """One of the client's. Raises: RequestNotFound, StoreDown."""
+    state = state_of(request)
+    return await state.chats.find(RequestId(chat), state.api_keys.owner(request.scope))
+
+
+async def _shown(state: ApiState, found: Found, stored: StoredChat) -> bytes:
+    """Raises: RequestNotFound; ModelNotFound, RequestError when it can't be told any more what the answer was."""
+    body, plan = await CHAT.understand(state, found.kept.body)
+    batches = await state.resumable_store.written(found.kept.id)
+    answer = WrittenAnswer(found.kept, plan, chain.from_iterable(batches))
+    whole = await CHAT.writer(answer, body).whole() | {"metadata": stored.metadata}
+    return await answer.made(orjson.dumps, whole)
+
+
+def _query_of(params: QueryParams) -> bytes:
+    given: dict[str, Any] = {}
+    for name, value in params.items():
+        if name.startswith("metadata[") and name.endswith("]"):
+            given.setdefault("metadata", {})[name[len("metadata[") : -1]] = value
+        else:
+            given[name] = value
+    return orjson.dumps(given)
+
+
+def _json(raw: bytes) -> Response:
+    return Response(raw, media_type="application/json")

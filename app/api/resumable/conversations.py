@@ -1,0 +1,128 @@
+"""Conversations in Redis: `conversation:<id>` says whose one is, `conversation-items:<id>` what has been said."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from msgspec import Struct
+
+from app.api.resumable.store import Lost
+from app.errors import ConversationGone, KeptFull, RequestError
+from app.ids import ConversationId, KeyId, RequestId, new_conversation_id
+from app.keys import Keys
+from app.openai.body import MOST
+from app.store import CONVERSE, END_CONVERSATION, UNSAY, Wire, clock
+
+
+class Conversation(Struct, frozen=True):
+    id: ConversationId
+    created: int  # seconds since the epoch
+    metadata: dict[str, str]
+
+    def shown(self) -> dict[str, Any]:
+        return {"id": self.id, "object": "conversation", "created_at": self.created, "metadata": self.metadata}
+
+
+class ConversationStore:
+    """All methods raise StoreDown, and those of one conversation ConversationGone: to others than its owner as well."""
+
+    def __init__(self, wire: Wire, keys: Keys, keep_s: float, bytes_per_key: int, bytes_in_all: int) -> None:
+        """`keep_s`: how long one is kept behind its last change."""
+        self._wire, self._keys = wire, keys
+        self._keep_ms = round(keep_s * 1000)
+        self._most = bytes_per_key, bytes_in_all
+
+    async def create(self, key: KeyId, metadata: dict[str, str], items: Sequence[dict[str, Any]]) -> Conversation:
+        """Raises: KeptFull."""
+        made = Conversation(new_conversation_id(), int(clock.now()), metadata)
+        record = _record(made.created, metadata)
+        self._check(await self._converse(made.id, key, items, record=record))
+        return made
+
+    async def find(self, conversation: ConversationId, key: KeyId) -> Conversation:
+        own, _ = self._keys.conversation(conversation)
+        ((record, owner),) = await self._wire.execute([("HMGET", own, "record", "key")])
+        if record is None or owner.decode() != key:
+            raise _gone(conversation)
+        found = orjson.loads(record)
+        return Conversation(conversation, found["created"], found["metadata"])
+
+    async def update(self, conversation: ConversationId, key: KeyId, metadata: dict[str, str]) -> Conversation:
+        found = await self.find(conversation, key)
+        own, items = self._keys.conversation(conversation)
+        await self._wire.execute(
+            [
+                ("HSET", own, "record", _record(found.created, metadata)),
+                *(("PEXPIRE", name, self._keep_ms) for name in (own, items)),
+            ]
+        )
+        return Conversation(conversation, found.created, metadata)
+
+    async def delete(self, conversation: ConversationId, key: KeyId) -> None:
+        await self.find(conversation, key)
+        names = *self._keys.conversation(conversation), *self._keys.kept_account()
+        await self._wire.execute([("EVAL", END_CONVERSATION, 4, *names, conversation, key)])
+
+    async def items(self, conversation: ConversationId, key: KeyId) -> list[bytes]:
+        """JSON of each, the oldest first."""
+        await self.find(conversation, key)
+        (found,) = await self._wire.execute([("LRANGE", self._keys.conversation(conversation)[1], 0, -1)])
+        return list(found)
+
+    async def add(self, conversation: ConversationId, key: KeyId, items: Sequence[dict[str, Any]]) -> None:
+        """Raises: KeptFull; RequestError when there would be too many."""
+        self._check(await self._converse(conversation, key, items), conversation)
+
+    async def add_response(
+        self, conversation: ConversationId, key: KeyId, items: Sequence[dict[str, Any]], response: RequestId, epoch: int
+    ) -> None:
+        """Those of a response, once however often this is called. Nothing, if nobody keeps the conversation any more.
+
+        Raises: Lost.
+        """
+        if await self._converse(conversation, key, items, response=response, epoch=epoch) == -1:
+            raise Lost
+
+    async def remove(self, conversation: ConversationId, key: KeyId, item: bytes) -> None:
+        names = self._keys.conversation(conversation)[1], *self._keys.kept_account()
+        await self._wire.execute([("EVAL", UNSAY, 3, *names, conversation, key, item)])
+
+    async def _converse(
+        self,
+        conversation: ConversationId,
+        key: KeyId,
+        items: Sequence[dict[str, Any]],
+        *,
+        record: bytes = b"",
+        response: RequestId | None = None,
+        epoch: int = 0,
+    ) -> Any:
+        own, said = self._keys.conversation(conversation)
+        names = own, said, self._keys.kept(response) if response else own, *self._keys.kept_account()
+        bounds: tuple[Any, ...] = ("", "", "") if response else (MOST, *self._most)
+        values = conversation, key, self._keep_ms, record, response or "", epoch, *bounds
+        (reply,) = await self._wire.execute([("EVAL", CONVERSE, 5, *names, *values, *map(orjson.dumps, items))])
+        return reply
+
+    def _check(self, reply: Any, conversation: ConversationId | None = None) -> None:
+        if reply == 0 and conversation is not None:
+            raise _gone(conversation)
+        full, wait_ms = reply
+        if full == b"items":
+            raise RequestError(f"A conversation has at most {MOST} items.", param="items")
+        if full:
+            raise KeptFull(
+                "What is kept takes all the room there is for it. Delete some, or try again later.",
+                retry_after_s=max(1, math.ceil(wait_ms / 1000)),
+            )
+
+
+def _record(created: int, metadata: dict[str, str]) -> bytes:
+    return orjson.dumps({"created": created, "metadata": metadata})
+
+
+def _gone(conversation: str) -> ConversationGone:
+    return ConversationGone(
+        f"No conversation with the id '{conversation[:100]}' is kept; they are deleted after a time."
+    )

@@ -1,0 +1,75 @@
+"""How calls are written, as parts of a structural tag: what a grammar needs to have a model write them.
+
+The parts are xgrammar's formats as JSON, of the kinds that every engine has.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Format = dict[str, Any]
+Schemas = Mapping[str, Any]  # of the parameters of each tool that may be called, by its name
+
+
+@dataclass(frozen=True)
+class Written:
+    """`before`, tags with `separator` between them, `after`. Each tag is a call."""
+
+    tags: list[Format]
+    triggers: tuple[str, ...]  # one of these begins `before` and all tags: in free text it begins calls
+    before: str = ""
+    separator: str = ""
+    after: str = ""
+    single: bool = False  # an answer has no place for a second call
+
+    def calls(self, *, one: bool) -> Format:
+        """At least one call and nothing else; `one`: not more."""
+        calls = {
+            "type": "tags_with_separator",
+            "tags": self.tags,
+            "separator": self.separator,
+            "at_least_one": True,
+            "stop_after_first": one or self.single,
+        }
+        return tag(self.before, calls, self.after) if self.before else calls
+
+    def in_text(self, *, one: bool) -> Format:
+        """Any text, and calls behind a trigger."""
+        tags = [self.calls(one=one)] if self.before else self.tags
+        return {
+            "type": "triggered_tags",
+            "triggers": list(self.triggers),
+            "tags": tags,
+            "at_least_one": False,
+            "stop_after_first": one or self.single,
+        }
+
+
+def on_channels(schemas: Schemas) -> Written:
+    """As gpt-oss writes them."""
+    begin = "<|channel|>commentary to=functions."
+    tags = [tag(f"{begin}{name} <|constrain|>json<|message|>", schema(of), "<|call|>") for name, of in schemas.items()]
+    return Written(tags, (begin,), single=True)
+
+
+def tag(begin: str, content: Format, end: str) -> Format:
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def schema(of: Any) -> Format:
+    return {"type": "json_schema", "json_schema": of}
+
+
+def sequence(*elements: Format) -> Format:
+    return {"type": "sequence", "elements": list(elements)}
+
+
+def const(text: str) -> Format:
+    return {"type": "const_string", "value": text}
+
+
+def optional(content: Format) -> Format:
+    return {"type": "optional", "content": content}
+
+
+TEXT: Format = {"type": "any_text"}

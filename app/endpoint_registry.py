@@ -1,0 +1,85 @@
+"""What generates or encodes: each endpoint, said once, for HTTP routes, kept answers and batches alike."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.anthropic import error_body as anthropic_errors
+from app.anthropic import messages
+from app.anthropic.schemas import MessagesRequest
+from app.dispatch.generation_base import GenerationBase
+from app.errors import XylemError
+from app.messages import Delta, Task
+from app.openai import chat, classify, completions, embeddings, error_body, rerank, score
+from app.openai.responses import generation as responses
+from app.openai.responses.schemas import ResponseRequest
+from app.openai.schemas import ChatRequest, CompletionRequest, ModelRequest
+
+
+class AnswerWriter(Protocol):
+    async def whole(self) -> dict[str, Any]:
+        """The answer at its end. Raises: what ended it."""
+
+
+class StreamWriter(AnswerWriter, Protocol):
+    """Of server-sent events."""
+
+    def opening(self, choices: int, /) -> bytes:
+        """Before the first delta."""
+
+    def delta(self, choice: int, d: Delta, /) -> bytes:
+        """Whole events."""
+
+    async def settle(self) -> None:
+        """Behind the last delta: what takes time."""
+
+    def last(self) -> bytes:
+        """Raises: XylemError, if the answer can't be said to have ended."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    path: str
+    kind: str  # of a kept answer
+    schema: type[ModelRequest]
+    understand: Callable[..., Awaitable[tuple[Any, Any]]]  # Known, body, explain= → schema and plan. Raises: XylemError
+    writer: Callable[[Any, Any], AnswerWriter]  # of a generation that was asked for so
+    task: Task = "generate"  # of the models that it takes
+    error_body: Callable[[XylemError], dict[str, Any]] = error_body.as_body
+
+
+@dataclass(frozen=True)
+class CompletionEndpoint(Endpoint):
+    """One whose answers stream as they come."""
+
+    writer: Callable[[GenerationBase, Any], StreamWriter]
+
+
+CHAT = CompletionEndpoint("/v1/chat/completions", "chat", ChatRequest, chat.understand, chat.writer)
+TEXT = CompletionEndpoint("/v1/completions", "text", CompletionRequest, completions.understand, completions.TextWriter)
+RESPONSE = Endpoint("/v1/responses", "response", ResponseRequest, responses.understand, responses.ResponseWriter)
+MESSAGE = CompletionEndpoint(
+    "/v1/messages",
+    "message",
+    MessagesRequest,
+    messages.understand,
+    messages.writer,
+    error_body=anthropic_errors.as_body,
+)
+EMBEDDINGS = Endpoint(
+    "/v1/embeddings",
+    "embedding",
+    embeddings.EmbeddingRequest,
+    embeddings.understand,
+    embeddings.EmbeddingWriter,
+    task="embed",
+)
+SCORE = Endpoint("/v1/score", "score", score.ScoreRequest, score.understand, score.ScoreWriter, task="embed")
+RERANK = Endpoint("/v1/rerank", "rerank", rerank.RerankRequest, rerank.understand, rerank.RerankWriter, task="embed")
+CLASSIFY = Endpoint(
+    "/v1/classify", "class", classify.ClassifyRequest, classify.understand, classify.ClassifyWriter, task="classify"
+)
+
+ENDPOINTS: dict[str, Endpoint] = {
+    endpoint.path: endpoint for endpoint in (CHAT, TEXT, RESPONSE, MESSAGE, EMBEDDINGS, SCORE, RERANK, CLASSIFY)
+}

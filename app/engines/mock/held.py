@@ -1,0 +1,77 @@
+"""Answers that are held to a grammar, by llguidance: it says which tokens may come next."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from llguidance import LLMatcher, LLTokenizer
+
+from app.errors import EngineFailed, RequestError
+from app.grammars.compile import compiled
+from app.messages import Grammar
+from app.tokenizer import Tokenizer
+
+
+class Held:
+    """One choice of an answer, and where in its grammar it is."""
+
+    def __init__(self, matcher: LLMatcher, eos_id: int | None) -> None:
+        self._matcher, self._eos_id = matcher, eos_id
+        self._mask: bytes | None = None  # a bit for each token, the lowest first; None: not asked for yet
+        self.over = False  # the answer ended; what comes behind that is free
+
+    def allows(self, token: int) -> bool:
+        mask = self._allowed()
+        return token >> 3 < len(mask) and bool(mask[token >> 3] >> (token & 7) & 1)
+
+    def after(self, token: int) -> int:
+        """The next token that is allowed, from this one on and around. One always is."""
+        mask = self._allowed()
+        first, bit = divmod(token % (8 * len(mask)), 8)
+        here = mask[first] >> bit << bit
+        if not here:
+            rest = mask[first + 1 :].lstrip(b"\0")
+            first = len(mask) - len(rest)
+            if not rest:
+                first = len(mask) - len(mask.lstrip(b"\0"))
+            here = mask[first]
+        return 8 * first + (here & -here).bit_length() - 1
+
+    def accept(self, tokens: Sequence[int]) -> bool:
+        """They came next; False: that was not allowed."""
+        self._mask = None
+        for token in tokens:
+            self.over = self.over or token == self._eos_id
+            if not self.over and not self._matcher.consume_token(token):
+                return False
+        return True
+
+    def _allowed(self) -> bytes:
+        if self._mask is None:
+            self._mask = self._matcher.compute_bitmask()
+            if self._matcher.is_error():
+                raise EngineFailed("The grammar became too large to follow.")
+        return self._mask
+
+
+def hold(tokenizer: Tokenizer, grammar: Grammar, begun: Sequence[Sequence[int]]) -> list[Held]:
+    """One for each choice, behind what is out of it. Blocks for milliseconds, the first time for longer.
+
+    Raises: RequestError when it is no grammar, EngineFailed when what is out does not fit it.
+    """
+    known = _tokenizer(tokenizer)
+    try:
+        first = LLMatcher(known, compiled(grammar), log_level=0)
+    except ValueError as exc:
+        raise RequestError(f"The grammar: {exc}") from exc
+    if first.is_error():
+        raise RequestError(f"The grammar: {first.get_error()}")
+    made = [Held(first.deep_copy(), tokenizer.eos_id) for _ in begun]
+    for held, tokens in zip(made, begun, strict=True):
+        if not held.accept(tokens):
+            raise EngineFailed("What is out of the answer does not fit its grammar.")
+    return made
+
+
+@lru_cache
+def _tokenizer(tokenizer: Tokenizer) -> LLTokenizer:
+    return LLTokenizer(tokenizer.raw.to_str(), eos_token=tokenizer.eos_id)

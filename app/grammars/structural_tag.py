@@ -1,0 +1,194 @@
+"""xgrammar's structural tags, which are JSON, as a grammar in llguidance's Lark.
+
+https://xgrammar.mlc.ai/docs/tutorials/structural_tag.html says what they mean. Those about single tokens, and the
+`style` of a schema, have no counterpart here.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from llguidance import grammar_from, regex_to_lark
+
+_ANY = r"/(.|\n)*/"
+_DEEPEST = 16  # formats within each other
+_LENIENT = {"x-guidance": {"lenient": True, "coerce_one_of": True}}
+
+
+def as_lark(tag: dict[str, Any]) -> str:
+    """Raises: ValueError that says what is wrong, or has no counterpart."""
+    made = _Rules()
+    start = made.expression(_field({"format": made.modern(tag)}, "format", dict), 0)
+    lark = "\n".join(["%llguidance {}", f"start: {start}", *made.rules])
+    if not made.others:
+        return lark
+    return json.dumps({"grammars": [{"name": "tag", "lark_grammar": lark}, *made.others]})
+
+
+class _Rules:
+    def __init__(self) -> None:
+        self.rules: list[str] = []
+        self.others: list[dict[str, str]] = []  # grammars of the client's, each with names of its own
+
+    @staticmethod
+    def modern(tag: dict[str, Any]) -> Any:
+        """The format of a tag; that of the older shape with `structures` and `triggers`, too."""
+        if "structures" not in tag:
+            return tag.get("format")
+        tags = [
+            {
+                "type": "tag",
+                "begin": _field(s, "begin", str),
+                "content": {"type": "json_schema", "json_schema": _field(s, "schema", dict)},
+                "end": _field(s, "end", str),
+            }
+            for s in _field(tag, "structures", list)
+        ]
+        return {"type": "triggered_tags", "triggers": _field(tag, "triggers", list), "tags": tags}
+
+    def expression(self, form: Any, depth: int) -> str:
+        """Raises: ValueError."""
+        if depth > _DEEPEST:
+            raise ValueError(f"at most {_DEEPEST} formats within each other")
+        kind = _field(form, "type", str)
+        make = _FORMATS.get(kind)
+        if make is None:
+            raise ValueError(f"formats of type '{kind[:64]}' are not supported")
+        return make(self, form, depth + 1)
+
+    def _const(self, form: dict[str, Any], _depth: int) -> str:
+        return json.dumps(_field(form, "value", str))
+
+    def _schema(self, form: dict[str, Any], _depth: int) -> str:
+        if form.get("style", "json") != "json":
+            raise ValueError("a 'style' of json_schema other than 'json' is not supported")
+        schema = form.get("json_schema")
+        if not isinstance(schema, dict | bool):
+            raise ValueError("'json_schema' is not a schema")
+        return "%json " + json.dumps(schema | _LENIENT if isinstance(schema, dict) else _LENIENT)
+
+    def _text(self, form: dict[str, Any], _depth: int) -> str:
+        return self._terminal(self._without([*_texts(form, "excludes")]))
+
+    def _regex(self, form: dict[str, Any], _depth: int) -> str:
+        return f"/{regex_to_lark(_field(form, 'pattern', str))}/"
+
+    def _grammar(self, form: dict[str, Any], _depth: int) -> str:
+        name = f"grammar_{len(self.others)}"
+        self.others.append({"name": name, "lark_grammar": grammar_from("grammar", _field(form, "grammar", str))})
+        return f"@{name}"
+
+    def _sequence(self, form: dict[str, Any], depth: int) -> str:
+        return " ".join(self.expression(f, depth) for f in _field(form, "elements", list)) or '""'
+
+    def _or(self, form: dict[str, Any], depth: int) -> str:
+        return self._any_of([self.expression(f, depth) for f in _field(form, "elements", list)])
+
+    def _tag(self, form: dict[str, Any], depth: int, begin: str | None = None) -> str:
+        """`begin`: what is left of the tag's own."""
+        begin = _field(form, "begin", str) if begin is None else begin
+        end, content = form.get("end", ""), _field(form, "content", dict)
+        ends = [end] if isinstance(end, str) else _texts(form, "end")
+        first = [json.dumps(begin)] if begin else []
+        if content.get("type") == "any_text" and any(ends):
+            return " ".join([*first, self._until(ends, _texts(content, "excludes"))])
+        last = [self._any_of([json.dumps(e) for e in ends])] if any(ends) else []
+        return " ".join([*first, self.expression(content, depth), *last])
+
+    def _triggered(self, form: dict[str, Any], depth: int) -> str:
+        triggers, parts = _texts(form, "triggers"), []
+        if not triggers or not all(triggers):
+            raise ValueError("'triggers' are texts, at least one")
+        for trigger in triggers:
+            tags = [t for t in _field(form, "tags", list) if _field(t, "begin", str).startswith(trigger)]
+            rest = [self._tag(t, depth, t["begin"][len(trigger) :]) for t in tags]
+            if rest:
+                parts.append(f"{self._until([trigger], _texts(form, 'excludes'))} {self._any_of(rest)}")
+        if not parts:
+            raise ValueError("no tag begins with a trigger")
+        one = self._rule(self._any_of(parts))
+        text = self._terminal(self._without([*triggers, *_texts(form, "excludes")]))
+        if form.get("stop_after_first"):
+            return one if form.get("at_least_one") else self._any_of([one, text])
+        return f"{one}{'+' if form.get('at_least_one') else '*'} {text}"
+
+    def _separated(self, form: dict[str, Any], depth: int) -> str:
+        one = self._rule(self._any_of([self._tag(t, depth) for t in _field(form, "tags", list)]))
+        separator = _field(form, "separator", str)
+        more = f"({json.dumps(separator)} {one})*" if separator else f"{one}*"
+        several = one if form.get("stop_after_first") else f"{one} {more}"
+        return several if form.get("at_least_one") else f"({several})?"
+
+    def _repeated(self, form: dict[str, Any], depth: int) -> str:
+        one = self._rule(self.expression(form.get("content"), depth))
+        match form["type"]:
+            case "optional":
+                return f"{one}?"
+            case "plus":
+                return f"{one}+"
+            case "star":
+                return f"{one}*"
+        least, most = _field(form, "min", int), _field(form, "max", int)
+        return f"{one}{{{least},{most if most >= 0 else ''}}}"
+
+    def _until(self, ends: list[str], excluded: list[str]) -> str:
+        """Any text up to the first of some markers, and that."""
+        name = f"until_{len(self.rules)}"
+        self.rules.append(
+            f"{name}[lazy]: {self._terminal(self._without(excluded))} {self._any_of(map(json.dumps, ends))}"
+        )
+        return name
+
+    @staticmethod
+    def _without(excluded: list[str]) -> str:
+        if not any(excluded):
+            return _ANY
+        some = "|".join(re.escape(text).replace("/", r"\/") for text in excluded if text)
+        return rf"{_ANY} & ~/(.|\n)*({some})(.|\n)*/"
+
+    def _terminal(self, pattern: str) -> str:
+        name = f"TEXT_{len(self.rules)}"
+        self.rules.append(f"{name}: {pattern}")
+        return name
+
+    def _rule(self, expression: str) -> str:
+        name = f"part_{len(self.rules)}"
+        self.rules.append(f"{name}: {expression}")
+        return name
+
+    @staticmethod
+    def _any_of(options: Any) -> str:
+        found = list(options)
+        if not found:
+            raise ValueError("there is nothing to choose from")
+        return f"({' | '.join(found)})" if len(found) > 1 else found[0]
+
+
+_FORMATS: dict[str, Callable[[_Rules, dict[str, Any], int], str]] = {
+    "const_string": _Rules._const,  # noqa: SLF001 (its own)
+    "json_schema": _Rules._schema,  # noqa: SLF001
+    "any_text": _Rules._text,  # noqa: SLF001
+    "regex": _Rules._regex,  # noqa: SLF001
+    "grammar": _Rules._grammar,  # noqa: SLF001
+    "sequence": _Rules._sequence,  # noqa: SLF001
+    "or": _Rules._or,  # noqa: SLF001
+    "tag": _Rules._tag,  # noqa: SLF001
+    "triggered_tags": _Rules._triggered,  # noqa: SLF001
+    "tags_with_separator": _Rules._separated,  # noqa: SLF001
+    **dict.fromkeys(("optional", "plus", "star", "repeat"), _Rules._repeated),  # noqa: SLF001
+}
+
+
+def _field(form: Any, name: str, kind: type) -> Any:
+    value = form.get(name) if isinstance(form, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"'{name}' is missing, or not of the right type")
+    return value
+
+
+def _texts(form: dict[str, Any], name: str) -> list[str]:
+    found = form.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise ValueError(f"'{name}' is not a list of texts")
+    return found

@@ -1,0 +1,100 @@
+"""The grammar of a whole answer: reasoning, then calls of tools, where a request binds them, or its content."""
+
+import json
+from typing import Any, NamedTuple
+
+from app.dialects.dialect import Dialect
+from app.dialects.parts import Content
+from app.dialects.written import TEXT, Written, const, optional, schema, sequence, tag
+from app.messages import Grammar
+from app.openai.structured import Format, checked, content_grammar, refused
+from app.openai.tools import BoundCalls
+
+Part = dict[str, Any]  # of a structural tag
+_SPACE = {"type": "regex", "pattern": "[ \\n]{0,2}"}
+_LONGEST = 2**16  # bytes of all schemas of tools together
+
+
+class Situation(NamedTuple):
+    """Where an answer begins."""
+
+    dialect: Dialect | None  # that its text is read by
+    begun: bool = False  # the prompt ends within reasoning
+    reasons: bool = False  # else the answer may begin with reasoning
+
+
+def answer_grammar(wanted: Format | None, calls: BoundCalls | None, where: Situation) -> Grammar | None:
+    """Compiled, which is no work for an event loop. `wanted`: of content; `calls`: what is asked of them.
+
+    None: any text will do. Raises: RequestError that names the field.
+    """
+    content = None if wanted is None else checked(content_grammar(wanted), wanted.where)
+    if calls is None or not (calls.bound or content is not None):
+        if content is None or wanted is None:
+            return None
+        thoughtless = where.dialect is None or not (where.begun or where.reasons or where.dialect.channels)
+        if thoughtless:
+            return content
+        return _checked(_behind_thought(_content(content, wanted), where, content=True), wanted.where)
+    written = _written(calls, calls.where or (wanted.where if wanted else ""), where)
+    if calls.forced:
+        return _checked(_behind_thought(written.calls(one=calls.one), where), calls.where)
+    if content is None or wanted is None:
+        return _checked(_behind_thought(written.in_text(one=calls.one), where, free=True), calls.where)
+    either = {"type": "or", "elements": [written.calls(one=calls.one), _on_channel(_content(content, wanted), where)]}
+    return _checked(_behind_thought(either, where), wanted.where)
+
+
+def _written(calls: BoundCalls, param: str, where: Situation) -> Written:
+    written = where.dialect.written(calls.schemas) if where.dialect is not None else None
+    if written is None:
+        raise refused(param, "this model's way to write calls of tools can't be put into a grammar")
+    size = len(json.dumps(calls.schemas, ensure_ascii=False).encode())
+    if size > _LONGEST:
+        raise refused("tools", f"at most {_LONGEST} bytes of parameters in all tools whose calls are bound to them")
+    return written
+
+
+def _checked(form: Part, param: str) -> Grammar:
+    return checked(Grammar("tag", json.dumps({"type": "structural_tag", "format": form}, ensure_ascii=False)), param)
+
+
+def _content(grammar: Grammar, wanted: Format) -> Part:
+    """As a part of a structural tag. Raises: RequestError for what can't be one."""
+    match grammar.kind:
+        case "json":
+            return schema(wanted.value)
+        case "regex":
+            return {"type": "regex", "pattern": grammar.text}
+        case "choice":
+            return {"type": "or", "elements": [const(text) for text in wanted.value]}
+        case "grammar":
+            if "::=" not in grammar.text:
+                raise refused(wanted.where, "with reasoning or tools, a grammar has to be EBNF")
+            return {"type": "grammar", "grammar": grammar.text}
+    if "format" not in wanted.value:
+        raise refused(wanted.where, "with reasoning or tools, a structural tag has to have a 'format'")
+    form: Part = wanted.value["format"]
+    return form
+
+
+def _on_channel(content: Part, where: Situation) -> Part:
+    channels = where.dialect is not None and where.dialect.channels
+    return sequence(const("<|channel|>final<|message|>"), content) if channels else content
+
+
+def _behind_thought(body: Part, where: Situation, *, free: bool = False, content: bool = False) -> Part:
+    """`free`: the body is any text, in which reasoning may stand by itself; `content`: it has no channel yet."""
+    dialect = where.dialect
+    if dialect is None:
+        return body
+    if dialect.channels:
+        body = _on_channel(body, where) if content else body
+        thought = tag("<|channel|>analysis<|message|>", TEXT, "<|end|><|start|>assistant")
+        return body if free else sequence(optional(thought), body)
+    if not dialect.thoughts or not (where.begun or (where.reasons and not free)):
+        return body
+    markers = dialect.thoughts[0]
+    thought = tag("" if where.begun else markers.begin, TEXT, markers.ends[0])
+    space = [_SPACE] if Content in dialect.trimmed else []
+    return sequence(thought if where.begun else optional(thought), *space, body)

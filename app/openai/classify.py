@@ -1,0 +1,45 @@
+"""Classes of texts, in vLLM's shape."""
+
+from typing import Any
+
+from app.dispatch.generation_base import GenerationBase
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.models import find_model
+from app.dispatch.runtime import Deployment
+from app.openai.body import Some
+from app.openai.encoding import EncodingWriter, check_count, encoding_plan, floats, tokenized
+from app.openai.neutral import NEUTRAL_OF_ENCODING, neutral
+from app.openai.schemas import ModelRequest
+from app.openai.validation import parse_off_loop
+
+
+@neutral(NEUTRAL_OF_ENCODING)
+class ClassifyRequest(ModelRequest):
+    input: str | Some[str]
+
+
+async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[ClassifyRequest, GenerationPlan]:
+    """Raises: XylemError."""
+    body = await parse_off_loop(ClassifyRequest, raw)
+    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
+
+
+def _plan(state: Deployment, body: ClassifyRequest, *, explain: bool) -> GenerationPlan:
+    model = find_model(state.models, body.model, "classify")
+    inputs = [body.input] if isinstance(body.input, str) else body.input
+    check_count(inputs, "input")
+    return encoding_plan(state, body, "classify-", model, tokenized(model, inputs, "input"), explain=explain)
+
+
+class ClassifyWriter(EncodingWriter):
+    def __init__(self, call: GenerationBase, _body: ClassifyRequest) -> None:
+        super().__init__(call)
+
+    def answer(self) -> dict[str, Any]:
+        data = [self._classified(index, floats(raw).tolist()) for index, raw in enumerate(self.raw())]
+        return self._call.envelope("list") | {"data": data, "usage": self.usage()}
+
+    def _classified(self, index: int, probs: list[float]) -> dict[str, Any]:
+        labels, best = self._call.model.labels, max(range(len(probs)), key=probs.__getitem__)
+        label = labels[best] if best < len(labels) else None
+        return {"index": index, "label": label, "probs": probs, "num_classes": len(probs)}

@@ -1,0 +1,68 @@
+"""Embeddings: what a body means, and what its answer looks like."""
+
+from base64 import b64encode
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import Field
+
+from app.dispatch.generation_base import GenerationBase
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.models import Model, find_model
+from app.dispatch.runtime import Deployment
+from app.errors import RequestError
+from app.openai.body import Some
+from app.openai.encoding import EncodingWriter, check_count, encoding_plan, floats, tokenized
+from app.openai.neutral import NEUTRAL_OF_ENCODING, neutral
+from app.openai.schemas import ModelRequest, TokenId
+from app.openai.validation import parse_off_loop
+
+
+@neutral(NEUTRAL_OF_ENCODING)
+class EmbeddingRequest(ModelRequest):
+    input: str | Some[TokenId] | Some[str] | Some[Some[TokenId]]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+
+
+async def understand(
+    state: Deployment, raw: bytes, *, explain: bool = False
+) -> tuple[EmbeddingRequest, GenerationPlan]:
+    """Raises: XylemError."""
+    body = await parse_off_loop(EmbeddingRequest, raw, state.longest_context)
+    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
+
+
+def _plan(state: Deployment, body: EmbeddingRequest, *, explain: bool) -> GenerationPlan:
+    model = find_model(state.models, body.model, "embed")
+    given: Any = body.input
+    inputs = [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else given
+    check_count(inputs, "input")
+    _check_dimensions(model, body.dimensions)
+    tokens = tokenized(model, inputs, "input")
+    return encoding_plan(state, body, "embd-", model, tokens, dimensions=body.dimensions, explain=explain)
+
+
+def _check_dimensions(model: Model, dimensions: int | None) -> None:
+    if dimensions is not None and dimensions not in model.dimensions:
+        some = ", ".join(map(str, model.dimensions)) if isinstance(model.dimensions, list) else ""
+        which = f"vectors of {some} numbers" if some else "no other vectors than its own"
+        raise RequestError(f"'dimensions': {model.name} has {which}, and none of {dimensions}.", param="dimensions")
+
+
+class EmbeddingWriter(EncodingWriter):
+    def __init__(self, call: GenerationBase, body: EmbeddingRequest) -> None:
+        super().__init__(call)
+        self._base64 = body.encoding_format == "base64"
+
+    def answer(self) -> dict[str, Any]:
+        data = [
+            {"object": "embedding", "index": index, "embedding": self._shown(raw)}
+            for index, raw in enumerate(self.raw())
+        ]
+        return self._call.envelope("list") | {"data": data, "usage": self.usage()}
+
+    def _shown(self, raw: bytes) -> str | orjson.Fragment:
+        if self._base64:
+            return b64encode(raw).decode()
+        return orjson.Fragment(orjson.dumps(floats(raw).tolist()))  # one at a time, so that other threads get on

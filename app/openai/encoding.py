@@ -1,0 +1,127 @@
+"""What all endpoints that make vectors of texts have in common: inputs, jobs for the workers, vectors."""
+
+import asyncio
+from array import array
+from collections.abc import Sequence
+from math import hypot
+from operator import mul
+from typing import Any
+
+from app.dispatch.generation_base import GenerationBase
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.inflight import RoutingHints
+from app.dispatch.models import Model
+from app.dispatch.runtime import Deployment
+from app.errors import RequestError
+from app.messages import Inputs, Sampling
+from app.openai.schemas import ModelRequest
+
+MOST_INPUTS = 2048  # of one request, as OpenAI has it
+# Of one job: enough to fill an engine's batch, few enough that many workers share a large request, and that a worker's
+# death or an urgent request costs little.
+_JOB_INPUTS, _JOB_TOKENS = 64, 8192
+_NOTHING = Sampling(max_tokens=0)  # is generated
+_AT_ONCE = 2**18  # bytes of vectors of which an answer is made without a thread
+
+
+def tokenized(model: Model, inputs: Sequence[str | list[int]], param: str) -> list[list[int]]:
+    """`param`: the field of the request that they are of. Raises: RequestError, PromptTooLong."""
+    made, left = [], model.most_tokens
+    for index, given in enumerate(inputs):
+        where = f"{param}.{index}" if len(inputs) > 1 else param
+        if not given:
+            raise RequestError(f"'{where}' is empty.", param=where)
+        tokens = model.encode(given, where) if isinstance(given, str) else given
+        model.check_input(tokens, where)
+        left -= len(tokens)
+        if left < 0:
+            raise RequestError(f"All of '{param}' has more than {model.most_tokens} tokens.", param=param)
+        made.append(tokens)
+    return made
+
+
+def check_count(inputs: Sequence[object], param: str, most: int = MOST_INPUTS) -> None:
+    """Raises: RequestError."""
+    if not inputs:
+        raise RequestError(f"'{param}' is empty.", param=param)
+    if len(inputs) > most:
+        raise RequestError(f"'{param}' has {len(inputs)} texts: at most {most} in one request.", param=param)
+
+
+def encoding_plan(
+    state: Deployment,
+    body: ModelRequest,
+    prefix: str,
+    model: Model,
+    inputs: Sequence[list[int]],
+    *,
+    dimensions: int | None = None,
+    explain: bool,
+) -> GenerationPlan:
+    """`prefix`: of its id."""
+    jobs = [inputs[part] for part in job_slices([len(one) for one in inputs])]
+    return GenerationPlan(
+        prefix,
+        model,
+        [[token for one in job for token in one] for job in jobs],
+        [_NOTHING] * len(jobs),
+        timeout_s=body.timeout or state.settings.request_timeout_s,
+        priority=body.urgency,
+        wishes=RoutingHints(explain=explain),
+        aside=body.aside,
+        tier=body.tier,
+        inputs=[Inputs([len(one) for one in job], model.task, dimensions) for job in jobs],
+    )
+
+
+def job_slices(lengths: Sequence[int]) -> list[slice]:
+    """Which inputs of so many tokens go to a worker together: as even as it gets, and in their order."""
+    most = -(-len(lengths) // max(1, -(-len(lengths) // _JOB_INPUTS)))
+    slices, start, tokens = [], 0, 0
+    for end, length in enumerate(lengths):
+        if end > start and (end - start >= most or tokens + length > _JOB_TOKENS):
+            slices.append(slice(start, end))
+            start, tokens = end, 0
+        tokens += length
+    return [*slices, slice(start, len(lengths))]
+
+
+def cosine(a: Sequence[float], b: Sequence[float]) -> float:
+    lengths = hypot(*a) * hypot(*b)
+    return sum(map(mul, a, b)) / lengths if lengths else 0.0
+
+
+class EncodingWriter:
+    """An answer made of vectors; it never streams."""
+
+    def __init__(self, call: GenerationBase) -> None:
+        self._call = call
+
+    async def whole(self) -> dict[str, Any]:
+        """Raises: what ended it."""
+        await self._call.whole()
+        if sum(map(len, self._call.vectors.values())) <= _AT_ONCE:
+            return self.answer()
+        return await asyncio.to_thread(self.answer)
+
+    def answer(self) -> dict[str, Any]:
+        """Of all vectors."""
+        raise NotImplementedError
+
+    def raw(self) -> list[bytes]:
+        """The vector of each input, in their order: float32, little-endian."""
+        made = []
+        for number, job in enumerate(self._call.plan.inputs):
+            data = self._call.vectors[number]
+            size = len(data) // len(job.lengths)
+            made += [data[start : start + size] for start in range(0, len(data), size)]
+        return made
+
+    def usage(self) -> dict[str, int]:
+        tokens = self._call.prompt_tokens
+        return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def floats(raw: bytes) -> "array[float]":
+    """Of a vector. Where the machine is a big-endian one, its engines are too, and nobody has tried."""
+    return array("f", raw)

@@ -1,0 +1,66 @@
+"""Documents in the order in which they fit a query, in the shape that Jina, Cohere and vLLM share."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from app.dispatch.generation_base import GenerationBase
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.models import find_model
+from app.dispatch.runtime import Deployment
+from app.openai.body import Body, Some
+from app.openai.encoding import EncodingWriter, check_count, cosine, encoding_plan, floats, tokenized
+from app.openai.neutral import NEUTRAL_OF_ENCODING, neutral
+from app.openai.schemas import ModelRequest
+from app.openai.validation import parse_off_loop
+
+
+class Document(Body):
+    text: str
+
+
+@neutral(NEUTRAL_OF_ENCODING)
+class RerankRequest(ModelRequest):
+    query: str
+    documents: Some[str | Document]
+    top_n: Annotated[int, Field(ge=0)] | None = None  # 0: all
+    return_documents: bool | None = None  # true if not given
+
+    @property
+    def texts(self) -> list[str]:
+        """Of the documents."""
+        return [document if isinstance(document, str) else document.text for document in self.documents]
+
+    def check(self) -> None:
+        check_count(self.documents, "documents")
+
+
+async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[RerankRequest, GenerationPlan]:
+    """Raises: XylemError."""
+    body = await parse_off_loop(RerankRequest, raw)
+    body.check()
+    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
+
+
+def _plan(state: Deployment, body: RerankRequest, *, explain: bool) -> GenerationPlan:
+    model = find_model(state.models, body.model, "embed")
+    tokens = tokenized(model, [body.query], "query") + tokenized(model, body.texts, "documents")
+    return encoding_plan(state, body, "rerank-", model, tokens, explain=explain)
+
+
+class RerankWriter(EncodingWriter):
+    def __init__(self, call: GenerationBase, body: RerankRequest) -> None:
+        super().__init__(call)
+        self._texts, self._top = body.texts, body.top_n or len(body.documents)
+        self._shows = body.return_documents is not False
+
+    def answer(self) -> dict[str, Any]:
+        query, *documents = (floats(raw) for raw in self.raw())
+        scores = [cosine(query, document) for document in documents]
+        best = sorted(range(len(scores)), key=lambda index: -scores[index])[: self._top]
+        results = [self._result(index, scores[index]) for index in best]
+        return {"id": self._call.id, "model": self._call.model.name, "usage": self.usage(), "results": results}
+
+    def _result(self, index: int, score: float) -> dict[str, Any]:
+        shown = {"document": {"text": self._texts[index]}} if self._shows else {}
+        return {"index": index, **shown, "relevance_score": score}

@@ -1,0 +1,54 @@
+"""A conversation in short: the model writes it, and clients pass it back instead of what it stands for."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from app.errors import EngineFailed
+from app.openai.neutral import neutral
+from app.openai.responses.input_items import InputItem, InputMessage, Items
+from app.openai.responses.items import items_of
+from app.openai.responses.opaque import enclose
+from app.openai.responses.response_object import ResponseObject
+from app.openai.responses.schemas import Identifier, ResponseRequest
+from app.openai.schemas import Asked
+
+_ASK = (
+    "Write down, for another assistant who goes on with this conversation and sees nothing of it, all that it has to "
+    "know: what is wanted, what was found out and decided, what has been done, and what is left to do. Be brief."
+)
+
+
+@neutral()
+class CompactRequest(Asked):
+    input: Annotated[Items, Field(min_length=1)] | str | None = None
+    instructions: str | None = None
+    previous_response_id: Identifier | None = None
+
+    def as_response(self) -> ResponseRequest:
+        """What the model is asked for."""
+        given = [InputMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input or []
+        names = {*Asked.model_fields, "instructions", "previous_response_id"} - {"stream"}
+        return ResponseRequest.model_construct(
+            **{name: getattr(self, name) for name in names},
+            input=[*given, InputMessage(role="user", content=_ASK)],
+            store=False,
+        )
+
+
+def compacted(progress: ResponseObject, items: Sequence[InputItem]) -> dict[str, Any]:
+    """`items`: all that it stands for. Raises: EngineFailed."""
+    text = "".join(item.text for item in progress.output.items if item.kind == "message")
+    if not text.strip():
+        raise EngineFailed("The model has written nothing that could stand for the conversation.")
+    made = progress.response()
+    users = [item for item in items if isinstance(item, InputMessage) and item.role == "user"]
+    item = {"id": f"cmp_{progress.id.partition('_')[2]}", "type": "compaction", "encrypted_content": enclose(text)}
+    return {
+        "id": made["id"],
+        "object": "response.compaction",
+        "created_at": made["created_at"],
+        "output": [*items_of(progress.id, users), item],
+        "usage": made["usage"],
+    }

@@ -1,0 +1,42 @@
+"""The items before a request's own, kept with it: what it means is then known wherever it is gone on with."""
+
+from collections.abc import Iterable, Mapping
+
+from pydantic import Field
+
+from app.errors import RequestError
+from app.openai.body import MOST, Body
+from app.openai.responses.input_items import InputItem, ItemReference, Items
+
+
+class History(Body):
+    items: Items = Field(default_factory=list)
+    referenced: dict[str, InputItem] = Field(default_factory=dict)  # by the id that the request's input names
+
+    def understood(self) -> bytes:
+        return self.model_dump_json(exclude_none=True).encode()
+
+    def of(self, given: Iterable[InputItem]) -> list[InputItem]:
+        """All items of a request, in their order. Raises: RequestError."""
+        return [*self.items, *resolved(given, self.referenced)]
+
+
+def resolved(given: Iterable[InputItem], referenced: Mapping[str, InputItem]) -> list[InputItem]:
+    """Raises: RequestError for a reference to what isn't there."""
+    found: list[InputItem] = []
+    for i, item in enumerate(given):
+        if not isinstance(item, ItemReference):
+            found.append(item)
+        elif item.id in referenced:
+            found.append(referenced[item.id])
+        else:
+            raise RequestError(f"'input.{i}.id': no item of that id is kept.", param=f"input.{i}.id")
+    return found
+
+
+def check_length(items: int, size: int, most_bytes: int, param: str) -> None:
+    """Raises: RequestError."""
+    if items > MOST or size > most_bytes:
+        raise RequestError(
+            f"'{param}': the conversation before has more than {MOST} items, or {most_bytes} bytes.", param=param
+        )

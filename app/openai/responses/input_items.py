@@ -1,0 +1,152 @@
+"""The items of a conversation, as clients send them and as they are kept."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
+
+from app.openai.body import MOST, Body, Some
+from app.openai.conversation import CallId
+from app.openai.neutral import NOT_SUPPORTED, Refused
+from app.openai.responses.opaque import disclose
+
+# Of an earlier response: no model sees it, and it is not kept.
+Unread = Annotated[Annotated[list[Any], Field(max_length=MOST)] | None, Field(exclude=True)]
+ItemId = Annotated[str, Field(max_length=256)]
+Status = Literal["in_progress", "completed", "incomplete"]
+CalledName = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+def _ours(given: str | None) -> str | None:
+    try:
+        if given is not None:
+            disclose(given)
+    except ValueError as exc:
+        raise PydanticCustomError("opaque", "Can't be read: {said}", {"said": str(exc)}) from None
+    return given
+
+
+Opaque = Annotated[str | None, AfterValidator(_ours)]
+
+
+class InputText(Body):
+    """Of a message; one of an earlier response has more fields."""
+
+    type: Annotated[Literal["input_text", "output_text", "text"], Refused("content parts of type")]
+    text: str
+    annotations: Unread = None
+    logprobs: Unread = None
+
+
+def joined(content: list[InputText] | str) -> str:
+    return content if isinstance(content, str) else "\n".join(part.text for part in content)
+
+
+class Item(Body):
+    id: ItemId | None = None
+    status: Status | None = None
+
+
+class InputMessage(Item):
+    """Also a message of an earlier response, as it came."""
+
+    type: Annotated[Literal["message"] | None, Refused("items of type")] = None
+    role: Annotated[Literal["user", "assistant", "system", "developer"], Refused("messages of role")]
+    content: Annotated[Some[InputText], Field(max_length=MOST)] | str  # in this order, an error is the list's
+    phase: Literal["commentary", "final_answer"] | None = None  # no template shows it
+
+
+class ReasoningItem(Item):
+    class Thought(Body):
+        type: Literal["reasoning_text", "text"]
+        text: str
+
+    class Summary(Body):
+        type: Literal["summary_text"]
+        text: str
+
+    type: Literal["reasoning"]
+    summary: Annotated[list[Summary], Field(max_length=MOST)] | None = None
+    content: Annotated[list[Thought], Field(max_length=MOST)] | None = None
+    encrypted_content: Opaque = None
+
+    @property
+    def text(self) -> str:
+        """What the model thought; else what is said of it."""
+        if self.content:
+            return "".join(part.text for part in self.content)
+        if self.encrypted_content is not None:
+            return disclose(self.encrypted_content)
+        return "\n".join(part.text for part in self.summary or ())
+
+
+class FunctionCall(Item):
+    type: Literal["function_call"]
+    call_id: CallId
+    name: CalledName
+    namespace: CalledName | None = None
+    arguments: str
+
+
+class CustomCall(Item):
+    type: Literal["custom_tool_call"]
+    call_id: CallId
+    name: CalledName
+    namespace: CalledName | None = None
+    input: str
+
+
+class CallOutput(Item):
+    type: Literal["function_call_output", "custom_tool_call_output"]
+    call_id: CallId
+    output: Annotated[Some[InputText], Field(max_length=MOST)] | str
+    name: CalledName | None = None  # its call has it
+    namespace: CalledName | None = None
+
+
+class Compaction(Item):
+    type: Literal["compaction", "compaction_summary"]
+    encrypted_content: Annotated[str, AfterValidator(_ours)]
+
+
+class ItemReference(Body):
+    """An item of a kept response or conversation."""
+
+    type: Literal["item_reference"] | None = None
+    id: ItemId
+
+
+_TAGS = {
+    "message": "a message",
+    "reasoning": "reasoning of",
+    "function_call": "a call",
+    "custom_tool_call": "a custom call",
+    "function_call_output": "an output",
+    "custom_tool_call_output": "an output",
+    "compaction": "a compaction",
+    "compaction_summary": "a compaction",
+    "item_reference": "a reference",
+}
+
+
+def _tag(given: Any) -> str | None:
+    def found(name: str) -> Any:
+        return given.get(name) if isinstance(given, dict) else getattr(given, name, None)
+
+    kind = found("type")
+    if kind is None:
+        kind = "item_reference" if found("id") is not None and found("role") is None else "message"
+    return _TAGS.get(kind) if isinstance(kind, str) else None
+
+
+InputItem = Annotated[
+    Annotated[InputMessage, Tag("a message")]
+    | Annotated[ReasoningItem, Tag("reasoning of")]
+    | Annotated[FunctionCall, Tag("a call")]
+    | Annotated[CustomCall, Tag("a custom call")]
+    | Annotated[CallOutput, Tag("an output")]
+    | Annotated[Compaction, Tag("a compaction")]
+    | Annotated[ItemReference, Tag("a reference")],
+    Discriminator(_tag, NOT_SUPPORTED, "Not supported"),
+]
+Items = Annotated[Some[InputItem], Field(max_length=MOST)]

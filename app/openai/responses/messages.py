@@ -1,0 +1,96 @@
+"""Items of a conversation as messages of a chat, which templates take."""
+
+from collections.abc import Sequence
+
+from app.errors import RequestError
+from app.openai.conversation import AssistantMessage, Message, ToolCall, ToolMessage
+from app.openai.responses.input_items import (
+    CallOutput,
+    Compaction,
+    CustomCall,
+    FunctionCall,
+    InputItem,
+    InputMessage,
+    ReasoningItem,
+    joined,
+)
+from app.openai.responses.opaque import disclose
+from app.openai.responses.tools import custom_arguments, shown_name
+
+_COMPACTED = "What was said before, in short:\n\n"
+
+
+def check_calls(items: Sequence[InputItem], own: int) -> None:
+    """`own`: how many of them are the request's. Raises: RequestError for an output without its call before it."""
+    calls: set[str] = set()
+    for i, item in enumerate(items):
+        if isinstance(item, FunctionCall | CustomCall):
+            calls.add(item.call_id)
+        elif isinstance(item, CallOutput) and item.call_id not in calls:
+            number = i - len(items) + own
+            where = f"input.{number}.call_id" if number >= 0 else "conversation"
+            raise RequestError(f"'{where}': no item before it is a call of that id.", param=where)
+
+
+def as_messages(items: Sequence[InputItem]) -> list[Message]:
+    """What an assistant thought, said and called is one message, as long as nothing stands between."""
+    made: list[Message] = []
+    turn = _Turn()
+    for item in items:
+        other = _message(item)
+        if other is not None or not turn.takes(item):
+            made += turn.end()
+            turn = _Turn()
+        if other is None:
+            turn.add(item)
+        else:
+            made.append(other)
+    return made + turn.end()
+
+
+def _message(item: InputItem) -> Message | None:
+    """None: it is the assistant's."""
+    if isinstance(item, InputMessage) and item.role != "assistant":
+        return Message(role=item.role, content=joined(item.content))
+    if isinstance(item, CallOutput):
+        return ToolMessage(role="tool", content=joined(item.output), tool_call_id=item.call_id)
+    if isinstance(item, Compaction):
+        return Message(role="user", content=_COMPACTED + disclose(item.encrypted_content))
+    return None
+
+
+class _Turn:
+    """An assistant's message, as its items come."""
+
+    def __init__(self) -> None:
+        self._content: str | None = None
+        self._reasoning: list[str] = []
+        self._calls: list[ToolCall] = []
+
+    def takes(self, item: InputItem) -> bool:
+        return isinstance(item, FunctionCall | CustomCall) or (self._content is None and not self._calls)
+
+    def add(self, item: InputItem) -> None:
+        if isinstance(item, ReasoningItem):
+            self._reasoning.append(item.text)
+        elif isinstance(item, InputMessage):
+            self._content = joined(item.content)
+        elif isinstance(item, FunctionCall | CustomCall):
+            self._calls.append(_call(item))
+
+    def end(self) -> list[Message]:
+        """Nothing, where nothing was added."""
+        if self._content is None and not self._calls and not self._reasoning:
+            return []
+        thought = "\n".join(self._reasoning) if self._reasoning else None
+        return [
+            AssistantMessage.model_construct(
+                role="assistant", content=self._content, reasoning_content=thought, tool_calls=self._calls or None
+            )
+        ]
+
+
+def _call(item: FunctionCall | CustomCall) -> ToolCall:
+    arguments = item.arguments if isinstance(item, FunctionCall) else custom_arguments(item.input)
+    called = ToolCall.Called(name=shown_name(item.name, item.namespace), arguments=arguments)
+    return ToolCall(id=item.call_id, type="function", function=called)

@@ -1,0 +1,166 @@
+"""The items of a response, from its text as it comes: the same in however many pieces that is."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from app.dialects.output_parser import OutputParser
+from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
+from app.messages import Delta, TokenLogprob
+from app.openai.logprobs import token_logprob
+from app.openai.responses.opaque import enclose
+from app.openai.responses.tools import ToolName, custom_input
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+Kind = Literal["message", "reasoning", "function_call", "custom_tool_call"]
+_PREFIX: Mapping[Kind, str] = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+}
+
+
+class Called(NamedTuple):
+    """By an item."""
+
+    call_id: str
+    tool: ToolName
+
+
+class OutputItem:
+    """As it stands."""
+
+    def __init__(self, kind: Kind, name: str, index: int, called: Called | None, *, encrypted: bool) -> None:
+        """`name`: of the response, in ids. `encrypted`: reasoning is shown enclosed as well."""
+        self.kind, self.index, self._called, self._encrypted = kind, index, called, encrypted
+        self.id = f"{_PREFIX[kind]}_{name}_{index}"
+        self.status: ItemStatus = "in_progress"
+        self._text: list[str] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._shown: list[dict[str, Any]] = []  # the same as clients get them, as far as they were asked for
+
+    def add(self, text: str, logprobs: Sequence[TokenLogprob]) -> None:
+        self._text.append(text)
+        self._logprobs += logprobs
+
+    @property
+    def text(self) -> str:
+        return "".join(self._text)
+
+    @property
+    def name(self) -> str:
+        """Of what it calls."""
+        return self._called.tool.name if self._called else ""
+
+    @property
+    def input(self) -> str:
+        """Of a custom tool."""
+        return custom_input(self.text)
+
+    def logprobs(self) -> list[dict[str, Any]]:
+        self._shown += map(token_logprob, self._logprobs[len(self._shown) :])
+        return self._shown
+
+    def part(self) -> dict[str, Any]:
+        """Of a message, or of reasoning."""
+        if self.kind == "reasoning":
+            return {"type": "reasoning_text", "text": self.text}
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": self.logprobs()}
+
+    @property
+    def tokens_with_logprobs(self) -> int:
+        return len(self._logprobs)
+
+    def forget(self) -> None:
+        self._logprobs.clear()
+        self._shown.clear()
+
+    def shown(self, *, begun: bool = False) -> dict[str, Any]:
+        """`begun`: without what has come of it."""
+        made: dict[str, Any] = {"id": self.id, "type": self.kind}
+        if self._called is not None:
+            call_id, tool = self._called
+            made |= {"call_id": call_id, "name": tool.name}
+            made |= {"namespace": tool.namespace} if tool.namespace else {}
+            text = "" if begun else self.input if tool.custom else self.text
+            return made | {"input" if tool.custom else "arguments": text, "status": self.status}
+        if self.kind == "reasoning":
+            enclosed = {"encrypted_content": enclose(self.text)} if self._encrypted and not begun else {}
+            return made | {"summary": [], "content": [] if begun else [self.part()], "status": self.status} | enclosed
+        return made | {"role": "assistant", "status": self.status, "content": [] if begun else [self.part()]}
+
+
+class Step(NamedTuple):
+    """What an item does."""
+
+    does: Literal["begins", "goes on", "ends"]
+    item: OutputItem
+    text: str = ""
+    logprobs: Sequence[TokenLogprob] = ()
+
+
+class Output:
+    def __init__(
+        self,
+        name: str,
+        make_parser: Callable[[], OutputParser] | None,
+        call_id: Callable[[CallBegun], str],
+        tools: Mapping[str, ToolName],
+        *,
+        encrypted: bool,
+    ) -> None:
+        """`make_parser`: None where the text is one message as it comes."""
+        self.items: list[OutputItem] = []
+        self.reasoning_tokens = 0
+        self._name, self._call_id, self._tools, self._encrypted = name, call_id, tools, encrypted
+        self._parser = make_parser() if make_parser is not None else None
+
+    def add(self, d: Delta) -> list[Step]:
+        if self._parser is None:
+            return [*self._take([Content(d.text)], d.logprobs or ())]
+        parts = self._parser.feed(d.text)
+        if d.finish is not None:
+            parts += self._parser.close()
+        steps = [*self._take(parts, d.logprobs or ())]
+        if self.items and self.items[-1].kind == "reasoning":
+            self.reasoning_tokens += len(d.tokens)
+        return steps
+
+    def end(self, status: ItemStatus) -> list[Step]:
+        """`status`: of what it ended in; an answer of nothing is an empty message."""
+        steps = [] if self.items else [*self._take([Content("")], ())]
+        return [*steps, *self._end(status)]
+
+    def cut(self) -> None:
+        """It failed."""
+        if self.items:
+            self.items[-1].status = "incomplete"
+
+    def _take(self, parts: Iterable[Part], logprobs: Sequence[TokenLogprob]) -> Iterable[Step]:
+        for part in parts:
+            if isinstance(part, CallBegun):
+                tool = self._tools.get(part.name) or ToolName(part.name)
+                called = Called(self._call_id(part), tool)
+                yield from self._begin("custom_tool_call" if tool.custom else "function_call", called)
+                continue
+            if not isinstance(part, Arguments):
+                kind: Kind = "reasoning" if isinstance(part, Reasoning) else "message"
+                if not self.items or self.items[-1].kind != kind or self.items[-1].status != "in_progress":
+                    yield from self._begin(kind)
+            said = logprobs if isinstance(part, Content) else ()
+            logprobs = () if isinstance(part, Content) else logprobs
+            item = self.items[-1]
+            item.add(part.text, said)
+            yield Step("goes on", item, part.text, said)
+
+    def _begin(self, kind: Kind, called: Called | None = None) -> Iterable[Step]:
+        yield from self._end("completed")
+        item = OutputItem(kind, self._name, len(self.items), called, encrypted=self._encrypted)
+        self.items.append(item)
+        yield Step("begins", item)
+
+    def _end(self, status: ItemStatus) -> list[Step]:
+        if not self.items or self.items[-1].status != "in_progress":
+            return []
+        self.items[-1].status = status
+        return [Step("ends", self.items[-1])]

@@ -1,0 +1,225 @@
+"""Tools as the Responses API describes them, and as the functions that a model sees."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+import orjson
+from pydantic import AfterValidator, Discriminator, Field, Tag
+
+from app.errors import RequestError
+from app.openai import tools as chat
+from app.openai.body import Body, Some
+from app.openai.neutral import NOT_SUPPORTED
+
+_MOST = 128
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+_CUSTOM_INPUT = {"type": "string", "description": "The whole input of the tool, as plain text."}
+_CUSTOM = {"type": "object", "properties": {"input": _CUSTOM_INPUT}, "required": ["input"]}
+# Places in a chat's request, and the same in ours.
+_PLACES = (
+    (re.compile(r"tool_choice\.allowed_tools\.tools\.(\d+)\.function"), r"tool_choice.tools.\1"),
+    (re.compile(r"tool_choice\.function"), "tool_choice"),
+)
+
+
+def _kind_of(given: Any) -> str | None:
+    kind = given.get("type") if isinstance(given, dict) else getattr(given, "type", None)
+    return f"a {kind}" if isinstance(kind, str) else None
+
+
+class _Hints(Body):
+    """What is about tools that this server doesn't search for, or programs that it doesn't run."""
+
+    defer_loading: Literal[False] | None = None
+    allowed_callers: list[Literal["direct"]] | None = None
+
+
+class FunctionTool(_Hints):
+    type: Literal["function"]
+    name: Name
+    description: str | None = None
+    parameters: Annotated[dict[str, Any], AfterValidator(chat.given_schema)] | None = None
+    output_schema: Annotated[dict[str, Any] | None, Field(exclude=True)] = None  # no template shows it
+    strict: bool | None = None
+
+    def function(self) -> chat.Function:
+        return chat.Function.model_construct(
+            name=self.name, description=self.description, parameters=self.parameters, strict=self.strict
+        )
+
+
+class CustomTool(_Hints):
+    """One that takes text. The model sees a function with one argument, and no grammar binds what it writes."""
+
+    class Format(Body):
+        type: Literal["text", "grammar"]
+        definition: str | None = None
+        syntax: Literal["lark", "regex"] | None = None
+
+    type: Literal["custom"]
+    name: Name
+    description: str | None = None
+    format: Format | None = None
+
+    def function(self) -> chat.Function:
+        said = [self.description] if self.description else []
+        if self.format is not None and self.format.definition:
+            said.append(f"The input has to match this {self.format.syntax or ''} grammar:\n{self.format.definition}")
+        return chat.Function.model_construct(
+            name=self.name, description="\n\n".join(said) or None, parameters=_CUSTOM, strict=None
+        )
+
+
+_Single = Annotated[
+    Annotated[FunctionTool, Tag("a function")] | Annotated[CustomTool, Tag("a custom")],
+    Discriminator(_kind_of, NOT_SUPPORTED, "Not supported"),
+]
+
+
+class Namespace(Body):
+    """Tools with a name in common: the model sees `<namespace>__<name>`."""
+
+    type: Literal["namespace"]
+    name: Name
+    description: str | None = None
+    tools: Annotated[Some[_Single], Field(min_length=1, max_length=_MOST)]
+
+
+ResponseTool = Annotated[
+    Annotated[FunctionTool, Tag("a function")]
+    | Annotated[CustomTool, Tag("a custom")]
+    | Annotated[Namespace, Tag("a namespace")],
+    Discriminator(_kind_of, NOT_SUPPORTED, "Not supported"),
+]
+
+
+class NamedTool(Body):
+    type: Literal["function", "custom"]
+    name: str
+    namespace: str | None = None
+
+    def chat(self) -> chat.NamedTool:
+        name = shown_name(self.name, self.namespace)
+        return chat.NamedTool(type="function", function=chat.NamedTool.Named(name=name))
+
+
+class AllowedTools(Body):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[Some[NamedTool], Field(min_length=1, max_length=_MOST)]
+
+    def chat(self) -> chat.AllowedTools:
+        allowed = chat.AllowedTools.Allowed(mode=self.mode, tools=[tool.chat() for tool in self.tools])
+        return chat.AllowedTools(type="allowed_tools", allowed_tools=allowed)
+
+
+def _choice_kind(given: Any) -> str | None:
+    if isinstance(given, str):
+        return "a word"
+    kind = _kind_of(given)
+    return {"a function": "one", "a custom": "one", "a allowed_tools": "some"}.get(kind or "")
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("a word")]
+    | Annotated[NamedTool, Tag("one")]
+    | Annotated[AllowedTools, Tag("some")],
+    Discriminator(_choice_kind, NOT_SUPPORTED, "Not supported"),
+]
+
+
+class ToolName(NamedTuple):
+    """Of a tool, as its client knows it."""
+
+    name: str
+    namespace: str | None = None
+    custom: bool = False
+
+
+def shown_name(name: str, namespace: str | None) -> str:
+    """To the model."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+class ResponseTools(Body):
+    """What a request says about tools."""
+
+    tools: Annotated[Some[ResponseTool], Field(max_length=_MOST)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    # Of tools that the server itself calls, which it never does.
+    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
+
+    def _single(self) -> list[tuple[str, FunctionTool | CustomTool, Namespace | None]]:
+        """Each with its place in the request."""
+        found: list[tuple[str, FunctionTool | CustomTool, Namespace | None]] = []
+        for i, tool in enumerate(self.tools or ()):
+            if isinstance(tool, Namespace):
+                found += [(f"tools.{i}.tools.{j}", inner, tool) for j, inner in enumerate(tool.tools)]
+            else:
+                found.append((f"tools.{i}", tool, None))
+        return found
+
+    def chat_tools(self) -> list[chat.Tool] | None:
+        """As functions of a chat; a namespace's description stands before that of its first tool."""
+        if self.tools is None:
+            return None
+        made, told = [], set()
+        for _, tool, space in self._single():
+            function = tool.function()
+            if space is not None:
+                said = [space.description] if space.description and space.name not in told else []
+                said += [function.description] if function.description else []
+                told.add(space.name)
+                update = {"name": shown_name(tool.name, space.name), "description": "\n\n".join(said) or None}
+                function = function.model_copy(update=update)
+            made.append(chat.Tool.model_construct(type="function", function=function))
+        return made
+
+    def chat_choice(self) -> Any:
+        return self.tool_choice.chat() if isinstance(self.tool_choice, NamedTool | AllowedTools) else self.tool_choice
+
+    def tool_names(self) -> Mapping[str, ToolName]:
+        """By the name that the model sees."""
+        named = [(tool, space.name if space else None) for _, tool, space in self._single()]
+        return {
+            shown_name(tool.name, space): ToolName(tool.name, space, isinstance(tool, CustomTool))
+            for tool, space in named
+        }
+
+    def check_tools(self, asked: chat.ToolsRequest) -> None:
+        """`asked`: the same for a chat. Raises: RequestError, which names the place in this request."""
+        places = [place for place, _, _ in self._single()]
+        if len(places) > _MOST:
+            raise RequestError(f"'tools': there may be up to {_MOST} of them.", param="tools")
+        try:
+            asked.check_tools()
+        except RequestError as exc:
+            raise self.placed(exc) from None
+
+    def placed(self, exc: RequestError) -> RequestError:
+        """An error of the same request for a chat, naming the place in this one."""
+        places = [place for place, _, _ in self._single()]
+        return RequestError(_placed(exc.message, places), param=exc.param and _placed(exc.param, places))
+
+
+def _placed(said: str, places: Sequence[str]) -> str:
+    for chats, ours in _PLACES:
+        said = chats.sub(ours, said)
+    return re.sub(r"\btools\.(\d+)\.function\b", lambda found: places[int(found[1])], said)
+
+
+def custom_arguments(text: str) -> str:
+    """The arguments of a function that stands for a custom tool."""
+    return orjson.dumps({"input": text}).decode()
+
+
+def custom_input(arguments: str) -> str:
+    """What a model wrote for a custom tool; as it stands, where it is not what was asked for."""
+    try:
+        found = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+    text = found.get("input") if isinstance(found, dict) else None
+    return text if isinstance(text, str) else arguments

@@ -1,0 +1,18 @@
+"""What of a conversation that is too long is left out."""
+
+from collections.abc import Sequence
+
+from app.openai.responses.input_items import CallOutput, CustomCall, FunctionCall, InputItem, InputMessage
+
+
+def from_item(items: Sequence[InputItem], first: int) -> Sequence[InputItem]:
+    """The items from that one on. Rules stay, wherever they stand; what tools gave goes with their calls."""
+    if first == 0:
+        return items
+    kept = [item for i, item in enumerate(items) if i >= first or _is_rule(item)]
+    calls = {item.call_id for item in kept if isinstance(item, FunctionCall | CustomCall)}
+    return [item for item in kept if not isinstance(item, CallOutput) or item.call_id in calls]
+
+
+def _is_rule(item: InputItem) -> bool:
+    return isinstance(item, InputMessage) and item.role in ("system", "developer")

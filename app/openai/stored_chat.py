@@ -1,0 +1,72 @@
+"""A chat that was asked for with `store`, as OpenAI lists it: a pure function of its request and its log."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from app.dispatch.generation_base import GenerationBase
+from app.dispatch.generation_plan import GenerationPlan
+from app.errors import RequestNotFound
+from app.ids import RequestId
+from app.messages import Delta, Done, Event, KeptRequest, StoredChat
+from app.openai.body import Body, Query
+from app.openai.responses.schemas import ItemsQuery
+from app.openai.schemas import ChatRequest, Metadata
+
+
+class StoredChatsQuery(Query):
+    after: str | None = None
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    order: Literal["asc", "desc"] = "asc"
+    model: str | None = None
+    metadata: Metadata | None = None  # as `metadata[key]=value`
+
+    def fits(self, chat: StoredChat) -> bool:
+        same_model = self.model is None or chat.model == self.model
+        return same_model and (self.metadata or {}).items() <= chat.metadata.items()
+
+
+class MessagesQuery(ItemsQuery):
+    order: Literal["asc", "desc"] = "asc"
+
+
+class MetadataChange(Body):
+    metadata: Metadata | None
+
+
+class WrittenAnswer(GenerationBase):
+    """One whose log is whole."""
+
+    def __init__(self, kept: KeptRequest, plan: GenerationPlan, events: Iterable[Event]) -> None:
+        """Raises: RequestNotFound when the log has gone meanwhile."""
+        super().__init__(kept.id, kept.created, plan)
+        self._deltas: list[tuple[int, Delta]] = []
+        end: Event | None = None
+        for end in events:
+            if isinstance(end, Delta):
+                self._deltas.append((end.index, end))
+        if not isinstance(end, Done):
+            raise RequestNotFound
+        self.cached_tokens, self.prompt_tokens = end.cached_tokens, end.prompt_tokens
+
+    async def deltas(self) -> list[tuple[int, Delta]]:
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+
+def messages_of(request: RequestId, body: ChatRequest) -> list[dict[str, Any]]:
+    """In the order of the conversation. Their ids follow from the chat's: all readers see the same."""
+    shown = []
+    for number, message in enumerate(body.messages):
+        parts = None if message.content is None or isinstance(message.content, str) else message.content
+        shown.append(
+            message.model_dump(exclude_none=True)
+            | {
+                "id": f"{request}-{number}",
+                "content": None if message.content is None else message.text,
+                "name": message.name,
+                "content_parts": None if parts is None else [part.model_dump() for part in parts],
+            }
+        )
+    return shown

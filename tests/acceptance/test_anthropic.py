@@ -1,0 +1,219 @@
+"""Anthropic's API: real processes, the official client, and a mock engine that plays what a model would write."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import pytest
+from anthropic import Anthropic
+from anthropic.types import Message
+
+from tests.stack import BIN, Stack, free_port, mock_pool, stack, wait_until
+
+MODEL = "claude-sonnet-4-mock"  # of the name, llm-comply concludes that it thinks
+TOOL: dict[str, Any] = {
+    "name": "get_weather",
+    "description": "The weather of a city.",
+    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+CLAUDE_CODE = json.loads((Path(__file__).parent / "claude_code.json").read_text())
+PLAYS = {  # the first of the alphabet that a prompt has in it
+    "tool\nsunny": "It is sunny in Oslo.",
+    "weather in Oslo": '<think>A tool knows.</think>Let me see.\n<tool_call>\n{"name": "get_weather", "arguments": '
+    '{"city": "Oslo"}}\n</tool_call>',
+    "to ten": "one two three four five six seven eight nine ten",
+    # Claude Code's, and what llm-comply asks.
+    "tool\nhello": "It said hello.",
+    "with echo": '<tool_call>\n{"name": "Bash", "arguments": {"command": "echo hello"}}\n</tool_call>',
+    "15 * 37": "<think>15 * 37 = 555</think>It is 555.",
+}
+TEMPLATE = """{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}write <tool_call> with name and arguments, <think> before{% endif %}
+{%- for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}{% for call in message.tool_calls or [] %}{{ call.function.name }}{% endfor %}<|im_end|>
+{% endfor %}<|im_start|>assistant
+"""
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    path = tmp_path_factory.mktemp("anthropic")
+    template = path / "template.jinja"
+    template.write_text(TEMPLATE)
+    own = {"chat_template": str(template)}
+    args: dict[str, Any] = {"step_ms": 2.0, "answer_tokens": 16, "max_model_len": 2**17, "total_blocks": 2**15}
+    pools = {"a": mock_pool(script=PLAYS, model=MODEL, **args) | own, "b": mock_pool(model="nobody")}
+    with stack(valkey_url, path, pools, XYLEM_DEPLOYMENT=path.name, XYLEM_PATIENCE_S="0.1") as s:
+        s.api()
+        s.worker("a")
+        s.wait_ready(model=MODEL)
+        yield s
+        assert "Traceback" not in s.log("api")
+
+
+@pytest.fixture
+def client(served: Stack) -> Iterator[Anthropic]:
+    with Anthropic(base_url=served.url, api_key="none", max_retries=0, timeout=60) as c:
+        yield c
+
+
+def asked(question: str, **fields: Any) -> dict[str, Any]:
+    return {"model": MODEL, "max_tokens": 100, "messages": [{"role": "user", "content": question}]} | fields
+
+
+def streamed(client: Anthropic, **fields: Any) -> Message:
+    """As the client's own helper puts it together."""
+    with client.messages.stream(**fields) as stream:
+        return stream.get_final_message()
+
+
+def plain(message: Message) -> list[Any]:
+    """Its blocks, without what each answer has of its own."""
+    return [
+        {k: v for k, v in block.to_dict().items() if k not in ("id", "signature", "parsed_output")}
+        for block in message.content
+    ]
+
+
+def test_a_model_thinks_talks_and_calls_a_tool_whose_result_it_tells(client: Anthropic) -> None:
+    """Whole and streamed alike; the history is made of the client's own objects."""
+    question = asked("What is the weather in Oslo?", tools=[TOOL], thinking={"type": "adaptive"})
+    first = streamed(client, **question)
+    assert plain(client.messages.create(**question)) == plain(first) == [
+        {"type": "thinking", "thinking": "A tool knows."},
+        {"type": "text", "text": "Let me see.", "citations": None},
+        {"type": "tool_use", "name": "get_weather", "input": {"city": "Oslo"}, "caller": {"type": "direct"}},
+    ]  # fmt: skip
+    assert (first.stop_reason, first.stop_sequence) == ("tool_use", None)
+    result = {"type": "tool_result", "tool_use_id": first.content[2].to_dict()["id"], "content": "sunny"}
+    turns = [*question["messages"], {"role": "assistant", "content": first.content}]
+    second = client.messages.create(**question | {"messages": [*turns, {"role": "user", "content": [result]}]})
+    assert [block["text"] for block in plain(second)] == [PLAYS["tool\nsunny"]]
+    assert second.stop_reason == "end_turn"
+
+
+@pytest.mark.parametrize(("fields", "text", "reason"), [
+    ({"stop_sequences": ["zz", " three"]}, "one two", ("stop_sequence", " three")),
+    ({}, PLAYS["to ten"], ("end_turn", None)),
+])  # fmt: skip
+def test_why_it_stopped_is_told(client: Anthropic, fields: dict[str, Any], text: str, reason: Any) -> None:
+    for message in (client.messages.create(**asked("Count to ten.", **fields)),
+                    streamed(client, **asked("Count to ten.", **fields))):  # fmt: skip
+        assert [block["text"] for block in plain(message)] == [text]
+        assert (message.stop_reason, message.stop_sequence) == reason
+
+
+def test_more_tokens_than_there_is_room_for_may_be_asked_for(client: Anthropic) -> None:
+    """As Claude Code does, whatever the model."""
+    cut = client.messages.create(**asked("Count to ten.", max_tokens=3))
+    assert (cut.stop_reason, cut.usage.output_tokens) == ("max_tokens", 3)
+    endless = asked("hi", max_tokens=2**30, extra_body={"ignore_eos": True, "timeout": 0.5})
+    with pytest.raises(anthropic.APIStatusError) as late:
+        streamed(client, **endless)
+    assert late.value.body == {
+        "type": "error",
+        "error": {"type": "timeout_error", "message": "The request's deadline passed before it was finished."},
+        "request_id": late.value.response.headers["request-id"],
+    }
+
+
+def test_an_answer_goes_on_behind_the_beginning_of_it(client: Anthropic) -> None:
+    turns = [{"role": "user", "content": "Count to ten."}, {"role": "assistant", "content": "zero"}]
+    answer = client.messages.create(**asked("", messages=turns))
+    counted = client.messages.count_tokens(model=MODEL, messages=turns)  # type: ignore[arg-type]
+    assert answer.stop_reason == "end_turn"
+    assert answer.usage.input_tokens + (answer.usage.cache_read_input_tokens or 0) == counted.input_tokens
+
+
+def test_tokens_are_counted_as_the_answer_will_count_them(client: Anthropic) -> None:
+    """In the answer, apart from those that were cached."""
+    prompt = asked("word " * 200, system=[{"type": "text", "text": "Be brief."}], tools=[TOOL])
+    count = client.messages.count_tokens(**{k: v for k, v in prompt.items() if k != "max_tokens"}).input_tokens
+    used = [streamed(client, **prompt).usage for _ in range(2)]
+    cached = [usage.cache_read_input_tokens or 0 for usage in used]
+    assert [usage.input_tokens + found for usage, found in zip(used, cached, strict=True)] == [count, count]
+    assert cached[1] > cached[0] + 100
+
+
+def test_models_are_told_to_each_client_in_its_shape(served: Stack, client: Anthropic) -> None:
+    assert [(model.id, model.type) for model in client.models.list()] == [(MODEL, "model"), ("nobody", "model")]
+    assert client.models.retrieve("nobody").max_input_tokens == httpx.get(
+        f"{served.url}/v1/models/nobody"
+    ).json()["max_model_len"]  # fmt: skip
+    with pytest.raises(anthropic.NotFoundError):
+        client.models.retrieve("gpt-nonsense")
+    assert httpx.get(f"{served.url}/v1/models").json()["object"] == "list"
+
+
+@pytest.mark.parametrize(("fields", "error", "kind"), [
+    ({"model": "gpt-nonsense"}, anthropic.NotFoundError, "not_found_error"),
+    ({"model": "nobody"}, anthropic.APIStatusError, "overloaded_error"),
+    ({"extra_body": {"temperature": 3}}, anthropic.BadRequestError, "invalid_request_error"),
+    ({"messages": [{"role": "user", "content": "x" * 2**21}]}, anthropic.BadRequestError, "invalid_request_error"),
+])  # fmt: skip
+def test_an_error_has_anthropics_shape(client: Anthropic, fields: dict[str, Any], error: Any, kind: str) -> None:
+    """Whole and streamed."""
+    for stream in (False, True):
+        with pytest.raises(error) as refused:
+            client.messages.create(**asked("?", stream=stream, **fields))
+        body = refused.value.body
+        assert (body["type"], body["error"]["type"]) == ("error", kind)
+        assert body["request_id"] == refused.value.request_id == refused.value.response.headers["x-request-id"]
+
+
+def test_without_a_key_of_the_deployment_nobody_is_let_in(served: Stack) -> None:
+    port = free_port()
+    served.api("locked", port, XYLEM_REQUIRE_KEYS="true")
+    url = f"http://127.0.0.1:{port}"
+    wait_until(lambda: served.ready(url), "the replica listens")
+    with Anthropic(base_url=url, api_key="wrong", max_retries=0) as c:
+        with pytest.raises(anthropic.AuthenticationError) as refused:
+            c.messages.create(**asked("?"))
+        assert refused.value.body["error"]["type"] == "authentication_error"  # type: ignore[index]
+        with pytest.raises(anthropic.AuthenticationError):
+            c.models.list()
+    assert httpx.get(f"{served.url}/v1/messages/nothing").json()["error"]["type"] == "not_found_error"
+
+
+def test_a_kept_message_is_gone_on_with_behind_the_last_event_that_came(served: Stack) -> None:
+    url, body = f"{served.url}/v1/messages", asked("What is the weather in Oslo?", tools=[TOOL], stream=True)
+    raw = httpx.post(url, json=body, headers={"x-xylem-resumable": "1"}).text
+    ids = [line[4:] for line in raw.splitlines() if line.startswith("id: ")]
+    assert len(set(ids)) == len(ids) > 5
+    for last in ids[::5]:
+        rest = httpx.post(url, json=body, headers={"last-event-id": last}).text
+        seen = raw.index(f"id: {last}\n")
+        assert rest == raw[raw.index("\n\n", seen) + 2 :]
+
+
+def test_claude_codes_requests_are_answered(served: Stack) -> None:
+    """Recorded from its version 2.1.197, which asked for a command, and was told what that said. Its texts are cut."""
+    said = []
+    for recorded in CLAUDE_CODE:
+        if "format" in recorded["body"]["output_config"]:  # the title of the session needs structured output
+            continue
+        url, body = f"{served.url}{recorded['path']}", recorded["body"] | {"model": MODEL}
+        answer = httpx.post(url, json=body, headers=recorded["headers"], timeout=60)
+        assert answer.status_code == 200, answer.text
+        frames = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+        deltas = [frame["delta"] for frame in frames if frame["type"] == "content_block_delta"]
+        said.append("".join(delta.get("text", delta.get("partial_json")) for delta in deltas))
+        assert frames[-1] == {"type": "message_stop"}
+    assert said == ['{"command": "echo hello"}', PLAYS["tool\nhello"]]
+
+
+def test_llm_comply_finds_nothing_wrong(served: Stack) -> None:
+    """But for images, and a forced tool, which needs a grammar."""
+    command = [str(BIN / "llm-comply"), "--format", "anthropic", "-u", f"{served.url}/v1", "-k", "x", "-m", MODEL]
+    checks = (
+        "basic-response", "system-prompt", "multi-turn", "streaming-response", "streaming-usage", "thinking-display",
+        "error-handling",
+    )  # fmt: skip
+    only = ",".join(f"anth-{check}" for check in checks)
+    done = subprocess.run([*command, "--json", "-f", only], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+    assert all(f"anth-{check}" in done.stdout for check in checks)

@@ -1,0 +1,245 @@
+"""Embeddings, scores and classes: real processes, the official client, and mock engines."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from array import array
+from base64 import b64decode
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from math import hypot
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from app.engines.mock.encoding import vector
+from app.ids import BATCH_QUEUE
+from app.tokenizer import load_tokenizer
+from tests.acceptance.test_document import check, declared
+from tests.stack import Stack, all_free, leases, metric, mock_pool, stack, wait_until
+
+MODEL = Path("app/engines/mock/model")
+EMBED, CLASSIFY, CHAT = "embed-pool", "classify-pool", "chat-pool"
+TEXTS = ["The cat sat on the mat.", "A cat on a mat", "Engines answer requests"]
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two workers that embed, one that classifies, and one that generates."""
+    path = tmp_path_factory.mktemp("embeddings")
+    model = path / "model"
+    shutil.copytree(MODEL, model)
+    config = json.loads((model / "config.json").read_text())
+    more = {"matryoshka_dimensions": [8, 32], "id2label": {"0": "sad", "1": "glad", "2": "neither"}}
+    (model / "config.json").write_text(json.dumps(config | more))
+    slow = {"step_ms": 20.0, "prefill_tokens_per_s": 20_000.0}
+    pools = {
+        EMBED: mock_pool(model="embedder", **slow) | {"task": "embed", "path": str(model)},
+        CLASSIFY: mock_pool(model="classifier") | {"task": "classify", "path": str(model)},
+        CHAT: mock_pool(),
+    }
+    with stack(valkey_url, path, pools, XYLEM_DEPLOYMENT=path.name) as s:
+        s.api()
+        s.worker(BATCH_QUEUE, name="batch")
+        for name in ("w1", "w2"):
+            s.worker(EMBED, name=name)
+        s.worker(CLASSIFY, name="w3")
+        s.worker(CHAT, name="w4")
+        s.wait_ready(2, "embedder")
+        s.wait_ready(1, "classifier")
+        s.wait_ready(1)
+        yield s
+
+
+@pytest.fixture
+def client(served: Stack) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
+        yield c
+
+
+def post(s: Stack, path: str, **body: Any) -> httpx.Response:
+    return httpx.post(f"{s.url}{path}", json={"model": "embedder"} | body, timeout=60)
+
+
+def both_run(s: Stack) -> bool:
+    return all(lease.load.running for lease in leases(s, EMBED))
+
+
+def as_made(text: str, dimensions: int = 384) -> list[float]:
+    """The vector of a text, as the engine makes it."""
+    tokens = load_tokenizer(MODEL).encode(text)
+    return array("f", vector(tokens, dimensions)).tolist()
+
+
+def test_base64_and_floats_are_the_same_vectors_in_the_order_of_the_texts(client: OpenAI) -> None:
+    """The client asks for base64 of its own accord; both are exactly what the engine made."""
+    usual = client.embeddings.create(model="embedder", input=TEXTS)
+    floats = client.embeddings.create(model="embedder", input=TEXTS, encoding_format="float")
+    assert [d.embedding for d in usual.data] == [d.embedding for d in floats.data] == [as_made(t) for t in TEXTS]
+    assert [d.index for d in usual.data] == [0, 1, 2]
+    assert hypot(*usual.data[0].embedding) == pytest.approx(1)
+    tokens = sum(len(load_tokenizer(MODEL).encode(t)) for t in TEXTS)
+    assert (usual.usage.prompt_tokens, usual.usage.total_tokens) == (tokens, tokens)
+
+
+def test_base64_is_little_endian_float32(served: Stack) -> None:
+    """As OpenAI has it."""
+    (made,) = post(served, "/v1/embeddings", input=TEXTS[0], encoding_format="base64").json()["data"]
+    assert array("f", b64decode(made["embedding"])).tolist() == as_made(TEXTS[0])
+
+
+def test_texts_and_their_token_ids_have_the_same_vectors(client: OpenAI) -> None:
+    """All four shapes of `input`."""
+    ids = [load_tokenizer(MODEL).encode(t) for t in TEXTS]
+    texts = [d.embedding for d in client.embeddings.create(model="embedder", input=TEXTS).data]
+    assert [d.embedding for d in client.embeddings.create(model="embedder", input=ids).data] == texts
+    assert [d.embedding for d in client.embeddings.create(model="embedder", input=ids[0]).data] == texts[:1]
+    assert [d.embedding for d in client.embeddings.create(model="embedder", input=TEXTS[0]).data] == texts[:1]
+
+
+def test_dimensions_are_those_that_the_model_was_trained_for(client: OpenAI) -> None:
+    """Others are refused by name."""
+    made = client.embeddings.create(model="embedder", input=TEXTS[0], dimensions=32)
+    assert made.data[0].embedding == as_made(TEXTS[0], 32)
+    with pytest.raises(openai.BadRequestError, match="8, 32"):
+        client.embeddings.create(model="embedder", input=TEXTS[0], dimensions=33)
+
+
+def test_the_most_texts_of_a_request_are_shared_by_two_workers(served: Stack, client: OpenAI) -> None:
+    """2,048 of them, each with its own vector."""
+    before = metric(served, EMBED, "prefill_tokens")
+    texts = [f"text {i}" for i in range(2048)]
+    made = client.embeddings.create(model="embedder", input=texts)
+    assert [d.index for d in made.data] == list(range(2048))
+    assert all(made.data[i].embedding == as_made(texts[i]) for i in (0, 63, 64, 1023, 1500, 2047))
+    prompts = httpx.get(f"{served.url}/requests/{made.id}").json()["prompts"]  # type: ignore[attr-defined]
+    by_worker = [part["worker"] for prompt in prompts for part in prompt["workers"]]
+    assert len(by_worker) == 32
+    assert sorted(by_worker.count(worker) >= 8 for worker in set(by_worker)) == [True, True]
+    wait_until(lambda: metric(served, EMBED, "prefill_tokens") - before >= made.usage.prompt_tokens, "counted")
+    wait_until(lambda: all_free(served, EMBED), "nothing is left")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("embeddings", {"input": ""}, "input"),
+        ("embeddings", {"input": []}, "input"),
+        ("embeddings", {"input": ["a", ""]}, "input.1"),
+        ("embeddings", {"input": [[1], []]}, "input.1"),
+        ("embeddings", {"input": ["a"] * 2049}, "input"),
+        ("embeddings", {"input": [2**31]}, "input"),
+        ("embeddings", {"input": "a " * 40_000}, "input"),
+        ("embeddings", {"input": ["a", "a " * 40_000]}, "input.1"),
+        ("embeddings", {"input": "a", "encoding_format": "int8"}, "encoding_format"),
+        ("embeddings", {"input": "a", "temperature": 1}, "temperature"),
+        ("embeddings", {"input": "a", "model": "mock"}, "model"),
+        ("embeddings", {"input": "a", "model": "classifier"}, "model"),
+        ("classify", {"input": "a"}, "model"),
+        ("chat/completions", {"messages": [{"role": "user", "content": "a"}]}, "model"),
+        ("completions", {"prompt": "a"}, "model"),
+        ("responses", {"input": "a"}, "model"),
+        ("score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1"),
+        ("rerank", {"query": "a", "documents": []}, "documents"),
+        ("rerank", {"query": "", "documents": ["a"]}, "query"),
+    ],
+)
+def test_what_can_not_be_encoded_is_refused_by_name(served: Stack, path: str, body: dict[str, Any], param: str) -> None:
+    """400, with the place in the body."""
+    refused = post(served, f"/v1/{path}", **body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+def test_a_score_is_the_cosine_of_two_embeddings(served: Stack, client: OpenAI) -> None:
+    """One text against many, or pairs."""
+    made = [d.embedding for d in client.embeddings.create(model="embedder", input=TEXTS).data]
+    cosines = [sum(a * b for a, b in zip(made[0], other, strict=True)) for other in made]
+    many = post(served, "/v1/score", text_1=TEXTS[0], text_2=TEXTS).json()
+    assert [d["score"] for d in many["data"]] == pytest.approx(cosines)
+    pairs = post(served, "/v1/score", text_1=TEXTS, text_2=TEXTS[::-1]).json()
+    assert [d["score"] for d in pairs["data"]] == pytest.approx([cosines[2], 1, cosines[2]])
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
+def test_documents_come_in_the_order_in_which_they_fit(served: Stack, path: str) -> None:
+    """With texts unless these aren't wanted, and no more than `top_n`."""
+    whole = post(served, path, query=TEXTS[0], documents=[TEXTS[2], TEXTS[1], {"text": TEXTS[0]}]).json()
+    assert [r["index"] for r in whole["results"]] == [2, 1, 0]
+    assert whole["results"][0]["document"] == {"text": TEXTS[0]}
+    assert whole["results"][0]["relevance_score"] == pytest.approx(1)
+    short = post(served, path, query=TEXTS[0], documents=TEXTS, top_n=1, return_documents=False).json()
+    assert [set(r) for r in short["results"]] == [{"index", "relevance_score"}]
+
+
+def test_a_classifier_tells_class_and_probabilities(served: Stack) -> None:
+    """The names are the model's own."""
+    answer = post(served, "/v1/classify", model="classifier", input=TEXTS).json()
+    for made in answer["data"]:
+        assert made["num_classes"] == len(made["probs"]) == 3
+        assert sum(made["probs"]) == pytest.approx(1)
+        assert made["label"] == ["sad", "glad", "neither"][made["probs"].index(max(made["probs"]))]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": TEXTS, "service_tier": "flex"}),
+        ("/v1/embeddings", {"input": TEXTS, "encoding_format": "base64"}),
+        ("/v1/score", {"text_1": TEXTS[0], "text_2": TEXTS}),
+        ("/v1/rerank", {"query": TEXTS[0], "documents": TEXTS}),
+        ("/v1/classify", {"input": TEXTS, "model": "classifier"}),
+    ],
+)
+def test_answers_are_as_the_document_says(served: Stack, path: str, body: dict[str, Any]) -> None:
+    """/openapi.json has the shape of each."""
+    document = httpx.get(f"{served.url}/openapi.json").json()
+    check(declared(document, path, "post"), post(served, path, **body).json())
+
+
+def test_lines_of_a_batch_are_embedded(served: Stack, client: OpenAI) -> None:
+    """With the same vectors as online; and what can't be is a line with an error."""
+    bodies = [{"model": "embedder", "input": text} for text in TEXTS] + [{"model": "embedder", "input": ""}]
+    lines = [
+        json.dumps({"custom_id": str(i), "method": "POST", "url": "/v1/embeddings", "body": body})
+        for i, body in enumerate(bodies)
+    ]
+    file = client.files.create(file=("lines.jsonl", "\n".join(lines).encode()), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
+    ended = wait_until(lambda: (b := client.batches.retrieve(batch.id)).status == "completed" and b, "completed")
+    assert (ended.request_counts.completed, ended.request_counts.failed) == (3, 1)
+    answers = [json.loads(line) for line in client.files.content(ended.output_file_id).text.splitlines()]
+    made = {a["custom_id"]: a["response"]["body"]["data"][0]["embedding"] for a in answers}
+    assert made == {str(i): as_made(text) for i, text in enumerate(TEXTS)}
+
+
+async def test_a_client_that_leaves_stops_the_engines(served: Stack) -> None:
+    """Nothing is computed for nobody."""
+    before = metric(served, EMBED, "prefill_tokens")
+    body = {"model": "embedder", "input": ["a " * 90] * 2048, "encoding_format": "base64"}
+    async with httpx.AsyncClient(timeout=60) as client:
+        asked = asyncio.create_task(client.post(f"{served.url}/v1/embeddings", json=body))
+        await asyncio.to_thread(wait_until, lambda: both_run(served), "both work")
+        asked.cancel()
+        await asyncio.wait([asked])
+    wait_until(lambda: all_free(served, EMBED), "nothing is left")
+    assert metric(served, EMBED, "prefill_tokens") - before < 2048 * 90
+
+
+def test_a_request_goes_on_when_a_worker_is_killed_in_its_middle(served: Stack, client: OpenAI) -> None:
+    """Whole, in order, and as if nothing had been."""
+    texts = [f"text {i} " + "more " * 60 for i in range(2048)]
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.embeddings.create, model="embedder", input=texts)
+        wait_until(lambda: both_run(served), "both work")
+        victim = next(x.worker for x in leases(served, EMBED))
+        os.kill(victim.pid, signal.SIGKILL)
+        made = asked.result()
+    assert [d.embedding for d in made.data[::97]] == [as_made(text) for text in texts[::97]]
+    prompts = httpx.get(f"{served.url}/requests/{made.id}").json()["prompts"]  # type: ignore[attr-defined]
+    assert max(prompt["attempts"] for prompt in prompts) >= 2

@@ -1,0 +1,192 @@
+"""Answers that are held to schemas and forced tools: real processes, the official client, a mock engine that obeys."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import openai
+import pytest
+from openai import OpenAI
+from pydantic import BaseModel
+
+from tests.acceptance.test_recovery import data, lines
+from tests.stack import Stack, free_port, leases, mock_pool, stack, wait_until
+
+POOL = "decode-pool-a"
+TEMPLATE = """{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}write <tool_call> with name and arguments{% endif %}
+{%- for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endfor %}<|im_start|>assistant
+"""
+LOOK: dict[str, Any] = {
+    "type": "object",
+    "properties": {"days": {"type": "integer", "minimum": 1, "maximum": 9}, "unit": {"enum": ["C", "F"]}},
+    "required": ["days", "unit"],
+    "additionalProperties": False,
+}
+NUMBERS = {"type": "array", "items": {"type": "integer"}, "minItems": 60, "maxItems": 60}
+
+
+class City(BaseModel):
+    name: str
+    people: int
+    climate: Literal["dry", "wet"]
+
+
+def tool(name: str, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": LOOK, **more}}
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two workers."""
+    path = tmp_path_factory.mktemp("structured")
+    template = path / "template.jinja"
+    template.write_text(TEMPLATE)
+    plays = {"the script": '<tool_call>\n{"name": "look", "arguments": {"days": 12, "unit": "C"}}\n</tool_call>'}
+    pools = {POOL: mock_pool(step_ms=10.0, script=plays) | {"chat_template": str(template)}}
+    with stack(valkey_url, path, pools, XYLEM_DEPLOYMENT=path.name) as s:
+        s.api()
+        for name in ("w1", "w2"):
+            s.worker(name=name)
+        s.wait_ready(2)
+        yield s
+
+
+@pytest.fixture
+def client(served: Stack) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
+        yield c
+
+
+def asked(question: str = "What is it?", **fields: Any) -> dict[str, Any]:
+    return {"model": "mock", "messages": [{"role": "user", "content": question}]} | fields
+
+
+def numbers(**fields: Any) -> dict[str, Any]:
+    """A long answer of a schema, drawn."""
+    schema = {"type": "json_schema", "json_schema": {"name": "numbers", "schema": NUMBERS}}
+    return asked("Which ones?", response_format=schema, temperature=1.0, seed=5, **fields)
+
+
+def test_a_schema_is_parsed_by_the_official_client(client: OpenAI) -> None:
+    parsed = client.chat.completions.parse(**asked(response_format=City, seed=1)).choices[0].message.parsed
+    assert isinstance(parsed, City)
+    with client.chat.completions.stream(**asked(response_format=City, seed=1)) as stream:
+        assert stream.get_final_completion().choices[0].message.parsed == parsed
+
+
+@pytest.mark.parametrize(("fields", "pattern"), [
+    ({"guided_regex": r"[0-9]{4}-[0-9]{2}"}, r"[0-9]{4}-[0-9]{2}"),
+    ({"guided_choice": ["one day", "never"]}, "one day|never"),
+    ({"structured_outputs": {"grammar": 'root ::= "SELECT " ("a" | "b")'}}, "SELECT [ab]"),
+    ({"response_format": {"type": "json_object"}}, r"\{.*\}"),
+])  # fmt: skip
+def test_every_choice_of_every_prompt_fits(client: OpenAI, fields: dict[str, Any], pattern: str) -> None:
+    answer = client.completions.create(model="mock", prompt=["Say", "And"], n=2, max_tokens=200, extra_body=fields)
+    assert len(answer.choices) == 4
+    for choice in answer.choices:
+        assert re.fullmatch(pattern, choice.text, re.DOTALL)
+        assert choice.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("choice", "names", "finish"), [
+    ("required", {"look", "go"}, "tool_calls"),
+    ({"type": "function", "function": {"name": "go"}}, {"go"}, "stop"),
+    ({"type": "allowed_tools", "allowed_tools": {
+        "mode": "required", "tools": [{"type": "function", "function": {"name": "look"}}]}}, {"look"}, "tool_calls"),
+], ids=["required", "named", "allowed"])  # fmt: skip
+def test_a_forced_tool_is_called(client: OpenAI, choice: Any, names: set[str], finish: str, stream: bool) -> None:
+    fields = asked(tools=[tool("look"), tool("go")], tool_choice=choice)
+    if stream:
+        with client.chat.completions.stream(**fields) as streamed:
+            told: Any = streamed.get_final_completion().choices[0]
+    else:
+        told = client.chat.completions.create(**fields).choices[0]
+    assert told.finish_reason == finish
+    assert not told.message.content
+    assert {call.function.name for call in told.message.tool_calls} <= names
+    for call in told.message.tool_calls:
+        arguments = json.loads(call.function.arguments)
+        assert 1 <= arguments["days"] <= 9
+        assert arguments["unit"] in ("C", "F")
+
+
+def test_a_strict_tools_arguments_fit_whatever_the_model_would_write(client: OpenAI) -> None:
+    """It would write 12 days."""
+    fields = asked("Play the script", parallel_tool_calls=False)
+    loose, strict = (
+        client.chat.completions.create(**fields, tools=[tool("look", strict=strict)]).choices[0]
+        for strict in (False, True)
+    )
+    for told, days in ((loose, {12}), (strict, set(range(1, 10)))):
+        (call,) = told.message.tool_calls or []
+        assert json.loads(call.function.arguments)["days"] in days
+        assert told.finish_reason == "tool_calls"
+
+
+def test_the_length_ends_a_forced_call_too(client: OpenAI) -> None:
+    told = client.chat.completions.create(**asked(tools=[tool("look")], tool_choice="required", max_tokens=12))
+    assert told.choices[0].finish_reason == "length"
+
+
+def test_an_answer_is_the_same_though_its_worker_is_killed_in_the_middle_of_its_schema(
+    served: Stack, client: OpenAI
+) -> None:
+    whole = client.chat.completions.create(**numbers()).choices[0]
+    assert len(json.loads(whole.message.content or "")) == 60
+    text, killed = "", 0
+    for chunk in client.chat.completions.create(**numbers(), stream=True):
+        text += chunk.choices[0].delta.content or ""
+        if len(text) > 60 and not killed:
+            (busy,) = [lease for lease in leases(served, POOL) if lease.load.running]
+            killed = busy.worker.pid
+            os.kill(killed, signal.SIGKILL)
+    assert killed
+    assert text == whole.message.content
+    served.worker(name="w3")
+    wait_until(lambda: len(leases(served, POOL)) == 2, "two workers again", 60)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("fields", "param"), [
+    ({"extra_body": {"guided_regex": "a("}}, "guided_regex"),
+    ({"extra_body": {"guided_regex": "a", "guided_json": LOOK}}, "guided_regex"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "nothing"}}}},
+     "response_format.json_schema.schema"),
+    ({"tools": [tool("look"), tool("go", strict=True) | {"function": {"name": "go", "strict": True, "parameters": {
+        "type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}}}]},
+     "tools.1.function.parameters"),
+    ({"tools": [tool("look")], "tool_choice": {"type": "function", "function": {"name": "fly"}}},
+     "tool_choice.function.name"),
+])  # fmt: skip
+def test_what_is_no_grammar_is_refused_before_the_first_byte(
+    client: OpenAI, fields: dict[str, Any], param: str, stream: bool
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(**asked(stream=stream, **fields))
+    assert refused.value.param == param
+
+
+def test_a_schema_goes_on_at_another_replica_in_its_middle(served: Stack) -> None:
+    port = free_port()
+    served.api("api2", port)
+    other = f"http://127.0.0.1:{port}"
+    wait_until(lambda: served.ready(other), "the second replica listens")
+    body = numbers(stream=True)
+    whole = [data(event) for event in lines(f"{other}/v1/chat/completions", body, **{"x-xylem-resumable": "1"})]
+    part = lines(f"{served.url}/v1/chat/completions", body, most=30, **{"x-xylem-resumable": "1"})
+    served.names["api"].kill()
+    last = part[-1].partition(" ")[0]
+    rest = lines(f"{other}/v1/chat/completions", body, **{"last-event-id": last})
+    texts = [
+        "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in told if chunk != "[DONE]")
+        for told in (whole, [data(event) for event in part + rest])
+    ]
+    assert texts[0] == texts[1]
+    assert len(json.loads(texts[0])) == 60

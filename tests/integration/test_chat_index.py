@@ -1,0 +1,121 @@
+"""Stored chats in a real Redis: whose they are, which are there, and what they are counted for."""
+
+import time
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from app.api.resumable.chat_index import ChatIndex
+from app.api.resumable.store import ResumableStore
+from app.errors import RequestNotFound
+from app.ids import ApiId, KeyId, RequestId
+from app.keys import Keys
+from app.messages import Delta, Done, Failed, KeptRequest, StoredChat, encode
+from app.store import Wire
+
+pytestmark = pytest.mark.both_servers
+
+KEYS = Keys("test")
+MINE, YOURS = KeyId("key_1"), KeyId("key_2")
+END = encode([Done(RequestId("r"), 0)])
+
+
+async def stored(
+    wire: Wire, name: str, *, key: KeyId = MINE, ago_s: float = 0, end: bytes = END, keep_s: float = 30, **metadata: str
+) -> KeptRequest:
+    store = ResumableStore(wire, KEYS, ApiId("a"), keep_s)
+    came = time.time() - ago_s
+    kept = KeptRequest(
+        RequestId(name), "chat", b"{}", came, came + ago_s + 60, key, chat=StoredChat("m", metadata or {"a": "b"})
+    )
+    await store.put(kept)
+    await store.note(kept, 0, [encode([Delta(kept.id, 0, "x", [1])])], ended=False)
+    await store.note(kept, 0, [encode([Delta(kept.id, 0, "x", [1])]), end], ended=True, whole=end == END)
+    return kept
+
+
+async def names(index: ChatIndex, key: KeyId = MINE, **fields: Any) -> list[str]:
+    asked: dict[str, Any] = {"after": None, "limit": 10, "newest_first": False, "wanted": lambda _: True} | fields
+    found, _ = await index.page(key, **asked)
+    return [*found]
+
+
+async def test_a_stored_chat_is_its_api_keys_alone(wire: Wire) -> None:
+    index = ChatIndex(wire, KEYS)
+    one = await stored(wire, "one")
+    assert (await index.find(one.id, MINE))[0].kept == one
+    with pytest.raises(RequestNotFound):
+        await index.find(one.id, YOURS)
+    assert (await names(index), await names(index, YOURS)) == (["one"], [])
+
+
+async def test_what_is_not_whole_or_failed_is_not_there(wire: Wire) -> None:
+    index = ChatIndex(wire, KEYS)
+    await stored(wire, "failed", end=encode([Failed(RequestId("r"), 0, "engine_failed", "")]))
+    store = ResumableStore(wire, KEYS, ApiId("a"), 30)
+    going = KeptRequest(RequestId("going"), "chat", b"{}", time.time(), time.time() + 60, MINE, chat=StoredChat("m"))
+    await store.put(going)
+    for name in ("failed", "going", "never"):
+        with pytest.raises(RequestNotFound):
+            await index.find(RequestId(name), MINE)
+    assert await names(index) == []
+
+
+async def test_pages_go_on_behind_the_last_one_in_either_order(wire: Wire) -> None:
+    """Also where few of many fit."""
+    index = ChatIndex(wire, KEYS)
+    for i in range(6):
+        await stored(wire, f"c{i}", ago_s=6 - i, odd=str(i % 2))
+    assert await names(index, after="c1", limit=2) == ["c2", "c3"]
+    assert await names(index, after="c4", newest_first=True) == ["c3", "c2", "c1", "c0"]
+    assert await index.page(MINE, None, 2, newest_first=False, wanted=lambda chat: chat.metadata["odd"] == "1") == (
+        ["c1", "c3"],
+        True,
+    )
+    assert await index.page(MINE, "c3", 2, newest_first=False, wanted=lambda chat: chat.metadata["odd"] == "1") == (
+        ["c5"],
+        False,
+    )
+
+
+async def test_one_that_has_expired_goes_from_the_list(redis: "Redis", wire: Wire) -> None:
+    index = ChatIndex(wire, KEYS)
+    gone = await stored(wire, "gone")
+    await stored(wire, "there")
+    await redis.delete(KEYS.kept(gone.id))
+    assert await names(index) == ["there"]
+    assert await redis.zcard(KEYS.chats_of(MINE)) == 1
+    await stored(wire, "old", ago_s=86_500, keep_s=60)
+    await stored(wire, "new", keep_s=60)
+    assert await redis.zrange(KEYS.chats_of(MINE), 0, -1) == [b"there", b"new"]
+    assert 29_000 < await redis.pttl(KEYS.chats_of(MINE)) <= 60_000
+
+
+async def test_changed_metadata_are_counted_for_the_api_key(redis: "Redis", wire: Wire) -> None:
+    """And nothing is written for one that has gone."""
+    index = ChatIndex(wire, KEYS)
+    one = await stored(wire, "one", a="b")
+    account = KEYS.kept_account()[0]
+    before = int(await redis.hget(account, f"key:{MINE}"))
+    await index.change(one.id, StoredChat("m", {"a": "b" * 101}))
+    assert (await index.find(one.id, MINE))[1].metadata == {"a": "b" * 101}
+    assert 100 <= int(await redis.hget(account, f"key:{MINE}")) - before <= 110
+    await ResumableStore(wire, KEYS, ApiId("a"), 30).delete(one.id)
+    assert not await redis.hexists(account, f"key:{MINE}")
+    with pytest.raises(RequestNotFound):
+        await index.change(one.id, StoredChat("m"))
+    await redis.delete(KEYS.kept(one.id))
+    with pytest.raises(RequestNotFound):
+        await index.change(one.id, StoredChat("m"))
+    assert not await redis.exists(KEYS.kept(one.id))
+
+
+async def test_a_chat_that_another_replica_ends_is_stored_as_well(wire: Wire) -> None:
+    first, other = (ResumableStore(wire, KEYS, ApiId(api), 30) for api in "ab")
+    kept = KeptRequest(RequestId("moved"), "chat", b"{}", time.time(), time.time() + 60, MINE, chat=StoredChat("m"))
+    await first.put(kept)
+    found = await other.adopt(kept.id, ApiId("a"))
+    assert found is not None
+    await other.note(found.kept, found.epoch, [END], ended=True, whole=True)
+    assert await names(ChatIndex(wire, KEYS)) == ["moved"]

@@ -1,0 +1,114 @@
+"""Conversations against a real Redis: whose they are, what they take, and that a response is said in them once."""
+
+import time
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from app.api.openai.responses.conversation_end import ConversationEnd
+from app.api.resumable.conversations import ConversationStore
+from app.api.resumable.event_log import EventLog
+from app.api.resumable.owner import AnswerOwner
+from app.api.resumable.store import Lost, ResumableStore
+from app.errors import ConversationGone, KeptFull, RequestError
+from app.ids import ApiId, ConversationId, KeyId, RequestId
+from app.keys import Keys
+from app.messages import Delta, Done, KeptRequest, ResponseContext, encode
+from app.openai.body import MOST
+from app.store import Wire
+from tests.integration.test_resumable import FakeCall
+
+pytestmark = pytest.mark.both_servers
+
+KEYS = Keys("test")
+MINE, OTHERS = KeyId("mine"), KeyId("others")
+R = RequestId("resp_0123456789abcdef01234567")
+
+
+def store(wire: Wire, *most: int) -> ConversationStore:
+    return ConversationStore(wire, KEYS, 30, *(most or (2**20, 2**20)))
+
+
+def item(name: str) -> dict[str, Any]:
+    return {"id": name, "type": "message", "role": "user", "content": "x"}
+
+
+async def test_a_conversation_is_its_keys_own_and_takes_of_its_room(wire: Wire, redis: "Redis") -> None:
+    s = store(wire)
+    made = await s.create(MINE, {"a": "b"}, [item("1")])
+    assert await s.find(made.id, MINE) == made
+    for ask in (s.find(made.id, OTHERS), s.items(made.id, OTHERS), s.add(made.id, OTHERS, [item("2")])):
+        with pytest.raises(ConversationGone):
+            await ask
+    await s.add(made.id, MINE, [item("2"), item("3")])
+    first, _, last = await s.items(made.id, MINE)
+    taken = int(await redis.hget("test:kept-bytes", "key:mine"))  # type: ignore[misc]
+    await s.remove(made.id, MINE, last)
+    await s.remove(made.id, MINE, last)
+    assert (await s.items(made.id, MINE))[0] == first
+    assert int(await redis.hget("test:kept-bytes", "key:mine")) == taken - len(last) - 32  # type: ignore[misc]
+    with pytest.raises(RequestError, match="items"):
+        await s.add(made.id, MINE, [item(str(i)) for i in range(MOST)])
+    with pytest.raises(KeptFull):
+        await store(wire, taken, 2**20).add(made.id, MINE, [item("4"), item("5")])
+    await s.delete(made.id, MINE)
+    assert not await redis.keys("test:conversation*")
+    assert not await redis.hgetall("test:kept-bytes")  # type: ignore[misc]
+
+
+def asked(conversation: ConversationId) -> KeptRequest:
+    now = time.time()
+    body = b'{"model": "m", "input": "Hello.", "conversation": "%b"}' % conversation.encode()
+    context = ResponseContext(history=b"{}", conversation=conversation)
+    return KeptRequest(R, "response", body, now, now + 60, MINE, response=context)
+
+
+LOG = [encode([Delta(R, 0, "Hi.", [1], finish="stop")]), encode([Done(R, 0)])]
+
+
+async def test_a_response_is_said_once_and_by_its_owner_only(wire: Wire) -> None:
+    """Its next owner says it again, to no effect; a former one is told so, and a conversation may be gone."""
+    conversations = store(wire)
+    made = await conversations.create(MINE, {}, [])
+    kept, answers = asked(made.id), ResumableStore(wire, KEYS, ApiId("a"), 30)
+    await answers.put(kept)
+    end = ConversationEnd({}, conversations)
+    await end(kept, 0, LOG)
+    await end(kept, 0, LOG)
+    said = await conversations.items(made.id, MINE)
+    assert [b'"Hello."' in raw for raw in said] == [True, False]
+    assert await answers.adopt(R, ApiId("a")) is not None
+    with pytest.raises(Lost):
+        await end(kept, 0, LOG)
+    await end(kept, 1, LOG)
+    assert await conversations.items(made.id, MINE) == said
+    await conversations.delete(made.id, MINE)
+    await end(kept, 1, LOG)
+    with pytest.raises(ConversationGone):
+        await conversations.find(made.id, MINE)
+
+
+async def test_who_sees_a_response_ended_finds_it_in_its_conversation(wire: Wire) -> None:
+    conversations, answers = store(wire), ResumableStore(wire, KEYS, ApiId("a"), 30)
+    made = await conversations.create(MINE, {}, [])
+    kept, seen = asked(made.id), []
+
+    async def at_end(*given: Any) -> None:
+        seen.append(await answers.read(R))
+        await ConversationEnd({}, conversations)(*given)
+
+    async def never(*_: Any) -> Any:
+        raise AssertionError
+
+    await answers.put(kept)
+    owner = AnswerOwner(answers, never, at_end)
+    call = FakeCall([1, 2])
+    call.prompt_tokens = 1
+    owner.start(kept, call)
+    log = EventLog(answers, owner, kept)
+    while batch := await log.batch():
+        last = batch[-1]
+    assert isinstance(last, Done)
+    assert len(await conversations.items(made.id, MINE)) == 2
+    assert not any(isinstance(event, Done) for batch in seen[0] for event in batch)

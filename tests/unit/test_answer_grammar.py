@@ -1,0 +1,195 @@
+"""Grammars of whole answers: what a model writes under them is read back as calls and content that fit."""
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+
+from app.dialects.dialect import Dialect
+from app.dialects.families import DIALECTS
+from app.dialects.output_parser import OutputParser
+from app.dialects.parts import Arguments, CallBegun, Content, Reasoning
+from app.engines.mock.held import hold
+from app.engines.mock.sampler import Sampler
+from app.engines.mock.vocabulary import Vocabulary
+from app.errors import RequestError
+from app.grammars.compile import compiled
+from app.messages import Grammar, Sampling
+from app.openai.answer_grammar import Situation, answer_grammar
+from app.openai.schemas import ChatRequest
+from app.openai.structured import Format
+from app.openai.validation import parse
+from app.pools import Pool
+from app.tokenizer import load_tokenizer
+
+TOKENIZER = load_tokenizer(Pool(model="m", engine="mock").model_dir)
+KNOWN = LLTokenizer(TOKENIZER.raw.to_str(), eos_token=TOKENIZER.eos_id)
+VOCABULARY = Vocabulary(TOKENIZER)
+PARAMETERS = {
+    "type": "object",
+    "properties": {"days": {"type": "integer"}, "unit": {"enum": ["C", "F"]}, "exact": {"type": "boolean"}},
+    "required": ["days", "unit"],
+    "additionalProperties": False,
+}
+UNWRITABLE = {"llama4", "gemma4", "think"}
+WRITABLE = sorted(DIALECTS.keys() - UNWRITABLE)
+QWEN = Situation(DIALECTS["qwen3"])
+
+
+def tool(name: str = "look", *, strict: bool | None = None, **parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": PARAMETERS | parameters, "strict": strict}}
+
+
+def asked(**fields: Any) -> ChatRequest:
+    body = {"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": [tool()]} | fields
+    request = parse(ChatRequest, orjson.dumps(body))
+    request.check()
+    return request
+
+
+def grammar(where: Situation, **fields: Any) -> Grammar:
+    request = asked(**fields)
+    made = answer_grammar(request.asked_format(), request.bound_calls(), where)
+    assert made is not None
+    return made
+
+
+def allows(made: Grammar, text: str) -> bool:
+    """As a whole answer."""
+    tokens = TOKENIZER.encode(text, add_special_tokens=False)
+    matcher = LLMatcher(KNOWN, compiled(made))
+    assert not matcher.is_error(), matcher.get_error()
+    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+
+def written(made: Grammar, begin: str) -> str:
+    """By a model that knows no better."""
+    tokens = TOKENIZER.encode(begin, add_special_tokens=False)
+    (held,) = hold(TOKENIZER, made, [tokens])
+    sampler = Sampler(VOCABULARY, [1, 2, 3], Sampling(max_tokens=400, temperature=0.0), 0)
+    while not held.over:
+        tokens.append(sampler.choose(held=held, ends=len(tokens) > 60))
+        sampler.append(tokens[-1])
+        assert held.accept(tokens[-1:])
+        assert len(tokens) < 400
+    return TOKENIZER.decode(tokens[:-1])
+
+
+def read(dialect: Dialect, text: str, *, begun: bool = False) -> tuple[list[tuple[str, Any]], str, str]:
+    """Calls, content and reasoning."""
+    parser = OutputParser(dialect, {"look": PARAMETERS, "go": PARAMETERS}, begun=begun)
+    parts = parser.feed(text) + parser.close()
+    calls = [
+        (p.name, "".join(a.text for a in parts if isinstance(a, Arguments) and a.index == p.index))
+        for p in parts
+        if isinstance(p, CallBegun)
+    ]
+    texts = ["".join(p.text for p in parts if isinstance(p, kind)) for kind in (Content, Reasoning)]
+    return [(name, json.loads(arguments)) for name, arguments in calls], texts[0], texts[1]
+
+
+@pytest.mark.parametrize("name", WRITABLE)
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look"}}], ids=["any", "one"])
+def test_what_a_model_is_forced_to_write_is_read_as_calls(name: str, choice: Any) -> None:
+    """Of every family whose way to write them can be said in a grammar, and nothing but calls."""
+    made = grammar(Situation(DIALECTS[name]), tools=[tool(), tool("go")], tool_choice=choice)
+    calls, content, _ = read(DIALECTS[name], written(made, "<|channel|>commentary" if DIALECTS[name].channels else ""))
+    assert calls
+    assert content.strip() == ""
+    assert choice == "required" or [called for called, _ in calls] == ["look"]
+    for _, arguments in calls:
+        assert {"days", "unit"} <= arguments.keys() <= {"days", "unit", "exact"}
+        assert type(arguments["days"]) is int
+        assert arguments["unit"] in ("C", "F")
+
+
+@pytest.mark.parametrize("name", sorted(UNWRITABLE))
+def test_a_family_whose_calls_no_grammar_says_refuses_by_name(name: str) -> None:
+    for fields, param in (
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"parallel_tool_calls": False}, "parallel_tool_calls"),
+        ({"tools": [tool(), tool("go", strict=True)]}, "tools.1.function.strict"),
+        ({"guided_regex": "a"}, "guided_regex"),
+    ):
+        with pytest.raises(RequestError, match="can't be put into a grammar") as refused:
+            grammar(Situation(DIALECTS[name]), **fields)
+        assert refused.value.param == param
+
+
+def hermes(name: str = "look", arguments: str = '{"days": 1, "unit": "C"}') -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+CALL, GO, BAD = hermes(), hermes("go"), hermes(arguments='{"days": "one", "unit": "C"}')
+BOTH = [tool(), tool("go")]
+JSON: dict[str, Any] = {"response_format": {"type": "json_object"}}
+
+
+@pytest.mark.parametrize(("fields", "fits", "doesnt"), [
+    ({"tool_choice": "required"}, [CALL, f"{CALL}\n{GO}"], ["", "No.", f"So: {CALL}", BAD, f"{CALL} Done."]),
+    ({"tool_choice": "required", "parallel_tool_calls": False}, [CALL, GO], [f"{CALL}\n{GO}", "No."]),
+    ({"tool_choice": {"type": "function", "function": {"name": "go"}}}, [GO], [CALL, f"{GO}\n{GO}"]),
+    ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {
+        "mode": "required", "tools": [{"type": "function", "function": {"name": "go"}}]}}}, [GO], [CALL, "No."]),
+    ({"parallel_tool_calls": False}, ["No.", CALL, f"So: {CALL}", BAD], [f"{CALL}\n{GO}", f"{CALL} and on"]),
+    ({"tools": [tool(strict=True), tool("go")]}, ["No.", f"So: {CALL}\n{GO} Done."], [BAD, "a <tool_call> b"]),
+    (JSON, ['{"a": 1}', CALL, f"{CALL}\n{GO}"], ["No.", f'{{"a": 1}}{CALL}', ""]),
+    (JSON | {"tool_choice": "required"}, [CALL], ['{"a": 1}']),
+    ({"guided_choice": ["yes", "no"]}, ["yes", CALL], ["maybe"]),
+], ids=str)  # fmt: skip
+def test_what_is_asked_of_calls_holds(fields: dict[str, Any], fits: list[str], doesnt: list[str]) -> None:
+    made = grammar(QWEN, **({"tools": BOTH} | fields))
+    assert [text for text in fits if not allows(made, text)] == []
+    assert [text for text in doesnt if allows(made, text)] == []
+
+
+@pytest.mark.parametrize(("begun", "fits", "doesnt"), [
+    (True, ["Hm.</think>\n\n{}", "</think>{}"], ["{}", "Hm. {}"]),
+    (False, ["<think>Hm.</think>\n\n{}", "{}"], ["Hm.</think>{}", "<think>{}"]),
+])  # fmt: skip
+@pytest.mark.parametrize("body", ["{}", CALL])
+def test_reasoning_is_free_and_what_follows_it_is_not(
+    begun: bool, fits: list[str], doesnt: list[str], body: str
+) -> None:
+    """The grammar's first part ends at the marker; a call or a brace in reasoning is neither."""
+    where = Situation(DIALECTS["qwen3"], begun=begun, reasons=True)
+    made = grammar(where, **(JSON | {"tools": None} if body == "{}" else {"tool_choice": "required"}))
+    assert [text for text in fits if not allows(made, text.replace("{}", body))] == []
+    assert [text for text in doesnt if allows(made, text.replace("{}", body))] == []
+
+
+def test_a_format_reaches_channels() -> None:
+    made = grammar(Situation(DIALECTS["gpt_oss"]), tools=None, **JSON)
+    thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    text = f'{thought}<|channel|>final<|message|>{{"a": 1}}'
+    assert allows(made, text)
+    assert not allows(made, f"{thought}<|channel|>final<|message|>No.")
+    assert read(DIALECTS["gpt_oss"], text) == ([], '{"a": 1}', "Hm.")
+
+
+def test_without_reasoning_or_tools_a_format_is_what_the_client_sent() -> None:
+    for where in (Situation(None), Situation(DIALECTS["qwen3"])):
+        assert answer_grammar(Format("regex", "a", "guided_regex"), None, where) == Grammar("regex", "a")
+
+
+def test_tools_alone_are_no_grammar() -> None:
+    request = asked()
+    assert answer_grammar(None, request.bound_calls(), QWEN) is None
+    assert not request.binds_calls
+    assert asked(tool_choice="required").binds_calls
+
+
+@pytest.mark.parametrize(("fields", "param", "said"), [
+    ({"tools": [tool(), tool("go", strict=True, **{"not": {}})]}, "tools.1.function.parameters", "not"),
+    ({"tools": [tool(strict=True, properties={"a": {"type": "string", "format": "odd"}})]},
+     "tools.0.function.parameters", "Unknown format"),
+    ({"guided_json": {"type": "string", "format": "odd"}}, "guided_json", "Unknown format"),
+    ({"tool_choice": "required", "tools": [tool(f"f{i}", description="x" * 9000) for i in range(8)]}, "tools", "bytes"),
+    ({"guided_grammar": 'start: "a"'}, "guided_grammar", "has to be EBNF"),
+])  # fmt: skip
+def test_what_can_not_be_bound_is_refused_with_its_place(fields: dict[str, Any], param: str, said: str) -> None:
+    with pytest.raises(RequestError, match=said) as refused:
+        grammar(QWEN, **fields)
+    assert refused.value.param == param

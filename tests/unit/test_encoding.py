@@ -1,0 +1,228 @@
+"""What is embedded, scored and classified: how inputs become jobs, and vectors an answer."""
+
+import asyncio
+import json
+from array import array
+from collections.abc import Sequence
+from math import hypot
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.dispatch.generation_base import GenerationBase
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.models import find_model, load_models
+from app.dispatch.runtime import Deployment
+from app.engines import create_engine
+from app.engines.base import Encoder, EncodeRequest
+from app.engines.mock.encoding import vector
+from app.errors import PromptTooLong, RequestError, SettingsError
+from app.ids import PoolId, RequestId, RunId, WorkerId
+from app.messages import Inputs, Lease, Worker
+from app.openai import classify, embeddings, rerank, score
+from app.openai.encoding import EncodingWriter, cosine, job_slices
+from app.pools import Pool, PoolsFile, load_pools
+from app.routing.candidates import Ask, Candidate, Limits, Option
+from app.routing.cost import new_blocks
+from app.settings import load_settings
+
+
+@pytest.fixture(scope="module")
+def known() -> Deployment:
+    """A model for each task; those that encode take 100 tokens."""
+    pools = {
+        PoolId(task): Pool.model_validate({"model": task, "engine": "mock", "task": task, "max_model_len": 100})
+        for task in ("generate", "embed", "classify")
+    }
+    return Deployment(load_settings(), pools, load_models(PoolsFile(pools=pools)))
+
+
+class Made(GenerationBase):
+    """As if workers had made the vectors."""
+
+    def __init__(self, plan: GenerationPlan, vectors: Sequence[Sequence[float]]) -> None:
+        super().__init__(RequestId("x-1"), 0.0, plan)
+        rest = iter(vectors)
+        for number, job in enumerate(plan.inputs):
+            self.vectors[number] = b"".join(array("f", next(rest)).tobytes() for _ in job.lengths)
+
+    async def deltas(self) -> list[Any]:
+        return []
+
+
+def understood(known: Deployment, module: Any, **body: Any) -> tuple[Any, GenerationPlan]:
+    made: tuple[Any, GenerationPlan] = asyncio.run(module.understand(known, orjson.dumps({"model": "embed"} | body)))
+    return made
+
+
+def answered(writer: EncodingWriter) -> Any:
+    return orjson.loads(orjson.dumps(asyncio.run(writer.whole())))
+
+
+@given(st.lists(st.integers(1, 9000), min_size=1, max_size=300))
+def test_jobs_have_all_inputs_in_their_order_and_are_bounded(lengths: list[int]) -> None:
+    """At most 64 inputs, and 8,192 tokens unless a single one has more."""
+    slices = job_slices(lengths)
+    assert [i for part in slices for i in range(len(lengths))[part]] == list(range(len(lengths)))
+    for part in slices:
+        job = lengths[part]
+        assert 1 <= len(job) <= 64
+        assert len(job) == 1 or sum(job) <= 8192
+
+
+@pytest.mark.parametrize(("inputs", "jobs"), [(1, [1]), (64, [64]), (65, [33, 32]), (256, [64] * 4), (129, [43] * 3)])
+def test_jobs_of_short_inputs_are_as_even_as_it_gets(inputs: int, jobs: list[int]) -> None:
+    """No worker gets a single one behind a full job of another."""
+    lengths = [5] * inputs
+    assert [len(lengths[part]) for part in job_slices(lengths)] == jobs
+
+
+def test_a_plan_has_the_inputs_of_each_job_behind_each_other(known: Deployment) -> None:
+    """With their lengths, by which the worker tells them apart, and nothing to be generated."""
+    _, plan = understood(known, embeddings, input=[[i, i + 1] for i in range(70)], priority=3, service_tier="flex")
+    assert [len(job.lengths) for job in plan.inputs] == [35, 35]
+    assert plan.prompts[1][:4] == [35, 36, 36, 37]
+    assert plan.inputs[0] == Inputs([2] * 35, "embed")
+    assert [s.max_tokens for s in plan.sampling] == [0, 0]
+    assert (plan.priority, plan.aside, plan.model.name) == (3, True, "embed")
+
+
+@pytest.mark.parametrize(
+    ("module", "body", "param"),
+    [
+        (embeddings, {"input": ["a", "b" * 1000]}, "input.1"),
+        (embeddings, {"input": [1] * 101}, "input"),
+        (rerank, {"query": "a", "documents": ["b", "c " * 200]}, "documents.1"),
+        (score, {"text_1": "a " * 200, "text_2": "b"}, "text_1"),
+    ],
+)
+def test_an_input_that_is_too_long_is_named(known: Deployment, module: Any, body: dict[str, Any], param: str) -> None:
+    """In OpenAI's words: by these, clients cut their texts."""
+    with pytest.raises(PromptTooLong, match="maximum context length is 100 tokens") as refused:
+        understood(known, module, **body)
+    assert refused.value.param == param
+
+
+def test_an_input_may_fill_the_context(known: Deployment) -> None:
+    """Nothing is generated behind it."""
+    assert len(understood(known, embeddings, input=[1] * 100)[1].prompts[0]) == 100
+
+
+def test_floats_and_base64_are_of_the_vectors_in_order(known: Deployment) -> None:
+    """Over the borders of jobs."""
+    vectors = [[float(i), i / 3] for i in range(70)]
+    body, plan = understood(known, embeddings, input=[[1]] * 70)
+    shown = answered(embeddings.EmbeddingWriter(Made(plan, vectors), body))
+    assert [d["embedding"] for d in shown["data"]] == [array("f", v).tolist() for v in vectors]
+    assert [d["index"] for d in shown["data"]] == list(range(70))
+    assert shown["usage"] == {"prompt_tokens": 70, "total_tokens": 70}
+    body, plan = understood(known, embeddings, input=[1], encoding_format="base64")
+    shown = answered(embeddings.EmbeddingWriter(Made(plan, [[1.0, -2.0]]), body))
+    assert shown["data"][0]["embedding"] == "AACAPwAAAMA="
+
+
+def test_ranks_are_by_cosine_whatever_the_lengths(known: Deployment) -> None:
+    """The best first, as many as were asked for."""
+    body, plan = understood(known, rerank, query="a", documents=["b", "c", "d"], top_n=2)
+    ranked = answered(rerank.RerankWriter(Made(plan, [[2, 0], [0, 1], [3, 0.1], [-1, 0]]), body))
+    assert [(r["index"], r["document"]["text"]) for r in ranked["results"]] == [(1, "c"), (0, "b")]
+    assert ranked["results"][1]["relevance_score"] == 0
+
+
+def test_scores_pair_texts_or_compare_one_with_all(known: Deployment) -> None:
+    """As many scores as second texts."""
+    body, plan = understood(known, score, text_1=["a", "b"], text_2=["c", "d"])
+    shown = answered(score.ScoreWriter(Made(plan, [[1, 0], [0, 1], [1, 0], [1, 0]]), body))
+    assert [d["score"] for d in shown["data"]] == [1, 0]
+    assert cosine([0.0, 0.0], [1.0, 1.0]) == 0
+
+
+def test_a_class_has_the_name_that_the_model_gives_it(known: Deployment) -> None:
+    """The likeliest one's."""
+    body, plan = understood(known, classify, model="classify", input="a")
+    (made,) = answered(classify.ClassifyWriter(Made(plan, [[0.25, 0.75]]), body))["data"]
+    assert made == {"index": 0, "label": "LABEL_1", "probs": [0.25, 0.75], "num_classes": 2}
+
+
+@pytest.mark.parametrize("field", [{"use_activation": True}, {"truncate_prompt_tokens": None}, {"user": "me"}])
+def test_parameters_that_change_nothing_are_taken(known: Deployment, field: dict[str, Any]) -> None:
+    """vLLM's and OpenAI's."""
+    plain, same = (understood(known, embeddings, input="a", **more)[1] for more in ({}, field))
+    assert same.prompts == plain.prompts
+
+
+def test_a_model_is_found_for_what_it_does(known: Deployment) -> None:
+    """And refused by name for anything else."""
+    assert find_model(known.models, "embed", None).task == "embed"
+    with pytest.raises(RequestError, match=r"'embed' makes embeddings .* does not generate"):
+        find_model(known.models, "embed")
+
+
+@pytest.mark.parametrize(
+    ("config", "dimensions"),
+    [
+        ({}, ()),
+        ({"is_matryoshka": True, "hidden_size": 3}, range(1, 4)),
+        ({"matryoshka_dimensions": [64, 128], "hidden_size": 512}, [64, 128]),
+    ],
+)
+def test_dimensions_are_those_of_its_configuration(tmp_path: Path, config: dict[str, Any], dimensions: Any) -> None:
+    """Or of what the pool puts in its place."""
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert Pool(model="m", engine="mock", path=tmp_path).dimensions == dimensions
+    (tmp_path / "config.json").write_text("{}")
+    assert Pool(model="m", engine="mock", path=tmp_path, args={"hf_overrides": config}).dimensions == dimensions
+
+
+def test_an_input_is_as_long_as_sentence_transformers_have_it(tmp_path: Path) -> None:
+    """Only where the pool encodes: the same folder may generate."""
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 512}')
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 256}')
+    assert Pool(model="m", engine="mock", path=tmp_path, task="embed").context_len == 256
+    assert Pool(model="m", engine="mock", path=tmp_path).context_len == 512
+
+
+def test_pools_that_encode_have_no_stages_and_agree_on_their_task(tmp_path: Path) -> None:
+    """What contradicts itself is named when it is read."""
+    file = tmp_path / "pools.yaml"
+    file.write_text("pools: {a: {model: m, engine: mock, task: embed, role: decode}}")
+    with pytest.raises(SettingsError, match=r"pools\.a\.role=decode"):
+        load_pools(file)
+    both = {PoolId(t): Pool.model_validate({"model": "m", "engine": "mock", "task": t}) for t in ("embed", "classify")}
+    with pytest.raises(SettingsError, match="other task"):
+        load_models(PoolsFile(pools=both))
+
+
+def test_an_engine_that_only_generates_does_not_start_for_another_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it is loaded."""
+    monkeypatch.setattr("app.engines.load_engine", lambda _name: lambda *_: object())
+    with pytest.raises(SettingsError, match="task=embed"):
+        create_engine(Pool(model="m", engine="mock", task="embed"))
+
+
+async def test_the_mock_embeds_each_input_for_itself() -> None:
+    """The same text has the same vector beside any others, of length 1, and those with words in common are near."""
+    engine = create_engine(Pool(model="m", engine="mock", task="embed", args={"speedup": float("inf")}))
+    assert isinstance(engine, Encoder)
+    await engine.start()
+    inputs = [[5, 6, 7], [5, 6, 8], [100, 101, 102]]
+    raw = array("f", await engine.encode(EncodeRequest(RunId("r.0"), inputs, "embed")))
+    near, other, far = (raw[i : i + 384].tolist() for i in range(0, len(raw), 384))
+    assert near == array("f", vector([5, 6, 7], 384)).tolist()
+    assert hypot(*near) == pytest.approx(1)
+    assert cosine(near, other) > 0.5 > cosine(near, far)
+    with pytest.raises(RequestError, match="dimensions=7"):
+        await engine.encode(EncodeRequest(RunId("r.1"), inputs, "embed", dimensions=7))
+    assert engine.stats().prefill_tokens == 9
+    await engine.close()
+
+
+def test_inputs_hold_no_blocks() -> None:
+    """Of them nothing stays in an engine."""
+    worker = Worker(WorkerId("w"), PoolId("pool"), "both", "host", 1, 16, 1000, 8, 4096)
+    option = Option(Candidate(Lease(worker), Limits(max_queued=1)))
+    assert new_blocks(Ask(320, 0), option) > new_blocks(Ask(320, 0, holds=False), option) == 0

@@ -1,0 +1,105 @@
+"""A model's generation_config.json: read once, used where a request says nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from app.dispatch.generation_defaults import generation_defaults
+from app.dispatch.models import Model, load_models
+from app.dispatch.runtime import Deployment
+from app.errors import SettingsError
+from app.ids import PoolId
+from app.messages import Sampling
+from app.openai import chat, completions
+from app.openai.responses import generation as responses
+from app.openai.responses.schemas import ResponseRequest
+from app.openai.validation import parse
+from app.pools import Pool, PoolsFile
+from app.settings import load_settings
+from app.telemetry import Meters
+from app.tokenizer import load_tokenizer
+
+POOL = Pool(model="m", engine="mock")
+FILE = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.1, "repetition_penalty": 1.05, "max_new_tokens": 64}
+SAID = {"eos_token_id": [1, 2], "do_sample": True, "presence_penalty": None}
+
+
+def known(**defaults: Any) -> Deployment:
+    model = Model(
+        "m", (PoolId("p"),), (), None, load_tokenizer(POOL.model_dir), 1000, Meters("defaults"), defaults=defaults
+    )
+    return Deployment(load_settings(), {PoolId("p"): POOL}, {"m": model})
+
+
+async def sampling(endpoint: Any, body: dict[str, Any], **defaults: Any) -> Sampling:
+    _, plan = await endpoint.understand(known(**defaults), orjson.dumps({"model": "m"} | body))
+    sampling: Sampling = plan.sampling[0]
+    return sampling
+
+
+def test_the_file_is_read_as_far_as_it_is_about_sampling(tmp_path: Path) -> None:
+    assert generation_defaults(tmp_path) == {}
+    (tmp_path / "generation_config.json").write_text(json.dumps(FILE | SAID))
+    assert generation_defaults(tmp_path) == FILE
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("{", "generation_config.json"), ("[]", "generation_config.json"), ('{"top_p": 7}', "top_p=7"),
+    ('{"temperature": "hot"}', "temperature='hot'"),
+])  # fmt: skip
+def test_a_file_that_is_none_is_named(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "generation_config.json").write_text(text)
+    with pytest.raises(SettingsError, match=said):
+        generation_defaults(tmp_path)
+
+
+def test_a_pool_can_have_none_and_pools_of_a_model_agree() -> None:
+    models = load_models(PoolsFile(pools={PoolId("a"): POOL.model_copy(update={"generation_config": "none"})}))
+    assert models["m"].defaults == {}
+
+
+def test_pools_of_a_model_agree_about_it(tmp_path: Path) -> None:
+    for path in POOL.model_dir.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "generation_config.json").write_text(json.dumps(FILE))
+    auto = Pool(model="m3", engine="mock", path=tmp_path)
+    none = auto.model_copy(update={"generation_config": "none"})
+    assert load_models(PoolsFile(pools={PoolId("a"): auto}))["m3"].defaults == FILE
+    with pytest.raises(SettingsError, match=r"pools\.b: .*generation_config"):
+        load_models(PoolsFile(pools={PoolId("a"): auto, PoolId("b"): none}))
+
+
+CHAT = {"messages": [{"role": "user", "content": "?"}]}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body"), [(chat, CHAT), (completions, {"prompt": "?"}), (responses, {"input": "?"})]
+)
+async def test_they_are_used_by_every_endpoint(endpoint: Any, body: dict[str, Any]) -> None:
+    made = await sampling(endpoint, body, **FILE)
+    assert (made.temperature, made.top_p, made.top_k, made.min_p, made.repetition_penalty) == (0.6, 0.95, 20, 0.1, 1.05)
+    assert made.max_tokens == (16 if endpoint is completions else 64)  # OpenAI's own default stays
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("temperature", 0), ("top_p", 1.0), ("top_k", 0), ("min_p", 0), ("repetition_penalty", 1.0), ("max_tokens", 200),
+])  # fmt: skip
+async def test_what_a_request_says_wins(name: str, value: float) -> None:
+    """Also where that is what nobody need say."""
+    assert getattr(await sampling(chat, CHAT | {name: value}, **FILE), name) == value
+
+
+async def test_a_default_length_ends_where_the_context_does() -> None:
+    prompt = {"messages": [{"role": "user", "content": "a b " * 400}]}
+    assert 1 <= (await sampling(chat, prompt, max_new_tokens=900)).max_tokens < 900
+
+
+async def test_what_is_kept_of_a_request_has_the_values_that_are_used() -> None:
+    """So that it is answered and told in the same way later, and it is parsed again as it was."""
+    body, _ = await responses.understand(known(**FILE), b'{"model": "m", "input": "?"}')
+    again = parse(ResponseRequest, body.understood())
+    assert again == body
+    assert (again.temperature, again.top_p) == (0.6, 0.95)

@@ -1,0 +1,210 @@
+"""An answer as a message of content blocks: the exact events, and the same whole."""
+
+import dataclasses
+import json
+from typing import Any
+
+import orjson
+import pytest
+from anthropic.lib.streaming._messages import accumulate_event
+from anthropic.types import Message as AnthropicsMessage
+from msgspec.structs import replace
+
+from app.anthropic.message_writer import MessageWriter
+from app.anthropic.schemas import MessagesRequest
+from app.api.anthropic import answer_schemas
+from app.api.resumable.replay import Replay
+from app.api.resumable.sse_response import KeptStream
+from app.dialects.names import find_dialect
+from app.dispatch.writing import Writing
+from app.errors import EngineFailed
+from app.openai.validation import parse
+from tests.unit.test_completion_writer import DELTA, call
+from tests.unit.test_parts_writer import Scripted
+
+BODY: dict[str, Any] = {"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": "?"}]}
+CITY = '{"city":"Kraków"}'
+
+
+def written(*, parsed: bool = True, of: Any = None, **fields: Any) -> MessageWriter:
+    body = parse(MessagesRequest, orjson.dumps(BODY | fields))
+    return MessageWriter(of or call(), body, Scripted if parsed else None)  # type: ignore[arg-type]
+
+
+def events(raw: bytes) -> list[dict[str, Any]]:
+    """The data of each event, which is declared as it is, and named by its type."""
+    found = []
+    for frame in raw.decode().split("\n\n")[:-1]:
+        name, data = frame.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+        (shape,) = [s for s in answer_schemas.EVENTS if name.endswith(s.model_fields["type"].annotation.__args__[0])]
+        shape.model_validate(found[-1], strict=True)
+    return found
+
+
+def streamed(writer: MessageWriter, *texts: str, **end: Any) -> list[dict[str, Any]]:
+    raw = writer.opening(1)
+    for i, text in enumerate(texts, 1):
+        raw += writer.delta(0, replace(DELTA, text=text, **({"finish": "stop"} | end if i == len(texts) else {})))
+    return events(raw + writer.last())
+
+
+def short(told: list[dict[str, Any]]) -> list[Any]:
+    """Of the events of blocks, what tells them apart."""
+    made: list[Any] = []
+    for event in told:
+        match event:
+            case {"type": "content_block_start", "index": i, "content_block": block}:
+                made.append((i, block["type"], block.get("name", "")))
+            case {"type": "content_block_delta", "index": i, "delta": {"type": "signature_delta"}}:
+                made.append((i, "signed"))
+            case {"type": "content_block_delta", "index": i, "delta": delta}:
+                made.append((i, delta["type"], next(value for key, value in delta.items() if key != "type")))
+            case {"type": "content_block_stop", "index": i}:
+                made.append((i, "stop"))
+            case {"type": kind}:
+                made.append(kind)
+    return made
+
+
+def put_together(told: list[dict[str, Any]]) -> dict[str, Any]:
+    """As Anthropic's own client does it."""
+    message: Any = None
+    buffers: dict[int, bytes] = {}
+    for event in told:
+        message = accumulate_event(event=event, current_snapshot=message, json_bufs=buffers)  # type: ignore[arg-type]
+    made: dict[str, Any] = message.to_dict()
+    for block in made["content"]:
+        block.pop("parsed_output", None)
+    return made
+
+
+def whole(writer: MessageWriter, text: str, **end: Any) -> dict[str, Any]:
+    content = writer._content([(0, replace(DELTA, text=text, **({"finish": "stop"} | end)))])
+    made = writer._message(content) | writer._stop() | {"usage": writer._usage()}
+    answer_schemas.Message.model_validate(made, strict=True)
+    AnthropicsMessage.model_validate(made)
+    return json.loads(orjson.dumps(made))  # type: ignore[no-any-return]
+
+
+def test_blocks_come_one_after_the_other() -> None:
+    told = streamed(written(), "t", "u", "c", "b", "-", "1", "2", "n", "")
+    assert short(told) == [
+        "message_start",
+        (0, "thinking", ""), (0, "thinking_delta", "Let me"), (0, "thinking_delta", " see."),
+        (0, "signed"), (0, "stop"),
+        (1, "text", ""), (1, "text_delta", "One moment."), (1, "stop"),
+        (2, "tool_use", "get_weather"), (2, "input_json_delta", '{"city":'), (2, "input_json_delta", '"Kraków"}'),
+        (2, "stop"),
+        (3, "tool_use", "get_time"), (3, "input_json_delta", "{}"), (3, "stop"),
+        "message_delta", "message_stop",
+    ]  # fmt: skip
+    assert told[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None, "stop_details": None}
+
+
+@pytest.mark.parametrize("texts", [["tucb12n"], [*"tucb12n"], ["tu", "cb1", "2n"], ["", "tucb1", "", "2", "n", "-"]])
+def test_however_an_answer_is_cut_it_is_the_same(texts: list[str]) -> None:
+    """Put together by Anthropic's client, and whole."""
+    of = call()
+    made = put_together(streamed(written(of=of), *texts))
+    assert made == whole(written(of=of), "".join(texts))
+    assert [block["type"] for block in made["content"]] == ["thinking", "text", "tool_use", "tool_use"]
+    assert [block["input"] for block in made["content"][2:]] == [json.loads(CITY), {}]
+    ids = [block["id"] for block in made["content"][2:]]
+    assert len(set(ids)) == 2
+    assert all(id_.startswith("toolu_") for id_ in ids)
+
+
+def test_plain_text_is_one_block() -> None:
+    told = streamed(written(parsed=False), "a", "", '"\n', finish="length")
+    assert short(told) == [
+        "message_start", (0, "text", ""), (0, "text_delta", "a"), (0, "text_delta", '"\n'), (0, "stop"),
+        "message_delta", "message_stop",
+    ]  # fmt: skip
+    assert told[-2]["delta"]["stop_reason"] == "max_tokens"
+    assert short(streamed(written(parsed=False), "")) == ["message_start", "message_delta", "message_stop"]
+    assert whole(written(parsed=False), "")["content"] == []
+
+
+@pytest.mark.parametrize(("texts", "end", "reason"), [
+    ("c", {}, ("end_turn", None)),
+    ("cb12", {}, ("tool_use", None)),
+    ("c", {"stop": "END"}, ("stop_sequence", "END")),
+    ("cb12", {"stop": "END"}, ("stop_sequence", "END")),
+    ("c", {"stop": 7}, ("end_turn", None)),
+    ("cb1", {"finish": "length"}, ("max_tokens", None)),
+])  # fmt: skip
+def test_why_an_answer_ended_is_told(texts: str, end: dict[str, Any], reason: Any) -> None:
+    for made in (put_together(streamed(written(), texts, **end)), whole(written(), texts, **end)):
+        assert (made["stop_reason"], made["stop_sequence"]) == reason
+
+
+def test_where_the_models_context_ended_it_that_is_told() -> None:
+    assert whole(written(max_tokens=5), "c", finish="length")["stop_reason"] == "model_context_window_exceeded"
+
+
+def test_an_answer_that_the_engine_gave_up_is_an_error() -> None:
+    with pytest.raises(EngineFailed):
+        streamed(written(), "c", finish="abort")
+
+
+@pytest.mark.parametrize(("texts", "given"), [("b1", {}), ("b", {}), ("b12", json.loads(CITY))])
+def test_a_call_that_is_cut_off_is_whole_what_the_client_makes_of_the_stream(texts: str, given: Any) -> None:
+    of = call()
+    made = put_together(streamed(written(of=of), *texts, finish="length"))
+    assert made == whole(written(of=of), texts, finish="length")
+    assert made["content"][0]["input"] == given
+
+
+def test_thinking_that_is_not_to_be_shown_is_only_signed() -> None:
+    fields = {"thinking": {"type": "adaptive", "display": "omitted"}}
+    of = call()
+    told = streamed(written(of=of, **fields), "t", "u", "c")
+    assert short(told)[1:4] == [(0, "thinking", ""), (0, "signed"), (0, "stop")]
+    assert put_together(told) == whole(written(of=of, **fields), "tuc")
+
+
+def test_a_signature_is_the_same_on_every_replica_and_another_of_each_block() -> None:
+    of = call()
+    first, second = (whole(written(of=of), "tcu")["content"] for _ in range(2))
+    assert first == second
+    assert first[0]["signature"] != first[2]["signature"]
+
+
+def test_the_usage_at_the_end_tells_what_was_cached() -> None:
+    of = call()
+    of.cached_tokens = 0
+    writer = written(of=of)
+    begun = events(writer.opening(1))[0]["message"]["usage"]
+    of.cached_tokens = 2
+    writer.delta(0, replace(DELTA, text="c", finish="stop"))
+    usage = events(writer.last())[0]["usage"]
+    counted = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    assert [begun[name] for name in counted] == [3, 0, 0]
+    assert [usage[name] for name in counted] == [1, 2, 0]
+    assert usage["output_tokens"] == 4
+
+
+def test_a_call_has_an_id_that_the_models_own_template_takes_back() -> None:
+    """Kimi's wants the function and its number in the conversation."""
+    of = call()
+    of.model = dataclasses.replace(of.model, writing=Writing(find_dialect("kimi_k2")))
+    use = {"type": "tool_use", "id": "x", "name": "get_time", "input": {}}
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x"}]}
+    history = [*BODY["messages"], {"role": "assistant", "content": [use]}, result]
+    assert whole(written(of=of, messages=history), "b12")["content"][0]["id"] == "functions.get_weather:1"
+
+
+def test_the_id_of_a_kept_delta_stands_at_the_last_of_its_events() -> None:
+    """Whoever has that, has all of them."""
+    stream = KeptStream.__new__(KeptStream)
+    stream._writer, stream._call = written(), Replay.__new__(Replay)
+    vars(stream._call).update(vars(call()), skip=0)
+    raw = stream._chunk(0, replace(DELTA, text="tc"))
+    frames = raw.split(b"\n\n")[:-1]
+    assert [frame.startswith(b"id: ") for frame in frames] == [False] * (len(frames) - 1) + [True]
+    assert len(frames) == 6
+    one = stream._chunk(0, replace(DELTA, text="c"))
+    assert one.startswith(b"id: ")
+    assert one.count(b"\n\n") == 1

@@ -1,0 +1,48 @@
+"""vLLM's plugin: what vLLM will find, and what it does with a grammar."""
+
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.engines import vllm_plugin
+
+
+def test_the_package_names_the_plugin() -> None:
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
+    [(name, value)] = declared[vllm_plugin._GROUP].items()
+    assert EntryPoint(name, value, vllm_plugin._GROUP).load() is vllm_plugin.register
+    assert name == vllm_plugin._NAME
+
+
+def test_what_vllm_does_not_load_is_not_relied_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [EntryPoint("xylem", "a:b", vllm_plugin._GROUP)]
+    monkeypatch.setattr(vllm_plugin, "entry_points", lambda **_: found)
+    for plugins, loaded in ((None, True), ("lora,xylem", True), ("lora", False), ("", False)):
+        monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+        if plugins is not None:
+            monkeypatch.setenv("VLLM_PLUGINS", plugins)
+        assert vllm_plugin.is_loaded() is loaded
+    monkeypatch.delenv("VLLM_PLUGINS")
+    found.clear()
+    assert not vllm_plugin.is_loaded()
+
+
+@pytest.mark.parametrize(("extra", "accepted"), [(None, []), ({}, []), ({"xylem_grammar": 2}, [3, 4])])
+def test_a_new_grammar_accepts_what_is_out(extra: Any, accepted: list[int]) -> None:
+    seen: list[int] = []
+
+    def accept(_request: str, tokens: list[int]) -> bool:
+        seen.extend(tokens)
+        return 9 not in tokens
+
+    create = vllm_plugin._behind(lambda _manager, _request: SimpleNamespace(accept_tokens=accept))
+    params = SimpleNamespace(extra_args=extra)
+    create(None, SimpleNamespace(sampling_params=params, request_id="r", prompt_token_ids=[1, 2, 3, 4]))
+    assert seen == accepted
+    if extra:
+        with pytest.raises(ValueError, match="does not fit"):
+            create(None, SimpleNamespace(sampling_params=params, request_id="r", prompt_token_ids=[1, 9, 4]))

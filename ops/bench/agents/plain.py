@@ -28,24 +28,23 @@ def plain_streams(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
     requests = "384" if quick else "1280"
     pairs: list[tuple[float, float]] = []
     out_dir.mkdir(parents=True)
-    with _tree(out_dir / "tree") as tree, _system(out_dir / "before", tree) as before:
-        with _system(out_dir / "after", None) as after:
-            for pair in range(-1, _PAIRS):  # the first warms up
-                say(f"plain streams: pair {pair + 1} of {_PAIRS}")
-                order = (before, after) if pair % 2 else (after, before)
-                cost = {id(system): _cost(system, requests, pair, out_dir) for system in order}
-                if pair >= 0:
-                    pairs.append((cost[id(before)], cost[id(after)]))
+    with (
+        _tree(out_dir / "tree") as tree,
+        xylem(out_dir / "before", _POOL, 1, tree) as before,
+        xylem(out_dir / "after", _POOL, 1) as after,
+    ):
+        for pair in range(-1, _PAIRS):  # the first warms up
+            say(f"plain streams: pair {pair + 1} of {_PAIRS}")
+            order = (before, after) if pair % 2 else (after, before)
+            cost = {id(system): _cost(system, requests, pair, out_dir) for system in order}
+            if pair >= 0:
+                pairs.append((cost[id(before)], cost[id(after)]))
     return {
         "plain_pairs": pairs,
         "plain_us_per_token": statistics.median(ours for _, ours in pairs),
         "plain_us_per_token_before": statistics.median(theirs for theirs, _ in pairs),
         "plain_us_per_token_ratio": statistics.median(ours / theirs for theirs, ours in pairs),
     }
-
-
-def _system(run_dir: Path, root: Path | None) -> Any:
-    return xylem(run_dir, _POOL, 1, root)
 
 
 def _cost(system: System, requests: str, seed: int, out_dir: Path) -> float:

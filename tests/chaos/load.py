@@ -5,6 +5,7 @@ import json
 import random
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +92,36 @@ def make_cases(model: str, count: int, rng: random.Random) -> list[Case]:
             cases.append(Case("/v1/chat/completions", body))
         else:
             cases.append(Case("/v1/completions", sampling | {"prompt": prompt, "logprobs": 0}))
+    return cases
+
+
+_NUMBERS = {"type": "array", "items": {"type": "integer"}, "minItems": 20, "maxItems": 60}
+_TOOL = {
+    "name": "count",
+    "parameters": {"type": "object", "properties": {"numbers": _NUMBERS}, "required": ["numbers"]},
+}
+
+
+def make_structured_cases(
+    model: str, count: int, rng: random.Random, *, temperature: float = 1, most: Sequence[int] = (100, 400)
+) -> list[Case]:
+    """Streams that a grammar holds: to a schema, a pattern, or calls of a tool. `most`: tokens, one of these."""
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/chat/completions", {"response_format": {
+            "type": "json_schema", "json_schema": {"name": "numbers", "schema": _NUMBERS},
+        }}),
+        ("/v1/completions", {"guided_regex": "([a-z]{2,9} ){30,90}"}),
+        ("/v1/chat/completions", {"tools": [{"type": "function", "function": _TOOL}], "tool_choice": "required"}),
+    ]  # fmt: skip
+    cases = []
+    for number in range(count):
+        path, asked = kinds[number % len(kinds)]
+        prompt = f"{number} " + " ".join(rng.choice(_WORDS) for _ in range(rng.choice((5, 40))))
+        is_chat = path.endswith("chat/completions")
+        said = {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"prompt": prompt}
+        sampling = {"max_tokens": rng.choice(most), "temperature": temperature, "seed": rng.randrange(1000)}
+        streamed = {"stream": True, "stream_options": {"include_usage": True}}
+        cases.append(Case(path, {"model": model} | said | sampling | streamed | asked))
     return cases
 
 
@@ -183,9 +214,16 @@ class Load:
             seen.usages.append(chunk["usage"]["completion_tokens"])
         for choice in chunk["choices"]:
             index, logprobs = choice["index"], choice.get("logprobs") or {}
-            text = choice["text"] if "text" in choice else choice["delta"].get("content") or ""
+            text = choice["text"] if "text" in choice else _said(choice["delta"])
             seen.texts[index] = seen.texts.get(index, "") + text
             tokens = logprobs.get("tokens") or [t["token"] for t in logprobs.get("content") or ()]
             seen.tokens.setdefault(index, []).extend(tokens)
             if choice.get("finish_reason"):
                 seen.finishes.setdefault(index, []).append(choice["finish_reason"])
+
+
+def _said(delta: dict[str, Any]) -> str:
+    """Calls too, but for their ids, which differ from request to request."""
+    called = [call["function"] for call in delta.get("tool_calls") or ()]
+    calls = [f"{function.get('name', '')}{function.get('arguments', '')}" for function in called]
+    return "".join([delta.get("content") or "", *calls])

@@ -1,0 +1,65 @@
+"""What a streamed token costs an API replica where nobody asks for tools, next to an older commit."""
+
+import os
+import statistics
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ops.bench.load import System, run_load
+from ops.bench.measures import STREAMS, api_s_per_million_tokens
+from ops.bench.parts import Say
+from ops.bench.processes import Unavailable
+from ops.bench.systems import xylem
+
+# The commit before tools, reasoning and structured output.
+_BEFORE = os.environ.get("BEFORE", "f8d0bae")
+_PAIRS = 14
+_POOL = {
+    "model": "mock", "engine": "mock", "max_running": 256,
+    "args": {"step_ms": 1.0, "step_ms_per_sequence": 0, "total_blocks": 16_384, "prefill_tokens_per_s": 1e7},
+}  # fmt: skip
+
+
+def plain_streams(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """Both run side by side and are asked in turns. Raises: Unavailable."""
+    requests = "384" if quick else "1280"
+    pairs: list[tuple[float, float]] = []
+    out_dir.mkdir(parents=True)
+    with (
+        _tree(out_dir / "tree") as tree,
+        xylem(out_dir / "before", _POOL, 1, tree) as before,
+        xylem(out_dir / "after", _POOL, 1) as after,
+    ):
+        for pair in range(-1, _PAIRS):  # the first warms up
+            say(f"plain streams: pair {pair + 1} of {_PAIRS}")
+            order = (before, after) if pair % 2 else (after, before)
+            cost = {id(system): _cost(system, requests, pair, out_dir) for system in order}
+            if pair >= 0:
+                pairs.append((cost[id(before)], cost[id(after)]))
+    return {
+        "plain_pairs": pairs,
+        "plain_us_per_token": statistics.median(ours for _, ours in pairs),
+        "plain_us_per_token_before": statistics.median(theirs for theirs, _ in pairs),
+        "plain_us_per_token_ratio": statistics.median(ours / theirs for theirs, ours in pairs),
+    }
+
+
+def _cost(system: System, requests: str, seed: int, out_dir: Path) -> float:
+    """CPU-us a token."""
+    options = [*STREAMS, "--label", "plain", "--requests", requests, "--max-seconds", "60", "--seed", str(seed + 1)]
+    return api_s_per_million_tokens(run_load(system, options, out_dir / "load.log"))
+
+
+@contextmanager
+def _tree(path: Path) -> Iterator[Path]:
+    """The older commit's. Raises: Unavailable."""
+    made = subprocess.run(["git", "worktree", "add", "--detach", str(path), _BEFORE], check=False, capture_output=True)
+    if made.returncode:
+        raise Unavailable(f"no tree of {_BEFORE}: {made.stderr.decode().strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run(["git", "worktree", "remove", "--force", str(path)], check=True, capture_output=True)

@@ -1,0 +1,59 @@
+"""Structured answers while workers are killed under them: each has to be the one that an undisturbed fleet gave."""
+
+import asyncio
+import random
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ops.bench.parts import Say
+from ops.bench.processes import Unavailable
+from tests.chaos.faults import worker_killed
+from tests.chaos.fleet import TEMPLATE, Fleet
+from tests.chaos.load import make_structured_cases
+from tests.chaos.run import Report, run
+from tests.stack import ROOT, mock_pool
+
+_KILLS = 50  # on the mock
+_VLLM = {
+    "model": "smollm2",
+    "engine": "vllm",
+    "path": str(ROOT / ".xylem/models/SmolLM2-135M-Instruct"),
+    "max_model_len": 1024,
+    "max_running": 8,
+    "args": {"kv_cache_memory_bytes": 2**28},
+    "chat_template": str(TEMPLATE),
+}
+_ONE_THREAD = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+
+
+def on_mock(out_dir: Path, _quick: bool, say: Say) -> dict[str, Any]:
+    """Sampled answers, three workers."""
+    pools = {"decode-pool-a": mock_pool(step_ms=10.0) | {"chat_template": str(TEMPLATE)}}
+    cases = make_structured_cases("mock", 24, random.Random(1))
+    with Fleet(out_dir, pools, forks=False) as fleet:
+        return _figures("mock", _killed(fleet, cases, _KILLS, 12, say), _KILLS)
+
+
+def on_vllm(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """Greedy ones, two workers. Raises: Unavailable."""
+    if find_spec("vllm") is None:
+        raise Unavailable("vLLM is not installed")
+    kills = 2 if quick else 8
+    cases = make_structured_cases("smollm2", 6, random.Random(1), temperature=0, most=(60, 120))
+    with Fleet(out_dir, {"decode-pool-a": _VLLM}, workers=2, forks=False, **_ONE_THREAD) as fleet:
+        return _figures("vllm", _killed(fleet, cases, kills, 4, say), kills)
+
+
+def _killed(fleet: Fleet, cases: list[Any], kills: int, clients: int, say: Say) -> Report:
+    def tell(number: int, _fault: str, _took_s: float) -> None:
+        say(f"structured answers: {number} of {kills} kills")
+
+    return asyncio.run(run(fleet, cases, [worker_killed] * kills, seed=1, clients=clients, tell=tell))
+
+
+def _figures(engine: str, report: Report, kills: int) -> dict[str, Any]:
+    return {
+        f"survival_{engine}": {"kills": kills, "answers": report.requests, "unequal": report.bad},
+        f"schema_survives_{engine}": 1 - len(report.bad) / report.requests,
+    }

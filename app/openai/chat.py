@@ -16,7 +16,7 @@ from app.openai.parts_writer import PartsWriter
 from app.openai.plan import plan_of
 from app.openai.prompt import chat_prompt, tokenizer_of
 from app.openai.schemas import ChatRequest, Conversation
-from app.openai.structured import Format
+from app.openai.structured import Format, held_to
 from app.openai.validation import parse_off_loop
 
 
@@ -56,7 +56,7 @@ def chat_plan(
     calls = body.bound_calls()
     if wanted is not None or (calls is not None and calls.bound):
         grammar = answer_grammar(wanted, calls, situation(model, prompt, body))
-        sampling = replace(sampling, grammar=grammar)
+        sampling = held_to(grammar, sampling)
     return plan_of(state, body, prefix, model, [prompt], [sampling], explain=explain)
 
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-import msgspec
 import orjson
 
 from app.dispatch.generation_base import GenerationBase
@@ -18,7 +17,7 @@ from app.openai.echo import Echo
 from app.openai.logprobs import TextLogprobs, prompt_logprobs
 from app.openai.plan import plan_of
 from app.openai.schemas import MOST_BIASES, MOST_LOGPROBS, CompletionRequest
-from app.openai.structured import checked, content_grammar
+from app.openai.structured import checked, content_grammar, held_to
 from app.openai.validation import parse_off_loop
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -55,7 +54,7 @@ def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> Gener
         )
     asked = body.sampling(max(1, limit), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
     if (wanted := body.asked_format()) is not None:
-        asked = msgspec.structs.replace(asked, grammar=checked(content_grammar(wanted), wanted.where))
+        asked = held_to(checked(content_grammar(wanted), wanted.where), asked)
     sampling = [asked] * len(prompts)
     plan = plan_of(state, body, "cmpl-", model, prompts, sampling, explain=explain)
     if not body.echo:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import orjson
+from msgspec.structs import replace
 from pydantic import ConfigDict, Field
 
 from app.errors import RequestError
 from app.grammars.compile import check
-from app.messages import Grammar, GrammarKind
+from app.messages import Grammar, GrammarKind, Sampling
 from app.openai.body import MOST, Body, Some
 from app.openai.json_schema import check_bounds, check_schema
 from app.openai.neutral import Refused
@@ -50,6 +51,13 @@ def checked(grammar: Grammar, where: str) -> Grammar:
     except ValueError as exc:
         raise refused(where, exc) from None
     return grammar
+
+
+def held_to(grammar: Grammar | None, sampling: Sampling) -> Sampling:
+    """Raises: RequestError: of a grammar that has come to its end before `min_tokens`, no token would be left."""
+    if grammar is not None and sampling.min_tokens:
+        raise refused("min_tokens", "an answer of a format, or of forced calls, is as long as these are")
+    return replace(sampling, grammar=grammar)
 
 
 def refused(where: str, why: object) -> RequestError:

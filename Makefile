@@ -21,7 +21,7 @@ test: export PYTHONDONTWRITEBYTECODE = # what a hundred processes start from is 
 test: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## install what is needed and run all tests
 	@ops/redis-server.sh
 	@$(BIN)/pytest -m alone; alone=$$?; \
-	$(BIN)/pytest -m "not alone" --numprocesses 2 --dist loadfile --no-loadscope-reorder && exit $$alone
+	$(BIN)/pytest -m "not alone" --numprocesses 3 --dist loadfile --no-loadscope-reorder && exit $$alone
 
 check: .venv/.dev docs ## lint, types, import contracts, documentation, known vulnerabilities, unit tests: about a minute
 	@$(BIN)/ruff check .

@@ -33,7 +33,7 @@ BIN = Path(PYTHON).parent
 # Below those that the system gives to a process that asks for any, and vLLM takes. Test processes beside each other
 # take theirs from ranges of their own: a port may be taken between our look and the start of its server.
 _beside = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_ports = count(10_000 + 5_000 * (_beside % 2) + random.randrange(2_500))
+_ports = count(10_000 + 5_000 * (_beside % 4) + random.randrange(2_500))
 
 
 def free_port() -> int:

@@ -18,6 +18,7 @@ from openai import OpenAI
 from redis import Redis
 
 from app.tokenizer import load_tokenizer
+from tests.chaos.fleet import TEMPLATE
 from tests.shallow import shallow_model
 from tests.stack import ROOT, Stack, all_free, leases, metric, stack, timeline, wait_until, worker_process
 
@@ -37,6 +38,7 @@ def pool(role: str, model: Path) -> dict[str, Any]:
         "model": MODEL,
         "engine": "vllm",
         "path": str(model),
+        "chat_template": str(TEMPLATE),
         "block_size": BLOCK,
         "max_model_len": 2048,
         "max_running": 8,
@@ -105,6 +107,8 @@ def ask(s: Stack, **wanted: Any) -> Answer:
 def _add(to: Choice, part: Any) -> None:
     said = getattr(part, "message", None) or getattr(part, "delta", None)
     to.text += part.text if said is None else said.content or ""
+    for call in (said is not None and said.tool_calls) or ():
+        to.text += f"{call.function.name or ''}{call.function.arguments or ''}"
     to.finish = part.finish_reason or to.finish
     if part.logprobs is not None and said is None:
         to.tokens += part.logprobs.tokens
@@ -214,6 +218,9 @@ LONG_CHAT = [
     {"role": "user", "content": "What is the capital of France?"},
 ]
 VARIED = {"max_tokens": 32, "temperature": 1.5, "seed": 3}  # of few layers the likeliest words are always the same
+DAYS = {"type": "object", "properties": {"days": {"type": "array", "items": {"type": "integer"}, "maxItems": 9}}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "days", "schema": DAYS | {"required": ["days"]}}}
+FORCED = {"tools": [{"type": "function", "function": {"name": "look", "parameters": DAYS}}], "tool_choice": "required"}
 SHORT, LONG = "computed where it is decoded", "computed apart"
 CASES: dict[str, tuple[str, int, dict[str, Any]]] = {  # what happens, how many words of the text, what is asked
     "ten": (SHORT, 10, {"logprobs": 2}),
@@ -232,6 +239,13 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {  # what happens, how many 
     "stop-included": (LONG, 190, {"stop": [], "include_stop_str_in_output": True}),
     "penalties": (LONG, 210, {"frequency_penalty": 1.5, "repetition_penalty": 1.2, "logprobs": 1}),
     "a-long-chat": (LONG, 0, {"messages": LONG_CHAT, "logprobs": True, "top_logprobs": 2, "ignore_eos": False}),
+    "a-schema": (LONG, 0, {"messages": LONG_CHAT, "response_format": SCHEMA, "ignore_eos": False}),
+    "a-forced-tool": (LONG, 0, {"messages": LONG_CHAT, **FORCED, "ignore_eos": False, "max_tokens": 40}),
+    "a-forced-tool-streamed": (
+        LONG,
+        0,
+        {"messages": LONG_CHAT, **FORCED, "ignore_eos": False, "max_tokens": 40, "stream": True},
+    ),
     "a-long-chat-streamed": (LONG, 0, {"messages": LONG_CHAT, "stream": True, "logprobs": True, "max_tokens": 24}),
 }
 
@@ -254,6 +268,8 @@ def test_an_answer_is_the_one_of_a_single_worker_and_its_prompt_was_computed_onc
     assert_same(answer, one)
     if "stop" in wanted:
         assert {choice.finish for choice in answer.choices.values()} == {"stop"}
+    for form, begins in (("response_format", "{"), ("tool_choice", "look{")):
+        assert form not in wanted or all(c.text.startswith(begins) for c in answer.choices.values())
     computed = after.prefill_tokens - before.prefill_tokens
     pulled = after.pulled_tokens - before.pulled_tokens
     if happens == SHORT:

@@ -169,7 +169,7 @@ def test_beside_others_a_few_go_on_and_the_last_that_came_go_first(valkey_url: s
         works = [start(w, threads, placed(redis_db, f"a{i:02}", tokens=600)) for i in range(20)]
         wait_until(lambda: w.engine.stats().running == 20, "all run")
         came = [aside_job.run for aside_job in w.gates[0]._inside]
-        other = start(w, threads, placed(redis_db, "online", tokens=200, aside=False))
+        other = start(w, threads, placed(redis_db, "online", tokens=800, aside=False))
         wait_until(lambda: 1 < w.engine.stats().running <= 1 + w.gates[0].most < 20, "most have gone", every_s=0.001)
         stayed = [aside_job.run for aside_job in w.gates[0]._inside]
         assert stayed

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -100,11 +100,6 @@ def _serve() -> list[str]:
     sys.exit()
 
 
-def forking() -> Any:
-    """In place of vLLM's `get_mp_context`: a core is a fork of what has imported it, and loads in 5 s instead of 20."""
-    return multiprocessing.get_context("fork")
-
-
 def _become(args: list[str], cwd: str, env: dict[str, str], log: str) -> list[str]:
     os.setsid()
     os.chdir(cwd)
@@ -124,7 +119,9 @@ def _main() -> None:
         import_module(name)
     assert len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
     if _VLLM[0] in sys.argv:
-        vars(sys.modules["vllm.v1.engine.utils"])["get_mp_context"] = forking
+        # A core is a fork of what has imported it, and loads in 5 s instead of 20.
+        engine_start = vars(sys.modules["vllm.v1.engine.utils"])
+        engine_start["get_mp_context"] = partial(multiprocessing.get_context, "fork")
     gc.freeze()
     sys.argv = _serve()
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -143,6 +143,18 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
         assert len(list(client.responses.retrieve(kept.id, stream=True))) > 3
         client.responses.cancel(kept.id)
         client.responses.delete(kept.id)
+        conversation = client.conversations.create(metadata={"a": "b"})
+        said = client.responses.create(model="mock", input="hello", max_output_tokens=2, conversation=conversation.id)
+        client.responses.create(model="mock", input="hello", previous_response_id=said.id)
+        assert len(client.conversations.items.list(conversation.id).data) == 2
+        client.conversations.update(conversation.id, metadata={"a": "c"})
+        client.conversations.delete(conversation.id)
+        chat = client.chat.completions.create(
+            model="mock", messages=[{"role": "user", "content": "x"}], max_tokens=2, store=True
+        )
+        client.chat.completions.update(chat.id, metadata={"a": "b"})
+        assert [found.id for found in client.chat.completions.list(metadata={"a": "b"}).data] == [chat.id]
+        client.chat.completions.delete(chat.id)
         line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": asked_of_batch()}
         file = client.files.create(file=("in.jsonl", json.dumps(line).encode()), purpose="batch")
         batch = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")

@@ -23,7 +23,6 @@ from app.ids import RunId
 from app.messages import KvHandle, PartialOutput, Sampling, TokenLogprob
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
-from tests.forks import forking
 from tests.shallow import LAYERS, shallow_model
 from tests.stack import free_port
 
@@ -114,7 +113,6 @@ async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
         args = {"kv_cache_memory_bytes": 2**28}
         pool = Pool.model_validate(settings | {"max_running": 4, "max_model_len": 1024, "args": args})
         with pytest.MonkeyPatch.context() as env:  # which each engine's processes inherit
-            env.setattr("vllm.v1.engine.utils.get_mp_context", forking)
             env.setenv("VLLM_CPU_OMP_THREADS_BIND", str(cores[i % len(cores)]))
             env.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(free_port()))
             engines.append(cast("VllmEngine", create_engine(pool)))

@@ -112,6 +112,7 @@ def watched(worker: Worker) -> list[psutil.Process]:
 def test_the_guard_ends_with_its_worker(valkey_url: str, lease: "Redis") -> None:
     worker = Worker(valkey_url, "graceful")
     try:
+        wait_until(lambda: os.getsid(worker.guard.pid) == worker.guard.pid, "no Ctrl-C of its worker's reaches it")
         assert worker.loaded()
         worker.go_on()
         assert worker.process.wait(10) == 0

@@ -8,7 +8,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
 
-.PHONY: help run test check docs chaos clients bench lock lint-docker clean
+.PHONY: help run test check docs chaos fuzz clients bench lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -20,7 +20,7 @@ run: .venv/.cpu ## install what is needed and start the whole system with real v
 test: export PYTHONDONTWRITEBYTECODE = # what a hundred processes start from is compiled once
 test: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## install what is needed and run all tests
 	@ops/redis-server.sh
-	@$(BIN)/pytest -m alone; alone=$$?; \
+	@$(BIN)/pytest -m alone $$(grep -rl mark.alone --include '*.py' tests); alone=$$?; \
 	$(BIN)/pytest -m "not alone" --numprocesses 3 --dist loadfile --no-loadscope-reorder && exit $$alone
 
 check: .venv/.dev docs ## lint, types, import contracts, documentation, known vulnerabilities, unit tests: about a minute
@@ -36,6 +36,9 @@ docs: .venv/.dev ## the documentation, into site/
 
 chaos: .venv/.dev ## [FAULTS=210 SEED=1]: faults under load; a table, and one line of JSON (about half an hour)
 	@$(BIN)/python -m tests.chaos --faults $(FAULTS) --seed $(SEED)
+
+fuzz: .venv/.dev ## what `make test` tries of odd inputs, with others each time, and twenty times as many (half an hour)
+	@FUZZ_TIMES=20 $(BIN)/pytest -q tests/fuzz --numprocesses 2
 
 clients: .venv/.dev ## agents' clients from PyPI and npm, unmodified, against a mock engine: a table, and one line of JSON
 	@$(BIN)/python -m ops.clients

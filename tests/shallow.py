@@ -1,24 +1,35 @@
 """The real model's first layers only: nonsense, but always the same, and computed in a seventh of the time."""
 
 import json
+import os
 import shutil
+import tempfile
 from pathlib import Path
 
-from tests.stack import ROOT
-
-_MODEL = ROOT / ".xylem/models/SmolLM2-135M-Instruct"
+_MODELS = Path(__file__).parent.parent / ".xylem/models"
 LAYERS = 4
 
 
-def shallow_model(directory: Path) -> Path:
-    """Writes it there."""
+def shallow_model(deep: Path = _MODELS / "SmolLM2-135M-Instruct") -> Path:
+    """Made beside the real one, if it isn't there yet."""
+    path = deep.with_name(f"{deep.name}-{LAYERS}-layers")
+    if not path.exists():
+        made = Path(tempfile.mkdtemp(dir=deep.parent))
+        _write(deep, made)
+        try:
+            os.rename(made, path)  # noqa: PTH104 (fails where another process was faster)
+        except OSError:
+            shutil.rmtree(made)
+    return path
+
+
+def _write(deep: Path, made: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    weights = load_file(_MODEL / "model.safetensors")
-    deep = tuple(f"model.layers.{i}." for i in range(LAYERS, 100))
-    kept = {name: weight for name, weight in weights.items() if not name.startswith(deep)}
-    made = shutil.copytree(_MODEL, directory, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
+    weights = load_file(deep / "model.safetensors")
+    left_out = tuple(f"model.layers.{i}." for i in range(LAYERS, 100))
+    kept = {name: weight for name, weight in weights.items() if not name.startswith(left_out)}
+    shutil.copytree(deep, made, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
     save_file(kept, made / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((made / "config.json").read_text())
     (made / "config.json").write_text(json.dumps(config | {"num_hidden_layers": LAYERS}))
-    return made

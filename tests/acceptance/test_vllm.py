@@ -1,4 +1,4 @@
-"""The whole system with a real model on real vLLM: one worker, and then two.
+"""The whole system on real vLLM: one worker with a real model, and then two with a few of its layers.
 
 With two: routing to the one that has the prefix, and answers that go on at the other one.
 """
@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from tests.chaos.fleet import Fleet
+from tests.shallow import shallow_model
 from tests.stack import ROOT, leases, stop, wait_until
 
 pytestmark = pytest.mark.timeout(400)
@@ -37,24 +39,22 @@ FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
 PROMPTS = [f"Once upon a time, in the year {year}, a fisherman" for year in (1201, 1456, 1789, 1902)]
 
 
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Loading takes half a minute, so all tests share one worker, and then another beside it.
+ENV = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "XYLEM_PATIENCE_S": "2"}
 
-    What ends workers is at the end of this file.
-    """
-    env = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "XYLEM_PATIENCE_S": "2"}
-    with Fleet(tmp_path_factory.mktemp("vllm") / "fleet", {POOL: ENGINE}, apis=1, workers=1, **env) as f:
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """A worker with the real model, whose answers make sense and take their time."""
+    with Fleet(tmp_path_factory.mktemp("vllm") / "fleet", {POOL: ENGINE}, apis=1, workers=1, **ENV) as f:
         yield f
 
 
 @pytest.fixture(scope="module")
-def two(fleet: Fleet) -> Fleet:
-    """With a second worker."""
-    fleet.worker_names.append((f"{POOL}-1", POOL))
-    fleet.start_worker(f"{POOL}-1")
-    fleet.wait_whole()
-    return fleet
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Two workers with a few layers of it. The tests that end workers are at the end of this file."""
+    engine = ENGINE | {"path": str(shallow_model())}
+    with Fleet(tmp_path_factory.mktemp("vllm") / "two", {POOL: engine}, apis=1, workers=2, **ENV) as f:
+        yield f
 
 
 def used(fleet: Fleet) -> tuple[int, int]:
@@ -63,9 +63,9 @@ def used(fleet: Fleet) -> tuple[int, int]:
     return lease.load.running + lease.load.waiting, lease.load.used_blocks
 
 
-def test_the_capital_of_france_is_paris_streamed_or_not(fleet: Fleet) -> None:
+def test_the_capital_of_france_is_paris_streamed_or_not(one: Fleet) -> None:
     """A real model answers, and both ways say the same."""
-    with OpenAI(base_url=f"{fleet.stack.url}/v1", api_key="none") as c:
+    with OpenAI(base_url=f"{one.stack.url}/v1", api_key="none") as c:
         whole = c.chat.completions.create(model=MODEL, messages=FRANCE, temperature=0, max_tokens=20)  # type: ignore[arg-type]
         stream = c.chat.completions.create(
             model=MODEL,
@@ -85,7 +85,7 @@ def test_the_capital_of_france_is_paris_streamed_or_not(fleet: Fleet) -> None:
     assert whole.choices[0].finish_reason == "stop"
 
 
-def test_concurrent_streams_are_batched_and_each_is_right(fleet: Fleet) -> None:
+def test_concurrent_streams_are_batched_and_each_is_right(one: Fleet) -> None:
     """Every stream has its own words in its own order: those of the same question asked alone."""
     countries = ("France", "Italy", "Germany", "Japan")
 
@@ -100,7 +100,7 @@ def test_concurrent_streams_are_batched_and_each_is_right(fleet: Fleet) -> None:
         return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
     async def run() -> None:
-        async with AsyncOpenAI(base_url=f"{fleet.stack.url}/v1", api_key="none") as c:
+        async with AsyncOpenAI(base_url=f"{one.stack.url}/v1", api_key="none") as c:
             alone = [await ask(c, country) for country in countries]
             together = await asyncio.gather(*(ask(c, country) for country in countries))
         assert together == alone
@@ -109,28 +109,76 @@ def test_concurrent_streams_are_batched_and_each_is_right(fleet: Fleet) -> None:
     asyncio.run(run())
 
 
-def test_a_repeated_prompt_is_found_in_the_cache(fleet: Fleet) -> None:
+def test_a_repeated_prompt_is_found_in_the_cache(one: Fleet) -> None:
     """Usage says how much of the prompt was not computed again."""
     body = {"model": MODEL, "prompt": "A long story begins here. " * 40, "max_tokens": 2, "temperature": 0}
-    first, second = (httpx.post(f"{fleet.stack.url}/v1/completions", json=body, timeout=60).json() for _ in range(2))
+    first, second = (httpx.post(f"{one.stack.url}/v1/completions", json=body, timeout=60).json() for _ in range(2))
     assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= 192
     assert second["choices"] == first["choices"]
 
 
-def test_a_disconnect_frees_the_real_engine_long_before_the_end(fleet: Fleet) -> None:
+def test_a_disconnect_frees_the_real_engine_long_before_the_end(one: Fleet) -> None:
     """The engine's own counters: no request runs and no KV block is held."""
     body = {"model": MODEL, "prompt": "Count: 1 2 3", "max_tokens": 1900, "ignore_eos": True, "stream": True}
-    wait_until(lambda: used(fleet) == (0, 0), "the engine is idle")
-    with httpx.stream("POST", f"{fleet.stack.url}/v1/completions", json=body, timeout=60) as r:
+    wait_until(lambda: used(one) == (0, 0), "the engine is idle")
+    with httpx.stream("POST", f"{one.stack.url}/v1/completions", json=body, timeout=60) as r:
         lines = r.iter_lines()
         for _ in range(5):
             next(lines)
-        wait_until(lambda: used(fleet)[0] == 1 and used(fleet)[1] > 0, "the lease shows the load")
-    wait_until(lambda: used(fleet) == (0, 0), "the engine is idle again", 15)  # 1,900 tokens take longer
+        wait_until(lambda: used(one)[0] == 1 and used(one)[1] > 0, "the lease shows the load")
+    wait_until(lambda: used(one) == (0, 0), "the engine is idle again", 15)  # 1,900 tokens take longer
 
 
-def test_a_batch_answers_what_online_requests_are_answered(fleet: Fleet) -> None:
+def test_the_engines_refusals_reach_the_client(one: Fleet) -> None:
+    """What only the engine can judge comes back as a 400 with its reason, streamed or not."""
+    for stream in (False, True):
+        body = {"model": MODEL, "prompt": "x", "max_tokens": 1, "logit_bias": {"999999999": 1}, "stream": stream}
+        answer = httpx.post(f"{one.stack.url}/v1/completions", json=body, timeout=60)
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_deadline_ends_the_request_in_the_engine(one: Fleet) -> None:
+    """A timeout of the client's choosing, enforced where the cost is."""
+    body = {"model": MODEL, "prompt": "x", "max_tokens": 1900, "ignore_eos": True, "timeout": 1.5}
+    answer = httpx.post(f"{one.stack.url}/v1/completions", json=body, timeout=30)
+    assert answer.status_code == 504
+    assert answer.json()["error"]["code"] == "deadline_exceeded"
+    wait_until(lambda: used(one) == (0, 0), "the engine is idle again", 15)
+
+
+def test_a_flex_answer_is_the_usual_one_though_it_gave_way(one: Fleet) -> None:
+    """On the real engine too: sent away in the middle, it goes on behind what it had said."""
+    questions = [f"Tell me about the {thing}." for thing in ("sea", "moon", "wind", "rain", "sun", "snow")]
+
+    async def ask(c: AsyncOpenAI, question: str, tier: str, tokens: int = 80) -> str:
+        answer = await c.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": question}], temperature=0, max_tokens=tokens,
+            service_tier=tier,  # type: ignore[arg-type]
+        )  # fmt: skip
+        assert answer.service_tier == tier
+        return answer.choices[0].message.content or ""
+
+    async def run() -> None:
+        async with AsyncOpenAI(base_url=f"{one.stack.url}/v1", api_key="none", timeout=120) as c:
+            usual = await asyncio.gather(*(ask(c, question, "default") for question in questions))
+            flex = [asyncio.create_task(ask(c, question, "flex")) for question in questions]
+            while leases(one.stack, POOL)[0].load.running < len(flex):  # noqa: ASYNC110 (another process)
+                await asyncio.sleep(0.02)
+            online = asyncio.create_task(ask(c, "Who was Newton?", "default", 40))
+            gone = False
+            while not online.done():
+                (lease,) = leases(one.stack, POOL)
+                gone |= lease.load.aside - lease.load.running >= 2
+                await asyncio.sleep(0.02)
+            assert gone, "most of them waited while the other one ran"
+            assert await asyncio.gather(*flex) == usual
+
+    asyncio.run(run())
+
+
+def test_a_batch_answers_what_online_requests_are_answered(two: Fleet) -> None:
     """Fifty lines on real vLLM: every body is the online one's, but for its id and times."""
     countries = ("France", "Italy", "Japan", "Peru", "Kenya")
     bodies: list[dict[str, Any]] = [
@@ -149,12 +197,12 @@ def test_a_batch_answers_what_online_requests_are_answered(fleet: Fleet) -> None
 
     async def online() -> list[dict[str, Any]]:
         async with httpx.AsyncClient(timeout=120) as http:
-            answers = await asyncio.gather(*(http.post(f"{fleet.stack.url}{url}", json=body) for body in bodies))
+            answers = await asyncio.gather(*(http.post(f"{two.stack.url}{url}", json=body) for body in bodies))
         return [bare(answer.json()) for answer in answers]
 
-    worker = fleet.stack.worker("batch", name="batch")
+    worker = two.stack.worker("batch", name="batch")
     try:
-        with OpenAI(base_url=f"{fleet.stack.url}/v1", api_key="none") as c:
+        with OpenAI(base_url=f"{two.stack.url}/v1", api_key="none") as c:
             raw = "\n".join(map(json.dumps, lines)).encode()
             file = c.files.create(file=("in.jsonl", raw), purpose="batch")
             batch = c.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
@@ -168,54 +216,6 @@ def test_a_batch_answers_what_online_requests_are_answered(fleet: Fleet) -> None
         assert [answers[str(i)] for i in range(50)] == asyncio.run(online())
     finally:
         stop(worker)
-
-
-def test_the_engines_refusals_reach_the_client(fleet: Fleet) -> None:
-    """What only the engine can judge comes back as a 400 with its reason, streamed or not."""
-    for stream in (False, True):
-        body = {"model": MODEL, "prompt": "x", "max_tokens": 1, "logit_bias": {"999999999": 1}, "stream": stream}
-        answer = httpx.post(f"{fleet.stack.url}/v1/completions", json=body, timeout=60)
-        assert answer.status_code == 400, answer.text
-        assert answer.json()["error"]["type"] == "invalid_request_error"
-
-
-def test_a_deadline_ends_the_request_in_the_engine(fleet: Fleet) -> None:
-    """A timeout of the client's choosing, enforced where the cost is."""
-    body = {"model": MODEL, "prompt": "x", "max_tokens": 1900, "ignore_eos": True, "timeout": 1.5}
-    answer = httpx.post(f"{fleet.stack.url}/v1/completions", json=body, timeout=30)
-    assert answer.status_code == 504
-    assert answer.json()["error"]["code"] == "deadline_exceeded"
-    wait_until(lambda: used(fleet) == (0, 0), "the engine is idle again", 15)
-
-
-def test_a_flex_answer_is_the_usual_one_though_it_gave_way(fleet: Fleet) -> None:
-    """On the real engine too: sent away in the middle, it goes on behind what it had said."""
-    questions = [f"Tell me about the {thing}." for thing in ("sea", "moon", "wind", "rain", "sun", "snow")]
-
-    async def ask(c: AsyncOpenAI, question: str, tier: str, tokens: int = 80) -> str:
-        answer = await c.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": question}], temperature=0, max_tokens=tokens,
-            service_tier=tier,  # type: ignore[arg-type]
-        )  # fmt: skip
-        assert answer.service_tier == tier
-        return answer.choices[0].message.content or ""
-
-    async def run() -> None:
-        async with AsyncOpenAI(base_url=f"{fleet.stack.url}/v1", api_key="none", timeout=120) as c:
-            usual = await asyncio.gather(*(ask(c, question, "default") for question in questions))
-            flex = [asyncio.create_task(ask(c, question, "flex")) for question in questions]
-            while leases(fleet.stack, POOL)[0].load.running < len(flex):  # noqa: ASYNC110 (another process)
-                await asyncio.sleep(0.02)
-            online = asyncio.create_task(ask(c, "Who was Newton?", "default", 40))
-            gone = False
-            while not online.done():
-                (lease,) = leases(fleet.stack, POOL)
-                gone |= lease.load.aside - lease.load.running >= 2
-                await asyncio.sleep(0.02)
-            assert gone, "most of them waited while the other one ran"
-            assert await asyncio.gather(*flex) == usual
-
-    asyncio.run(run())
 
 
 def test_the_second_request_goes_to_the_same_real_worker_and_finds_its_prefix_cached(two: Fleet) -> None:
@@ -257,7 +257,7 @@ def test_the_second_request_goes_to_the_same_real_worker_and_finds_its_prefix_ca
         assert (cached, known) == (0, [0, 0])
 
 
-def streamed(fleet: Fleet, prompt: str, under_way: Barrier | None = None, tokens: int = 60) -> tuple[str, str]:
+def streamed(fleet: Fleet, prompt: str, under_way: Barrier | None = None, tokens: int = 800) -> tuple[str, str]:
     """Text and last event of a greedy answer; its fourth event waits for those of others."""
     body: dict[str, Any] = {
         "model": MODEL, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True,
@@ -295,7 +295,8 @@ def kill_redis(fleet: Fleet) -> None:
 
 @pytest.fixture(scope="module")
 def usual(two: Fleet) -> list[str]:
-    return [streamed(two, prompt)[0] for prompt in PROMPTS]
+    with ThreadPoolExecutor() as threads:
+        return [text for text, _ in threads.map(partial(streamed, two), PROMPTS)]
 
 
 @pytest.mark.parametrize("dies", ["redis", "an engine"])

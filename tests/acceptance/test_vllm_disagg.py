@@ -54,7 +54,7 @@ def pool(role: str, model: Path) -> dict[str, Any]:
 def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """What kills a worker is at the end of this file, and puts another in its place."""
     path = tmp_path_factory.mktemp("vllm-disagg")
-    model = shallow_model(path / "model")
+    model = shallow_model()
     env = {
         "XYLEM_DEPLOYMENT": path.name,
         "XYLEM_HEARTBEAT_S": "0.2",

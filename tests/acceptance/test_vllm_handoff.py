@@ -105,7 +105,7 @@ def logprobs(outputs: list[StepOutput]) -> list[TokenLogprob]:
 async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
     """Each on its own core: on the same one they slow each other ten-fold."""
     cores = sorted(psutil.Process().cpu_affinity())
-    model = shallow_model(tmp_path_factory.mktemp("model"))
+    model = shallow_model()
     engines: list[VllmEngine] = []
     infos: list[EngineInfo] = []
     for i, role in enumerate(("prefill", "decode")):

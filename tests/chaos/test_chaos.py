@@ -23,8 +23,7 @@ def check(report: Report, fleet: Fleet, faults: int) -> None:
     assert (len(report.recovery_s), report.leaked_blocks, fleet.left_behind()) == (faults, 0, [])
 
 
-@pytest.mark.alone
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_every_fault_leaves_every_answer_whole(tmp_path: Path) -> None:
     """Exactly one end each, the tokens of an undisturbed run, nothing reserved and no process left."""
     pools = {POOL: mock_pool(step_ms=10.0, answer_tokens=1000) | {"chat_template": str(TEMPLATE)}}

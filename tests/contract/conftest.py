@@ -14,6 +14,7 @@ from app.engines import create_engine
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 from tests.contract.subject import Subject
+from tests.shallow import shallow_model
 
 MAX_RUNNING = 4
 CONTEXT = 512
@@ -36,7 +37,7 @@ def make_pool(engine: str, **changes: Any) -> Pool:
     settings = {
         "model": "test",
         "engine": engine,
-        "path": model_dir() if engine == "vllm" else None,
+        "path": shallow_model(model_dir()) if engine == "vllm" else None,
         "max_running": MAX_RUNNING,
         "max_model_len": CONTEXT,
         "args": _ARGS[engine],

@@ -100,9 +100,11 @@ async def test_a_stop_token_ends_the_answer(subject: Subject, include: bool) -> 
 
 async def test_eos_ends_the_answer_without_a_trace_in_the_text(subject: Subject) -> None:
     """An answer that is over says so with `stop`, and no special token shows."""
-    answer = await subject.answer(subject.chat(QUESTION), max_tokens=64)
-    assert (answer.finish, answer.stop) == ("stop", None)
-    assert answer.tokens[-1] == subject.tokenizer.eos_id
+    eos = subject.tokenizer.eos_id
+    answer = await subject.answer(subject.chat(QUESTION), max_tokens=64, min_tokens=4, logit_bias={eos: 100.0})
+    assert (len(answer.tokens), answer.finish, answer.stop) == (5, "stop", None)
+    assert answer.tokens[-1] == eos
+    assert answer.text
     assert "<|" not in answer.text
 
 
@@ -114,12 +116,12 @@ async def test_ignore_eos_goes_on_to_max_tokens(subject: Subject) -> None:
 
 async def test_min_tokens_puts_off_eos_and_stops(subject: Subject) -> None:
     """Before min_tokens neither EOS, nor a stop token, nor a stop string ends an answer."""
-    prompt = subject.chat(QUESTION)
-    plain = await subject.answer(prompt, max_tokens=64)
-    assert len(plain.tokens) < 16
-    later = await subject.answer(prompt, max_tokens=24, min_tokens=16, stop=(plain.text[:4],))
+    prompt, eos = subject.chat(QUESTION), subject.tokenizer.eos_id
+    plain = await subject.answer(prompt, max_tokens=6, ignore_eos=True)
+    ends = {"stop": (plain.text[:4],), "logit_bias": {eos: 100.0}}
+    later = await subject.answer(prompt, max_tokens=24, min_tokens=16, **ends)
     assert len(later.tokens) >= 16
-    assert subject.tokenizer.eos_id not in later.tokens[:15]
+    assert eos not in later.tokens[:16]
     banned = await subject.answer(prompt, max_tokens=6, min_tokens=6, stop_token_ids=(plain.tokens[0],))
     assert len(banned.tokens) == 6
     assert plain.tokens[0] not in banned.tokens
@@ -450,7 +452,7 @@ async def test_a_greedy_answer_is_the_same_whoever_goes_on(subject: Subject, ste
 @pytest.mark.parametrize("before", [1, 2, 3])
 async def test_a_stop_string_across_the_border_is_found(subject: Subject, before: int, include: bool) -> None:
     """Its beginning was held back when the answer was taken over, or is out where stops are included."""
-    settings = {"max_tokens": 24, "ignore_eos": True}
+    settings = {"max_tokens": 24, "ignore_eos": True, "frequency_penalty": 2.0}  # no text stands there twice
     plain = await stepwise(subject, **settings)
     border = len("".join(o.text for o in plain.outputs[:12]))
     settings |= {"stop": (plain.text[border - before : border + 3],), "include_stop": include}

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.batch import paths as places
@@ -15,6 +15,7 @@ from app.endpoint_registry import ENDPOINTS
 from app.ids import BatchId, FileId
 from app.openai.validation import parse
 from tests.fuzz.damage import damaged
+from tests.fuzz.examples import examples
 from workers.batch.input_splitter import split_input
 
 CHAT = "/v1/chat/completions"
@@ -87,7 +88,7 @@ def test_a_hostile_line_costs_itself_only(tmp_path: Path, hostile: bytes) -> Non
     assert json.loads(broken[0].body)["error"]["code"] == broken[0].problem.code
 
 
-@settings(max_examples=100, derandomize=True)
+@examples(100)
 @given(st.lists(damaged(st.sampled_from([request(8), *HOSTILE.values()])), max_size=5))
 def test_whatever_stands_beside_good_lines_they_are_in_a_part(beside: list[bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:

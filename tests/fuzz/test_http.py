@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 from schemathesis.core.transport import Response
@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.fuzz.examples import examples
 from tests.stack import Stack, mock_pool, stack
 
 EMBED_POOL = "embed-pool"
@@ -55,20 +56,20 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 WITH_BODY = [
-    ("post", "/v1/chat/completions", 120), ("post", "/v1/completions", 120), ("post", "/v1/responses", 120),
-    ("post", "/v1/messages", 120), ("post", "/v1/messages/count_tokens", 30),
+    ("post", "/v1/chat/completions", 50), ("post", "/v1/completions", 50), ("post", "/v1/responses", 50),
+    ("post", "/v1/messages", 50), ("post", "/v1/messages/count_tokens", 30),
     ("post", "/v1/responses/input_tokens", 30), ("post", "/v1/responses/compact", 30),
     ("post", "/v1/conversations", 40), ("post", "/v1/conversations/{conversation}", 20),
     ("post", "/v1/conversations/{conversation}/items", 40), ("post", "/v1/chat/completions/{chat}", 20),
     ("post", "/v1/embeddings", 40), ("post", "/v1/score", 20), ("post", "/v1/rerank", 20), ("post", "/rerank", 5),
     ("post", "/v1/classify", 20),
-    ("post", "/v1/files", 60), ("post", "/v1/batches", 60),
-    ("post", "/tokenize", 60), ("post", "/detokenize", 60), ("patch", "/admin/pools/{pool}/limits", 60),
+    ("post", "/v1/files", 30), ("post", "/v1/batches", 30),
+    ("post", "/tokenize", 30), ("post", "/detokenize", 30), ("patch", "/admin/pools/{pool}/limits", 30),
 ]  # fmt: skip
 WITHOUT = [
     ("get", "/admin/pools/{pool}/limits", 10), ("post", "/admin/pools/{pool}/clear_kv_blocks", 10),
     ("post", "/admin/clear_kv_blocks", 1), ("get", "/v1/models/{name}", 30), ("get", "/requests/{request}", 30),
-    ("get", "/v1/responses/{response}", 60), ("get", "/v1/responses/{response}/input_items", 30),
+    ("get", "/v1/responses/{response}", 30), ("get", "/v1/responses/{response}/input_items", 30),
     ("post", "/v1/responses/{response}/cancel", 20),
     ("delete", "/v1/responses/{response}", 20), ("get", "/v1/files", 30), ("get", "/v1/files/{file}", 20),
     ("get", "/v1/files/{file}/content", 20), ("delete", "/v1/files/{file}", 10), ("get", "/v1/batches", 30),
@@ -91,22 +92,22 @@ def test_every_operation_of_the_document_is_tried(served: Stack) -> None:
     }
 
 
-@pytest.mark.parametrize(("method", "path", "examples"), WITH_BODY + WITHOUT)
-def test_a_right_request_is_answered_as_declared(served: Stack, method: str, path: str, examples: int) -> None:
+@pytest.mark.parametrize(("method", "path", "count"), WITH_BODY + WITHOUT)
+def test_a_right_request_is_answered_as_declared(served: Stack, method: str, path: str, count: int) -> None:
     """In time. It may be refused for what a schema can't say: a model that isn't there, a prompt that is too long."""
-    _try(served, method, path, examples, GenerationMode.POSITIVE)
+    _try(served, method, path, count, GenerationMode.POSITIVE)
 
 
-@pytest.mark.parametrize(("method", "path", "examples"), WITH_BODY)
-def test_a_wrong_request_is_answered_as_declared(served: Stack, method: str, path: str, examples: int) -> None:
+@pytest.mark.parametrize(("method", "path", "count"), WITH_BODY)
+def test_a_wrong_request_is_answered_as_declared(served: Stack, method: str, path: str, count: int) -> None:
     """In time, and where it is refused, in its API's shape."""
-    _try(served, method, path, examples, GenerationMode.NEGATIVE)
+    _try(served, method, path, count, GenerationMode.NEGATIVE)
 
 
-def _try(served: Stack, method: str, path: str, examples: int, mode: GenerationMode) -> None:
+def _try(served: Stack, method: str, path: str, count: int, mode: GenerationMode) -> None:
     operation = schemathesis.openapi.from_url(f"{served.url}/openapi.json")[path][method]
 
-    @settings(max_examples=examples, derandomize=True, suppress_health_check=list(HealthCheck))
+    @examples(count, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode), reachable=st.integers(0, 7))
     def each(case: Case, reachable: int) -> None:
         if reachable:

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -13,6 +13,7 @@ from app.kv.events import BlockStored, KvBatch, decode_batch
 from app.kv.ledger import Ledger
 from app.messages import encode
 from tests.fuzz.damage import damaged
+from tests.fuzz.examples import examples
 from tests.values import values
 
 SIZE = 2
@@ -126,10 +127,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=60, stateful_step_count=25, derandomize=True)
+TestLedger.settings = examples(60, stateful_step_count=25)
 
 
-@settings(max_examples=300, derandomize=True)
+@examples(300)
 @given(damaged(st.builds(KvBatch, st.floats(), values(list[BlockStored])).map(encode)))
 def test_broken_bytes_are_events_or_a_decode_error(raw: bytes) -> None:
     """And what was understood, the ledger bears."""

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.anthropic.schemas import CountRequest, MessagesRequest
@@ -21,6 +21,7 @@ from app.openai.schemas import (
 )
 from app.openai.validation import parse
 from tests.fuzz.damage import damaged
+from tests.fuzz.examples import examples
 
 BODIES: list[Any] = [
     ChatRequest, CompletionRequest, ResponseRequest, Retrieval, TokenizeRequest, DetokenizeRequest, LimitChanges,
@@ -46,7 +47,7 @@ valid = {
 
 
 @pytest.mark.parametrize("body", BODIES)
-@settings(max_examples=300, derandomize=True)
+@examples(100)
 @given(raw=st.one_of(values.map(json.dumps).map(str.encode), damaged(objects.map(json.dumps).map(str.encode))))
 @example(b"[" * 100_000)
 @example(b'{"a":' * 100_000)
@@ -62,7 +63,7 @@ def test_a_body_is_understood_or_refused(body: Any, raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", BODIES)
-@settings(max_examples=300, derandomize=True)
+@examples(100)
 @given(changes=objects)
 @example({"top_k": 2**64})
 @example({"x": None, "chat_template_kwargs": {"a": "\ud800"}})

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
@@ -17,6 +17,7 @@ from app.ids import QueueName, RequestId, WorkerId
 from app.messages import EventBatch, Handoff, Job, KvHandle, Lease, PrefillDone, Reply, WorkerCommand, encode
 from app.tasks.celery_message import DECODE_TASK, read_task_message, task_message
 from tests.fuzz.damage import damaged
+from tests.fuzz.examples import examples
 from tests.values import structs, values
 
 EVERY = [c for _, c in inspect.getmembers(messages, inspect.isclass) if issubclass(c, Struct) and c is not Struct]
@@ -28,7 +29,7 @@ DECODERS: dict[Callable[[bytes], Any], Any] = {
     messages.decode_reply: Reply,
 }
 NESTED = [b"\x91" * 100_000, b"\x81\xa1a" * 100_000]
-few = settings(max_examples=40, derandomize=True)
+few = examples(40)
 
 
 @pytest.mark.parametrize("kind", EVERY)
@@ -92,7 +93,7 @@ TASKS = values(Handoff).map(lambda h: task_message(DECODE_TASK, QueueName("q"), 
 BODIES = JSON | st.tuples(JSON, JSON, JSON).map(list)
 
 
-@settings(max_examples=300, derandomize=True)
+@examples(300)
 @given(damaged(TASKS) | BODIES.map(lambda body: orjson.dumps({"body": b64encode(orjson.dumps(body)).decode()})))
 def test_a_broken_task_message_is_read_or_refused(raw: bytes) -> None:
     """What is no task is none, and harms nobody who reads on."""

@@ -1,4 +1,4 @@
-# The two commands are `make run` and `make test`. What is installed, and how, is in ops/install.sh.
+# The two commands are `make run` and `make test`. ops/install.sh installs the packages.
 PYTHON ?= python3
 NAME ?= serve
 FAULTS ?= 210
@@ -14,11 +14,11 @@ CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backe
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-run: .venv/.cpu ## install what is needed and start the whole system with real vLLM
+run: .venv/.cpu ## install the packages and start the whole system with real vLLM
 	@$(BIN)/xylem up
 
-test: export PYTHONDONTWRITEBYTECODE = # what a hundred processes start from is compiled once
-test: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## install what is needed and run all tests
+test: export PYTHONDONTWRITEBYTECODE = # so that a hundred processes compile their modules once
+test: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## install the packages and run all tests
 	@ops/redis-server.sh
 	@$(BIN)/pytest -m alone $$(grep -rl mark.alone --include '*.py' tests); alone=$$?; \
 	$(BIN)/pytest -m "not alone" --numprocesses 3 --dist loadfile --no-loadscope-reorder && exit $$alone
@@ -37,10 +37,10 @@ docs: .venv/.dev ## the documentation, into site/
 chaos: .venv/.dev ## [FAULTS=210 SEED=1]: faults under load; a table, and one line of JSON (about half an hour)
 	@$(BIN)/python -m tests.chaos --faults $(FAULTS) --seed $(SEED)
 
-fuzz: .venv/.dev ## what `make test` tries of odd inputs, with others each time, and twenty times as many (half an hour)
+fuzz: .venv/.dev ## the odd inputs of `make test`: twenty times as many, other ones each time (half an hour)
 	@FUZZ_TIMES=20 $(BIN)/pytest -q tests/fuzz --numprocesses 2
 
-clients: .venv/.dev ## agents' clients from PyPI and npm, unmodified, against a mock engine: a table, and one line of JSON
+clients: .venv/.dev ## unmodified clients from PyPI and npm against a mock engine: a table, and one line of JSON
 	@$(BIN)/python -m ops.clients
 
 bench: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## NAME=serve [QUICK=1]: measure, print a table and one line of JSON
@@ -59,7 +59,7 @@ lint-docker: .venv/.dev ## check docker/: the Dockerfiles, and the compose file 
 	@$(BIN)/hadolint --ignore DL3008 --failure-threshold warning docker/*.Dockerfile # Debian keeps no old versions
 	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml
 
-clean: ## remove what was installed and made, models too
+clean: ## remove everything installed and built, models too
 	rm -rf .venv .xylem site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 .venv/.cpu: requirements/cpu.txt pyproject.toml

@@ -1,4 +1,4 @@
-# The API, Flower and the command line: no torch. Build from the project's root:
+# The API, batch workers, Flower and the command line: no torch. Build from the project's root:
 #   docker build -f docker/api.Dockerfile -t xylem-api .
 FROM python:3.11-slim
 

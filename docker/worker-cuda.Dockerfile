@@ -1,4 +1,4 @@
-# A worker with vLLM on CUDA. The CUDA libraries come with the Python packages; the host gives the driver and the
+# A worker with vLLM on CUDA. The CUDA libraries come with the Python packages; the host provides the driver and the
 # NVIDIA container toolkit. Build from the project's root:
 #   docker build -f docker/worker-cuda.Dockerfile -t xylem-worker-cuda .
 FROM python:3.11-slim
@@ -6,7 +6,7 @@ FROM python:3.11-slim
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /srv/xylem
 
-# Triton compiles its launchers on the machine where they run.
+# Triton compiles its launchers at run time.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev libnuma1 \
     && rm -rf /var/lib/apt/lists/*

@@ -36,7 +36,7 @@ _PAUSES = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}  # 
 
 
 class _BrokerConnection(Connection):  # type: ignore[misc]  # kombu has no types
-    """Comes back within a second of Redis: kombu itself pauses 2, 4, 6 … and up to 30 s between its tries."""
+    """Reconnects within a second after Redis is back: kombu itself pauses 2, 4, 6 … and up to 30 s between tries."""
 
     def ensure_connection(self, errback: Any = None, max_retries: Any = None, **how: Any) -> Connection:
         return super().ensure_connection(errback, max_retries, **_PAUSES | how)
@@ -50,7 +50,7 @@ broker_url, transport_options = broker(settings.redis_url)
 app = Celery("xylem", broker=broker_url, include=_INCLUDED, amqp=_Amqp)
 app.conf.update(
     broker_use_ssl=tls_options(settings.redis_url),
-    # JSON only: nothing that is unpickled ever comes out of Redis.
+    # JSON only: nothing from Redis is ever unpickled.
     accept_content=["json"],
     task_serializer="json",
     result_serializer="json",
@@ -59,8 +59,8 @@ app.conf.update(
     result_backend=None,
     task_ignore_result=True,
     task_acks_late=False,
-    # One process, one engine (fork and CUDA don't mix). A thread only submits and waits. What no thread can
-    # take stays in Redis, where it can be taken back.
+    # One process, one engine (fork and CUDA don't mix). A thread only submits and waits. Tasks for which no thread
+    # is free stay in Redis, from where they can be taken back.
     worker_pool="threads",
     worker_disable_prefetch=True,
     worker_prefetch_multiplier=1,
@@ -71,7 +71,7 @@ app.conf.update(
     task_routes={"app.tasks.batch.*": {"queue": BATCH_QUEUE}},
     beat_schedule=schedule,
     task_create_missing_queues=True,
-    task_inherit_parent_priority=True,  # decode's is that of its prefill
+    task_inherit_parent_priority=True,  # a decode task has the priority of its prefill
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
     broker_channel_error_retry=True,  # Redis out of memory, or read-only in a failover: that passes
@@ -84,6 +84,6 @@ app.conf.update(
         "health_check_interval": 15,
         "socket_keepalive": True,
         "socket_connect_timeout": 5,
-        **_PAUSES,  # where kombu connects without being asked to make sure of it
+        **_PAUSES,  # for connections that kombu makes without ensure_connection
     },
 )

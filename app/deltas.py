@@ -1,4 +1,4 @@
-"""Several deltas as one, for a reader that is behind or doesn't read along."""
+"""Merging deltas, for readers that are behind, or that want the answer whole."""
 
 from collections.abc import Hashable, Iterable
 from typing import TypeVar

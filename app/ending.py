@@ -8,10 +8,10 @@ _AGAIN_S = 1.0
 
 
 async def end_tasks(tasks: Iterable["asyncio.Task[Any]"]) -> None:
-    """Cancels them, and returns when all of them have ended, in whatever way.
+    """Cancels `tasks`, and returns when all have ended, in whatever way.
 
-    More than once: before Python 3.12 `asyncio.wait_for`, with which redis-py sends, loses a cancellation that comes
-    when what it waits for is just done.
+    Cancels again every second: before Python 3.12 `asyncio.wait_for`, with which redis-py sends, loses a cancellation
+    that comes just when its awaitable is done.
     """
     tasks = list(tasks)
     pending = {task for task in tasks if not task.done()}
@@ -19,4 +19,4 @@ async def end_tasks(tasks: Iterable["asyncio.Task[Any]"]) -> None:
         for task in pending:
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=_AGAIN_S)
-    await asyncio.gather(*tasks, return_exceptions=True)  # what they raised is nobody's any more
+    await asyncio.gather(*tasks, return_exceptions=True)  # nobody else reads their exceptions

@@ -1,4 +1,4 @@
-"""What generates or encodes: each endpoint, said once, for HTTP routes, kept answers and batches alike."""
+"""The endpoints that generate or encode: each is defined once, for HTTP routes, kept answers and batches alike."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -18,39 +18,40 @@ from app.openai.schemas import ChatRequest, CompletionRequest, ModelRequest
 
 class AnswerWriter(Protocol):
     async def whole(self) -> dict[str, Any]:
-        """The answer at its end. Raises: what ended it."""
+        """The whole answer. Raises: the error that ended it."""
 
 
 class StreamWriter(AnswerWriter, Protocol):
-    """Of server-sent events."""
+    """Writes an answer also as server-sent events."""
 
     def opening(self, choices: int, /) -> bytes:
-        """Before the first delta."""
+        """The events before the first delta."""
 
     def delta(self, choice: int, d: Delta, /) -> bytes:
-        """Whole events."""
+        """A delta's events."""
 
     async def settle(self) -> None:
-        """Behind the last delta: what takes time."""
+        """After the last delta and before `last`: work that takes time."""
 
     def last(self) -> bytes:
-        """Raises: XylemError, if the answer can't be said to have ended."""
+        """The last events. Raises: XylemError, if the answer has not ended as it should."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
     path: str
-    kind: str  # of a kept answer
+    kind: str  # its name in kept answers
     schema: type[ModelRequest]
-    understand: Callable[..., Awaitable[tuple[Any, Any]]]  # Known, body, explain= → schema and plan. Raises: XylemError
-    writer: Callable[[Any, Any], AnswerWriter]  # of a generation that was asked for so
-    task: Task = "generate"  # of the models that it takes
+    # (Deployment, body's bytes, explain=) → the body as `schema`, and its plan. Raises: XylemError
+    understand: Callable[..., Awaitable[tuple[Any, Any]]]
+    writer: Callable[[Any, Any], AnswerWriter]  # (generation, body as `schema`) → its writer
+    task: Task = "generate"  # only models of this task may be named
     error_body: Callable[[XylemError], dict[str, Any]] = error_body.as_body
 
 
 @dataclass(frozen=True)
 class CompletionEndpoint(Endpoint):
-    """One whose answers stream as they come."""
+    """An endpoint whose answers can be streamed."""
 
     writer: Callable[[GenerationBase, Any], StreamWriter]
 

@@ -1,7 +1,7 @@
 """Engines by name: this package's own, and those that installed packages declare as entry points of `xylem.engines`.
 
-An entry is a class, called with a pool and the address by which engines on other hosts reach it; see
-`app/engines/base.py` for what it has to do. Nothing is imported before an engine is created.
+An entry is a class with the methods of `app/engines/base.py`, called with a pool and the address by which engines on
+other hosts reach it. Nothing is imported before an engine is created.
 """
 
 from importlib.metadata import EntryPoint, entry_points
@@ -20,7 +20,7 @@ def is_engine(name: str) -> bool:
 
 
 def load_engine(name: str) -> Any:
-    """The class. Raises: LookupError; ImportError when its package is not installed whole."""
+    """The engine's class. Raises: LookupError when the name is unknown; ImportError when a package is missing."""
     if name in _OWN:
         return EntryPoint(name, _OWN[name], _GROUP).load()
     (found,) = entry_points(group=_GROUP, name=name) or (None,)

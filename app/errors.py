@@ -6,35 +6,35 @@ XylemError
 ├── RequestError   400   the request can't be served as it stands
 │   └── PromptTooLong    …because prompt and answer don't fit the model
 ├── Unauthorized   401   no API key of this deployment came with the request
-├── Forbidden      403   an admin endpoint, and not an admin
-├── FileQuotaUsed  403   the files of an API key may not have more bytes
-├── OriginRefused  403   a web page that is neither ours nor named in a setting
+├── Forbidden      403   an admin endpoint, without the admin key
+├── FileQuotaUsed  403   the API key's files would be over their quota
+├── OriginRefused  403   a web page of an origin that no setting allows
 ├── HostRefused    421   the request names a host that is not this server
 ├── ModelNotFound  404   no pool serves a model of that name
 ├── RequestNotFound 404  no request of that id is known here
-│   └── ConversationGone …and that is a conversation
+│   └── ConversationGone …no conversation of that id is kept
 ├── FileGone       404  no file of that id or name
 ├── BatchNotFound  404  no batch of that id
-├── BatchOver      409   the batch has ended, so that there is nothing to cancel
+├── BatchOver      409   the batch has ended and can't be cancelled
 ├── BodyTooLarge   413   the body is over the limit
-├── UnsupportedMediaType 415  the body is of a type or an encoding that is not taken
+├── UnsupportedMediaType 415  the body's type or encoding is not supported
 ├── HeadersTooLarge 431  the headers are over the limit
 ├── RateLimited    429   the API key has used up its requests or tokens a minute; carries Retry-After
-├── KeptFull       429   kept answers take all the bytes that they may; carries Retry-After
+├── KeptFull       429   kept answers have used up their bytes; carries Retry-After
 ├── Saturated      429   every worker of the model is full; carries Retry-After
-├── EngineFailed   500   the engine refused or broke while generating
-│   ├── HandoffFailed    …because it did not get the KV that another engine computed: it can compute that itself
-│   └── EngineDead       …and will not come back
+├── EngineFailed   500   the engine refused the request, or failed
+│   ├── HandoffFailed    …to get another engine's KV: it can compute the prompt itself
+│   └── EngineDead       …and will not recover
 ├── WorkerLost     502   the worker died with the request on it
 ├── NoWorker       503   no live worker serves the model
 ├── StoreDown      503   Redis does not answer
 ├── StorageDown    503   files can't be read or written
 ├── DeadlineOver   504   the request's deadline passed
 ├── Cancelled      499   the client has gone
-└── Returned             (internal) a draining worker gives a request back before it began
+└── Returned             (internal) a worker gives a request back, to be placed anew
 
 Foreign errors are mapped to these where they enter: engines in their adapter, Redis in
-`app/store/`, pydantic in `app/openai/schemas.py`. What crosses a process is `code` and message.
+`app/store/`, pydantic in `app/openai/validation.py`. Only `code` and message cross processes.
 """
 
 import inspect
@@ -134,7 +134,7 @@ class BodyTooLarge(XylemError):
 
 
 class UnsupportedMediaType(XylemError):
-    """The body is of a type that is not taken here."""
+    """The body's type is not supported."""
 
     status, type, code = 415, "invalid_request_error", "unsupported_media_type"
 
@@ -158,7 +158,7 @@ class Forbidden(XylemError):
 
 
 class FileQuotaUsed(XylemError):
-    """There is no room for this file."""
+    """The quota for files is used up."""
 
     status, type, code = 403, "invalid_request_error", "file_quota_exceeded"
 
@@ -176,13 +176,13 @@ class HostRefused(XylemError):
 
 
 class RateLimited(XylemError):
-    """This API key has used up what it may do in a minute. Try again later."""
+    """This API key has used up its limits for this minute. Try again later."""
 
     status, type, code = 429, "requests", "rate_limit_exceeded"  # or the type is "tokens", as OpenAI has it
 
 
 class KeptFull(XylemError):
-    """The answers that are kept take all the room there is. Try again later."""
+    """Kept answers have used up their space. Try again later."""
 
     status, type, code = 429, "rate_limit_error", "kept_answers_full"
 
@@ -200,19 +200,19 @@ class EngineFailed(XylemError):
 
 
 class HandoffFailed(EngineFailed):
-    """The KV that another engine computed could not be had."""
+    """The engine did not get the KV that another engine computed."""
 
     code = "handoff_failed"
 
 
 class EngineDead(EngineFailed):
-    """The engine is gone for good; its worker ends."""
+    """The engine has died, and its worker ends."""
 
     code = "engine_dead"
 
 
 class WorkerLost(XylemError):
-    """The worker that served this request is gone."""
+    """The worker that served this request has died."""
 
     status, code = 502, "worker_lost"
 
@@ -259,7 +259,7 @@ def from_wire(code: str, message: str) -> XylemError:
 
 
 def outcome_of(exc: BaseException | None) -> str:
-    """How a request ended that raised this, or nothing: one of OUTCOMES."""
+    """The outcome of a request that raised `exc`, or nothing: one of OUTCOMES."""
     if exc is None:
         return OK
     if isinstance(exc, CancelledError):

@@ -6,28 +6,28 @@ from typing import NewType
 
 RequestId = NewType("RequestId", str)  # "chatcmpl-<ApiId><16 hex>", also the Celery task id
 RunId = NewType("RunId", str)  # one attempt of a request, "<request>.<attempt>"
-WorkerId = NewType("WorkerId", str)  # one life of one worker process: a restart gets a new id
+WorkerId = NewType("WorkerId", str)  # one worker process: a restarted one has a new id
 PlaceId = NewType("PlaceId", str)  # one KV cache: "<worker>", and "<worker>.<rank>" for ranks above 0
 PoolId = NewType("PoolId", str)  # the pool's name, which is also its queue's name
-ApiId = NewType("ApiId", str)  # one life of one API process, 8 hex
+ApiId = NewType("ApiId", str)  # one API process, 8 hex: a restarted one has a new id
 QueueName = NewType("QueueName", str)
 FileId = NewType("FileId", str)  # "file-<24 hex>"
 BatchId = NewType("BatchId", str)  # "batch_<24 hex>"
 ConversationId = NewType("ConversationId", str)  # "conv_<24 hex>"
-KeyId = NewType("KeyId", str)  # an API key's, "key_<24 hex>"; its name where it has none; "" without a key
+KeyId = NewType("KeyId", str)  # "key_<24 hex>"; the name of a key that an older version made; "" without a key
 
 _REQUEST = re.compile("[a-z]+[-_]([0-9a-f]{8})[0-9a-f]{16}")
 
-BATCH_QUEUE = QueueName("batch")  # of the workers that have no engine, and ask those that have one
+BATCH_QUEUE = QueueName("batch")  # of batch workers
 
 
 def new_request_id(prefix: str, api: ApiId) -> RequestId:
-    """It names the process that made it, so that any other one knows whom to ask about it."""
+    """A new id. It names the API process, so that others know which one to ask about the request."""
     return RequestId(f"{prefix}{api}{secrets.token_hex(8)}")
 
 
 def made_by(request: RequestId) -> ApiId | None:
-    """The process that a request's id names; None if this is no such id."""
+    """The API process that a request's id names; None if this is no such id."""
     found = _REQUEST.fullmatch(request)
     return ApiId(found[1]) if found else None
 
@@ -66,5 +66,5 @@ def new_key_id() -> KeyId:
 
 
 def worker_queue(pool: PoolId, worker: WorkerId) -> QueueName:
-    """Takes the requests that were placed on this worker."""
+    """The queue of requests that were placed on this worker."""
     return QueueName(f"{pool}.{worker}")

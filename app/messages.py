@@ -1,16 +1,16 @@
-"""Everything that crosses a process, frozen, decoded once. msgpack arrays: fields only ever get added at the end.
+"""All messages between processes, frozen, decoded once. msgpack arrays: fields are only added at the end.
 
 api    → worker   Job     in `request:<id>.<attempt>`; the Celery task carries id and attempt only
-api    → worker   WorkerCommand in `commands:<worker>`: what can't wait behind requests
-api    → api      Look    in `commands:<api>`: what became of a request
+api    → worker   WorkerCommand in `commands:<worker>`: commands that can't wait behind requests
+api    → api      Look    in `commands:<api>`: a question about a request
 worker → worker   Handoff from the prefill task to the decode task, by Celery's chain, as JSON
 worker → api      EventBatch on `out:<api>`: all that one engine step made for this API replica
 worker → all      Lease   in `worker:<id>`, each `heartbeat_s`; and WorkerMetrics in `metrics:<id>`
 CLI    → api      ApiKey  in `keys:api`
-api    → api      Kept    in `kept:<id>`; what comes of it in `log:<id>`, as lists of events
+api    → api      KeptRequest in `kept:<id>`; its answer in `log:<id>`, as lists of events
 api    → api      StoredChat in `kept:<id>`, of a chat that was asked for with `store`
 
-However long: a change of one of them has to be seen beside all of its readers.
+One file, however long: whoever changes a message has to see all others.
 """
 
 from collections.abc import Callable
@@ -35,14 +35,14 @@ GRAMMAR_KINDS: tuple[GrammarKind, ...] = get_args(GrammarKind)
 
 
 class Grammar(Struct, frozen=True, array_like=True):
-    """What an answer has to be. `app/grammars/` compiles it."""
+    """A grammar that an answer has to match. `app/grammars/` compiles it."""
 
     kind: GrammarKind
     text: str  # a JSON schema; a regular expression; a JSON list of texts; EBNF or Lark; xgrammar's structural tag
 
 
 class Sampling(Struct, frozen=True, array_like=True):
-    """What the client asked of the engine, checked and with defaults filled in."""
+    """The client's parameters for the engine, checked and with defaults filled in."""
 
     max_tokens: int
     min_tokens: int = 0
@@ -62,8 +62,8 @@ class Sampling(Struct, frozen=True, array_like=True):
     logprobs: int | None = None  # how many alternatives per token; None: no logprobs at all
     prompt_logprobs: int | None = None
     logit_bias: dict[int, float] | None = None
-    special_tokens: bool = False  # they are part of the text: a dialect's markers are some
-    grammar: Grammar | None = None  # for workers that name its kind in `Worker.grammars`: others would ignore it
+    special_tokens: bool = False  # the text includes them: many dialects' markers are special tokens
+    grammar: Grammar | None = None  # for workers with its kind in `Worker.grammars`: others would ignore it
 
 
 class Stage(Struct, frozen=True, array_like=True):
@@ -76,24 +76,24 @@ class Stage(Struct, frozen=True, array_like=True):
 
 
 class PartialOutput(Struct, frozen=True, array_like=True):
-    """What is already out of one choice: the worker that goes on with it begins behind that."""
+    """What one choice has sent so far: the next worker continues after it."""
 
     tokens: list[int]
     text_len: int = 0  # characters
-    finished: bool = False  # nothing of it is left to be done
+    finished: bool = False  # the choice is complete
 
 
 class KvHandle(Struct, frozen=True, tag="lent"):
-    """A handoff in sequence: the KV of a prompt, computed, and kept for the engine that decodes."""
+    """A handoff in sequence: the prefill engine has computed a prompt's KV, and keeps it for the decode engine."""
 
-    holder: str  # one life of the engine that keeps it
-    expires: float  # by Redis' clock; from then on other KV may lie there
+    holder: str  # the engine that keeps it; a restarted one has another id
+    expires: float  # s since the epoch, by Redis' clock; from then on other KV may overwrite it
     tokens: int  # of the prompt
-    params: dict[str, Any]  # in the engine's own words, JSON; nothing of prompt or answer
+    params: dict[str, Any]  # the engine's own, as JSON; nothing of prompt or answer
 
 
 class Rendezvous(Struct, frozen=True, tag="room"):
-    """A handoff at once: where both engines meet while the prompt is being computed."""
+    """A handoff at once: where both engines connect while the prompt is being computed."""
 
     host: str
     port: int
@@ -119,11 +119,11 @@ class Timing(Struct, frozen=True, array_like=True):
     first: float  # its first token
     ended: float
     pulled: KvTransfer | None = None
-    refused: str = ""  # why it computed the prompt itself, although another engine had
+    refused: str = ""  # why it computed the prompt itself although another engine had done so
 
 
 class Inputs(Struct, frozen=True, array_like=True):
-    """Of a job that generates nothing: its prompt is several inputs, one behind the other, and each gets a vector."""
+    """For a job that generates nothing: its prompt is several inputs, concatenated, and each gets a vector."""
 
     lengths: list[int]  # tokens of each
     task: Task
@@ -131,23 +131,23 @@ class Inputs(Struct, frozen=True, array_like=True):
 
 
 class Job(Struct, frozen=True, array_like=True):
-    """One prompt to be completed, or several inputs to be encoded, so that any worker of the pool can take it."""
+    """One prompt to be completed, or several inputs to be encoded: all that a worker of the pool needs for it."""
 
     request: RequestId
     attempt: int  # from 0; events of an older attempt are ignored
     reply_to: ApiId
     prompt: list[int]  # token ids
     sampling: Sampling
-    deadline: float  # by Redis' clock (`store.clock`); only the API replica that awaits it looks at it
+    deadline: float  # s since the epoch, by Redis' clock (`store.clock`); only the API replica that awaits it checks it
     priority: int = 0  # lower is sooner
-    stages: list[Stage] = []  # one after the other, as they were placed; the last one answers. None: not placed yet
-    cache_salt: str | None = None  # prompts of other salts share no KV with it
-    begun: list[PartialOutput] = []  # of each choice, if anything is out of any
+    stages: list[Stage] = []  # in their order; the last one answers. Empty: not placed yet
+    cache_salt: str | None = None  # prompts with another salt share no KV with it
+    begun: list[PartialOutput] = []  # of each choice; empty if nothing has been sent
     cached_tokens: int = 0  # of the prompt, where a prefill stage computed the rest
     at_once: bool = False  # all stages have begun, and meet in a Rendezvous
     prefilled: Timing | None = None  # the prefill worker's part, once it is over
     aside: bool = False  # gives way to online requests
-    whole: bool = False  # nobody reads along: what comes goes out in few pieces
+    whole: bool = False  # nobody reads it as a stream: output is sent in few pieces
     x_request_id: str = ""  # of the HTTP request, for logs and Flower: the client's own, or the answer's id
     inputs: Inputs | None = None  # None: it generates
 
@@ -157,7 +157,7 @@ class Job(Struct, frozen=True, array_like=True):
 
     @property
     def worker(self) -> WorkerId:
-        """The one that answers; "": none yet."""
+        """The worker that answers; "": none yet."""
         return self.stages[-1].worker if self.stages else WorkerId("")
 
     def stage(self, kind: StageKind) -> Stage | None:
@@ -182,12 +182,12 @@ class Delta(Struct, frozen=True, array_like=True, tag="d"):
     finish: FinishReason | None = None
     stop: int | str | None = None  # the stop token id or string that ended it
     logprobs: list[TokenLogprob] | None = None
-    # With a choice's first delta when they were asked for; None for the first token, which nothing predicts.
+    # If asked for, in a choice's first delta; None for the first token, which nothing predicts.
     prompt_logprobs: list[TokenLogprob | None] | None = None
 
 
 class FirstToken(Struct, frozen=True, array_like=True, tag="1"):
-    """The first token of an answer that another worker goes on with. That one's deltas may come before it."""
+    """The first token of an answer that another worker continues. The other worker's deltas may arrive first."""
 
     request: RequestId
     attempt: int
@@ -201,16 +201,16 @@ class PrefillDone(Struct, frozen=True, array_like=True, tag="h"):
     request: RequestId
     attempt: int
     timing: Timing | None
-    # …or with none, because that one is gone, full or leaving: place the request anew, with this.
+    # The decode worker is gone, full or draining: the request is to be placed anew, with this KV.
     returned: KvHandle | None = None
 
 
 class Vectors(Struct, frozen=True, array_like=True, tag="v"):
-    """What the inputs of a job are encoded as, all of them. Never the last event: Done follows."""
+    """The vectors of all inputs of a job. Never the last event: Done follows."""
 
     request: RequestId
     attempt: int
-    data: bytes  # float32, little-endian: one vector behind the other, all of one length
+    data: bytes  # float32, little-endian: the vectors, concatenated, all of one length
 
 
 class Done(Struct, frozen=True, array_like=True, tag="e"):
@@ -218,9 +218,9 @@ class Done(Struct, frozen=True, array_like=True, tag="e"):
 
     request: RequestId
     attempt: int
-    cached_tokens: int = 0  # prompt tokens that nobody had to compute for it
-    timings: list[Timing] = []  # of the worker that computed the prompt, if another one, and of the one that answered
-    # Of a kept answer only, for a reader without its prompt:
+    cached_tokens: int = 0  # prompt tokens that did not have to be computed
+    timings: list[Timing] = []  # of the prefill worker, if there was one, and of the worker that answered
+    # Only of kept answers, for readers without the prompt:
     prompt_tokens: int = 0
     ended: float = 0.0  # seconds since the epoch
 
@@ -244,7 +244,7 @@ class EventBatch(Struct, frozen=True, array_like=True):
 
 
 class Worker(Struct, frozen=True, array_like=True):
-    """What a worker is, for as long as it lives."""
+    """What a worker is: this never changes."""
 
     id: WorkerId
     pool: PoolId
@@ -256,21 +256,21 @@ class Worker(Struct, frozen=True, array_like=True):
     max_running: int  # requests the engine takes at once
     max_model_len: int  # tokens
     ranks: int = 1  # data-parallel ranks; blocks, max_running and speeds are each one's
-    kv_events: bool = False  # it tells what its caches hold
+    kv_events: bool = False  # it reports what its caches hold
     block_bytes: int = 0  # of KV in a block
-    meets_at: str = ""  # "host:port" where its prefills meet the engine that decodes; empty: it hands over in sequence
-    grammars: list[GrammarKind] = []  # kinds that its engine obeys, also from their middle; none: not even known to it
+    meets_at: str = ""  # "host:port" where decode engines connect to its prefills; empty: it hands over in sequence
+    grammars: list[GrammarKind] = []  # kinds that its engine enforces, also when it continues an answer
 
 
 class Load(Struct, frozen=True, array_like=True):
-    """What a worker's engine has at the moment, all its ranks together."""
+    """The present load of a worker's engine, all its ranks together."""
 
     running: int = 0
     waiting: int = 0
     used_blocks: int = 0
     lent_blocks: int = 0  # of the used ones: kept for engines that decode
-    aside: int = 0  # requests here that give way to others, running or waiting for that
-    aside_most: int = 0  # so many of them each rank takes now
+    aside: int = 0  # aside requests here, running or waiting at the gate
+    aside_most: int = 0  # how many of them each rank takes now
 
 
 class Speeds(Struct, frozen=True, array_like=True):
@@ -284,17 +284,17 @@ class Speeds(Struct, frozen=True, array_like=True):
 
 
 class Lease(Struct, frozen=True, array_like=True):
-    """A worker lives, and how it is."""
+    """Says that a worker lives, and describes it."""
 
     worker: Worker
     load: Load = Load()
     speeds: Speeds = Speeds()
-    draining: bool = False  # it takes no more
+    draining: bool = False  # it takes no more requests
     wire: int = WIRE_VERSION
 
 
 class WorkerMetric(Struct, frozen=True, array_like=True):
-    """A line of /metrics, with all that is to be said of it: an API replica shows also those that it doesn't know."""
+    """A line of /metrics and its description: API replicas show metrics that they don't know, too."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -303,13 +303,13 @@ class WorkerMetric(Struct, frozen=True, array_like=True):
 
 
 class Cancel(Struct, frozen=True, array_like=True, tag="c"):
-    """The client has gone."""
+    """Stop this run: nobody awaits it any more."""
 
     run: RunId
 
 
 class ClearCache(Struct, frozen=True, array_like=True, tag="k"):
-    """Forget all cached prefixes, and say in `reply:<id>` how that went."""
+    """Forget all cached prefixes, and report in `reply:<id>`."""
 
     id: str
 
@@ -318,11 +318,11 @@ WorkerCommand = Cancel | ClearCache
 
 
 class Look(Struct, frozen=True, array_like=True):
-    """To an API replica: what became of a request? It says so in `reply:<id>`, as JSON; nothing: it knows of none."""
+    """Asks an API replica about a request. It answers in `reply:<id>`, as JSON; empty: it doesn't know the request."""
 
     id: str
     request: RequestId
-    key: KeyId | None  # only if it came with that API key; None: with any or none
+    key: KeyId | None  # only if the request came with that API key; None: with any or none
 
 
 class Reply(Struct, frozen=True, array_like=True):
@@ -332,31 +332,32 @@ class Reply(Struct, frozen=True, array_like=True):
 
 
 class Rate(Struct, frozen=True, array_like=True):
-    """What may be done in a minute, over all processes."""
+    """Limits per minute, over all processes."""
 
     account: str  # what is left of it is in `spent:<account>`
     requests: int = 0  # 0: no limit, here and below
     tokens: int = 0
-    spared: float = 0.0  # share of a minute's worth that is left to others with the same account
+    spared: float = 0.0  # share of the limits that is left to other requests of the account
 
 
 class ApiKey(Struct, frozen=True, array_like=True):
-    """Who may use the API. The key itself is known to its holder only."""
+    """A client's key. Only its holder knows the key itself."""
 
     name: str
     digest: bytes  # SHA-256 of the key
     created: float  # seconds since the epoch
     requests_per_min: int | None = None
     tokens_per_min: int | None = None
-    id: KeyId = KeyId("")  # random; none of a key that an older version made
-    file_quota: int | None = None  # bytes that its files may have; None: as the settings say, here and below
-    min_priority: int | None = None  # the most urgent one that it may ask for
-    batch_requests_per_min: int | None = None  # of its batches' lines, apart from the others; with neither of these
-    batch_tokens_per_min: int | None = None  # lines draw on what the others have
+    id: KeyId = KeyId("")  # random; empty if an older version made the key
+    file_quota: int | None = None  # bytes of all its files; None: as the settings say, here and below
+    min_priority: int | None = None  # the most urgent priority that it may ask for
+    # Of its batches' lines alone. With neither, lines are counted with the other requests.
+    batch_requests_per_min: int | None = None
+    batch_tokens_per_min: int | None = None
 
     @property
     def owner(self) -> KeyId:
-        """Whose all is that comes with it: nobody else is ever given the same, as could happen with a name."""
+        """The owner of all that is made with this key. Unlike a name, an id is never given to another key."""
         return self.id or KeyId(self.name)
 
     @property
@@ -365,7 +366,7 @@ class ApiKey(Struct, frozen=True, array_like=True):
 
     @property
     def batch_rate(self) -> Rate | None:
-        """Lines that draw on the same as online requests leave these half of it, and don't wait for less."""
+        """Lines without limits of their own share those of online requests, and leave half to these."""
         if self.batch_requests_per_min is None and self.batch_tokens_per_min is None:
             return _rate(self.owner, self.requests_per_min, self.tokens_per_min, 0.5)
         return _rate(f"{self.owner}:batch", self.batch_requests_per_min, self.batch_tokens_per_min)
@@ -376,27 +377,27 @@ def _rate(account: str, requests: int | None, tokens: int | None, spared: float 
 
 
 class ResponseContext(Struct, frozen=True, array_like=True):
-    """What a response's answer is read by, besides its request."""
+    """What is needed to read a response's answer, besides its request."""
 
     begun: bool = False  # its text begins inside reasoning
-    earlier_calls: int = 0  # calls of tools in the conversation before
+    earlier_calls: int = 0  # tool calls in the conversation before
     history: bytes = b""  # JSON: the items before its own, as they were then
-    conversation: str = ""  # that its items go to when it has ended
+    conversation: str = ""  # the conversation that gets its items when it has ended
 
 
 class StoredChat(Struct, frozen=True, array_like=True):
-    """What a chat that is stored under its id is found by."""
+    """The fields by which stored chats are found."""
 
     model: str
     metadata: dict[str, str] = {}
 
 
 class KeptRequest(Struct, frozen=True, array_like=True):
-    """A request whose answer outlives its connection: all that another API replica needs to go on with it."""
+    """A request whose answer outlives its connection: all that another API replica needs to continue it."""
 
     id: RequestId
-    kind: str  # which endpoint understands the body
-    body: bytes  # JSON: what was understood of the client's
+    kind: str  # `Endpoint.kind`, which parses the body
+    body: bytes  # JSON: the client's request, as it was parsed
     created: float  # seconds since the epoch, by Redis' clock
     deadline: float
     key: KeyId = KeyId("")  # `ApiKey.owner` of the API key that it came with
@@ -410,7 +411,7 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 def decoder(kind: type[T]) -> Callable[[bytes], T]:
-    """Of a message; it raises msgspec.DecodeError, and nothing else, whatever the bytes are."""
+    """A decoder of such messages. It raises msgspec.DecodeError only, whatever the bytes are."""
     decode = msgspec.msgpack.Decoder(kind).decode
 
     def read(raw: bytes) -> T:

@@ -35,53 +35,53 @@ class Routing(_Part):
     """How a worker is chosen; `app/routing/README.md` has the formulas."""
 
     policy: Policy = "kv"  # `kv`: by KV cache and load; the others are for comparison
-    # What a prefill does to others, against the request's own time to first token.
+    # Weight of the delay that a prefill causes for other requests, against the request's own time to first token.
     prefill_weight: Annotated[float, Field(ge=0, le=100)] = 1.0
     temperature: Annotated[float, Field(ge=0, le=100)] = 0.0  # 0: the best; above: softmax over relative costs
     affinity_s: Seconds = 2.0  # a session keeps its worker until another is cheaper by so many seconds
-    # How long a guess holds about the cache of an engine that tells no KV events.
+    # How long a prompt is assumed to stay cached in an engine that reports no KV events.
     predicted_ttl_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0
 
 
 class Busy(_Part):
-    """Past these a worker gets no more requests. Each but `max_held` may be changed at run time."""
+    """Above these a worker gets no more requests. All but `max_held` may be changed at run time."""
 
     max_queued: NotNegative | None = None  # requests beyond max_running; XYLEM_MAX_QUEUED if not given
     active_blocks: Share | None = None  # share of its KV blocks that requests hold
     queued_tokens: Count | None = None  # prompt tokens that wait for their prefill
-    # New requests that one API replica lets wait when all workers are past these; then 429. Accepted ones always wait.
+    # New requests that one API replica holds when all workers are above these; then 429. Accepted ones always wait.
     max_held: NotNegative = 1024
 
 
 class Disagg(_Part):
     """When a pool of role `prefill` is used. Each may be changed at run time."""
 
-    # Fewer uncached tokens than this are computed where the answer is: ops/bench/RESULTS.md says why so many.
+    # Prompts with fewer uncached tokens are computed by the worker that answers: ops/bench/RESULTS.md says why so many.
     remote_tokens: NotNegative = 128
     # Seconds that its queue may last; null: as long as it costs all requests together less than prefilling elsewhere.
     remote_wait_s: Seconds | None = None
 
 
 class Aside(_Part):
-    """What requests that give way may cost the others on the same engine."""
+    """How much aside requests may slow down the others on the same engine."""
 
-    # By so much they may make a step longer; 0: they run only where no other request runs.
+    # Share by which they may lengthen a step; 0: they run only where no other request runs.
     step_share: Annotated[float, Field(ge=0, le=1)] = 0.03
-    # Of the time, and of the steps, that goes into their prompts while others are there; more where the prompts of
-    # these take much of the time.
+    # Share of the time, and of the steps, for their prompts while other requests run; more where the prompts of these
+    # take much of the time.
     prefill_share: Annotated[float, Field(ge=0, le=1)] = 0.01
 
 
 class Reasoning(_Part):
-    """How a model marks what it thinks before it answers: chats show that as `reasoning_content`."""
+    """The markers around a model's reasoning, which chats show as `reasoning_content`."""
 
-    begin: Annotated[str, Field(min_length=1)] = "<think>"  # stands before it
-    end: Annotated[str, Field(min_length=1)] = "</think>"  # stands behind it
-    begun: bool = False  # the chat template ends with `begin`, so that answers begin inside
+    begin: Annotated[str, Field(min_length=1)] = "<think>"  # before the reasoning
+    end: Annotated[str, Field(min_length=1)] = "</think>"  # after it
+    begun: bool = False  # the chat template ends with `begin`, so that answers begin with reasoning
 
 
 NO_DIALECT = "none"
-_SENTENCES = "sentence_bert_config.json"  # where models that embed say how long an input may be
+_INPUT_LENGTH = "sentence_bert_config.json"  # where embedding models say how long an input may be
 
 
 def _dialect(name: str) -> str:
@@ -104,24 +104,23 @@ class Pool(_Part):
     # `vllm`, `mock` (a simulator: no GPU, no weights), or an adapter of your own: app/engine_registry.py.
     engine: Annotated[str, AfterValidator(_engine)]
     path: Path | None = None  # Hugging Face directory: tokenizer, template, weights; mock has its own
-    # embed: makes vectors of texts; classify: says of texts to which class they belong. Neither answers chats.
+    # embed: makes vectors of texts; classify: assigns texts to classes. Neither answers chats.
     task: Task = "generate"
     role: Role = "both"  # prefill: computes prompts for workers of role decode
     block_size: Count = 32  # tokens in a KV block
-    max_running: Count = 64  # requests batched at once
+    max_running: Count = 64  # requests that the engine runs at once
     max_model_len: Count | None = None  # tokens; the model's own when not given
     data_parallel_size: Count = 1  # ranks in one worker, each with a KV cache of its own
     chat_template: Path | None = None  # a Jinja file instead of the model's own
     reasoning: Reasoning | None = None  # null: as the dialect has it
-    # How the model writes reasoning and calls of tools: a name of ours, or of vLLM's or SGLang's parsers. null: it is
-    # guessed from the chat template; `none`: a chat shows all text as its content. `reasoning` goes before the
-    # dialect's own markers.
+    # How the model writes reasoning and tool calls: one of our names, or that of a parser of vLLM's or SGLang's. null:
+    # guessed from the chat template; `none`: all text is content. `reasoning` replaces the dialect's own markers.
     dialect: Annotated[str, AfterValidator(_dialect)] | None = None
     # The field of reasoning in a chat's messages and deltas: `reasoning` is vLLM's name for it.
     reasoning_field: Literal["reasoning_content", "reasoning"] = "reasoning_content"
-    # `auto`: where a request says nothing of temperature, top_p, top_k, min_p, the penalties or the length of a chat's
-    # answer, the model's generation_config.json does. `none`: it does not. The ids there that end an answer are the
-    # engine's own matter (vLLM takes them).
+    # `auto`: the model's generation_config.json has the defaults of temperature, top_p, top_k, min_p, the penalties and
+    # the length of a chat's answer. `none`: it is not read. Its end-of-answer token ids are left to the engine (vLLM
+    # uses them).
     generation_config: Literal["auto", "none"] = "auto"
     routing: Routing = Routing()
     busy: Busy = Busy()
@@ -145,15 +144,15 @@ class Pool(_Part):
             return self.max_model_len
         try:
             longest = int(self._read("config.json")["max_position_embeddings"])
-            if self.task != "generate" and (self.model_dir / _SENTENCES).exists():
-                return min(longest, int(self._read(_SENTENCES)["max_seq_length"] or longest))
+            if self.task != "generate" and (self.model_dir / _INPUT_LENGTH).exists():
+                return min(longest, int(self._read(_INPUT_LENGTH)["max_seq_length"] or longest))
         except (KeyError, TypeError, ValueError) as exc:
             raise SettingsError(f"path={self.model_dir}: no readable config.json there (no length: {exc!r})") from exc
         return longest
 
     @cached_property
     def dimensions(self) -> Sequence[int]:
-        """Of how many numbers vectors may be had, besides the model's own; none where it was not trained for that.
+        """Lengths of vectors that clients may ask for, besides the model's own; none unless it was trained for that.
 
         Raises: SettingsError, as above.
         """
@@ -165,7 +164,7 @@ class Pool(_Part):
 
     @cached_property
     def labels(self) -> Sequence[str]:
-        """What the classes are called, by their numbers. Raises: SettingsError, as above."""
+        """The classes' names, in the order of their numbers. Raises: SettingsError, as above."""
         named = self._read("config.json").get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}  # Hugging Face's default
         return [named[number] for number in sorted(named, key=int)]
 
@@ -203,26 +202,26 @@ class Table(_Part):
 
 
 class Select(_Part):
-    """Which of a model's pools a request goes to; without a table to any of them."""
+    """Which of a model's pools a request goes to; without a table, any of them."""
 
     prefill: Table | None = None  # among the pools of role prefill, by prompt tokens and TTFT
     decode: Table | None = None  # among the others, by tokens of prompt and answer and target time between tokens
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice, of which YAML would keep the last without a word."""
+    """Refuses duplicate keys, of which YAML would silently keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         named = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
         keys = [self.construct_object(key, deep=True) for key in named]
         for key in keys:
             if isinstance(key, str) and keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"'{key}' stands there twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"'{key}' is there twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
 class PoolsFile(_Part):
-    """What stands in it; an unknown key is refused by name."""
+    """The file's content; an unknown key is refused by name."""
 
     # By name: letters, digits, `_` and `-`; not `batch`.
     pools: Annotated[dict[Annotated[PoolId, Field(pattern=r"^[A-Za-z0-9_-]+$")], Pool], Field(min_length=1)]
@@ -244,7 +243,7 @@ def load_pools(path: Path) -> PoolsFile:
     except ValidationError as exc:
         raise SettingsError(f"{path}: {explain(exc, '.'.join)}") from exc
     if PoolId(BATCH_QUEUE) in parsed.pools:
-        raise SettingsError(f"{path}: pools.{BATCH_QUEUE}: the queue of that name is the batch workers'")
+        raise SettingsError(f"{path}: pools.{BATCH_QUEUE}: the name is taken by the batch workers' queue")
     for name, pool in parsed.pools.items():
         if pool.engine != "mock" and pool.path is None:
             raise SettingsError(f"{path}: pools.{name}.path: engine {pool.engine} needs a model directory")
@@ -270,7 +269,7 @@ def _check_table(parsed: PoolsFile, where: str, model: str, table: Table | None,
 
 
 def _check_routing(parsed: PoolsFile, path: Path) -> None:
-    """Pools that are chosen from together need one way to choose."""
+    """Pools that share their requests need the same routing."""
     first: dict[tuple[str, str], tuple[PoolId, Pool]] = {}
     for name, pool in parsed.pools.items():
         kind: Literal["prefill", "decode"] = "prefill" if pool.role == "prefill" else "decode"
@@ -279,5 +278,5 @@ def _check_routing(parsed: PoolsFile, path: Path) -> None:
         if pool.routing != other.routing and not (select and getattr(select, kind)):
             raise SettingsError(
                 f"{path}: pools.{name}.routing: differs from {known}'s, which serves the same model: "
-                f"name under select.{pool.model}.{kind} when to take which"
+                f"say under select.{pool.model}.{kind} when to use which"
             )

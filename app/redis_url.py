@@ -5,8 +5,8 @@
     sentinels://                                  the same with TLS, to the Sentinels and to Redis
 
 User and password are those of Redis; the Sentinels have a password of their own, or none. With TLS a URL may have
-redis-py's `ssl_…` options. redis-py and kombu each write this in another way, which is nobody's concern but this
-module's and `app/store/clients.py`'s.
+redis-py's `ssl_…` options. redis-py and kombu each want another form: only this module and `app/store/clients.py` know
+these.
 """
 
 import re
@@ -24,7 +24,7 @@ _PASSWORDS = re.compile(r"(?<=://).*@|(?<=password=)[^&]*")
 
 class Sentinels(NamedTuple):
     nodes: list[tuple[str, int]]
-    master: str  # as they call it
+    master: str  # the Sentinels' name for it
     db: int
     user: str | None
     password: str | None
@@ -35,18 +35,18 @@ class Sentinels(NamedTuple):
 def tls_options(url: str) -> dict[str, Any] | None:
     """redis-py's options for TLS; None for URLs without TLS. Raises: ValueError.
 
-    Certificates are looked at unless the URL says otherwise: Celery on its own would take any.
+    Certificates are verified unless the URL says otherwise: Celery by itself would accept any.
     """
     if not url.startswith(("rediss://", "sentinels://")):
         return None
     from redis.connection import parse_url  # the command line reads settings, and starts without redis-py
 
-    said = parse_url(f"rediss://?{urlsplit(url).query}")  # type: ignore[no-untyped-call]
-    return {"ssl_cert_reqs": "required", **{name: said[name] for name in said if name.startswith("ssl_")}}
+    options = parse_url(f"rediss://?{urlsplit(url).query}")  # type: ignore[no-untyped-call]
+    return {"ssl_cert_reqs": "required", **{name: options[name] for name in options if name.startswith("ssl_")}}
 
 
 def sentinels(url: str) -> Sentinels | None:
-    """What a URL of Sentinels says; None for one of Redis itself. Raises: ValueError."""
+    """The parts of a URL of Sentinels; None for a URL of Redis itself. Raises: ValueError."""
     if not url.startswith(("sentinel://", "sentinels://")):
         return None
     if not (found := _SENTINELS.fullmatch(url)):
@@ -62,7 +62,7 @@ def sentinels(url: str) -> Sentinels | None:
 
 
 def hosts(url: str) -> list[tuple[str, int]]:
-    """The addresses in it; none in that of a Unix socket."""
+    """The addresses in a URL, as (host, port); none for a Unix socket."""
     if (watched := sentinels(url)) is not None:
         return watched.nodes
     parts = urlsplit(url)
@@ -78,19 +78,19 @@ def broker(url: str) -> tuple[str, dict[str, Any]]:
     user, password = (quote(part or "", safe="") for part in (watched.user, watched.password))
     login = f"{user}:{password}@" if user or password else ""
     nodes = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in watched.nodes)
-    # kombu asks them all, and after a failure begins with the next one, with nothing but what stands there.
+    # kombu asks one after the other, and has only what each URL says.
     each = [f"sentinel://{login}{node}/{watched.db}" for node in nodes]
     return ";".join(each), {"master_name": watched.master, "sentinel_kwargs": sentinel_options(watched)}
 
 
 def sentinel_options(watched: Sentinels) -> dict[str, Any]:
-    """How to talk to a Sentinel: one that is gone must not hold up the search, the next one knows as well."""
+    """Options of connections to Sentinels. A dead one must not delay the search: the next one can answer."""
     options = {"password": watched.own_password, "socket_timeout": 1.0, "socket_connect_timeout": 0.5, "retry": None}
     return options | encryption(watched)
 
 
 def encryption(watched: Sentinels) -> dict[str, Any]:
-    """What redis-py wants to hear of TLS."""
+    """redis-py's arguments for TLS."""
     return {} if watched.tls is None else {"ssl": True, **watched.tls}
 
 

@@ -1,4 +1,4 @@
-"""Tokenising a conversation by its segments: what stood in the last turn is not tokenised again in this one.
+"""Tokenising a conversation by its segments: those of earlier turns are not tokenised again.
 
 Every request carries the system prompt and the whole history. Between special tokens (`<|im_start|>` and the like)
 the tokenizers of chat models work on each piece of text alone, so the ids of a piece can be remembered.
@@ -18,8 +18,8 @@ _MAX_SEGMENTS = 512  # with the above at most some 20 MB of English, three times
 def independent(spec: dict[str, Any]) -> bool:
     """Whether the tokenizer.json `spec` works on each segment alone.
 
-    That is known of tokenizers without normalizer, whose added tokens swallow no neighbouring space, and whose
-    pre-tokenizers don't treat the beginning of the text as special. Others are to be encoded whole.
+    Known to be so of tokenizers without normalizer, whose added tokens take no neighbouring space, and whose
+    pre-tokenizers don't treat the beginning of the text as special. With others, texts have to be encoded whole.
     """
     added = spec.get("added_tokens") or []
     plain = all(not (t["lstrip"] or t["rstrip"] or t["single_word"] or t["normalized"]) for t in added)

@@ -27,7 +27,7 @@ ANY = "*"
 
 
 def _listed(pattern: str, wanted: str) -> BeforeValidator:
-    """Reads names with commas between, all of them as `wanted`, or ANY."""
+    """Reads names separated by commas, each matching `pattern` or ANY. `wanted` describes them in an error."""
 
     def read(text: str) -> frozenset[str]:
         names = frozenset(name.strip().lower() for name in text.split(",") if name.strip())
@@ -55,7 +55,7 @@ def _whsec(secret: SecretStr) -> SecretStr:
 
 
 class Settings(BaseSettings):
-    """What a process is told by its environment. Times in seconds, sizes in bytes."""
+    """A process's settings, from its environment. Times in seconds, sizes in bytes."""
 
     model_config = SettingsConfigDict(env_prefix="XYLEM_", frozen=True, extra="ignore")
 
@@ -72,63 +72,64 @@ class Settings(BaseSettings):
     # The key of the endpoints under /admin. Without one they answer on loopback only, so set one behind a proxy.
     admin_key: Annotated[SecretStr, Field(min_length=1)] | None = None
     require_keys: bool = False  # whether clients need an API key, as `xylem keys` makes them
-    # Web pages that may send requests, besides our own, such as `https://app.example,http://localhost:3000`; `*`: all.
+    # Origins whose web pages may send requests, besides our own: `https://app.example,http://localhost:3000`; `*`: all.
     allowed_origins: Annotated[frozenset[str], NoDecode, _ORIGINS] = _NONE
-    # Names by which this server may be asked, besides loopback's, such as `api.example`; `*`: any. Checked where the
-    # API listens on loopback only, and where some are named.
+    # Host names that requests may name, besides loopback's, such as `api.example`; `*`: any. They are checked if some
+    # are given here, or if the API listens on loopback only.
     allowed_hosts: Annotated[frozenset[str], NoDecode, _HOSTS] = _NONE
     max_body: Annotated[int, Field(gt=0)] = 16 * 2**20  # bytes of a request's body, files excepted
-    # This host's address for engines on other hosts that take KV from it. None: that on the way to Redis.
+    # This host's address for engines on other hosts that pull KV from it. None: the one that reaches Redis.
     address: str | None = None
     request_timeout_s: Annotated[float, Field(gt=0)] = 600.0  # the deadline of requests that name no `timeout`
-    # No stream of events is silent for longer. Less than what a proxy in front bears: nginx closes after 60 s.
+    # The longest silence in a stream of events. Less than the time-out of a proxy in front: nginx closes after 60 s.
     sse_ping_s: Annotated[float, Field(gt=0)] = 10.0
-    tokenize_off_loop: Annotated[int, Field(ge=0)] = 8192  # bytes of a body above which a thread tokenises
+    tokenize_off_loop: Annotated[int, Field(ge=0)] = 8192  # bytes; the text of larger bodies is tokenised in a thread
 
     # Whether requests may bring a `chat_template` of their own. It is a program in a sandbox, without a limit of time
     # or memory: only for clients that you trust.
     request_chat_templates: bool = False
 
-    # The most urgent `priority` that a request may name; lower is sooner. With 0 no request goes before those that name
-    # none.
+    # The most urgent `priority` that a request may name; lower is sooner. 0: none goes before requests without one.
     min_priority: Annotated[int, Field(ge=-(2**31), le=0)] = -100
-    max_queued: Annotated[int, Field(ge=0)] = 1024  # requests waiting at a worker above which it is full
+    max_queued: Annotated[int, Field(ge=0)] = 1024  # a worker with more waiting requests is full
     retry_after_s: Annotated[int, Field(ge=1)] = 1  # seconds in the `Retry-After` of a 429
 
-    # Where files lie, the same for all processes: a folder that they share, or `s3://bucket/folder` with the package
+    # Where files are stored, the same for all processes: a shared folder, or `s3://bucket/folder` with the package
     # `s3fs` and AWS's own variables. None: the folder `files` of XYLEM_HOME.
     files: str | None = None
-    # Bytes of one file. While it is uploaded it lies in the API's temporary folder.
+    # Bytes of one file. During its upload it is in the API's temporary folder.
     max_file: Annotated[int, Field(gt=0)] = 200 * 2**20
-    # Bytes that all files of an API key may have, unless the key says something else; where no keys are asked for,
-    # those of all clients together.
+    # Bytes of all files of an API key, unless the key has its own quota; where no keys are required, of all clients
+    # together.
     file_quota: Annotated[int, Field(ge=0)] = 10 * 2**30
-    file_keep_s: Annotated[int, Field(ge=3600)] = 30 * 86_400  # how long files are kept that name no expiry
+    file_keep_s: Annotated[int, Field(ge=3600)] = 30 * 86_400  # how long files without an expiry of their own are kept
     batch_keep_s: Annotated[float, Field(gt=0)] = 30 * 86_400.0  # how long batches are kept after their end
-    webhook_url: str | None = None  # is told when a batch has ended
-    webhook_secret: Annotated[SecretStr, AfterValidator(_whsec)] | None = None  # "whsec_…", the key that signs this
-    schedule_file: Path | None = None  # batches that begin by the clock, for `celery -A app beat`
+    webhook_url: str | None = None  # is called when a batch has ended
+    webhook_secret: Annotated[SecretStr, AfterValidator(_whsec)] | None = None  # "whsec_…", the key that signs calls
+    schedule_file: Path | None = None  # batches that begin at given times, for `celery -A app beat`
 
-    keep_s: Annotated[float, Field(gt=0)] = 3600.0  # how long answers are kept that can be resumed or fetched
+    keep_s: Annotated[float, Field(gt=0)] = 3600.0  # how long an answer can be resumed or fetched after its end
     # Bytes in Redis that kept answers may take with their requests, about 100 a token. When they are used up, a new
     # one is refused with 429 `kept_answers_full`.
     keep_bytes: Annotated[int, Field(gt=0)] = 2**30
-    # The same of one API key. Where no keys are asked for, all clients share one.
+    # The same for one API key. Where no keys are required, all clients count as one.
     keep_bytes_per_key: Annotated[int, Field(gt=0)] = 256 * 2**20
-    # How long a request waits for Redis, or for a worker; a new one does if its model had a worker so short a time ago.
+    # How long a request waits for Redis or a worker. A new one waits only if its model had a worker within this time.
     patience_s: Annotated[float, Field(ge=0)] = 60.0
-    # Workers that may die with a request before anything came of it there. Three times as many may die with it in all.
+    # A request is given up after more deaths of its workers than this, if it had no output on them; with output, after
+    # three times as many.
     max_migrations: Annotated[int, Field(ge=0)] = 3
 
     lease_ttl_s: Annotated[float, Field(gt=0)] = 2.0  # a worker that has not renewed its lease for so long is dead
     heartbeat_s: Annotated[float, Field(gt=0)] = 0.5  # how often a worker renews its lease
-    api_ttl_s: Annotated[float, Field(gt=0)] = 3.0  # an API replica or batch worker without a sign for so long is dead
+    # An API replica or batch worker that has not renewed its lease for so long is dead.
+    api_ttl_s: Annotated[float, Field(gt=0)] = 3.0
     # A worker whose engine has work and makes no token for so long is ended. Longer than your longest prefill.
     stall_s: Annotated[float, Field(gt=0)] = 60.0
-    # How long a worker may finish what it has after SIGTERM. Under `xylem up` it is 30 s.
+    # How long a worker may take to finish its requests after SIGTERM. Under `xylem up` it is 30 s.
     drain_timeout_s: Annotated[float, Field(gt=0)] = 600.0
-    # Bytes of token messages that Redis keeps for one API replica, for when its connection breaks. What the replica
-    # then does not find is computed again.
+    # Bytes of token messages that Redis keeps for one API replica, for when its connection breaks. Tokens that the
+    # replica then does not find are computed again.
     stream_bytes: Annotated[int, Field(gt=0)] = 32 * 2**20
     stream_ttl_s: Annotated[int, Field(gt=0)] = 60  # how long Redis keeps these messages
 
@@ -141,13 +142,13 @@ class Settings(BaseSettings):
         lease_s = info.data.get("lease_ttl_s", math.nan)  # none if it is bad itself
         if info.field_name == "heartbeat_s" and value > lease_s / 2:
             raise ValueError(
-                f"{value:g} is more than half of XYLEM_LEASE_TTL_S ({lease_s:g}): one late sign of a "
-                "worker, and it would be taken for dead"
+                f"{value:g} is more than half of XYLEM_LEASE_TTL_S ({lease_s:g}): a worker that renews its lease "
+                "late once would be taken for dead"
             )
         if info.field_name == "stream_ttl_s" and value < lease_s:
             raise ValueError(
-                f"{value:g} is less than XYLEM_LEASE_TTL_S ({lease_s:g}): what a worker said last would "
-                "be gone when it is known to be dead"
+                f"{value:g} is less than XYLEM_LEASE_TTL_S ({lease_s:g}): the last messages of a dead worker would "
+                "be gone before its death is known"
             )
         return value
 
@@ -177,7 +178,7 @@ def load_settings(**overrides: Any) -> Settings:
 
 
 def explain(exc: ValidationError, name: Callable[[list[str]], str]) -> str:
-    """What is wrong, each with the key that `name` makes of its path, and the value."""
+    """All errors, each with its value and the key that `name` makes of its path."""
     lines = []
     for err in exc.errors():
         key = name([str(part) for part in err["loc"]])

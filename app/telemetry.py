@@ -20,13 +20,13 @@ from app.ids import PoolId
 _TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _ITL_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 
-# They write lines for every request; Flower and the metrics tell the same.
+# They write lines for every request; Flower and the metrics show the same.
 _PER_REQUEST = ("celery.app.trace", "celery.worker.strategy", "httpx", "uvicorn.access")
 
 REQUESTS = Counter(
     "xylem_requests", "Requests ended, by model and outcome (ok, or the code of an error).", ["model", "outcome"]
 )
-IN_FLIGHT = Gauge("xylem_requests_in_flight", "Prompts that this API replica awaits the end of.")
+IN_FLIGHT = Gauge("xylem_requests_in_flight", "Prompts of this API replica that have not ended.")
 PROMPT_TOKENS = Counter("xylem_prompt_tokens", "Prompt tokens of answered requests.", ["model"])
 CACHED_TOKENS = Counter("xylem_cached_prompt_tokens", "Prompt tokens whose KV an engine already had.", ["model"])
 OUTPUT_TOKENS = Counter("xylem_output_tokens", "Tokens generated.", ["model"])
@@ -47,9 +47,9 @@ PREFILLS = Counter(
     "Prompts, by where they were computed: here (where the answer was), apart, or refused (apart, and again here).",
     ["model", "where"],
 )
-PULLED_BYTES = Counter("xylem_pulled_bytes", "KV that decode engines have taken from others.", ["model"])
-GAPS = Counter("xylem_stream_gaps", "Gaps in the token stream of a worker, by what became of them.", ["outcome"])
-MIGRATIONS = Counter("xylem_migrations", "Requests that another worker was given, since theirs would not finish them.")
+PULLED_BYTES = Counter("xylem_pulled_bytes", "Bytes of KV that decode engines have pulled from others.", ["model"])
+GAPS = Counter("xylem_stream_gaps", "Gaps in the token stream of a worker, by outcome.", ["outcome"])
+MIGRATIONS = Counter("xylem_migrations", "Requests that were moved to another worker.")
 WORKERS_LOST = Counter("xylem_workers_lost", "Workers whose lease ended with requests of this replica on them.")
 
 DECISION = Histogram(
@@ -61,12 +61,14 @@ FLEET_READ = Histogram(
     buckets=(2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.1),
 )  # fmt: skip
 BLOCKS_MATCHED = Counter("xylem_routing_blocks_matched", "Prompt blocks that the chosen cache had.", ["pool"])
-BLOCKS_MISSED = Counter("xylem_routing_blocks_missed", "Prompt blocks that it did not have.", ["pool"])
-IMBALANCE = Gauge("xylem_routing_imbalance", "Requests of the fullest place over their mean, last seen.", ["pool"])
+BLOCKS_MISSED = Counter("xylem_routing_blocks_missed", "Prompt blocks that the chosen cache did not have.", ["pool"])
+IMBALANCE = Gauge(
+    "xylem_routing_imbalance", "Requests of the fullest place, divided by the mean of all places.", ["pool"]
+)
 HELD = Gauge("xylem_requests_held", "Requests that wait in this API replica until a worker has room.")
 
 
-class Routed:
+class RoutingMeters:
     """One pool's routing metrics, looked up once."""
 
     def __init__(self, pool: PoolId) -> None:
@@ -74,13 +76,13 @@ class Routed:
         self._matched, self._missed = BLOCKS_MATCHED.labels(pool), BLOCKS_MISSED.labels(pool)
 
     def decided(self, cached: int, blocks: int, seconds: float) -> None:
-        """About a prompt of so many blocks, of which the chosen place has the first `cached`."""
+        """Records the decision about a prompt of `blocks`, of which the chosen place has the first `cached`."""
         self._seconds.observe(seconds)
         self._matched.inc(cached)
         self._missed.inc(blocks - cached)
 
     def shared(self, requests: Sequence[int]) -> None:
-        """How many each place of the pool has."""
+        """Records how many requests each place of the pool has."""
         total = sum(requests)
         if total:
             self._imbalance.set(max(requests) * len(requests) / total)
@@ -103,7 +105,7 @@ class Meters:
         self._stages: dict[str, Histogram] = {}
 
     def stages(self, seconds: Mapping[str, float], where: Literal["here", "apart", "refused"]) -> None:
-        """Of a request whose prompt was computed there."""
+        """Records the stages of a request; `where`: its prompt was computed."""
         self._prefills[where].inc()
         for stage, took in seconds.items():
             meter = self._stages.get(stage)
@@ -143,7 +145,7 @@ def setup_logging(level: str, *, json: bool, file: str | None = None) -> None:
 
 
 def _frames(exc_info: structlog.typing.ExcInfo) -> str:
-    """Where it happened and what kind it was. Not its message, nor any variable: both may hold a prompt."""
+    """The stack and the kind of an exception. Not its message, nor any variable: both may hold a prompt."""
     kind, _, trace = exc_info
     return "".join([*traceback.format_tb(trace), kind.__qualname__])
 

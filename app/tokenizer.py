@@ -17,10 +17,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from app.errors import RequestError, SettingsError
 from app.segments import Segments, independent
 
-_USUAL = 8  # characters: tokens of ordinary text have fewer
+_TOKEN_CHARS = 8  # tokens of ordinary text have fewer
 _PIECE = 2**15  # characters
 _UNSET = {"tools": None, "documents": None}  # as Hugging Face's renderer has them
-_SHOWN = 500  # characters of a template's own words, in which a message may stand
+_SHOWN = 500  # characters of a template's error, which may quote a message
 
 
 class Tokenizer:
@@ -48,15 +48,15 @@ class Tokenizer:
             raise SettingsError(f"chat_template of {model_dir}: {exc}") from exc
         spec = _read_json(model_dir / "tokenizer.json")
         self._segments = Segments(self.raw, spec) if independent(spec) else None
-        # Characters, of tokenizers that take each one as it is. A vocabulary writes them in bytes, which are no fewer.
-        self._longest = max(map(len, self.raw.get_vocab())) if self._segments else None
+        # Characters; None where a tokenizer changes the text first. The vocabulary has bytes, which are no fewer.
+        self._longest_token = max(map(len, self.raw.get_vocab())) if self._segments else None
 
     def with_template(self, source: str) -> "Tokenizer":
-        """The same with a client's chat template. Raises: RequestError when it is none."""
+        """A copy with a client's chat template. Raises: RequestError when it does not compile."""
         other = copy(self)
         try:
             other.compiled, other.template_variables = _compiled(source)
-        except Exception as exc:  # deep nesting fails in its own way, and constants are computed here
+        except Exception as exc:  # deep nesting, or a constant expression, may raise anything
             raise RequestError(f"'chat_template': {str(exc)[:_SHOWN]}", param="chat_template") from exc
         other.template = source
         return other
@@ -69,19 +69,19 @@ class Tokenizer:
         return ids
 
     def least_tokens(self, text: str, most: int) -> int:
-        """So many tokens `text` has at least, if that shows it to have more than `most` without tokenising all of it.
+        """A lower bound of the tokens in `text`, if it is found to be over `most` without tokenising all of it.
 
-        Else 0: it has to be tokenised, which takes no longer than for a text that fits.
+        Else 0: `text` has to be tokenised, which takes no longer than for a text that fits.
         """
-        if self._longest is not None and len(text) > most * self._longest:
-            return -(-len(text) // self._longest)
-        if len(text) <= most * _USUAL:
+        if self._longest_token is not None and len(text) > most * self._longest_token:
+            return -(-len(text) // self._longest_token)
+        if len(text) <= most * _TOKEN_CHARS:
             return 0
         count = 0
         for start in range(0, len(text), _PIECE):
             piece = text[start : start + _PIECE]
             count += len(self.raw.encode_batch_fast([piece], add_special_tokens=False)[0])
-            if count > 2 * most:  # a cut makes a few tokens more, and never as many again
+            if count > 2 * most:  # cutting the text adds a few tokens, but never doubles them
                 return count // 2
         return 0
 
@@ -100,7 +100,7 @@ class Tokenizer:
         named = {"messages": messages, "add_generation_prompt": add_generation_prompt}
         try:
             return self.compiled.render({**_UNSET, **self.special, **extra, **named})
-        except Exception as exc:  # a template is somebody else's program: it fails in any way
+        except Exception as exc:  # a template is somebody else's program: it may raise anything
             raise RequestError(
                 f"The chat template refused these messages: {str(exc)[:_SHOWN]}", param="messages"
             ) from exc
@@ -139,10 +139,10 @@ def _template_source(model_dir: Path, file: Path | None, config: dict[str, Any])
 
 
 def _compiled(source: str | None) -> tuple[jinja2.Template | None, frozenset[str]]:
-    """It, and the names of the variables that it looks at. Raises: jinja2.TemplateError."""
+    """The compiled template, and the names of its variables. Raises: jinja2.TemplateError."""
     if source is None:
         return None, frozenset()
-    # Templates come with models, so they are not trusted: sandboxed, and nothing they touch can be changed.
+    # Templates come with models, so they are not trusted: they run in a sandbox, and can change nothing.
     # Options and globals are those that Hugging Face templates are written for.
     env = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationTag], autoescape=False
@@ -158,7 +158,7 @@ def _compiled(source: str | None) -> tuple[jinja2.Template | None, frozenset[str
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}` marks for training what the assistant said; here it means nothing."""
+    """`{% generation %}` marks the assistant's text for training; here it has no effect."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja2's class attribute)
 

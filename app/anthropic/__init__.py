@@ -1,1 +1,1 @@
-"""What Anthropic's requests mean and how their answers look; no HTTP. Generated as chats are, by `app/openai/`."""
+"""Anthropic's requests and answers; no HTTP. They are generated as chats are, by `app/openai/`."""

@@ -17,7 +17,7 @@ Hint = dict[str, Any] | None  # of the client's own, without effect here
 
 
 class _Block(Body):
-    cache_control: Hint = None  # prefixes are cached without being told to
+    cache_control: Hint = None  # has no effect: all prefixes are cached
 
 
 class TextBlock(_Block):
@@ -52,17 +52,17 @@ class ToolResult(_Block):
     type: Literal["tool_result"]
     tool_use_id: CallId
     content: Texts | str | None = None
-    is_error: bool | None = None  # which the content tells, too
+    is_error: bool | None = None  # not shown to the model: the content says it, too
 
 
 def _tag(given: Any) -> str:
-    """Not the type itself: that is also the name of a field, in which an error would seem to be."""
+    """Not the type itself: an error's path would seem to have it as a field's name."""
     return f"a {given.get('type') if isinstance(given, dict) else getattr(given, 'type', None)}"
 
 
 @dataclass(frozen=True)
-class _ToldApart:
-    """A union of blocks. pydantic's own annotation can't be hashed with a context, as unions want it."""
+class _ByType:
+    """A union of blocks. pydantic's own annotation can't be hashed with a context, as unions need it."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         by_tag = Discriminator(_tag, NOT_SUPPORTED, "Not supported", {"what": _BLOCKS})
@@ -71,14 +71,14 @@ class _ToldApart:
 
 UserBlock = Annotated[
     Annotated[TextBlock, Tag("a text")] | Annotated[ToolResult, Tag("a tool_result")],
-    _ToldApart(),
+    _ByType(),
 ]
 AssistantBlock = Annotated[
     Annotated[TextBlock, Tag("a text")]
     | Annotated[ThinkingBlock, Tag("a thinking")]
     | Annotated[RedactedThinking, Tag("a redacted_thinking")]
     | Annotated[ToolUse, Tag("a tool_use")],
-    _ToldApart(),
+    _ByType(),
 ]
 
 
@@ -102,7 +102,7 @@ class AssistantTurn(Turn):
 
 
 class SystemTurn(Turn):
-    """In the middle of a conversation; `system` of the request stands before it."""
+    """A system message in the middle of a conversation; the request's `system` comes before it."""
 
     role: Literal["system"]
     content: Texts | str
@@ -116,7 +116,7 @@ def text_block(text: str) -> TextBlock:
 
 
 def check_turns(turns: Sequence[Turn]) -> None:
-    """Raises: RequestError when a tool's result has no call before it, or the last turn can't be gone on with."""
+    """Raises: RequestError when a tool's result has no call before it, or the last turn can't be continued."""
     calls: set[str] = set()
     for i, turn in enumerate(turns):
         for j, block in enumerate(turn.blocks):
@@ -128,4 +128,4 @@ def check_turns(turns: Sequence[Turn]) -> None:
     last = turns[-1]
     if last.role == "assistant" and not (last.blocks and isinstance(end := last.blocks[-1], TextBlock) and end.text):
         where = f"messages.{len(turns) - 1}.content"
-        raise RequestError(f"'{where}': only behind text, an answer of the assistant is gone on with.", param=where)
+        raise RequestError(f"'{where}': an assistant's turn is continued only if it ends with text.", param=where)

@@ -12,15 +12,15 @@ from app.errors import RequestError
 from app.openai.conversation import AssistantMessage, Message, PromptMessage, TextPart, ToolCall, ToolMessage
 from app.tokenizer import Tokenizer
 
-# Claude Code's first block of `system`: it differs from request to request, and no prefix would be found again.
+# Claude Code's first block of `system`: it differs in each request, so that no prefix would be found in the cache.
 _BILLING = "x-anthropic-billing-header"
 _MARK = "<<<system>>>"
 
 
 def messages_of(system: Sequence[TextBlock] | str | None, turns: Sequence[Turn]) -> list[Message]:
-    """Turns of one role behind each other are one, as Anthropic has it: longer than a chat's message may be.
+    """The messages of checked turns. Consecutive turns of one role are one message, as at Anthropic.
 
-    Of checked turns.
+    It may be longer than a chat's message.
     """
     made: list[Message] = []
     if system is not None:
@@ -62,7 +62,7 @@ def _result(block: ToolResult) -> Message:
 
 
 def _assistant(blocks: Sequence[TextBlock | ThinkingBlock | RedactedThinking | ToolUse]) -> Message:
-    """Without redacted thinking, which nobody here can read."""
+    """Without redacted thinking, which can't be read here."""
     texts = _parts([block for block in blocks if isinstance(block, TextBlock)])
     thoughts = "".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock))
     calls = [_call(block) for block in blocks if isinstance(block, ToolUse)]
@@ -77,7 +77,7 @@ def _call(block: ToolUse) -> ToolCall:
 
 
 def fit_template(messages: Sequence[Message], tokenizer: Tokenizer) -> Sequence[Message]:
-    """System messages behind the first one stand within the user's, where the template does not show them."""
+    """Later system messages become part of the user's if the template does not show them."""
     late = [message for message in messages[1:] if message.role == "system"]
     return _within_users(messages) if late and not _shows_late_system(tokenizer) else messages
 

@@ -1,4 +1,4 @@
-"""Errors as Anthropic's clients know them."""
+"""Errors in Anthropic's shape."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ _TYPES = {
 def as_body(exc: XylemError, request_id: str = "") -> dict[str, Any]:
     """`request_id`: of the HTTP request, if it is known."""
     body = body_of(exc.status, exc.message, request_id)
-    if exc.param == "thread":  # by this, tool runners of Anthropic's package send the conversation whole from then on
+    if exc.param == "thread":  # with this, tool runners of Anthropic's package send whole conversations from then on
         body["error"]["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
     return body
 

@@ -20,7 +20,7 @@ from app.messages import Delta
 from app.openai.call_ids import CallIds, earlier_calls
 
 _CALL_PREFIX = "toolu_"
-# Of the pieces of a block, by its kind.
+# Type and field of the pieces of a block, by its kind.
 _PIECES = {
     Content: (b"text_delta", b"text"),
     Reasoning: (b"thinking_delta", b"thinking"),
@@ -29,7 +29,7 @@ _PIECES = {
 
 
 class MessageWriter:
-    """Of one answer."""
+    """Writes one answer."""
 
     def __init__(
         self, call: GenerationBase, body: MessagesRequest, make_parser: Callable[[], OutputParser] | None
@@ -37,25 +37,25 @@ class MessageWriter:
         self._call, self._body = call, body
         self._parser = None if make_parser is None else make_parser()
         self._ids = CallIds(call.model, call.id, earlier_calls(body.chat.messages))
-        self._end = Delta(call.id, 0, "", [])  # what ended it
+        self._end = Delta(call.id, 0, "", [])  # the last delta
         self._called = False
         self._index = -1  # of the block that was begun last
         self._kind: type[Part] | None = None  # of its pieces, while it is open
-        self._piece = b""  # a piece up to its text
+        self._piece = b""  # the event of a piece, up to its text
 
     async def whole(self) -> dict[str, Any]:
-        """Raises: what ended it."""
+        """Raises: the error that ended it."""
         call = self._call
         content = await call.made(self._content, await call.whole())
         return self._message(content) | self._stop() | {"usage": self._usage()}
 
     def opening(self, _choices: int) -> bytes:
-        """Before the first delta. What of the prompt was cached is known at the end."""
+        """The event before the first delta. How much of the prompt was cached is known only at the end."""
         begun = self._message([]) | _stopped(None) | {"usage": self._usage()}
         return _event("message_start", {"message": begun})
 
     def delta(self, _choice: int, d: Delta) -> bytes:
-        """The events of what is new; none when there is nothing to tell."""
+        """A delta's events; none when there is nothing to send."""
         if self._parser is None and self._kind is Content and d.finish is None:
             return b"%b%b}}\n\n" % (self._piece, orjson.dumps(d.text)) if d.text else b""
         return b"".join([*map(self._part, self._parts(d)), b"" if d.finish is None else self._close()])
@@ -110,7 +110,7 @@ class MessageWriter:
         return {"type": "tool_use", "id": id_, "name": part.name, "input": given, "caller": {"type": "direct"}}
 
     def _signature(self, index: int) -> str:
-        """The same on every replica. Clients want one to send back; nothing here depends on it."""
+        """The same on every replica. Clients send it back; nothing here depends on it."""
         return hashlib.sha256(f"{self._call.id}.{index}".encode()).hexdigest()
 
     def _content(self, deltas: list[tuple[int, Delta]]) -> list[dict[str, Any]]:
@@ -138,16 +138,16 @@ class MessageWriter:
         return named | {"content": content, "container": None}
 
     def _stop(self) -> dict[str, Any]:
-        """Where the length or a stop string ended it, a call may be cut off, and is not one to answer.
+        """When the length or a stop string ended the answer, a call may be cut off, and must not be run.
 
-        Raises: EngineFailed when it ended otherwise.
+        Raises: EngineFailed when the engine gave up.
         """
         finish, stop = self._end.finish, self._end.stop
         if finish == "length":
             full = self._call.completion_tokens < self._body.max_tokens
             return _stopped("model_context_window_exceeded" if full else "max_tokens")
         if finish != "stop":
-            raise EngineFailed("The engine gave this answer up.")
+            raise EngineFailed("The engine gave up this answer.")
         if isinstance(stop, str):
             return _stopped("stop_sequence", stop)
         return _stopped("tool_use" if self._called else "end_turn")
@@ -183,13 +183,13 @@ def _event(kind: str, fields: dict[str, Any]) -> bytes:
 
 
 def _object(arguments: str) -> Any:
-    """What there is of a call's input: of one that was cut off, as much as Anthropic's client shows of a stream.
+    """A call's input; if it was cut off, as much as Anthropic's client would show of a stream.
 
-    Empty where the model wrote no object.
+    Empty if the model wrote no object.
     """
     try:
         made = from_json(arguments, allow_partial="trailing-strings", allow_inf_nan=False)
-        made = orjson.loads(to_json(made))  # numbers that are too long for others are fractions
+        made = orjson.loads(to_json(made))  # integers over 64 bits become floats
     except ValueError:
         return {}
     return made if isinstance(made, dict) else {}

@@ -1,4 +1,4 @@
-"""POST /v1/messages: what a body means, and what its answer looks like."""
+"""POST /v1/messages: the plan of a request, and its answer's writer."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
 
 
 def _plan(state: Deployment, body: MessagesRequest, *, explain: bool) -> GenerationPlan:
-    """An answer ends where the model's context does, if `max_tokens` is over that, as Anthropic's do."""
+    """As at Anthropic, `max_tokens` may be over the model's context; the answer then ends with the context."""
     chat = fitted(body, find_model(state.models, body.model))
     with openais_names():
         plan = chat_plan(state, PREFIX, chat, "messages", explain=explain, wanted=chat.asked_format())
@@ -54,7 +54,7 @@ def _counted(state: Deployment, body: CountRequest) -> int:
 
 
 def fitted(body: PromptFields, model: Model) -> ChatRequest:
-    """What the model's chat template can't be told, it isn't: clients wish for thinking without knowing the model."""
+    """The chat of a request. Options that the model's template doesn't have are left out: clients send them anyway."""
     known = model.tokenizer.template_variables
     fields: dict[str, Any] = {"messages": fit_template(body.chat.messages, model.tokenizer)}
     if (thinking := body.thinking) is not None:

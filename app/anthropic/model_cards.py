@@ -1,4 +1,4 @@
-"""Models as Anthropic's clients know them."""
+"""Models in Anthropic's shape."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""What is wrong with a request, in the names of its own fields instead of those that a chat has for the same."""
+"""Errors of a chat with its field names replaced by those of Anthropic's API."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _NAMES = [
 
 @contextmanager
 def openais_names() -> Iterator[None]:
-    """Within it, errors name fields of a chat. Raises: RequestError that names those of a Messages request."""
+    """Errors raised within it name a chat's fields. Raises: RequestError that names those of a Messages request."""
     try:
         yield
     except RequestError as exc:

@@ -1,4 +1,4 @@
-"""What Anthropic's clients may send. Harmless hints are taken by name, all else that is unknown is refused by name."""
+"""Requests of Anthropic's clients. Known hints without effect are accepted; unknown fields are refused by name."""
 
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -10,13 +10,13 @@ from app.anthropic.conversation import messages_of
 from app.anthropic.names import openais_names
 from app.openai.body import MOST, Body, Some
 from app.openai.neutral import Refused
-from app.openai.schemas import Asked, ChatRequest, Metadata, Stop
+from app.openai.schemas import ChatRequest, GenerationRequest, Metadata, Stop
 from app.openai.tools import MOST_TOOLS, Function, FunctionName, NamedTool, Parameters, Tool
 from app.openai.validation import validated
 
 
 class CustomTool(Body):
-    # Anthropic's own tools, which its servers or its models know, have other types.
+    # Anthropic's own tools have other types.
     type: Annotated[Literal["custom"] | None, Refused("tools of type")] = None
     name: FunctionName
     description: str | None = None
@@ -48,13 +48,13 @@ class ToolChoice(Body):
 
 class Thinking(Body):
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Annotated[int, Field(ge=1)] | None = None  # a wish: the model is not stopped there
-    display: Literal["summarized", "omitted"] | None = None  # nothing is summarized: it is shown as it is
+    budget_tokens: Annotated[int, Field(ge=1)] | None = None  # not enforced
+    display: Literal["summarized", "omitted"] | None = None  # `summarized` is shown in full
 
 
 class OutputConfig(Body):
     class Format(Body):
-        model_config = ConfigDict(serialize_by_alias=True)  # as it came, when it is kept
+        model_config = ConfigDict(serialize_by_alias=True)  # so that a kept request parses again
 
         type: Annotated[Literal["json_schema"], Refused("formats of type")]
         schema_: Annotated[dict[str, Any], Field(alias="schema")]
@@ -64,7 +64,7 @@ class OutputConfig(Body):
 
 
 class PromptFields(Body):
-    """What the prompt is made of, and what changes nothing."""
+    """The fields for the prompt, and hints."""
 
     model: str
     messages: Annotated[Turns, Field(min_length=1, max_length=MOST)]
@@ -73,7 +73,7 @@ class PromptFields(Body):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
-    # Hints, for things that are not here.
+    # Hints for features that are not here.
     betas: list[str] | None = None
     cache_control: Hint = None
     container: str | Hint = None
@@ -87,7 +87,7 @@ class PromptFields(Body):
 
     @cached_property
     def chat(self) -> ChatRequest:
-        """The same in OpenAI's shape. Raises: RequestError, in the names of Anthropic's."""
+        """The same request in OpenAI's shape. Raises: RequestError, with Anthropic's field names."""
         check_turns(self.messages)
         choice = self.tool_choice
         fields: dict[str, Any] = {
@@ -106,7 +106,7 @@ class PromptFields(Body):
         return chat
 
     def _sampling(self) -> dict[str, Any]:
-        """More of the chat's fields."""
+        """The chat's other fields."""
         return {"model": self.model}
 
 
@@ -115,7 +115,7 @@ class CountRequest(PromptFields):
 
 
 def _known(given: Any) -> Any:
-    """Of Anthropic's metadata, a user that is null is none."""
+    """Anthropic's metadata without nulls: a client may send a user that is null."""
     return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
 
 
@@ -123,7 +123,7 @@ def _tier(given: Any) -> Any:
     return "default" if given == "standard_only" else given
 
 
-class MessagesRequest(Asked, PromptFields):
+class MessagesRequest(GenerationRequest, PromptFields):
     max_tokens: Annotated[int, Field(ge=1)]
     stop_sequences: Annotated[list[Stop], Field(max_length=16)] | None = None
     top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
@@ -132,7 +132,7 @@ class MessagesRequest(Asked, PromptFields):
     service_tier: Annotated[Literal["auto", "default", "flex"] | None, BeforeValidator(_tier)] = None
 
     def check(self) -> None:
-        """What a single field can't tell. Raises: RequestError."""
+        """Checks of several fields together. Raises: RequestError."""
         _ = self.chat
 
     @property
@@ -140,6 +140,6 @@ class MessagesRequest(Asked, PromptFields):
         return self.thinking is None or self.thinking.display != "omitted"
 
     def _sampling(self) -> dict[str, Any]:
-        """Without `max_tokens`: an answer may have less room than that, and says so at its end."""
-        shared = {name: getattr(self, name) for name in Asked.model_fields}
+        """Without `max_tokens`: there may be less room in the context, which is no error here."""
+        shared = {name: getattr(self, name) for name in GenerationRequest.model_fields}
         return shared | {"stop": self.stop_sequences, "top_k": self.top_k}

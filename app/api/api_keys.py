@@ -1,4 +1,4 @@
-"""Which API keys are valid: known in this process, so that a request costs one SHA-256 and one look into a dict."""
+"""The valid API keys, in this process's memory: a request costs one SHA-256 and one look into a dict."""
 
 import asyncio
 import hashlib
@@ -20,19 +20,19 @@ from app.telemetry import logger
 log = logger(__name__)
 
 _EVERY_S = 1.0
-_SLOT = 8  # bytes of a digest
-# What tells nothing of prompts and answers, and what has a key of its own. All else wants one, so that an endpoint
-# that is added later is closed until somebody opens it here.
+_PREFIX = 8  # bytes of a digest
+# First parts of paths that need no API key: they show nothing of prompts and answers, or check a key of their own.
+# All others need one, so that a new endpoint is closed until somebody opens it here.
 _OPEN = {"live", "health", "ready", "metrics", "version", "docs", "redoc", "openapi.json", "admin"}
-_FOR_ADMINS = {"requests"}  # with an admin's key as well, for which these show what is anybody's
+_FOR_ADMINS = {"requests"}  # also take the admin key, for which they show the requests of all clients
 _ADMIN = "xylem.admin"
 _IN_SCOPE = "xylem.key"
-_CHALLENGE = {"www-authenticate": "Bearer"}  # RFC 9110 wants it with a 401
-_HEADERS = (b"authorization", b"x-api-key", b"api-key")  # the first that has a key counts
+_CHALLENGE = {"www-authenticate": "Bearer"}  # RFC 9110 requires it with a 401
+_HEADERS = (b"authorization", b"x-api-key", b"api-key")  # the first one with a key counts
 
 
 def given_key(scope: Scope) -> bytes:
-    """The key sent as `Authorization: Bearer`, as `x-api-key` or, as Azure's clients do, as `api-key`; or nothing."""
+    """The key in `Authorization: Bearer`, `x-api-key` or, from Azure's clients, `api-key`; empty: there is none."""
     for wanted in _HEADERS:
         given = next((value for name, value in scope["headers"] if name == wanted), b"")
         if wanted == b"authorization":
@@ -55,8 +55,8 @@ class ApiKeys:
     def __init__(self, wire: Wire, keys: Keys, admin_key: SecretStr | None = None) -> None:
         self._wire, self._keys = wire, keys
         self._admin_key = admin_key.get_secret_value().encode() if admin_key is not None else None
-        # By the first bytes of the digest: how long that look takes tells of no more than those, and the rest is
-        # compared in constant time.
+        # By the first bytes of the digest. The time of a look-up can reveal only those; the rest is compared in
+        # constant time.
         self._known: dict[bytes, ApiKey] = {}
         self.loaded = asyncio.Event()
 
@@ -74,11 +74,11 @@ class ApiKeys:
     async def refresh(self) -> None:
         """Raises: StoreDown."""
         (fields,) = await self._wire.execute([("HGETALL", self._keys.api_keys())])
-        self._known = {key.digest[:_SLOT]: key for key in _decoded(fields[1::2])}
+        self._known = {key.digest[:_PREFIX]: key for key in _decoded(fields[1::2])}
         self.loaded.set()
 
     def check(self, scope: Scope) -> None:
-        """Leaves the key that came with an HTTP request in its scope. Raises: Unauthorized, StoreDown."""
+        """Checks an HTTP request's key, and puts it into the scope. Raises: Unauthorized, StoreDown."""
         if is_open(scope["path"]):
             return
         given = given_key(scope)
@@ -89,9 +89,9 @@ class ApiKeys:
             return
         # A key is 256 random bits. Nobody can try them all, so a salt or a slow hash would protect nothing more.
         digest = hashlib.sha256(given).digest()
-        key = self._known.get(digest[:_SLOT])
+        key = self._known.get(digest[:_PREFIX])
         if key is None or not hmac.compare_digest(key.digest, digest):
-            if not self.loaded.is_set():  # or a client would throw a good key away
+            if not self.loaded.is_set():  # a 401 would tell a client with a valid key that it is invalid
                 raise StoreDown("The API keys could not be read from Redis yet. Try again.")
             raise Unauthorized("This API key is not valid, or has been revoked.", headers=_CHALLENGE)
         scope[_IN_SCOPE] = key
@@ -100,7 +100,7 @@ class ApiKeys:
         return self._admin_key is not None and hmac.compare_digest(given, self._admin_key)
 
     def key(self, scope: Scope) -> ApiKey | None:
-        """The one that `check` found, if there was one."""
+        """The key that `check` found; None: there was none."""
         key: ApiKey | None = scope.get(_IN_SCOPE)
         return key
 
@@ -110,11 +110,11 @@ class ApiKeys:
         return key.owner if key is not None else KeyId("")
 
     def sees(self, scope: Scope) -> KeyId | None:
-        """Whose requests may be looked at; None: anybody's."""
+        """Whose requests the client may see; None: everybody's."""
         return None if scope.get(_ADMIN) else self.owner(scope)
 
     def allowance(self, scope: Scope) -> Quota | None:
-        """Of the key that `check` found, if there was one and it has limits."""
+        """The limits of the key that `check` found; None: it has none, or there was no key."""
         key = self.key(scope)
         rate = key.rate if key is not None else None
         return Quota(self._wire, self._keys, rate) if rate is not None else None
@@ -124,5 +124,5 @@ def _decoded(records: Iterable[bytes]) -> Iterable[ApiKey]:
     for record in records:
         try:
             yield decode_api_key(record)
-        except msgspec.DecodeError as exc:  # one bad record locks out one client
+        except msgspec.DecodeError as exc:  # a bad record locks out only its own client
             log.error("key_not_understood", error=str(exc))

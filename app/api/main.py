@@ -1,4 +1,4 @@
-"""The API process: everything is built here, once, and closed here."""
+"""The API process: all its parts are created and closed here."""
 
 import asyncio
 import gc
@@ -75,10 +75,8 @@ def create_app(settings: Settings | None = None) -> FastPath:
             conversations = ConversationStore(core.wire, core.keys, settings.keep_s, *most)
             at_end = ConversationEnd(core.models, conversations)
             answer_owner = AnswerOwner(resumable_store, prepare, at_end, settings.intervals.adopt_s)
-            on_files, batch_store = (
-                FileStore(core.wire, core.keys),
-                BatchStore(core.wire, core.keys, settings.batch_keep_s),
-            )
+            file_store = FileStore(core.wire, core.keys)
+            batch_store = BatchStore(core.wire, core.keys, settings.batch_keep_s)
             app.state.xylem = ApiState(
                 **vars(core),
                 api_keys=api_keys,
@@ -86,21 +84,21 @@ def create_app(settings: Settings | None = None) -> FastPath:
                 conversations=conversations,
                 answer_owner=answer_owner,
                 storage=storage,
-                files=on_files,
+                files=file_store,
                 batch_store=batch_store,
                 chats=ChatIndex(core.wire, core.keys),
                 started=int(time.time()),
             )
-            background = [asyncio.create_task(part.run()) for part in (answer_owner, FileExpiry(storage, on_files))]
+            background = [asyncio.create_task(part.run()) for part in (answer_owner, FileExpiry(storage, file_store))]
             background.append(asyncio.create_task(Sse.run(settings.sse_ping_s)))
             if settings.require_keys:
                 background.append(asyncio.create_task(api_keys.run()))
-                with suppress(TimeoutError):  # without Redis the API starts all the same, and says so in /ready
+                with suppress(TimeoutError):  # without Redis the API starts all the same, and /ready says so
                     await asyncio.wait_for(api_keys.loaded.wait(), 2)
-            # What lives now lives for good: the collector need not look at it again with every request's garbage.
+            # The objects that exist now stay: the garbage collector need not examine them again.
             gc.collect()
             gc.freeze()
-            gc.set_threshold(10_000, 5, 80)  # fifty thousand objects in the middle generation are looked at in 10 ms
+            gc.set_threshold(10_000, 5, 80)  # the middle generation, of fifty thousand objects, takes 10 ms
             log.info("api_started", api=core.dispatcher.api, models=sorted(core.models))
             yield
             await end_tasks(background)

@@ -1,4 +1,4 @@
-"""What the handlers of one API process share."""
+"""The state that the handlers of one API process share."""
 
 from dataclasses import dataclass
 from typing import cast

@@ -1,1 +1,1 @@
-"""The command `xylem`: a file for each command. They import heavy things when they run, not before."""
+"""The command `xylem`: a file for each command. Heavy packages are imported when a command runs, not before."""

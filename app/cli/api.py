@@ -14,7 +14,7 @@ def api(
     port: Annotated[int | None, typer.Option(help="Port to listen on [XYLEM_PORT, 8000].")] = None,
 ) -> None:
     """Run one API replica. Settings come from XYLEM_… variables."""
-    # What reads the settings later in this process must see the same.
+    # Whatever reads the settings later in this process must see the same.
     if host is not None:
         os.environ["XYLEM_HOST"] = host
     if port is not None:
@@ -42,6 +42,6 @@ def api(
         log_config=None,  # create_app has set logging up
         proxy_headers=False,  # nothing here looks at the client's address
         server_header=False,
-        access_log=False,  # metrics and our own log events say it cheaper
+        access_log=False,  # metrics and our own log events cost less
         timeout_graceful_shutdown=int(settings.drain_timeout_s),
     )

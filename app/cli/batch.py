@@ -13,24 +13,25 @@ from app.cli.report import err, out, refuse
 from app.cli.waiting import await_end
 
 batch = typer.Typer(
-    name="batch", help="Files of requests, answered within a time where engines are idle.", no_args_is_help=True
+    name="batch", help="Files of requests, answered by idle engines within a given time.", no_args_is_help=True
 )
 PATH = "/v1/batches"
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="As `submit` printed it.")]
-Output = Annotated[Path | None, typer.Option("--output", help="Write the answers there.")]
-Errors = Annotated[Path | None, typer.Option("--errors", help="Write there what became of the lines that failed.")]
+Output = Annotated[Path | None, typer.Option("--output", help="File for the answers.")]
+Errors = Annotated[Path | None, typer.Option("--errors", help="File for the errors of failed lines.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit code 1 unless it completed.")]
 
 
 @batch.command()
 def submit(
     file: Annotated[Path, typer.Argument(help="JSON lines: custom_id, method, url and body.")],
     endpoint: Annotated[
-        str | None, typer.Option(help="Of all its requests; the first line's url if not given.")
+        str | None, typer.Option(help="Endpoint of all its requests; the first line's url if not given.")
     ] = None,
     window: Annotated[str, typer.Option(help="How long it may take: 90s, 30m, 24h, 7d.")] = "24h",
-    metadata: Annotated[list[str] | None, typer.Option(metavar="K=V", help="To know it by; up to 16 of them.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended; exit code 1 unless it completed.")] = False,
+    metadata: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A label of the batch; up to 16.")] = None,
+    wait: Wait = False,
     output: Output = None,
     errors: Errors = None,
     url: Url = HERE,
@@ -44,20 +45,20 @@ def submit(
         made = checked(client.post(PATH, json=asked | {"input_file_id": upload(client, file)}))
         typer.echo(made["id"])  # and nothing else to stdout, so that scripts can take it
         if wait:
-            _see_it_through(client, made["id"], output, errors)
+            _wait_and_save(client, made["id"], output, errors)
 
 
 @batch.command()
 def status(
     id_: Id,
-    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended; exit code 1 unless it completed.")] = False,
+    wait: Wait = False,
     url: Url = HERE,
     key: Key = None,
 ) -> None:
-    """Show how it stands."""
+    """Show a batch's status."""
     with connected(url, key) as client:
         if wait:
-            _see_it_through(client, id_, None, None)
+            _wait_and_save(client, id_, None, None)
         else:
             report(_get(client, id_), out)
 
@@ -74,10 +75,10 @@ def show(
     columns = ("created", "status", "lines", "done", "failed")
     id_ = Column("id", no_wrap=True, min_width=len("batch_") + 24)  # whole, to be copied, however narrow the terminal
     table = Table(id_, *columns, box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for one in found["data"]:
-        created = datetime.fromtimestamp(one["created_at"]).astimezone().strftime("%m-%d %H:%M")
-        counts = (str(one["request_counts"][name]) for name in ("total", "completed", "failed"))
-        table.add_row(one["id"], created, "paused" if one["paused"] else one["status"], *counts)
+    for item in found["data"]:
+        created = datetime.fromtimestamp(item["created_at"]).astimezone().strftime("%m-%d %H:%M")
+        counts = (str(item["request_counts"][name]) for name in ("total", "completed", "failed"))
+        table.add_row(item["id"], created, "paused" if item["paused"] else item["status"], *counts)
     out.print(table)
     if found["has_more"]:
         err.print("[dim]there are more: --limit[/]")
@@ -85,45 +86,45 @@ def show(
 
 @batch.command()
 def results(id_: Id, output: Output = None, errors: Errors = None, url: Url = HERE, key: Key = None) -> None:
-    """Write its answers to stdout or a file, in no particular order."""
+    """Write a batch's answers to stdout or a file, in no particular order."""
     with connected(url, key) as client:
         save(client, _get(client, id_), output, errors, to_stdout=True)
 
 
 @batch.command()
 def cancel(id_: Id, url: Url = HERE, key: Key = None) -> None:
-    """Stop it. What has been answered is kept."""
-    _tell(url, key, id_, "cancel")
+    """Stop a batch. Its answers so far are kept."""
+    _post(url, key, id_, "cancel")
 
 
 @batch.command()
 def pause(id_: Id, url: Url = HERE, key: Key = None) -> None:
-    """Compute nothing of it until `resume`. Its time goes on."""
-    _tell(url, key, id_, "pause")
+    """Compute nothing of a batch until `resume`. Its deadline stays."""
+    _post(url, key, id_, "pause")
 
 
 @batch.command()
 def resume(id_: Id, url: Url = HERE, key: Key = None) -> None:
-    """Go on with one that is paused."""
-    _tell(url, key, id_, "resume")
+    """Resume a paused batch."""
+    _post(url, key, id_, "resume")
 
 
-def _tell(url: str, key: str | None, id_: str, what: str) -> None:
+def _post(url: str, key: str | None, id_: str, action: str) -> None:
     with connected(url, key) as client:
-        report(checked(client.post(f"{PATH}/{id_}/{what}")), out)
+        report(checked(client.post(f"{PATH}/{id_}/{action}")), out)
 
 
 def _get(client: Any, id_: str) -> Any:
     return checked(client.get(f"{PATH}/{id_}"))
 
 
-def _see_it_through(client: Any, id_: str, output: Path | None, errors: Path | None) -> None:
-    """Ends with exit code 1 when it did not complete."""
+def _wait_and_save(client: Any, id_: str, output: Path | None, errors: Path | None) -> None:
+    """Exits with code 1 if the batch did not complete."""
     try:
         found = await_end(client, f"{PATH}/{id_}")
     except KeyboardInterrupt:
         hint = f"Wait again: xylem batch status {id_} --wait; stop it: xylem batch cancel {id_}"
-        err.print(f"[dim]{id_} goes on. {hint}[/]", soft_wrap=True)
+        err.print(f"[dim]{id_} still runs. {hint}[/]", soft_wrap=True)
         raise typer.Exit(130) from None
     report(found, err)
     if output or errors:

@@ -12,7 +12,7 @@ from app.cli.report import err, out
 Message = dict[str, str]
 Options = dict[str, Any]  # what goes into each request besides the messages
 
-_MAX_TOKENS = 512  # of one answer: small models may not find an end
+_MAX_TOKENS = 512  # of one answer: small models may not stop by themselves
 
 
 def chat(
@@ -51,7 +51,7 @@ def _converse(client: Any, options: Options) -> None:
 
 
 def _answer(client: Any, options: Options, messages: list[Message]) -> str:
-    """Print the answer as it comes, and return what came until its end or Ctrl-C."""
+    """Print the answer as it comes, and return its text up to the end or Ctrl-C."""
     text = ""
     try:
         for piece in stream(client, options, messages):
@@ -64,7 +64,7 @@ def _answer(client: Any, options: Options, messages: list[Message]) -> str:
 
 
 def stream(client: Any, options: Options, messages: list[Message]) -> Iterator[str]:
-    """The answer's pieces. Closing it ends the request. Raises: ApiError, httpx.TransportError."""
+    """The answer's pieces. Closing the iterator ends the request. Raises: ApiError, httpx.TransportError."""
     body = {**options, "messages": messages, "stream": True}
     with client.stream("POST", "/v1/chat/completions", json=body) as response:
         if response.is_error:

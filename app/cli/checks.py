@@ -1,4 +1,4 @@
-"""The checks of `xylem doctor`. Nothing heavy is imported: what is installed is read from its metadata."""
+"""The checks of `xylem doctor`. Nothing heavy is imported: versions are read from the packages' metadata."""
 
 import os
 import platform
@@ -22,7 +22,7 @@ from app.redis_url import without_password
 from app.settings import Settings, load_settings
 from app.store import sync_client
 
-State = Literal["ok", "warn", "fail"]  # fail: something that was asked for can't run
+State = Literal["ok", "warn", "fail"]  # fail: what is configured can't run
 _OLDEST_REDIS = 7
 _VLLM_MEMORY_GIB = 4
 
@@ -36,7 +36,7 @@ class Check:
 
 
 def run_checks(redis_url: str | None, pools_file: Path | None) -> list[Check]:
-    """All of them, whatever fails on the way. `None`: as the environment says."""
+    """All checks, whichever of them fail. None: as the environment says."""
     checks = [*_machine(), *_packages()]
     given = {"redis_url": redis_url, "pools_file": pools_file}
     try:
@@ -59,7 +59,7 @@ def run_checks(redis_url: str | None, pools_file: Path | None) -> list[Check]:
 
 def _machine() -> Iterator[Check]:
     new_enough = (3, 11) <= sys.version_info[:2] <= (3, 13)
-    advice = "" if new_enough else "Python 3.11 to 3.13 is what the engines have wheels for"
+    advice = "" if new_enough else "the engines have wheels for Python 3.11 to 3.13"
     yield Check("Python", "ok" if new_enough else "warn", f"{platform.python_version()} {platform.machine()}", advice)
     memory = psutil.virtual_memory().available / 2**30
     enough = memory >= _VLLM_MEMORY_GIB
@@ -67,7 +67,7 @@ def _machine() -> Iterator[Check]:
         "machine",
         "ok" if enough else "warn",
         f"{len(usable_cores())} cores, {memory:.1f} GiB free",
-        "" if enough else f"a vLLM worker on CPU wants about {_VLLM_MEMORY_GIB} GiB",
+        "" if enough else f"a vLLM worker on CPU needs about {_VLLM_MEMORY_GIB} GiB",
     )
 
 
@@ -85,7 +85,7 @@ def _engines(settings: Settings) -> Iterator[Check]:
         return
     yield Check("engine vllm", "ok", f"{found}, torch {_version('torch')}")
     nixl = _version("nixl")
-    advice = "" if nixl else "prefill and decode can't be apart: install the extra cpu or gpu"
+    advice = "" if nixl else "no prefill workers without it: install the extra cpu or gpu"
     yield Check("NIXL", "ok" if nixl else "warn", nixl or "not installed", advice)
     model = shipped_model(settings.home)
     if not needs_preparation(model, settings.home):
@@ -110,7 +110,7 @@ def _redis(url: str) -> Iterator[Check]:
         with sync_client(url, 2) as client:
             server, memory, durable = client.info("server"), client.info("memory"), client.info("persistence")
     except RedisError as exc:
-        yield Check("Redis", "warn", f"{shown}: {exc}", "let its user run INFO, so that this can be checked")
+        yield Check("Redis", "warn", f"{shown}: {exc}", "to check the rest, allow the user to run INFO")
         return
     number = str(server["redis_version"])
     kind = f"Valkey {server['valkey_version']}" if "valkey_version" in server else f"Redis {number}"
@@ -143,9 +143,9 @@ def _files(settings: Settings) -> Check:
 
 def _access(settings: Settings) -> Check:
     if settings.require_keys:
-        return Check("API keys", "ok", "asked for")
+        return Check("API keys", "ok", "required")
     advice = "" if settings.on_loopback else "XYLEM_REQUIRE_KEYS=true, and: xylem keys create NAME"
-    return Check("API keys", "warn" if advice else "ok", f"not asked for, on {settings.host}", advice)
+    return Check("API keys", "warn" if advice else "ok", f"not required, on {settings.host}", advice)
 
 
 def _port(host: str, port: int, name: str, option: str) -> Check:

@@ -9,7 +9,7 @@ import typer
 from app.cli.report import refuse
 
 Url = Annotated[str, typer.Option("--url", help="Where the API is.")]
-Key = Annotated[str | None, typer.Option("--key", envvar="XYLEM_API_KEY", help="An API key, where they are asked for.")]
+Key = Annotated[str | None, typer.Option("--key", envvar="XYLEM_API_KEY", help="An API key, if the API requires one.")]
 HERE = "http://127.0.0.1:8000"
 
 
@@ -19,10 +19,10 @@ class ApiError(Exception):
 
 @contextmanager
 def connected(url: str, key: str | None) -> Iterator[Any]:
-    """An httpx client. An API that refuses or isn't there ends the command, with one line that says so."""
+    """An httpx client. When the API refuses or can't be reached, the command ends with one line that says so."""
     import httpx
 
-    # Proxies are for what is far away; tokens may take long, a connection may not.
+    # No proxies: the API is near. Tokens may take long, connecting may not.
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(None, connect=5), trust_env=False) as client:
         try:
@@ -41,7 +41,7 @@ def checked(response: Any) -> Any:
 
 
 def reason(response: Any) -> str:
-    """Why it refused, in the API's own words."""
+    """The API's error message."""
     try:
         return str(response.json()["error"]["message"])
     except (ValueError, LookupError, TypeError):

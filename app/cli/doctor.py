@@ -1,4 +1,4 @@
-"""`xylem doctor`: what is here, what can run, and what to do about the rest."""
+"""`xylem doctor`: what is installed, what can run, and what to do about the rest."""
 
 import json as jsonlib
 from dataclasses import asdict
@@ -17,7 +17,7 @@ def doctor(
     pools: Annotated[Path | None, typer.Option(help="The pools file to read [XYLEM_POOLS_FILE].")] = None,
     json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Say what is installed, which engines can run, whether Redis answers. Exit 1 when something blocks."""
+    """Say what is installed, which engines can run, whether Redis answers. Exit code 1 if a check fails."""
     from rich.markup import escape
     from rich.table import Table
 

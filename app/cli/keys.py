@@ -1,4 +1,4 @@
-"""`xylem keys`: who may use the API."""
+"""`xylem keys`: the keys of the API's clients."""
 
 import hashlib
 import secrets
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 keys = typer.Typer(
     name="keys",
-    help="Keys for the API, which asks for them where XYLEM_REQUIRE_KEYS is on. In the Redis of XYLEM_REDIS_URL.",
+    help="Keys for the API, which requires them if XYLEM_REQUIRE_KEYS is on. Stored in the Redis of XYLEM_REDIS_URL.",
     no_args_is_help=True,
 )
 
 
 @keys.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Whose it is.")],
+    name: Annotated[str, typer.Argument(help="Its owner's name.")],
     rpm: Annotated[int | None, typer.Option("--rpm", min=1, help="Requests a minute; no limit if not given.")] = None,
     tpm: Annotated[int | None, typer.Option("--tpm", min=1, help="Tokens of prompts and answers a minute.")] = None,
     batch_rpm: Annotated[
         int | None,
         typer.Option("--batch-rpm", min=1, help="Lines of batches a minute, apart from other requests' limits."),
     ] = None,
-    batch_tpm: Annotated[int | None, typer.Option("--batch-tpm", min=1, help="And their tokens.")] = None,
+    batch_tpm: Annotated[int | None, typer.Option("--batch-tpm", min=1, help="Tokens of batches a minute.")] = None,
     file_quota: Annotated[
         int | None, typer.Option("--file-quota", min=0, help="Bytes of all its files; XYLEM_FILE_QUOTA if not given.")
     ] = None,
@@ -48,7 +48,7 @@ def create(
         ),
     ] = None,
 ) -> None:
-    """Make a key and print it, this once: what is kept is a digest."""
+    """Make a key and print it, this once: only a digest of it is stored."""
     from app.ids import new_key_id
     from app.messages import ApiKey, encode
 
@@ -59,7 +59,7 @@ def create(
     record = ApiKey(name, digest, time.time(), rpm, tpm, new_key_id(), file_quota, min_priority, batch_rpm, batch_tpm)
     with _store() as (redis, names):
         if not redis.hsetnx(names.api_keys(), name, encode(record)):
-            refuse(f"there is a key '{name}' already; another name, or first: xylem keys revoke", code=1)
+            refuse(f"there is a key '{name}' already; take another name, or first: xylem keys revoke", code=1)
     typer.echo(token)  # and nothing else to stdout, so that scripts can take it
     err.print("[dim]Keep it: it can't be shown again. It is valid within two seconds.[/]")
 
@@ -83,7 +83,7 @@ def show() -> None:
 
 
 def _limits(record: "ApiKey") -> str:
-    said = {
+    limits = {
         "{} requests/min": record.requests_per_min,
         "{} tokens/min": record.tokens_per_min,
         "{} lines of batches/min": record.batch_requests_per_min,
@@ -91,14 +91,14 @@ def _limits(record: "ApiKey") -> str:
         "{} bytes of files": record.file_quota,
         "priority from {}": record.min_priority,
     }
-    return ", ".join(form.format(limit) for form, limit in said.items() if limit is not None) or "none"
+    return ", ".join(form.format(limit) for form, limit in limits.items() if limit is not None) or "none"
 
 
 @keys.command()
 def revoke(name: Annotated[str, typer.Argument(help="As `xylem keys list` shows it.")]) -> None:
-    """Make a key invalid on every API replica within two seconds. What runs is finished.
+    """Make a key invalid on every API replica within two seconds. Its running requests are finished.
 
-    Its files and batches stay until they expire, and are nobody else's: a key of the same name has another id.
+    Its files and batches stay until they expire. A new key of the same name does not get them.
     """
     from app.messages import decode_api_key
 

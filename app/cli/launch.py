@@ -1,4 +1,4 @@
-"""Starts everything in order, says how to use it, and keeps it running until a signal comes."""
+"""Starts all processes in order, prints how to use them, and keeps them running until a signal comes."""
 
 import json
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def launch(
     embedded: bool,
     verbose: bool,
 ) -> None:
-    """Returns never. Raises: Died, Interrupted; nothing runs any more then."""
+    """Never returns. Raises: Died, Interrupted, after all processes have ended."""
     logs = run_dir / "logs"
     with Supervisor(logs, verbose=verbose) as supervisor:
         if embedded:

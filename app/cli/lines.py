@@ -1,4 +1,4 @@
-"""A batch's input: looked at, and uploaded."""
+"""A batch's input file: its endpoint, its metadata, its upload."""
 
 import json
 from itertools import islice
@@ -8,18 +8,18 @@ from typing import Any
 from app.cli.client import checked
 from app.cli.report import err, refuse
 
-_LOOKED_AT = 100  # lines
+_FIRST_LINES = 100
 
 
 def endpoint_of(file: Path) -> str:
     """The url of the first line that has one."""
     try:
         with file.open("rb") as lines:
-            found = next(filter(None, map(_url, islice(lines, _LOOKED_AT))), None)
+            found = next(filter(None, map(_url, islice(lines, _FIRST_LINES))), None)
     except OSError as exc:
         refuse(f"{file}: {exc.strerror}")
     if found is None:
-        refuse(f"{file}: none of the first {_LOOKED_AT} lines is a JSON object with a 'url'; or name --endpoint")
+        refuse(f"{file}: none of the first {_FIRST_LINES} lines is a JSON object with a 'url'; or give --endpoint")
     return found
 
 
@@ -33,7 +33,7 @@ def _url(raw: bytes) -> str | None:
 
 
 def labels(pairs: list[str]) -> dict[str, str] | None:
-    """Of `k=v`."""
+    """The metadata that `K=V` arguments give; None without any."""
     for pair in pairs:
         if "=" not in pair:
             refuse(f"--metadata {pair}: has to be K=V")
@@ -41,7 +41,7 @@ def labels(pairs: list[str]) -> dict[str, str] | None:
 
 
 def upload(client: Any, file: Path) -> str:
-    """The new file's id. It is read while it is sent."""
+    """Uploads the file, piece by piece. Returns its id."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = TextColumn("uploading"), BarColumn(), DownloadColumn(), TransferSpeedColumn()

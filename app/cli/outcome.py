@@ -1,4 +1,4 @@
-"""How a batch stands, and what came of it."""
+"""A batch's status and results."""
 
 import sys
 from contextlib import nullcontext
@@ -11,7 +11,7 @@ from rich.console import Console
 from app.cli.client import ApiError, reason
 from app.cli.report import err, refuse
 
-_SHOWN = 10  # problems
+_SHOWN_PROBLEMS = 10
 _TIMES = (
     "created",
     "in_progress",
@@ -35,15 +35,15 @@ def report(batch: Any, to: Console) -> None:
         if at := batch.get(f"{name}_at"):
             to.print(f"  {name.replace('_', ' '):12} {datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}")
     problems = (batch["errors"] or {}).get("data", [])
-    for problem in problems[:_SHOWN]:
+    for problem in problems[:_SHOWN_PROBLEMS]:
         where = f"line {problem['line']}: " if problem["line"] else ""
         to.print(f"  {where}{problem['message']}", style="red", markup=False, soft_wrap=True)
-    if len(problems) > _SHOWN:
-        to.print(f"  and {len(problems) - _SHOWN} more", style="red")
+    if len(problems) > _SHOWN_PROBLEMS:
+        to.print(f"  and {len(problems) - _SHOWN_PROBLEMS} more", style="red")
 
 
 def save(client: Any, batch: Any, output: Path | None, errors: Path | None, *, to_stdout: bool) -> None:
-    """Its answers, and what became of the lines that failed; of those without a path only their number is told."""
+    """Writes the answers, and the errors of failed lines; without a path for these, prints only their number."""
     answers, failures = batch["output_file_id"], batch["error_file_id"]
     if not (answers or failures):
         refuse(f"{batch['id']} is {batch['status']} and has no results", code=1)
@@ -59,7 +59,7 @@ def save(client: Any, batch: Any, output: Path | None, errors: Path | None, *, t
 
 
 def _write(client: Any, file: str, path: Path | None) -> None:
-    """To stdout without a path."""
+    """None: to stdout."""
     try:
         with (
             path.open("wb") if path else nullcontext(sys.stdout.buffer) as target,

@@ -1,4 +1,4 @@
-"""Questions to running processes, each answered quickly and without raising."""
+"""Checks of running processes, each quick and without raising."""
 
 import socket
 
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def http_ok(url: str) -> bool:
-    """Whether GET answers 2xx. Proxies are for what is far away."""
+    """Whether GET answers 2xx, without proxies."""
     try:
         return httpx.get(url, timeout=_QUICK_S, trust_env=False).is_success
     except httpx.HTTPError:
@@ -46,24 +46,24 @@ def redis_problem(url: str) -> str | None:
         with sync_client(url, _QUICK_S) as client:
             client.ping()
     except (redis.RedisError, OSError, ValueError) as exc:
-        return str(exc).partition(" : <")[0] or type(exc).__name__  # no Sentinel knows it: then come pages
+        return str(exc).partition(" : <")[0] or type(exc).__name__  # redis-py adds pages about each Sentinel
     return None
 
 
 def leased_pids(url: str, deployment: str, pool: PoolId) -> set[int]:
-    """The processes that hold a lease as workers of the pool: what they loaded is ready."""
+    """The ids of the processes that are ready: they hold a lease as workers of the pool."""
     keys = Keys(deployment)
     try:
         with sync_client(url, _QUICK_S) as client:
             members = client.hkeys(keys.pool(pool))
             leases = client.mget([keys.worker(m.decode()) for m in members]) if members else []
         return {decode_lease(lease).worker.pid for lease in leases if lease}
-    except (redis.RedisError, OSError, msgspec.DecodeError):  # the last: of a version before, which is about to go
+    except (redis.RedisError, OSError, msgspec.DecodeError):  # the last: a lease of an older version, soon expired
         return set()
 
 
 def has_batch_leader(url: str, deployment: str) -> bool:
-    """Whether a batch worker looks after batches."""
+    """Whether some batch worker is the leader."""
     try:
         with sync_client(url, _QUICK_S) as client:
             return bool(client.exists(Keys(deployment).batch_leader()))

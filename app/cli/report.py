@@ -1,4 +1,4 @@
-"""How the commands speak: results to stdout, everything else to stderr."""
+"""The commands' output: results to stdout, everything else to stderr."""
 
 from typing import NoReturn
 
@@ -10,7 +10,7 @@ err = Console(stderr=True, highlight=False)
 
 
 def refuse(reason: str, *, code: int = 2) -> NoReturn:
-    """One line on stderr, then exit. 2: asked for something impossible, 1: it went wrong."""
+    """One line on stderr, then exit. Code 2: wrong arguments or settings; 1: it failed."""
     err.print("[red]xylem:[/]", end=" ")
     err.print(reason, markup=False, soft_wrap=True)
     raise typer.Exit(code)

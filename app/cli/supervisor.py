@@ -22,10 +22,10 @@ from rich.text import Text
 from app.cli.report import err
 
 _TICK_S = 0.1
-_UNREADY_GRACE_S = 3.0  # a process that isn't ready has nothing to finish, and a loading engine hears no SIGTERM
-_YOUNG_S = 10.0  # a process that dies younger than this
-_YOUNG_DEATHS = 3  # so often, one after the other, would die again
-_PAUSE_S = 1.0  # before a process that has died young is started again
+_UNREADY_GRACE_S = 3.0  # a process that isn't ready has nothing to finish, and a loading engine ignores SIGTERM
+_EARLY_S = 10.0  # a process that ends sooner after its start
+_MOST_EARLY_ENDS = 3  # so often in a row would do it again
+_PAUSE_S = 1.0  # before a process that has ended early is started again
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -35,7 +35,7 @@ class Interrupted(Exception):
 
 
 class Died(Exception):
-    """A component ended that should run."""
+    """A component ended that should be running."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Component:
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     began: float = field(default=0.0, init=False)
     ready: bool = field(default=False, init=False)
-    young_deaths: int = field(default=0, init=False)  # in a row
+    early_ends: int = field(default=0, init=False)  # in a row
 
 
 class Supervisor:
@@ -100,10 +100,10 @@ class Supervisor:
                 self._tick()
         self._components.remove(component)
         if code:
-            raise Died(self._obituary(component))
+            raise Died(self._how_it_ended(component))
 
     def wait_ready(self, *components: Component) -> None:
-        """Say of each when it is ready. Raises: Died, Interrupted."""
+        """Wait until all are ready, and print when each is. Raises: Died, Interrupted."""
         waiting = {c.name: c for c in components}
         began = time.monotonic()
         with err.status("") as status:
@@ -115,20 +115,20 @@ class Supervisor:
                 status.update(f"starting {', '.join(waiting)} … {time.monotonic() - began:.0f} s")
 
     def watch(self) -> None:
-        """Until a signal comes: start again what dies. Raises: Interrupted; Died when that doesn't help."""
+        """Restart components that end, until a signal comes. Raises: Interrupted; Died when that doesn't help."""
         while True:
             self._tick()
             for component in self._components:
                 if _running(component).poll() is None:
                     _has_become_ready(component)
                     continue
-                young = time.monotonic() - component.began < _YOUNG_S
-                component.young_deaths = component.young_deaths + 1 if young else 0
-                if component.young_deaths >= _YOUNG_DEATHS:
-                    raise Died(f"{self._obituary(component)}\nthat was {_YOUNG_DEATHS} times in a row: giving up")
-                err.print(f"{self._obituary(component)}\nstarting it again", markup=False, soft_wrap=True)
+                early = time.monotonic() - component.began < _EARLY_S
+                component.early_ends = component.early_ends + 1 if early else 0
+                if component.early_ends >= _MOST_EARLY_ENDS:
+                    raise Died(f"{self._how_it_ended(component)}\n{_MOST_EARLY_ENDS} times in a row: giving up")
+                err.print(f"{self._how_it_ended(component)}\nstarting it again", markup=False, soft_wrap=True)
                 _kill_group(component)
-                if young:
+                if early:
                     time.sleep(_PAUSE_S)
                 self.start(component)
 
@@ -148,15 +148,15 @@ class Supervisor:
     def _check(self) -> None:
         for component in self._components:
             if _running(component).poll() is not None:
-                raise Died(self._obituary(component))
+                raise Died(self._how_it_ended(component))
 
     def _show_logs(self) -> None:
         for name, reader in self._readers.items():
             for line in reader:
                 err.print(Text.assemble((f"{name:10} ", "dim"), Text.from_ansi(line.decode(errors="replace"))))
 
-    def _obituary(self, component: Component) -> str:
-        """How it ended, and what it said last."""
+    def _how_it_ended(self, component: Component) -> str:
+        """Its exit code, and the end of its log."""
         log = self.log_file(component)
         last = "\n".join(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-12:])
         return f"{component.name} ended with {_running(component).returncode}; the end of {log}:\n{last}"
@@ -189,7 +189,7 @@ def _running(component: Component) -> subprocess.Popen[bytes]:
 
 
 def _has_become_ready(component: Component) -> bool:
-    """Ask it, unless it has said so before, and tell the user."""
+    """Check it, unless it was ready before, and print that it is."""
     if not component.ready and component.is_ready(_running(component).pid):
         component.ready = True
         err.print(f"[green]✓[/] {component.name} [dim]{time.monotonic() - component.began:.1f} s[/]")
@@ -197,7 +197,7 @@ def _has_become_ready(component: Component) -> bool:
 
 
 def _kill_group(component: Component) -> None:
-    """Kill the component and whatever it started and left."""
+    """Kill the component and all processes that it has left."""
     process = _running(component)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

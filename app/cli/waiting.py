@@ -1,4 +1,4 @@
-"""Waiting for a batch, with a bar."""
+"""Waiting for a batch, with a progress bar."""
 
 import time
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from typing import Any
 from app.cli.client import checked
 from app.cli.report import err
 
-_EVERY_S = 0.5
-_PATIENCE_S = 60.0  # for an API that is away for a while
+_POLL_S = 0.5
+_PATIENCE_S = 60.0  # how long the API may be unreachable
 _ENDED = ("completed", "failed", "expired", "cancelled")
 
 
@@ -32,13 +32,13 @@ def await_end(client: Any, path: str) -> Any:
                 total=counts["total"] or None,
                 completed=counts["completed"] + counts["failed"],
                 failed=counts["failed"],
-                rate=(tokens - before) / max(_EVERY_S, time.monotonic() - began),
+                rate=(tokens - before) / max(_POLL_S, time.monotonic() - began),
             )
     return found
 
 
 def _each(client: Any, path: str) -> Iterator[Any]:
-    """The batch as it stands, again and again, until it has ended."""
+    """The batch, polled until it has ended."""
     import httpx
 
     answered = time.monotonic()
@@ -56,4 +56,4 @@ def _each(client: Any, path: str) -> Iterator[Any]:
                 yield found
                 if found["status"] in _ENDED:
                     return
-        time.sleep(_EVERY_S)
+        time.sleep(_POLL_S)

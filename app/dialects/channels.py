@@ -1,4 +1,4 @@
-"""Messages on channels, as gpt-oss writes them: a head with channel and recipient, then a body."""
+"""Messages on channels, as gpt-oss writes them: a head with the channel and the recipient, then a body."""
 
 import re
 from collections.abc import Callable
@@ -6,37 +6,37 @@ from collections.abc import Callable
 from app.dialects.dialect import Tools
 from app.dialects.json_value import read_span
 from app.dialects.parts import Collector, Content, Kind, Reasoning
-from app.dialects.reader import Cut, Reader, Reading, Unfit, stops
+from app.dialects.reader import EndOfText, Mismatch, Reader, Reading, marker_set
 
 _START, _MESSAGE = "<|start|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
-_BODY, _HEAD = stops(*_ENDS), stops(_MESSAGE, _START, *_ENDS)
+_BODY, _HEAD = marker_set(*_ENDS), marker_set(_MESSAGE, _START, *_ENDS)
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)").findall
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)").findall
 _KINDS: dict[str, Kind] = {"analysis": Reasoning, "commentary": Content, "final": Content}
 _BEGINNINGS = ("<|", "to=")  # of a head
-_NOBODY = ("assistant", "user", "all")
+_NO_TOOLS = ("assistant", "user", "all")  # recipients
 
 
 def read_channels(reader: Reader, out: Collector, tools: Tools) -> Reading[None]:
-    """All of a text, whose first head the prompt began."""
+    """Reads the whole text. The prompt has begun its first head."""
     try:
-        if not (yield from reader.follows(_BEGINNINGS)):  # a model that is held to a grammar writes no head
-            yield from reader.pieces(stops(), lambda text: out.text(Content, text))
+        if not (yield from reader.follows(_BEGINNINGS)):  # under a grammar, a model may write no head
+            yield from reader.pieces(marker_set(), lambda text: out.text(Content, text))
         while True:
             yield from _read_message(reader, out, tools)
-    except Cut:
+    except EndOfText:
         return
 
 
 def _read_message(reader: Reader, out: Collector, tools: Tools) -> Reading[None]:
     try:
         head, mark = yield from reader.until(_HEAD)
-    except Unfit:  # longer than any head
+    except Mismatch:  # longer than any head
         return
-    if mark != _MESSAGE:  # what was no head is followed by the next one
+    if mark != _MESSAGE:  # it was no head, and the next one follows
         return
-    channels, recipients = _CHANNEL(head), [r for r in _RECIPIENT(head) if r not in _NOBODY]
+    channels, recipients = _CHANNEL(head), [r for r in _RECIPIENT(head) if r not in _NO_TOOLS]
     if recipients:
         name = recipients[-1].removeprefix("functions.")
         if tools and (name != recipients[-1] or name in tools):

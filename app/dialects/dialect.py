@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from app.dialects.call_grammar import CallGrammar, Schemas, channel_calls
 from app.dialects.parts import Collector, Content, Kind, Reasoning
 from app.dialects.reader import Reader, Reading
-from app.dialects.written import Schemas, Written, on_channels
 
 Tools = Mapping[str, Any]  # the JSON schema of each offered tool's parameters
 
 
 class Form(Protocol):
-    """A way to write calls."""
+    """A way to write tool calls."""
 
     @property
     def begins(self) -> tuple[str, ...]:
@@ -23,10 +23,10 @@ class Form(Protocol):
         return ""
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:
-        """What follows the marker `begin`. Raises: Cut, Unfit."""
+        """Reads what follows the marker `begin` into `out`. Raises: EndOfText, Mismatch."""
 
-    def written(self, schemas: Schemas) -> Written | None:  # noqa: ARG002
-        """How calls of these tools are written; None where no grammar says that."""
+    def call_grammar(self, schemas: Schemas) -> CallGrammar | None:  # noqa: ARG002
+        """The grammar of calls of these tools; None if there is none."""
         return None
 
 
@@ -36,7 +36,7 @@ class Thought:
 
     begin: str
     ends: tuple[str, ...]
-    hidden_end: bool = False  # an end without a beginning is no content
+    hidden_end: bool = False  # an end without a beginning is dropped
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Dialect:
     thoughts: tuple[Thought, ...] = ()  # the first is the one that a prompt may begin
     forms: tuple[Form, ...] = ()
     channels: bool = False  # messages on channels, as gpt-oss has them, and nothing of the above
-    call_ends_thought: bool = False  # a call within reasoning is one, and ends it
-    trimmed: frozenset[Kind] = frozenset()  # whitespace around markers is no part of these
-    hidden: tuple[str, ...] = ()  # markers that are no content wherever they are
-    # The form that the family's chat template wants the ids of calls back in: `call_…`, nine characters, or
+    call_ends_thought: bool = False  # a call's marker is one within reasoning, too, and ends it
+    trimmed: frozenset[Kind] = frozenset()  # kinds of text without the whitespace around markers
+    hidden: tuple[str, ...] = ()  # markers that are dropped everywhere
+    # The form of call ids that the family's chat template expects: `call_…`, nine characters, or
     # `functions.<name>:<number>`.
     ids: Literal["call", "nine", "numbered"] = "call"
     # Markers are special tokens, which engines leave out of the text unless they sample with skip_special_tokens=false.
@@ -55,14 +55,14 @@ class Dialect:
 
     @property
     def calls(self) -> bool:
-        """Whether it says how calls are written."""
+        """Whether it can read calls."""
         return bool(self.forms) or self.channels
 
-    def written(self, schemas: Schemas) -> Written | None:
-        """How a grammar has the model write calls of these tools; None where it can't."""
+    def call_grammar(self, schemas: Schemas) -> CallGrammar | None:
+        """The grammar of calls of these tools; None if there is none."""
         if self.channels:
-            return on_channels(schemas)
-        return self.forms[0].written(schemas) if self.forms else None
+            return channel_calls(schemas)
+        return self.forms[0].call_grammar(schemas) if self.forms else None
 
     def begun(self, prompt: str) -> bool:
         """Whether a prompt ends with the beginning of reasoning."""

@@ -222,5 +222,5 @@ DIALECTS: dict[str, Dialect] = {
 
 
 def reasoning_only(begin: str, end: str) -> Dialect:
-    """Of a model of which only the markers around its reasoning are known; all other text is as it is."""
+    """The dialect of a model whose markers of reasoning are all that is known; all other text is content."""
     return Dialect((Thought(begin, (end,)),))

@@ -1,13 +1,13 @@
-"""Calls as JSON objects that hold name and arguments, alone or in a list."""
+"""Calls as JSON objects with a name and arguments, alone or in a list."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from app.dialects.call_grammar import CallGrammar, Schemas, schema, tag
 from app.dialects.dialect import Tools
 from app.dialects.json_value import read_json
 from app.dialects.parts import Call, Collector
-from app.dialects.reader import Reader, Reading, Unfit
-from app.dialects.written import Schemas, Written, schema, tag
+from app.dialects.reader import Mismatch, Reader, Reading
 
 _KEYS = frozenset({"name", "arguments", "parameters", "type", "id"})
 
@@ -19,21 +19,21 @@ class JsonObjects:
     begins: tuple[str, ...]
     end: str = ""
     listed: bool = False  # [{…}, {…}]
-    between: str = ""  # stands between calls that are in no list
-    arguments: str = "arguments"  # their key, where a grammar has them written
+    between: str = ""  # separates calls outside of lists
+    arguments: str = "arguments"  # their key in a grammar
 
     def first(self, begin: str) -> str:  # noqa: ARG002
         return "[" if self.listed else "{"
 
-    def written(self, schemas: Schemas) -> Written:
+    def call_grammar(self, schemas: Schemas) -> CallGrammar:
         mark = "" if "" in self.begins else self.begins[0]
         line = "\n" if self.end and not self.listed else ""
         head = '{"name": "'
         begin, end = ("", "}") if self.listed else (mark + line, "}" + line + self.end)
         tags = [tag(f'{begin}{head}{name}", "{self.arguments}": ', schema(of), end) for name, of in schemas.items()]
         if self.listed:
-            return Written(tags, (mark,), f"{mark}[", ", ", f"]{self.end}")
-        return Written(tags, (mark or head,), separator=self.between or "\n")
+            return CallGrammar(tags, (mark,), f"{mark}[", ", ", f"]{self.end}")
+        return CallGrammar(tags, (mark or head,), separator=self.between or "\n")
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:
         if self.listed:
@@ -46,30 +46,30 @@ class JsonObjects:
             if (yield from reader.skip_space()) != separator:
                 break
             reader.at += 1
-        while (yield from reader.skip_space()) in "]}":  # one too many is a model's common mistake
+        while (yield from reader.skip_space()) in "]}":  # models often write one too many
             reader.at += 1
         if self.end:
             yield from reader.literal(self.end)
 
 
 def _read_object(reader: Reader, out: Collector, tools: Tools, *, alone: bool) -> Reading[None]:
-    """`alone`: no marker said that this is a call, so that only a tool's name does. Raises: Cut, Unfit."""
+    """`alone`: there was no marker, so that only a tool's name makes this a call. Raises: EndOfText, Mismatch."""
     reader.at += 1
     name: str | None = None
-    early: list[str] = []  # arguments that stand before the name
+    early: list[str] = []  # arguments that come before the name
     call: Call | None = None
-    while (sign := (yield from reader.skip_space())) != "}":
-        if sign == ",":
+    while (char := (yield from reader.skip_space())) != "}":
+        if char == ",":
             reader.at += 1
             continue
-        key = yield from _key(reader, sign)
+        key = yield from _key(reader, char)
         if alone and key not in _KEYS:
-            raise Unfit
+            raise Mismatch
         value = yield from reader.skip_space()
         if key == "name" and value == '"' and name is None:
             name = yield from reader.json_string()
             if not name or (alone and name not in tools):
-                raise Unfit
+                raise Mismatch
         elif key in ("arguments", "parameters") and call is None:
             if name is None:
                 yield from _read_arguments(reader, early.append)
@@ -80,31 +80,31 @@ def _read_object(reader: Reader, out: Collector, tools: Tools, *, alone: bool) -
             yield from read_json(reader, _ignore)
     reader.at += 1
     if name is None:
-        raise Unfit
+        raise Mismatch
     if call is None:
         if alone and not early:
-            raise Unfit
+            raise Mismatch
         call = out.call(name)
         call.add("".join(early))
     call.finish()
 
 
-def _key(reader: Reader, sign: str) -> Reading[str]:
-    if sign != '"':
-        raise Unfit
+def _key(reader: Reader, char: str) -> Reading[str]:
+    if char != '"':
+        raise Mismatch
     key = yield from reader.json_string()
     if (yield from reader.skip_space()) != ":":
-        raise Unfit
+        raise Mismatch
     reader.at += 1
     return key
 
 
 def _read_arguments(reader: Reader, each: Callable[[str], object]) -> Reading[None]:
-    """Where they are not JSON, nothing more is read of them. Raises: Cut, Unfit."""
+    """Raises: EndOfText; Mismatch where they are not JSON."""
     if (yield from reader.skip_space()) == "n":  # null: there are none
         each = _ignore
     if not (yield from read_json(reader, each)):
-        raise Unfit
+        raise Mismatch
 
 
 def _ignore(_: str) -> None:

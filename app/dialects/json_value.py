@@ -1,54 +1,54 @@
-"""Where a value ends that a model writes, in JSON or as a Python literal. It is passed on as it was written."""
+"""Finding the end of a value that a model writes in JSON or as a Python literal. Its text is passed on unchanged."""
 
 import re
 from collections.abc import Callable
 
-from app.dialects.reader import Reader, Reading, stops
+from app.dialects.reader import Reader, Reading, marker_set
 
-_JSON = re.compile(r'["{}\[\]]|[^\s\w+\-.,:]').search  # the rest can't be in JSON but in its strings
+_JSON = re.compile(r'["{}\[\]]|[^\s\w+\-.,:]').search  # structure, and characters that JSON has only in strings
 _PYTHON = re.compile(r"[\"'{}\[\]()]").search
 _IN_STRING = {'"': re.compile(r'["\\]').search, "'": re.compile(r"['\\]").search}
 
 
 class Span:
-    """Of a value that begins with a bracket."""
+    """Finds the end of a value that begins with a bracket."""
 
     __slots__ = ("_depth", "_escaped", "_outside", "_quote", "whole")
 
     def __init__(self, *, python: bool = False) -> None:
         self._outside = _PYTHON if python else _JSON
         self._depth = 0
-        self._quote = ""  # of the string that it is in
+        self._quote = ""  # of the present string; "": in none
         self._escaped = False
         self.whole = False  # ended by its own bracket
 
     @property
-    def signs(self) -> str:
-        """Only these can end the string that it is in; "": it is in none."""
+    def special_chars(self) -> str:
+        """The only characters that matter within the present string; "": in none."""
         return self._quote + "\\" if self._quote and not self._escaped else ""
 
     def end(self, text: str, at: int) -> int:
-        """Behind the value, or at what can't be in it; -1: it goes on behind `text`."""
+        """The index after the value, or of a character that can't be in it; -1: the value continues after `text`."""
         if self._escaped and at < len(text):
             at, self._escaped = at + 1, False
         while True:
             found = (_IN_STRING[self._quote] if self._quote else self._outside)(text, at)
             if found is None:
                 return -1
-            sign, at = found.group(), found.end()
+            char, at = found.group(), found.end()
             if self._quote:
-                if sign == "\\":
+                if char == "\\":
                     at += 1
                     if at > len(text):
                         self._escaped = True
                         return -1
                 else:
                     self._quote = ""
-            elif sign in _IN_STRING:
-                self._quote = sign
-            elif sign in "{[(":
+            elif char in _IN_STRING:
+                self._quote = char
+            elif char in "{[(":
                 self._depth += 1
-            elif sign in "}])":
+            elif char in "}])":
                 self._depth -= 1
                 if self._depth == 0:
                     self.whole = True
@@ -58,7 +58,7 @@ class Span:
 
 
 def read_span(reader: Reader, each: Callable[[str], object], *, python: bool = False) -> Reading[bool]:
-    """Whether the value, whose bracket is next, ended with its own. Raises: Cut."""
+    """Passes the next value, which begins with a bracket, to `each`. False: it is malformed. Raises: EndOfText."""
     span = Span(python=python)
     while True:
         at, end = reader.at, span.end(reader.text, reader.at)
@@ -67,13 +67,13 @@ def read_span(reader: Reader, each: Callable[[str], object], *, python: bool = F
             each(reader.text[at : reader.at])
         if end >= 0:
             return span.whole
-        if span.signs:
-            reader.pass_on(span.signs, each)
+        if span.special_chars:
+            reader.pass_on(span.special_chars, each)
         yield from reader.more()
 
 
 def read_json(reader: Reader, each: Callable[[str], object]) -> Reading[bool]:
-    """Whether the JSON value that is next is whole. Raises: Cut, Unfit."""
+    """Passes the next JSON value to `each`. False: it is malformed. Raises: EndOfText, Mismatch."""
     first = yield from reader.skip_space()
     if first in "{[":
         return (yield from read_span(reader, each))
@@ -81,7 +81,7 @@ def read_json(reader: Reader, each: Callable[[str], object]) -> Reading[bool]:
         reader.at += 1
         each('"')
         return (yield from _read_string(reader, each))
-    text, mark = yield from reader.until(stops(",", "}", "]", "\n", " "))
+    text, mark = yield from reader.until(marker_set(",", "}", "]", "\n", " "))
     reader.unread(mark)
     each(text)
     return True

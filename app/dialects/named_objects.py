@@ -1,14 +1,14 @@
-"""Calls whose name stands before a JSON object with the arguments."""
+"""Calls as a name, followed by a JSON object with the arguments."""
 
 import re
 from dataclasses import dataclass
 from typing import Any
 
+from app.dialects.call_grammar import CallGrammar, Format, Schemas, const, schema, sequence, tag
 from app.dialects.dialect import Form, Tools
 from app.dialects.json_value import read_span
 from app.dialects.parts import Collector
-from app.dialects.reader import Reader, Reading, Unfit, stops
-from app.dialects.written import Format, Schemas, Written, const, schema, sequence, tag
+from app.dialects.reader import Mismatch, Reader, Reading, marker_set
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,12 @@ class NamedObjects(Form):
 
     begin: str  # of a call; of the section where there is one
     separators: tuple[str, ...]  # between name and arguments; "{": none is needed
-    name: re.Pattern[str]  # matches what stands before the separator; its group is the name
+    name: re.Pattern[str]  # matches the text before the separator; its group is the name
     call: str = ""  # begins each call of a section
     end: str = ""  # ends it
     section_end: str = ""
-    # Where a grammar has them written: what stands behind the marker of a call, and before its end. `{number}`: of it.
+    # In a grammar: the text between a call's marker and its arguments, and between these and its end. `{number}`: the
+    # call's.
     head: str = "{name}"
     tail: str = ""
 
@@ -29,12 +30,12 @@ class NamedObjects(Form):
     def begins(self) -> tuple[str, ...]:
         return (self.begin,)
 
-    def written(self, schemas: Schemas) -> Written:
+    def call_grammar(self, schemas: Schemas) -> CallGrammar:
         mark = self.call or self.begin
         tags = [self._tag(mark, name, of) for name, of in schemas.items()]
         if not self.call:
-            return Written(tags, (self.begin,))
-        return Written(tags, (self.begin,), self.begin, "", self.section_end)
+            return CallGrammar(tags, (self.begin,))
+        return CallGrammar(tags, (self.begin,), self.begin, "", self.section_end)
 
     def _tag(self, mark: str, name: str, of: Any) -> Format:
         begin, number, rest = self.head.format(name=name, number="\0").partition("\0")
@@ -47,26 +48,26 @@ class NamedObjects(Form):
         if not self.call:
             yield from self._read_call(reader, out)
             return
-        marks = stops(self.call, self.section_end)
+        marks = marker_set(self.call, self.section_end)
         while (yield from reader.pieces(marks, _ignore)) == self.call:
             try:
                 yield from self._read_call(reader, out)
-            except Unfit:  # the next one may be well
+            except Mismatch:  # the next call may be correct
                 continue
 
     def _read_call(self, reader: Reader, out: Collector) -> Reading[None]:
-        head, mark = yield from reader.until(stops(*self.separators))
+        head, mark = yield from reader.until(marker_set(*self.separators))
         if mark == "{":
             reader.unread(mark)
         named = self.name.fullmatch(head)
         if named is None:
-            raise Unfit
+            raise Mismatch
         call = out.call(named[1])
         if (yield from reader.skip_space()) == "{":
             if not (yield from read_span(reader, call.add)):
-                raise Unfit
+                raise Mismatch
         elif not (self.end and (yield from reader.literal(self.end))):
-            raise Unfit
+            raise Mismatch
         call.finish()
 
 

@@ -1,9 +1,9 @@
-"""Dialects by name, also by the names that vLLM's and SGLang's parsers have, and guessed from a chat template."""
+"""Dialects by name, also by the names of vLLM's and SGLang's parsers, and guessed from a chat template."""
 
 from app.dialects.dialect import Dialect
 from app.dialects.families import DIALECTS
 
-# The other engines' names, for calls or for reasoning; `-` and `_` are the same.
+# The other engines' names, of parsers for calls or for reasoning; `-` and `_` are the same.
 _ALIASES = {
     "qwen3": ("hermes", "qwen3_json", "qwen", "qwen25", "qwen3_thinking", "interns1", "xlam_qwen"),
     "qwen3_coder": ("qwen3_xml", "qwen3_5", "nemotron_v3", "nano_v3", "step3p5", "mimo"),
@@ -28,7 +28,7 @@ _ALIASES = {
 }
 _BY_NAME = {alias: name for name, aliases in _ALIASES.items() for alias in aliases} | {name: name for name in DIALECTS}
 
-# All of these stand in the template; the first row that fits is the one.
+# The first row counts whose texts are all in the template.
 _TEMPLATES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("gpt_oss", ("<|channel|>", "<|message|>")),
     ("deepseek_v41", ("｜DSML｜ ", "calls>")),
@@ -61,7 +61,7 @@ def dialect_names() -> list[str]:
 
 
 def own_name(name: str) -> str | None:
-    """Ours of a dialect that may be named as another engine does."""
+    """Our name of a dialect, which `name` may call as another engine does; None: unknown."""
     return _BY_NAME.get(name.lower().replace("-", "_"))
 
 
@@ -71,5 +71,5 @@ def find_dialect(name: str) -> Dialect | None:
 
 
 def guess_dialect(template: str) -> str | None:
-    """The name of the dialect that a chat template (Jinja) has the model write; None: it can't be told."""
+    """The name of the dialect that belongs to a chat template (Jinja); None: unknown."""
     return next((name for name, marks in _TEMPLATES if all(mark in template for mark in marks)), None)

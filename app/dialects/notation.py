@@ -1,4 +1,4 @@
-"""Gemma's calls: a name and an object whose keys are bare and whose strings stand between tokens."""
+"""Gemma's calls: a name and an object with bare keys, and with special tokens around strings."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from json.encoder import encode_basestring as quote
 
 from app.dialects.dialect import Form, Tools
 from app.dialects.parts import Call, Collector
-from app.dialects.reader import Reader, Reading, Unfit, stops
+from app.dialects.reader import Mismatch, Reader, Reading, marker_set
 
 _LITERAL = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?").fullmatch
 
@@ -17,17 +17,17 @@ class Notation(Form):
 
     begin: str
     end: str
-    string: str  # stands on both sides of one
+    string: str  # the token on both sides of a string
 
     @property
     def begins(self) -> tuple[str, ...]:
         return (self.begin,)
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:  # noqa: ARG002
-        head, mark = yield from reader.until(stops("{", self.end))
+        head, mark = yield from reader.until(marker_set("{", self.end))
         name = head.strip().removeprefix("call:").strip()
         if mark == self.end or not name:
-            raise Unfit
+            raise Mismatch
         call = out.call(name)
         yield from self._read_members(reader, call)
         call.finish()
@@ -35,53 +35,53 @@ class Notation(Form):
         yield from reader.literal(self.end)
 
     def _read_members(self, reader: Reader, call: Call) -> Reading[None]:
-        """Behind the brace of an object, up to its end."""
-        open_ = ["}"]  # what ends each object or list that is begun
+        """Reads an object from after its brace to its end."""
+        open_ = ["}"]  # the closing bracket of each open object or list
         before = "{"
         while open_:
-            sign = yield from reader.skip_space()
-            if sign in "}]":
-                if sign != open_.pop():
-                    raise Unfit
+            char = yield from reader.skip_space()
+            if char in "}]":
+                if char != open_.pop():
+                    raise Mismatch
                 reader.at += 1
-                call.add(("" if before in ("", ", ") else before) + sign)
+                call.add(("" if before in ("", ", ") else before) + char)
                 before = ", "
                 continue
-            if sign == ",":
+            if char == ",":
                 reader.at += 1
                 continue
             if open_[-1] == "}":
                 before += quote((yield from self._key(reader))) + ": "
-                sign = yield from reader.skip_space()
-            if sign in "{[":
+                char = yield from reader.skip_space()
+            if char in "{[":
                 reader.at += 1
-                open_.append("}" if sign == "{" else "]")
-                before += sign
+                open_.append("}" if char == "{" else "]")
+                before += char
                 continue
             yield from self._read_scalar(reader, call, before)
             before = ", "
 
     def _key(self, reader: Reader) -> Reading[str]:
         if (yield from reader.literal(self.string)):
-            key, _ = yield from reader.until(stops(self.string))
+            key, _ = yield from reader.until(marker_set(self.string))
             yield from reader.skip_space()
             if not (yield from reader.literal(":")):
-                raise Unfit
+                raise Mismatch
             return key
-        key, _ = yield from reader.until(stops(":"))
+        key, _ = yield from reader.until(marker_set(":"))
         key = key.strip()
         return key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
 
     def _read_scalar(self, reader: Reader, call: Call, before: str) -> Reading[None]:
         if (yield from reader.literal(self.string)):
             string = _String(call, before)
-            yield from reader.pieces(stops(self.string), string.add)
+            yield from reader.pieces(marker_set(self.string), string.add)
             string.finish()
             return
         if reader.text.startswith('"', reader.at):
             call.add(before + quote((yield from reader.json_string(1 << 20))))
             return
-        text, mark = yield from reader.until(stops(",", "}", "]"), 1 << 20)
+        text, mark = yield from reader.until(marker_set(",", "}", "]"), 1 << 20)
         reader.unread(mark)
         text = text.strip()
         call.add(before + (text if _LITERAL(text) else quote(text)))

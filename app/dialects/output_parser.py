@@ -22,9 +22,9 @@ class OutputParser:
         reader = self._reader
         if not text:
             return []
-        if reader.signs is not None:
-            for sign in reader.signs:
-                if sign in text:
+        if reader.special_chars is not None:
+            for char in reader.special_chars:
+                if char in text:
                     break
             else:
                 reader.each(text)
@@ -34,7 +34,7 @@ class OutputParser:
         return self._out.drain()
 
     def close(self) -> list[Part]:
-        """At the end of the text."""
+        """The last parts, at the end of the text."""
         self._reader.ended = True
         for _ in self._reading:
             pass

@@ -6,20 +6,20 @@ from collections.abc import Iterator, Mapping
 from json.encoder import encode_basestring as quote
 
 from app.dialects.parts import Call
-from app.dialects.references import found
+from app.dialects.references import looked_up
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?").fullmatch
 _LITERALS = {"true": "true", "True": "true", "false": "false", "False": "false"}
 _NULLS = ("null", "None")
 _CONTAINERS = {"object": dict, "array": list}
 Types = frozenset[str]
-_MOST = 64  # schemas that a parameter's type is looked for in
+_MOST = 64  # schemas that are searched for a parameter's type
 ANY: Types = frozenset()  # no type is named
 _NULLABLE = frozenset({"string", "null"})
 
 
 def types_of(schema: object, key: str, written: str | None) -> Types:
-    """Of a tool's parameter. `written`: what the model says of it, a type or whether it is a string."""
+    """The types of a tool's parameter. `written`: the type that the model wrote; `true`: a string; `false`: none."""
     if written == "true":
         return frozenset({"string"})
     if written is not None:
@@ -28,20 +28,20 @@ def types_of(schema: object, key: str, written: str | None) -> Types:
     return _types(properties.get(key), schema, iter(range(_MOST))) if isinstance(properties, Mapping) else ANY
 
 
-def _types(schema: object, root: object, room: Iterator[int]) -> Types:
-    """`room`: one for each schema that is looked at, since the client's may refer to themselves many times."""
-    if not isinstance(schema, Mapping) or next(room, None) is None:
+def _types(schema: object, root: object, left: Iterator[int]) -> Types:
+    """`left`: an element for each schema that may still be searched: a client's schema may refer to itself."""
+    if not isinstance(schema, Mapping) or next(left, None) is None:
         return ANY
     if isinstance(schema.get("$ref"), str):
-        return _types(found(schema["$ref"], root), root, room)
+        return _types(looked_up(schema["$ref"], root), root, left)
     named = schema.get("type")
     if isinstance(named, str):
         return frozenset({named})
     if isinstance(named, list):
         return frozenset(str(n) for n in named)
     choices = [c for key in ("anyOf", "oneOf", "allOf") if isinstance(c := schema.get(key), list)]
-    several = [_types(choice, root, room) for some in choices for choice in some[:_MOST]]
-    if several:  # of which one is unknown, all are
+    several = [_types(choice, root, left) for some in choices for choice in some[:_MOST]]
+    if several:  # if one is unknown, so is the whole
         return frozenset().union(*several) if all(several) else ANY
     values = schema.get("enum")
     texts = isinstance(values, list) and values and all(isinstance(v, str) for v in values)
@@ -49,7 +49,7 @@ def _types(schema: object, root: object, room: Iterator[int]) -> Types:
 
 
 def as_json(text: str, types: Types) -> str:
-    """What `text` is as one of `types`; a string where it is none of them."""
+    """`text` as JSON of one of `types`; a string if it is none of them."""
     bare = text.strip()
     if bare in _NULLS and "null" in types:
         return "null"
@@ -78,7 +78,7 @@ def _refuse(name: str) -> None:
 
 
 class ParameterValue:
-    """Of a call; strings are passed on as they come, all else once it is whole."""
+    """A value of a call. Strings are passed on as they come, other values when they are complete."""
 
     def __init__(self, call: Call, before: str, key: str, types: Types) -> None:
         self._call, self._types = call, types
@@ -86,10 +86,10 @@ class ParameterValue:
         self._line = ""
         self._held: list[str] | None = [] if types != {"string"} else None
         self._size = 0
-        self._streams = False  # the beginning of a string was passed on
+        self._streams = False  # whether the beginning of a string was passed on
 
     def frame(self, line: str) -> None:
-        """The value begins behind `line`."""
+        """Leaves out `line`, with which the text begins."""
         self._line = line
 
     def add(self, text: str) -> None:
@@ -110,7 +110,7 @@ class ParameterValue:
         self._call.add(self._before + quote(text)[:-1])
 
     def finish(self) -> None:
-        """The value is whole, be it empty."""
+        """The value is complete; it may be empty."""
         if self._held is not None:
             self._call.add(self._before + as_json("".join(self._held), self._types))
         else:

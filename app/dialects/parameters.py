@@ -1,4 +1,4 @@
-"""Calls whose arguments are written one by one, each between tags of its own, as text that is not escaped."""
+"""Calls with each argument between tags of its own, as unescaped text."""
 
 import html
 import json
@@ -6,19 +6,19 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from app.dialects.call_grammar import TEXT, CallGrammar, Format, Schemas, const, optional, schema, sequence, tag
 from app.dialects.dialect import Form, Tools
 from app.dialects.parameter_value import ParameterValue, Types, types_of
 from app.dialects.parts import Call, Collector
-from app.dialects.reader import Reader, Reading, Unfit, stops
-from app.dialects.references import alone, referred
-from app.dialects.written import TEXT, Format, Schemas, Written, const, optional, schema, sequence, tag
+from app.dialects.reader import Mismatch, Reader, Reading, marker_set
+from app.dialects.references import resolved, self_contained
 
-_LONGEST = 2**20  # bytes of a schema, as often as its parameters may need it
+_LONGEST = 2**20  # bytes of a schema, times the parameters that may each need it
 
 
 @dataclass(frozen=True)
 class ValueEnd:
-    """A marker that ends a value; `follow`: only where one of these, or nothing, comes behind it."""
+    """A marker that ends a value; `follow`: only if one of these, or the end of the text, comes next."""
 
     marker: str
     follow: tuple[str, ...] = ()
@@ -26,9 +26,9 @@ class ValueEnd:
 
 @dataclass(frozen=True)
 class Parameters(Form):
-    """A section of calls, of a head with the name and parameters. Parts of it may be missing in what a model writes."""
+    """A section of calls. A call is a head with the name, and parameters. Models may leave out parts of all this."""
 
-    begin: str  # of a section; as `call` where calls are in none
+    begin: str  # of a section; the same as `call` if there are no sections
     end: str
     call: str  # begins a call's head
     head_ends: tuple[str, ...]
@@ -39,41 +39,43 @@ class Parameters(Form):
     key_name: re.Pattern[
         str
     ]  # matches a parameter's head; its group `type` is JSON's name of a type, or `true`, `false`
-    value_ends: tuple[ValueEnd, ...]  # the first belongs to the value
-    head_is_read: bool = True  # an end of a head is no part of what follows
+    value_ends: tuple[ValueEnd, ...]  # only the first is part of the parameter
+    head_is_read: bool = True  # False: the end of a head is also the beginning of what follows
     framed: bool = False  # a value that begins on a line of its own ends on one
     bare: bool = False  # a call may come without its section
-    entities: bool = False  # names are written with HTML's
-    # Where a grammar has them written: a call's beginning and end, and a parameter's.
+    entities: bool = False  # names have HTML entities
+    # In a grammar: a call's beginning and end, and a parameter's.
     head: str = ""  # with `{name}`
     tail: str = ""
     key_head: str = ""  # with `{name}`, and `{type}` or `{string}` (whether it is one)
     key_tail: str = ""
 
-    def written(self, schemas: Schemas) -> Written:
+    def call_grammar(self, schemas: Schemas) -> CallGrammar:
         tags = [tag(self.head.format(name=name), self._arguments(of), self.tail) for name, of in schemas.items()]
         if self.begin == self.call:
-            return Written(tags, (self.begin,), separator="\n")
+            return CallGrammar(tags, (self.begin,), separator="\n")
         line = "\n" if self.head.endswith("\n") else ""
-        return Written(tags, (self.begin,), self.begin + line, line, line + self.end)
+        return CallGrammar(tags, (self.begin,), self.begin + line, line, line + self.end)
 
     def _arguments(self, of: Any) -> Format:
-        """The parameters that are declared, in their order. Raises: ValueError for too many that refer to others."""
+        """The declared parameters, in their order. Raises: ValueError for too many in a schema with references."""
         properties, required = of.get("properties") or {}, of.get("required") or ()
-        whole = json.dumps(of)  # it goes along with each parameter that refers to a part of it
+        whole = json.dumps(of)  # repeated for each parameter with a reference
         if '"$ref"' in whole and len(whole) * len(properties) > _LONGEST:
-            raise ValueError("too many parameters in so long a schema whose parts refer to each other")
+            raise ValueError("too many parameters for a schema of this length with '$ref'")
         parts = [(key, self._parameter(key, of)) for key in properties]
         return sequence(const(""), *(part if key in required else optional(part) for key, part in parts))
 
     def _parameter(self, key: str, of: Any) -> Format:
         types, part = types_of(of, key, None), of["properties"][key]
-        # A text stands without quotes wherever it may be one; where the call says whether it is, only if it has to be.
+        # A value that may be a string has no quotes; if the call says which it is, only a value that has to be one.
         plain = types == {"string"} if "{string}" in self.key_head else "string" in types
         name = html.escape(key) if self.entities else key
         kind = "string" if plain else min(types - {"null"}, default="object")
         begin = self.key_head.format(name=name, type=kind, string=str(plain).lower())
-        return tag(begin, _text(referred(part, of), types) if plain else schema(alone(part, of)), self.key_tail)
+        return tag(
+            begin, _text(resolved(part, of), types) if plain else schema(self_contained(part, of)), self.key_tail
+        )
 
     @property
     def begins(self) -> tuple[str, ...]:
@@ -86,7 +88,7 @@ class Parameters(Form):
         if begin != self.call:
             yield from reader.skip_space()
             if not (yield from reader.literal(self.call)):
-                raise Unfit
+                raise Mismatch
         while True:
             yield from self._read_call(reader, out, tools, alone=begin == self.call != self.begin)
             if self.begin == self.call:
@@ -96,28 +98,28 @@ class Parameters(Form):
                 return
 
     def _read_call(self, reader: Reader, out: Collector, tools: Tools, *, alone: bool) -> Reading[None]:
-        head, mark = yield from reader.until(stops(*self.head_ends))
+        head, mark = yield from reader.until(marker_set(*self.head_ends))
         if not self.head_is_read:
             reader.unread(mark)
         named = self.name.match(head)
         if named is None:
-            raise Unfit
+            raise Mismatch
         name = self._plain(named[1])
         if not name or (alone and name not in tools):
-            raise Unfit
+            raise Mismatch
         call = out.call(name)
         if not head.endswith("/"):
             yield from self._read_parameters(reader, call, tools.get(name))
         call.finish()
 
     def _read_parameters(self, reader: Reader, call: Call, schema: object) -> Reading[None]:
-        marks = stops(self.key, self.close, self.end, self.call)  # the last two where the call isn't closed
+        marks = marker_set(self.key, self.close, self.end, self.call)  # the last two if the call isn't closed
         before = "{"
         while (mark := (yield from reader.pieces(marks, _ignore))) == self.key:
-            head, _ = yield from reader.until(stops(self.key_end))
+            head, _ = yield from reader.until(marker_set(self.key_end))
             named = self.key_name.match(head)
             if named is None:
-                raise Unfit
+                raise Mismatch
             key = self._plain(named["name"])
             types = types_of(schema, key, named.groupdict().get("type"))
             yield from self._read_value(reader, ParameterValue(call, before, key, types))
@@ -133,7 +135,7 @@ class Parameters(Form):
         framed = self.framed and reader.text.startswith("\n", reader.at)
         line = "\n" if framed else ""
         ends = {line + end.marker: end for end in self.value_ends}
-        marks = stops(*ends)
+        marks = marker_set(*ends)
         value.frame(line)
         while True:
             mark = yield from reader.pieces(marks, value.add)
@@ -154,7 +156,7 @@ def _ignore(_: str) -> None:
 
 
 def _text(part: Any, types: Types) -> Format:
-    """A value that may be a string, as the parameter's schema has it."""
+    """The format of a value that may be a string."""
     values = part.get("enum") or ([part["const"]] if "const" in part else [])
     texts = ["null" if value is None else value for value in values]
     if texts and all(isinstance(text, str) for text in texts):

@@ -1,4 +1,4 @@
-"""What generated text is made of, and the collector that a parser puts it into."""
+"""The parts of generated text, and the collector that gathers them."""
 
 from collections.abc import Callable
 from itertools import groupby
@@ -17,7 +17,7 @@ class Content(Struct, frozen=True, gc=False):
 
 
 class CallBegun(Struct, frozen=True, gc=False):
-    """Comes once per call, with its first arguments."""
+    """Comes once per call, just before its first arguments."""
 
     index: int
     name: str
@@ -35,7 +35,7 @@ Kind = type[Reasoning] | type[Content]
 
 
 class Collector:
-    """Parts in their order; whitespace that only sets markers apart is left out, where a dialect says so."""
+    """Parts in their order, without the whitespace around markers where a dialect says so."""
 
     __slots__ = ("_at_call", "_called", "_fresh", "_parts", "_space", "_trimmed", "calls")
 
@@ -44,13 +44,13 @@ class Collector:
         self._at_call = at_call
         self._trimmed = trimmed
         self._parts: list[Part] = []
-        self._space: list[str] = []  # may stand before a marker
-        self._fresh = False  # behind a marker, whose whitespace follows
-        self._called = False  # nothing but whitespace since a call
+        self._space: list[str] = []  # whitespace that may come before a marker
+        self._fresh = False  # right after a marker, whose whitespace may follow
+        self._called = False  # there was only whitespace since a call
         self.calls = 0
 
     def text(self, kind: Kind, text: str) -> None:
-        """Not empty."""
+        """Adds text, which is not empty."""
         if kind in self._trimmed and (self._space or self._fresh or text[-1] in SPACE):
             self._trim(kind, text)
         else:
@@ -58,7 +58,7 @@ class Collector:
             self._parts.append(kind(text))
 
     def _trim(self, kind: Kind, text: str) -> None:
-        """Whitespace at the end waits for what it stands before."""
+        """Whitespace at the end is held back: it may come before a marker."""
         if self._fresh:
             text = text.lstrip(SPACE)
         kept = text.rstrip(SPACE)
@@ -69,18 +69,18 @@ class Collector:
         if len(kept) < len(text):
             self._space.append(text[len(kept) :])
 
-    def turn(self, into: Kind) -> None:
+    def switch(self, into: Kind) -> None:
         """A marker ended a text of one kind, and one of the kind `into` begins."""
         self._space.clear()
         self._fresh = into in self._trimmed
 
     def call(self, name: str) -> "Call":
-        """A call that begins for clients with the first arguments that are added."""
+        """A new call. For clients it begins when its first arguments are added."""
         return Call(self, name)
 
     def begin(self, name: str) -> int:
         self._at_call()
-        self.left_out()
+        self.after_call()
         index, self.calls = self.calls, self.calls + 1
         self._parts.append(CallBegun(index, _encodable(name)))
         return index
@@ -88,13 +88,13 @@ class Collector:
     def arguments(self, index: int, text: str) -> None:
         self._parts.append(Arguments(index, _encodable(text)))
 
-    def left_out(self) -> None:
-        """What follows is set apart from a call, or from where one would have been."""
+    def after_call(self) -> None:
+        """A call was read, or text that is no complete call and is dropped."""
         self._space.clear()
         self._fresh, self._called = False, True
 
     def drain(self) -> list[Part]:
-        """What was collected, neighbours of one kind as one."""
+        """Takes out the parts; neighbours of one kind as one."""
         parts = self._parts
         if not parts:
             return []
@@ -103,7 +103,7 @@ class Collector:
             return parts
         merged: list[Part] = []
         for _, group in groupby(parts, _run):
-            merged += _one(list(group))
+            merged += _joined(list(group))
         return merged
 
     def close(self, kind: Kind) -> None:
@@ -114,7 +114,7 @@ class Collector:
 
 
 class Call:
-    """One that is being read."""
+    """A call that is being read."""
 
     __slots__ = ("_index", "_name", "_out")
 
@@ -135,7 +135,7 @@ class Call:
 
 
 def _encodable(text: str) -> str:
-    """Escapes in a model's text can name halves of a character, which no text may have."""
+    """Without lone surrogates, which JSON's escapes can name and UTF-8 doesn't have."""
     try:
         if not text.isascii():
             text.encode()
@@ -148,8 +148,8 @@ def _run(part: Part) -> tuple[type, int]:
     return type(part), part.index if isinstance(part, CallBegun | Arguments) else 0
 
 
-def _one(run: list[Part]) -> list[Part]:
-    """A run of one kind as one part; a call's beginning is one by itself."""
+def _joined(run: list[Part]) -> list[Part]:
+    """A run of one kind as one part; a call's beginning stays as it is."""
     first = run[0]
     if len(run) == 1 or isinstance(first, CallBegun):
         return run

@@ -1,7 +1,7 @@
-"""Text that comes in pieces, read as if it were there at once.
+"""Text that comes in pieces, read as if it were complete.
 
-What reads more than a piece is a generator that yields where it needs more text. Nothing is looked at again when more
-comes but what may be the beginning of a marker, so that reading takes time in proportion to the text.
+Methods that may need more text are generators, which yield until it comes. Only what may be the beginning of a marker
+is searched again then, so that reading takes time in proportion to the text.
 """
 
 import json
@@ -13,22 +13,22 @@ from typing import TypeVar
 T = TypeVar("T")
 Reading = Generator[None, None, T]
 
-HEAD = 512  # characters: longer than any name, so that no marker by itself withholds an answer
-_GAP = 32  # characters of whitespace that may be between a marker and what has to follow it
+HEAD = 512  # characters: longer than any name, and bounded, so that a lone marker can't hold back an answer
+_GAP = 32  # characters of whitespace that may be between a marker and the text that has to follow it
 _FILLED = re.compile(r"[^ \t\r\n]").search
 _STRING_ENDS = re.compile(r'["\\]').search
 
 
-class Cut(Exception):
+class EndOfText(Exception):
     """The text ended where more was needed."""
 
 
-class Unfit(Exception):
-    """What follows a marker is not what that marker begins."""
+class Mismatch(Exception):
+    """The text after a marker is not what the marker begins."""
 
 
-class Stops:
-    """Markers that are looked for together. Raises: ValueError when one is in another, but at its end."""
+class MarkerSet:
+    """A set of markers to search for. Raises: ValueError when one is in another, except at its end."""
 
     def __init__(self, markers: tuple[str, ...]) -> None:
         if any(a != b and a in b[:-1] for a in markers for b in markers):
@@ -40,7 +40,7 @@ class Stops:
         self._beginnings = frozenset(m[:n] for m in markers for n in range(1, len(m)))
 
     def open_from(self, text: str, at: int) -> int:
-        """Where the end of `text` begins that may be the beginning of a marker."""
+        """The index from which the rest of `text` may be the beginning of a marker; its length if none is."""
         start = max(at, len(text) - self._reach)
         while found := self._first(text, start):
             start = found.start()
@@ -51,38 +51,39 @@ class Stops:
 
 
 @lru_cache(maxsize=512)
-def stops(*markers: str) -> Stops:
-    return Stops(tuple(dict.fromkeys(m for m in markers if m)))
+def marker_set(*markers: str) -> MarkerSet:
+    return MarkerSet(tuple(dict.fromkeys(m for m in markers if m)))
 
 
 class Reader:
-    """Of one choice's text."""
+    """Reads one choice's text."""
 
-    __slots__ = ("_kept", "_kept_from", "at", "each", "ended", "signs", "text")
+    __slots__ = ("_kept", "_kept_from", "at", "each", "ended", "special_chars", "text")
 
     def __init__(self) -> None:
-        self.text, self.at = "", 0  # what is not read yet begins there
+        self.text, self.at = "", 0  # text before this index is read
         self.ended = False
-        # Where all is read, and goes to `each`: text with none of `signs` may go there too, and nothing else happens.
-        self.signs: str | None = None
+        # A short cut; None: there is none now. All text is read, and more text without any of these characters may be
+        # passed directly to `each`.
+        self.special_chars: str | None = None
         self.each: Callable[[str], object] = str
         self._kept: list[str] | None = None
         self._kept_from = 0
 
     def push(self, text: str) -> None:
-        self.signs = None
+        self.special_chars = None
         if self._kept is not None:
             self._kept.append(self.text[self._kept_from : self.at])
             self._kept_from = 0
         self.text, self.at = self.text[self.at :] + text, 0
 
-    def pass_on(self, signs: str, each: Callable[[str], object]) -> None:
-        """Until the next push: see `signs`."""
+    def pass_on(self, special_chars: str, each: Callable[[str], object]) -> None:
+        """Opens the short cut of `special_chars` until the next push."""
         if self.at == len(self.text) and self._kept is None:
-            self.signs, self.each = signs, each
+            self.special_chars, self.each = special_chars, each
 
     def keep(self, already: str = "") -> None:
-        """From here on what is read can be had again, as if `already` had just been read."""
+        """`kept` has the text that is read from here on, after `already`."""
         self._kept, self._kept_from = [already], self.at
 
     def kept(self) -> str:
@@ -93,20 +94,20 @@ class Reader:
         self._kept = None
 
     def unread(self, marker: str) -> None:
-        """`marker`, which was read last, is to be read again."""
+        """Makes `marker`, which was read last, be read again."""
         if self.at >= len(marker):
             self.at -= len(marker)
         else:
             self.text, self.at = marker + self.text[self.at :], 0
 
     def more(self) -> Reading[None]:
-        """Raises: Cut."""
+        """Waits for more text. Raises: EndOfText."""
         if self.ended:
-            raise Cut
+            raise EndOfText
         yield
 
-    def take(self, marks: Stops) -> tuple[str, str | None]:
-        """The text up to a marker, and the marker; None: there is none yet, and what was read is none's beginning."""
+    def take(self, marks: MarkerSet) -> tuple[str, str | None]:
+        """The text up to a marker, and the marker. None: there is none in the text, nor the beginning of one."""
         text, at = self.text, self.at
         if found := marks.search(text, at):
             self.at = found.end()
@@ -114,8 +115,8 @@ class Reader:
         self.at = len(text) if self.ended else marks.open_from(text, at)
         return text[at : self.at], None
 
-    def pieces(self, marks: Stops, each: Callable[[str], object]) -> Reading[str]:
-        """All pieces of text up to a marker; returns that. Raises: Cut."""
+    def pieces(self, marks: MarkerSet, each: Callable[[str], object]) -> Reading[str]:
+        """Passes the text up to a marker to `each`, in pieces; returns the marker. Raises: EndOfText."""
         while True:
             text, mark = self.take(marks)
             if text:
@@ -125,22 +126,22 @@ class Reader:
             self.pass_on(marks.firsts, each)
             yield from self.more()
 
-    def until(self, marks: Stops, limit: int = HEAD) -> Reading[tuple[str, str]]:
-        """The text up to a marker, and the marker. Raises: Cut, Unfit when it is longer than that."""
+    def until(self, marks: MarkerSet, limit: int = HEAD) -> Reading[tuple[str, str]]:
+        """The text up to a marker, and the marker. Raises: EndOfText; Mismatch above `limit` characters."""
         found: list[str] = []
-        room = limit
+
         while True:
             text, mark = self.take(marks)
             found.append(text)
-            room -= len(text)
-            if room < 0:
-                raise Unfit
+            limit -= len(text)
+            if limit < 0:
+                raise Mismatch
             if mark is not None:
                 return "".join(found), mark
             yield from self.more()
 
     def skip_space(self) -> Reading[str]:
-        """The character behind whitespace, which is not read yet. Raises: Cut."""
+        """Skips whitespace. Returns the next character, which is not read yet. Raises: EndOfText."""
         while True:
             if found := _FILLED(self.text, self.at):
                 self.at = found.start()
@@ -149,7 +150,7 @@ class Reader:
             yield from self.more()
 
     def literal(self, *options: str) -> Reading[str]:
-        """Reads the one that comes next; "" for none. Raises: Cut."""
+        """Reads the option that comes next; "" for none. Raises: EndOfText."""
         while True:
             for option in options:
                 if self.text.startswith(option, self.at):
@@ -161,7 +162,7 @@ class Reader:
             yield from self.more()
 
     def follows(self, options: tuple[str, ...]) -> Reading[bool]:
-        """Whether behind whitespace one of these is next, or nothing: it is not read."""
+        """Whether one of `options`, or the end of the text, comes next after whitespace. Reads nothing."""
         while True:
             rest = self.text[self.at : self.at + HEAD]
             filled = rest.lstrip()
@@ -174,7 +175,7 @@ class Reader:
             yield
 
     def json_string(self, limit: int = HEAD) -> Reading[str]:
-        """Whose quotation mark is next. Raises: Cut, Unfit."""
+        """Reads a JSON string, whose quotation mark comes next. Raises: EndOfText; Mismatch: too long or invalid."""
         found = ['"']
         self.at += 1
         closed = False
@@ -187,12 +188,12 @@ class Reader:
                 closed = end is not None and end.group() == '"'
                 limit -= len(found[-1])
             if limit < 0:
-                raise Unfit
+                raise Mismatch
             if not closed and (end is None or behind > len(self.text)):
                 yield from self.more()
         try:
             value = json.loads("".join(found), strict=False)
         except ValueError:
-            raise Unfit from None
+            raise Mismatch from None
         assert isinstance(value, str)
         return value

@@ -1,31 +1,31 @@
-"""What one part of a JSON schema says by referring to others of its parts."""
+"""References within a JSON schema."""
 
 from collections.abc import Mapping
 from typing import Any
 
-_MOST = 32  # references behind each other
+_MOST = 32  # references in a chain
 _ROOT = "#/$defs/root"
 
 
-def referred(part: Any, root: Any) -> Any:
-    """The schema that `part` of `root` is, perhaps by a reference; an empty one where that can't be told."""
+def resolved(part: Any, root: Any) -> Any:
+    """`part` of `root`, or the schema to which it refers; empty if that can't be found."""
     for _ in range(_MOST):
         if not isinstance(part, Mapping):
             break
         if not isinstance(reference := part.get("$ref"), str):
             return part
-        part = found(reference, root)
+        part = looked_up(reference, root)
     return {}
 
 
-def alone(part: Any, root: Any) -> Any:
-    """`part` of `root` as a schema of its own, within which all lies that it refers to."""
+def self_contained(part: Any, root: Any) -> Any:
+    """`part` of `root` as a schema of its own, which includes all that it refers to."""
     moved = _moved(part)
     return part if moved == part else {**moved, "$defs": {"root": _moved(root)}}
 
 
-def found(reference: str, root: Any) -> Any:
-    """What `#/…` names in a schema; None: it isn't there."""
+def looked_up(reference: str, root: Any) -> Any:
+    """The part of a schema that `#/…` names; None: there is none."""
     path = reference.split("/")
     for name in path[1:] if path[0] == "#" else [""]:
         root = root.get(name) if isinstance(root, Mapping) else None
@@ -33,7 +33,7 @@ def found(reference: str, root: Any) -> Any:
 
 
 def _moved(value: Any) -> Any:
-    """With its references to where the root is then."""
+    """A copy with its references changed to the root's new place."""
     if isinstance(value, list):
         return [_moved(inner) for inner in value]
     if not isinstance(value, dict):

@@ -1,15 +1,15 @@
-"""Reads text by a dialect: reasoning and content here, calls as the dialect's forms say."""
+"""Reads text by a dialect: reasoning and content here, calls by the dialect's forms."""
 
 from functools import partial
 
 from app.dialects.channels import read_channels
 from app.dialects.dialect import Dialect, Form, Tools
 from app.dialects.parts import Collector, Content, Kind, Reasoning
-from app.dialects.reader import Cut, Reader, Reading, Stops, Unfit, stops
+from app.dialects.reader import EndOfText, MarkerSet, Mismatch, Reader, Reading, marker_set
 
 
 class Scanner:
-    """Of one choice."""
+    """Reads one choice's text."""
 
     def __init__(self, dialect: Dialect, tools: Tools, reader: Reader, out: Collector, *, begun: bool) -> None:
         self._dialect, self._tools = dialect, tools
@@ -19,17 +19,17 @@ class Scanner:
         self._thought = dialect.thoughts[0] if dialect.thoughts else None
 
     def run(self) -> Reading[None]:
-        """All the text."""
+        """Reads the whole text."""
         if self._dialect.channels:
             yield from read_channels(self._reader, self._out, self._tools)
             return
         try:
             if self._kind is Reasoning:
-                self._out.turn(Reasoning)
+                self._out.switch(Reasoning)
             else:
                 yield from self._unmarked()
             yield from self._texts()
-        except Cut:
+        except EndOfText:
             pass
         self._out.close(self._kind)
 
@@ -39,8 +39,8 @@ class Scanner:
             mark = yield from self._reader.pieces(self._marks(), partial(self._out.text, kind))
             yield from self._marked(mark)
 
-    def _marks(self) -> Stops:
-        """What ends a text of the kind that is read."""
+    def _marks(self) -> MarkerSet:
+        """The markers that end a text of the present kind."""
         dialect = self._dialect
         begins = [b for form in self._forms for b in form.begins if b]
         if self._kind is Reasoning:
@@ -51,11 +51,11 @@ class Scanner:
         else:
             found = [t.begin for t in dialect.thoughts] + begins
             found += [end for t in dialect.thoughts if t.hidden_end for end in t.ends]
-        return stops(*found, *dialect.hidden)
+        return marker_set(*found, *dialect.hidden)
 
     def _marked(self, mark: str) -> Reading[None]:
         if self._thought and self._kind is Reasoning and mark in self._thought.ends:
-            self._turn(Content)
+            self._switch(Content)
             if not self._out.calls:
                 yield from self._unmarked()
             return
@@ -63,14 +63,14 @@ class Scanner:
             for thought in self._dialect.thoughts:
                 if mark == thought.begin:
                     self._thought = thought
-                    self._turn(Reasoning)
+                    self._switch(Reasoning)
                     return
         forms = [form for form in self._forms if mark in form.begins]
         if forms:
             yield from self._calls(forms, mark)
 
-    def _turn(self, into: Kind) -> None:
-        self._out.turn(into)
+    def _switch(self, into: Kind) -> None:
+        self._out.switch(into)
         self._kind = into
 
     def _unmarked(self) -> Reading[None]:
@@ -82,7 +82,7 @@ class Scanner:
         reader.keep()
         try:
             first = yield from reader.skip_space()
-        except Cut:
+        except EndOfText:
             first = ""
         space = reader.kept()
         reader.release()
@@ -100,23 +100,23 @@ class Scanner:
             form = forms[0]
             if len(forms) > 1 or form.first(mark):
                 first = yield from reader.skip_space()
-                form = next((f for f in forms if first in (f.first(mark) or first)), None) or _unfit()
+                form = next((f for f in forms if first in (f.first(mark) or first)), None) or _mismatch()
             yield from form.read(reader, out, self._tools, mark)
-        except Unfit:
+        except Mismatch:
             if out.calls == calls:
                 out.text(self._kind, reader.kept())
                 return
-        except Cut:
+        except EndOfText:
             if out.calls == calls and not mark:
                 out.text(self._kind, reader.kept())
                 return
-            out.left_out()
+            out.after_call()
             raise
         finally:
             reader.release()
-        out.left_out()
+        out.after_call()
         self._kind = Content
 
 
-def _unfit() -> Form:
-    raise Unfit
+def _mismatch() -> Form:
+    raise Mismatch

@@ -129,7 +129,7 @@ class LivenessWatch:
     def _forget(self, worker: WorkerId, pool: PoolId) -> list[Command]:
         keys, queue = self._keys, worker_queue(pool, worker)
         places = [place_id(worker, rank) for rank in range(self._pools[pool].data_parallel_size)]
-        caches = [key(pool, place) for place in places for key in (keys.kv, keys.kv_aside, keys.predicted)]
+        caches = [key(pool, place) for place in places for key in (keys.kv, keys.kv_rebuilt, keys.predicted)]
         account = [keys.reservations(worker), keys.load(worker), keys.prefilling(worker)]
         remains = [*account, *(keys.queue(queue, s) for s in PRIORITY_STEPS)]
         return [

@@ -23,7 +23,7 @@ from app.kv.blocks import HASH_BYTES
 from app.messages import Job
 from app.pools import Pool
 from app.store import Command, Wire
-from app.telemetry import FLEET_READ, Routed, logger
+from app.telemetry import FLEET_READ, RoutingMeters, logger
 
 log = logger(__name__)
 
@@ -63,7 +63,7 @@ class Placer:
         self._held = HeldRequests(pools, patience_s)
         self._room = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
-        self._routed = {name: Routed(name) for name in pools}
+        self._routed = {name: RoutingMeters(name) for name in pools}
 
     @property
     def held(self) -> int:

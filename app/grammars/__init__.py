@@ -1,4 +1,5 @@
-"""Grammars that answers are held to: what of them can be enforced, and how llguidance takes them.
+"""Grammars of answers: whether they can be enforced, and their form for llguidance.
 
-The API checks grammars so, and the mock engine obeys them so. vLLM compiles them itself, with xgrammar.
+The API checks grammars with llguidance, and the mock engine enforces them with it. vLLM compiles them itself, with
+xgrammar.
 """

@@ -1,21 +1,21 @@
-"""What llguidance would take a lot of memory for before it refuses it: its own limits come too late."""
+"""Bounds on grammars for which llguidance takes much memory before its own limits refuse them."""
 
 import re
 from typing import Any
 
-_MOST_ITEMS = 2**15  # that all lists of a schema may be required or allowed to have: 0.1 s and 50 MB
+_MOST_ITEMS = 2**15  # the sum of all 'minItems' and 'maxItems' of a schema: 0.1 s and 50 MB
 _COUNTS = ("minItems", "maxItems")
 _EMBEDDED = re.compile(r"%json\s*\{")
 
 
 def check_counts(value: Any) -> None:
-    """Of a schema, or of all in a structural tag. Raises: ValueError."""
+    """Checks a schema, or all of a structural tag's. Raises: ValueError."""
     if _items(value) > _MOST_ITEMS:
         raise ValueError(f"all 'minItems' and 'maxItems' together are over {_MOST_ITEMS}")
 
 
 def check_embedded(grammar: str) -> None:
-    """Raises: ValueError for schemas within, which are llguidance's alone."""
+    """Raises: ValueError for schemas within a grammar, which only llguidance knows."""
     if _EMBEDDED.search(grammar):
         raise ValueError("schemas in a grammar ('%json') are not supported")
 

@@ -1,4 +1,4 @@
-"""Our grammars as llguidance's."""
+"""Our grammars in llguidance's form."""
 
 import json
 
@@ -8,11 +8,11 @@ from app.grammars.bounds import check_counts, check_embedded
 from app.grammars.structural_tag import as_lark
 from app.messages import Grammar
 
-_SHOWN = 200  # characters of what llguidance says, in which the client's own text stands
+_SHOWN = 200  # characters of llguidance's message, which quotes the client
 
 
 def compiled(grammar: Grammar) -> str:
-    """For an LLMatcher, which may still refuse it. Raises: ValueError for what has no such form."""
+    """The grammar for an LLMatcher, which may still refuse it. Raises: ValueError if it has no such form."""
     text = grammar.text
     match grammar.kind:
         case "json":
@@ -33,6 +33,6 @@ def compiled(grammar: Grammar) -> str:
 
 def check(grammar: Grammar) -> None:
     """Takes milliseconds, and tens of them for a large schema. Raises: ValueError that says what is wrong."""
-    wrong, said = LLMatcher.validate_grammar_with_warnings(compiled(grammar))
-    if wrong:
-        raise ValueError(" ".join(said[0].split())[:_SHOWN])
+    failed, messages = LLMatcher.validate_grammar_with_warnings(compiled(grammar))
+    if failed:
+        raise ValueError(" ".join(messages[0].split())[:_SHOWN])

@@ -1,7 +1,7 @@
 """xgrammar's structural tags, which are JSON, as a grammar in llguidance's Lark.
 
-https://xgrammar.mlc.ai/docs/tutorials/structural_tag.html says what they mean. Those about single tokens, and the
-`style` of a schema, have no counterpart here.
+https://xgrammar.mlc.ai/docs/tutorials/structural_tag.html says what they mean. Formats of single tokens, and the
+`style` of a schema, are not supported.
 """
 
 import json
@@ -14,12 +14,12 @@ from llguidance import grammar_from, regex_to_lark
 from app.grammars.bounds import check_embedded
 
 _ANY = r"/(.|\n)*/"
-_DEEPEST = 16  # formats within each other
+_DEEPEST = 16  # nested formats
 _LENIENT = {"x-guidance": {"lenient": True, "coerce_one_of": True}}
 
 
 def as_lark(tag: dict[str, Any]) -> str:
-    """Raises: ValueError that says what is wrong, or has no counterpart."""
+    """Raises: ValueError that says what is wrong or not supported."""
     made = _Rules()
     start = made.expression(_field({"format": made.modern(tag)}, "format", dict), 0)
     lark = "\n".join(["%llguidance {}", f"start: {start}", *made.rules])
@@ -31,11 +31,11 @@ def as_lark(tag: dict[str, Any]) -> str:
 class _Rules:
     def __init__(self) -> None:
         self.rules: list[str] = []
-        self.others: list[dict[str, str]] = []  # grammars of the client's, each with names of its own
+        self.others: list[dict[str, str]] = []  # the client's grammars, each with rule names of its own
 
     @staticmethod
     def modern(tag: dict[str, Any]) -> Any:
-        """The format of a tag; that of the older shape with `structures` and `triggers`, too."""
+        """The format of a tag, or of one in the older shape with `structures` and `triggers`."""
         if "structures" not in tag:
             return tag.get("format")
         tags = [
@@ -52,7 +52,7 @@ class _Rules:
     def expression(self, form: Any, depth: int) -> str:
         """Raises: ValueError."""
         if depth > _DEEPEST:
-            raise ValueError(f"at most {_DEEPEST} formats within each other")
+            raise ValueError(f"formats are nested more than {_DEEPEST} deep")
         kind = _field(form, "type", str)
         make = _FORMATS.get(kind)
         if make is None:
@@ -89,7 +89,7 @@ class _Rules:
         return self._any_of([self.expression(f, depth) for f in _field(form, "elements", list)])
 
     def _tag(self, form: dict[str, Any], depth: int, begin: str | None = None) -> str:
-        """`begin`: what is left of the tag's own."""
+        """`begin`: the tag's own, without a trigger that is matched already."""
         begin = _field(form, "begin", str) if begin is None else begin
         end, content = form.get("end", ""), _field(form, "content", dict)
         ends = [end] if isinstance(end, str) else _texts(form, "end")
@@ -136,7 +136,7 @@ class _Rules:
         return f"{one}{{{least},{most if most >= 0 else ''}}}"
 
     def _until(self, ends: list[str], excluded: list[str]) -> str:
-        """Any text up to the first of some markers, and that."""
+        """Any text up to the first of `ends`, and that one."""
         name = f"until_{len(self.rules)}"
         self.rules.append(
             f"{name}[lazy]: {self._terminal(self._without(excluded))} {self._any_of(map(json.dumps, ends))}"

@@ -16,7 +16,7 @@ class KvIndex:
 
     def __init__(self, wire: Wire, keys: Keys, pool: PoolId, place: PlaceId) -> None:
         self._wire, self._key = wire, keys.kv(pool, place)
-        self._aside = keys.kv_aside(pool, place)
+        self._aside = keys.kv_rebuilt(pool, place)
 
     async def write(self, changes: Changes) -> None:
         """Raises: StoreDown, and then part of it may be written: `rebuild` is due."""

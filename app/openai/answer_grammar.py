@@ -1,11 +1,11 @@
-"""The grammar of a whole answer: reasoning, then calls of tools, where a request binds them, or its content."""
+"""The grammar of a whole answer: reasoning, then content or, if a request binds them, tool calls."""
 
 import json
 from typing import Any, NamedTuple
 
+from app.dialects.call_grammar import TEXT, CallGrammar, const, optional, schema, sequence, tag
 from app.dialects.dialect import Dialect
 from app.dialects.parts import Content
-from app.dialects.written import TEXT, Written, const, optional, schema, sequence, tag
 from app.messages import Grammar
 from app.openai.structured import Format, checked, content_grammar, refused
 from app.openai.tools import BoundCalls
@@ -15,15 +15,15 @@ _SPACE = {"type": "regex", "pattern": "[ \\n]{0,2}"}
 
 
 class Situation(NamedTuple):
-    """Where an answer begins."""
+    """How an answer begins."""
 
-    dialect: Dialect | None  # that its text is read by
-    begun: bool = False  # the prompt ends within reasoning
-    reasons: bool = False  # else the answer may begin with reasoning
+    dialect: Dialect | None  # reads its text; None: it is all content
+    begun: bool = False  # within reasoning, with which the prompt ends
+    reasons: bool = False  # otherwise: perhaps with reasoning
 
 
 def answer_grammar(wanted: Format | None, calls: BoundCalls | None, where: Situation) -> Grammar | None:
-    """Compiled, which is no work for an event loop. `wanted`: of content; `calls`: what is asked of them.
+    """Compiles it: not on an event loop. `wanted`: the content's format; `calls`: the request's rules for calls.
 
     None: any text will do. Raises: RequestError that names the field.
     """
@@ -35,23 +35,23 @@ def answer_grammar(wanted: Format | None, calls: BoundCalls | None, where: Situa
         if thoughtless:
             return content
         return _checked(_behind_thought(_content(content, wanted), where, content=True), wanted.where)
-    written = _written(calls, calls.where or (wanted.where if wanted else ""), where)
+    grammar = _call_grammar(calls, calls.where or (wanted.where if wanted else ""), where)
     if calls.forced:
-        return _checked(_behind_thought(written.calls(one=calls.one), where), calls.where)
+        return _checked(_behind_thought(grammar.calls(one=calls.one), where), calls.where)
     if content is None or wanted is None:
-        return _checked(_behind_thought(written.in_text(one=calls.one), where, free=True), calls.where)
-    either = {"type": "or", "elements": [written.calls(one=calls.one), _on_channel(_content(content, wanted), where)]}
+        return _checked(_behind_thought(grammar.in_text(one=calls.one), where, free=True), calls.where)
+    either = {"type": "or", "elements": [grammar.calls(one=calls.one), _on_channel(_content(content, wanted), where)]}
     return _checked(_behind_thought(either, where), wanted.where)
 
 
-def _written(calls: BoundCalls, param: str, where: Situation) -> Written:
+def _call_grammar(calls: BoundCalls, param: str, where: Situation) -> CallGrammar:
     try:
-        written = where.dialect.written(calls.schemas) if where.dialect is not None else None
+        grammar = where.dialect.call_grammar(calls.schemas) if where.dialect is not None else None
     except ValueError as exc:
         raise refused("tools", exc) from None
-    if written is None:
-        raise refused(param, "this model's way to write calls of tools can't be put into a grammar")
-    return written
+    if grammar is None:
+        raise refused(param, "this model's tool calls can't be put into a grammar")
+    return grammar
 
 
 def _checked(form: Part, param: str) -> Grammar:
@@ -59,7 +59,7 @@ def _checked(form: Part, param: str) -> Grammar:
 
 
 def _content(grammar: Grammar, wanted: Format) -> Part:
-    """As a part of a structural tag. Raises: RequestError for what can't be one."""
+    """The grammar as a part of a structural tag. Raises: RequestError if it can't be one."""
     match grammar.kind:
         case "json":
             return schema(wanted.value)
@@ -83,7 +83,7 @@ def _on_channel(content: Part, where: Situation) -> Part:
 
 
 def _behind_thought(body: Part, where: Situation, *, free: bool = False, content: bool = False) -> Part:
-    """`free`: the body is any text, in which reasoning may stand by itself; `content`: it has no channel yet."""
+    """`free`: the body is any text, which may begin with reasoning; `content`: it has no channel yet."""
     dialect = where.dialect
     if dialect is None:
         return body

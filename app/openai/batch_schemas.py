@@ -1,4 +1,4 @@
-"""What clients may send for a batch, and what they see of it: OpenAI's shapes, and `paused`."""
+"""Requests about batches, and a batch as clients see it: OpenAI's shapes, and `paused`."""
 
 from typing import Annotated, Any, Literal
 
@@ -24,11 +24,11 @@ class BatchRequest(Body):
     output_expires_after: ExpiresAfter | None = None
 
     def check(self) -> None:
-        """What a single field's type can't tell. Raises: RequestError."""
+        """Checks that a field's type can't express. Raises: RequestError."""
         if self.endpoint not in ENDPOINTS:
             known = ", ".join(ENDPOINTS)
             raise RequestError(
-                f"'endpoint': a batch can be of {known}, not of '{self.endpoint[:100]}'.", param="endpoint"
+                f"'endpoint': a batch can be for {known}, not for '{self.endpoint[:100]}'.", param="endpoint"
             )
 
 

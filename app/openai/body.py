@@ -1,11 +1,11 @@
-"""What all that clients send have in common: strict, frozen, and shown in the API's documentation."""
+"""The base of all request schemas: strict, frozen, and shown in the API's documentation."""
 
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 T = TypeVar("T")
-# Lists end at their first error: each of a million would be an object with its own message.
+# Validation of a list ends at its first error: a million errors would be a million objects with messages.
 Some = Annotated[list[T], Field(fail_fast=True)]
 MOST = 4096  # messages of a conversation, parts of a message, tokens with a bias
 
@@ -15,13 +15,13 @@ class Body(BaseModel):
 
     @classmethod
     def openapi(cls) -> dict[str, Any]:
-        """For `openapi_extra`: handlers parse the body themselves, which spares FastAPI's detour over dicts."""
+        """For `openapi_extra`: handlers parse the body themselves, without FastAPI's detour over dicts."""
         schema = inlined(cls.model_json_schema())
         return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 class Query(Body):
-    """What comes as text behind the path."""
+    """A URL's query, whose values are all texts."""
 
     model_config = ConfigDict(strict=False)
 
@@ -32,7 +32,7 @@ class Query(Body):
 
 
 def inlined(schema: dict[str, Any]) -> Any:
-    """Without `$defs`, to which a schema in the middle of a document can't refer, nor can its discriminators."""
+    """The schema without `$defs` and discriminators, which don't work in the middle of a document."""
     defs = schema.pop("$defs", {})
 
     def inline(part: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The ids of calls of tools: the same on every replica that tells an answer."""
+"""The ids of tool calls: the same on every replica that writes the answer."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from app.openai.conversation import AssistantMessage, Message
 
 
 class CallIds:
-    """Of one answer."""
+    """The ids of one answer's calls."""
 
     def __init__(self, model: Model | None, request: RequestId, earlier: int) -> None:
         """`earlier`: calls in the conversation before."""

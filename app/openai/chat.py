@@ -16,7 +16,7 @@ from app.openai.parts_writer import PartsWriter
 from app.openai.plan import plan_of
 from app.openai.prompt import chat_prompt, tokenizer_of
 from app.openai.schemas import ChatRequest, Conversation
-from app.openai.structured import Format, held_to
+from app.openai.structured import Format, with_grammar
 from app.openai.validation import parse_off_loop
 
 
@@ -32,9 +32,9 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
 def chat_plan(
     state: Deployment, prefix: str, body: Conversation, param: str, *, explain: bool, wanted: Format | None = None
 ) -> GenerationPlan:
-    """`prefix`: of its id. `param`: the field of the request that the messages are of. Raises: XylemError.
+    """`prefix`: of its id. `param`: the request's field with the messages. Raises: XylemError.
 
-    `wanted`: what the answer's content has to be. Then a grammar is compiled, which is no work for an event loop.
+    `wanted`: the format of the answer's content. Then a grammar is compiled: not on an event loop.
     """
     model = find_model(state.models, body.model)
     check_dialect(model, body)
@@ -56,7 +56,7 @@ def chat_plan(
     calls = body.bound_calls()
     if wanted is not None or (calls is not None and calls.bound):
         grammar = answer_grammar(wanted, calls, situation(model, prompt, body))
-        sampling = held_to(grammar, sampling)
+        sampling = with_grammar(grammar, sampling)
     return plan_of(state, body, prefix, model, [prompt], [sampling], explain=explain)
 
 

@@ -1,4 +1,4 @@
-"""A chat's answer whose text is its content as it comes."""
+"""A chat's answer, all of whose text is content."""
 
 from typing import Any
 
@@ -41,11 +41,11 @@ class ChatWriter(CompletionWriter):
         return chat_logprobs(d, as_ids=self._as_ids)
 
     def opening(self, choices: int) -> bytes:
-        """The role of each choice, which OpenAI's clients take from it."""
+        """The role of each choice, which OpenAI's clients take from these events."""
         return b"".join(map(self._role, range(choices)))
 
     def _role(self, choice: int) -> bytes:
-        """The first one of all has the prompt's token ids, if they were asked for."""
+        """Choice 0 also has the prompt's token ids, if the client asked for them."""
         ids = b'"prompt_token_ids":%b,' % orjson.dumps(self._call.prompts[0]) if self._token_ids and not choice else b""
         return (
             self._start

@@ -1,7 +1,7 @@
 """An answer in the shape of a completions API: whole, or as server-sent events, and the error that ends these.
 
 `delta` is the hot path of the API: one call per token. All of a chunk's JSON but the text is built once per choice.
-What is to be made of the generated text (a prompt in front of it, a parser's parts) a subclass does there.
+Subclasses override it to change the generated text (a prompt in front of it, a parser's parts).
 """
 
 from typing import Any, ClassVar
@@ -18,11 +18,11 @@ PLAIN_END = b'null,"finish_reason":null}]'
 
 
 class CompletionWriter:
-    """Of one answer."""
+    """Writes one answer."""
 
     KIND: ClassVar[str]  # the `object` of a whole answer
-    CHUNK: ClassVar[bytes]  # and that of a chunk
-    BEFORE_TEXT: ClassVar[bytes]  # in a choice of a chunk
+    CHUNK: ClassVar[bytes]  # the `object` of a chunk
+    BEFORE_TEXT: ClassVar[bytes]  # JSON in a chunk's choice, around its text
     AFTER_TEXT: ClassVar[bytes]
 
     def __init__(self, call: GenerationBase, body: ChatRequest | CompletionRequest) -> None:
@@ -30,7 +30,7 @@ class CompletionWriter:
         self._usage_at_end = bool(options and options.include_usage)
         self._usage_always = bool(options and options.continuous_usage_stats)
         self._token_ids = bool(body.return_token_ids)
-        self._only_text = not (self._usage_always or self._token_ids)  # in most chunks
+        self._only_text = not (self._usage_always or self._token_ids)  # most chunks have nothing but text
         tier = call.plan.tier
         self._start = b'data: {"id":"%b","object":"%b","created":%d,"model":%b,%b' % (
             call.id.encode(),
@@ -45,15 +45,15 @@ class CompletionWriter:
         self._plain_tail = self.AFTER_TEXT + PLAIN_END + self._end
 
     def choice(self, index: int, d: Delta) -> dict[str, Any]:
-        """All of it."""
+        """One choice of a whole answer."""
         raise NotImplementedError
 
     def logprobs(self, choice: int, d: Delta) -> Any:
-        """Of a delta, or of all of a choice."""
+        """The logprobs of a delta, or of a whole choice."""
         raise NotImplementedError
 
     async def whole(self) -> dict[str, Any]:
-        """Raises: what ended it."""
+        """Raises: the error that ended it."""
         call = self._call
         return call.envelope(self.KIND) | await call.made(self._made, await call.whole()) | {"usage": self.usage()}
 
@@ -61,22 +61,22 @@ class CompletionWriter:
         return self.answer(sorted(merge(deltas)))
 
     def answer(self, choices: list[tuple[int, Delta]]) -> dict[str, Any]:
-        """Besides the envelope and the usage."""
+        """The whole answer, without the envelope and the usage."""
         return {"choices": [self.choice(i, d) for i, d in choices]}
 
     def usage(self) -> dict[str, Any]:
-        """So far."""
+        """The tokens so far."""
         return self._call.usage()
 
     async def settle(self) -> None:
-        """Before the last event: what it tells and takes long to find out."""
+        """Slow work for the last events."""
 
     def opening(self, _choices: int) -> bytes:
         """The events before the first delta."""
         return b""
 
     def delta(self, choice: int, d: Delta) -> bytes:
-        """One event; nothing when there is nothing to tell (a token that ends no character yet)."""
+        """One event; none when there is nothing to send (a token that ends no character yet)."""
         if d.finish is None and d.logprobs is None and self._only_text:
             if not d.text:
                 return b""
@@ -85,21 +85,21 @@ class CompletionWriter:
         return b"%b%b%b" % (self._head(choice), orjson.dumps(d.text), self.tail(choice, d, d.finish))
 
     def tail(self, choice: int, d: Delta, finish: str | None) -> bytes:
-        """Of a chunk that tells more than text."""
+        """The end of a chunk that has more than text."""
         return b"".join(
             (
                 self.AFTER_TEXT,
                 orjson.dumps(self.logprobs(choice, d)),
                 b',"finish_reason":%b' % orjson.dumps(finish),
                 b',"stop_reason":%b' % orjson.dumps(d.stop) if finish else b"",
-                self.told(choice, d),
+                self.extra_fields(choice, d),
                 b"}]",
                 self.end(),
             )
         )
 
-    def told(self, _choice: int, d: Delta) -> bytes:
-        """Of a chunk's choice, what was asked for besides."""
+    def extra_fields(self, _choice: int, d: Delta) -> bytes:
+        """Fields of a chunk's choice that the client asked for."""
         return b',"token_ids":%b' % orjson.dumps(d.tokens) if self._token_ids else b""
 
     def last(self) -> bytes:
@@ -108,7 +108,7 @@ class CompletionWriter:
         return b'%b"choices":[],"usage":%b}\n\n%b' % (self._start, orjson.dumps(self.usage()), DONE)
 
     def end(self) -> bytes:
-        """Of a chunk."""
+        """The end of each chunk."""
         return b',"usage":%b}\n\n' % orjson.dumps(self.usage()) if self._usage_always else self._end
 
     def _head(self, choice: int) -> bytes:

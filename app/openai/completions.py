@@ -17,7 +17,7 @@ from app.openai.echo import Echo
 from app.openai.logprobs import TextLogprobs, prompt_logprobs
 from app.openai.plan import plan_of
 from app.openai.schemas import MOST_BIASES, MOST_LOGPROBS, CompletionRequest
-from app.openai.structured import checked, content_grammar, held_to
+from app.openai.structured import checked, content_grammar, with_grammar
 from app.openai.validation import parse_off_loop
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -45,16 +45,16 @@ def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> Gener
         raise RequestError("'max_tokens' has to be at least 1 without 'echo'.", param="max_tokens")
     prompt_logprobs = body.logprobs if body.echo else None
     if prompt_logprobs is not None and body.prompt_logprobs is not None:
-        raise RequestError("'echo' has 'logprobs' of the prompt already.", param="prompt_logprobs")
+        raise RequestError("'prompt_logprobs' can't be used with 'echo' and 'logprobs'.", param="prompt_logprobs")
     body.check_logprobs(sum(map(len, prompts)))
     if prompt_logprobs is not None and sum(map(len, prompts)) * (prompt_logprobs + 1) * (body.n or 1) > MOST_LOGPROBS:
         raise RequestError(
-            f"'logprobs' with 'echo': at most {MOST_LOGPROBS} of all tokens of all prompts, in all choices together.",
+            f"'logprobs' with 'echo': at most {MOST_LOGPROBS} for all tokens of all prompts, in all choices together.",
             param="logprobs",
         )
     asked = body.sampling(max(1, limit), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
     if (wanted := body.asked_format()) is not None:
-        asked = held_to(checked(content_grammar(wanted), wanted.where), asked)
+        asked = with_grammar(checked(content_grammar(wanted), wanted.where), asked)
     sampling = [asked] * len(prompts)
     plan = plan_of(state, body, "cmpl-", model, prompts, sampling, explain=explain)
     if not body.echo:
@@ -64,7 +64,7 @@ def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> Gener
 
 
 class TextWriter(CompletionWriter):
-    """An answer."""
+    """Writes an answer."""
 
     KIND, CHUNK = "text_completion", b"text_completion"
     BEFORE_TEXT, AFTER_TEXT = b',"text":', b',"logprobs":'
@@ -72,7 +72,7 @@ class TextWriter(CompletionWriter):
     def __init__(self, call: GenerationBase, body: CompletionRequest) -> None:
         super().__init__(call, body)
         self._logprobs = TextLogprobs(as_ids=bool(body.return_tokens_as_token_ids))
-        self._begun: set[int] = set()  # choices whose prompt has been told
+        self._begun: set[int] = set()  # choices whose prompt has been sent
         self._echo = None if call.plan.echo is None else Echo(call.plan)
 
     def choice(self, index: int, d: Delta) -> dict[str, Any]:
@@ -92,13 +92,13 @@ class TextWriter(CompletionWriter):
     def _prompt(self, choice: int) -> list[int]:
         return self._call.prompts[choice // self._call.plan.sampling[0].n]
 
-    def told(self, choice: int, d: Delta) -> bytes:
-        """With the first of a choice, the prompt's ids."""
-        told = super().told(choice, d)
-        if not told or choice in self._begun:
-            return told
+    def extra_fields(self, choice: int, d: Delta) -> bytes:
+        """A choice's first chunk also has the prompt's token ids."""
+        fields = super().extra_fields(choice, d)
+        if not fields or choice in self._begun:
+            return fields
         self._begun.add(choice)
-        return b',"prompt_token_ids":%b%b' % (orjson.dumps(self._prompt(choice)), told)
+        return b',"prompt_token_ids":%b%b' % (orjson.dumps(self._prompt(choice)), fields)
 
     def logprobs(self, choice: int, d: Delta) -> Any:
         return self._logprobs(choice, d)
@@ -122,8 +122,8 @@ def _prompts(body: CompletionRequest, model: Model, limit: int) -> list[list[int
         model.room(prompt, limit, "prompt")
         left -= len(prompt) * copies
         if left < 0:
-            said = "All prompts together, echoed with each choice," if copies > 1 else "All prompts together"
-            raise RequestError(f"{said} have more than {model.most_tokens} tokens.", param="prompt")
+            subject = "All prompts together, echoed with each choice," if copies > 1 else "All prompts together"
+            raise RequestError(f"{subject} have more than {model.most_tokens} tokens.", param="prompt")
         model.check_tokens(prompt)
         prompts.append(prompt)
     return prompts

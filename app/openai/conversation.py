@@ -13,7 +13,7 @@ from app.openai.neutral import NEUTRAL_OF_MESSAGES, Refused, neutral
 _MOST_CALLS = 128  # of a message
 Name = Annotated[str, Field(max_length=256)]
 CallId = Annotated[str, Field(min_length=1, max_length=256)]
-# What openai's package made of an answer's text, and sends back beside it. It is not kept.
+# openai's package parses an answer's text, and sends the result back beside it. It is not kept.
 Parsed = Annotated[Any, Field(exclude=True)]
 
 
@@ -22,7 +22,7 @@ class TextPart(Body):
     text: str
 
 
-# In this order, an error is the list's.
+# In this order, errors are reported for the list.
 Content = Annotated[Some[TextPart], Field(max_length=MOST)] | str
 
 
@@ -37,7 +37,7 @@ class Message(Body):
         return content if isinstance(content, str) else "\n".join(part.text for part in content)
 
     def for_template(self) -> dict[str, Any]:
-        """Templates know no developer, OpenAI's newer name of the system role, and want text."""
+        """Templates don't know `developer`, OpenAI's newer name of the system role, and take only text."""
         role = "system" if self.role == "developer" else self.role
         return {"role": role, "content": self.text} | ({"name": self.name} if self.name else {})
 
@@ -48,7 +48,7 @@ class PromptMessage(Message):
 
 
 def _object(arguments: str) -> Any:
-    """What templates take. A model may have written none, and that is told as it is."""
+    """Arguments as templates take them: an object; unchanged if the model has not written one."""
     for _ in range(2):  # some models write the JSON of an object into a JSON text
         try:
             found = orjson.loads(arguments or "{}")
@@ -71,17 +71,17 @@ class ToolCall(Body):
     id: CallId
     type: Annotated[Literal["function"], Refused("tool calls of type")]
     function: Called
-    index: int | None = None  # as streams have it
+    index: int | None = None  # in calls that come from a stream
 
     def for_template(self) -> dict[str, Any]:
-        """Arguments are an object there, as in Hugging Face's templates, if they are one."""
+        """Hugging Face's templates take the arguments as an object."""
         called = {"name": self.function.name, "arguments": _object(self.function.arguments)}
         return {"id": self.id, "type": "function", "function": called}
 
 
 @neutral(NEUTRAL_OF_MESSAGES)
 class AssistantMessage(Message):
-    """An earlier answer. Without content, as it is when it only called tools, it is an empty text."""
+    """An earlier answer. Without content, as when it only called tools, templates get an empty text."""
 
     role: Literal["assistant"]
     content: Content | None = None
@@ -101,7 +101,7 @@ class AssistantMessage(Message):
 
 
 class ToolMessage(Message):
-    """What a call of an earlier message gave."""
+    """The result of a call in an earlier message."""
 
     role: Literal["tool"]
     content: Content
@@ -112,7 +112,7 @@ class ToolMessage(Message):
 
 
 class FunctionMessage(Message):
-    """The same in OpenAI's older shape, which names the function instead of the call."""
+    """A result in OpenAI's older shape, which names the function instead of the call."""
 
     role: Literal["function"]
     content: Content | None = None
@@ -139,9 +139,9 @@ def check_conversation(messages: Sequence[Message]) -> None:
 
 
 def for_template(messages: Sequence[Message], *, nulls: bool = False) -> list[dict[str, Any]]:
-    """Of a checked conversation. Results of tools also have the function's name, which some templates show.
+    """A checked conversation's messages. Tool results also have the function's name, which some templates show.
 
-    `nulls`: the template tells a message that only calls tools by its content, which is none.
+    `nulls`: the template recognises a message that only calls tools by its content, which is None.
     """
     names: dict[str, str] = {}
     shown = []

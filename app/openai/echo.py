@@ -28,6 +28,6 @@ class Echo:
         return replace(d, text=text + d.text, logprobs=logprobs, finish="length" if self._only else d.finish)
 
     def _named(self, logprobs: list[TokenLogprob | None], prompt: list[int]) -> list[TokenLogprob]:
-        """Nothing predicts a prompt's first token: OpenAI shows it without a logprob, here NaN stands for that."""
+        """Nothing predicts a prompt's first token: OpenAI shows it without a logprob. Here NaN stands for none."""
         first = TokenLogprob(self._tokenizer.token_text(prompt[0]), prompt[0], float("nan"))
         return [first if lp is None else lp for lp in logprobs]

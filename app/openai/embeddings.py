@@ -46,8 +46,8 @@ def _plan(state: Deployment, body: EmbeddingRequest, *, explain: bool) -> Genera
 def _check_dimensions(model: Model, dimensions: int | None) -> None:
     if dimensions is not None and dimensions not in model.dimensions:
         some = ", ".join(map(str, model.dimensions)) if isinstance(model.dimensions, list) else ""
-        which = f"vectors of {some} numbers" if some else "no other vectors than its own"
-        raise RequestError(f"'dimensions': {model.name} has {which}, and none of {dimensions}.", param="dimensions")
+        which = f"only vectors of {some} numbers" if some else "only vectors of its own length"
+        raise RequestError(f"'dimensions': {model.name} has {which}, not of {dimensions}.", param="dimensions")
 
 
 class EmbeddingWriter(EncodingWriter):
@@ -65,4 +65,4 @@ class EmbeddingWriter(EncodingWriter):
     def _shown(self, raw: bytes) -> str | orjson.Fragment:
         if self._base64:
             return b64encode(raw).decode()
-        return orjson.Fragment(orjson.dumps(floats(raw).tolist()))  # one at a time, so that other threads get on
+        return orjson.Fragment(orjson.dumps(floats(raw).tolist()))  # one at a time, so that other threads run between

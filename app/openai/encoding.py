@@ -1,4 +1,4 @@
-"""What all endpoints that make vectors of texts have in common: inputs, jobs for the workers, vectors."""
+"""The common part of all endpoints that make vectors of texts: inputs, jobs for the workers, vectors."""
 
 import asyncio
 from array import array
@@ -17,15 +17,15 @@ from app.messages import Inputs, Sampling
 from app.openai.schemas import ModelRequest
 
 MOST_INPUTS = 2048  # of one request, as OpenAI has it
-# Of one job: enough to fill an engine's batch, few enough that many workers share a large request, and that a worker's
+# Of one job: enough to fill an engine's step, few enough that many workers share a large request, and that a worker's
 # death or an urgent request costs little.
 _JOB_INPUTS, _JOB_TOKENS = 64, 8192
-_NOTHING = Sampling(max_tokens=0)  # is generated
-_AT_ONCE = 2**18  # bytes of vectors of which an answer is made without a thread
+_NO_OUTPUT = Sampling(max_tokens=0)
+_SHORT = 2**18  # bytes of vectors; an answer of more is written in a thread
 
 
 def tokenized(model: Model, inputs: Sequence[str | list[int]], param: str) -> list[list[int]]:
-    """`param`: the field of the request that they are of. Raises: RequestError, PromptTooLong."""
+    """`param`: the request's field with the inputs. Raises: RequestError, PromptTooLong."""
     made, left = [], model.most_tokens
     for index, given in enumerate(inputs):
         where = f"{param}.{index}" if len(inputs) > 1 else param
@@ -35,7 +35,7 @@ def tokenized(model: Model, inputs: Sequence[str | list[int]], param: str) -> li
         model.check_input(tokens, where)
         left -= len(tokens)
         if left < 0:
-            raise RequestError(f"All of '{param}' has more than {model.most_tokens} tokens.", param=param)
+            raise RequestError(f"'{param}' has more than {model.most_tokens} tokens in all.", param=param)
         made.append(tokens)
     return made
 
@@ -64,7 +64,7 @@ def encoding_plan(
         prefix,
         model,
         [[token for one in job for token in one] for job in jobs],
-        [_NOTHING] * len(jobs),
+        [_NO_OUTPUT] * len(jobs),
         timeout_s=body.timeout or state.settings.request_timeout_s,
         priority=body.urgency,
         wishes=RoutingHints(explain=explain),
@@ -75,7 +75,7 @@ def encoding_plan(
 
 
 def job_slices(lengths: Sequence[int]) -> list[slice]:
-    """Which inputs of so many tokens go to a worker together: as even as it gets, and in their order."""
+    """Which inputs, of `lengths` in tokens, share a job: in their order, and about as many in each."""
     most = -(-len(lengths) // max(1, -(-len(lengths) // _JOB_INPUTS)))
     slices, start, tokens = [], 0, 0
     for end, length in enumerate(lengths):
@@ -92,20 +92,20 @@ def cosine(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 class EncodingWriter:
-    """An answer made of vectors; it never streams."""
+    """Writes an answer made of vectors; it never streams."""
 
     def __init__(self, call: GenerationBase) -> None:
         self._call = call
 
     async def whole(self) -> dict[str, Any]:
-        """Raises: what ended it."""
+        """Raises: the error that ended it."""
         await self._call.whole()
-        if sum(map(len, self._call.vectors.values())) <= _AT_ONCE:
+        if sum(map(len, self._call.vectors.values())) <= _SHORT:
             return self.answer()
         return await asyncio.to_thread(self.answer)
 
     def answer(self) -> dict[str, Any]:
-        """Of all vectors."""
+        """The answer, of all vectors."""
         raise NotImplementedError
 
     def raw(self) -> list[bytes]:
@@ -123,5 +123,5 @@ class EncodingWriter:
 
 
 def floats(raw: bytes) -> "array[float]":
-    """Of a vector. Where the machine is a big-endian one, its engines are too, and nobody has tried."""
+    """A vector's numbers, in the byte order of this machine: nobody has tried a big-endian one."""
     return array("f", raw)

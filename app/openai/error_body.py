@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients know them."""
+"""Errors in OpenAI's shape."""
 
 from typing import Any
 

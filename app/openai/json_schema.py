@@ -1,33 +1,33 @@
 """Whether a value is a JSON schema, as far as its shape tells: no reference is followed and no pattern compiled.
 
-It will be written into a prompt, so its size and depth have bounds.
+It may be written into a prompt, so its size and depth have bounds.
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-_DEEPEST = 32  # lists and objects within each other
+_DEEPEST = 32  # nested lists and objects
 _LONGEST = 2**16  # bytes, written as JSON
 _TYPES = {"array", "boolean", "integer", "null", "number", "object", "string"}
 
 
 def check_parameters(schema: dict[str, Any]) -> None:
-    """Of a function, whose arguments are an object. Raises: ValueError that says what is wrong."""
+    """Checks the schema of a function's arguments, which are an object. Raises: ValueError that says what is wrong."""
     check_bounds(schema)
     if schema.get("type", "object") != "object":
-        raise ValueError("the type of parameters is 'object'")
+        raise ValueError("the type of parameters has to be 'object'")
     _check(schema, "")
 
 
 def check_schema(schema: Any) -> None:
-    """Of an answer that is held to it. Raises: ValueError that says what is wrong, or what can't be enforced."""
+    """Checks the schema of an answer. Raises: ValueError that says what is wrong, or can't be enforced."""
     check_bounds(schema)
     _check(schema, "", enforced=True)
 
 
 def check_bounds(value: Any) -> None:
-    """Raises: ValueError when it is too deep, too long, or has numbers or characters that are none."""
+    """Raises: ValueError when it is too deep, too long, or has numbers or characters that JSON doesn't have."""
     if _deeper(value, _DEEPEST):
         raise ValueError(f"at most {_DEEPEST} levels")
     if len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode()) > _LONGEST:
@@ -55,7 +55,7 @@ def _check(schema: Any, path: str, *, enforced: bool = False) -> None:
 
 
 def _within(key: str, value: Any, path: str) -> Iterable[tuple[str, Any]]:
-    """The schemas that a keyword has, and where they stand."""
+    """The schemas within a keyword's value, each with its path."""
     if key in _SCHEMAS and not (key == "items" and isinstance(value, list)):  # older drafts have lists there
         return [(path, value)]
     if key in _LISTS or key == "items":
@@ -70,7 +70,7 @@ def _within(key: str, value: Any, path: str) -> Iterable[tuple[str, Any]]:
 
 
 def _unenforceable(schema: dict[str, Any]) -> str | None:
-    """The keyword that xgrammar would pass over, alone or beside others."""
+    """The keyword that xgrammar would ignore, by itself or beside others."""
     if found := _NEVER & schema.keys():
         return min(found)
     if len(schema.get("allOf") or ()) > 1:

@@ -7,7 +7,7 @@ from app.messages import Delta, TokenLogprob
 
 
 def chat_logprobs(d: Delta, *, as_ids: bool = False) -> dict[str, Any] | None:
-    """`as_ids`: tokens are named by their ids, as with `return_tokens_as_token_ids`."""
+    """`as_ids`: tokens are shown as `token_id:<id>`, as `return_tokens_as_token_ids` asks for."""
     if d.logprobs is None:
         return None
     return {"content": [token_logprob(lp, as_ids=as_ids) for lp in d.logprobs], "refusal": None}
@@ -21,9 +21,9 @@ def token_logprob(lp: TokenLogprob, *, as_ids: bool = False) -> dict[str, Any]:
 
 
 def prompt_logprobs(d: Delta) -> list[dict[str, Any] | None]:
-    """In vLLM's shape: for each token of the prompt by id, itself and the likeliest in its place; null for the first.
+    """In vLLM's shape: for each token of the prompt, itself and the likeliest tokens in its place, by id.
 
-    Without a rank where it is not among those.
+    None for the first. A token that is not among the likeliest has no rank.
     """
     shown: list[dict[str, Any] | None] = []
     for lp in d.prompt_logprobs or ():
@@ -41,7 +41,7 @@ def _by_id(token: int) -> str:
 
 
 class TextLogprobs:
-    """The text completions' shape counts the offset of each token in the text, so it remembers per choice."""
+    """In the text completions' shape, which has each token's offset in its choice's text."""
 
     def __init__(self, *, as_ids: bool = False) -> None:
         self._as_ids = as_ids

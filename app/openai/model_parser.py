@@ -1,4 +1,4 @@
-"""What takes an answer of a model apart, and whether its text begins inside reasoning."""
+"""The parser of a model's answer, and whether the answer's text begins inside reasoning."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,27 +15,27 @@ _TAIL = 16  # tokens of a prompt
 
 
 def check_dialect(model: Model, asked: ToolsRequest) -> None:
-    """Raises: RequestError when calls of tools could not be told from text."""
+    """Raises: RequestError when tool calls could not be told from text."""
     dialect = model.writing.dialect
     if asked.offered and (dialect is None or not dialect.calls):
         raise RequestError(
-            "'tools': it is not known how this model writes calls of tools. Its pool can name a 'dialect'.",
+            "'tools': it is not known how this model writes tool calls. Its pool can name a 'dialect'.",
             param="tools",
         )
 
 
 def read_dialect(model: Model, asked: ToolsRequest) -> Dialect | None:
-    """The one by which an answer is taken apart; None where its text is the content as it comes."""
+    """The dialect that an answer is parsed by; None where all its text is content."""
     return model.writing.dialect if model.writing.reasons or asked.offered else None
 
 
 def parser_maker(call: GenerationBase, asked: PromptRequest) -> Callable[[], OutputParser] | None:
-    """For each choice; None where nothing is to be taken apart."""
+    """Makes a parser for each choice; None where all text is content."""
     return make_parser(call.model, asked, begun=begins_in_reasoning(call.model, call.prompts[0], asked))
 
 
 def make_parser(model: Model, asked: ToolsRequest, *, begun: bool) -> Callable[[], OutputParser] | None:
-    """None where nothing is to be taken apart."""
+    """Makes a parser for each choice; None where all text is content."""
     dialect = read_dialect(model, asked)
     if dialect is None:
         return None
@@ -44,7 +44,7 @@ def make_parser(model: Model, asked: ToolsRequest, *, begun: bool) -> Callable[[
 
 
 def situation(model: Model, prompt: list[int], asked: PromptRequest) -> Situation:
-    """Where an answer to this prompt begins. One that goes on with a message goes on with its content."""
+    """How an answer to this prompt begins. One that continues a message continues its content."""
     dialect, begun = read_dialect(model, asked), begins_in_reasoning(model, prompt, asked)
     if dialect is None or not dialect.thoughts or asked.continue_final_message:
         return Situation(dialect, begun)

@@ -1,7 +1,7 @@
-"""Parameters of OpenAI's and vLLM's without support here, each with its neutral values: those that change no answer.
+"""Parameters of OpenAI's and vLLM's that are not supported, each with its neutral values: those that change no answer.
 
-Clients send many of them without being told to, so every endpoint takes them. Another value is refused by the
-parameter's name. null is neutral throughout.
+Many clients send them by default, so every endpoint accepts them. Other values are refused by the parameter's name.
+null is always neutral.
 """
 
 from collections.abc import Callable, Mapping
@@ -154,9 +154,9 @@ NEUTRAL_OF_ENCODING: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Refused:
-    """Of a field: what its type doesn't take is not supported, and is called that.
+    """On a field: values that its type doesn't take are refused as not supported.
 
-    `what`: words before the value, such as "content parts of type"; without them the field's name says enough.
+    `what`: words before the value in the error, such as "content parts of type"; empty: the field's name is enough.
     """
 
     what: str = ""
@@ -172,7 +172,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class _OneOf:
-    """Of a field: these values, of whatever types. `typing.Literal` has no lists, objects or fractions."""
+    """On a field: it takes these values, of whatever types. `typing.Literal` has no lists, objects or fractions."""
 
     values: tuple[Any, ...]
 

@@ -1,6 +1,6 @@
-"""A chat's answer whose text is taken apart: reasoning and calls of tools have fields of their own.
+"""A chat's answer whose text is parsed: reasoning and tool calls have fields of their own.
 
-`reasoning_content` is SGLang's name for reasoning, `reasoning` vLLM's: the pool says which one is told.
+`reasoning_content` is SGLang's name for reasoning, `reasoning` vLLM's: the pool says which one is used.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from app.openai.tools import NamedTool
 
 
 class PartsWriter(ChatWriter):
-    """One event for each delta, whatever its parts: a client that resumes names the last event that it has."""
+    """One event for each delta, whatever its parts are: a client that resumes names its last event."""
 
     BEFORE_TEXT, AFTER_TEXT = b',"delta":', b',"logprobs":'
 
@@ -30,9 +30,9 @@ class PartsWriter(ChatWriter):
         super().__init__(call, body)
         self._make_parser = make_parser
         self._parsers: dict[int, OutputParser] = {}
-        self._called: set[int] = set()  # choices with a call of a tool
-        self._thoughts: dict[int, list[str]] = defaultdict(list)  # by choice, as far as their tokens are not counted
-        self._reasoned: int | None = None  # these tokens, once they are
+        self._called: set[int] = set()  # choices with a tool call
+        self._thoughts: dict[int, list[str]] = defaultdict(list)  # reasoning, by choice
+        self._reasoned: int | None = None  # its tokens, once they are counted
         self._hides = body.include_reasoning is False
         self._reasoning = call.model.writing.reasoning_field
         self._fronts = {Content: b'{"content":', Reasoning: b'{"%b":' % self._reasoning.encode()}
@@ -67,12 +67,12 @@ class PartsWriter(ChatWriter):
         return made
 
     def usage(self) -> dict[str, Any]:
-        """Tokens of reasoning are told when all are there."""
-        told = super().usage()
+        """Has the reasoning's tokens when the answer is complete."""
+        usage = super().usage()
         if self._reasoned is None:
-            return told
+            return usage
         counted = min(self._reasoned, self._call.completion_tokens)
-        return told | {"completion_tokens_details": {"reasoning_tokens": counted}}
+        return usage | {"completion_tokens_details": {"reasoning_tokens": counted}}
 
     async def settle(self) -> None:
         if not self._usage_at_end:
@@ -87,9 +87,9 @@ class PartsWriter(ChatWriter):
         self._reasoned = sum(reasoning_tokens(model, "".join(pieces)) for pieces in self._thoughts.values())
 
     def _finish(self, choice: int, d: Delta) -> str | None:
-        """Where the length or a stop string ended it, a call may be cut off, and is not one to answer.
+        """When the length or a stop string ended the answer, a call may be cut off, and must not be run.
 
-        A tool that the client has named is no choice of the model's: OpenAI says `stop` then.
+        When the client has named the tool, OpenAI says `stop`.
         """
         whole = d.finish == "stop" and not isinstance(d.stop, str)
         return "tool_calls" if whole and choice in self._called and not self._named else d.finish
@@ -107,7 +107,7 @@ class PartsWriter(ChatWriter):
         return [part for part in parts if not isinstance(part, Reasoning)] if self._hides else parts
 
     def _fields(self, choice: int, parts: list[Part]) -> dict[str, Any]:
-        """Of the message, that the parts add: each call once, with what there is of its arguments."""
+        """The message's fields that the parts add: each call once, with the new text of its arguments."""
         made: dict[str, Any] = {}
         calls: dict[int, dict[str, Any]] = {}
         for part in parts:

@@ -1,4 +1,4 @@
-"""What every endpoint that generates makes of a request in the same way."""
+"""The part of a plan that is the same for all endpoints that generate."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,12 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.messages import Sampling
-from app.openai.schemas import Asked
+from app.openai.schemas import GenerationRequest
 
 
 def plan_of(
     state: Deployment,
-    body: Asked,
+    body: GenerationRequest,
     prefix: str,
     model: Model,
     prompts: Sequence[list[int]],
@@ -19,7 +19,7 @@ def plan_of(
     *,
     explain: bool,
 ) -> GenerationPlan:
-    """`prefix`: of its id. `sampling`: of each prompt."""
+    """`prefix`: of its id. `sampling`: for each prompt."""
     return GenerationPlan(
         prefix,
         model,

@@ -1,4 +1,4 @@
-"""A conversation's prompt: what a request says about it besides the messages, and its text."""
+"""A conversation's prompt: a request's fields for it besides the messages, and its text."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -15,7 +15,7 @@ from app.tokenizer import Tokenizer
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 _SHOWN = 64  # characters of a name
-# In the place where the model is to go on. A template that trims its messages takes the space off.
+# Marks where the model is to continue. A template that trims its messages removes the space.
 _HERE = "<<<go-on-here>>> "
 _OURS = {"add_generation_prompt", "chat_template", "continue_final_message", "messages", "tools"}
 SWITCHES = ("enable_thinking", "thinking")  # by which templates turn reasoning off
@@ -55,13 +55,13 @@ class PromptRequest(ToolsRequest):
             )
 
     def template_variables(self, tokenizer: Tokenizer) -> dict[str, Any]:
-        """Raises: RequestError for what the template doesn't know, and what is not the client's to set."""
+        """Raises: RequestError for variables that the template doesn't know, or that clients may not set."""
         known, asked = tokenizer.template_variables, self.chat_template_kwargs or {}
         for name, value in asked.items():
             where = f"chat_template_kwargs.{name[:_SHOWN]}"
             if name in _OURS or name in tokenizer.special:
-                raise RequestError(f"'{where}' can't be set so.", param=where)
-            if name not in known and value is not None and value is not False:  # what it doesn't know, is off
+                raise RequestError(f"'{where}' can't be set in this way.", param=where)
+            if name not in known and value is not None and value is not False:  # an unknown one is off
                 raise RequestError(f"'{where}': this model's chat template does not know it.", param=where)
         made = self._effort(known) | {name: value for name, value in asked.items() if name in known}
         if tools := self.offered:
@@ -85,7 +85,7 @@ class PromptRequest(ToolsRequest):
 
 
 def tokenizer_of(tokenizer: Tokenizer, asked: PromptRequest, *, trusted: bool) -> Tokenizer:
-    """With the request's own chat template, if it has one. Raises: RequestError, also where it is not `trusted`."""
+    """With the request's own chat template, if it has one. Raises: RequestError, also if requests aren't `trusted`."""
     if asked.chat_template is None:
         return tokenizer
     if not trusted:
@@ -94,7 +94,7 @@ def tokenizer_of(tokenizer: Tokenizer, asked: PromptRequest, *, trusted: bool) -
 
 
 def chat_prompt(tokenizer: Tokenizer, messages: Sequence[Message], asked: PromptRequest) -> str:
-    """Templates write the special tokens themselves. Raises: RequestError (the template refuses)."""
+    """The prompt's text, with its special tokens. Raises: RequestError when the template refuses."""
     variables = asked.template_variables(tokenizer)
     shown = for_template(messages, nulls="is none" in (tokenizer.template or ""))
     if not asked.continue_final_message:
@@ -111,7 +111,7 @@ def chat_prompt(tokenizer: Tokenizer, messages: Sequence[Message], asked: Prompt
 
 
 def _rendered(tokenizer: Tokenizer, shown: list[dict[str, Any]], variables: dict[str, Any]) -> str:
-    """Hugging Face's templates take the arguments of calls as objects; DeepSeek's own ones add them to a text."""
+    """Hugging Face's templates take the arguments of calls as objects; DeepSeek's own ones need text."""
     try:
         return tokenizer.render_chat(shown, **variables)
     except RequestError as exc:

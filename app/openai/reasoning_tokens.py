@@ -1,8 +1,8 @@
-"""How many tokens a model thought: of the text, the same however the answer came in pieces (decision 0032)."""
+"""How many tokens of reasoning an answer has: counted from its text, so that pieces don't matter (decision 0032)."""
 
 from app.dispatch.models import Model
 
-SHORT = 8192  # characters, whose tokens are counted at once
+SHORT = 8192  # characters; the tokens of more are counted in a thread
 
 
 def reasoning_tokens(model: Model, text: str) -> int:

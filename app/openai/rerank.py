@@ -1,4 +1,4 @@
-"""Documents in the order in which they fit a query, in the shape that Jina, Cohere and vLLM share."""
+"""Documents ordered by how well they fit a query, in the shape that Jina, Cohere and vLLM share."""
 
 from typing import Annotated, Any
 
@@ -28,7 +28,7 @@ class RerankRequest(ModelRequest):
 
     @property
     def texts(self) -> list[str]:
-        """Of the documents."""
+        """The documents' texts."""
         return [document if isinstance(document, str) else document.text for document in self.documents]
 
     def check(self) -> None:

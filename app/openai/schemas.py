@@ -1,4 +1,4 @@
-"""What clients may send: OpenAI's shapes and a few extensions. These models never leave `app/api/`.
+"""Requests: OpenAI's shapes and a few extensions.
 
 A field that is neither here nor in `neutral.py` is refused by name, unless it is null, which OpenAI's clients send
 for "not given".
@@ -27,19 +27,19 @@ Stop = Annotated[str, Field(min_length=1, max_length=4096)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 Label = Annotated[str, Field(max_length=64)]
 Metadata = Annotated[dict[Label, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
-MOST_BIASES = 2**16  # of all prompts of a request together: each takes its own along
-MOST_LOGPROBS = 24_576  # of prompts' tokens in one answer: they come as one message, which is decoded at once
-ASIDE_PRIORITY = 100  # of what gives way, unless it names its own
+MOST_BIASES = 2**16  # of all prompts of a request together: each prompt's job has all of them
+MOST_LOGPROBS = 24_576  # of prompts' tokens in one answer: they come in one message, which is decoded at once
+ASIDE_PRIORITY = 100  # of aside requests that name none
 
 
 class StreamOptions(Body):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    include_obfuscation: bool | None = None  # nothing is obfuscated, which a client can't tell from luck
+    include_obfuscation: bool | None = None  # has no effect: nothing is obfuscated
 
 
 class RoutingOptions(Body):
-    """Extension: what a client may say about where its request goes."""
+    """Extension: a request's own parameters of routing."""
 
     prefill_weight: Annotated[float, Field(ge=0, le=100)] | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
@@ -48,9 +48,9 @@ class RoutingOptions(Body):
 
 
 class ModelRequest(Body):
-    """What all that a model has to do something for have in common. `None` is "not given" throughout."""
+    """The base of all requests to a model. None always means "not given"."""
 
-    # What a model's own configuration says where the client doesn't.
+    # The fields with defaults in a model's own configuration.
     DEFAULTED: ClassVar[tuple[str, ...]] = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
     model: str
@@ -58,12 +58,12 @@ class ModelRequest(Body):
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None  # extension: lower is sooner
     timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None  # extension: seconds
     service_tier: Literal["auto", "default", "flex"] | None = None
-    # Notes of the client's own, on which nothing depends.
+    # The client's own notes, without effect.
     metadata: Metadata | None = None
     safety_identifier: Label | None = None
 
     def filled(self, defaults: Mapping[str, float]) -> Self:
-        """With these where it says nothing."""
+        """With these values for fields that are not given."""
         given = {n: defaults[n] for n in self.DEFAULTED if n in defaults and getattr(self, n) is None}
         return self.model_copy(update=given) if given else self
 
@@ -73,7 +73,7 @@ class ModelRequest(Body):
 
     @property
     def tier(self) -> Literal["default", "flex"] | None:
-        """The one that it gets, if it named one."""
+        """The service tier that it gets; None if it named none."""
         return None if self.service_tier is None else "flex" if self.aside else "default"
 
     @property
@@ -81,11 +81,11 @@ class ModelRequest(Body):
         return self.priority if self.priority is not None else ASIDE_PRIORITY if self.aside else 0
 
     def check(self) -> None:
-        """What a single field can't tell. Raises: RequestError."""
+        """Checks of several fields together. Raises: RequestError."""
 
 
-class Asked(ModelRequest):
-    """What all that generate have in common."""
+class GenerationRequest(ModelRequest):
+    """The base of all requests that generate."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -96,7 +96,7 @@ class Asked(ModelRequest):
     ignore_eos: bool | None = None
     stream: bool | None = None
     prompt_cache_key: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # requests that share a prefix
-    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # vLLM's: another one shares no KV
+    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None  # vLLM's: only equal ones share KV
     routing: RoutingOptions | None = None
 
     def wishes(self, *, explain: bool) -> RoutingHints:
@@ -112,22 +112,22 @@ class Asked(ModelRequest):
 
     @property
     def kept(self) -> bool:
-        """Whether its answer can be had again later."""
+        """Whether its answer is kept, to be fetched later."""
         return False
 
     def stored_chat(self) -> StoredChat | None:
-        """What it is found by among the client's chats."""
+        """The fields by which clients find it among their stored chats; None if it is not stored."""
         return None
 
     def understood(self) -> bytes:
-        """All that the answer depends on and tells, as JSON that is parsed to the same."""
+        """The fields on which the answer depends, as JSON that parses to an equal request."""
         return self.model_dump_json(exclude_none=True, by_alias=True).encode()
 
 
-class _Generation(Asked, StructuredRequest):
-    """What chat and text completions have in common."""
+class _CompletionsRequest(GenerationRequest, StructuredRequest):
+    """The base of chat and text completions."""
 
-    DEFAULTED = (*Asked.DEFAULTED, "top_k", "min_p", "repetition_penalty")
+    DEFAULTED = (*GenerationRequest.DEFAULTED, "top_k", "min_p", "repetition_penalty")
 
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None
@@ -144,17 +144,17 @@ class _Generation(Asked, StructuredRequest):
     return_tokens_as_token_ids: bool | None = None
 
     def check(self) -> None:
-        """What a single field can't tell. Raises: RequestError."""
+        """Checks of several fields together. Raises: RequestError."""
         if self.stream_options is not None and not self.stream:
             raise RequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
         if self.prompt_logprobs is not None and self.stream:
             raise RequestError("'prompt_logprobs' is not available in a stream.", param="prompt_logprobs")
 
     def check_logprobs(self, tokens: int) -> None:
-        """`tokens`: of all prompts. Raises: RequestError for more of their logprobs than one message may have."""
+        """`tokens`: of all prompts. Raises: RequestError for more logprobs of these than one message may have."""
         if self.prompt_logprobs is not None and tokens * (self.prompt_logprobs + 1) * (self.n or 1) > MOST_LOGPROBS:
             raise RequestError(
-                f"'prompt_logprobs': at most {MOST_LOGPROBS} of all tokens of all prompts, in all choices together.",
+                f"'prompt_logprobs': at most {MOST_LOGPROBS} for all tokens of all prompts, in all choices together.",
                 param="prompt_logprobs",
             )
 
@@ -192,7 +192,7 @@ class _Generation(Asked, StructuredRequest):
         return {int(token): bias for token, bias in self.logit_bias.items()}
 
 
-class Conversation(_Generation, PromptRequest):
+class Conversation(_CompletionsRequest, PromptRequest):
     messages: Annotated[Sequence[Message], Field(min_length=1, max_length=MOST)]
     max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: bool | None = None
@@ -220,7 +220,7 @@ class ChatRequest(Conversation):
 
 
 @neutral()
-class CompletionRequest(_Generation):
+class CompletionRequest(_CompletionsRequest):
     prompt: str | Some[TokenId] | Some[str] | Some[Some[TokenId]]
     echo: bool | None = None
     add_special_tokens: Annotated[Literal[True] | None, Refused()] = None  # in conversations, False is neutral
@@ -235,7 +235,7 @@ class TokenizeRequest(PromptRequest):
     add_special_tokens: bool | None = None
 
     def check(self) -> None:
-        """What a single field can't tell. Raises: RequestError."""
+        """Checks of several fields together. Raises: RequestError."""
         if (self.prompt is None) == (self.messages is None):
             raise RequestError("Give either 'prompt' or 'messages'.", param="prompt")
         self.check_prompt(self.messages or ())
@@ -247,7 +247,7 @@ class DetokenizeRequest(Body):
 
 
 class LimitChanges(Body):
-    """A field that is null goes back to what the pools file says; one that isn't given stays."""
+    """A field that is null gets the pools file's value again; one that isn't given stays."""
 
     max_queued: Annotated[NotNegative, Field(le=2**31)] | None = None
     active_blocks: Share | None = None

@@ -21,7 +21,7 @@ class ScoreRequest(ModelRequest):
 
     @property
     def texts(self) -> tuple[list[str], list[str]]:
-        """Of both sides: one that is compared with each of the others, or as many as those."""
+        """The texts of both sides. The first side has as many as the second, or one, which is compared with each."""
         one, two = ([side] if isinstance(side, str) else list(side) for side in (self.text_1, self.text_2))
         return one, two
 
@@ -31,7 +31,7 @@ class ScoreRequest(ModelRequest):
         check_count(two, "text_2")
         if len(one) not in (1, len(two)):
             raise RequestError(
-                f"'text_1' has {len(one)} texts and 'text_2' {len(two)}: there has to be one, or as many.",
+                f"'text_1' has {len(one)} texts and 'text_2' {len(two)}: 'text_1' needs one, or as many as 'text_2'.",
                 param="text_1",
             )
 

@@ -1,4 +1,4 @@
-"""A chat that was asked for with `store`, as OpenAI lists it: a pure function of its request and its log."""
+"""A stored chat, as OpenAI lists it: a pure function of its request and its log."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
@@ -36,10 +36,10 @@ class MetadataChange(Body):
 
 
 class WrittenAnswer(GenerationBase):
-    """One whose log is whole."""
+    """A kept answer whose log is complete."""
 
     def __init__(self, kept: KeptRequest, plan: GenerationPlan, events: Iterable[Event]) -> None:
-        """Raises: RequestNotFound when the log has gone meanwhile."""
+        """Raises: RequestNotFound when the log has been deleted meanwhile."""
         super().__init__(kept.id, kept.created, plan)
         self._deltas: list[tuple[int, Delta]] = []
         end: Event | None = None
@@ -56,7 +56,7 @@ class WrittenAnswer(GenerationBase):
 
 
 def messages_of(request: RequestId, body: ChatRequest) -> list[dict[str, Any]]:
-    """In the order of the conversation. Their ids follow from the chat's: all readers see the same."""
+    """The request's messages. Their ids are derived from the chat's, so that all readers see the same."""
     shown = []
     for number, message in enumerate(body.messages):
         parts = None if message.content is None or isinstance(message.content, str) else message.content

@@ -1,6 +1,6 @@
-"""What an answer's content has to be: as clients ask for it in each API, and as a grammar.
+"""The format of an answer's content: as a request's fields, and as a grammar.
 
-Each API names its fields in its own way and makes a `Format` of them; from there on it is the same for all.
+Each API makes a `Format` of its own fields; from there on all are the same.
 """
 
 import json
@@ -24,7 +24,7 @@ OBJECT: dict[str, Any] = {"type": "object"}
 
 @dataclass(frozen=True)
 class Format:
-    """What content has to be; `value` is a schema, a pattern, a list of texts, a grammar or a structural tag."""
+    """The format of content; `value` is a schema, a pattern, a list of texts, a grammar or a structural tag."""
 
     kind: GrammarKind
     value: Any
@@ -45,7 +45,10 @@ def content_grammar(asked: Format) -> Grammar:
 
 
 def checked(grammar: Grammar, where: str) -> Grammar:
-    """It. Compiles it, which takes milliseconds: not on an event loop. Raises: RequestError that names the field."""
+    """The grammar itself. Compiles it, which takes milliseconds: not on an event loop.
+
+    Raises: RequestError that names the field.
+    """
     try:
         check(grammar)
     except ValueError as exc:
@@ -53,10 +56,10 @@ def checked(grammar: Grammar, where: str) -> Grammar:
     return grammar
 
 
-def held_to(grammar: Grammar | None, sampling: Sampling) -> Sampling:
-    """Raises: RequestError: of a grammar that has come to its end before `min_tokens`, no token would be left."""
+def with_grammar(grammar: Grammar | None, sampling: Sampling) -> Sampling:
+    """Raises: RequestError for `min_tokens`: at a grammar's end, no token is allowed any more."""
     if grammar is not None and sampling.min_tokens:
-        raise refused("min_tokens", "an answer of a format, or of forced calls, is as long as these are")
+        raise refused("min_tokens", "an answer with a format, or with forced calls, can't have a minimum length")
     return replace(sampling, grammar=grammar)
 
 
@@ -83,7 +86,7 @@ class SchemaFormat(Body):
 
 
 class TagFormat(Body):
-    """vLLM's: in xgrammar's shape of today, or in its older one."""
+    """vLLM's: in xgrammar's present shape, or in its older one."""
 
     type: Literal["structural_tag"]
     format: dict[str, Any] | None = None
@@ -111,7 +114,7 @@ class StructuredOutputs(Body):
 
 
 class StructuredRequest(Body):
-    """The fields of chat and text completions, of which at most one may say something."""
+    """The fields of chat and text completions for a format, of which at most one may be given."""
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -122,14 +125,14 @@ class StructuredRequest(Body):
 
     @property
     def compiles(self) -> bool:
-        """Whether a grammar is to be compiled for it. Raises: RequestError."""
+        """Whether a grammar has to be compiled for it. Raises: RequestError."""
         return self.asked_format() is not None
 
     def asked_format(self) -> Format | None:
-        """Raises: RequestError for several of them, or what is no JSON."""
+        """Raises: RequestError for several formats, or for invalid JSON."""
         found = self._formats()
         if len(found) > 1:
-            raise refused(found[1].where, f"there is '{found[0].where}' already, and an answer has one format")
+            raise refused(found[1].where, f"an answer has one format, and '{found[0].where}' is given already")
         return found[0] if found else None
 
     def _formats(self) -> list[Format]:
@@ -163,7 +166,7 @@ _FIELDS = tuple(StructuredRequest.model_fields)
 
 
 def _read(kind: GrammarKind, value: Any, where: str) -> Any:
-    """Schemas and tags may come as a text with their JSON."""
+    """Schemas and tags may come as JSON within a text."""
     if kind not in ("json", "tag") or not isinstance(value, str):
         return value
     try:

@@ -1,4 +1,4 @@
-"""The functions that a model may call: as clients describe them, and which of them a request lets it see."""
+"""The functions that a model may call: the client's descriptions, and its choice among them."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -15,8 +15,8 @@ from app.openai.json_schema import check_parameters, check_schema
 from app.openai.neutral import NOT_SUPPORTED, Refused
 
 MOST_TOOLS = 128
-_SHOWN = 200  # characters of what is wrong, in which names stand that are the client's
-_LONGEST = 2**16  # bytes of all schemas that calls are bound to
+_SHOWN = 200  # characters of an error, which quotes the client's names
+_LONGEST = 2**16  # bytes of all schemas that bind calls
 _ANY = {"type": "object"}
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -45,7 +45,7 @@ class Tool(Body):
     function: Function
 
     def for_template(self) -> dict[str, Any]:
-        """As it came, but for `strict`, which is not the model's. Templates look into parameters that aren't there."""
+        """Without `strict`, which is not for the model. Templates read `parameters` even where none were given."""
         made: dict[str, Any] = {"name": self.function.name}
         if self.function.description is not None:
             made["description"] = self.function.description
@@ -89,21 +89,21 @@ ToolChoice = Annotated[
 
 
 class BoundCalls(NamedTuple):
-    """The calls that a request may have, and what it asks of them."""
+    """The tools that an answer may call, and the request's rules for calls."""
 
     schemas: dict[str, Any]  # of the parameters of each tool that may be called
-    where: str  # the field that asks for it; "": none does
-    forced: bool  # there is a call, and nothing else
-    one: bool  # and no second one
+    where: str  # the field that has such rules; "": none does
+    forced: bool  # the answer has to be a call
+    one: bool  # at most one call
 
     @property
     def bound(self) -> bool:
-        """A grammar has to see to it."""
+        """Whether a grammar has to enforce the rules."""
         return bool(self.where)
 
 
 class ToolsRequest(Body):
-    """What a request says about tools."""
+    """A request's fields about tools."""
 
     tools: Annotated[Some[Tool], Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
@@ -111,7 +111,7 @@ class ToolsRequest(Body):
 
     @property
     def offered(self) -> Sequence[Tool]:
-        """Those that the model sees, and may call."""
+        """The tools that the model sees, and may call."""
         choice = self.tool_choice
         if self.tools is None or choice == "none":
             return ()
@@ -126,7 +126,7 @@ class ToolsRequest(Body):
         for i, tool in enumerate(self.tools or ()):
             if tool.function.name in names:
                 where = f"tools.{i}.function.name"
-                raise RequestError(f"'{where}': there is another tool '{tool.function.name}'.", param=where)
+                raise RequestError(f"'{where}': there are two tools '{tool.function.name}'.", param=where)
             names.add(tool.function.name)
         for where, name in self._chosen():
             if not names:
@@ -135,7 +135,7 @@ class ToolsRequest(Body):
                 raise RequestError(f"'{where}': there is no tool of that name.", param=where)
 
     def _chosen(self) -> list[tuple[str, str | None]]:
-        """What a choice speaks of, and where."""
+        """The tools that `tool_choice` names, each with its place; a None: any tool."""
         choice = self.tool_choice
         if isinstance(choice, NamedTool):
             return [("tool_choice.function.name", choice.function.name)]
@@ -148,7 +148,7 @@ class ToolsRequest(Body):
 
     @property
     def binds_calls(self) -> bool:
-        """Whether a grammar has to see to it that calls are what is asked for."""
+        """Whether a grammar has to enforce rules for calls."""
         one = self.parallel_tool_calls is False
         return bool(self.offered) and (self._forces or one or any(t.function.strict for t in self.offered))
 
@@ -159,7 +159,7 @@ class ToolsRequest(Body):
         return allowed or choice == "required" or isinstance(choice, NamedTool)
 
     def bound_calls(self) -> BoundCalls | None:
-        """What is asked of calls; None: there are no tools. Compiles strict ones, so it is no work for an event loop.
+        """The rules for calls; None: there are no tools. Compiles strict tools: not on an event loop.
 
         Raises: RequestError for what can't be enforced.
         """
@@ -170,15 +170,17 @@ class ToolsRequest(Body):
         called = [tool for tool in offered if named in (None, tool.function.name)]
         schemas = {t.function.name: t.parameters if forced or t.function.strict else _ANY for t in called}
         if sum(len(json.dumps(schema, ensure_ascii=False).encode()) for schema in schemas.values()) > _LONGEST:
-            said = f"'tools': at most {_LONGEST} bytes of parameters in all tools whose calls are bound to them."
-            raise RequestError(said, param="tools")
+            raise RequestError(
+                f"'tools': at most {_LONGEST} bytes of parameters in all strict or forced tools together.",
+                param="tools",
+            )
         strict = self._strict(schemas.keys())
         one = named is not None or self.parallel_tool_calls is False
         where = "tool_choice" if forced else "parallel_tool_calls" if one else strict[0] if strict else ""
         return BoundCalls(schemas, where, forced=forced, one=one)
 
     def _strict(self, called: Collection[str]) -> list[str]:
-        """Where tools are strict whose calls a grammar writes. Raises: RequestError."""
+        """The places of strict tools among those that may be called. Raises: RequestError."""
         found = []
         for i, tool in enumerate(self.tools or ()):
             if tool.function.strict and tool.function.name in called:

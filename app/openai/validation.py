@@ -1,4 +1,4 @@
-"""What a client sent, as one of the schemas; or what is wrong with it, by name."""
+"""Parsing a request's body by its schema; errors name the field."""
 
 import asyncio
 import json
@@ -11,29 +11,29 @@ from app.errors import BodyTooLarge, RequestError
 from app.openai.body import Body
 from app.openai.neutral import NOT_SUPPORTED
 
-_MOST_ERRORS = 1000  # that are looked through for one to name
-_SHOWN = 64  # characters of what was given
-_LONGEST_NAME = 200  # characters of a field's path, which is the client's
-_SMALL = 16 * 2**10  # bytes that are parsed at once: that takes less time than a thread's answer
-# Values of a large body: the parser builds all of them before the schema sees one, and no other thread runs meanwhile.
+_MOST_ERRORS = 1000  # among which one is chosen to be named
+_SHOWN = 64  # characters of a wrong value
+_LONGEST_NAME = 200  # characters of a field's path, which the client chooses
+_SMALL = 16 * 2**10  # bytes that are parsed at once: a thread would take longer
+# Values of a large body: the parser builds all of them before the schema checks one, and holds up all other threads.
 _VALUES, _CONTAINERS = 2**18, 2**15
 
-# What stands in these is the client's own, and null a value; `input` is also a prompt, which is no object.
+# Fields whose content is the client's own: null in them is a value. `input` is one if it is an object, not a prompt.
 _AS_SENT = {
     "chat_template_kwargs", "guided_json", "input_schema", "json", "parameters", "schema", "structural_tag",
     "structures",
 }  # fmt: skip
 
-# One thread: a second one would hold the interpreter in turn with the first, and the event loop would wait for both.
+# One thread: a second one would compete with it for the interpreter, and the event loop would wait for both.
 _large = ThreadPoolExecutor(1, thread_name_prefix="parsing")
 
 B = TypeVar("B", bound=Body)
 
 
 async def parse_off_loop(schema: type[B], raw: bytes, token_ids: int = 0) -> B:
-    """`parse`, in a thread if the body is large. `token_ids`: how many of them it may have.
+    """`parse`, in a thread if the body is large. `token_ids`: how many of them a body may have.
 
-    Raises: RequestError that names the field; BodyTooLarge when there are too many values, however short.
+    Raises: RequestError that names the field; BodyTooLarge for too many values, however short.
     """
     if len(raw) <= _SMALL:
         return parse(schema, raw)
@@ -47,7 +47,7 @@ def _parse_large(schema: type[B], raw: bytes, token_ids: int) -> B:
 
 def check_values(raw: bytes, most: int) -> None:
     """Raises: BodyTooLarge for more than `most` values, or too many lists and objects."""
-    if _fits(raw, most):  # with all that stands in texts
+    if _fits(raw, most):  # counting also what is within texts
         return
     plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")  # so that each quote begins or ends a text
     if plain.count(b'"') > 4 * most or not _fits(b"".join(plain.split(b'"')[::2]), most):
@@ -63,10 +63,10 @@ def parse(schema: type[B], raw: bytes) -> B:
     try:
         return schema.model_validate_json(raw)
     except ValidationError as exc:
-        first = exc.with_traceback(None)  # which has this frame, and so itself: what is wrong would stay for long
+        first = exc.with_traceback(None)  # the traceback would refer to this frame, and keep the body in memory
     if first.error_count() > _MOST_ERRORS:
         raise RequestError(f"More than {_MOST_ERRORS} fields are wrong or not supported by this server.") from first
-    # The slow way, taken on an error: what is null counts as not given, in unknown fields and in unsupported values.
+    # The slow way, only on an error: nulls count as not given, in unknown fields and in unsupported values.
     errors = _errors(first)
     doc = None if errors[0]["type"] == "json_invalid" else json.loads(raw)
     if any(_may_be_null(e, doc) for e in errors):
@@ -79,7 +79,7 @@ def parse(schema: type[B], raw: bytes) -> B:
 
 
 def validated(schema: type[B], doc: dict[str, Any]) -> B:
-    """Of a document that is no text any more. Raises: RequestError that names the field."""
+    """`parse` for a document that has been decoded. Raises: RequestError that names the field."""
     try:
         return schema.model_validate(doc)
     except ValidationError as exc:
@@ -87,7 +87,7 @@ def validated(schema: type[B], doc: dict[str, Any]) -> B:
 
 
 def _may_be_null(err: Any, doc: Any) -> bool:
-    """Whether nulls may be all that is wrong."""
+    """Whether nulls may be the only error."""
     kind = err["type"]
     if kind not in ("extra_forbidden", NOT_SUPPORTED):
         return False
@@ -96,7 +96,7 @@ def _may_be_null(err: Any, doc: Any) -> bool:
 
 
 def _errors(exc: ValidationError) -> list[Any]:
-    """Without what was wrong, which may be long, and stands in each of them."""
+    """Without the wrong values, which may be long, and which each error has."""
     return exc.errors(include_url=False, include_input=False)
 
 
@@ -123,7 +123,7 @@ def _request_error(err: Any, doc: Any) -> RequestError:
         path, what = f"{path}.{tag}", "messages of role" if tag == "role" else f"objects of {tag}"
         kind, given = ("missing", None) if kind == "union_tag_not_found" else (NOT_SUPPORTED, given[tag])
     elif kind == NOT_SUPPORTED and isinstance(given, dict) and (what or found[-1].isdecimal()):
-        # One of several that their types tell apart.
+        # A union, whose member its type decides.
         path, given = f"{path}.type", given.get("type")
         what = what or ("tools of type" if found[-2] == "tools" else "items of type")
         kind = "missing" if given is None else kind
@@ -137,7 +137,7 @@ def _request_error(err: Any, doc: Any) -> RequestError:
 
 
 def _find(err: Any, doc: Any) -> tuple[list[str], Any]:
-    """Where in the body it is, and what is there, or the last before it that is.
+    """The path of an error in the body, and the value there, or the last value on the way to it.
 
     pydantic's location also names the branches of unions, which the body doesn't have.
     """

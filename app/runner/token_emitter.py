@@ -140,7 +140,7 @@ class TokenEmitter:
             pipe.publish(out, data)
             self._written[api] = self._written.get(api, 0) + len(data)
         for run, worker, what in released:
-            keys = self._keys.account(run, worker)
+            keys = self._keys.release(run, worker)
             pipe.eval(RELEASE, len(keys), *keys, run, what)
         for api in trim or [api for api, _, _ in steps if self._is_due(api, now)]:
             self._trim(pipe, api, now)

@@ -125,7 +125,7 @@ async def leave(runner: Runner, job: Job) -> Lease | None:
     Not written anew is the record of a request that nobody waits for: the decode task finds none.
     """
     keys = runner.keys
-    account = keys.account(job.run, runner.worker)
+    account = keys.release(job.run, runner.worker)
     while True:
         pipe = runner.redis.pipeline(transaction=False)
         pipe.set(keys.request(job.run), encode(job), xx=True, keepttl=True)

@@ -190,7 +190,7 @@ def test_what_cannot_be_done_is_said_in_one_line(served: Stack, lines: Path, tmp
     for argv, code, reason in (
         (("submit", str(tmp_path / "absent")), 2, "absent: No such file"),
         (("submit", str(tmp_path)), 2, "Is a directory"),
-        (("submit", str(empty)), 2, "or name --endpoint"),
+        (("submit", str(empty)), 2, "or give --endpoint"),
         (("submit", str(lines), "--output", "x"), 2, "--output and --errors need --wait"),
         (("submit", str(lines), "--metadata", "x"), 2, "--metadata x: has to be K=V"),
         (("submit", str(lines), "--window", "1w"), 1, "'1w' is no 'completion_window'"),

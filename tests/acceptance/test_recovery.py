@@ -265,7 +265,7 @@ def test_a_request_sent_again_with_its_key_is_the_same_one(fleet: Stack) -> None
     tokens = answers[0].usage.prompt_tokens  # type: ignore[union-attr]
     time.sleep(1.2)
     assert metric(fleet, POOL, "prefill_tokens") - before <= tokens
-    with pytest.raises(Exception, match="not the body"):
+    with pytest.raises(Exception, match="not that of the first request"):
         c.completions.create(**(asked | {"max_tokens": 21}), **own)
     nothing_left(fleet)
 

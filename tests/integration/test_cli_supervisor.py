@@ -101,7 +101,7 @@ def test_who_dies_is_started_again_and_given_up_when_that_does_not_help(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lost worker comes back; a crash loop ends with its reason."""
-    monkeypatch.setattr("app.cli.supervisor._YOUNG_S", 0.3)
+    monkeypatch.setattr("app.cli.supervisor._EARLY_S", 0.3)
     monkeypatch.setattr("app.cli.supervisor._PAUSE_S", 0.01)
     part = _shell(f"echo x >> {tmp_path}/starts; [ $(wc -l < {tmp_path}/starts) = 1 ] && sleep 0.5; exit 1")
     with pytest.raises(Died), Supervisor(tmp_path / "logs") as supervisor:

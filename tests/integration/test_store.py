@@ -44,7 +44,7 @@ async def place(
 
 async def release(redis: "Redis", worker: WorkerId, what: str = "ended") -> int:
     run = run_id(REQUEST, 0)
-    return int(await redis.eval(RELEASE, 5, *KEYS.account(run, worker), run, what))
+    return int(await redis.eval(RELEASE, 5, *KEYS.release(run, worker), run, what))
 
 
 async def candidates(wire: Wire) -> list[Candidate]:
@@ -286,6 +286,6 @@ async def test_entries_of_an_older_version_are_released_and_counted(redis: "Redi
     (before,) = await candidates(wire)
     assert (before.requests, before.blocks) == (2, 14)
     run = run_id(RequestId("b"), 0)
-    assert await redis.eval(RELEASE, 5, *KEYS.account(run, worker), run, "ended") == 1
+    assert await redis.eval(RELEASE, 5, *KEYS.release(run, worker), run, "ended") == 1
     (after,) = await candidates(wire)
     assert (after.requests, after.blocks) == (1, 7)

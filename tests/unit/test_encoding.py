@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.openai.encodings import written
+from app.api.openai.encodings import dumped
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import find_model, load_models
@@ -131,7 +131,7 @@ def test_floats_and_base64_are_of_the_vectors_in_order(known: Deployment) -> Non
     {"id": "rerank-1", "results": [{"index": 0}]},
 ], ids=["data", "results"])  # fmt: skip
 def test_what_is_written_an_item_at_a_time_is_the_same_json(answer: dict[str, Any]) -> None:
-    assert orjson.loads(written(answer)) == orjson.loads(orjson.dumps(answer))
+    assert orjson.loads(dumped(answer)) == orjson.loads(orjson.dumps(answer))
 
 
 def test_ranks_are_by_cosine_whatever_the_lengths(known: Deployment) -> None:

@@ -265,26 +265,26 @@ def test_a_long_call_takes_time_in_proportion(name: str, monkeypatch: pytest.Mon
 
         return count
 
-    init = reader.Stops.__init__
+    init = reader.MarkerSet.__init__
 
-    def counting(self: reader.Stops, markers: tuple[str, ...]) -> None:
+    def counting(self: reader.MarkerSet, markers: tuple[str, ...]) -> None:
         init(self, markers)
         self.search, self._first = counted(self.search), counted(self._first)
 
-    monkeypatch.setattr(reader.Stops, "__init__", counting)
+    monkeypatch.setattr(reader.MarkerSet, "__init__", counting)
     for where, names in ((reader, ("_FILLED", "_STRING_ENDS")), (json_value, ("_JSON", "_PYTHON"))):
         for n in names:
             monkeypatch.setattr(where, n, counted(getattr(where, n)))
     monkeypatch.setattr(json_value, "_IN_STRING", {q: counted(s) for q, s in json_value._IN_STRING.items()})
     took = []
     for size in (500, 1000):
-        reader.stops.cache_clear()
+        reader.marker_set.cache_clear()
         looked = 0
         text = re.sub(r"\bx\b", "word " * size + "x", WRITTEN[name])
         ((_, arguments),) = calls(parsed(DIALECTS[name], *(text[i : i + 4] for i in range(0, len(text), 4))))
         assert len(arguments) > 5 * size
         took.append(looked)
-    reader.stops.cache_clear()
+    reader.marker_set.cache_clear()
     assert took[1] < 2.5 * took[0]
     assert took[1] < 12 * 5000 + 5000
 

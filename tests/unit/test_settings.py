@@ -88,7 +88,7 @@ def test_a_pool_needs_a_model_and_an_engine_only(tmp_path: Path) -> None:
     ("pools: {p.q: {model: m, engine: mock}}", "pools.p.q"),
     ("pools: {'p q': {model: m, engine: mock}}", "pools.p q"),
     ("pools: {p: {model: m, engine: vllm}}", "pools.p.path: engine vllm needs a model directory"),
-    ("pools: {batch: {model: m, engine: mock}}", "pools.batch: the queue of that name"),
+    ("pools: {batch: {model: m, engine: mock}}", "pools.batch: the name is taken"),
     ("", "None"),
     ("just text", "'just text'"),
 ])  # fmt: skip
@@ -137,7 +137,7 @@ def test_a_pools_own_length_wins_over_the_models(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "said"), [
     ("pools: {}", "pools={}"),
-    ("pools:\n  a: {model: m, engine: mock}\n  a: {model: n, engine: mock}", "'a' stands there twice"),
+    ("pools:\n  a: {model: m, engine: mock}\n  a: {model: n, engine: mock}", "'a' is there twice"),
     ("pools: {a: {model: m, engine: mock, busy: {active_blocks: 95}}}", "pools.a.busy.active_blocks=95"),
     ("pools: {a: {model: m, engine: mock, routing: {policy: best}}}", "pools.a.routing.policy='best'"),
     ("pools: {a: {model: m, engine: mock}}\nselect: {m: {decode: {tokens: [5], pools: [[a]]}}}", "1 rows of 2 pools"),

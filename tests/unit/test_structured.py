@@ -82,9 +82,9 @@ def test_a_structural_tag_may_come_in_its_older_shape() -> None:
 
 
 @pytest.mark.parametrize(("fields", "param", "said"), [
-    ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "there is 'guided_regex' already"),
+    ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "'guided_regex' is given already"),
     ({"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}}, "structured_outputs.regex",
-     "there is 'response_format' already"),
+     "'response_format' is given already"),
     ({"guided_json": '{"type"'}, "guided_json", "it is not JSON"),
     ({"guided_json": "[]"}, "guided_json", "it is not a JSON object"),
     ({"guided_json": {"type": "thing"}}, "guided_json", "type is not a type of JSON"),
@@ -148,5 +148,5 @@ def test_a_tag_can_not_be_nested_without_end() -> None:
     form: dict[str, Any] = {"type": "any_text"}
     for _ in range(20):
         form = {"type": "optional", "content": form}
-    with pytest.raises(ValueError, match="at most 16"):
+    with pytest.raises(ValueError, match="more than 16 deep"):
         check(Grammar("tag", json.dumps({"format": form})))

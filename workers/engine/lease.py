@@ -67,7 +67,7 @@ class LeaseKeeper:
         pipe.unlink(keys.worker(worker), keys.metrics(worker), keys.commands(worker))
         pipe.unlink(keys.reservations(worker), keys.load(worker))
         pipe.unlink(
-            keys.prefilling(worker), *(k(pool, p) for p in places for k in (keys.kv, keys.kv_aside, keys.predicted))
+            keys.prefilling(worker), *(k(pool, p) for p in places for k in (keys.kv, keys.kv_rebuilt, keys.predicted))
         )
         pipe.hdel(keys.pool(pool), worker)
         await pipe.execute()

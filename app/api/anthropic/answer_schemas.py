@@ -1,4 +1,4 @@
-"""What clients of `/v1/messages` get, for the OpenAPI document only, as `app/api/http/answer_schemas.py`."""
+"""Answers of `/v1/messages`, for the OpenAPI document only, as `app/api/http/answer_schemas.py`."""
 
 from typing import Annotated, Any, Literal
 
@@ -20,7 +20,7 @@ class AnthropicRefusal(Shape):
 
 
 class MessageUsage(Shape):
-    input_tokens: int  # those that were not cached
+    input_tokens: int  # without the cached ones
     cache_creation_input_tokens: Literal[0]
     cache_read_input_tokens: int
     cache_creation: None

@@ -22,7 +22,7 @@ async def create(request: Request) -> Response:
 
 @router.post(f"{MESSAGE.path}/count_tokens", openapi_extra=CountRequest.openapi(), responses=answer_schemas.COUNTED)
 async def count_tokens(request: Request) -> dict[str, int]:
-    """How many tokens the prompt of such a request has."""
+    """The number of tokens in the prompt of such a request."""
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
     return {"input_tokens": await count(state, raw)}

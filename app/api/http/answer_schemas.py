@@ -1,4 +1,4 @@
-"""What clients get, for the OpenAPI document only: answers are built as dicts and bytes, and nothing checks them.
+"""Answers, for the OpenAPI document only: they are built as dicts and bytes, and not checked by these.
 
 Fields with a default may be absent, which means the default.
 """
@@ -15,7 +15,7 @@ class Shape(BaseModel):
 
 
 class Refusal(Shape):
-    """Every error's shape, which is OpenAI's."""
+    """An error, in OpenAI's shape."""
 
     class Error(Shape):
         message: str
@@ -39,7 +39,7 @@ class Usage(Shape):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: Cached
-    completion_tokens_details: Thought | None = None  # of models that think
+    completion_tokens_details: Thought | None = None  # of models with reasoning
 
 
 class Envelope(Shape):
@@ -99,7 +99,7 @@ class ToolCall(Shape):
 
 
 class CallDelta(Shape):
-    """`id`, `type` and the name are in the first of a call only."""
+    """`id`, `type` and the name are only in a call's first delta."""
 
     class Piece(Shape):
         name: str = ""
@@ -279,7 +279,7 @@ class ModelCard(Shape):
     created: int
     owned_by: str
     max_model_len: int  # tokens
-    dialect: str | None  # how it writes reasoning and calls of tools
+    dialect: str | None  # how it writes reasoning and tool calls
     capabilities: Capabilities
     sampling_defaults: dict[str, float]  # of the model's generation_config.json, where a request says nothing
 
@@ -290,9 +290,9 @@ class ModelList(Shape):
 
 
 def answered(whole: type[Shape], *events: type[Shape], ends: str = "") -> dict[int | str, dict[str, Any]]:
-    """For `responses` of an endpoint: its answer as a whole, and the data of its events, the last of which is `ends`.
+    """For an endpoint's `responses`: its whole answer, and the data of its events, of which `ends` is the last.
 
-    Inlined, since FastAPI has no place for the schemas of events that it doesn't write itself.
+    Schemas are inlined, since FastAPI has no place for schemas of events that it doesn't write itself.
     """
     schemas = [inlined(event.model_json_schema(mode="serialization")) for event in events]
     json = {"contentMediaType": "application/json", "contentSchema": {"anyOf": schemas}}

@@ -1,4 +1,4 @@
-"""How much of what all share one client may ask for: what its API key says, or else the settings."""
+"""One client's share of what all clients share: from its API key, or else from the settings."""
 
 from starlette.types import Scope
 
@@ -8,17 +8,17 @@ from app.openai.schemas import ModelRequest
 
 
 def file_quota(state: ApiState, scope: Scope) -> int:
-    """Bytes that this client's files may have."""
+    """The bytes that all files of this client may have together."""
     key = state.api_keys.key(scope)
     return state.settings.file_quota if key is None or key.file_quota is None else key.file_quota
 
 
 def check_priority(state: ApiState, scope: Scope, asked: ModelRequest) -> None:
-    """Raises: RequestError when it would go before more of the others than it may."""
+    """Raises: RequestError when the priority is more urgent than this client's may be."""
     key = state.api_keys.key(scope)
     least = state.settings.min_priority if key is None or key.min_priority is None else key.min_priority
     if asked.priority is not None and asked.priority < least:
         raise RequestError(
-            f"'priority': {asked.priority} is more urgent than this client may ask for, which is {least}.",
+            f"'priority': {asked.priority} is more urgent than {least}, the most urgent for this client.",
             param="priority",
         )

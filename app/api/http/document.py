@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI finds, and which key each endpoint wants; and its pages, without the internet."""
+"""The OpenAPI document: FastAPI's, with the key that each endpoint needs; and its pages, without the internet."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +28,7 @@ def documented(settings: Settings, **given: Any) -> FastAPI:
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            with_keys(found(), settings)  # which is kept in `openapi_schema`
+            with_keys(found(), settings)  # FastAPI keeps the document in `openapi_schema`
         return found()
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -36,7 +36,7 @@ def documented(settings: Settings, **given: Any) -> FastAPI:
 
 
 def with_keys(document: dict[str, Any], settings: Settings) -> None:
-    """Adds the security schemes; a key that isn't asked for may be left out."""
+    """Adds the security schemes; where no key is required, it is optional."""
     document.setdefault("components", {})["securitySchemes"] = _SCHEMES
     for path, operations in document["paths"].items():
         for operation in operations.values():

@@ -17,20 +17,20 @@ log = logger(__name__)
 
 
 def as_response(exc: XylemError, scope: Scope) -> Response:
-    # Lost where it was an event.
+    # An event that crossed processes has no Retry-After.
     retry_after_s = exc.retry_after_s or (1 if isinstance(exc, Saturated | StoreDown | StorageDown) else None)
     headers = {**exc.headers} if retry_after_s is None else {**exc.headers, "retry-after": str(retry_after_s)}
     return Response(orjson.dumps(error_body(exc, scope)), exc.status, headers, "application/json")
 
 
 def log_failure(exc: XylemError, scope: Scope) -> None:
-    """An error of ours, or of our engines. Not an engine's words: they may hold the prompt."""
+    """Logs errors of the server or an engine. Without the message: an engine's may hold the prompt."""
     if exc.status >= 500:
         log.warning("request_failed", x_request_id=x_request_id.of(scope), code=exc.code)
 
 
 def install(app: FastAPI) -> None:
-    """Every error leaves the app in this shape, and no traceback does."""
+    """Every error leaves the app as such a response, without a traceback."""
 
     @app.exception_handler(XylemError)
     async def ours(request: Request, exc: XylemError) -> Response:

@@ -1,4 +1,4 @@
-"""Errors in the shape that the client of a request knows: OpenAI's, or Anthropic's on its paths."""
+"""Errors in the shape of the request's API: OpenAI's, or Anthropic's on its paths."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _OWN, _SHARED = "/v1/messages", "/v1/models"
 
 
 def is_anthropics(scope: Scope) -> bool:
-    """Whether a request is one of Anthropic's API. The paths of both APIs are told apart by a header."""
+    """Whether a request is for Anthropic's API. On the paths that both APIs have, a header decides."""
     path: str = scope["path"]
     if not path.startswith("/v1/m"):
         return False
@@ -32,13 +32,13 @@ def error_body(exc: XylemError, scope: Scope) -> dict[str, Any]:
 
 
 def http_error_body(status: int, message: str, scope: Scope) -> dict[str, Any]:
-    """Of an error that is none of ours."""
+    """The body of an error that is not a XylemError."""
     if is_anthropics(scope):
         return anthropics.body_of(status, message, x_request_id.of(scope))
     return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
 
 
 def error_event(exc: XylemError, scope: Scope) -> bytes:
-    """In the place of what would have come next in a stream."""
+    """The event with which an error ends a stream."""
     named = b"event: error\n" if is_anthropics(scope) else b""
     return b"%bdata: %b\n\n" % (named, orjson.dumps(error_body(exc, scope)))

@@ -1,7 +1,7 @@
-"""Whether a request may come here at all, by its headers: the host, the web page it comes from, its body's type.
+"""Whether a request is accepted, by its headers: the host, the web page it comes from, its body's type.
 
-A browser sends the requests of any page to any address, to this machine's own too. It names the page in `Origin`. Where
-the page's own name was made to resolve to this machine (DNS rebinding), the origin is the same, and `Host` tells it.
+A browser sends the requests of any page to any address, also to this machine's own. It names the page in `Origin`. When
+the page's own name resolves to this machine (DNS rebinding), the origin looks like ours, but `Host` shows the name.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _FORMS = {"/v1/files"}  # the paths that take one
 
 @dataclass(frozen=True)
 class Allowed:
-    origins: frozenset[bytes]  # besides a request's own
+    origins: frozenset[bytes]  # besides the server's own
     hosts: frozenset[bytes] | None  # besides loopback's; None: hosts are not checked
 
     @classmethod
@@ -36,10 +36,10 @@ class Allowed:
 
 
 def admit(allowed: Allowed, headers: Headers) -> bytes:
-    """The foreign origin to be told that it is allowed; empty without one. Raises: HostRefused, OriginRefused."""
+    """The allowed foreign origin of a request; empty: it has none. Raises: HostRefused, OriginRefused."""
     host = headers.get(b"host", b"").lower()
     if host and allowed.hosts is not None and not _is_named(host, allowed.hosts):
-        raise HostRefused(f"The host {_shown(host)} is not this server: XYLEM_ALLOWED_HOSTS names those that are.")
+        raise HostRefused(f"The host {_shown(host)} is not this server: XYLEM_ALLOWED_HOSTS has its names.")
     origin = headers.get(b"origin")
     if origin is None or _is_same(origin, host):
         return b""
@@ -48,7 +48,7 @@ def admit(allowed: Allowed, headers: Headers) -> bytes:
     if origin in allowed.origins:
         return origin
     raise OriginRefused(
-        f"Pages of the origin {_shown(origin)} may not use this server: XYLEM_ALLOWED_ORIGINS names those."
+        f"Pages of the origin {_shown(origin)} may not use this server: XYLEM_ALLOWED_ORIGINS has those that may."
     )
 
 
@@ -58,7 +58,7 @@ def granted(origin: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def preflight(method: str, headers: Headers) -> dict[str, str]:
-    """The headers that say what an allowed page may send, if that is what its browser asks; else none."""
+    """The headers that answer a browser's question what an allowed page may send; empty for other requests."""
     if method != "OPTIONS" or b"access-control-request-method" not in headers:
         return {}
     return {
@@ -75,11 +75,11 @@ def check_body(method: str, path: str, headers: Headers) -> None:
     encoding = headers.get(b"content-encoding", b"")
     if encoding.lower() not in (b"", b"identity"):
         raise UnsupportedMediaType(
-            f"A body with 'Content-Encoding: {encoding.decode('latin-1')}' is not taken here: send it as it is.",
+            f"A body with 'Content-Encoding: {encoding.decode('latin-1')}' is not supported: send it unencoded.",
             headers={"accept-encoding": "identity"},
         )
     given = headers.get(b"content-type", b"")
-    # Other methods make a browser ask before it sends anything for a foreign page, whatever the type.
+    # With other methods, a browser asks before it sends anything for a foreign page, whatever the type.
     if given == _JSON or method != "POST":
         return
     kind = given.partition(b";")[0].strip().lower()
@@ -91,7 +91,7 @@ def check_body(method: str, path: str, headers: Headers) -> None:
 
 
 def _is_same(origin: bytes, host: bytes) -> bool:
-    """Of the same host and port: the scheme is a proxy's where one ends TLS."""
+    """Whether host and port are the same. The schemes differ where a proxy ends TLS."""
     scheme, _, site = origin.lower().partition(b"://")
     port = _DEFAULT_PORTS.get(scheme)
     return port is not None and site != b"" and site.removesuffix(port) == host.removesuffix(port)

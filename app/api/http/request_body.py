@@ -7,7 +7,7 @@ from app.api.state import state_of
 from app.errors import BodyTooLarge, Cancelled
 from app.openai.validation import B, parse_off_loop
 
-_SHORT = 64 * 2**10  # bytes of a body that has neither texts nor token ids
+_SHORT = 64 * 2**10  # bytes of a body without prompts
 
 
 async def read_short(request: Request, schema: type[B]) -> B:

@@ -1,6 +1,6 @@
 """A stream of server-sent events on its connection: its headers, and comments while nothing else is sent.
 
-Proxies cut a connection on which nothing comes: nginx does after 60 s. Clients ignore comments.
+Proxies close a silent connection: nginx does after 60 s. Clients ignore comments.
 """
 
 import asyncio
@@ -21,31 +21,31 @@ _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-con
 
 
 class Sse:
-    """A context manager: while it is entered, silence is looked for. Under DirectProtocol only."""
+    """A context manager: while it is entered, silence is filled with comments, under DirectProtocol only."""
 
     _open: ClassVar[set["Sse"]] = set()
 
     def __init__(self, scope: Scope, send: Send, *, ids: bool) -> None:
-        """`ids`: whether its events have some."""
+        """`ids`: whether its events have ids."""
         self.send, self._scope = send, scope
-        # For clients that look at what is between two empty lines, and for those that take an empty line behind an
-        # event with an id for an event without data: OpenAI's and httpx-sse do.
+        # Most clients read up to an empty line. With ids there is none: OpenAI's client and httpx-sse would take it for
+        # an event without data.
         self._comment = _COMMENT if ids else _COMMENT + b"\n"
         self.direct: DirectWriter | None = scope.get("extensions", {}).get(EXTENSION)
-        self.started = False  # from then on an error can't have a status code any more
-        # Of the response, as far as they are known; and the first events, before anything has come.
+        self.started = False  # whether the headers are sent: then an error can't have a status code any more
+        # The response's other headers, once they are known; and the events before any output.
         self.headers: Callable[[], Mapping[str, str]] = dict
         self.opening: Callable[[], bytes] = bytes
         self._starting: asyncio.Task[None] | None = None
 
     @classmethod
     async def run(cls, every_s: float) -> None:
-        """Until cancelled: no client hears nothing for longer than `every_s`."""
+        """Until cancelled: no stream is silent for longer than `every_s`."""
         while True:
             await asyncio.sleep(every_s / 2)
             try:
                 for stream in cls._open:
-                    stream._look()  # noqa: SLF001 (its own class)
+                    stream._fill_silence()  # noqa: SLF001 (its own class)
             except Exception:
                 log.exception("streams_not_looked_at")
 
@@ -56,10 +56,10 @@ class Sse:
 
     def __exit__(self, *_: object) -> None:
         self._open.discard(self)
-        self.started = True  # or a start that is under way would be another response's
+        self.started = True  # or a `start` task would begin a second response
 
     async def start(self) -> None:
-        """The headers, once; and the opening."""
+        """Sends the headers and the opening, once."""
         if self.started:
             return
         self.started = True
@@ -69,25 +69,25 @@ class Sse:
         await self.write(opening)
 
     async def write(self, body: bytes) -> None:
-        """Whole events."""
+        """Sends events."""
         if body:
             await self.send({"type": "http.response.body", "body": body, "more_body": True})
             if self.direct is not None:
                 self.direct.wrote()
 
     async def end(self, body: bytes = b"") -> None:
-        """With the last events."""
+        """Sends the last events, and ends the response."""
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
 
     def error(self, exc: Exception) -> XylemError:
-        """The error as told to a client that has its headers already."""
+        """The error to be sent to a client that has the headers already."""
         if isinstance(exc, XylemError):
             return exc
         log.error("stream_broke", x_request_id=x_request_id.of(self._scope), exc_info=exc)
         return XylemError()
 
-    def _look(self) -> None:
-        """Twice in the time that may pass in silence."""
+    def _fill_silence(self) -> None:
+        """Sends the headers or a comment if nothing was sent since the last call."""
         assert self.direct is not None
         if not self.direct.is_silent():
             return

@@ -18,24 +18,24 @@ from app.errors import HeadersTooLarge, RequestError, XylemError
 from app.openai.error_body import as_body
 
 EXTENSION = "xylem.direct"
-MAX_HEAD = 64 * 2**10  # bytes of a request that are no body: httptools itself would keep any number
-MOST_WAITING, MOST_BEHIND = 64, 2**20  # requests of one connection that wait for another's end, and bytes behind it
+MAX_HEAD = 64 * 2**10  # bytes of a request before its body: httptools itself has no limit
+MOST_WAITING, MOST_BEHIND = 64, 2**20  # pipelined requests of one connection, and bytes received while any wait
 
 
 class DirectWriter:
     """Body chunks of one response, between its `http.response.start` and its last body message.
 
-    What is written in one turn of the event loop leaves as one chunk, after that turn and before any coroutine
-    that was woken later in it: the order of `write` and a later `send` is kept.
+    All writes in one iteration of the event loop are sent as one chunk, after it and before any coroutine that was
+    woken later in it: the order of `write` and a later `send` is kept.
     """
 
-    __slots__ = ("_cycle", "_flow", "_looked_at", "_parts", "_transport")
+    __slots__ = ("_checked_parts", "_cycle", "_flow", "_parts", "_transport")
     _dirty: ClassVar[list["DirectWriter"]] = []
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle, self._flow, self._transport = cycle, cycle.flow, cycle.transport
-        self._parts: list[bytes] = []  # another list after each chunk
-        self._looked_at: list[bytes] | None = None
+        self._parts: list[bytes] = []  # a new list after each chunk
+        self._checked_parts: list[bytes] | None = None  # at the last `is_silent`
 
     def ready(self) -> bool:
         """False when `send` has to be awaited instead: the client is behind or gone."""
@@ -50,17 +50,16 @@ class DirectWriter:
         self._parts.append(body)
 
     def is_silent(self) -> bool:
-        """Whether nothing has been sent since this was asked last. What is sent pays nothing for the answer."""
-        before, self._looked_at = self._looked_at, self._parts
+        """Whether nothing has been sent since the last call. Sending costs nothing more for it."""
+        before, self._checked_parts = self._checked_parts, self._parts
         return before is self._parts and not before
 
     def wrote(self) -> None:
-        """Told of what went out by `send`."""
-        self._looked_at = None
+        """Something was sent by `send`."""
+        self._checked_parts = None
 
     def write_now(self, body: bytes) -> None:
-        """Between two chunks, whatever else is under way; nothing before the headers, behind the end, or when the
-        client doesn't read."""
+        """Writes a chunk of its own, unless the headers are not sent yet, the end is, or the client doesn't read."""
         cycle = self._cycle
         within = cycle.response_started and not cycle.response_complete
         if within and self.ready() and not self._transport.is_closing():
@@ -86,18 +85,18 @@ class DirectWriter:
 
 class DirectProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """As uvicorn's, but for the two addresses: nothing here looks at them, and asking takes longer than a token."""
+        """As uvicorn's, without the two addresses: nothing uses them, and asking for them takes longer than a token."""
         self.connections.add(self)
         self.transport = transport
         self.flow = FlowControl(transport)
         self.scheme = "http"
         self._head = 0  # bytes since the last headers or part of a body were complete
-        self._running: RequestResponseCycle | None = None  # `cycle` is the last one that came: it may wait for this one
-        self._behind = 0  # bytes since requests wait
-        self._full = False
+        self._running: RequestResponseCycle | None = None  # `cycle` is the last that came: it may wait for this one
+        self._behind = 0  # bytes received while requests wait
+        self._full = False  # no more is read
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """uvicorn tells the request that came last. Those that wait are not begun any more."""
+        """uvicorn notifies only the last request that came, so notify the running one. Those that wait don't begin."""
         if self._running is not None and self._running is not self.cycle:
             self._running.disconnected = True
             self._running.message_event.set()
@@ -116,7 +115,7 @@ class DirectProtocol(HttpToolsProtocol):
         self._behind += len(data)
         if self._behind > MOST_BEHIND:
             self._take_no_more()
-        # uvicorn pauses, and would not see that the client has gone before the running request ends.
+        # uvicorn pauses reading, and would see only after the running request that the client has left.
         self.flow.resume_reading()
 
     def on_body(self, body: bytes) -> None:
@@ -146,7 +145,7 @@ class DirectProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _take_no_more(self) -> None:
-        """Complete requests are answered. Then the connection is closed, and its client sends the rest again."""
+        """Complete requests are still answered. Then the connection is closed, and the client sends the rest again."""
         self._full = True
         if self.pipeline and self.pipeline[0][0].more_body:
             self.pipeline.popleft()
@@ -156,17 +155,17 @@ class DirectProtocol(HttpToolsProtocol):
         last.keep_alive = False
 
     def _refuse(self) -> None:
-        """Too many headers; or, behind a body, trailers, and then there is nobody to tell."""
+        """Too many headers; or too many trailers after a body, when no error can be sent any more."""
         if self.cycle is None or self.cycle.response_complete:
-            self._say(HeadersTooLarge(f"The request's headers are over the limit of {MAX_HEAD} bytes."))
+            self._send_error(HeadersTooLarge(f"The request's headers are over the limit of {MAX_HEAD} bytes."))
         self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         """As uvicorn's, in our shape."""
-        self._say(RequestError(msg))
+        self._send_error(RequestError(msg))
         self.transport.close()
 
-    def _say(self, exc: XylemError) -> None:
+    def _send_error(self, exc: XylemError) -> None:
         body = orjson.dumps(as_body(exc))
         fields = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n".encode()
         own = x_request_id.given(self._headers_so_far()) or x_request_id.made()
@@ -174,6 +173,6 @@ class DirectProtocol(HttpToolsProtocol):
         self.transport.write(STATUS_LINE[exc.status] + fields + named + body)
 
     def _headers_so_far(self) -> list[tuple[bytes, bytes]]:
-        """Of the request that is being read; the last one's are over with its response."""
+        """The headers of the request that is being read; empty if the last request has been answered."""
         answered = self.cycle is not None and self.cycle.scope is self.scope and self.cycle.response_complete
         return [] if answered else self.headers or []

@@ -1,6 +1,6 @@
-"""`x-request-id`: by it a client and an operator speak of one HTTP request. Every response has it, errors too.
+"""`x-request-id`: names one HTTP request for client and operator. Every response has it, errors too.
 
-It is the client's own if that is sane; else the id of the answer that the request asks for; else a new one.
+It is the client's own if that is well-formed; else the id of the request's answer; else a new one.
 """
 
 import re
@@ -17,7 +17,7 @@ _IN_SCOPE = "xylem.x_request_id"  # the client's own
 _FIELDS_IN_SCOPE = "xylem.fields"
 
 # It is written into logs, and into Celery's messages, which Flower shows.
-_sane = re.compile(rb"[A-Za-z0-9._:-]{1,128}").fullmatch
+_well_formed = re.compile(rb"[A-Za-z0-9._:-]{1,128}").fullmatch
 
 _PROCESS, _numbers = secrets.token_hex(8).encode(), count()
 
@@ -25,20 +25,20 @@ Fields = list[tuple[bytes, bytes]]
 
 
 def given(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The client's own; empty if there is none, or it is not sane."""
+    """The client's own; empty if there is none, or it is not well-formed."""
     for name, value in headers:
-        if name == HEADER and _sane(value):
+        if name == HEADER and _well_formed(value):
             return value
     return b""
 
 
 def made() -> bytes:
-    """A new one. It is no secret, so it costs no random number."""
+    """A new one. It is not secret, so it needs no random number."""
     return b"req_%b%08x" % (_PROCESS, next(_numbers))
 
 
 def identify(scope: Scope, fields: Fields) -> Fields:
-    """All headers of the response that the server itself writes: `fields`, and this one as the last."""
+    """The response's headers that the server writes: `fields`, and this one as the last."""
     own = given(scope["headers"])
     scope[_IN_SCOPE] = own.decode()
     scope[_FIELDS_IN_SCOPE] = fields = [*fields, (HEADER, own or made())]
@@ -50,8 +50,8 @@ def own_of(scope: Scope) -> str:
     return str(scope.get(_IN_SCOPE, ""))
 
 
-def asks_for(scope: Scope, answer: RequestId) -> str:
-    """The id of a request whose answer is this one: unless it has its own, it is called as the answer from now on."""
+def named_after(scope: Scope, answer: RequestId) -> str:
+    """A request's id, now that its answer is known: the client's own, or from now on the answer's."""
     own = own_of(scope)
     if not own and _FIELDS_IN_SCOPE in scope:
         scope[_FIELDS_IN_SCOPE][-1] = (HEADER, answer.encode())

@@ -1,6 +1,6 @@
 """OpenAI's batches: POST and GET /v1/batches, GET, cancel, and as extensions pause and resume of one.
 
-Here they are only written down. A batch worker finds them, and does what there is to do.
+Here they are only recorded in Redis. Batch workers find them there, and do the work.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ PATH = "/v1/batches"
 
 @router.post(PATH, openapi_extra=BatchRequest.openapi())
 async def create(request: Request) -> dict[str, Any]:
-    """Has all requests of a file answered within a time, where engines are idle."""
+    """A batch: all requests of a file, answered by idle engines within a time."""
     state = state_of(request)
     body = await read_short(request, BatchRequest)
     body.check()
@@ -64,7 +64,7 @@ async def show(request: Request, batch: str) -> dict[str, Any]:
 
 @router.post(f"{PATH}/{{batch}}/cancel")
 async def cancel(request: Request, batch: str) -> dict[str, Any]:
-    """Nothing of it is begun any more; what has been answered is in its output file, soon. Idempotent."""
+    """No more lines are begun; the answers so far are in its output file soon. Idempotent."""
     found = await _find(request, batch)
     if found.status not in (*LIVE, "cancelled"):
         raise BatchOver(f"Cannot cancel a batch with status '{found.status}'.")
@@ -74,13 +74,13 @@ async def cancel(request: Request, batch: str) -> dict[str, Any]:
 
 @router.post(f"{PATH}/{{batch}}/pause")
 async def pause(request: Request, batch: str) -> dict[str, Any]:
-    """Extension: nothing of it is computed until it is resumed. Its time goes on. One that has ended stays as it is."""
+    """Extension: no lines are computed until it is resumed. Its deadline stays. An ended batch stays as it is."""
     return await _set_paused(request, batch, paused=True)
 
 
 @router.post(f"{PATH}/{{batch}}/resume")
 async def resume(request: Request, batch: str) -> dict[str, Any]:
-    """Extension."""
+    """Extension: continues a paused batch."""
     return await _set_paused(request, batch, paused=False)
 
 

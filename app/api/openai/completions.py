@@ -52,7 +52,7 @@ async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scop
     body, plan = await endpoint.understand(state, raw, explain=explain_wanted(scope))
     check_priority(state, scope, body)
     begin = partial(answer_to, state, endpoint.kind, body, scope, receive, plan)
-    goes_on = asks_to_keep(scope)  # also without its client
+    goes_on = asks_to_keep(scope)  # the answer continues without its client
 
     def writer(call: GenerationBase) -> StreamWriter:
         return endpoint.writer(call, body)
@@ -75,7 +75,7 @@ async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scop
 async def _read(
     call: Replay, writer: StreamWriter, receive: Receive, left: Callable[[RequestId], Awaitable[None]]
 ) -> dict[str, Any]:
-    """The whole of a kept answer. Raises: what ended it."""
+    """A whole kept answer. Raises: the error that ended it."""
     try:
         return await until_client_left(writer.whole(), receive)
     except Cancelled:

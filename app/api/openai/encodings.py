@@ -31,20 +31,20 @@ async def embeddings(request: Request) -> Response:
 
 @router.post(SCORE.path, openapi_extra=ScoreRequest.openapi(), responses=answer_schemas.SCORES)
 async def score(request: Request) -> Response:
-    """How near texts are to each other: the cosine of their embeddings."""
+    """How similar texts are: the cosine of their embeddings."""
     return await _handle(SCORE, request)
 
 
 @router.post("/rerank", openapi_extra=RerankRequest.openapi(), responses=answer_schemas.RERANKED)
 @router.post(RERANK.path, openapi_extra=RerankRequest.openapi(), responses=answer_schemas.RERANKED)
 async def rerank(request: Request) -> Response:
-    """Documents in the order in which they fit a query."""
+    """Documents ordered by how well they fit a query."""
     return await _handle(RERANK, request)
 
 
 @router.post(CLASSIFY.path, openapi_extra=ClassifyRequest.openapi(), responses=answer_schemas.CLASSES)
 async def classify(request: Request) -> Response:
-    """The class of each text, with the probabilities of all."""
+    """The class of each text, with the probabilities of all classes."""
     return await _handle(CLASSIFY, request)
 
 
@@ -55,19 +55,19 @@ async def _handle(endpoint: Endpoint, request: Request) -> Response:
 
 
 async def handle(endpoint: Endpoint, state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
-    """Raises: XylemError. Nothing is kept: what is asked again gets the same answer."""
+    """Raises: XylemError. Nothing is kept: a repeated request gets the same answer."""
     body, plan = await endpoint.understand(state, raw, explain=explain_wanted(scope))
     check_priority(state, scope, body)
     call = new_call(state, scope, receive, plan)
     async with call:
         answer = await endpoint.writer(call, body).whole()
     many = len(plan.prompts) > 1
-    content = await asyncio.to_thread(written, answer) if many else orjson.dumps(answer)
+    content = await asyncio.to_thread(dumped, answer) if many else orjson.dumps(answer)
     return Response(content, headers=call.headers(), media_type="application/json")
 
 
-def written(answer: dict[str, Any]) -> memoryview:
-    """As JSON, one item at a time, so that other threads get on: all vectors together may be a hundred megabytes."""
+def dumped(answer: dict[str, Any]) -> memoryview:
+    """JSON, written one item at a time, so that other threads run between: an answer may have a hundred megabytes."""
     rest = {name: value for name, value in answer.items() if name != "data"}
     made = bytearray(orjson.dumps(rest)[:-1])
     for index, item in enumerate(answer.get("data", ())):

@@ -1,4 +1,4 @@
-"""Files whose time is over: every API replica looks for them, and it does no harm that all do."""
+"""Deleting expired files: every API replica does so, which does no harm."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ _EVERY_S = 60.0
 
 
 async def forget(storage: Storage, files: FileStore, file: StoredFile) -> None:
-    """Its bytes first: as long as there is a record, somebody will look for them. Raises: StorageDown, StoreDown."""
+    """Deletes the bytes first: while there is a record, a failure is repaired later. Raises: StorageDown, StoreDown."""
     await run_in_threadpool(storage.delete, file.path)
     await files.remove(file)
 
@@ -38,13 +38,13 @@ class FileExpiry:
             await asyncio.sleep(_EVERY_S)
 
     async def sweep(self) -> None:
-        """Raises: StorageDown, when all else is gone that can go; StoreDown."""
-        stays: StorageDown | None = None
-        while stays is None and (expired := await self._files.expired(clock.now())):
+        """Raises: StorageDown, after all files that can be deleted are; StoreDown."""
+        failed: StorageDown | None = None
+        while failed is None and (expired := await self._files.expired(clock.now())):
             for file in expired:
                 try:
                     await forget(self._storage, self._files, file)
                 except StorageDown as exc:
-                    stays = exc
-        if stays is not None:
-            raise stays
+                    failed = exc
+        if failed is not None:
+            raise failed

@@ -45,7 +45,7 @@ async def upload(request: Request) -> dict[str, Any]:
     async with received(request, state.settings.max_file) as (form, fields):
         owner, quota = state.api_keys.owner(request.scope), file_quota(state, request.scope)
         file = _new(state, owner, form.filename or "", form.size or 0, fields)
-        if (used := await state.files.used(owner)) + file.size > quota:  # before it takes any room
+        if (used := await state.files.used(owner)) + file.size > quota:  # before its bytes are stored
             raise full(used, quota)
         await run_in_threadpool(_store, state.storage, file.path, form.file)
     try:
@@ -68,7 +68,7 @@ def _store(storage: Storage, path: str, source: IO[bytes]) -> None:
 
 
 async def _drop(storage: Storage, path: str) -> None:
-    """Bytes that nobody will know of."""
+    """Deletes bytes that no record refers to."""
     try:
         await run_in_threadpool(storage.delete, path)
     except XylemError as exc:
@@ -77,7 +77,7 @@ async def _drop(storage: Storage, path: str) -> None:
 
 @router.get(PATH, openapi_extra=FilesQuery.openapi())
 async def show_all(request: Request) -> dict[str, Any]:
-    """The client's files, the newest first or last."""
+    """The client's files, newest or oldest first."""
     state = state_of(request)
     query = parse(FilesQuery, orjson.dumps(dict(request.query_params)))
     found, more = await state.files.owned(
@@ -113,14 +113,14 @@ def _pieces(storage: Storage, path: str) -> Iterator[bytes]:
 
 @router.delete(f"{PATH}/{{file}}")
 async def delete(request: Request, file: str) -> dict[str, Any]:
-    """A batch that has begun to read it goes on with what it has read."""
+    """Deletes a file. A batch that has read it already continues."""
     state, found = state_of(request), await _find(request, file)
     await forget(state.storage, state.files, found)
     return {"id": found.id, "object": "file", "deleted": True}
 
 
 async def _find(request: Request, file: str) -> StoredFile:
-    """One of the client's. The id that it sends is looked for in Redis, and never part of a path. Raises: FileGone."""
+    """A file of the client's. Its id is looked up in Redis, and never part of a path. Raises: FileGone."""
     state = state_of(request)
     return await state.files.find(FileId(file), state.api_keys.owner(request.scope))
 
@@ -140,6 +140,6 @@ def _object(file: StoredFile) -> dict[str, Any]:
 
 
 def listed(objects: list[dict[str, Any]], *, more: bool) -> dict[str, Any]:
-    """A page of a list, as OpenAI's clients go through it."""
+    """A page of a list, in OpenAI's shape."""
     first, last = (objects[0]["id"], objects[-1]["id"]) if objects else (None, None)
     return {"object": "list", "data": objects, "first_id": first, "last_id": last, "has_more": more}

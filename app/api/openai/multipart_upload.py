@@ -1,4 +1,4 @@
-"""A file that comes as a form: to the disk while it comes, and never whole in memory."""
+"""A file that comes as a form: it is written to disk while it comes, and is never whole in memory."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,8 +16,8 @@ from app.openai.batch_schemas import ExpiresAfter
 from app.openai.body import Body
 from app.openai.validation import parse
 
-_FORM = 64 * 2**10  # bytes that a form has besides its file
-_FIELD = 2**10
+_FORM = 64 * 2**10  # bytes of a form besides its file
+_FIELD = 2**10  # bytes of another field
 _EXPIRES = {"expires_after[anchor]": "anchor", "expires_after[seconds]": "seconds"}
 
 MULTIPART: dict[str, Any] = {
@@ -51,7 +51,7 @@ class Fields(Body):
 
 @asynccontextmanager
 async def received(request: Request, limit: int) -> AsyncIterator[tuple[UploadFile, Fields]]:
-    """The file, which is gone afterwards, and the form's other fields. Raises: XylemError."""
+    """The file, which is deleted afterwards, and the form's other fields. Raises: XylemError."""
     receive = _bounded(request.scope, request.receive, limit)
     form = Request(request.scope, receive).form(max_files=1, max_fields=8, max_part_size=_FIELD)
     try:
@@ -86,7 +86,7 @@ def _number(text: str) -> str | int:
 
 
 def _bounded(scope: Scope, receive: Receive, limit: int) -> Receive:
-    """Raises BodyTooLarge: before a byte is read when the length is given, else as soon as there are too many."""
+    """`receive` with a bound. Raises: BodyTooLarge, before a byte is read if the length is given, else later."""
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > limit + _FORM:
             raise _too_large(limit)

@@ -19,10 +19,10 @@ from app.messages import Delta
 class EventStream(Response):
     """Runs a call and streams it. Not Starlette's StreamingResponse: no task group and no generator per token.
 
-    An error before the first token still gets its status code, unless `Sse` has sent the headers meanwhile.
+    An error before the first token has its status code, unless `Sse` has sent the headers meanwhile.
     """
 
-    _ids = False  # of events
+    _ids = False  # whether events have ids
     _call: Generation | Replay
     _writer: StreamWriter
 
@@ -66,13 +66,13 @@ class EventStream(Response):
             body = b""
             held_up = call.answer.pending() > waiting
             deltas = await call.deltas()
-            if held_up:  # the client is behind: one event for all that came meanwhile
+            if held_up:  # the client is behind: merge the deltas that came meanwhile
                 deltas = merge(deltas)
         await self._writer.settle()
         await sse.end(self._writer.last())
 
     def _sink(self, direct: DirectWriter) -> Callable[[Delta], bool]:
-        """Writes a delta the moment it comes, if the client keeps up. The hottest function there is."""
+        """Writes a delta as soon as it comes, if the client keeps up. Called once per token."""
         call, chunk, ready, write = self._call, self._writer.delta, direct.ready, direct.write
         assert isinstance(call, Generation)
         alone = len(call.prompts) == 1

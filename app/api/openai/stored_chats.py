@@ -1,4 +1,4 @@
-"""GET /v1/chat/completions: the chats that were asked for with `store`; and one of them, its messages and metadata."""
+"""GET /v1/chat/completions: the stored chats; and one of them, its messages and metadata."""
 
 import asyncio
 from itertools import chain
@@ -26,8 +26,8 @@ from app.telemetry import logger
 log = logger(__name__)
 router = APIRouter()
 PATH = CHAT.path
-_ROOM = 8 * 2**20  # bytes of a page, which ends before its limit when it has them
-_LONG = 512  # messages
+_PAGE_BYTES = 8 * 2**20  # a page with more ends before its limit
+_LONG = 512  # messages; more of them are written in a thread
 
 
 @router.get(PATH, openapi_extra=StoredChatsQuery.openapi(), response_model=StoredChatList)
@@ -39,9 +39,9 @@ async def show_all(request: Request) -> Response:
         key, query.after, query.limit, newest_first=query.order == "desc", wanted=query.fits
     )
     shown: dict[str, bytes] = {}
-    room = _ROOM
+    left = _PAGE_BYTES
     for id_ in ids:
-        if room <= 0:
+        if left <= 0:
             more = True
             break
         try:
@@ -53,7 +53,7 @@ async def show_all(request: Request) -> Response:
             x_request_id = found.kept.x_request_id
             log.warning("stored_chat_not_shown", request=id_, x_request_id=x_request_id, error=exc.code)
             continue
-        room -= len(shown[id_])
+        left -= len(shown[id_])
     first, last = (next(iter(shown)), next(reversed(shown))) if shown else (None, None)
     data = [orjson.Fragment(raw) for raw in shown.values()]
     return _json(orjson.dumps({"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}))
@@ -67,7 +67,7 @@ async def show(request: Request, chat: str) -> Response:
 
 @router.post(f"{PATH}/{{chat}}", openapi_extra=MetadataChange.openapi(), response_model=StoredChatCompletion)
 async def change(request: Request, chat: str) -> Response:
-    """Its metadata become these."""
+    """Replaces its metadata."""
     state = state_of(request)
     body = await read_short(request, MetadataChange)
     found, stored = await _find(request, chat)
@@ -78,7 +78,7 @@ async def change(request: Request, chat: str) -> Response:
 
 @router.delete(f"{PATH}/{{chat}}")
 async def delete(request: Request, chat: str) -> dict[str, Any]:
-    """It is forgotten."""
+    """Deletes it."""
     state = state_of(request)
     found, _ = await _find(request, chat)
     await state.chats.remove(found.kept)
@@ -88,7 +88,7 @@ async def delete(request: Request, chat: str) -> dict[str, Any]:
 
 @router.get(f"{PATH}/{{chat}}/messages", openapi_extra=MessagesQuery.openapi())
 async def messages(request: Request, chat: str) -> Response:
-    """The messages that it was asked with."""
+    """The messages of its request."""
     query = parse(MessagesQuery, orjson.dumps(dict(request.query_params)))
     found, _ = await _find(request, chat)
     body = await parse_off_loop(ChatRequest, found.kept.body)
@@ -106,7 +106,7 @@ async def _find(request: Request, chat: str) -> tuple[Found, StoredChat]:
 
 
 async def _shown(state: ApiState, found: Found, stored: StoredChat) -> bytes:
-    """Raises: RequestNotFound; ModelNotFound, RequestError when it can't be told any more what the answer was."""
+    """Raises: RequestNotFound; ModelNotFound, RequestError when the answer can't be parsed any more."""
     body, plan = await CHAT.understand(state, found.kept.body)
     batches = await state.resumable_store.written(found.kept.id)
     answer = WrittenAnswer(found.kept, plan, chain.from_iterable(batches))
@@ -115,7 +115,7 @@ async def _shown(state: ApiState, found: Found, stored: StoredChat) -> bytes:
 
 
 def _query_of(params: QueryParams) -> bytes:
-    """Of the metadata, each has its name in brackets."""
+    """The query as JSON. Metadata come as `metadata[name]=value`."""
     given: dict[str, Any] = dict(params)
     named = [name for name in given if name.startswith("metadata[") and name.endswith("]")]
     if named:

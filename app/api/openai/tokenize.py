@@ -13,8 +13,8 @@ from app.openai.schemas import DetokenizeRequest, TokenizeRequest
 from app.openai.validation import parse_off_loop
 
 router = APIRouter()
-_ID = 12  # bytes of a token id in a body, with what stands between two
-_REST = 64 * 2**10  # bytes of a body besides them
+_ID = 12  # bytes of a token id in a body, with its separators
+_REST = 64 * 2**10  # bytes of a body besides token ids
 
 
 @router.post("/tokenize", openapi_extra=TokenizeRequest.openapi())

@@ -1,4 +1,4 @@
-"""For operators: clear caches, look at and change limits. With `XYLEM_ADMIN_KEY`, or on loopback only."""
+"""For operators: clear caches, show and change limits. With `XYLEM_ADMIN_KEY`, or on loopback only."""
 
 import asyncio
 import hmac
@@ -27,12 +27,12 @@ def authorised(request: Request) -> ApiState:
     key = state.settings.admin_key
     if key is None:
         if not state.settings.on_loopback:
-            raise Forbidden("Admin endpoints are off: this server listens to others and XYLEM_ADMIN_KEY is not set.")
-        if "origin" in request.headers:  # a page in a browser on this machine, whoever's it is
-            raise Forbidden("Admin endpoints want XYLEM_ADMIN_KEY to be set when a web page asks.")
+            raise Forbidden("Admin endpoints are off: this is not loopback only, and XYLEM_ADMIN_KEY is not set.")
+        if "origin" in request.headers:  # any web page in a browser on this machine
+            raise Forbidden("Requests of web pages to admin endpoints need XYLEM_ADMIN_KEY to be set.")
         return state
     if not hmac.compare_digest(given_key(request.scope), key.get_secret_value().encode()):
-        raise Forbidden("Admin endpoints want 'Authorization: Bearer <XYLEM_ADMIN_KEY>', or it as 'x-api-key'.")
+        raise Forbidden("Admin endpoints need 'Authorization: Bearer <XYLEM_ADMIN_KEY>', or it as 'x-api-key'.")
     return state
 
 
@@ -48,7 +48,7 @@ def _known(state: ApiState, pool: str) -> PoolId:
 
 @router.get("/pools/{pool}/limits")
 async def get_limits(state: Admin, pool: str) -> dict[str, Any]:
-    """From where on the pool's workers get no more requests; null is no limit."""
+    """The limits above which the pool's workers get no more requests; null: none."""
     name = _known(state, pool)
     changed = await cast(Any, state.redis.hgetall(state.keys.limits(name)))
     limits = msgspec.structs.asdict(state.fleet.limits(name, [x for pair in changed.items() for x in pair]))
@@ -58,7 +58,7 @@ async def get_limits(state: Admin, pool: str) -> dict[str, Any]:
 
 @router.patch("/pools/{pool}/limits", openapi_extra=LimitChanges.openapi())
 async def change_limits(request: Request, state: Admin, pool: str) -> dict[str, Any]:
-    """For all API replicas, from their next placement on."""
+    """Changes limits, for all API replicas from their next placement on."""
     name = _known(state, pool)
     given = (await read_short(request, LimitChanges)).model_dump(exclude_unset=True)
     foreign = _OF_PREFILL & given.keys()
@@ -99,7 +99,7 @@ async def _clear(state: ApiState, pools: list[PoolId]) -> dict[str, Any]:
     replies: list[Reply] = []
     deadline = asyncio.get_running_loop().time() + _REPLY_S
     while len(replies) < len(leases) and (left := deadline - asyncio.get_running_loop().time()) > 0:
-        # Short: the client gives up on replies that take longer than its own time-out.
+        # Short: the Redis client gives up on replies that take longer than its own time-out.
         taken = await cast(Any, state.redis.blpop([state.keys.reply(id_)], timeout=min(1.0, left)))
         if taken is not None:
             replies.append(decode_reply(taken[1]))

@@ -1,4 +1,4 @@
-"""What /metrics says of the whole deployment, the same at each API replica, read when it is asked for."""
+"""The metrics of the whole deployment: the same at each API replica, read from Redis for each request to /metrics."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,28 +18,28 @@ _FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 
 
 class DeploymentMetrics(Collector):
-    """What was read last."""
+    """The metrics that were read last."""
 
     def __init__(self) -> None:
         self._metrics: list[Metric] = []
         REGISTRY.register(self)
 
     async def read(self, state: ApiState) -> None:
-        """Raises: StoreDown; then there are none, rather than old ones."""
+        """Raises: StoreDown; then there are no metrics, rather than old ones."""
         self._metrics = []
         live, totals = await state.batch_store.live(), await state.batch_store.totals()
         leases = await state.fleet.live(list(state.pools))
-        told = await state.wire.execute([("GET", state.keys.metrics(lease.worker.id)) for lease in leases])
-        self._metrics = [*batch_metrics(live, totals, leases, clock.now()), *worker_metrics(leases, told)]
+        raw_metrics = await state.wire.execute([("GET", state.keys.metrics(lease.worker.id)) for lease in leases])
+        self._metrics = [*batch_metrics(live, totals, leases, clock.now()), *worker_metrics(leases, raw_metrics)]
 
     def collect(self) -> Iterable[Metric]:
         return self._metrics
 
 
-def worker_metrics(leases: Sequence[Lease], told: Sequence[bytes | None]) -> Iterable[Metric]:
-    """Of what each worker tells, msgpack; nothing of one that has gone meanwhile."""
+def worker_metrics(leases: Sequence[Lease], raw_metrics: Sequence[bytes | None]) -> Iterable[Metric]:
+    """`raw_metrics`: each worker's metrics, as msgpack; None for a worker that has ended meanwhile."""
     families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-    for lease, raw in zip(leases, told, strict=True):
+    for lease, raw in zip(leases, raw_metrics, strict=True):
         for metric in _decoded(raw):
             family = families.get(metric.name)
             if family is None:

@@ -69,7 +69,7 @@ async def live() -> dict[str, str]:
 @router.get("/health", responses=_NOT_READY)
 @router.get("/ready", responses=_NOT_READY)
 async def ready(request: Request) -> Response:
-    """200 when Redis answers, tokens can come in, and at least one worker is live; else 503. Says which."""
+    """200 if Redis answers, tokens can be received, and at least one worker is live; else 503. Shows each of these."""
     state = state_of(request)
     models = state.models.values()
     try:
@@ -86,7 +86,7 @@ async def ready(request: Request) -> Response:
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
-    """For Prometheus. Without Redis there are none of batches and workers."""
+    """For Prometheus. Without Redis, the metrics of batches and workers are missing."""
     with suppress(StoreDown):
         await _DEPLOYMENT.read(state_of(request))
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
@@ -94,9 +94,9 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/requests/{request}")
 async def timeline(http: Request, request: str) -> dict[str, Any]:
-    """When each of its prompts was placed, computed, handed over and answered, and by whom; or how far it is.
+    """When each prompt of a request was placed, computed, handed over and answered, and by whom; or its state so far.
 
-    Of a request that came with the same API key, to whichever replica; an admin's key sees all.
+    Only requests of the same API key, at any replica; the admin key sees all.
     """
     state = state_of(http)
     key = state.api_keys.sees(http.scope) if state.settings.require_keys else None

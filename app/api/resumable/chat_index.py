@@ -1,4 +1,4 @@
-"""Stored chats of one API key: whole kept answers, found by id, model and metadata."""
+"""Stored chats of one API key: complete kept answers, found by id, model and metadata."""
 
 from collections.abc import Callable
 from itertools import islice
@@ -10,7 +10,7 @@ from app.keys import Keys
 from app.messages import KeptRequest, StoredChat, decode_kept, decode_stored_chat, encode
 from app.store import SET_CHAT, Wire
 
-_LOOKED_AT = 256  # ids at once
+_PAGE = 256  # ids read at once
 
 
 class ChatIndex:
@@ -20,7 +20,7 @@ class ChatIndex:
         self._wire, self._keys = wire, keys
 
     async def find(self, request: RequestId, key: KeyId) -> tuple[Found, StoredChat]:
-        """Raises: RequestNotFound, also for one that isn't whole yet, or failed."""
+        """Raises: RequestNotFound, also for a chat that isn't complete yet, or failed."""
         fields, listed = await self._wire.execute(
             [
                 ("HMGET", self._keys.kept(request), "record", "epoch", "chat"),
@@ -35,18 +35,18 @@ class ChatIndex:
     async def page(
         self, key: KeyId, after: str | None, limit: int, *, newest_first: bool, wanted: Callable[[StoredChat], bool]
     ) -> tuple[list[RequestId], bool]:
-        """Those behind `after`, and whether there are more. Raises: RequestError when that one is not stored."""
+        """The ids after `after`, and whether there are more. Raises: RequestError when `after` is not stored."""
         name = self._keys.chats_of(key)
         at = 0
         if after is not None:
             (place,) = await self._wire.execute([("ZREVRANK" if newest_first else "ZRANK", name, after)])
             if place is None:
-                raise RequestError("'after' is the id of none of your stored chat completions.", param="after")
+                raise RequestError("'after' is not the id of one of your stored chat completions.", param="after")
             at = place + 1
         found: list[RequestId] = []
         gone: list[bytes] = []
         while len(found) <= limit:
-            command = ("ZRANGE", name, at, at + _LOOKED_AT - 1, *(("REV",) if newest_first else ()))
+            command = ("ZRANGE", name, at, at + _PAGE - 1, *(("REV",) if newest_first else ()))
             (ids,) = await self._wire.execute([command])
             if not ids:
                 break
@@ -75,4 +75,4 @@ class ChatIndex:
 
 
 def _unknown(request: RequestId) -> RequestNotFound:
-    return RequestNotFound(f"No chat completion is stored under the id '{request}'; they are deleted after a time.")
+    return RequestNotFound(f"No chat completion with the id '{request}' is stored; they are deleted after a time.")

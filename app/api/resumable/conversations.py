@@ -1,4 +1,4 @@
-"""Conversations in Redis: `conversation:<id>` says whose one is, `conversation-items:<id>` what has been said."""
+"""Conversations in Redis: `conversation:<id>` has owner and metadata, `conversation-items:<id>` the items."""
 
 import math
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ class Conversation(Struct, frozen=True):
 
 
 class ConversationStore:
-    """All methods raise StoreDown, and those of one conversation ConversationGone: to others than its owner as well."""
+    """All methods raise StoreDown; with an id, also ConversationGone, even if the conversation is another client's."""
 
     def __init__(self, wire: Wire, keys: Keys, keep_s: float, bytes_per_key: int, bytes_in_all: int) -> None:
-        """`keep_s`: how long one is kept behind its last change."""
+        """`keep_s`: how long a conversation is kept after its last change."""
         self._wire, self._keys = wire, keys
         self._keep_ms = round(keep_s * 1000)
         self._most = bytes_per_key, bytes_in_all
@@ -63,7 +63,7 @@ class ConversationStore:
         await self._wire.execute([("EVAL", END_CONVERSATION, 4, *names, conversation, key)])
 
     async def items(self, conversation: ConversationId, key: KeyId) -> list[bytes]:
-        """JSON of each, the oldest first."""
+        """Each item's JSON, the oldest first."""
         await self.find(conversation, key)
         (found,) = await self._wire.execute([("LRANGE", self._keys.conversation(conversation)[1], 0, -1)])
         return list(found)
@@ -75,7 +75,7 @@ class ConversationStore:
     async def add_response(
         self, conversation: ConversationId, key: KeyId, items: Sequence[dict[str, Any]], response: RequestId, epoch: int
     ) -> None:
-        """Those of a response, once however often this is called. Nothing, if nobody keeps the conversation any more.
+        """Adds a response's items: once, however often it is called; not at all if the conversation is deleted.
 
         Raises: Lost.
         """
@@ -111,7 +111,7 @@ class ConversationStore:
             raise RequestError(f"A conversation has at most {MOST} items.", param="items")
         if full:
             raise KeptFull(
-                "What is kept takes all the room there is for it. Delete some, or try again later.",
+                "Kept answers and conversations have used up their space. Delete some, or try again later.",
                 retry_after_s=max(1, math.ceil(wait_ms / 1000)),
             )
 

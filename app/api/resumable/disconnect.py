@@ -1,4 +1,4 @@
-"""A client that goes before it has all: only a watcher of the connection learns of it."""
+"""Noticing that a client has left before its answer is complete."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def until_client_left(work: Coroutine[Any, Any, T], receive: Receive) -> T:
-    """The result of `work`, which ends with its client. Raises: Cancelled when that one went first."""
+    """The result of `work`, which is cancelled when the client leaves. Raises: Cancelled when it has left."""
     working = asyncio.create_task(work)
     leaving = asyncio.create_task(client_left(receive))
     try:
@@ -27,6 +27,6 @@ async def until_client_left(work: Coroutine[Any, Any, T], receive: Receive) -> T
 
 
 async def client_left(receive: Receive) -> None:
-    """Returns when the client has gone."""
+    """Returns when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

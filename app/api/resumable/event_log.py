@@ -1,4 +1,4 @@
-"""The log of a kept answer, followed from its beginning: where it is made, or where another API replica writes it."""
+"""A reader of a kept answer's log, from its beginning, whichever API replica writes it."""
 
 import asyncio
 
@@ -9,18 +9,18 @@ from app.messages import Done, Event, Failed, KeptRequest
 from app.store import clock
 
 _RETRY_S = 0.2
-_LATE_S = 60.0  # behind the deadline: its owner would have said so, and Redis has lost both
-_MOST = 128  # events at once: with all logprobs there may be, more of them would hold the event loop
+_LATE_S = 60.0  # after the deadline: an owner would have ended the log, so Redis has lost it
+_MOST = 128  # events at once: with the most logprobs, more of them would hold up the event loop
 _POLL_S = 0.05  # how often the log is looked at where another replica writes it
 
 
 class EventLog:
-    """One reader's."""
+    """One reader's position in a log."""
 
     def __init__(self, resumable_store: ResumableStore, answer_owner: AnswerOwner, kept: KeptRequest) -> None:
         self._resumable_store, self._answer_owner, self._kept = resumable_store, answer_owner, kept
         self._read, self._over = 0, False
-        self._events: list[Event] = []  # that have been read, and are not given out
+        self._events: list[Event] = []  # read from Redis, and not returned yet
 
     async def batch(self) -> list[Event]:
         """The next events; none when all have been read. Raises: StoreDown, DeadlineOver."""
@@ -37,7 +37,7 @@ class EventLog:
             wrote.clear()
             try:
                 pages = await self._resumable_store.read(self._kept.id, self._read)
-            except StoreDown:  # the answer goes on meanwhile
+            except StoreDown:  # the answer continues meanwhile
                 if clock.now() > self._kept.deadline:
                     raise
                 await asyncio.sleep(_RETRY_S)

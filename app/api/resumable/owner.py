@@ -1,4 +1,4 @@
-"""Runs the requests whose answers are kept, and adopts those of API replicas that have died."""
+"""Runs the requests with kept answers, and adopts those of dead API replicas."""
 
 import asyncio
 import time
@@ -19,8 +19,9 @@ log = logger(__name__)
 _EVERY_S = 0.5
 _RETRY_S = 0.2
 
-Prepare = Callable[[KeptRequest, Adopted], Awaitable[Generation]]  # from what the client sent
-# With the whole log of what has ended well, before it is told to be over: once, or again by its next owner.
+Prepare = Callable[[KeptRequest, Adopted], Awaitable[Generation]]  # from the kept request
+# Called with the epoch and the whole log of an answer that has ended well, before its end is written. The next owner
+# may call it again.
 AtEnd = Callable[[KeptRequest, int, list[bytes]], Awaitable[None]]
 
 
@@ -28,7 +29,7 @@ AtEnd = Callable[[KeptRequest, int, list[bytes]], Awaitable[None]]
 class _Run:
     epoch: int
     task: asyncio.Task[None]
-    wrote: asyncio.Event  # something that may be read
+    wrote: asyncio.Event  # set when the log has new events
 
 
 class AnswerOwner:
@@ -42,14 +43,14 @@ class AnswerOwner:
         self._at_end = at_end
         self._running: dict[RequestId, _Run] = {}
         self._missing: dict[ApiId, float] = {}
-        self._idle: set[RequestId] = set()  # owned, and not running at the last look
+        self._idle: set[RequestId] = set()  # owned, and not running at the last check
 
     def start(self, kept: KeptRequest, call: Generation) -> None:
-        """One that came here."""
+        """Runs a new request of this replica."""
         self._run(kept.id, 0, self._keep(kept, 0, [], call))
 
     def wrote(self, request: RequestId) -> asyncio.Event:
-        """Set when something of it was written here; never, if it isn't made here."""
+        """Is set when this replica has written to the request's log; never, if another one does."""
         run = self._running.get(request)
         return asyncio.Event() if run is None else run.wrote
 
@@ -63,7 +64,7 @@ class AnswerOwner:
         run.task.add_done_callback(over)
 
     async def run(self) -> None:
-        """Until cancelled: gives up what was cancelled elsewhere, and adopts what lost its owner."""
+        """Until cancelled: stops answers that were cancelled elsewhere, and adopts those without an owner."""
         try:
             while True:
                 await asyncio.sleep(_EVERY_S)
@@ -71,7 +72,7 @@ class AnswerOwner:
                     await self._give_up()
                     await self._adopt(time.monotonic())
                 except StoreDown:
-                    self._missing.clear()  # living replicas had no way to say so
+                    self._missing.clear()  # live replicas could not renew their leases
                 except Exception:
                     log.exception("answer_owner_failed")
         finally:
@@ -103,7 +104,7 @@ class AnswerOwner:
         await self._resumable_store.disown(requests)
 
     async def _adopt(self, now: float) -> None:
-        # Its own as well: Redis may have taken what it then didn't confirm, and no other replica looks after them.
+        # This replica's own as well: Redis may have written one without confirming it, and no other replica adopts it.
         idle = await self._resumable_store.owned_by(self._resumable_store.api) - self._running.keys()
         for request in idle & self._idle:
             await self._take(request, self._resumable_store.api)
@@ -126,7 +127,7 @@ class AnswerOwner:
         kept = found.kept
         try:
             batches = await self._resumable_store.written(kept.id)
-        except StoreDown as exc:  # it is found idle
+        except StoreDown as exc:  # it will be found idle, and taken again
             log.warning("adopted_answer_not_read", request=kept.id, x_request_id=kept.x_request_id, error=exc.message)
             return
         out: dict[int, ChoiceOutput] = {}
@@ -137,13 +138,13 @@ class AnswerOwner:
         await self._keep(kept, found.epoch, [encode(batch) for batch in batches], begun)
 
     async def _keep(self, kept: KeptRequest, epoch: int, batches: list[bytes], made: Generation | Adopted) -> None:
-        """To the end of the answer, whatever it is; or until it is another one's."""
+        """Writes the answer's log, until the answer ends or another replica owns it."""
         last: Event = Done(kept.id, 0)
         try:
             call = made if isinstance(made, Generation) else await self._prepare(kept, made)
             async with call:
                 while deltas := await call.deltas():
-                    # From here on a delta's index counts all choices of all prompts.
+                    # In the log, a delta's index counts the choices of all prompts.
                     batches.append(encode([_numbered(kept.id, choice, delta) for choice, delta in deltas]))
                     for _choice, delta in deltas:
                         call.count(delta)
@@ -172,7 +173,7 @@ class AnswerOwner:
             try:
                 await self._resumable_store.note(kept, epoch, batches, ended=ended, **how)
                 break
-            except StoreDown as exc:  # later events are gathered behind
+            except StoreDown as exc:  # later events wait
                 log.warning(
                     "kept_answer_not_written", request=kept.id, x_request_id=kept.x_request_id, error=exc.message
                 )

@@ -1,4 +1,4 @@
-"""A kept answer as it is read: it looks like the `Generation` that makes it, and comes from the log."""
+"""A kept answer as a reader has it: like the `Generation` that makes it, but from the log."""
 
 from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
@@ -14,7 +14,7 @@ from app.messages import Delta, Done, Failed
 
 
 class Replay(GenerationBase):
-    """From the beginning, whatever the reader has seen before: `skip` deltas are counted, and not shown."""
+    """Always from the beginning: the first `skip` deltas, which the reader has, are counted but not sent."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Replay(GenerationBase):
         skip: int = 0,
         allowed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`allowed`: headers that say what is left to the API key."""
+        """`allowed`: headers with the API key's remaining limits."""
         super().__init__(found.kept.id, found.kept.created, plan)
         self.kept = found.kept
         self.log = EventLog(resumable_store, answer_owner, found.kept)
@@ -39,10 +39,10 @@ class Replay(GenerationBase):
     async def __aexit__(
         self, _type: type[BaseException] | None, _exc: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        """The answer goes on without this reader."""
+        """The answer continues without this reader."""
 
     async def deltas(self) -> list[tuple[int, Delta]]:
-        """As Call's. Raises: the error that ended the answer; StoreDown."""
+        """As `Generation.deltas`. Raises: the error that ended the answer; StoreDown."""
         out: list[tuple[int, Delta]] = []
         while not out and self._failure is None and (events := await self.log.batch()):
             for event in events:

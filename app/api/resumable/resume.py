@@ -1,4 +1,4 @@
-"""Which requests' answers are kept, and requests for a kept answer."""
+"""Beginning, resuming and joining kept answers."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ from app.dispatch.quota import Quota
 from app.errors import RequestError, StoreDown
 from app.ids import RequestId, new_request_id
 from app.messages import Failed, KeptRequest, ResponseContext
-from app.openai.schemas import Asked
+from app.openai.schemas import GenerationRequest
 from app.openai.validation import parse
 from app.store import clock
 from app.telemetry import logger
@@ -30,19 +30,19 @@ log = logger(__name__)
 T = TypeVar("T")
 
 _LARGE = 16 * 2**10  # bytes of a body that is compared in a thread
-_LONGEST_KEY = 255  # characters, as others have it
+_LONGEST_KEY = 255  # characters, as with other APIs
 _RETRY_S = 0.2
 
 
 def asks_to_keep(scope: Scope) -> bool:
-    """Whether a request wants to be resumed, or to be joined by itself when it is sent again."""
+    """Whether a request wants an answer that can be resumed, or joined when the request is repeated."""
     return any(name in (b"idempotency-key", b"last-event-id", b"x-xylem-resumable") for name, _ in scope["headers"])
 
 
 async def answer_to(
-    state: ApiState, kind: str, body: Asked, scope: Scope, receive: Receive, plan: GenerationPlan
+    state: ApiState, kind: str, body: GenerationRequest, scope: Scope, receive: Receive, plan: GenerationPlan
 ) -> Generation | Replay:
-    """Made for this connection, unless its client wants it kept. Raises: XylemError."""
+    """An answer for this connection, or a kept one. Raises: XylemError."""
     if body.kept or asks_to_keep(scope):
         if plan.echo is not None:
             raise RequestError("An answer with 'echo' can't be resumed or joined.", param="echo")
@@ -51,31 +51,30 @@ async def answer_to(
 
 
 def new_call(state: ApiState, scope: Scope, receive: Receive, plan: GenerationPlan) -> Generation:
-    """Made for this connection."""
-    ring = state.api_keys
+    """An answer for this connection only."""
     call = Generation(
         plan,
         dispatcher=state.dispatcher,
         client_left=partial(client_left, receive),
-        allowance=ring.allowance(scope),
-        owner=ring.owner(scope),
+        allowance=state.api_keys.allowance(scope),
+        owner=state.api_keys.owner(scope),
         x_request_id=x_request_id.own_of(scope),
     )
-    x_request_id.asks_for(scope, call.id)
+    x_request_id.named_after(scope, call.id)
     return call
 
 
 async def begin_or_join(
     state: ApiState,
     kind: str,
-    body: Asked,
+    body: GenerationRequest,
     scope: Scope,
     plan: GenerationPlan,
     *,
     background: bool = False,
     response: ResponseContext = ResponseContext(),  # noqa: B008 (frozen)
 ) -> Replay:
-    """The answer to a new request, or from where its reader has it. Raises: XylemError."""
+    """A new kept answer, or one to resume or join. Raises: XylemError."""
     headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
     last = headers.get(b"last-event-id", "")
     if last:
@@ -85,7 +84,7 @@ async def begin_or_join(
     if len(join) > _LONGEST_KEY:
         raise RequestError(f"An Idempotency-Key has at most {_LONGEST_KEY} characters.", param="Idempotency-Key")
     allowance = state.api_keys.allowance(scope)
-    if allowance is not None and not join:  # a refused client is told so, and nothing is kept
+    if allowance is not None and not join:  # refused here, so that nothing is kept of it
         await allowance.admit(sum(map(len, plan.prompts)))
     kept = replace(new_kept(state, kind, body, scope, plan, background=background), response=response)
     first = await patiently(state, lambda: _put(state, kept, join))
@@ -95,7 +94,7 @@ async def begin_or_join(
 
 
 async def patiently(state: ApiState, ask: Callable[[], Awaitable[T]]) -> T:
-    """The reply of Redis, which may be away for a time, as for requests that are placed. Raises: StoreDown."""
+    """Tries again for `patience_s` while Redis is down, as placing does. Raises: StoreDown."""
     end = time.monotonic() + state.settings.patience_s
     while True:
         try:
@@ -114,20 +113,18 @@ async def _put(state: ApiState, kept: KeptRequest, join: str) -> RequestId:
 
 
 def new_kept(
-    state: ApiState, kind: str, body: Asked, scope: Scope, plan: GenerationPlan, *, background: bool = False
+    state: ApiState, kind: str, body: GenerationRequest, scope: Scope, plan: GenerationPlan, *, background: bool = False
 ) -> KeptRequest:
     now = clock.now()
     key = state.api_keys.owner(scope)
     id_ = new_request_id(plan.prefix, state.dispatcher.api)
-    named = x_request_id.asks_for(scope, id_)
-    understood = body.understood()
-    return KeptRequest(
-        id_, kind, understood, now, now + plan.timeout_s, key, background, named, chat=body.stored_chat()
-    )
+    named = x_request_id.named_after(scope, id_)
+    raw, chat = body.understood(), body.stored_chat()
+    return KeptRequest(id_, kind, raw, now, now + plan.timeout_s, key, background, named, chat=chat)
 
 
 async def give_up(state: ApiState, request: RequestId, scope: Scope) -> None:
-    """Its client has left, and nobody else may want it."""
+    """Stops an answer whose only reader has left."""
     try:
         await state.answer_owner.cancel(request)
     except StoreDown as exc:
@@ -135,7 +132,7 @@ async def give_up(state: ApiState, request: RequestId, scope: Scope) -> None:
 
 
 def start(state: ApiState, kept: KeptRequest, plan: GenerationPlan, allowance: Quota | None) -> Replay:
-    """Begins a request that has been kept."""
+    """Begins the answer to a request that is in Redis."""
     begun = Adopted(kept.id, kept.created)
     call = Generation(
         plan,
@@ -151,13 +148,19 @@ def start(state: ApiState, kept: KeptRequest, plan: GenerationPlan, allowance: Q
 
 
 async def _was_refused(state: ApiState, request: RequestId) -> bool:
-    """For want of room, a worker or Redis, before anything came of it."""
+    """Whether it failed before any output, because workers were full or missing, or Redis was down."""
     batches = await state.resumable_store.read(request)
     return len(batches) == 1 and isinstance(end := batches[0][-1], Failed) and end.code in REFUSALS
 
 
 async def _read(
-    state: ApiState, request: RequestId, kind: str, body: Asked, scope: Scope, plan: GenerationPlan, skip: int
+    state: ApiState,
+    request: RequestId,
+    kind: str,
+    body: GenerationRequest,
+    scope: Scope,
+    plan: GenerationPlan,
+    skip: int,
 ) -> Replay:
     found = await patiently(state, lambda: state.resumable_store.find(request, state.api_keys.owner(scope)))
 
@@ -165,13 +168,13 @@ async def _read(
         return found.kept.kind == kind and parse(type(body), found.kept.body).understood() == body.understood()
 
     if not (await asyncio.to_thread(is_same) if len(found.kept.body) > _LARGE else is_same()):
-        raise RequestError("This is not the body that the answer was asked for with.", param="Idempotency-Key")
-    x_request_id.asks_for(scope, request)
+        raise RequestError("The body is not that of the first request for this answer.", param="Idempotency-Key")
+    x_request_id.named_after(scope, request)
     return Replay(state.resumable_store, state.answer_owner, plan, found, skip)
 
 
 def _position(event: str) -> tuple[RequestId, int]:
     request, _, number = event.rpartition(":")
     if not request or not number.isdecimal() or len(number) > 9:
-        raise RequestError(f"'{event[:100]}' is no id of an event of ours.", param="Last-Event-ID")
+        raise RequestError(f"'{event[:100]}' is not the id of an event of this server.", param="Last-Event-ID")
     return RequestId(request), int(number)

@@ -17,7 +17,7 @@ from app.messages import Delta
 
 
 class KeptStream(EventStream):
-    """Of an answer that is kept: each event has an id, behind which it can be resumed. Nothing is merged."""
+    """A kept answer's stream: each event has an id, after which it can be resumed. Deltas are not merged."""
 
     _ids = True
     _seen = 0
@@ -28,12 +28,12 @@ class KeptStream(EventStream):
         writer: Callable[[GenerationBase], StreamWriter],
         left: Callable[[RequestId], Awaitable[None]],
     ) -> None:
-        """`left`: what is to be done when its reader has gone."""
+        """`left`: called when its reader has left."""
         super().__init__(begin, writer)
         self._left = left
 
     async def _run(self, sse: Sse, receive: Receive) -> None:
-        """Ends with its reader."""
+        """Ends when its reader leaves."""
         try:
             await until_client_left(super()._run(sse, receive), receive)
         except Cancelled:
@@ -54,5 +54,5 @@ class KeptStream(EventStream):
         self._seen += 1
         if self._seen <= self._call.skip or not chunk:
             return b""
-        at = chunk.rfind(b"\n\n", 0, -2) + 2 if chunk.count(b"\n\n") > 1 else 0  # whoever has the last event, has all
+        at = chunk.rfind(b"\n\n", 0, -2) + 2 if chunk.count(b"\n\n") > 1 else 0  # of a delta's events, the last has it
         return b"%bid: %b:%d\n%b" % (chunk[:at], self._call.id.encode(), self._seen, chunk[at:])

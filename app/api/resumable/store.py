@@ -1,4 +1,4 @@
-"""Kept answers in Redis: `kept:<id>` says what was asked and which replica owns it, `log:<id>` what has come of it."""
+"""Kept answers in Redis: `kept:<id>` has the request and the replica that owns it, `log:<id>` the answer so far."""
 
 import asyncio
 import hashlib
@@ -15,19 +15,21 @@ from app.store import ADOPT, APPEND, CANCEL, FORGET, OWN, Wire
 
 _PAGE = 512  # batches read at once
 _LARGE = 2**16  # bytes that are decoded in a thread
-_LAST_READ_MS = 5000
-_REFUSED_MS = 60_000
+_LAST_READ_MS = 5000  # how long a deleted answer's log stays for its readers
+_REFUSED_MS = 60_000  # how long a refused answer is kept
 REFUSALS = {error.code for error in (NoWorker, RateLimited, Saturated, StoreDown)}
 _MOST = 2**53  # bytes, which no Redis has
 
 
 class Found(Struct, frozen=True):
+    """A kept request, and its present epoch: +1 for each new owner."""
+
     kept: KeptRequest
     epoch: int
 
 
 class Lost(Cancelled):
-    """Another API replica owns it now, or somebody has cancelled it."""
+    """Another API replica owns the answer now, or it was cancelled."""
 
 
 class ResumableStore:
@@ -36,7 +38,7 @@ class ResumableStore:
     def __init__(
         self, wire: Wire, keys: Keys, api: ApiId, keep_s: float, bytes_per_key: int = _MOST, bytes_in_all: int = _MOST
     ) -> None:
-        """`keep_s`: how long an answer is kept once it is whole. With as many bytes as these, no other one is begun."""
+        """`keep_s`: how long an answer is kept after its end. Above either number of bytes, no new one is begun."""
         self._wire, self._keys, self.api = wire, keys, api
         self._keep_ms = round(keep_s * 1000)
         self._most = bytes_per_key, bytes_in_all
@@ -48,9 +50,9 @@ class ResumableStore:
     async def put(
         self, kept: KeptRequest, epoch: int = 0, join: str = "", instead_of: str = "", *, bounded: bool = True
     ) -> RequestId:
-        """Owns it from now on. Returns the id of the first request with the same `join` key; its own, if that was it.
+        """Keeps a request, owned by this replica. Returns the id of the first request with the same `join` key.
 
-        `instead_of`: the request that had that key before, and doesn't count. Raises: KeptFull, if it is `bounded`.
+        `instead_of`: a former request with that key, to be replaced. Raises: KeptFull, unless not `bounded`.
         """
         keys = self._keys
         joined = keys.joined(hashlib.sha256(f"{kept.key}\0{join}".encode()).hexdigest())
@@ -64,17 +66,17 @@ class ResumableStore:
         if full:
             whose = "this API key" if full == b"key" else "all clients"
             raise KeptFull(
-                f"The answers that are kept for {whose} take all the room there is for them. "
+                f"The kept answers of {whose} have used up their space. "
                 "Delete some, try again later, or ask for an answer that is not kept.",
                 retry_after_s=max(1, math.ceil(wait_ms / 1000)),
             )
         return RequestId(first.decode()) if join else kept.id
 
     async def find(self, request: RequestId, key: KeyId) -> Found:
-        """One that was asked for with that API key. Raises: RequestNotFound."""
+        """A kept request of that API key's. Raises: RequestNotFound."""
         ((record, epoch),) = await self._wire.execute([("HMGET", self._keys.kept(request), "record", "epoch")])
         if record is None or (kept := decode_kept(record)).key != key:
-            raise RequestNotFound(f"Nothing is kept under the id '{request}'; what was kept is deleted after a time.")
+            raise RequestNotFound(f"No answer with the id '{request}' is kept; they are deleted after a time.")
         return Found(kept, int(epoch))
 
     async def note(
@@ -87,9 +89,9 @@ class ResumableStore:
         refused: bool = False,
         whole: bool = False,
     ) -> None:
-        """The log has all of `batches`, from its beginning on, when this returns. Raises: Lost.
+        """Writes `batches`, the whole log so far; those that the log has are skipped. Raises: Lost.
 
-        `refused`: nothing has come of it, so it takes room for a short time only. `whole`: it ended well.
+        `refused`: it failed without output, and is kept for a short time only. `whole`: it ended well.
         """
         keys, first = self._keys, len(batches)  # earlier batches were written, unless Redis has lost them
         while True:
@@ -114,7 +116,7 @@ class ResumableStore:
                 first = last + 1
 
     async def read(self, request: RequestId, after: int = 0) -> list[list[Event]]:
-        """The batches behind that number, in order; at most a page of them."""
+        """The batches after number `after`, in order; at most a page of them."""
         command = ("XRANGE", self._keys.log(request), f"{after + 1}-0", "+", "COUNT", _PAGE)
         (page,) = await self._wire.execute([command])
 
@@ -125,33 +127,33 @@ class ResumableStore:
         return await asyncio.to_thread(decoded) if large else decoded()
 
     async def written(self, request: RequestId) -> list[list[Event]]:
-        """All batches that are there now."""
+        """All batches of the log so far."""
         batches: list[list[Event]] = []
         while page := await self.read(request, len(batches)):
             batches += page
         return batches
 
     async def cancel(self, request: RequestId, last: list[Event]) -> bool:
-        """False when it had ended. Its owner's later events are refused."""
+        """Ends an answer's log with `last`; its owner's later events are refused. False: it had ended before."""
         names = self._keys.kept(request), self._keys.log(request), *self._keys.kept_account()
         (done,) = await self._wire.execute([("EVAL", CANCEL, 4, *names, request, encode(last), self._keep_ms)])
         return bool(done)
 
     async def delete(self, request: RequestId) -> None:
-        """Removes an ended answer. Its log stays for some seconds, for a reader that has not reached its end.
+        """Removes an ended answer. Its log stays for some seconds, for readers that have not reached its end.
 
-        And its epoch stays: an owner that has not heard of it would think that Redis had lost it, and write it anew.
+        Its epoch stays, too: without it, an owner that doesn't know yet would write the answer again.
         """
         names = self._keys.kept(request), self._keys.log(request), *self._keys.kept_account()
         await self._wire.execute([("EVAL", FORGET, 4, *names, request, self._keep_ms, _LAST_READ_MS)])
 
     async def disown(self, requests: Sequence[RequestId]) -> None:
-        """They are cancelled, or another one's: nobody need adopt them when this replica dies."""
+        """These are cancelled, or owned by another replica: nobody has to adopt them when this one dies."""
         if requests:
             await self._wire.execute([("SREM", self._keys.kept_of(self.api), *requests)])
 
     async def epochs(self, requests: Sequence[RequestId]) -> list[int | None]:
-        """None for what Redis doesn't know."""
+        """Each request's epoch; None: Redis doesn't know it."""
         found = await self._wire.execute([("HGET", self._keys.kept(request), "epoch") for request in requests])
         return [None if epoch is None else int(epoch) for epoch in found]
 
@@ -166,12 +168,12 @@ class ResumableStore:
         return {RequestId(member.decode()) for member in members}
 
     async def adopt(self, request: RequestId, owner: ApiId) -> Found | None:
-        """A new epoch of it, as this replica's; None if it has ended, or is another one's by now."""
+        """Makes this replica the owner, in a new epoch. None: it has ended, or another replica owns it by now."""
         keys = self._keys
         names = keys.kept(request), keys.kept_of(owner), keys.kept_of(self.api), keys.answer_owners()
         (reply,) = await self._wire.execute([("EVAL", ADOPT, 4, *names, request, owner, self.api)])
         return None if reply is None else Found(decode_kept(reply[0]), int(reply[1]))
 
     async def forget_owner(self, api: ApiId) -> None:
-        """All that it had is adopted."""
+        """All its answers are adopted."""
         await self._wire.execute([("SREM", self._keys.answer_owners(), api)])

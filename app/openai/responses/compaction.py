@@ -1,4 +1,4 @@
-"""A conversation in short: the model writes it, and clients pass it back instead of what it stands for."""
+"""Compaction: the model writes a summary of a conversation, and clients send it instead of the conversation."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from app.openai.responses.items import items_of
 from app.openai.responses.opaque import enclose
 from app.openai.responses.response_object import ResponseObject
 from app.openai.responses.schemas import Identifier, ResponseRequest
-from app.openai.schemas import Asked
+from app.openai.schemas import GenerationRequest
 
 _ASK = (
     "Write down, for another assistant who goes on with this conversation and sees nothing of it, all that it has to "
@@ -21,15 +21,15 @@ _ASK = (
 
 
 @neutral()
-class CompactRequest(Asked):
+class CompactRequest(GenerationRequest):
     input: Annotated[Items, Field(min_length=1)] | str | None = None
     instructions: str | None = None
     previous_response_id: Identifier | None = None
 
     def as_response(self) -> ResponseRequest:
-        """What the model is asked for."""
+        """The request for the summary."""
         given = [InputMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input or []
-        names = {*Asked.model_fields, "instructions", "previous_response_id"} - {"stream"}
+        names = {*GenerationRequest.model_fields, "instructions", "previous_response_id"} - {"stream"}
         return ResponseRequest.model_construct(
             **{name: getattr(self, name) for name in names},
             input=[*given, InputMessage(role="user", content=_ASK)],
@@ -38,10 +38,10 @@ class CompactRequest(Asked):
 
 
 def compacted(progress: ResponseObject, items: Sequence[InputItem]) -> dict[str, Any]:
-    """`items`: all that it stands for. Raises: EngineFailed."""
+    """`items`: those that the summary replaces. Raises: EngineFailed."""
     text = "".join(item.text for item in progress.output.items if item.kind == "message")
     if not text.strip():
-        raise EngineFailed("The model has written nothing that could stand for the conversation.")
+        raise EngineFailed("The model has written no summary of the conversation.")
     made = progress.response()
     users = [item for item in items if isinstance(item, InputMessage) and item.role == "user"]
     item = {"id": f"cmp_{progress.id.partition('_')[2]}", "type": "compaction", "encrypted_content": enclose(text)}

@@ -1,4 +1,4 @@
-"""What clients may send about conversations that are kept."""
+"""Requests about kept conversations."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Responses: what a body means, and its answer as it is made."""
+"""Responses: the plan of a request, and a whole answer."""
 
 import asyncio
 from collections.abc import Sequence
@@ -33,27 +33,27 @@ async def read_request(state: Deployment, raw: bytes) -> ResponseRequest:
     """Raises: XylemError."""
     body = await parse_off_loop(ResponseRequest, raw)
     body.check()
-    return body.filled(find_model(state.models, body.model).defaults)  # the response tells what is used
+    return body.filled(find_model(state.models, body.model).defaults)  # the response shows the values that are used
 
 
 async def understand(
     state: Deployment, raw: bytes, *, explain: bool = False, history: bytes = b""
 ) -> tuple[ResponseRequest, GenerationPlan]:
-    """`history`: what was found of what it goes on with. Raises: XylemError."""
+    """`history`: JSON of the `History` that it continues. Raises: XylemError."""
     body = await read_request(state, raw)
     if body.goes_back and not history:
         named = {"previous_response_id": body.previous_response_id, "conversation": body.conversation}
         param = next((name for name, value in named.items() if value is not None), "input")
-        raise RequestError(f"'{param}': a line of a batch can't go on with what is kept.", param=param)
+        raise RequestError(f"'{param}': a line of a batch can't continue a kept answer or conversation.", param=param)
     found = await parse_off_loop(History, history) if history else History()
-    plan, _ = await understood(state, body, found, max(raw, history, key=len), explain=explain)
+    plan, _ = await response_plan(state, body, found, max(raw, history, key=len), explain=explain)
     return body, plan
 
 
-async def understood(
+async def response_plan(
     state: Deployment, body: ResponseRequest, history: History, longest: bytes, *, explain: bool
 ) -> tuple[GenerationPlan, ResponseContext]:
-    """`longest`: the longer one of its body and of its history, as they came. Raises: XylemError."""
+    """`longest`: JSON of its body, or of its history if that is longer. Raises: XylemError."""
     items = history.of(body.items)
     check_calls(items, len(body.items))
 
@@ -72,7 +72,7 @@ def context_of(model: Model, prompt: Sequence[int], asked: Conversation) -> Resp
 def _plan(
     state: Deployment, body: ResponseRequest, items: Sequence[InputItem], *, explain: bool
 ) -> tuple[GenerationPlan, Conversation]:
-    """Of all items; of the latest that fit, if the client says so."""
+    """The plan for all items; with `truncation`, for as many of the latest as fit."""
 
     def tried(first: int) -> tuple[GenerationPlan, Conversation]:
         asked = body.as_chat(from_item(items, first))
@@ -107,13 +107,13 @@ def _plan(
 
 
 class ResponseWriter:
-    """An answer that is made here, whole; `sse_events.py` writes streams."""
+    """Writes a whole answer; `sse_events.py` writes streams."""
 
     def __init__(self, call: Generation, body: ResponseRequest) -> None:
         self._call, self._body = call, body
 
     async def whole(self) -> dict[str, Any]:
-        """Raises: what ended it."""
+        """Raises: the error that ended it."""
         call, body = self._call, self._body
         context = context_of(call.model, call.prompts[0], body.as_chat())
         progress = begin_object({body.model: call.model}, call.id, call.created, body, context)
@@ -122,7 +122,7 @@ class ResponseWriter:
 
 
 async def ended(source: Source, progress: ResponseObject) -> ResponseObject:
-    """At its end. Raises: the error that it ended with."""
+    """The response, when it has ended. Raises: the error that ended it."""
     while batch := await source.batch():
         for event in batch:
             progress.add(event)

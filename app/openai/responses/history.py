@@ -1,4 +1,4 @@
-"""The items before a request's own, kept with it: what it means is then known wherever it is gone on with."""
+"""The items before a request's own. They are kept with it, so that any replica can continue it."""
 
 from collections.abc import Iterable, Mapping
 
@@ -22,7 +22,7 @@ class History(Body):
 
 
 def resolved(given: Iterable[InputItem], referenced: Mapping[str, InputItem], field: str = "input") -> list[InputItem]:
-    """`field`: of the request, that the items are in. Raises: RequestError for a reference to what isn't there."""
+    """`given`, with references replaced. `field`: the request's, that has the items. Raises: RequestError."""
     found: list[InputItem] = []
     for i, item in enumerate(given):
         if not isinstance(item, ItemReference):

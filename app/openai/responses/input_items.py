@@ -10,7 +10,7 @@ from app.openai.conversation import CallId, Parsed
 from app.openai.neutral import NOT_SUPPORTED, Refused
 from app.openai.responses.opaque import disclose
 
-# Of an earlier response: no model sees it, and it is not kept.
+# Parts of an earlier response that no model sees, and that are not kept.
 Unread = Annotated[Annotated[list[Any], Field(max_length=MOST)] | None, Field(exclude=True)]
 ItemId = Annotated[str, Field(max_length=256)]
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -30,7 +30,7 @@ Opaque = Annotated[str | None, AfterValidator(_ours)]
 
 
 class InputText(Body):
-    """Of a message; one of an earlier response has more fields."""
+    """A text of a message; texts of an earlier response have more fields."""
 
     type: Annotated[Literal["input_text", "output_text", "text"], Refused("content parts of type")]
     text: str
@@ -49,11 +49,11 @@ class Item(Body):
 
 
 class InputMessage(Item):
-    """Also a message of an earlier response, as it came."""
+    """A message, also one of an earlier response."""
 
     type: Annotated[Literal["message"] | None, Refused("items of type")] = None
     role: Annotated[Literal["user", "assistant", "system", "developer"], Refused("messages of role")]
-    content: Annotated[Some[InputText], Field(max_length=MOST)] | str  # in this order, an error is the list's
+    content: Annotated[Some[InputText], Field(max_length=MOST)] | str  # in this order, errors are reported for the list
     phase: Literal["commentary", "final_answer"] | None = None  # no template shows it
 
 
@@ -73,7 +73,7 @@ class ReasoningItem(Item):
 
     @property
     def text(self) -> str:
-        """What the model thought; else what is said of it."""
+        """The reasoning itself; else its summary."""
         if self.content:
             return "".join(part.text for part in self.content)
         if self.encrypted_content is not None:
@@ -102,7 +102,7 @@ class CallOutput(Item):
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: CallId
     output: Annotated[Some[InputText], Field(max_length=MOST)] | str
-    name: CalledName | None = None  # its call has it
+    name: CalledName | None = None  # not used: its call has the name
     namespace: CalledName | None = None
 
 

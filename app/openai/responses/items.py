@@ -14,23 +14,23 @@ _ID = re.compile("[a-z]+_([0-9a-f]{24})_(?:in)?[0-9]+")
 
 
 def items_of(name: str, given: Iterable[InputItem]) -> list[dict[str, Any]]:
-    """What a client sent, in its order. Their ids follow from `name`, a response's say: all readers see the same."""
+    """A client's items as objects. Their ids are derived from `name`, such as a response's id."""
     return [_item(f"{_kind(item)}_{name.removeprefix(PREFIX)}_in{number}", item) for number, item in enumerate(given)]
 
 
 def response_of(item: str) -> RequestId | None:
-    """The response that an item of that id belongs to, if it is of one."""
+    """The response to which an item of that id belongs; None: to none."""
     found = _ID.fullmatch(item)
     return RequestId(f"{PREFIX}{found[1]}") if found else None
 
 
 def page(items: Sequence[dict[str, Any]], query: ItemsQuery) -> dict[str, Any]:
-    """Raises: RequestError when there is no item that the page would be behind."""
+    """Raises: RequestError when `query.after` is none of the items."""
     ordered = [*items] if query.order == "asc" else [*reversed(items)]
     if query.after is not None:
         places = [place for place, item in enumerate(ordered) if item["id"] == query.after]
         if not places:
-            raise RequestError("'after' is the id of none of these items.", param="after")
+            raise RequestError("'after' is not the id of one of these items.", param="after")
         ordered = ordered[places[0] + 1 :]
     data = ordered[: query.limit]
     first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)

@@ -1,4 +1,4 @@
-"""A response that is kept nowhere, read as if it were."""
+"""A response that is not kept, read as if it were."""
 
 from app.dispatch.generation import Generation
 from app.errors import Cancelled, XylemError
@@ -7,13 +7,13 @@ from app.store import clock
 
 
 class LiveSource:
-    """Of a Generation that has been entered."""
+    """Reads a Generation that has been entered."""
 
     def __init__(self, call: Generation) -> None:
         self.call, self._over = call, False
 
     async def batch(self) -> list[Event]:
-        """As Log's. Raises: Cancelled when the client has gone."""
+        """As `EventLog.batch`. Raises: Cancelled when the client has left."""
         if self._over:
             return []
         call = self.call

@@ -1,4 +1,4 @@
-"""Items of a conversation as messages of a chat, which templates take."""
+"""Items of a conversation as messages of a chat, for templates."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ _COMPACTED = "What was said before, in short:\n\n"
 
 
 def check_calls(items: Sequence[InputItem], own: int) -> None:
-    """`own`: how many of them are the request's. Raises: RequestError for an output without its call before it."""
+    """`own`: how many are the request's own, the last ones. Raises: RequestError for an output without a call."""
     calls: set[str] = set()
     for i, item in enumerate(items):
         if isinstance(item, FunctionCall | CustomCall):
@@ -33,7 +33,7 @@ def check_calls(items: Sequence[InputItem], own: int) -> None:
 
 
 def as_messages(items: Sequence[InputItem]) -> list[Message]:
-    """What an assistant thought, said and called is one message, as long as nothing stands between."""
+    """Consecutive reasoning, text and calls of the assistant are one message."""
     made: list[Message] = []
     turn = _Turn()
     for item in items:
@@ -49,7 +49,7 @@ def as_messages(items: Sequence[InputItem]) -> list[Message]:
 
 
 def _message(item: InputItem) -> Message | None:
-    """None: it is the assistant's."""
+    """None: it belongs to an assistant's message."""
     if isinstance(item, InputMessage) and item.role != "assistant":
         return Message(role=item.role, content=joined(item.content))
     if isinstance(item, CallOutput):
@@ -60,7 +60,7 @@ def _message(item: InputItem) -> Message | None:
 
 
 class _Turn:
-    """An assistant's message, as its items come."""
+    """An assistant's message, built from its items."""
 
     def __init__(self) -> None:
         self._content: str | None = None
@@ -79,7 +79,7 @@ class _Turn:
             self._calls.append(_call(item))
 
     def end(self) -> list[Message]:
-        """Nothing, where nothing was added."""
+        """Empty if nothing was added."""
         if self._content is None and not self._calls and not self._reasoning:
             return []
         thought = "\n".join(self._reasoning) if self._reasoning else None

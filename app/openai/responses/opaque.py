@@ -1,7 +1,7 @@
-"""Text that clients pass back to us as they got it.
+"""Text that clients send back unchanged.
 
-It is encoded, not encrypted: it hides nothing, since the answer shows its reasoning besides, and proves nothing, since
-a client may say what it likes in its other items.
+It is encoded, not encrypted: it hides nothing, since answers show their reasoning anyway, and proves nothing, since
+clients may invent any other item.
 """
 
 import base64
@@ -17,8 +17,8 @@ def enclose(text: str) -> str:
 def disclose(given: str) -> str:
     """Raises: ValueError."""
     if not given.startswith(_MARK):
-        raise ValueError("it is none that this server made")
+        raise ValueError("it was not made by this server")
     try:
         return base64.b64decode(given.removeprefix(_MARK), altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
-        raise ValueError("it is none that this server made") from None
+        raise ValueError("it was not made by this server") from None

@@ -1,4 +1,4 @@
-"""The items of a response, from its text as it comes: the same in however many pieces that is."""
+"""The items of a response, made from its text: the same however the text is cut into pieces."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -21,23 +21,23 @@ _PREFIX: Mapping[Kind, str] = {
 
 
 class Called(NamedTuple):
-    """By an item."""
+    """The tool that an item calls."""
 
     call_id: str
     tool: ToolName
 
 
 class OutputItem:
-    """As it stands."""
+    """An item of a response, so far."""
 
     def __init__(self, kind: Kind, name: str, index: int, called: Called | None, *, encrypted: bool) -> None:
-        """`name`: of the response, in ids. `encrypted`: reasoning is shown enclosed as well."""
+        """`name`: of the response, for ids. `encrypted`: reasoning is also shown as `encrypted_content`."""
         self.kind, self.index, self._called, self._encrypted = kind, index, called, encrypted
         self.id = f"{_PREFIX[kind]}_{name}_{index}"
         self.status: ItemStatus = "in_progress"
         self._text: list[str] = []
         self._logprobs: list[TokenLogprob] = []
-        self._shown: list[dict[str, Any]] = []  # the same as clients get them, as far as they were asked for
+        self._shown: list[dict[str, Any]] = []  # the first of these, in the client's form
 
     def add(self, text: str, logprobs: Sequence[TokenLogprob]) -> None:
         self._text.append(text)
@@ -49,12 +49,12 @@ class OutputItem:
 
     @property
     def name(self) -> str:
-        """Of what it calls."""
+        """The name of the tool that it calls."""
         return self._called.tool.name if self._called else ""
 
     @property
     def input(self) -> str:
-        """Of a custom tool."""
+        """The text for a custom tool."""
         return custom_input(self.text)
 
     def logprobs(self) -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ class OutputItem:
         return self._shown
 
     def part(self) -> dict[str, Any]:
-        """Of a message, or of reasoning."""
+        """The content part of a message or of reasoning."""
         if self.kind == "reasoning":
             return {"type": "reasoning_text", "text": self.text}
         return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": self.logprobs()}
@@ -76,7 +76,7 @@ class OutputItem:
         self._shown.clear()
 
     def shown(self, *, begun: bool = False) -> dict[str, Any]:
-        """`begun`: without what has come of it."""
+        """The item as clients get it; `begun`: still empty."""
         made: dict[str, Any] = {"id": self.id, "type": self.kind}
         if self._called is not None:
             call_id, tool = self._called
@@ -90,10 +90,10 @@ class OutputItem:
         return made | {"role": "assistant", "status": self.status, "content": [] if begun else [self.part()]}
 
 
-class Step(NamedTuple):
-    """What an item does."""
+class ItemChange(NamedTuple):
+    """A change of an item; `text` and `logprobs` are those that it adds."""
 
-    does: Literal["begins", "goes on", "ends"]
+    kind: Literal["begins", "grows", "ends"]
     item: OutputItem
     text: str = ""
     logprobs: Sequence[TokenLogprob] = ()
@@ -109,12 +109,12 @@ class Output:
         *,
         encrypted: bool,
     ) -> None:
-        """`make_parser`: None where the text is one message as it comes."""
+        """`make_parser`: None where the whole text is one message."""
         self.items: list[OutputItem] = []
         self._name, self._call_id, self._tools, self._encrypted = name, call_id, tools, encrypted
         self._parser = make_parser() if make_parser is not None else None
 
-    def add(self, d: Delta) -> list[Step]:
+    def add(self, d: Delta) -> list[ItemChange]:
         if self._parser is None:
             return [*self._take([Content(d.text)], d.logprobs or ())]
         parts = self._parser.feed(d.text)
@@ -126,17 +126,17 @@ class Output:
     def reasoning(self) -> str:
         return "".join(item.text for item in self.items if item.kind == "reasoning")
 
-    def end(self, status: ItemStatus) -> list[Step]:
-        """`status`: of what it ended in; an answer of nothing is an empty message."""
-        steps = [] if self.items else [*self._take([Content("")], ())]
-        return [*steps, *self._end(status)]
+    def end(self, status: ItemStatus) -> list[ItemChange]:
+        """`status`: of the item that it ended in. An empty answer is an empty message."""
+        changes = [] if self.items else [*self._take([Content("")], ())]
+        return [*changes, *self._end(status)]
 
     def cut(self) -> None:
-        """It failed."""
+        """The answer failed."""
         if self.items:
             self.items[-1].status = "incomplete"
 
-    def _take(self, parts: Iterable[Part], logprobs: Sequence[TokenLogprob]) -> Iterable[Step]:
+    def _take(self, parts: Iterable[Part], logprobs: Sequence[TokenLogprob]) -> Iterable[ItemChange]:
         for part in parts:
             if isinstance(part, CallBegun):
                 tool = self._tools.get(part.name) or ToolName(part.name)
@@ -147,20 +147,20 @@ class Output:
                 kind: Kind = "reasoning" if isinstance(part, Reasoning) else "message"
                 if not self.items or self.items[-1].kind != kind or self.items[-1].status != "in_progress":
                     yield from self._begin(kind)
-            said = logprobs if isinstance(part, Content) else ()
+            own = logprobs if isinstance(part, Content) else ()
             logprobs = () if isinstance(part, Content) else logprobs
             item = self.items[-1]
-            item.add(part.text, said)
-            yield Step("goes on", item, part.text, said)
+            item.add(part.text, own)
+            yield ItemChange("grows", item, part.text, own)
 
-    def _begin(self, kind: Kind, called: Called | None = None) -> Iterable[Step]:
+    def _begin(self, kind: Kind, called: Called | None = None) -> Iterable[ItemChange]:
         yield from self._end("completed")
         item = OutputItem(kind, self._name, len(self.items), called, encrypted=self._encrypted)
         self.items.append(item)
-        yield Step("begins", item)
+        yield ItemChange("begins", item)
 
-    def _end(self, status: ItemStatus) -> list[Step]:
+    def _end(self, status: ItemStatus) -> list[ItemChange]:
         if not self.items or self.items[-1].status != "in_progress":
             return []
         self.items[-1].status = status
-        return [Step("ends", self.items[-1])]
+        return [ItemChange("ends", self.items[-1])]

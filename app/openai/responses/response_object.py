@@ -1,4 +1,4 @@
-"""A response as it stands, by its request and its log: the same wherever it is asked for."""
+"""A response so far, computed from its request and its log: the same on every replica."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -12,18 +12,18 @@ from app.openai.body import Body
 from app.openai.call_ids import CallIds
 from app.openai.model_parser import make_parser
 from app.openai.reasoning_tokens import SHORT, reasoning_tokens
-from app.openai.responses.output import Output, Step
+from app.openai.responses.output import ItemChange, Output
 from app.openai.responses.schemas import ResponseRequest
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 PREFIX = "resp_"
-_LONG = 512  # tokens with logprobs: to write more of them as JSON would hold the event loop
+_LONG = 512  # tokens with logprobs: writing more of them as JSON would hold up the event loop
 
 
 def begin_object(
     models: Mapping[str, Model], request: RequestId, created: float, body: ResponseRequest, context: ResponseContext
 ) -> "ResponseObject":
-    """Of which nothing has come. A model that is not served any more has written plain text, for all that is known."""
+    """A response without output yet. The text of a model that is not served any more is shown as one message."""
     model, asked = models.get(body.model), body.prompt_request()
     output = Output(
         request.removeprefix(PREFIX),
@@ -46,8 +46,8 @@ class ResponseObject:
         self._finish: str | None = None
         self._end: Done | Failed | None = None
 
-    def add(self, event: Event) -> list[Step]:
-        """What its items do with it."""
+    def add(self, event: Event) -> list[ItemChange]:
+        """Returns the changes of its items."""
         if isinstance(event, Delta):
             self.begun = True
             self._tokens += len(event.tokens)
@@ -63,7 +63,7 @@ class ResponseObject:
 
     @property
     def is_long(self) -> bool:
-        """Whether it is to be written in a thread."""
+        """Whether it has to be written in a thread."""
         items = self.output.items
         return sum(item.tokens_with_logprobs for item in items) > _LONG or len(self.output.reasoning) > SHORT
 
@@ -76,7 +76,7 @@ class ResponseObject:
         return "in_progress" if self.begun else "queued"
 
     def forget(self) -> None:
-        """It will not be shown again: here, since freeing its logprobs takes as long as writing them."""
+        """Frees the logprobs, which takes as long as writing them. Only when it will not be shown again."""
         for item in self.output.items:
             item.forget()
 
@@ -120,11 +120,11 @@ class ResponseObject:
 
     @cached_property
     def _tools(self) -> list[dict[str, Any]]:
-        """Told in each event that has the response: putting many of them together takes as long as writing them."""
+        """Cached, because each event with the response has them, and building many is as slow as writing them."""
         return [tool_object(as_sent(tool)) for tool in self.body.tools or ()]
 
     def _reasoning(self) -> dict[str, Any]:
-        """As it was asked for: the answer has the reasoning itself, and no summary of it."""
+        """As in the request: answers have the reasoning itself, and no summary of it."""
         asked = self.body.reasoning
         return {
             "effort": asked.effort if asked else None,
@@ -137,7 +137,7 @@ class ResponseObject:
         return {"format": made} | ({"verbosity": asked.verbosity} if asked and asked.verbosity else {})
 
     def _error(self) -> dict[str, str] | None:
-        """OpenAI's list of codes is closed, so ours stands in the message."""
+        """OpenAI's list of codes is closed, so our code is in the message."""
         if self.status != "failed" or not isinstance(self._end, Failed):
             return None
         code = "rate_limit_exceeded" if from_wire(self._end.code, "").status == 429 else "server_error"
@@ -145,7 +145,7 @@ class ResponseObject:
 
     @cached_property
     def _reasoning_tokens(self) -> int:
-        """Of an answer that is whole."""
+        """Of a complete answer."""
         return min(reasoning_tokens(self._model, self.output.reasoning), self._tokens) if self._model else 0
 
     def _usage(self) -> dict[str, Any] | None:
@@ -166,7 +166,7 @@ def as_sent(part: Body | str) -> Any:
 
 
 def tool_object(tool: dict[str, Any]) -> dict[str, Any]:
-    """With all the fields that OpenAI's has."""
+    """With all fields of OpenAI's object."""
     if tool["type"] == "function":
         return {"description": None, "parameters": None, "strict": False} | tool
     return tool

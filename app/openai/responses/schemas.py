@@ -1,4 +1,4 @@
-"""What clients may send to the Responses API."""
+"""Requests to the Responses API."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -13,11 +13,11 @@ from app.openai.prompt import Effort, PromptRequest
 from app.openai.responses.input_items import InputItem, InputMessage, ItemReference, Items
 from app.openai.responses.messages import as_messages
 from app.openai.responses.tools import ResponseTools
-from app.openai.schemas import Asked, Conversation
+from app.openai.schemas import Conversation, GenerationRequest
 from app.openai.structured import OBJECT, Format
 
 LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
-# All that OpenAI has. Besides the first two, they are parts of what no answer has here.
+# All of OpenAI's. All but the first two are about items that no answer has here.
 Includable = Literal[
     "message.output_text.logprobs",
     "reasoning.encrypted_content",
@@ -60,7 +60,7 @@ class ConversationId(Body):
 
 
 @neutral()
-class ResponseRequest(Asked, ResponseTools):
+class ResponseRequest(GenerationRequest, ResponseTools):
     input: Annotated[Items, Field(min_length=1)] | str
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -74,7 +74,7 @@ class ResponseRequest(Asked, ResponseTools):
     previous_response_id: Identifier | None = None
     conversation: ConversationId | Identifier | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    # Codex's notes of its own.
+    # Codex's own notes, without effect.
     client_metadata: Annotated[dict[str, Any] | None, Field(exclude=True, max_length=64)] = None
 
     @property
@@ -99,12 +99,12 @@ class ResponseRequest(Asked, ResponseTools):
 
     @property
     def goes_back(self) -> bool:
-        """Whether it names what is kept elsewhere."""
+        """Whether it names a kept response, conversation or item."""
         named = self.previous_response_id is not None or self.conversation is not None
         return named or any(isinstance(item, ItemReference) for item in self.items)
 
     def check(self) -> None:
-        """What a single field can't tell. Raises: RequestError."""
+        """Checks of several fields together. Raises: RequestError."""
         if self.background and not self.kept:
             raise RequestError("'background' can only be used when 'store' is true.", param="background")
         if self.conversation is not None and not self.kept:
@@ -135,27 +135,27 @@ class ResponseRequest(Asked, ResponseTools):
         return Format("json", wanted.schema_, "text.format.schema")
 
     def prompt_request(self) -> PromptRequest:
-        """What it says of its prompt besides the items."""
+        """Its fields for the prompt besides the items."""
         return PromptRequest.model_construct(**self._of_prompt())
 
     def _of_prompt(self) -> dict[str, Any]:
         verbosity = self.text.verbosity if self.text else None
-        said = None if verbosity in (None, "medium") else {"verbosity": verbosity}
+        variables = None if verbosity in (None, "medium") else {"verbosity": verbosity}
         return {
             "tools": self.chat_tools(),
             "tool_choice": self.chat_choice(),
             "parallel_tool_calls": self.parallel_tool_calls,
             "reasoning_effort": self.reasoning.effort if self.reasoning else None,
-            "chat_template_kwargs": said,
+            "chat_template_kwargs": variables,
         }
 
     def as_chat(self, items: Sequence[InputItem] | None = None) -> Conversation:
-        """The same as a conversation to go on with. `items`: all there are, where there are more than its own."""
+        """The request as a chat. `items`: its own, and those before; None: only its own."""
         messages = as_messages(self.items if items is None else items)
         if self.instructions is not None:
             messages.insert(0, Message(role="developer", content=self.instructions))
         return Conversation.model_construct(
-            **{name: getattr(self, name) for name in Asked.model_fields},
+            **{name: getattr(self, name) for name in GenerationRequest.model_fields},
             **self._of_prompt(),
             messages=messages,
             max_completion_tokens=self.max_output_tokens,
@@ -165,11 +165,11 @@ class ResponseRequest(Asked, ResponseTools):
 
 
 class Retrieval(Query):
-    """The query of a GET."""
+    """The query of GET /v1/responses/{id}."""
 
     stream: bool = False
     starting_after: Annotated[int, Field(ge=0)] | None = None
-    include: Include | None = None  # what was asked for at first is there anyway
+    include: Include | None = None  # has no effect: the response's own `include` counts
     include_obfuscation: bool | None = None
 
     def check(self) -> None:

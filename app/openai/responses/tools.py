@@ -16,7 +16,7 @@ _MOST = 128
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 _CUSTOM_INPUT = {"type": "string", "description": "The whole input of the tool, as plain text."}
 _CUSTOM = {"type": "object", "properties": {"input": _CUSTOM_INPUT}, "required": ["input"]}
-# Places in a chat's request, and the same in ours.
+# Places in a chat's request, and their counterparts in a Responses request.
 _PLACES = (
     (re.compile(r"^tool_choice\.allowed_tools\.tools\.(\d+)\.function"), r"tool_choice.tools.\1"),
     (re.compile(r"^tool_choice\.function"), "tool_choice"),
@@ -29,7 +29,7 @@ def _kind_of(given: Any) -> str | None:
 
 
 class _Hints(Body):
-    """What is about tools that this server doesn't search for, or programs that it doesn't run."""
+    """Fields for tool search and program runs, which this server doesn't have."""
 
     defer_loading: Literal[False] | None = None
     allowed_callers: list[Literal["direct"]] | None = None
@@ -50,7 +50,7 @@ class FunctionTool(_Hints):
 
 
 class CustomTool(_Hints):
-    """One that takes text. The model sees a function with one argument, and no grammar binds what it writes."""
+    """A tool that takes text. The model sees a function with one argument; its grammar is not enforced."""
 
     class Format(Body):
         type: Literal["text", "grammar"]
@@ -63,11 +63,11 @@ class CustomTool(_Hints):
     format: Format | None = None
 
     def function(self) -> chat.Function:
-        said = [self.description] if self.description else []
+        texts = [self.description] if self.description else []
         if self.format is not None and self.format.definition:
-            said.append(f"The input has to match this {self.format.syntax or ''} grammar:\n{self.format.definition}")
+            texts.append(f"The input has to match this {self.format.syntax or ''} grammar:\n{self.format.definition}")
         return chat.Function.model_construct(
-            name=self.name, description="\n\n".join(said) or None, parameters=_CUSTOM, strict=None
+            name=self.name, description="\n\n".join(texts) or None, parameters=_CUSTOM, strict=None
         )
 
 
@@ -130,7 +130,7 @@ ToolChoice = Annotated[
 
 
 class ToolName(NamedTuple):
-    """Of a tool, as its client knows it."""
+    """A tool's name, as its client knows it."""
 
     name: str
     namespace: str | None = None
@@ -138,12 +138,12 @@ class ToolName(NamedTuple):
 
 
 def shown_name(name: str, namespace: str | None) -> str:
-    """To the model."""
+    """The name that the model sees."""
     return f"{namespace}__{name}" if namespace else name
 
 
 class ResponseTools(Body):
-    """What a request says about tools."""
+    """A request's fields about tools."""
 
     tools: Annotated[Some[ResponseTool], Field(max_length=_MOST)] | None = None
     tool_choice: ToolChoice | None = None
@@ -162,17 +162,17 @@ class ResponseTools(Body):
         return found
 
     def chat_tools(self) -> list[chat.Tool] | None:
-        """As functions of a chat; a namespace's description stands before that of its first tool."""
+        """As functions of a chat; a namespace's description comes before that of its first tool."""
         if self.tools is None:
             return None
-        made, told = [], set()
+        made, described = [], set()
         for _, tool, space in self._single():
             function = tool.function()
             if space is not None:
-                said = [space.description] if space.description and space.name not in told else []
-                said += [function.description] if function.description else []
-                told.add(space.name)
-                update = {"name": shown_name(tool.name, space.name), "description": "\n\n".join(said) or None}
+                texts = [space.description] if space.description and space.name not in described else []
+                texts += [function.description] if function.description else []
+                described.add(space.name)
+                update = {"name": shown_name(tool.name, space.name), "description": "\n\n".join(texts) or None}
                 function = function.model_copy(update=update)
             made.append(chat.Tool.model_construct(type="function", function=function))
         return made
@@ -189,17 +189,17 @@ class ResponseTools(Body):
         }
 
     def check_tools(self, asked: chat.ToolsRequest) -> None:
-        """`asked`: the same for a chat. Raises: RequestError, which names the place in this request."""
+        """`asked`: the same fields as a chat's. Raises: RequestError, which names the place in this request."""
         places = [place for place, _, _ in self._single()]
         if len(places) > _MOST:
-            raise RequestError(f"'tools': there may be up to {_MOST} of them.", param="tools")
+            raise RequestError(f"'tools': at most {_MOST} of them.", param="tools")
         try:
             asked.check_tools()
         except RequestError as exc:
             raise self.placed(exc) from None
 
     def placed(self, exc: RequestError) -> RequestError:
-        """An error of the same request for a chat, naming the place in this one."""
+        """A chat's error, naming the place in this request."""
         if exc.param is None:
             return exc
         place = _placed(exc.param, [place for place, _, _ in self._single()])
@@ -218,7 +218,7 @@ def custom_arguments(text: str) -> str:
 
 
 def custom_input(arguments: str) -> str:
-    """What a model wrote for a custom tool; as it stands, where it is not what was asked for."""
+    """The text that a model wrote for a custom tool; `arguments` itself if it did not write the object asked for."""
     try:
         found = orjson.loads(arguments)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""What of a conversation that is too long is left out."""
+"""Shortening a conversation that is too long."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from app.openai.responses.input_items import CallOutput, CustomCall, FunctionCal
 
 
 def from_item(items: Sequence[InputItem], first: int) -> Sequence[InputItem]:
-    """The items from that one on. Rules stay, wherever they stand; what tools gave goes with their calls."""
+    """The items from `first` on, and all rules before it. A tool's output is left out with its call."""
     if first == 0:
         return items
     kept = [item for i, item in enumerate(items) if i >= first or _is_rule(item)]

@@ -1,1 +1,1 @@
-"""OpenAI's Responses API, over answers that are kept."""
+"""OpenAI's Responses API, over kept answers."""

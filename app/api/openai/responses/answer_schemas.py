@@ -1,4 +1,4 @@
-"""What clients of the Responses API get, for the OpenAPI document only."""
+"""Answers of the Responses API, for the OpenAPI document only."""
 
 from typing import Any, Literal
 

@@ -1,4 +1,4 @@
-"""What a response has said goes to its conversation, before anybody is told that it has ended."""
+"""Adding a response's items to its conversation, before its end is shown to anybody."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ _RETRY_S = 0.2
 
 
 class ConversationEnd:
-    """Called by the owner of the answer. When that dies behind it, the next one does it again, to no effect."""
+    """Called by the answer's owner. If that then dies, the next owner calls it again, without effect."""
 
     def __init__(self, models: Mapping[str, Model], conversations: ConversationStore) -> None:
         self._models, self._conversations = models, conversations
@@ -42,6 +42,6 @@ class ConversationEnd:
         progress = begin_object(self._models, kept.id, kept.created, body, kept.response)
         for event in (event for batch in batches for event in decode_events(batch)):
             progress.add(event)
-        progress.forget()  # their logprobs are the response's alone
+        progress.forget()  # conversations have no logprobs
         own = items_of(kept.id, resolved(body.items, history.referenced))
         return own + [item.shown() for item in progress.output.items]

@@ -1,4 +1,4 @@
-"""/v1/conversations: what responses of one conversation have in common, kept for a time."""
+"""/v1/conversations: the items of consecutive responses, kept for a time."""
 
 import asyncio
 import secrets
@@ -51,7 +51,7 @@ async def create(request: Request) -> dict[str, Any]:
 
 @router.get(ONE, responses=shapes.whole(shapes.Conversation))
 async def retrieve(request: Request, conversation: str) -> dict[str, Any]:
-    """One that is kept."""
+    """A kept conversation."""
     state = state_of(request)
     found = await state.conversations.find(ConversationId(conversation), state.api_keys.owner(request.scope))
     return found.shown()
@@ -59,14 +59,14 @@ async def retrieve(request: Request, conversation: str) -> dict[str, Any]:
 
 @router.post(ONE, openapi_extra=ConversationUpdate.openapi(), responses=shapes.whole(shapes.Conversation))
 async def update(request: Request, conversation: str) -> dict[str, Any]:
-    """Gives it other metadata."""
+    """Replaces its metadata."""
     state, key, body = await _asked(request, ConversationUpdate)
     return (await state.conversations.update(ConversationId(conversation), key, body.metadata)).shown()
 
 
 @router.delete(ONE, responses=shapes.whole(shapes.Deleted))
 async def delete(request: Request, conversation: str) -> dict[str, Any]:
-    """It is forgotten with its items; responses of it stay."""
+    """Deletes it and its items; its responses stay."""
     state = state_of(request)
     await state.conversations.delete(ConversationId(conversation), state.api_keys.owner(request.scope))
     return {"id": conversation, "object": "conversation.deleted", "deleted": True}
@@ -74,7 +74,7 @@ async def delete(request: Request, conversation: str) -> dict[str, Any]:
 
 @router.post(f"{ONE}/items", openapi_extra=ItemsRequest.openapi(), responses=shapes.whole(shapes.ItemsPage))
 async def add_items(request: Request, conversation: str) -> dict[str, Any]:
-    """Behind those that are there."""
+    """Appends items."""
     state, key, body = await _asked(request, ItemsRequest)
     parse(IncludeQuery, query_of(request.query_params))
     items = await _new_items(body.items)
@@ -90,7 +90,7 @@ async def add_items(request: Request, conversation: str) -> dict[str, Any]:
 
 @router.get(f"{ONE}/items", openapi_extra=ItemsQuery.openapi(), responses=shapes.whole(shapes.ItemsPage))
 async def list_items(request: Request, conversation: str) -> dict[str, Any]:
-    """Page by page."""
+    """A page of its items."""
     query = parse(ItemsQuery, query_of(request.query_params))
     return page([item for _, item in await _items(request, conversation)], query)
 
@@ -104,7 +104,7 @@ async def retrieve_item(request: Request, conversation: str, item: str) -> dict[
 
 @router.delete(f"{ONE}/items/{{item}}", responses=shapes.whole(shapes.Conversation))
 async def delete_item(request: Request, conversation: str, item: str) -> dict[str, Any]:
-    """Takes it out of the conversation, which comes back."""
+    """Removes the item, and returns the conversation."""
     state = state_of(request)
     raw, _ = await _item(request, conversation, item)
     key = state.api_keys.owner(request.scope)

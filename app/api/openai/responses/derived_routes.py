@@ -1,4 +1,4 @@
-"""What is told of a request to the Responses API without answering it: its length, or its conversation in short."""
+"""A Responses request's prompt length, and the compaction of its conversation."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ from app.api.resumable.resume import new_call
 from app.api.state import ApiState, state_of
 from app.endpoint_registry import RESPONSE
 from app.openai.responses.compaction import CompactRequest, compacted
-from app.openai.responses.generation import ended, understood
+from app.openai.responses.generation import ended, response_plan
 from app.openai.responses.live_source import LiveSource
 from app.openai.responses.response_object import begin_object
 from app.openai.responses.schemas import ResponseRequest
@@ -28,13 +28,13 @@ router = APIRouter()
     f"{RESPONSE.path}/input_tokens", openapi_extra=ResponseRequest.openapi(), responses=shapes.whole(shapes.InputTokens)
 )
 async def input_tokens(request: Request) -> dict[str, Any]:
-    """How many tokens the prompt of such a request has."""
+    """The number of tokens in the prompt of such a request."""
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
     body = await parse_off_loop(ResponseRequest, raw)
     body.check()
-    history, told = await history_of(state, body, state.api_keys.owner(request.scope))
-    plan, _ = await understood(state, body, history, max(raw, told, key=len), explain=False)
+    history, history_json = await history_of(state, body, state.api_keys.owner(request.scope))
+    plan, _ = await response_plan(state, body, history, max(raw, history_json, key=len), explain=False)
     return {"object": "response.input_tokens", "input_tokens": len(plan.prompts[0])}
 
 
@@ -42,7 +42,7 @@ async def input_tokens(request: Request) -> dict[str, Any]:
     f"{RESPONSE.path}/compact", openapi_extra=CompactRequest.openapi(), responses=shapes.whole(shapes.Compacted)
 )
 async def compact(request: Request) -> Response:
-    """The user's messages, and an item that stands for the rest, written by the model."""
+    """The user's messages, and an item with the model's summary of the rest."""
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
     asked = await parse_off_loop(CompactRequest, raw)
@@ -51,8 +51,8 @@ async def compact(request: Request) -> Response:
 
 
 async def _compact(state: ApiState, body: ResponseRequest, raw: bytes, request: Request) -> Response:
-    history, told = await history_of(state, body, state.api_keys.owner(request.scope))
-    plan, context = await understood(state, body, history, max(raw, told, key=len), explain=False)
+    history, history_json = await history_of(state, body, state.api_keys.owner(request.scope))
+    plan, context = await response_plan(state, body, history, max(raw, history_json, key=len), explain=False)
     call = new_call(state, request.scope, request.receive, plan)
     progress = begin_object(state.models, call.id, call.created, body, context)
     async with call:

@@ -1,4 +1,4 @@
-"""What a request goes on with, read from where it is kept."""
+"""The history of a request: kept responses, conversations and items that it continues or names."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _MOST_REFERENCED = 16  # responses that one request may name items of
 
 
 async def history_of(state: ApiState, body: ResponseRequest, key: KeyId) -> tuple[History, bytes]:
-    """All that is before its own items, also as it is kept.
+    """The items before its own, also as JSON.
 
     Raises: RequestError, ConversationGone, StoreDown.
     """
@@ -48,7 +48,7 @@ async def history_of(state: ApiState, body: ResponseRequest, key: KeyId) -> tupl
 
 
 async def all_items(state: ApiState, kept: KeptRequest) -> tuple[ResponseObject, list[dict[str, Any]], list[Any]]:
-    """Of a kept response: it as it stands, its own input items, and those before."""
+    """A kept response so far, its own input items, and the items before them."""
     batches = await patiently(state, lambda: state.resumable_store.written(kept.id))
     return await asyncio.to_thread(_read, state.models, kept, list(chain.from_iterable(batches)))
 
@@ -61,7 +61,7 @@ def _read(
     progress = begin_object(models, kept.id, kept.created, body, kept.response)
     for event in events:
         progress.add(event)
-    progress.forget()  # with logprobs, what follows would soon be too long
+    progress.forget()  # with logprobs, a conversation would soon be too long
     before = history.model_dump(mode="json", exclude_none=True)["items"]
     return progress, items_of(kept.id, resolved(body.items, history.referenced)), before
 
@@ -73,7 +73,7 @@ async def _chain(state: ApiState, previous: RequestId, key: KeyId) -> list[Any]:
     progress, own, before = await all_items(state, found.kept)
     if progress.status not in ("completed", "incomplete"):
         raise RequestError(
-            f"'previous_response_id': that response is {progress.status}, so that nothing can follow it.",
+            f"'previous_response_id': that response is {progress.status}, and can't be continued.",
             param="previous_response_id",
         )
     return [*before, *own, *(item.shown() for item in progress.output.items)]
@@ -91,13 +91,13 @@ async def _find(state: ApiState, response: RequestId, key: KeyId, param: str, me
 
 
 async def _referenced(state: ApiState, body: ResponseRequest, key: KeyId) -> dict[str, Any]:
-    """The items that its own refer to, by their ids. What isn't there is missing here."""
+    """The items to which its own refer, by their ids; without those that are not kept."""
     wanted: dict[RequestId, tuple[int, list[str]]] = {}
     for i, item in enumerate(body.items):
         if isinstance(item, ItemReference) and (response := response_of(item.id)) is not None:
             wanted.setdefault(response, (i, []))[1].append(item.id)
     if len(wanted) > _MOST_REFERENCED:
-        raise RequestError(f"'input': items of up to {_MOST_REFERENCED} responses may be referred to.", param="input")
+        raise RequestError(f"'input': references to items of more than {_MOST_REFERENCED} responses.", param="input")
     made: dict[str, Any] = {}
     for response, (i, ids) in wanted.items():
         missing = f"'input.{i}.id': no item of that id is kept."

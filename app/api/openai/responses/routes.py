@@ -1,4 +1,4 @@
-"""POST /v1/responses; GET, input items, DELETE and cancel of those that are kept."""
+"""POST /v1/responses; GET, input items, DELETE and cancel of kept ones."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ from app.endpoint_registry import RESPONSE
 from app.errors import Cancelled, RequestError, RequestNotFound
 from app.ids import RequestId
 from app.messages import KeptRequest, ResponseContext
-from app.openai.responses.generation import ended, read_request, understood
+from app.openai.responses.generation import ended, read_request, response_plan
 from app.openai.responses.history import History, resolved
 from app.openai.responses.input_items import ItemReference
 from app.openai.responses.items import items_of, page
@@ -41,7 +41,7 @@ from app.openai.validation import parse, parse_off_loop
 
 router = APIRouter()
 PATH, KIND = RESPONSE.path, RESPONSE.kind
-_LONG = 512  # events: to take in more of them at once would hold the event loop
+_LONG = 512  # events: adding more of them at once would hold up the event loop
 
 
 @router.post(PATH, openapi_extra=ResponseRequest.openapi(), responses=shapes.RESPONSE)
@@ -55,16 +55,17 @@ async def create(request: Request) -> Response:
 async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
     if any(name == b"last-event-id" for name, _ in scope["headers"]):
-        raise RequestError("A response is gone on with by GET, 'stream' and 'starting_after'.", param="Last-Event-ID")
+        raise RequestError("To resume a response, use GET with 'stream' and 'starting_after'.", param="Last-Event-ID")
     body = await read_request(state, raw)
     check_priority(state, scope, body)
-    history, told = await history_of(state, body, state.api_keys.owner(scope))
-    plan, context = await understood(state, body, history, max(raw, told, key=len), explain=explain_wanted(scope))
+    history, history_json = await history_of(state, body, state.api_keys.owner(scope))
+    longest = max(raw, history_json, key=len)
+    plan, context = await response_plan(state, body, history, longest, explain=explain_wanted(scope))
     if not body.kept:
-        return await _pass_on(state, body, plan, context, scope, receive)
-    context = replace(context, history=told, conversation=body.conversation_id or "")
+        return await _not_kept(state, body, plan, context, scope, receive)
+    context = replace(context, history=history_json, conversation=body.conversation_id or "")
     begin = partial(begin_or_join, state, KIND, body, scope, plan, background=bool(body.background), response=context)
-    # A client that sends its request again when the connection breaks wants it to go on meanwhile.
+    # A client that repeats its request when the connection breaks wants the answer to continue meanwhile.
     goes_on = body.background or asks_to_keep(scope)
     if body.stream:
 
@@ -92,7 +93,7 @@ def _begun(state: ApiState, kept: KeptRequest, body: ResponseRequest) -> Respons
     return begin_object(state.models, kept.id, kept.created, body, kept.response)
 
 
-async def _pass_on(
+async def _not_kept(
     state: ApiState,
     body: ResponseRequest,
     plan: GenerationPlan,
@@ -100,18 +101,18 @@ async def _pass_on(
     scope: Scope,
     receive: Receive,
 ) -> Response:
-    """Made for this connection."""
+    """A response for this connection only."""
     call = new_call(state, scope, receive, plan)
     progress = begin_object(state.models, call.id, call.created, body, context)
     if body.stream:
         return ResponseStream(
-            _at_hand(Followed(LiveSource(call), ResponseEvents(progress), call.headers)), at_once=False
+            _existing(Followed(LiveSource(call), ResponseEvents(progress), call.headers)), at_once=False
         )
     async with call:
         return await _json(await ended(LiveSource(call), progress), call.headers())
 
 
-def _at_hand(followed: Followed) -> Callable[[], Awaitable[Followed]]:
+def _existing(followed: Followed) -> Callable[[], Awaitable[Followed]]:
     async def begin() -> Followed:
         return followed
 
@@ -120,7 +121,7 @@ def _at_hand(followed: Followed) -> Callable[[], Awaitable[Followed]]:
 
 @router.get(f"{PATH}/{{response}}", openapi_extra=Retrieval.openapi(), responses=shapes.RESPONSE)
 async def retrieve(request: Request, response: str) -> Response:
-    """The response as it stands; or its events, from any of them on, to its end."""
+    """The response so far; or its events from `starting_after` to its end."""
     state = state_of(request)
     query = parse(Retrieval, query_of(request.query_params))
     query.check()
@@ -133,7 +134,7 @@ async def retrieve(request: Request, response: str) -> Response:
         )
     events = ResponseEvents(progress, -1 if query.starting_after is None else query.starting_after)
     return ResponseStream(
-        _at_hand(Followed(EventLog(state.resumable_store, state.answer_owner, found.kept), events)), at_once=True
+        _existing(Followed(EventLog(state.resumable_store, state.answer_owner, found.kept), events)), at_once=True
     )
 
 
@@ -154,7 +155,7 @@ async def input_items(request: Request, response: str) -> dict[str, Any]:
 
 @router.post(f"{PATH}/{{response}}/cancel", responses=shapes.WHOLE)
 async def cancel(request: Request, response: str) -> Response:
-    """Ends one that runs in the background; one that has ended stays as it is."""
+    """Stops a response that runs in the background; one that has ended stays as it is."""
     state = state_of(request)
     found, progress = await _find(state, request.scope, response)
     if not found.kept.background:
@@ -165,7 +166,7 @@ async def cancel(request: Request, response: str) -> Response:
 
 @router.delete(f"{PATH}/{{response}}")
 async def delete(request: Request, response: str) -> dict[str, Any]:
-    """It is stopped if it runs, and forgotten."""
+    """Stops it if it runs, and deletes it."""
     state = state_of(request)
     found, _ = await _find(state, request.scope, response)
     await state.answer_owner.cancel(found.kept.id)
@@ -183,13 +184,13 @@ async def _find(state: ApiState, scope: Scope, response: str) -> tuple[Found, Re
 
 
 async def _read(state: ApiState, progress: ResponseObject) -> ResponseObject:
-    """Its log's contents."""
+    """Adds its log."""
     batches = await state.resumable_store.written(progress.id)
 
     def add() -> None:
         for event in chain.from_iterable(batches):
             progress.add(event)
-        batches.clear()  # here, since freeing them takes as long
+        batches.clear()  # here, in the thread: freeing them takes as long
 
     if sum(map(len, batches)) > _LONG:
         await asyncio.to_thread(add)
@@ -209,7 +210,7 @@ async def _json(progress: ResponseObject, headers: dict[str, str] | None = None)
 
 
 def query_of(params: QueryParams) -> bytes:
-    """The query, to be parsed. Of `include` there may be several, with or without brackets."""
+    """The query as JSON. There may be several `include`, with or without brackets."""
     given: dict[str, Any] = dict(params)
     included = [*params.getlist("include"), *params.getlist("include[]")]
     given.pop("include[]", None)

@@ -16,22 +16,22 @@ from app.openai.responses.live_source import LiveSource
 from app.openai.responses.sse_events import ResponseEvents, error_alone
 
 
-async def _stays() -> None:
-    """The response goes on without its reader."""
+async def _continues() -> None:
+    """The response continues without its reader."""
 
 
 class Followed(Struct):
-    """A response, and what a reader of it gets."""
+    """A response, and the events for one reader."""
 
     source: EventLog | LiveSource
     events: ResponseEvents
     headers: Callable[[], Mapping[str, str]] = dict
-    left: Callable[[], Awaitable[None]] = _stays  # by its reader
+    left: Callable[[], Awaitable[None]] = _continues  # called when the reader has left
 
 
 class ResponseStream(Response):
     def __init__(self, begin: Callable[[], Awaitable[Followed]], *, at_once: bool) -> None:
-        """`at_once`: there is a response to show, whatever comes. Else an error before anything goes out as one."""
+        """`at_once`: its first events are sent at once. Else an error before any output becomes an HTTP error."""
         self.status_code, self.background = 200, None
         self._begin, self._at_once = begin, at_once
 
@@ -51,7 +51,7 @@ class ResponseStream(Response):
                 await sse.end(error_event(sse.error(exc)))
 
     async def _follow(self, followed: Followed, sse: Sse, receive: Receive) -> None:
-        if isinstance(followed.source, LiveSource):  # whose call watches the client itself
+        if isinstance(followed.source, LiveSource):  # its generation watches the client itself
             async with followed.source.call:
                 await self._run(followed, sse)
             return

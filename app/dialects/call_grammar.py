@@ -1,4 +1,4 @@
-"""How calls are written, as parts of a structural tag: what a grammar needs to have a model write them.
+"""Grammars of calls, as parts of a structural tag.
 
 The parts are xgrammar's formats as JSON, of the kinds that every engine has.
 """
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from typing import Any
 
 Format = dict[str, Any]
-Schemas = Mapping[str, Any]  # of the parameters of each tool that may be called, by its name
+Schemas = Mapping[str, Any]  # the JSON schema of each callable tool's parameters, by the tool's name
 
 
 @dataclass(frozen=True)
-class Written:
+class CallGrammar:
     """`before`, tags with `separator` between them, `after`. Each tag is a call."""
 
     tags: list[Format]
-    triggers: tuple[str, ...]  # one of these begins `before` and all tags: in free text it begins calls
+    triggers: tuple[str, ...]  # `before` and all tags begin with one of these: in free text, it begins calls
     before: str = ""
     separator: str = ""
     after: str = ""
-    single: bool = False  # an answer has no place for a second call
+    single: bool = False  # an answer has at most one call
 
     def calls(self, *, one: bool) -> Format:
-        """At least one call and nothing else; `one`: not more."""
+        """At least one call and nothing else; `one`: exactly one."""
         calls = {
             "type": "tags_with_separator",
             "tags": self.tags,
@@ -45,11 +45,11 @@ class Written:
         }
 
 
-def on_channels(schemas: Schemas) -> Written:
-    """As gpt-oss writes them."""
+def channel_calls(schemas: Schemas) -> CallGrammar:
+    """gpt-oss's calls."""
     begin = "<|channel|>commentary to=functions."
     tags = [tag(f"{begin}{name} <|constrain|>json<|message|>", schema(of), "<|call|>") for name, of in schemas.items()]
-    return Written(tags, (begin,), single=True)
+    return CallGrammar(tags, (begin,), single=True)
 
 
 def tag(begin: str, content: Format, end: str) -> Format:

@@ -1,6 +1,6 @@
-"""Where aside requests wait until an engine has room for them, and where they are sent back to when it has not.
+"""Aside requests wait here until the engine has room for them, and return here when it has none any more.
 
-One for each data-parallel rank, on the engine's loop. What is decided is in `yield_policy.py`.
+One gate for each data-parallel rank, on the engine's loop. `yield_policy.py` decides.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from app.messages import Job, Speeds
 from app.pools import Aside
 from app.runner.yield_policy import EngineLoad, Wish, may_enter, pause, taken, too_many
 
-_LOOK_S = 0.05  # for what nobody tells: blocks that have become free, a pause that is over
-_PATIENCE_S = 5.0  # after which another worker may have more room
+_LOOK_S = 0.05  # how often to look for changes without an event: free blocks, the end of a pause
+_PATIENCE_S = 5.0  # after this wait a request goes back, since another worker may have room
 
 
 class AsideJob:
@@ -35,7 +35,7 @@ class AsideJob:
         self.stay: Timeout | None = None  # while it is inside
         self.entered = 0.0
         self.computing = 0  # tokens of its context, until its first output
-        self.known = False  # it has been inside, and what it had is cached, if it isn't long ago
+        self.known = False  # it has been inside before, so its context is probably cached
 
     def __lt__(self, other: "AsideJob") -> bool:
         return self.order < other.order
@@ -45,14 +45,14 @@ class YieldGate:
     def __init__(
         self, info: EngineInfo, rules: Aside, stats: Callable[[], EngineStats], pace: Callable[[], Speeds]
     ) -> None:
-        """`pace`: how many prompt tokens the engine computes in a second, and how much of its time others' take."""
+        """`pace`: the engine's prefill speed, and the share of its time that online prompts take."""
         self._info, self._rules, self._stats, self._pace = info, rules, stats, pace
         self._online: dict[RunId, Wish] = {}
-        self._left = -inf  # when the last of them did
+        self._left = -inf  # when the last online request ended, monotonic
         self._waiting: list[AsideJob] = []  # the most urgent first
         self._inside: list[AsideJob] = []  # in the order of their entry
         self._count = 0
-        self._paused_until = 0.0  # for entries beside others
+        self._paused_until = 0.0  # until then nothing enters beside online requests, monotonic
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -60,12 +60,12 @@ class YieldGate:
 
     @property
     def most(self) -> int:
-        """How many the worker takes."""
+        """How many aside requests the worker takes."""
         return taken(self._load(), self._rules)
 
     @contextmanager
     def online(self, job: Job) -> Iterator[None]:
-        """While a request is here that nothing is put before."""
+        """Counts an online request as present meanwhile."""
         self._online[job.run] = self._wish(job)
         self.look()
         try:
@@ -76,7 +76,7 @@ class YieldGate:
             self.look()
 
     def computed(self, run: RunId, tokens: int) -> None:
-        """A request has its first output, for which so many tokens had to be computed. Its blocks are in use now."""
+        """A request has its first output, after `tokens` were computed. The engine now counts its blocks as used."""
         if run in self._online:
             self._online[run] = Wish(self._online[run].seats, 0, 0)
         for aside_job in self._inside:
@@ -87,8 +87,8 @@ class YieldGate:
 
     @contextmanager
     def aside_job(self, job: Job) -> Iterator[AsideJob]:
-        """While an aside request is here. Raises: Returned when there are enough of them."""
-        if len(self) >= 2 * self._info.max_running:  # more would take the threads that others need
+        """Counts an aside request as present meanwhile. Raises: Returned when there are too many."""
+        if len(self) >= 2 * self._info.max_running:  # more would use up the threads of online requests
             raise Returned
         self._count += 1
         aside_job = AsideJob(job.run, (job.priority, self._count))
@@ -98,7 +98,7 @@ class YieldGate:
             self._leave(aside_job)
 
     async def enter(self, aside_job: AsideJob, job: Job) -> None:
-        """Waits until it may. Raises: Returned when that takes long."""
+        """Waits until the request may enter. Raises: Returned when that takes too long."""
         aside_job.wish = wish = self._wish(job)
         if aside_job.known:
             aside_job.wish = Wish(wish.seats, wish.blocks, min(wish.tokens, self._info.block_size))
@@ -113,9 +113,9 @@ class YieldGate:
 
     @contextmanager
     def inside(self, aside_job: AsideJob, stay: Timeout) -> Iterator[None]:
-        """While the engine has it. `stay` is brought to its end when it has to give way."""
+        """Counts the request as on the engine meanwhile. `stay` expires when it has to give way."""
         aside_job.stay = stay
-        if aside_job not in self._inside:  # sent away before it had begun
+        if aside_job not in self._inside:  # it has to give way before it has begun
             stay.reschedule(asyncio.get_running_loop().time())
         try:
             yield
@@ -124,7 +124,7 @@ class YieldGate:
             self._leave(aside_job)
 
     def look(self) -> None:
-        """Sends some away, and lets others in, as `yield_policy` decides."""
+        """Makes requests give way or enter, as `yield_policy` decides."""
         if not self._waiting and not self._inside:
             return
         if self._timer is None:

@@ -1,6 +1,6 @@
-"""The decode task: a whole request, or what follows its prefill elsewhere.
+"""The decode task: a whole request, or the decode stage after a prefill on another worker.
 
-Its arguments are ids and a handoff: prompts don't belong in a broker's messages, logs or Flower.
+Its arguments are ids and a handoff: prompts must not be in the broker's messages, logs or Flower.
 """
 
 import asyncio
@@ -31,21 +31,23 @@ Emit = Callable[[ApiId, Delta], None]
 def decode(*args: Any) -> None:
     """Runs one request to its terminal event; the answer leaves through the runner's emitter.
 
-    `args` are request id and attempt, and before them, for a prompt that was computed elsewhere, its handoff as JSON.
+    `args`: request id and attempt; before them, if another worker computed the prompt, the handoff as JSON.
     """
     runner, (handoff, request, attempt) = RUNNER.get(), read_args(args)
     runner.run(request, attempt, lambda job: answer(runner, job, handoff), lambda: _give_up(runner, handoff))
 
 
 class _Told(Struct):
+    """What the first output told of the prompt."""
+
     first: float = 0.0  # when the first output came; 0: not yet
     cached_tokens: int = 0
     pulled: KvTransfer | None = None
-    refused: str = ""  # why its prompt was computed here, although another engine had
+    refused: str = ""  # why the handoff was refused, and the prompt computed here
 
 
 async def answer(runner: Runner, job: Job, handoff: Handoff | None) -> None:
-    """To the terminal event. Raises what Engine.generate raises."""
+    """Runs a job to its terminal event. Raises: Returned (aside jobs), and the errors of Engine.generate."""
     taken, told = clock.now(), _Told()
     if job.aside or job.whole:
         await _interruptibly(runner, job, handoff, told)
@@ -66,12 +68,12 @@ async def _run_through(runner: Runner, job: Job, handoff: Handoff | None, told: 
             log.warning("handoff_refused", run=job.run, x_request_id=job.x_request_id, reason=told.refused)
             runner.in_background(_give_up(runner, handoff))
     if job.begun and all(begun.finished for begun in job.begun):
-        return  # all of it is out, only its end was lost
+        return  # only the terminal event was lost
     await _generate(runner, job, None, told, emit)
 
 
 async def _interruptibly(runner: Runner, job: Job, handoff: Handoff | None, told: _Told) -> None:
-    """All output so far goes out in any case: the worker that goes on with it begins behind that."""
+    """Sends the buffered output in any case: the worker that continues the job begins after it."""
     out = BufferedOutput(job, runner.emitter)
     try:
         if job.aside:
@@ -83,7 +85,7 @@ async def _interruptibly(runner: Runner, job: Job, handoff: Handoff | None, told
 
 
 async def _aside(runner: Runner, job: Job, told: _Told, out: BufferedOutput) -> None:
-    """Runs it whenever there is room beside the others, each time behind what has come. Raises: Returned."""
+    """Runs the job whenever the gate lets it in, each time continuing its output. Raises: Returned."""
     gate = runner.gate(job)
     with gate.aside_job(job) as aside_job:
         while not out.over:
@@ -105,8 +107,8 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None, told: _To
     first, emitter, api, id_, attempt = True, runner.emitter, job.reply_to, job.request, job.attempt
     async with aclosing(runner.engine.generate(runner.request(job, handoff))) as steps:
         async for o in steps:
-            if o.finish == "abort":  # not by us: a cancel ends this coroutine instead
-                raise EngineFailed("The engine gave the request up.")
+            if o.finish == "abort":  # not ours: a cancel ends this coroutine instead
+                raise EngineFailed("The engine aborted the request.")
             if first:
                 first = False
                 _tell(runner, job, handoff, told, o)
@@ -117,7 +119,7 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None, told: _To
 
 
 def _tell(runner: Runner, job: Job, handoff: Handoff | None, told: _Told, o: StepOutput) -> None:
-    """What the first output says of the prompt."""
+    """Notes and reports what the first output tells of the prompt."""
     if not told.first:
         told.first, told.pulled = clock.now(), o.pulled
         told.cached_tokens = o.cached_tokens if handoff is None else job.cached_tokens
@@ -130,6 +132,6 @@ def _tell(runner: Runner, job: Job, handoff: Handoff | None, told: _Told, o: Ste
 
 
 async def _give_up(runner: Runner, handoff: Handoff | None) -> None:
-    """Nobody will take it: the client left between prefill and decode, or this engine refused it."""
+    """Lets the prefill engine free the KV: the client left before decode, or this engine refused the handoff."""
     if isinstance(handoff, KvHandle) and isinstance(runner.engine, Disaggregated):
         await runner.engine.discard(handoff)

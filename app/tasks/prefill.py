@@ -1,4 +1,4 @@
-"""The prefill task: computes a prompt for a worker that decodes, which Celery's chain starts with what it returns."""
+"""The prefill task: computes a prompt, and returns its handoff, with which Celery's chain starts the decode task."""
 
 import asyncio
 from typing import Any, ClassVar
@@ -36,7 +36,7 @@ log = logger(__name__)
 
 
 class _Prefill(Task):  # type: ignore[misc]  # Celery has no types
-    """Tells the API replica, once the chain's next message is in its queue, or can't be put there."""
+    """Tells the API replica once the decode task is in its queue, or could not be put there."""
 
     abstract = True
     # By task id, since Celery calls `on_failure` where `self.request` may be over already.
@@ -52,17 +52,17 @@ class _Prefill(Task):  # type: ignore[misc]  # Celery has no types
         if task_id not in self.handing:
             return
         job, lent, handed = self.handing.pop(task_id)
-        if isinstance(exc.__cause__, ResponseError):  # Redis said no: nobody has the handoff
+        if isinstance(exc.__cause__, ResponseError):  # Redis refused the message: the handoff is unused
             RUNNER.get().tell(job, replace(handed, returned=lent))
-        else:  # perhaps the message is there all the same, and its task gives the KV up
+        else:  # the message may be in the queue all the same; its task then discards the KV
             RUNNER.get().tell(job, Failed(job.request, job.attempt, HandoffFailed.code, HandoffFailed().message))
 
 
 @shared_task(bind=True, base=_Prefill, name="app.tasks.prefill.prefill")  # type: ignore[untyped-decorator]
 def prefill(self: Task, *args: Any) -> Any:
-    """Computes one prompt; returns its handoff, as JSON, or None where no decode task is to follow.
+    """Computes one prompt; returns its handoff as JSON, or None if no decode task is to follow.
 
-    `args` are request id and attempt, and before them, where both workers begin at once, their Rendezvous as JSON.
+    `args`: request id and attempt; before them, if both workers begin at once, their Rendezvous as JSON.
     """
     runner, (room, request, attempt) = RUNNER.get(), read_args(args)
     assert not isinstance(room, KvHandle), "a prompt that is computed has nothing to be prefilled"
@@ -77,17 +77,17 @@ def prefill(self: Task, *args: Any) -> Any:
 
 
 async def compute(runner: Runner, job: Job, room: Rendezvous | None) -> tuple[Job, KvHandle, PrefillDone | None] | None:
-    """What the decode task gets, and what the API replica is told then; None where none is to follow.
+    """The job, the decode task's handoff, and the event for the API replica once that task is queued.
 
-    Raises what Engine.prefill raises.
+    None if no decode task is to follow. Raises the errors of Engine.prefill.
     """
     if not isinstance(runner.engine, Disaggregated):
         raise EngineFailed("This engine computes no prompts for others.")
     taken = clock.now()
     done = await runner.engine.prefill(runner.request(job, room))
     first, o = clock.now(), done.output
-    if o is not None and o.finish == "abort":  # not by us: a cancel ends this coroutine instead
-        raise EngineFailed("The engine gave the prompt up.")
+    if o is not None and o.finish == "abort":  # not ours: a cancel ends this coroutine instead
+        raise EngineFailed("The engine aborted the prefill.")
     runner.prefilled(job, len(job.prompt) - done.cached_tokens)
     timing = Timing(runner.worker, taken, first, first)
     job = replace(job, cached_tokens=done.cached_tokens, prefilled=timing)
@@ -100,7 +100,7 @@ async def compute(runner: Runner, job: Job, room: Rendezvous | None) -> tuple[Jo
             if done.handoff is None:
                 return None
             await runner.emitter.drained()
-            return job, done.handoff, None  # the decode task finds no record, and gives the KV up
+            return job, done.handoff, None  # the decode task finds no record, and discards the KV
         job = replace(job, begun=[begun])
     handed = PrefillDone(job.request, job.attempt, timing)
     try:
@@ -108,7 +108,7 @@ async def compute(runner: Runner, job: Job, room: Rendezvous | None) -> tuple[Jo
     except asyncio.CancelledError:
         if done.handoff is None or runner.stopping:
             raise
-        runner.emitter.release(job.run)  # the client has gone: again the decode task finds no record
+        runner.emitter.release(job.run)  # the client has left: the decode task finds no record, and discards the KV
         return job, done.handoff, None
     if done.handoff is None:
         runner.emitter.emit(job.reply_to, handed)
@@ -120,9 +120,9 @@ async def compute(runner: Runner, job: Job, room: Rendezvous | None) -> tuple[Jo
 
 
 async def leave(runner: Runner, job: Job) -> Lease | None:
-    """Writes down what has begun, and that it is no load of this worker's any more; returns the decode worker's lease.
+    """Updates the record, removes this worker's reservation, and returns the decode worker's lease.
 
-    Not written anew is the record of a request that nobody waits for: the decode task finds none.
+    A record that is gone isn't written again: nobody awaits that request, and the decode task finds no record.
     """
     keys = runner.keys
     account = keys.account(job.run, runner.worker)

@@ -263,7 +263,7 @@ def test_an_engine_with_work_and_without_a_token_hangs() -> None:
 def test_an_idle_engine_hangs_only_if_its_loop_does() -> None:
     dog = Dog(working=0)
     assert [dog.ask(t) for t in (1, 300)] == ["", ""]
-    assert dog.ask(361, turns=False) == "its event loop stands still"
+    assert dog.ask(361, turns=False) == "its event loop is blocked"
 
 
 def test_an_engine_does_not_hang_because_redis_is_away() -> None:

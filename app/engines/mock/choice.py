@@ -1,4 +1,4 @@
-"""One answer in the making, and the stream that its outputs go out on."""
+"""One answer being generated, and the stream of a request's outputs."""
 
 import asyncio
 import secrets
@@ -29,7 +29,7 @@ class Stream:
         self.choices: list[Choice] = []
         self.open_choices = 0  # not yet finished
         self.cached_tokens: int | None = None  # None until the first choice is admitted
-        self.pulled: KvTransfer | None = None  # until the first output takes it
+        self.pulled: KvTransfer | None = None  # for the first output
         self._outputs: list[StepOutput] = []
         self._waiter: asyncio.Future[None] | None = None
         self._error: XylemError | None = None
@@ -45,7 +45,7 @@ class Stream:
         self._wake()
 
     async def take(self) -> list[StepOutput]:
-        """All outputs since the last call, at least one. Raises: what `fail` was given."""
+        """All outputs since the last call, at least one. Raises: the error given to `fail`."""
         if not self._outputs:
             if self._error is not None:
                 raise self._error
@@ -64,7 +64,7 @@ class Stream:
 
 
 class Choice:
-    """One of the n answers to a request: what the scheduler moves and the sampler extends."""
+    """One of the n answers to a request: the scheduler's unit, extended by the sampler."""
 
     __slots__ = (
         "_answer_tokens", "_banned", "_behind", "_can_end", "_decode", "_sampler", "_scanner", "_script", "_vocabulary",
@@ -86,23 +86,23 @@ class Choice:
         script: Sequence[int] = (),
         held: Held | None = None,
     ) -> None:
-        """`lends`: it ends with its prompt computed, and its blocks are for somebody else. `script`: its tokens.
+        """`lends`: it ends when its prompt is computed, and another engine gets its KV. `script`: its tokens.
 
-        `held`: the grammar that it is held to, behind what is out of it.
+        `held`: the state of its grammar after its output so far.
         """
         sampling = request.sampling
         self.request = request
         self.stream = stream
         self.index = index
-        self.rank = (request.priority, arrival, index)  # the least goes first
-        self.tokens = list(request.prompt)  # and the answer so far
+        self.rank = (request.priority, arrival, index)  # lowest first
+        self.tokens = list(request.prompt)  # prompt and answer so far
         self.prompt_len = len(request.prompt)
         self.context_len = context_len
         self.computed = 0  # leading tokens whose KV is there
         self.table = BlockTable(request.cache_salt)
         self.finished = False
         self.lends = lends
-        # Where the prompt's KV comes from, until it is there. The other choices find it in the cache.
+        # Where the prompt's KV comes from, until it has arrived. The other choices find it in the cache.
         self.source: Handoff | None = request.handoff if index == 0 and not lends else None
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed + index
         self._vocabulary = vocabulary
@@ -113,7 +113,7 @@ class Choice:
         eos = vocabulary.eos_id
         bias = sampling.logit_bias or {}
         self._can_end = not sampling.ignore_eos and eos is not None and bias.get(eos, 0.0) > _BAN
-        # Only these two let a token be chosen that ends the answer before min_tokens.
+        # Only stop_token_ids or a bias can make the sampler choose one of these before min_tokens.
         ends = {*sampling.stop_token_ids, *(() if eos is None or sampling.ignore_eos else (eos,))}
         self._banned = frozenset(ends) if sampling.stop_token_ids or bias else _NONE
         self.held = held
@@ -123,7 +123,7 @@ class Choice:
 
     @property
     def reuse(self) -> bool:
-        """May the prompt's KV come from the cache? Logprobs of the prompt need every position computed."""
+        """Whether cached KV may be used: logprobs of the prompt need every position computed."""
         return self.request.sampling.prompt_logprobs is None
 
     def advance(self) -> StepOutput:
@@ -149,13 +149,13 @@ class Choice:
         return StepOutput(text, [token], self.index, finish, stop, logprobs, cached, prompt_logprobs_, pulled)
 
     def _due(self, made: int) -> int | None:
-        """What has to come behind so many tokens."""
+        """The token that has to follow after `made` tokens: of the script, or EOS; else None."""
         if made < len(self._script):
             return self._script[made]
         return self._vocabulary.eos_id if made >= self._answer_tokens and self._can_end else None
 
     def prefilled(self) -> StepOutput:
-        """The prompt is computed: its first token if this side makes it, else nothing. For one that lends."""
+        """For a choice that lends, with its prompt computed: the first token if this engine makes it, else nothing."""
         if self.request.sampling.n == 1 and self.request.handoff is None:
             return self.advance()
         return StepOutput("", [], cached_tokens=self.stream.cached_tokens or 0)
@@ -167,7 +167,7 @@ class Choice:
         return StepOutput(text, [], self.index, "abort", cached_tokens=self.stream.cached_tokens or 0)
 
     def _read(self, token: int, made: int) -> tuple[str, FinishReason | None, int | str | None]:
-        """The text that goes out, and whether and by what token number `made` ends the answer."""
+        """The text to send; the finish reason and the stop, if token number `made` ends the answer."""
         sampling = self.request.sampling
         stop: int | str | None = None
         finish: FinishReason | None = None
@@ -186,7 +186,7 @@ class Choice:
         return (text + self._scanner.flush() if finish else text), finish, stop
 
     def _resume(self, begun: PartialOutput) -> Behind:
-        """Go through what is out already, as if it had been made here."""
+        """Replay the output so far, as if it had been made here."""
         out = ""
         for made, token in enumerate(begun.tokens, 1):
             self._sampler.append(token)
@@ -202,7 +202,7 @@ class Choice:
         return prompt_logprobs(self._vocabulary, self.request.prompt, top)
 
     def _any_text(self, prompt: list[int]) -> Callable[[int], str]:
-        """A decoder for tokens that may end in the middle of a character: a bias or a script can have any."""
+        """A decoder for any tokens, also parts of a character: a bias or a script can bring them."""
         raw, special = self._vocabulary.tokenizer.raw, self.request.sampling.special_tokens
         stream = DecodeStream(ids=prompt, skip_special_tokens=not special)
         return lambda token: stream.step(raw, token) or ""

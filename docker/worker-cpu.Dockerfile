@@ -5,7 +5,7 @@ FROM python:3.11-slim
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /srv/xylem
 
-# libnuma: vLLM binds its threads to cores. g++: torch compiles small kernels where a model wants them.
+# libnuma: vLLM binds its threads to cores. g++: torch compiles small kernels for some models.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ libnuma1 \
     && rm -rf /var/lib/apt/lists/*

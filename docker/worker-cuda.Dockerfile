@@ -1,4 +1,4 @@
-# A worker with vLLM on CUDA. The CUDA libraries come with the Python packages; the host gives the driver and the
+# A worker with vLLM on CUDA. The CUDA libraries come with the Python packages; the host provides the driver and the
 # NVIDIA container toolkit. Build from the project's root:
 #   docker build -f docker/worker-cuda.Dockerfile -t xylem-worker-cuda .
 FROM python:3.11-slim

@@ -18,8 +18,8 @@ index=()
 [ -z "${XYLEM_TORCH_INDEX:-}" ] || index=(--extra-index-url "$XYLEM_TORCH_INDEX")
 pip() { .venv/bin/pip --disable-pip-version-check "$@"; }
 
-# The lock names every package, and pip must take these and no others: --no-deps. Bytecode is made afterwards, on
-# all cores: without it each start of vLLM, three processes, takes half a minute longer.
+# The lock file lists every package, and pip must install no others: --no-deps. Bytecode is compiled afterwards, on all
+# cores: without it each start of vLLM's three processes takes half a minute longer.
 has_torch() { .venv/bin/python -c "import importlib.metadata as m; assert 'torch==' + m.version('torch') == '$torch'" 2>/dev/null; }
 install=(pip install --quiet --no-deps --no-compile "${index[@]}")
 if ! has_torch && ! "${install[@]}" --dry-run --retries 1 --timeout 15 "$torch" >/dev/null 2>&1; then

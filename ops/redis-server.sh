@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Provides the redis-server binary that the integration tests run against, where that is ours to do: as root on
-# Debian or Ubuntu it is installed, and no service is started. Elsewhere it says what to do.
+# Provides the redis-server binary for the integration tests. As root on Debian or Ubuntu it installs it, without
+# starting a service. Elsewhere it says how to install it.
 set -euo pipefail
 command -v redis-server >/dev/null && exit 0
 
@@ -13,7 +13,7 @@ fi
 
 say "installing redis-server (apt-get)"
 policy=/usr/sbin/policy-rc.d
-if [ ! -e "$policy" ]; then # forbids the package to start its service
+if [ ! -e "$policy" ]; then # keeps the package from starting its service
     printf '#!/bin/sh\nexit 101\n' >"$policy"
     chmod +x "$policy"
     trap 'rm -f "$policy"' EXIT

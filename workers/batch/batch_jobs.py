@@ -1,4 +1,4 @@
-"""What is done with a whole batch: begun, finished, told of. In a Celery task's thread, once at a time."""
+"""Work on a whole batch: validating, finishing, the webhook. In a Celery task's thread, one at a time for a batch."""
 
 import asyncio
 import hashlib
@@ -45,7 +45,7 @@ class BatchJobs:
         loop: asyncio.AbstractEventLoop,
         soon: Callable[[], None],
     ) -> None:
-        """`loop`: where the book may be asked. `soon`, called there: something has ended."""
+        """`loop`: the loop of `batch_store`. `soon`: called on it when work has ended."""
         self._serving, self._settings, self._batch_store, self._storage = (
             serving,
             serving.settings,
@@ -54,11 +54,11 @@ class BatchJobs:
         )
         self._file_store = FileStore(serving.wire, serving.keys)
         self._loop, self._soon = loop, soon
-        self.handling: dict[BatchId, Status] = {}  # what is validated or finished here, and at which status
-        self.lock = Lock()  # of that
+        self.handling: dict[BatchId, Status] = {}  # the batches that are being worked on here, and their status
+        self.lock = Lock()  # for `handling`
 
     def submit(self, path: str, endpoint: str, window: str, metadata: dict[str, str] | None, task: str) -> str:
-        """Twice with one `task` it is one batch. Raises: RequestError, FileGone, StorageDown, StoreDown."""
+        """Creates a batch; only one for each `task`. Raises: RequestError, FileGone, StorageDown, StoreDown."""
         now = int(clock.now())
         asked = {"input_file_id": "", "endpoint": endpoint, "completion_window": window, "metadata": metadata}
         parse(BatchRequest, orjson.dumps(asked)).check()
@@ -110,9 +110,9 @@ class BatchJobs:
         self._call(self._batch_store.set_status(found.order.id, (found.status,), fields))
 
     def _handle(self, batch: BatchId, status: Status, work: Callable[[Batch], None]) -> None:
-        """Does it, if it is still due and nobody else does; if it can't be done now, it is sent again."""
+        """Does `work` if it is still due and this worker gets the lock. If it fails, the leader sends it again."""
         with self.lock:
-            if batch in self.handling:  # the message came twice
+            if batch in self.handling:  # delivered twice
                 return
             self.handling[batch] = status
         try:
@@ -129,7 +129,7 @@ class BatchJobs:
             self._loop.call_soon_threadsafe(self._soon)
 
     def _try(self, work: Callable[[Batch], None], batch: Batch) -> None:
-        """What breaks is counted, and given up some time. Raises: InterruptedError, StoreDown, StorageDown."""
+        """Counts internal errors; too many end the work. Raises: InterruptedError, StoreDown, StorageDown."""
         try:
             work(batch)
         except (InterruptedError, StoreDown, StorageDown):
@@ -170,7 +170,7 @@ class BatchJobs:
         log.info("batch_validated", batch=id_, lines=done.lines, broken=done.broken, parts=done.parts, seconds=took)
 
     def _cut_up(self, batch: Batch) -> SplitInput:
-        """Raises: Unusable, FileGone, StorageDown, StoreDown; InterruptedError when its status is another one."""
+        """Raises: Unusable, FileGone, StorageDown, StoreDown; InterruptedError when the batch's status changes."""
         order = batch.order
         endpoint = ENDPOINTS[order.endpoint]
 
@@ -186,7 +186,7 @@ class BatchJobs:
         )  # fmt: skip
 
     def _leave_nothing(self, batch: BatchId) -> None:
-        """What was written after somebody else had cleaned up is nobody's."""
+        """Deletes parts written after another worker had cleaned up."""
         try:
             gone = self._call(self._batch_store.find(batch, None)).cleaned
         except BatchNotFound:
@@ -223,7 +223,7 @@ class BatchJobs:
 
     def _clean(self, batch: Batch) -> None:
         self._call(self._batch_store.forget_parts(batch.order.id, batch.parts))
-        if batch.status != "failed" or batch.in_progress_at is None:  # else nothing but this has its answers
+        if batch.status != "failed" or batch.in_progress_at is None:  # else only these files have its answers
             self._storage.delete(places.folder(batch.order.id))
         self._call(self._batch_store.set_status(batch.order.id, (batch.status,), {"cleaned": 1}))
 

@@ -1,4 +1,4 @@
-"""An input file, read line by line: what can't be asked, and the rest in parts, with like prompts side by side."""
+"""Splits an input file into parts, with similar prompts side by side, and sorts out the invalid lines."""
 
 import codecs
 import tempfile
@@ -17,13 +17,13 @@ from app.errors import RequestError, XylemError
 from app.messages import encode
 
 _PART = 16 * 2**20  # bytes
-_SAID = 1000  # characters of what is wrong with a line: it may quote a name of megabytes
+_SAID = 1000  # characters of an error: it may quote a name of megabytes
 
-Check = Callable[[bytes], str]  # of a body: its model. Raises: XylemError
+Check = Callable[[bytes], str]  # checks a body, and returns its model. Raises: XylemError
 
 
 class Unusable(Exception):
-    """The whole file is."""
+    """The whole input file can't be used."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -34,11 +34,11 @@ class SplitInput(NamedTuple):
     parts: int
     lines: int
     broken: int
-    model: str  # that all its lines ask for
+    model: str  # of all its lines
 
 
 class _Place(NamedTuple):
-    key: bytes  # lines.prefix_key
+    key: bytes  # input_line.prefix_key
     number: int
     offset: int
     length: int
@@ -47,9 +47,9 @@ class _Place(NamedTuple):
 def split_input(
     storage: Storage, order: BatchOrder, source: str, check: Check, max_line: int, stopped: Callable[[], bool]
 ) -> SplitInput:
-    """Writes the parts of a batch, and what is wrong with its other lines. `source`: the input file's path.
+    """Writes the parts of a batch, and the errors of its invalid lines. `source`: the input file's path.
 
-    Raises: Unusable, FileGone, StorageDown, InterruptedError. Holds one line in memory, and a key for each.
+    Raises: Unusable, FileGone, StorageDown; InterruptedError when `stopped`. Memory: one line, and a key for each.
     """
     seen: set[str] = set()
     wrong: list[Result] = []
@@ -66,8 +66,8 @@ def split_input(
                 seen.add(line.custom_id)
                 asked = check(line.body)
                 model = model or asked
-                if asked != model:  # as at OpenAI; and room is made by model
-                    raise RequestError(f"The lines before ask for '{model}': a batch is for one model.", param="model")
+                if asked != model:  # as at OpenAI; and parts are sent by the room of one model's engines
+                    raise RequestError(f"Earlier lines ask for '{model}': a batch is for one model.", param="model")
             except Broken as exc:
                 wrong.append(failed(number, exc.custom_id, 400, exc.problem))
                 continue
@@ -91,7 +91,7 @@ def split_input(
 
 
 def _parts(good: list[_Place]) -> Iterator[list[_Place]]:
-    """Neighbours, so many at most, and few of those that are long: a part is held in memory."""
+    """Consecutive lines as parts, bounded by number and bytes: a part is held in memory."""
     part: list[_Place] = []
     for place in good:
         if part and (len(part) == LINES or sum(p.length for p in part) + place.length > _PART):
@@ -103,9 +103,9 @@ def _parts(good: list[_Place]) -> Iterator[list[_Place]]:
 
 
 def numbered(file: IO[bytes], max_line: int) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, by their number from 1; of one that is longer, `max_line` bytes and one more.
+    """Lines that are not blank, with their number from 1; too long ones are cut after `max_line` + 1 bytes.
 
-    A byte order mark at the file's beginning belongs to no line.
+    Skips a byte order mark at the file's beginning.
     """
     if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
         file.seek(0)
@@ -135,7 +135,7 @@ def _again(aside: IO[bytes], place: _Place) -> BatchLine:
 def failed(
     number: int, custom_id: str | None, status: int, problem: Problem, exc: XylemError | None = None, request: str = ""
 ) -> Result:
-    """A line that has no answer, with OpenAI's error as its body."""
+    """The result of a failed line, with OpenAI's error as its body."""
     problem = replace(problem, message=problem.message[:_SAID], param=problem.param and problem.param[:_SAID])
     kind = "invalid_request_error" if exc is None else exc.type
     error = {"message": problem.message, "type": kind, "param": problem.param, "code": problem.code}

@@ -1,4 +1,4 @@
-"""Looks after all batches, in one batch worker at a time: what each needs next, and whose part is sent."""
+"""The leader, one batch worker at a time: decides what each batch needs next, and which parts are sent."""
 
 import asyncio
 from contextlib import suppress
@@ -20,16 +20,16 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-_LAST = PRIORITY_STEPS[-1]  # what begins and finishes batches is taken first
+_LAST = PRIORITY_STEPS[-1]  # for parts: tasks that begin and finish batches are taken first
 _EVERY_S = 0.5
-_AGAIN_S = 5.0  # a message that nobody has taken may have been lost
+_AGAIN_S = 5.0  # then a message without effect is sent again: it may be lost
 
 
 class Leader:
     def __init__(self, serving: Runtime, batch_store: BatchStore, *, webhook: bool) -> None:
         self._serving, self._batch_store, self._webhook = serving, batch_store, webhook
         self._worker = serving.dispatcher.api
-        self.takes = share.PARTS  # how many parts this worker has at most
+        self.takes = share.PARTS  # how many parts this worker takes at most
         self._soon = asyncio.Event()
         self._sent: dict[tuple[Due, BatchId], float] = {}
         self._fed: dict[BatchId, float] = {}
@@ -54,11 +54,11 @@ class Leader:
                 log.exception("leader_failed")
 
     def soon(self) -> None:
-        """Something has ended: what is next may be sent."""
+        """A part or a step has ended: looks now for the next ones."""
         self._soon.set()
 
     async def look(self, now: float) -> None:
-        """Raises: StoreDown, OperationalError."""
+        """Takes each batch's next step, and sends parts. Raises: StoreDown, OperationalError."""
         batches = {batch.order.id: batch for batch in await self._batch_store.live()}
         loads = await self._batch_store.loads(list(batches))
         running: list[share.Running] = []
@@ -96,7 +96,7 @@ class Leader:
             await asyncio.to_thread(task.delay, id_)
 
     async def _room(self, running: list[share.Running]) -> dict[str, int]:
-        """How many more parts of each model may be out."""
+        """How many more parts of each model may be sent."""
         room = {}
         for model in {r.model for r in running}:
             known = self._serving.models.get(model)

@@ -1,4 +1,4 @@
-"""One part of a batch that this worker has: all its lines are asked at once, and engines take each when they may."""
+"""Runs one part of a batch: dispatches all its lines at once; engines take each when they have room."""
 
 import asyncio
 from dataclasses import replace
@@ -35,11 +35,11 @@ from workers.batch.line_quota import LineQuota, expected
 log = logger(__name__)
 
 _RETRY_S = 1.0
-_PASSING = (NoWorker, Saturated, StoreDown)  # these are no answer to a line that has a day
-_MOST_FAILURES = 3  # of an engine, with one line
-_LONG = 64 * 2**10  # bytes of an answer that doesn't go through Redis
-_PRIORITY = 100  # of engines' schedulers: behind all that is online
-_URGENT = 10  # behind most
+_PASSING = (NoWorker, Saturated, StoreDown)  # temporary: a line has time to try again
+_MOST_FAILURES = 3  # of engines, with one line
+_LONG = 64 * 2**10  # bytes; longer answers are stored in the storage instead of Redis
+_PRIORITY = 100  # in engines' schedulers: behind all online requests
+_URGENT = 10  # of an urgent batch: behind most online requests
 
 
 class PartRunner:
@@ -54,9 +54,9 @@ class PartRunner:
         batch: Batch,
         turn: asyncio.Lock | None = None,
     ) -> None:
-        """`turn`: which all lines share here that the same limits hold for."""
+        """`turn`: the lock of `LineQuota`, shared by all parts with the same limits."""
         self._turn = turn or asyncio.Lock()
-        self._allowances: dict[int, LineQuota] = {}  # by line: a line that is asked again was charged already
+        self._allowances: dict[int, LineQuota] = {}  # by line: kept, so that a line tried again is charged once
         self.ticket, self.batch = ticket, batch
         self._serving, self._batch_store, self._storage = serving, batch_store, storage
         self._worker = serving.dispatcher.api
@@ -64,17 +64,17 @@ class PartRunner:
         self._results: dict[int, Result] = {}
         self._asking: dict[asyncio.Task[None], BatchLine] = {}
         self._calls: dict[int, Generation] = {}  # by line
-        self._noting: set[int] = set()  # lines that have a result which is being written down
+        self._noting: set[int] = set()  # lines whose result is being written
         self._urgent = is_urgent(batch, clock.now())
         self._stopping = False
-        self._broke = False  # in an unforeseen way
+        self._broke = False  # by an internal error
 
     async def run(self) -> None:
-        """Until all lines have a result that is in the storage, or it is stopped."""
+        """Runs until the results of all lines are in the storage, or the part is stopped."""
         whole = False
         try:
             whole = await self._all()
-        except (FileGone, StorageDown) as exc:  # a folder that others share may be away, and look empty
+        except (FileGone, StorageDown) as exc:  # an unmounted shared folder looks empty
             log.error("part_not_answered", batch=self.ticket.batch, part=self.ticket.part, reason=exc.message)
             await asyncio.sleep(_RETRY_S)
         except Exception as exc:
@@ -88,7 +88,7 @@ class PartRunner:
             )
 
     async def _all(self) -> bool:
-        """Whether all lines have a result that is in the storage. Raises: FileGone, StorageDown."""
+        """Answers the lines; whether the results of all are in the storage. Raises: FileGone, StorageDown."""
         batch, part = self.ticket.batch, self.ticket.part
         raw = await asyncio.to_thread(self._storage.get, places.part(batch, part))
         if raw is None:
@@ -96,7 +96,7 @@ class PartRunner:
         lines = decode_part(raw).lines
         stored = await asyncio.to_thread(self._storage.get, places.answers(batch, part))
         if stored is not None and {r.number for r in decode_results(stored)} == {line.number for line in lines}:
-            return True  # and Redis has forgotten that
+            return True  # done before, which Redis has lost
         self._results = {r.number: r for r in await self._patiently(self._batch_store.done, batch, part)}
         if not self._stopping:
             self._ask([line for line in lines if line.number not in self._results])
@@ -109,7 +109,7 @@ class PartRunner:
         return True
 
     def look(self, batch: Batch) -> None:
-        """How the batch stands now: it may have stopped, or not be able to wait any longer."""
+        """Takes the batch's new state: stops if it isn't in progress; if it is urgent, its lines give way no more."""
         self.batch = batch
         if batch.status != "in_progress" or batch.paused:
             self.stop()
@@ -119,24 +119,24 @@ class PartRunner:
             self._hurry()
 
     def stop(self) -> None:
-        """What has no result yet is given up."""
+        """Gives up the lines that have no result yet."""
         self._stopping = True
         self._cancel(list(self._asking.values()))
 
     def drain(self) -> None:
-        """What runs on an engine is finished, what waits for one is given up."""
+        """Gives up the lines that wait for an engine; those on one are finished."""
         self._stopping = True
         self._cancel(self._waiting())
 
     def _hurry(self) -> None:
-        """What gives way to others and waits doesn't any more. What an engine has may come back, and is found later."""
+        """Dispatches waiting aside lines again, as online ones. Those on an engine follow if they come back."""
         waiting = {line.number: line for line in self._waiting()}
         patient = [line for n, line in waiting.items() if (call := self._calls.get(n)) is not None and call.plan.aside]
         self._cancel(patient)
         self._ask(patient)
 
     def _waiting(self) -> list[BatchLine]:
-        """Lines that no engine has, or has had."""
+        """Lines that no engine has or has answered."""
         asked = {number for number, call in self._calls.items() if not call.waits} | self._noting
         return [line for line in self._asking.values() if line.number not in asked]
 
@@ -159,7 +159,7 @@ class PartRunner:
                 task.cancel()
 
     async def _answer(self, line: BatchLine) -> None:
-        """To the result that is written down; none when the batch's time is over."""
+        """Answers a line, and writes its result; none when the batch's time is over."""
         failures = 0
         while True:
             try:
@@ -189,7 +189,7 @@ class PartRunner:
             result = structs.replace(result, body=b"", apart=True)
         if await self._patiently(self._batch_store.add_result, self.ticket, self._worker, result):
             self._results[line.number] = result
-        else:  # the part is another worker's
+        else:  # another worker has the part by now
             self.stop()
 
     async def _request(self, line: BatchLine) -> Result:
@@ -215,7 +215,7 @@ class PartRunner:
         return Result(line.number, line.custom_id, 200, call.id, orjson.dumps(answer), None, *tokens)
 
     def _allowance(self, line: BatchLine, plan: GenerationPlan) -> LineQuota | None:
-        """What the key's limits say to it, however often it is asked."""
+        """The line's quota, the same for each try; None without limits."""
         rate = self.batch.order.rate
         if rate is None:
             return None
@@ -231,7 +231,7 @@ class PartRunner:
         )
 
     async def _patiently(self, ask: Any, *args: Any, **kwargs: Any) -> Any:
-        """Redis or the storage may be away: what has been computed waits for it."""
+        """Repeats `ask` until Redis or the storage is reachable, so that no result is lost."""
         while True:
             try:
                 return await ask(*args, **kwargs)

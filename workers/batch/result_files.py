@@ -1,4 +1,4 @@
-"""What all parts of a batch have, as one output and one error file."""
+"""Writes the results of all parts of a batch to one output and one error file."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,7 +13,7 @@ from app.batch.storage import Storage
 from app.ids import BatchId
 from workers.batch.input_splitter import failed
 
-# Of lines that had no turn, by how the batch ends.
+# The error of lines that were not executed, by the batch's ending.
 _UNASKED = {
     "expired": Problem("batch_expired", "This request could not be executed before the completion window expired."),
     "cancelled": Problem("batch_cancelled", "This request was not executed: the batch was cancelled."),
@@ -23,8 +23,8 @@ _LOST = Problem("internal_error", "This request was not executed.")
 # Line ends to some readers of lines, str.splitlines() among them. orjson escapes the others.
 _LINE_ENDS = {end.encode(): b"\\u%04x" % ord(end) for end in "\x85\u2028\u2029"}
 
-Done = Callable[[BatchId, int], list[Result]]  # what a part has that is not in the storage
-Mine = Callable[[], bool]  # whether the batch is still to be finished, and by this worker
+Done = Callable[[BatchId, int], list[Result]]  # a part's results that are only in Redis
+Mine = Callable[[], bool]  # whether this worker still has the lock to finish the batch
 
 
 class Sums(NamedTuple):
@@ -34,14 +34,14 @@ class Sums(NamedTuple):
     cached: int
     completion: int
     output: int  # bytes of the output file
-    errors: int  # and of the error file
+    errors: int  # bytes of the error file
 
 
 def write_result_files(storage: Storage, batch: Batch, done: Done, mine: Mine) -> Sums:
-    """Writes both files; one that would be empty isn't there. Holds one part in memory.
+    """Writes both files, except empty ones. Holds one part in memory.
 
-    Raises: StorageDown, and InterruptedError when it is not `mine` any more: then what was to be read may have been
-    cleaned up meanwhile, and the files that are there stay.
+    Raises: StorageDown; InterruptedError when it is not `mine` any more: another worker may have cleaned up the parts
+    meanwhile, so existing files stay as they are.
     """
     id_ = batch.order.id
     kinds = ("output", "error")
@@ -90,7 +90,7 @@ def _whole(storage: Storage, batch: BatchId, result: Result) -> Result:
         return result
     body = storage.get(places.body(batch, result.request))
     if body is None:
-        return _unasked(result.number, result.custom_id, "")  # somebody has deleted it: other lines don't suffer
+        return _unasked(result.number, result.custom_id, "")  # its body was deleted; other lines are written
     return replace(result, body=body, apart=False)
 
 
@@ -100,7 +100,7 @@ def _unasked(number: int, custom_id: str | None, ending: str) -> Result:
 
 
 def line_of(batch: BatchId, result: Result) -> bytes:
-    """As OpenAI writes it, and with the line's number in the error."""
+    """A line of the file in OpenAI's format; its error also has the line's number."""
     problem = result.problem
     error = None
     if problem is not None:

@@ -1,4 +1,4 @@
-"""What /metrics says of each worker. A metric is one line here: API replicas show what they find in Redis."""
+"""Each worker's metrics in /metrics. A new metric is one entry here: API replicas show all that they find in Redis."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple

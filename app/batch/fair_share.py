@@ -26,7 +26,7 @@ class Running(Struct, frozen=True):
     todo: int  # parts
     out: int  # parts that are sent and not finished
     weight: float = 1.0
-    fed: float = 0.0  # when it was last given a part: among equals, the one that has waited longest is next
+    last_sent: float = 0.0  # when it was last given a part: among equals, the one that has waited longest is next
     answered: int = 0  # lines with a result, in parts that are sent and not finished
     most: float = inf  # lines that its key's limits let be sent
 
@@ -82,7 +82,7 @@ def room(seats: int, running: Iterable[Running]) -> int:
     return max(0, ceil((_AHEAD * seats + LINES - out) / LINES)) if seats else 0
 
 
-def feed(running: Iterable[Running], room: Mapping[str, int], capacity: int) -> dict[BatchId, int]:
+def share_parts(running: Iterable[Running], room: Mapping[str, int], capacity: int) -> dict[BatchId, int]:
     """How many parts of each batch to send.
 
     `room`: how many more parts of each model may be sent. `capacity`: how many parts all batch workers can have.
@@ -109,7 +109,7 @@ def feed(running: Iterable[Running], room: Mapping[str, int], capacity: int) -> 
 
 
 def _of_batch(r: Running) -> tuple[float, float, BatchId]:
-    return r.out / r.weight, r.fed, r.batch
+    return r.out / r.weight, r.last_sent, r.batch
 
 
 class _Key(Struct):
@@ -118,7 +118,7 @@ class _Key(Struct):
     id: KeyId
     out: int = 0
     weight: float = 0.0
-    fed: float = 0.0
+    last_sent: float = 0.0
     lines: int = 0
     most: float = 0.0
 
@@ -128,7 +128,7 @@ class _Key(Struct):
 
     @property
     def least(self) -> tuple[float, float, str]:
-        return self.out / self.weight, self.fed, self.id
+        return self.out / self.weight, self.last_sent, self.id
 
 
 def _keys(running: Iterable[Running]) -> dict[KeyId, _Key]:
@@ -137,5 +137,5 @@ def _keys(running: Iterable[Running]) -> dict[KeyId, _Key]:
         key = keys.setdefault(r.key, _Key(r.key))
         key.out += r.out
         key.lines, key.most = key.lines + r.lines, max(key.most, r.most)
-        key.weight, key.fed = max(key.weight, r.weight), max(key.fed, r.fed)
+        key.weight, key.last_sent = max(key.weight, r.weight), max(key.last_sent, r.last_sent)
     return keys

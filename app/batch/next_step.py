@@ -5,7 +5,7 @@ from typing import Literal
 from app.batch.batch_store import MOST_BREAKS, BatchLoad, Fields
 from app.batch.records import LIVE, Batch, Problem, packed
 
-Due = Literal["begin", "feed", "expire", "complete", "finish", "tell", "leave"]
+Due = Literal["begin", "send", "expire", "complete", "finish", "tell", "leave"]
 
 # Seconds from one try to tell the webhook to the next one.
 TRIES_AFTER_S = (5, 30, 120, 600, 3600, 10_800, 36_000)
@@ -29,10 +29,10 @@ def due(batch: Batch, load: BatchLoad, now: float, *, webhook: bool) -> Due | No
     if batch.status == "validating":
         return "begin" if load.holder is None else None
     if batch.status == "in_progress":
-        return "feed" if load.todo or load.taken else "complete"
+        return "send" if load.todo or load.taken else "complete"
     # Cancelling or finalizing: batch workers return its parts first.
     if load.taken:
-        return "feed"
+        return "send"
     return "finish" if load.holder is None else None
 
 

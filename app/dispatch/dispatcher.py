@@ -74,7 +74,7 @@ class Dispatcher:
         except StoreDown as exc:
             log.warning("cancelled_later", requests=len(jobs), error=exc.message)
             for job in jobs:
-                self.placer.leave(job)
+                self.placer.stop_later(job)
 
     def abandon(self, requests: Sequence[RequestId]) -> None:
         """Drops the `requests` that are on no worker yet."""
@@ -82,7 +82,7 @@ class Dispatcher:
             inflight = self.in_flight.get(request)
             if inflight is not None and not inflight.job.worker:
                 del self.in_flight[request]
-                inflight.wait_no_more()
+                inflight.end_wait()
 
     def deliver(self, event: Event) -> None:
         """Adds an event to its answer. Events of older attempts and of ended requests are dropped."""
@@ -90,16 +90,16 @@ class Dispatcher:
         if inflight is None or event.attempt != inflight.job.attempt:
             return
         if type(event) is Delta:
-            if inflight.early is not None:
-                inflight.early.append(event)
+            if inflight.before_first is not None:
+                inflight.before_first.append(event)
                 return
-            inflight.doing = -1
+            inflight.stage_index = -1
             inflight.out[event.index].add(event)
             inflight.answer.push(event)
         elif type(event) is FirstToken:
-            self._first(inflight, event)
+            self._first_token(inflight, event)
         elif type(event) is PrefillDone:
-            self._handed(inflight, event)
+            self._prefill_done(inflight, event)
         elif type(event) is Vectors:
             inflight.answer.push(event)
         elif type(event) is Done:
@@ -107,17 +107,17 @@ class Dispatcher:
         elif type(event) is Failed:
             self._failed(inflight, event)
 
-    def _first(self, inflight: InFlight, event: FirstToken) -> None:
-        early, inflight.early = inflight.early or [], None
+    def _first_token(self, inflight: InFlight, event: FirstToken) -> None:
+        early, inflight.before_first = inflight.before_first or [], None
         inflight.out[0].add(event.delta)
         inflight.answer.push(event.delta)
         for other in early:
             self.deliver(other)
 
-    def _handed(self, inflight: InFlight, event: PrefillDone) -> None:
+    def _prefill_done(self, inflight: InFlight, event: PrefillDone) -> None:
         inflight.job = replace(inflight.job, prefilled=event.timing or inflight.job.prefilled)
         if event.returned is None:
-            inflight.doing = -1  # a delta may have set it before
+            inflight.stage_index = -1  # a delta may have set it before
         else:
             self.lost(inflight, event.returned)
 
@@ -126,7 +126,7 @@ class Dispatcher:
         if event.code in (Returned.code, Cancelled.code):
             self.lost(inflight)
         elif inflight.prefilling and event.code in _PREFILL_FAILED:
-            inflight.apart = False
+            inflight.may_split = False
             self.lost(inflight)
         elif event.code == EngineDead.code:
             self.lost(inflight, died=True)
@@ -134,8 +134,8 @@ class Dispatcher:
             self._end(inflight, event)
 
     def _done(self, inflight: InFlight, event: Done) -> None:
-        if inflight.early is not None:
-            inflight.early.append(event)
+        if inflight.before_first is not None:
+            inflight.before_first.append(event)
             return
         prefilled = inflight.job.prefilled
         # If both workers began at once, the decode worker doesn't know the prefill's timing.
@@ -144,7 +144,7 @@ class Dispatcher:
 
     def _end(self, inflight: InFlight, event: Done | Failed) -> None:
         del self.in_flight[event.request]
-        self.placer.room()
+        self.placer.request_ended()
         inflight.answer.push(event)
 
     def lost(self, inflight: InFlight, handoff: KvHandle | None = None, *, died: bool = False) -> None:
@@ -162,14 +162,14 @@ class Dispatcher:
     def fail(self, inflight: InFlight, error: XylemError) -> None:
         """Ends a request with an error of this process."""
         if self.in_flight.pop(inflight.job.request, None) is not None:
-            inflight.wait_no_more()
+            inflight.end_wait()
             inflight.answer.push(Failed(inflight.job.request, inflight.job.attempt, error.code, error.message))
 
     def end_overdue(self, at: float) -> None:
         """Ends the requests whose deadline is before `at`, seconds of the monotonic clock."""
-        for inflight in [f for f in self.in_flight.values() if at > f.ends]:
+        for inflight in [f for f in self.in_flight.values() if at > f.ends_at]:
             self.fail(inflight, DeadlineOver())
-            self.placer.leave(inflight.job)
+            self.placer.stop_later(inflight.job)
 
     async def _stop(self, jobs: list[Job]) -> None:
         commands: list[Command] = []

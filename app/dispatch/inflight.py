@@ -64,17 +64,16 @@ class InFlight:
     __slots__ = (
         "_hashes",
         "answer",
-        "apart",
+        "before_first",
         "deaths",
         "decisions",
-        "doing",
-        "early",
         "early_deaths",
-        "ends",
+        "ends_at",
         "groups",
         "handoff",
         "held_since",
         "job",
+        "may_split",
         "out",
         "placed",
         "placed_at",
@@ -82,6 +81,7 @@ class InFlight:
         "prefill_groups",
         "refused",
         "retry",
+        "stage_index",
         "timings",
         "wishes",
     )
@@ -91,12 +91,12 @@ class InFlight:
     ) -> None:
         """`groups` of pools to choose a worker from, the preferred first; `prefill_groups`: pools for the prefill."""
         # Seconds of the monotonic clock: only this process decides when the deadline is over.
-        self.ends = time.monotonic() + job.deadline - clock.now()
+        self.ends_at = time.monotonic() + job.deadline - clock.now()
         self.job, self.groups, self.answer, self.wishes = job, groups, answer, wishes
         self.prefill_groups = prefill_groups
-        self.apart = True  # its prompt may be computed by another worker
-        self.early: list[Event] | None = None  # events that came before the awaited first token
-        self.doing = 0  # index of the job's current stage; -1: the last
+        self.may_split = True  # its prompt may be computed by another worker
+        self.before_first: list[Event] | None = None  # events that came before the awaited first token
+        self.stage_index = 0  # index of the job's current stage; -1: the last
         self.handoff: KvHandle | None = None  # where its prompt's KV is already
         self.out = [ChoiceOutput([]) for _ in range(job.sampling.n)]
         self.deaths = 0  # of workers while they had it
@@ -121,26 +121,26 @@ class InFlight:
             return State.HELD if self.held_since else State.PLACING
         if self.prefilling:
             return State.PREFILLING
-        return State.ANSWERING if self.got_on else State.QUEUED
+        return State.ANSWERING if self.has_output else State.QUEUED
 
     @property
     def is_placed(self) -> bool:
         """Whether `place` has returned: it is on a worker, or has been held for long."""
         return self.placed is not None and self.placed.done()
 
-    def wait_no_more(self) -> None:
+    def end_wait(self) -> None:
         """Ends the wait for the placer: the answer has ended, or nobody awaits it."""
         if self.placed is not None and not self.placed.done():
             self.placed.set_result(None)
 
     def workers(self) -> list[tuple[WorkerId, PoolId]]:
         """The worker of the current stage, without which the request can't go on; empty if unplaced."""
-        return [(stage.worker, stage.pool) for stage in self.job.stages[self.doing :][:1]]
+        return [(stage.worker, stage.pool) for stage in self.job.stages[self.stage_index :][:1]]
 
     @property
     def prefilling(self) -> bool:
         """Whether a prefill worker has it."""
-        return bool(self.job.stages) and self.job.stages[self.doing].kind == "prefill"
+        return bool(self.job.stages) and self.job.stages[self.stage_index].kind == "prefill"
 
     def unplace(self) -> None:
         self.job = replace(self.job, stages=[])
@@ -167,7 +167,7 @@ class InFlight:
             prefilled=old.prefilled if handoff else None,
             at_once=old.at_once and handoff is not None,
         )
-        self.handoff, self.early, self.doing, self.placings, self.held_since = handoff, None, 0, 0, 0.0
+        self.handoff, self.before_first, self.stage_index, self.placings, self.held_since = handoff, None, 0, 0, 0.0
         self._hashes.clear()
 
     @property
@@ -176,7 +176,7 @@ class InFlight:
         return sum(divmod(self.job.attempt, ATTEMPTS)) + 1
 
     @property
-    def got_on(self) -> bool:
+    def has_output(self) -> bool:
         """Whether this attempt has had output."""
         return sum(len(out.tokens) for out in self.out) > sum(len(begun.tokens) for begun in self.job.begun)
 

@@ -20,7 +20,7 @@ log = logger(__name__)
 
 _OVERDUE_EVERY_S = 0.1
 _INTERVALS = Intervals()
-_REMAINS_TTL_S = 600  # for a dead worker's keys: other API replicas have yet to look, and it may come back
+_LEFTOVER_TTL_S = 600  # for a dead worker's keys: other API replicas have yet to look, and it may come back
 
 
 class LivenessWatch:
@@ -36,7 +36,7 @@ class LivenessWatch:
         self._intervals = intervals
         self._wire, self._keys, self._dispatcher, self._inbox = wire, keys, dispatcher, inbox
         self._pools = pools
-        self._doubtful = True  # Redis may have lost records of placed requests
+        self._records_in_doubt = True  # Redis may have lost records of placed requests
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as both:
@@ -56,7 +56,7 @@ class LivenessWatch:
         while True:
             await asyncio.sleep(self._intervals.look_s)
             try:
-                await self._say_that_we_live()
+                await self._renew_lease()
                 await self._look_for_dead_workers()
                 await self._look_for_forgotten_requests()
             except StoreDown as exc:
@@ -64,7 +64,7 @@ class LivenessWatch:
             except Exception:
                 log.exception("watch_failed")
 
-    async def _say_that_we_live(self) -> None:
+    async def _renew_lease(self) -> None:
         own, ttl_ms = self._keys.api(self._dispatcher.api), round(self._intervals.api_ttl_s * 1000)
         asked = time.monotonic()
         # PEXPIRE first: Redis accepts it even when it is out of memory.
@@ -73,11 +73,11 @@ class LivenessWatch:
         )
         if not isinstance(theirs, StoreDown):
             clock.heard(asked, theirs)
-        self._doubtful = self._doubtful or not lived or not self._wire.is_steady()
+        self._records_in_doubt = self._records_in_doubt or not lived or not self._wire.is_steady()
 
     async def _look_for_forgotten_requests(self) -> None:
         """Finds requests without a record: Redis lost its last second, or a worker believed this replica dead."""
-        if not self._doubtful or not self._wire.is_steady():
+        if not self._records_in_doubt or not self._wire.is_steady():
             return
         jobs = [f.job for f in self._dispatcher.in_flight.values() if f.is_placed and f.job.worker]
         there = await self._wire.execute([("EXISTS", self._keys.request(job.run)) for job in jobs])
@@ -89,7 +89,7 @@ class LivenessWatch:
             if inflight is not None and inflight.job.attempt == job.attempt:
                 log.warning("request_was_forgotten", run=job.run, x_request_id=job.x_request_id)
                 self._dispatcher.lost(inflight)
-        self._doubtful = False
+        self._records_in_doubt = False
 
     async def _look_for_dead_workers(self) -> None:
         members = await self._wire.execute([("HKEYS", self._keys.pool(p)) for p in self._pools])
@@ -101,17 +101,17 @@ class LivenessWatch:
         alive = await self._wire.execute([("EXISTS", self._keys.worker(w)) for w in workers])
         dead = [w for w, lives in zip(workers, alive, strict=True) if not lives]
         if dead and self._wire.is_steady():
-            await self._bury({w: workers[w] for w in dead})
+            await self._remove_dead_workers({w: workers[w] for w in dead})
 
-    async def _bury(self, dead: dict[WorkerId, PoolId]) -> None:
+    async def _remove_dead_workers(self, dead: dict[WorkerId, PoolId]) -> None:
         await self._inbox.repair()  # their last events may be unread in the stream
         reserved = await self._wire.execute([("HKEYS", self._keys.reservations(worker)) for worker in dead])
         runs = [RunId(run.decode()) for on_one in reserved for run in on_one]
         queued = await self._queued(dead)
         # A batch's lines have a day, and their records would stay as long.
         records = [key(run) for run in runs for key in (self._keys.request, self._keys.blocks)]
-        commands = [self._forget(worker, pool) for worker, pool in dead.items()]
-        commands.append([("EXPIRE", record, _REMAINS_TTL_S, "LT") for record in records])
+        commands = [self._removal(worker, pool) for worker, pool in dead.items()]
+        commands.append([("EXPIRE", record, _LEFTOVER_TTL_S, "LT") for record in records])
         await self._wire.execute(list(chain.from_iterable(commands)))
         for worker, pool in dead.items():
             count = self._dispatcher.worker_lost(worker, queued=queued)
@@ -126,14 +126,14 @@ class LivenessWatch:
         messages = [read_task_message(raw) for listed in found for raw in listed]
         return {run_id(request, attempt) for _handoff, request, attempt in filter(None, messages)}
 
-    def _forget(self, worker: WorkerId, pool: PoolId) -> list[Command]:
+    def _removal(self, worker: WorkerId, pool: PoolId) -> list[Command]:
         keys, queue = self._keys, worker_queue(pool, worker)
         places = [place_id(worker, rank) for rank in range(self._pools[pool].data_parallel_size)]
         caches = [key(pool, place) for place in places for key in (keys.kv, keys.kv_aside, keys.predicted)]
         account = [keys.reservations(worker), keys.load(worker), keys.prefilling(worker)]
-        remains = [*account, *(keys.queue(queue, s) for s in PRIORITY_STEPS)]
+        leftovers = [*account, *(keys.queue(queue, s) for s in PRIORITY_STEPS)]
         return [
             ("HDEL", keys.pool(pool), worker),
             ("UNLINK", *caches),  # a worker that comes back writes them anew
-            *(("EXPIRE", key, _REMAINS_TTL_S) for key in remains),
+            *(("EXPIRE", key, _LEFTOVER_TTL_S) for key in leftovers),
         ]

@@ -25,14 +25,14 @@ def placement(
     job = inflight.job
     step = priority_step(job.priority, aside=job.aside)
     inflight.placed_at = clock.now()
-    ttl_ms = max(1, round((inflight.ends - time.monotonic() + _GRACE_S) * 1000))
+    ttl_ms = max(1, round((inflight.ends_at - time.monotonic() + _GRACE_S) * 1000))
     messages = task_messages(job, step, inflight.handoff, meets_at)
     # If both workers begin at once, the decode worker has the request from the beginning.
     in_sequence = messages[-1] == b""
-    inflight.doing = 0 if in_sequence else -1
+    inflight.stage_index = 0 if in_sequence else -1
     if len(places) > 1 and not in_sequence:
         job = inflight.job = replace(job, at_once=True)
-    inflight.early = [] if in_sequence and job.sampling.n == 1 else None
+    inflight.before_first = [] if in_sequence and job.sampling.n == 1 else None
     names = [keys.request(job.run), keys.blocks(job.run)]
     values: list[str | int | bytes] = []
     for to, message in zip(places, messages, strict=True):
@@ -49,7 +49,7 @@ def placement(
     return "EVAL", PLACE, len(names), *names, job.run, encode(job), ttl_ms, hashes, job.reply_to, *values
 
 
-def guess(keys: Keys, pool: Pool, inflight: InFlight, to: Placement, lease: Lease) -> list[Command]:
+def prediction(keys: Keys, pool: Pool, inflight: InFlight, to: Placement, lease: Lease) -> list[Command]:
     """For an engine without KV events: records the blocks that it is expected to cache."""
     hashes = inflight.hashes(pool.block_size)
     if lease.worker.kv_events or pool.routing.policy != "kv" or not hashes:

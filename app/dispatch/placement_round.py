@@ -13,11 +13,11 @@ from app.kv.blocks import common_blocks
 from app.messages import GrammarKind, Lease, Stage, StageKind
 from app.pools import Pool, Routing
 from app.routing.candidates import Ask, Candidate, Decision, Option, Placement
-from app.routing.disagg import DisaggRules, place_apart
+from app.routing.disagg import SplitPlacement, place_split
 from app.routing.policy import Part, place, reserve
 
 _MAX_PLACINGS = 5  # of one attempt
-_SIBLINGS = 32  # how many requests placed just before are compared for a common prefix
+_RECENT = 32  # how many requests placed just before are compared for a common prefix
 
 
 class PlacementRound:
@@ -31,7 +31,7 @@ class PlacementRound:
                 asking = self._asking.setdefault(pool, {})
                 asking[inflight] = len(asking)
         self._alone = len(in_flight) == 1
-        self._before: list[tuple[Placement, bytes]] = []
+        self._placed: list[tuple[Placement, bytes]] = []
         self.views: dict[PoolId, PoolView] = {}
 
     def prompts(self) -> dict[PoolId, list[bytes]]:
@@ -80,10 +80,10 @@ class PlacementRound:
             except Saturated as exc:
                 refused = exc
                 continue
-            apart = self._apart(inflight, ask, decision, options, rules, rng, turn)
+            split = self._split(inflight, ask, decision, options, rules, rng, turn)
             stages: dict[StageKind, Decision] = {"encode" if encodes else "decode": decision}
-            if apart is not None:
-                stages = {"prefill": apart.prefill, "decode": apart.decode}
+            if split is not None:
+                stages = {"prefill": split.prefill, "decode": split.decode}
             for stage in stages.values():
                 self._reserve(stage.placement, inflight)
             return stages
@@ -96,7 +96,7 @@ class PlacementRound:
                 refused = NoWorker("No live worker of this model holds answers to a format. Try again.")
         raise refused
 
-    def _apart(
+    def _split(
         self,
         inflight: InFlight,
         ask: Ask,
@@ -105,13 +105,13 @@ class PlacementRound:
         rules: Routing,
         rng: Random,
         turn: int,
-    ) -> DisaggRules | None:
+    ) -> SplitPlacement | None:
         for group in _prefills(inflight):
             prefills = [option for pool in group for option in self._options(inflight, pool)]
             prefill_rules = inflight.rules(self._pools[group[0]].routing)
-            apart = place_apart(ask, here, prefills, decodes, (prefill_rules, rules), rng, turn)
-            if apart is not None:
-                return apart
+            split = place_split(ask, here, prefills, decodes, (prefill_rules, rules), rng, turn)
+            if split is not None:
+                return split
         return None
 
     def had_worker(self, inflight: InFlight) -> bool:
@@ -126,7 +126,7 @@ class PlacementRound:
         view = self.views[to.pool]
         self.views[to.pool] = replace(view, candidates=reserve(view.candidates, to, aside=inflight.job.aside))
         if not self._alone:
-            self._before.append((to, inflight.hashes(self._pools[to.pool].block_size)))
+            self._placed.append((to, inflight.hashes(self._pools[to.pool].block_size)))
 
     def _options(self, inflight: InFlight, pool: PoolId) -> list[Option]:
         """The places whose engine supports the request's grammar: others would ignore it."""
@@ -148,7 +148,7 @@ class PlacementRound:
         """By place: the prompt's leading blocks that requests placed in this round will leave in its cache."""
         mine = inflight.hashes(self._pools[pool].block_size)
         found: dict[tuple[WorkerId, int], int] = {}
-        for to, hashes in self._before[-_SIBLINGS:]:
+        for to, hashes in self._placed[-_RECENT:]:
             if to.pool == pool and (blocks := common_blocks(mine, hashes)):
                 place_ = to.worker, to.rank
                 found[place_] = max(blocks, found.get(place_, 0))
@@ -168,5 +168,5 @@ def _prefills(inflight: InFlight) -> Groups:
     Never for aside requests: they could give way at one of the two workers only.
     """
     job = inflight.job
-    apart = inflight.apart and not job.begun and inflight.handoff is None and not job.aside
-    return inflight.prefill_groups if apart else ()
+    may_split = inflight.may_split and not job.begun and inflight.handoff is None and not job.aside
+    return inflight.prefill_groups if may_split else ()

@@ -14,7 +14,7 @@ from random import Random
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.held_requests import LOOK_EVERY_S, HeldRequests, urgency
 from app.dispatch.inflight import InFlight
-from app.dispatch.placement_commands import guess, placement
+from app.dispatch.placement_commands import placement, prediction
 from app.dispatch.placement_round import PlacementRound
 from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import PoolId, RequestId
@@ -56,12 +56,12 @@ class Placer:
         self._wire, self._keys, self._fleet, self._pools = wire, keys, fleet, pools
         self._retry_after_s = retry_after_s
         self._in_flight, self._stop, self._fail = in_flight, stop, fail
-        self._left: list[Job] = []  # attempts that nobody awaits, to be stopped on their workers
+        self._to_stop: list[Job] = []  # attempts that nobody awaits, to be stopped on their workers
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
         self._turns = count()
         self._waiting: list[InFlight] = []
         self._held = HeldRequests(pools, patience_s)
-        self._room = asyncio.Event()
+        self._try_held = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
         self._routed = {name: Routed(name) for name in pools}
 
@@ -83,27 +83,27 @@ class Placer:
         self._wake()
         await inflight.placed
 
-    def leave(self, job: Job) -> None:
+    def stop_later(self, job: Job) -> None:
         """Nobody awaits this attempt any more: stops it on its workers, as soon as Redis is reachable."""
         if job.worker:
-            self._left.append(job)
+            self._to_stop.append(job)
             self._wake()
 
-    def room(self) -> None:
+    def request_ended(self) -> None:
         """A request has ended somewhere: held requests are tried again."""
         if self._held:
-            self._room.set()
+            self._try_held.set()
 
     def _wake(self) -> None:
-        self._room.set()
+        self._try_held.set()
         if self._rounds is None:
             self._rounds = asyncio.create_task(self._run_rounds())
 
     async def _run_rounds(self) -> None:
         try:
-            while self._waiting or self._held or self._left:
+            while self._waiting or self._held or self._to_stop:
                 await self._gather()
-                in_flight = self._next_or_none()
+                in_flight = self._next_safely()
                 try:
                     if in_flight:
                         await self._round(in_flight)
@@ -113,21 +113,21 @@ class Placer:
                             self._hold(inflight, exc)
                         elif not (inflight.job.worker and inflight.is_placed):  # else its worker has it
                             self._settle(inflight, exc)
-                await self._stop_left()
+                await self._stop_abandoned()
         finally:
             self._rounds = None
 
-    async def _stop_left(self) -> None:
-        left = list(self._left)
+    async def _stop_abandoned(self) -> None:
+        left = list(self._to_stop)
         try:
             await self._stop(left)
         except StoreDown:  # tried again after the next round
             return
         except Exception:  # not tried again: the jobs run to their ends
             log.exception("not_stopped", requests=len(left))
-        del self._left[: len(left)]
+        del self._to_stop[: len(left)]
 
-    def _next_or_none(self) -> list[InFlight]:
+    def _next_safely(self) -> list[InFlight]:
         """`_next`; if it fails, all its requests end with an error, and the next round begins with none."""
         concerned = [*self._waiting, *self._held]
         try:
@@ -164,10 +164,10 @@ class Placer:
             return
         try:
             async with asyncio.timeout(LOOK_EVERY_S):
-                await self._room.wait()
+                await self._try_held.wait()
         except TimeoutError:
             pass
-        self._room.clear()
+        self._try_held.clear()
 
     async def _round(self, in_flight: list[InFlight]) -> None:
         round_ = PlacementRound(in_flight, self._pools)
@@ -176,12 +176,12 @@ class Placer:
         FLEET_READ.observe(time.perf_counter() - began)
         placed: list[InFlight] = []
         commands: list[Command] = []
-        guesses: list[Command] = []
+        predictions: list[Command] = []
         for inflight in in_flight:
             self._held.looks_again(inflight.line)
         for inflight in in_flight:
             began = time.perf_counter()
-            if time.monotonic() > inflight.ends:
+            if time.monotonic() > inflight.ends_at:
                 self._settle(inflight, DeadlineOver())
                 continue
             try:
@@ -200,15 +200,15 @@ class Placer:
             commands.append(command)
             placed.append(inflight)
             for to in places:
-                guesses += guess(self._keys, self._pools[to.pool], inflight, to, round_.lease(to))
+                predictions += prediction(self._keys, self._pools[to.pool], inflight, to, round_.lease(to))
                 blocks = len(inflight.hashes(self._pools[to.pool].block_size)) // HASH_BYTES
                 self._routed[to.pool].decided(to.cached, blocks, time.perf_counter() - began)
-        await self._write(placed, commands + guesses)
+        await self._write(placed, commands + predictions)
         for pool, view in round_.views.items():
             self._routed[pool].shared([c.requests for c in view.candidates])
         for inflight in placed:
             if not self._awaited(inflight):
-                self.leave(inflight.job)
+                self.stop_later(inflight.job)
 
     def _without_worker(self, inflight: InFlight, exc: NoWorker, *, lately: bool) -> None:
         """Holds the request if it was accepted before, or if its pools had a worker `lately`; else refuses it."""
@@ -229,7 +229,7 @@ class Placer:
         except StoreDown as exc:  # some commands may have been executed
             for inflight, attempt in zip(placed, attempts, strict=True):
                 if inflight.job.attempt == attempt:
-                    self.leave(inflight.job)
+                    self.stop_later(inflight.job)
                     inflight.again(None)
                     self._hold(inflight, exc)
             return
@@ -249,7 +249,7 @@ class Placer:
                 inflight.unplace()
                 self._waiting.append(inflight)
         if any(inflight.held_since and inflight.job.worker for inflight in placed):
-            self._room.set()  # a held request found room: there may be some for the next
+            self._try_held.set()  # a held request found room: there may be some for the next
 
     def _awaited(self, inflight: InFlight) -> bool:
         return self._in_flight.get(inflight.job.request) is inflight

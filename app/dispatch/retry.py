@@ -38,7 +38,7 @@ class Retry:
         end it with WorkerLost.
         """
         inflight.deaths += died
-        inflight.early_deaths += died and not inflight.got_on  # output makes it a less likely cause
+        inflight.early_deaths += died and not inflight.has_output  # output makes it a less likely cause
         most = self._max_migrations
         if inflight.early_deaths > most or inflight.deaths > most * _INNOCENT:
             self._fail(
@@ -56,7 +56,7 @@ class Retry:
         task.add_done_callback(self._tasks.discard)
 
     async def _again(self, inflight: InFlight, old: Job) -> None:
-        self._placer.leave(old)  # its worker may live and still run it
+        self._placer.stop_later(old)  # its worker may live and still run it
         try:
             if inflight.deaths < _SUSPICIOUS:
                 await self._placer.place(inflight)
@@ -74,5 +74,5 @@ class Retry:
         workers, and keeps the others from dying with it once more.
         """
         awaited, this = self._in_flight, asyncio.current_task()
-        while awaited.get(inflight.job.request) is inflight and inflight.retry is this and not inflight.got_on:  # noqa: ASYNC110
+        while awaited.get(inflight.job.request) is inflight and inflight.retry is this and not inflight.has_output:  # noqa: ASYNC110
             await asyncio.sleep(0.05)  # an asyncio.Event would add work to each token

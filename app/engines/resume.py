@@ -6,7 +6,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 
-class Behind:
+class ContinuedText:
     """Cuts the text made here to the part not sent yet: the first engine may have held back more, or less."""
 
     __slots__ = ("_owed", "_skip")

@@ -46,42 +46,42 @@ class Nixl:
         self._in_thread = 0  # calls
         self._peers: dict[str, bool] = {}  # name → whether a transfer to or from it has succeeded
         self._told: set[str] = set()  # peers that were sent a note
-        self._knowing = asyncio.Lock()
+        self._connecting = asyncio.Lock()
         self._lively_until = 0.0
         self._pumping: asyncio.Task[None] | None = None
 
     async def start(self, address: int, size: int) -> None:
         """Register the memory (bytes), which must outlive `close`. Raises: SettingsError."""
         try:
-            self._agent, self._registered = await self._in(self._made, self.name, address, size)
-            self._mover, self._movable = await self._in(self._made, f"{self.name}-mover", address, size)
+            self._agent, self._registered = await self._call(self._make_agent, self.name, address, size)
+            self._mover, self._movable = await self._call(self._make_agent, f"{self.name}-mover", address, size)
             self.metadata = self._agent.get_agent_metadata()
         except self._errors as exc:
             raise SettingsError(f"NIXL can't serve {size} bytes of memory: {exc}") from exc
         self._pumping = asyncio.create_task(self._pump(), name="nixl-pump")
 
-    def _made(self, name: str, address: int, size: int) -> tuple[Any, Any]:
+    def _make_agent(self, name: str, address: int, size: int) -> tuple[Any, Any]:
         """An agent, and its registration of the memory."""
         strict = self._api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT  # calls come from two threads
         config = self._api.nixl_agent_config(backends=["UCX"], enable_prog_thread=name == self.name, sync_mode=strict)
         agent = self._api.nixl_agent(name, config)
         return agent, agent.register_memory([(address, size, 0, "")], "DRAM")
 
-    async def know(self, name: str, metadata: bytes) -> None:
+    async def connect(self, name: str, metadata: bytes) -> None:
         """Make the peer `name` reachable. Raises: HandoffFailed, also when the metadata is another peer's."""
-        async with self._knowing:  # two calls for the same peer would undo each other
+        async with self._connecting:  # two calls for the same peer would undo each other
             if name in self._peers:
                 return
             with self._mapped(name):
-                found = (await self._in(self._mover.add_remote_agent, metadata)).decode()
+                found = (await self._call(self._mover.add_remote_agent, metadata)).decode()
                 if found != name:
                     if found not in self._peers:
                         self._mover.remove_remote_agent(found)
                     raise HandoffFailed(f"Expected the peer {name}, found {found}.")
-                await self._in(self._agent.add_remote_agent, metadata)
+                await self._call(self._agent.add_remote_agent, metadata)
                 self._peers[name] = False
 
-    def forget(self, name: str) -> None:
+    def disconnect(self, name: str) -> None:
         """Disconnect from a peer. Its transfers end."""
         self._told.discard(name)
         if self._peers.pop(name, None) is not None:
@@ -120,7 +120,7 @@ class Nixl:
     async def tell(self, peer: str, note: bytes) -> None:
         """Send a note. Raises: HandoffFailed when the peer is known to be gone."""
         with self._mapped(peer):
-            await self._in(self._agent.send_notif, peer, note, brief=peer in self._told)
+            await self._call(self._agent.send_notif, peer, note, brief=peer in self._told)
             self._told.add(peer)
         self._lively_until = asyncio.get_running_loop().time() + _LINGER_S
 
@@ -131,10 +131,10 @@ class Nixl:
             await asyncio.gather(self._pumping, return_exceptions=True)
             self._pumping = None
             for name in list(self._peers):
-                self.forget(name)
+                self.disconnect(name)
             for agent, registered in ((self._mover, self._movable), (self._agent, self._registered)):
                 with contextlib.suppress(*self._errors):
-                    await self._in(agent.deregister_memory, registered)
+                    await self._call(agent.deregister_memory, registered)
             del self._agent, self._mover, agent
         self._thread.shutdown()
 
@@ -150,7 +150,7 @@ class Nixl:
                 else:
                     short, last = len(parts) > 1, part is parts[-1]
                     await asyncio.sleep(0)
-                    handle, state = await self._in(self._post, op, peer, part, note if last else b"", brief=short)
+                    handle, state = await self._call(self._post, op, peer, part, note if last else b"", brief=short)
                 began = clock()
                 try:
                     while state == "PROC":
@@ -158,7 +158,7 @@ class Nixl:
                         if now > until:
                             raise HandoffFailed(f"{peer} did not answer a {op} in time.")
                         await asyncio.sleep(0 if now - began < _SPIN_S else _LIVELY_S)
-                        state = await self._in(self._mover.check_xfer_state, handle, brief=True)
+                        state = await self._call(self._mover.check_xfer_state, handle, brief=True)
                     if state != "DONE":
                         raise HandoffFailed(f"A {op} with {peer} failed.")
                 except BaseException:
@@ -201,10 +201,10 @@ class Nixl:
                 self._agent.send_notif(peer, note)
 
     def _release(self, handle: Any) -> None:
-        with contextlib.suppress(*self._errors):  # on an error the agent keeps it until `forget`
+        with contextlib.suppress(*self._errors):  # on an error the agent keeps it until `disconnect`
             handle.release()
 
-    async def _in(self, call: Callable[..., Any], *args: Any, brief: bool = False) -> Any:
+    async def _call(self, call: Callable[..., Any], *args: Any, brief: bool = False) -> Any:
         """Call in the agent's thread; if `brief` and the thread is idle, call it here."""
         if brief and not self._in_thread:
             return call(*args)
@@ -222,10 +222,10 @@ class Nixl:
         try:
             yield
         except HandoffFailed:
-            self.forget(peer)
+            self.disconnect(peer)
             raise
         except self._errors as exc:
-            self.forget(peer)
+            self.disconnect(peer)
             raise HandoffFailed(f"{peer} can't be reached: {exc}") from exc
 
     async def _pump(self) -> None:

@@ -16,7 +16,7 @@ class KvIndex:
 
     def __init__(self, wire: Wire, keys: Keys, pool: PoolId, place: PlaceId) -> None:
         self._wire, self._key = wire, keys.kv(pool, place)
-        self._aside = keys.kv_aside(pool, place)
+        self._rebuilt = keys.kv_aside(pool, place)
 
     async def write(self, changes: Changes) -> None:
         """Raises: StoreDown; part of it may be written then, and `rebuild` is needed."""
@@ -35,9 +35,9 @@ class KvIndex:
         blocks = ledger.blocks()
         await self._wire.execute(
             [
-                ("UNLINK", self._aside),
-                *_chunks("SADD", self._aside, blocks),
-                ("RENAME", self._aside, self._key) if blocks else ("UNLINK", self._key),
+                ("UNLINK", self._rebuilt),
+                *_chunks("SADD", self._rebuilt, blocks),
+                ("RENAME", self._rebuilt, self._key) if blocks else ("UNLINK", self._key),
             ]
         )
 

@@ -11,7 +11,7 @@ EXPECTED_ANSWER = 256  # the most tokens of an answer that blocks are reserved f
 _TOKENS_PER_S = 10_000.0  # assumed for a pool that has computed no prompt yet
 _BUSY_MOST = 0.9  # beyond it, the estimate of an engine's idle share is noise
 # The share of later requests that a longer queue delays: the others are placed elsewhere.
-_STUCK = 0.25
+_DELAYED_SHARE = 0.25
 _STEP_S = 0.02  # by which a full engine's step is longer than an empty one's
 _PULLED_BYTES_PER_S = 3e9  # assumed for a worker that has pulled no KV yet: a copy within one host
 
@@ -21,7 +21,7 @@ class Fleet(Struct, frozen=True):
 
     # A pool's workers are identical: their mean predicts each one better than its own last minute does.
     tokens_per_s: dict[PoolId, float]
-    drag: float  # 1/s: requests delayed by each second that a queue gets longer
+    delay_rate: float  # 1/s: requests delayed by each second that a queue gets longer
 
     @classmethod
     def of(cls, options: Sequence[Option], others: Sequence[Option] = ()) -> "Fleet":
@@ -36,7 +36,7 @@ class Fleet(Struct, frozen=True):
         guess = _mean([s for o in others if (s := o.candidate.lease.speeds.prefill_tokens_per_s) > 0], _TOKENS_PER_S)
         return cls(
             {pool: _mean(measured, guess) for pool, measured in speeds.items()},
-            _STUCK * per_s / (1 - min(busy, _BUSY_MOST)),
+            _DELAYED_SHARE * per_s / (1 - min(busy, _BUSY_MOST)),
         )
 
 
@@ -48,17 +48,18 @@ def kv_cost(ask: Ask, option: Option, fleet: Fleet, weight: float) -> Cost:
     """Seconds until the first token, and the delay of other requests in seconds."""
     c = option.candidate
     speed = fleet.tokens_per_s[c.lease.worker.pool]
-    wait = max(0.0, c.tokens / speed - c.head_s) + _for_room(ask, option) + _STEP_S * load(c)
+    wait = max(0.0, c.tokens / speed - c.head_s) + _wait_for_blocks(ask, option) + _STEP_S * load(c)
     prefill = uncached_tokens(ask, option) / speed
-    return Cost(wait, prefill, weight * fleet.drag * prefill * (wait + prefill / 2))
+    return Cost(wait, prefill, weight * fleet.delay_rate * prefill * (wait + prefill / 2))
 
 
 def pull_cost(ask: Ask, option: Option) -> Cost:
     """Seconds until a prompt's KV has been pulled from another worker, behind earlier pulls."""
     c = option.candidate
     speed = c.lease.speeds.pulled_bytes_per_s or _PULLED_BYTES_PER_S
-    a_block = c.lease.worker.block_bytes / speed
-    return Cost(_for_room(ask, option) + _STEP_S * load(c) + c.pulls * a_block, missing_blocks(ask, option) * a_block)
+    block_s = c.lease.worker.block_bytes / speed
+    wait = _wait_for_blocks(ask, option) + _STEP_S * load(c) + c.pulls * block_s
+    return Cost(wait, missing_blocks(ask, option) * block_s)
 
 
 def missing_blocks(ask: Ask, option: Option) -> int:
@@ -93,7 +94,7 @@ def load(c: Candidate) -> float:
     return max(c.requests / c.lease.worker.max_running, held_blocks(c) / max(1, c.lease.worker.total_blocks))
 
 
-def _for_room(ask: Ask, option: Option) -> float:
+def _wait_for_blocks(ask: Ask, option: Option) -> float:
     """Seconds until running requests have freed the missing blocks.
 
     By Little's law they free held / request_s blocks a second.

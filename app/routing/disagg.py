@@ -16,14 +16,14 @@ from app.routing.policy import can_serve, place
 _HOP_S = 0.005
 
 
-class DisaggRules(Struct, frozen=True):
+class SplitPlacement(Struct, frozen=True):
     """Two placements for one request."""
 
     prefill: Decision
     decode: Decision
 
 
-def place_apart(
+def place_split(
     ask: Ask,
     here: Decision,
     prefills: Sequence[Option],
@@ -31,7 +31,7 @@ def place_apart(
     rules: tuple[Routing, Routing],
     rng: Random,
     turn: int = 0,
-) -> DisaggRules | None:
+) -> SplitPlacement | None:
     """Two workers, if that is better than the one of `here`, else None; `rules`: of prefill and of decode.
 
     Also None when no prefill worker has room: the decode worker then computes the prompt.
@@ -47,7 +47,7 @@ def place_apart(
     able = [o for o in decodes if can_serve(o.candidate)]
     home, target = _option(here.placement, able), _option(to.placement, able)
     return (
-        DisaggRules(far, to)
+        SplitPlacement(far, to)
         if _is_better(ask, home, _option(far.placement, prefills), target, prefills, able)
         else None
     )

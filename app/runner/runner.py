@@ -37,9 +37,9 @@ log = logger(__name__)
 T = TypeVar("T")
 Work = Callable[[Job], Coroutine[Any, Any, T]]
 Afterwards = Callable[[], Awaitable[None]] | None
-_BEHIND_ALL = 2**32  # added to the priority of aside requests: above any that a client may ask for
+_ASIDE_PRIORITY = 2**32  # added to the priority of aside requests: above any that a client may ask for
 _RULES = Aside()
-_LAST_WORDS_S = 5.0  # how long a worker that ends waits until its last events are in Redis
+_LAST_EVENTS_S = 5.0  # how long a worker that ends waits until its last events are in Redis
 
 
 class Runner:
@@ -51,7 +51,7 @@ class Runner:
         self.keys = Keys(settings.deployment)
         self.redis: Redis
         self.emitter: TokenEmitter
-        self.paces: Throughput
+        self.throughput: Throughput
         self.gates: list[YieldGate] = []  # of each rank
         self._running: dict[RunId, asyncio.Task[Any]] = {}
         self._returned: set[RunId] = set()  # of these, the ones to be placed elsewhere
@@ -105,7 +105,7 @@ class Runner:
         """Whether the worker is giving its requests back: a cancelled one goes back to its API replica."""
         return self._stopping
 
-    async def lent_until(self, seconds: float) -> None:
+    async def wait_for_lent_blocks(self, seconds: float) -> None:
         """Returns when other engines have pulled the KV that this one computed for them, or after `seconds`."""
         end = time.monotonic() + seconds
         while self.engine.stats().lent_blocks and time.monotonic() < end:  # noqa: ASYNC110 (engines have no event for it)
@@ -144,8 +144,8 @@ class Runner:
         except (RedisError, OSError) as exc:
             raise StoreDown(f"XYLEM_REDIS_URL: Redis does not answer: {exc}") from exc
         info = await self.engine.start()
-        self.paces = Throughput(info.ranks, info.max_running * info.ranks)
-        self.gates = [YieldGate(info, self._rules, self.engine.stats, self.paces.read) for _ in range(info.ranks)]
+        self.throughput = Throughput(info.ranks, info.max_running * info.ranks)
+        self.gates = [YieldGate(info, self._rules, self.engine.stats, self.throughput.read) for _ in range(info.ranks)]
         self.block_size = info.block_size
         self.emitter = TokenEmitter(self.redis, self.keys, self.worker, self.settings)
         self._emitting = asyncio.create_task(self.emitter.run())
@@ -162,7 +162,7 @@ class Runner:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._running.values(), *self._background, return_exceptions=True)
-        await self.emitter.drained(_LAST_WORDS_S)
+        await self.emitter.drained(_LAST_EVENTS_S)
         self._emitting.cancel()
         await self.engine.close()
         await self.redis.aclose()
@@ -184,12 +184,12 @@ class Runner:
 
     def prefilled(self, job: Job, tokens: int) -> None:
         """`tokens` of its prompt were computed: measures the engine's speed."""
-        self.paces.first_token(job, self._rank(job), tokens)
+        self.throughput.first_token(job, self._rank(job), tokens)
         self.gate(job).computed(job.run, tokens)
 
     def has(self, job: Job) -> AbstractContextManager[None]:
         """Counts the request as one of the engine's meanwhile."""
-        return self.paces.has(job)
+        return self.throughput.has(job)
 
     def _rank(self, job: Job) -> int:
         return self._stage(job).rank
@@ -267,7 +267,7 @@ class Runner:
         """The runs that tasks have begun and not finished."""
         return set(self._running)
 
-    async def was_lost(self, run: RunId) -> bool:
+    async def return_if_lost(self, run: RunId) -> bool:
         """For a run reserved here that has no message: gives it back, unless its message is yet to come.
 
         Returns whether it was given back.
@@ -294,7 +294,7 @@ class Runner:
 
 
 def _priority(job: Job) -> int:
-    return job.priority + _BEHIND_ALL if job.aside else job.priority
+    return job.priority + _ASIDE_PRIORITY if job.aside else job.priority
 
 
 def end_process(task: "asyncio.Task[None]") -> None:

@@ -31,7 +31,7 @@ class EngineLoad(Struct, frozen=True):
     quiet_s: float = 0.0  # since the last online request ended
 
 
-class Wish(Struct, frozen=True):
+class Need(Struct, frozen=True):
     """What a request needs of an engine."""
 
     seats: int
@@ -60,17 +60,17 @@ def taken(load: EngineLoad, rules: Aside) -> int:
     return run + _WAITING if run else 0
 
 
-def may_enter(load: EngineLoad, rules: Aside, wish: Wish, computing: int, speed: float) -> bool:
+def may_enter(load: EngineLoad, rules: Aside, need: Need, computing: int, speed: float) -> bool:
     """`computing`: prompt tokens of aside requests that the engine is computing, at `speed` tokens a second.
 
     Beside online requests, the `pause` after the last entry has to be over as well.
     """
     if not load.online and not load.aside:
         return True  # whatever its size: the engine is empty
-    if load.aside + wish.seats > most(load, rules) or load.used + wish.blocks > FULL * load.blocks:
+    if load.aside + need.seats > most(load, rules) or load.used + need.blocks > FULL * load.blocks:
         return False
     at_once_s = max(_AT_ONCE_S, _AT_ONCE_SHARE * load.quiet_s)
-    return not computing or computing + wish.tokens <= at_once_s * speed
+    return not computing or computing + need.tokens <= at_once_s * speed
 
 
 def pause(tokens: int, speed: float, step_s: float, busy: float, rules: Aside) -> float:
@@ -83,7 +83,7 @@ def pause(tokens: int, speed: float, step_s: float, busy: float, rules: Aside) -
     return max(tokens / speed, step_s) / share if share else float("inf")
 
 
-def too_many(load: EngineLoad, rules: Aside, inside: Sequence[Wish]) -> int:
+def too_many(load: EngineLoad, rules: Aside, inside: Sequence[Need]) -> int:
     """How many of those `inside`, in the order of their entry, have to give way: the last ones."""
     if not load.online:
         return 0

@@ -38,11 +38,11 @@ async def _aside(runner: Runner, job: Job) -> bytes:
         while True:
             await gate.enter(aside_job, job)
             try:
-                async with asyncio.timeout(None) as stay:
-                    with gate.inside(aside_job, stay), runner.has(job):
+                async with asyncio.timeout(None) as timeout:
+                    with gate.inside(aside_job, timeout), runner.has(job):
                         return await _encoded(runner, job)
             except TimeoutError:
-                if not stay.expired():
+                if not timeout.expired():
                     raise
 
 

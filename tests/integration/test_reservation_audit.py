@@ -236,9 +236,11 @@ class Dog(HangWatchdog):
 
     def __init__(self, *, working: int = 1, store_fresh: float = 0.0) -> None:
         self.emitter = MagicMock(TokenEmitter, emitted=0, withheld=0)
-        paces = MagicMock(Throughput, working=MagicMock(BusyTime, requests=working))
+        throughput = MagicMock(Throughput, working=MagicMock(BusyTime, requests=working))
         self.lease = MagicMock(LeaseKeeper, fresh=store_fresh)
-        super().__init__(MagicMock(Runner, emitter=self.emitter, paces=paces, settings=Settings()), self.lease, 60)
+        super().__init__(
+            MagicMock(Runner, emitter=self.emitter, throughput=throughput, settings=Settings()), self.lease, 60
+        )
         self._moved = self._turned = 0.0
 
     def ask(self, now: float, *, turns: bool = True, store: bool = True) -> str:

@@ -25,7 +25,7 @@ from workers.batch.part_runner import PartRunner
 log = logger(__name__)
 T = TypeVar("T")
 _LOOK_S = 0.5
-_SAY_EVERY = 10  # looks between two renewals of claims and locks
+_RENEW_EVERY = 10  # looks between two renewals of claims and locks
 
 
 class BatchWorker:
@@ -42,7 +42,7 @@ class BatchWorker:
         self._thread = Thread(target=self._loop.run_forever, name="batch", daemon=True)
         self._parts: set[PartRunner] = set()
         self._tickets: set[PartClaim] = set()
-        self._turns = WeakValueDictionary[str, asyncio.Lock]()  # by account of an API key's limits: see `LineQuota`
+        self._quota_locks = WeakValueDictionary[str, asyncio.Lock]()  # by `Rate.account`: see `LineQuota`
         self._draining = False
 
     # From any thread.
@@ -124,8 +124,9 @@ class BatchWorker:
         except (StoreDown, BatchNotFound) as exc:  # the claim isn't renewed, so the leader sends it again
             log.warning("part_not_begun", batch=ticket.batch, part=ticket.part, error=exc.message)
             return
-        turn = self._turns.setdefault(batch.order.rate.account, asyncio.Lock()) if batch.order.rate else None
-        part = PartRunner(self.serving, self._batch_store, self._storage, ticket, batch, turn)
+        rate = batch.order.rate
+        quota_lock = self._quota_locks.setdefault(rate.account, asyncio.Lock()) if rate else None
+        part = PartRunner(self.serving, self._batch_store, self._storage, ticket, batch, quota_lock)
         self._parts.add(part)
         try:
             await part.run()
@@ -140,8 +141,8 @@ class BatchWorker:
             try:
                 for id_ in {part.ticket.batch for part in self._parts} | set(self.batch_jobs.handling):
                     await self._look_at(id_)
-                if i % _SAY_EVERY == 0:
-                    await self._say()
+                if i % _RENEW_EVERY == 0:
+                    await self._renew()
             except StoreDown as exc:
                 log.warning("batches_not_looked_at", error=exc.message)
             except Exception:
@@ -162,7 +163,7 @@ class BatchWorker:
             if id_ in self.batch_jobs.handling:
                 self.batch_jobs.handling[id_] = batch.status
 
-    async def _say(self) -> None:
+    async def _renew(self) -> None:
         """Renews this worker's claims and locks; others that Redis has of it expire."""
         me = self.serving.dispatcher.api
         for part in list(self._parts):

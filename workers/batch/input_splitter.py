@@ -8,7 +8,7 @@ from typing import IO, Any, NamedTuple
 import orjson
 from msgspec.structs import replace
 
-from app.batch import paths as places
+from app.batch import paths as batch_paths
 from app.batch.fair_share import LINES
 from app.batch.input_line import MAX_LINES, Broken, prefix_key, read_line
 from app.batch.records import BatchLine, BatchOrder, Part, Problem, Result, decode_line
@@ -16,8 +16,8 @@ from app.batch.storage import Storage
 from app.errors import RequestError, XylemError
 from app.messages import encode
 
-_PART = 16 * 2**20  # bytes
-_SAID = 1000  # characters of an error: it may quote a name of megabytes
+_PART_BYTES = 16 * 2**20
+_MOST = 1000  # characters of an error: it may quote a name of megabytes
 
 Check = Callable[[bytes], str]  # checks a body, and returns its model. Raises: XylemError
 
@@ -37,7 +37,7 @@ class SplitInput(NamedTuple):
     model: str  # of all its lines
 
 
-class _Place(NamedTuple):
+class _Spooled(NamedTuple):
     key: bytes  # input_line.prefix_key
     number: int
     offset: int
@@ -53,9 +53,9 @@ def split_input(
     """
     seen: set[str] = set()
     wrong: list[Result] = []
-    good: list[_Place] = []
+    good: list[_Spooled] = []
     model = ""
-    with storage.read(source) as file, tempfile.TemporaryFile() as aside:
+    with storage.read(source) as file, tempfile.TemporaryFile() as spool:
         for number, raw in numbered(file, max_line):
             if stopped():
                 raise InterruptedError
@@ -76,8 +76,8 @@ def split_input(
                 wrong.append(failed(number, line.custom_id, exc.status, problem, exc))
                 continue
             packed = encode(line)
-            good.append(_Place(prefix_key(body), number, aside.tell(), len(packed)))
-            aside.write(packed)
+            good.append(_Spooled(prefix_key(body), number, spool.tell(), len(packed)))
+            spool.write(packed)
         if not good and not wrong:
             raise Unusable(Problem("empty_file", "The input file has no line."))
         good.sort()
@@ -85,19 +85,20 @@ def split_input(
         for number, part in enumerate(parts):
             if stopped():
                 raise InterruptedError
-            storage.put(places.part(order.id, number), encode(Part([_again(aside, place) for place in part])))
-    storage.put(places.broken(order.id), encode(wrong))
+            lines = [_read_back(spool, spooled) for spooled in part]
+            storage.put(batch_paths.part(order.id, number), encode(Part(lines)))
+    storage.put(batch_paths.broken(order.id), encode(wrong))
     return SplitInput(len(parts), len(good) + len(wrong), len(wrong), model)
 
 
-def _parts(good: list[_Place]) -> Iterator[list[_Place]]:
+def _parts(good: list[_Spooled]) -> Iterator[list[_Spooled]]:
     """Consecutive lines as parts, bounded by number and bytes: a part is held in memory."""
-    part: list[_Place] = []
-    for place in good:
-        if part and (len(part) == LINES or sum(p.length for p in part) + place.length > _PART):
+    part: list[_Spooled] = []
+    for spooled in good:
+        if part and (len(part) == LINES or sum(p.length for p in part) + spooled.length > _PART_BYTES):
             yield part
             part = []
-        part.append(place)
+        part.append(spooled)
     if part:
         yield part
 
@@ -127,16 +128,16 @@ def _read(
     return read_line(raw, number, order.endpoint, seen)
 
 
-def _again(aside: IO[bytes], place: _Place) -> BatchLine:
-    aside.seek(place.offset)
-    return decode_line(aside.read(place.length))
+def _read_back(spool: IO[bytes], spooled: _Spooled) -> BatchLine:
+    spool.seek(spooled.offset)
+    return decode_line(spool.read(spooled.length))
 
 
 def failed(
     number: int, custom_id: str | None, status: int, problem: Problem, exc: XylemError | None = None, request: str = ""
 ) -> Result:
     """The result of a failed line, with OpenAI's error as its body."""
-    problem = replace(problem, message=problem.message[:_SAID], param=problem.param and problem.param[:_SAID])
+    problem = replace(problem, message=problem.message[:_MOST], param=problem.param and problem.param[:_MOST])
     kind = "invalid_request_error" if exc is None else exc.type
     error = {"message": problem.message, "type": kind, "param": problem.param, "code": problem.code}
     return Result(number, custom_id, status, request, orjson.dumps({"error": error}), problem)

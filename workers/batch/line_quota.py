@@ -23,16 +23,16 @@ class LineQuota(Quota):
     admitted before the first is answered, and could exceed the limit by hours.
     """
 
-    def __init__(self, wire: Wire, keys: Keys, rate: Rate, turn: asyncio.Lock, answer_tokens: int) -> None:
-        """`turn`: the lock shared by all lines in this process with the same limits: only its holder asks Redis."""
+    def __init__(self, wire: Wire, keys: Keys, rate: Rate, quota_lock: asyncio.Lock, answer_tokens: int) -> None:
+        """`quota_lock`: shared by all lines in this process with the same limits; only its holder asks Redis."""
         super().__init__(wire, keys, rate)
-        self._turn, self._expected, self._reserved = turn, answer_tokens, 0
+        self._quota_lock, self._expected, self._reserved = quota_lock, answer_tokens, 0
 
     async def admit(self, prompt_tokens: int) -> None:
         """Waits until the limits admit the line; only the first call charges. Raises: StoreDown."""
         if self._admitted:
             return
-        async with self._turn:
+        async with self._quota_lock:
             while refused := await self._charge(1, prompt_tokens + self._expected):  # noqa: ASYNC110 (time makes it true)
                 await asyncio.sleep(min(max(_LEAST_S, self._short_s(refused)), _MOST_S))
         self._admitted, self._reserved = True, self._expected

@@ -169,7 +169,7 @@ class EngineStep(bootsteps.StartStopStep):
         try:
             self.runner.call(self._deregister())
             self.runner.call(hand_back_queue(self.runner, worker_queue(self.pool_id, self.worker_id)))
-            self.runner.call(self.runner.lent_until(0 if self.runner.stopping else settings.drain_timeout_s))
+            self.runner.call(self.runner.wait_for_lent_blocks(0 if self.runner.stopping else settings.drain_timeout_s))
         except (RedisError, OSError) as exc:
             log.error("not_deregistered", error=repr(exc))
         self.runner.close()

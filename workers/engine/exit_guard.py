@@ -20,7 +20,7 @@ log = logger(__name__)
 
 _LOOK_S = 1.0  # how often new processes of the engine are looked for while it loads
 _TIMEOUT_S = 2.0  # for Redis: by then the lease has expired anyway
-_SAID = 0  # the guard's file descriptor of the pipe from its worker
+_PIPE_FD = 0  # the guard's file descriptor of the pipe from its worker
 
 
 class ExitGuard:
@@ -32,11 +32,11 @@ class ExitGuard:
         The worker may have no threads yet, since the guard is a fork: it starts at once, with everything imported.
         """
         worker = os.getpid()
-        heard, self._pipe = os.pipe()
+        pipe_end, self._pipe = os.pipe()
         self._pid = os.fork()
         if not self._pid:
-            _guard(worker, heard, redis_url, lease)
-        os.close(heard)
+            _guard(worker, pipe_end, redis_url, lease)
+        os.close(pipe_end)
 
     def loaded(self) -> None:
         """The engine has started all its processes."""
@@ -53,14 +53,14 @@ class ExitGuard:
         os.close(self._pipe)
 
 
-def _guard(worker: int, heard: int, redis_url: str, lease: str) -> None:
+def _guard(worker: int, pipe_end: int, redis_url: str, lease: str) -> None:
     """The guard process; never returns."""
     try:
         # In its own session it gets no Ctrl-C, and isn't killed with the worker's process group.
         os.setsid()
         for told in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(told, signal.SIG_DFL)
-        os.dup2(heard, _SAID)
+        os.dup2(pipe_end, _PIPE_FD)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the worker's descriptors, with the pipe's other end
         set_process_title("exit guard", f"of {worker}")
         clean_up(redis_url, lease, watch(worker))
@@ -80,7 +80,7 @@ def watch(pid: int) -> list[psutil.Process]:
             with suppress(psutil.NoSuchProcess):
                 seen = [p for p in psutil.Process(pid).children(recursive=True) if p.pid != os.getpid()]
                 below = seen or below  # a process that has just died has none any more
-            ready = select.select([ended, _SAID] if loading else [ended], [], [], _LOOK_S if loading else None)[0]
+            ready = select.select([ended, _PIPE_FD] if loading else [ended], [], [], _LOOK_S if loading else None)[0]
             if ended in ready:
                 break
             loading = loading and not ready  # the only message is `loaded`

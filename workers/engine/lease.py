@@ -100,7 +100,7 @@ class LeaseKeeper:
             sum(map(len, runner.gates)),
             0 if self._draining else min(gate.most for gate in runner.gates),
         )
-        lease = Lease(own, load, runner.paces.online.read(time.monotonic()), self._draining)
+        lease = Lease(own, load, runner.throughput.online.read(time.monotonic()), self._draining)
         seen = keys.seen(own.pool)
         pipe = self._redis.pipeline(transaction=False)
         ttl_ms, patience_ms = round(settings.lease_ttl_s * 1000), max(1, round(settings.patience_s * 1000))

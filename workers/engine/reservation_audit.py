@@ -67,7 +67,7 @@ class ReservationAudit:
         unknown -= queued
         self._unknown = {run: self._unknown.get(run, now) for run in unknown}
         for run, since in self._unknown.items():
-            if now - since >= _LOST_S and await runner.was_lost(run):
+            if now - since >= _LOST_S and await runner.return_if_lost(run):
                 log.warning("request_was_lost_on_its_way", run=run)
 
     async def _queued(self) -> set[RunId]:

@@ -8,10 +8,10 @@ from tokenizers.decoders import DecodeStream
 
 from app.engines.base import GenerateRequest, StepOutput
 from app.engines.mock.blocks import BlockTable
-from app.engines.mock.held import Held
+from app.engines.mock.grammar_state import GrammarState
 from app.engines.mock.sampler import Sampler, prompt_logprobs
 from app.engines.mock.vocabulary import Vocabulary
-from app.engines.resume import Behind
+from app.engines.resume import ContinuedText
 from app.engines.stops import StopScanner
 from app.errors import EngineFailed, XylemError
 from app.messages import FinishReason, Handoff, KvTransfer, PartialOutput, TokenLogprob
@@ -68,7 +68,7 @@ class Choice:
 
     __slots__ = (
         "_answer_tokens", "_banned", "_behind", "_can_end", "_decode", "_sampler", "_scanner", "_script", "_vocabulary",
-        "computed", "context_len", "finished", "held", "index", "lends", "prompt_len", "rank", "request", "source",
+        "computed", "context_len", "finished", "grammar", "index", "lends", "prompt_len", "rank", "request", "source",
         "stream", "table", "tokens",
     )  # fmt: skip
 
@@ -84,11 +84,11 @@ class Choice:
         answer_tokens: int,
         lends: bool = False,
         script: Sequence[int] = (),
-        held: Held | None = None,
+        grammar: GrammarState | None = None,
     ) -> None:
         """`lends`: it ends when its prompt is computed, and another engine gets its KV. `script`: its tokens.
 
-        `held`: the state of its grammar after its output so far.
+        `grammar`: its state after the output so far.
         """
         sampling = request.sampling
         self.request = request
@@ -116,10 +116,10 @@ class Choice:
         # Only stop_token_ids or a bias can make the sampler choose one of these before min_tokens.
         ends = {*sampling.stop_token_ids, *(() if eos is None or sampling.ignore_eos else (eos,))}
         self._banned = frozenset(ends) if sampling.stop_token_ids or bias else _NONE
-        self.held = held
-        known = not (bias or script or sampling.special_tokens or held)
+        self.grammar = grammar
+        known = not (bias or script or sampling.special_tokens or grammar)
         self._decode: Callable[[int], str] = vocabulary.texts.__getitem__ if known else self._any_text(request.prompt)
-        self._behind = self._resume(request.begun[index]) if request.begun else Behind()
+        self._behind = self._resume(request.begun[index]) if request.begun else ContinuedText()
 
     @property
     def reuse(self) -> bool:
@@ -133,9 +133,9 @@ class Choice:
         made = len(self.tokens) - self.prompt_len
         early = made < sampling.min_tokens
         due = self._due(made)
-        held = None if self.held is None or self.held.over else self.held
-        token = sampler.choose(self._banned if early else _NONE, due, held, ends=made >= self._answer_tokens)
-        if held is not None and not held.accept([token]):
+        grammar = None if self.grammar is None or self.grammar.over else self.grammar
+        token = sampler.choose(self._banned if early else _NONE, due, grammar, ends=made >= self._answer_tokens)
+        if grammar is not None and not grammar.accept([token]):
             raise EngineFailed("The grammar refused what it had allowed.")
         logprobs = None if sampling.logprobs is None else [sampler.logprob(token, sampling.logprobs)]
         sampler.append(token)
@@ -185,7 +185,7 @@ class Choice:
             return text, "stop", found
         return (text + self._scanner.flush() if finish else text), finish, stop
 
-    def _resume(self, begun: PartialOutput) -> Behind:
+    def _resume(self, begun: PartialOutput) -> ContinuedText:
         """Replay the output so far, as if it had been made here."""
         out = ""
         for made, token in enumerate(begun.tokens, 1):
@@ -195,7 +195,7 @@ class Choice:
             if self._scanner is not None:
                 text, _ = self._scanner.push(text, check=made > self.request.sampling.min_tokens)
             out += text
-        return Behind(out, begun.text_len)
+        return ContinuedText(out, begun.text_len)
 
     def _prompt_logprobs(self) -> list[TokenLogprob | None]:
         top = self.request.sampling.prompt_logprobs or 0

@@ -84,7 +84,7 @@ class Link:
         size = self._args.block_bytes
         if self._nixl is None or self.memory is None:
             return await self._simulate(len(pairs) * size)
-        await self._know(other)
+        await self._connect(other)
         ours = self.memory.address
         addresses = [(ours + here * size, other.base + there * size) for here, there in pairs]
         await self._nixl.move(op, other.name, addresses, size, note, timeout_s=self._args.timeout_s)
@@ -93,7 +93,7 @@ class Link:
     async def tell(self, other: KvPlace, note: bytes) -> None:
         """Send a note; a simulated link sends none. Raises: HandoffFailed when the other can't be reached."""
         if self._nixl is not None:
-            await self._know(other)
+            await self._connect(other)
             await self._nixl.tell(other.name, note)
 
     def transfer_s(self, blocks: int) -> float:
@@ -105,13 +105,13 @@ class Link:
             await self._nixl.close()
         self._nixl = self.memory = None
 
-    async def _know(self, other: KvPlace) -> None:
+    async def _connect(self, other: KvPlace) -> None:
         assert self._nixl is not None
         try:
             metadata = base64.b64decode(other.agent, validate=True)
         except ValueError as exc:
             raise HandoffFailed(f"The metadata of {other.name} is no base64.") from exc
-        await self._nixl.know(other.name, metadata)
+        await self._nixl.connect(other.name, metadata)
 
     async def _simulate(self, size: int) -> None:
         """Waits for the simulated card, which does one transfer after the other."""

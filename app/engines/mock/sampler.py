@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-from app.engines.mock.held import Held
+from app.engines.mock.grammar_state import GrammarState
 from app.engines.mock.vocabulary import TOP, Vocabulary
 from app.messages import Sampling, TokenLogprob
 
@@ -48,18 +48,23 @@ class Sampler:
         self._due: int | None = None  # the token that is the likeliest here, instead of the wheel's
 
     def choose(
-        self, banned: frozenset[int] = _NONE, due: int | None = None, held: Held | None = None, *, ends: bool = False
+        self,
+        banned: frozenset[int] = _NONE,
+        due: int | None = None,
+        grammar: GrammarState | None = None,
+        *,
+        ends: bool = False,
     ) -> int:
         """The next token: `due` if given, else a sampled one, none of `banned`. `logprob` refers to this position.
 
-        `held`: allows only the grammar's tokens; then `ends` closes open structures as soon as possible.
+        `grammar`: only tokens that it allows; then `ends` closes open structures as soon as possible.
         """
         self._place = place = self._context.intdigest()
-        self._due = due = due if held is None or due is None or held.allows(due) else None
+        self._due = due = due if grammar is None or due is None or grammar.allows(due) else None
         if due is not None:
             return due
-        if held is not None:
-            return self._pick(place, banned, self._held_logits(place, held, ends=ends))
+        if grammar is not None:
+            return self._pick(place, banned, self._grammar_logits(place, grammar, ends=ends))
         if self._shaped or banned:
             return self._pick(place, banned, self._wheel_logits(place))
         rank = bisect_right(self._levels, self._draw(place)) if len(self._levels) > 1 else 0
@@ -81,25 +86,25 @@ class Sampler:
         mixed = ((place ^ self._seed) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
         return mixed * _SCALE
 
-    def _wheel_logits(self, place: int, held: Held | None = None) -> dict[int, float]:
+    def _wheel_logits(self, place: int, grammar: GrammarState | None = None) -> dict[int, float]:
         start = place % self._vocabulary.words
         logits = dict(zip(self._vocabulary.wheel[start : start + TOP], _LOGITS, strict=True))
         for token, bias in (self._sampling.logit_bias or {}).items():
             logits[token] = logits.get(token, _FLOOR) + bias
-        return logits if held is None else {token: logit for token, logit in logits.items() if held.allows(token)}
+        return logits if grammar is None else {token: logit for token, logit in logits.items() if grammar.allows(token)}
 
-    def _held_logits(self, place: int, held: Held, *, ends: bool) -> dict[int, float]:
+    def _grammar_logits(self, place: int, grammar: GrammarState, *, ends: bool) -> dict[int, float]:
         """Like a model under a grammar: words where they are allowed, and a closing token after a few of them."""
-        logits = self._wheel_logits(place, held)
-        vocabulary, some = self._vocabulary, held.after(place)
+        logits = self._wheel_logits(place, grammar)
+        vocabulary, some = self._vocabulary, grammar.after(place)
         for _ in range(_TRIES):
             if vocabulary.texts[some].strip():
                 break
-            some = held.after(some + 1)
+            some = grammar.after(some + 1)
         logits.setdefault(some, 0.0 if not logits else _FLOOR)
         # Whitespace ends a number at the top level; after whitespace, more of it would follow for ever.
         closings = vocabulary.closing if self._filled else vocabulary.closing[:-1]
-        closing = next((token for token in closings if held.allows(token)), None)
+        closing = next((token for token in closings if grammar.allows(token)), None)
         if closing is not None:
             turn = ends or place >> 32 & 3 == 0
             logits[closing] = _CLOSES if turn else max(logits.get(closing, _FLOOR), _STAYS)

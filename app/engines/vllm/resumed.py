@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from app.engines.base import GenerateRequest, StepOutput
-from app.engines.resume import Behind, text_behind
+from app.engines.resume import ContinuedText, text_behind
 from app.engines.stops import StopScanner
 from app.engines.vllm.convert import sampling_params, step_outputs
 from app.engines.vllm.requests import merged, run
@@ -62,7 +62,7 @@ async def _choice(
     scanner = StopScanner(s.stop, include=s.include_stop) if s.stop else None
     if scanner is not None:
         made, _ = scanner.push(made, check=False)  # no stop string is in there: it would have ended the answer
-    behind, count = Behind(made, begun.text_len), len(begun.tokens)
+    behind, count = ContinuedText(made, begun.text_len), len(begun.tokens)
     prompt = [*request.prompt, *begun.tokens]
     asked = replace(request, id=part(request.id, index), sampling=rest(s, begun, index), prompt=prompt)
     extra = {GRAMMAR: count} if count and s.grammar is not None else None

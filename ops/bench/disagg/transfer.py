@@ -52,7 +52,7 @@ async def _measure(holder: dict[str, Any], quick: bool, say: Say) -> list[dict[s
     ours, bare = Nixl(f"ours-{secrets.token_hex(4)}", lambda _note: None), Bare(memory_.address)
     await ours.start(memory_.address, SPACE)
     metadata = {name: base64.b64decode(text) for name, text in holder["metadata"].items()}
-    await ours.know(holder["ours"], metadata[holder["ours"]])
+    await ours.connect(holder["ours"], metadata[holder["ours"]])
     bare.agent.add_remote_agent(metadata[holder["bare"]])
     rows = []
     for size, block, adjacent in CASES:

@@ -11,7 +11,7 @@ from app.messages import Grammar
 from app.tokenizer import Tokenizer
 
 
-class Held:
+class GrammarState:
     """The state of the grammar for one choice."""
 
     def __init__(self, matcher: LLMatcher, eos_id: int | None) -> None:
@@ -53,7 +53,7 @@ class Held:
         return self._mask
 
 
-def hold(tokenizer: Tokenizer, grammar: Grammar, begun: Sequence[Sequence[int]]) -> list[Held]:
+def grammar_states(tokenizer: Tokenizer, grammar: Grammar, begun: Sequence[Sequence[int]]) -> list[GrammarState]:
     """One state for each choice, after its output `begun`. Blocks for milliseconds, the first time for longer.
 
     Raises: RequestError for an invalid grammar, EngineFailed when the output so far does not fit it.
@@ -65,9 +65,9 @@ def hold(tokenizer: Tokenizer, grammar: Grammar, begun: Sequence[Sequence[int]])
         raise RequestError(f"The grammar: {exc}") from exc
     if first.is_error():
         raise RequestError(f"The grammar: {first.get_error()}")
-    made = [Held(first.deep_copy(), tokenizer.eos_id) for _ in begun]
-    for held, tokens in zip(made, begun, strict=True):
-        if not held.accept(tokens):
+    made = [GrammarState(first.deep_copy(), tokenizer.eos_id) for _ in begun]
+    for state, tokens in zip(made, begun, strict=True):
+        if not state.accept(tokens):
             raise EngineFailed("The answer so far does not fit its grammar.")
     return made
 

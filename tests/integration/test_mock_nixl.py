@@ -155,7 +155,7 @@ async def test_a_block_that_holds_something_else_is_a_loss(p: MockEngine, d: Moc
     prefilled = await p.prefill(asked)
     assert prefilled.handoff is not None
     damage(p, prefilled.handoff.params["blocks"][which])
-    with pytest.raises(HandoffFailed, match="not the KV"):
+    with pytest.raises(HandoffFailed, match="not of this prompt"):
         await run(d, behind(asked, prefilled))
     assert idle(d.stats())
     assert len(await run(d, request())) == 12

@@ -1,1 +1,1 @@
-"""What a worker process is besides its tasks: loading the engine, its lease, draining."""
+"""Worker processes, apart from their tasks: loading the engine, lease, draining."""

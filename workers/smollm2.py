@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def is_prepared(dest: Path) -> bool:
-    """`prepare` renames a complete directory into place, so one file tells."""
+    """Whether `dest` has the model: `prepare` renames a complete directory into place, so one file is proof enough."""
     return (dest / "config.json").exists()
 
 
@@ -51,7 +51,7 @@ def find_gguf() -> Path:
 
 
 def prepare(gguf: Path, dest: Path) -> None:
-    """Write the model to `dest`, all or nothing; the second in a race leaves the first one's result."""
+    """Write the model to `dest`, all or nothing. Of two concurrent calls, the first one's result stays."""
     dest.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=dest.parent, prefix=f".{dest.name}-") as scratch:
         model_dir = Path(scratch) / "model"
@@ -60,12 +60,12 @@ def prepare(gguf: Path, dest: Path) -> None:
             model_dir.rename(dest)
         except OSError:
             if not is_prepared(dest):
-                shutil.rmtree(dest)  # what an older version left half done
+                shutil.rmtree(dest)  # incomplete, from an older version
                 model_dir.rename(dest)
 
 
 def _convert(gguf: Path, dest: Path) -> None:
-    # Read when the libraries are imported: no network, no bars, no advice.
+    # Read when the libraries are imported: no network, no progress bars, no advice.
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     import torch
     from safetensors.torch import save_file
@@ -73,7 +73,7 @@ def _convert(gguf: Path, dest: Path) -> None:
 
     folder, file = str(gguf.parent), gguf.name
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.bfloat16)
-    # What was a GGUF file is an ordinary Llama in bf16 from here on.
+    # From here on it is an ordinary Llama in bf16, not a quantised GGUF model.
     model.config.architectures = ["LlamaForCausalLM"]
     del model.config.quantization_config
     model.config.save_pretrained(dest)

@@ -1,1 +1,1 @@
-"""Files and batches: what they are, where they lie, and which of them is next. No HTTP, no engine."""
+"""Files and batches: their records, their storage, and which batch is next. No HTTP, no engine."""

@@ -1,4 +1,4 @@
-"""The batches, in Redis: how each stands, and which worker has which part of it. All methods raise StoreDown."""
+"""Batches in Redis: the status of each, and which worker has which of its parts. All methods raise StoreDown."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,18 +33,18 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-MOST_BREAKS = 5  # of what is due of a batch, or of a part of it, in an unforeseen way; then it is given up
-_LEADER_MS = 3000
-_LOST_MS = 10_000  # a message that no worker has taken for so long is sent again: sent twice, it is taken once
-_SILENT_MS = 30_000  # a worker that has not said for so long that it has a part, or the lock, has lost it
+MOST_BREAKS = 5  # internal errors with a batch's next step, or with one part, after which it is given up
+_LEADER_MS = 3000  # how long the leader leads without renewal
+_LOST_MS = 10_000  # a part's message that no worker takes for so long is sent again; only the last ticket counts
+_SILENT_MS = 30_000  # a worker that doesn't renew its claim of a part, or its lock, for so long loses it
 Fields = Mapping[str, str | int | bytes]  # of Batch
 
 _CHUNK = 5000  # members of one command
-_SLACK_S = 86_400  # by which a batch may be longer on its way than its window
+_SLACK_S = 86_400  # by which a batch may end later than its window
 
 
 class PartClaim(Struct, frozen=True):
-    """One sending of a part; a later one makes it worthless."""
+    """The ticket for one sending of a part; a later ticket makes it void."""
 
     batch: BatchId
     part: int
@@ -52,35 +52,35 @@ class PartClaim(Struct, frozen=True):
 
 
 class BatchLoad(Struct, frozen=True):
-    """The work that is left of a batch."""
+    """A batch's unfinished parts."""
 
     todo: int  # parts that nobody has
     taken: int
-    holder: ApiId | None  # the worker that validates or finishes it, if it lives
+    holder: ApiId | None  # the live worker that has its lock: it validates or finishes the batch
     answered: int = 0  # lines of the parts that are taken
 
 
 class BatchStore:
     def __init__(self, wire: Wire, keys: Keys, keep_s: float) -> None:
-        """`keep_s`: how long batches are known after their end."""
+        """`keep_s`: seconds that a batch's record is kept after its end."""
         self._wire, self._keys, self._keep_ms = wire, keys, round(keep_s * 1000)
 
     async def create(self, order: BatchOrder) -> Batch:
-        keys, now = self._keys, clock.now()  # with its fractions: in their order, also within a second
+        keys, now = self._keys, clock.now()  # with fractions, to keep the order within a second
         names = keys.batch(order.id), keys.batches_of(order.key), keys.batches()
         oldest = now - MOST_S - self._keep_ms / 1000 - _SLACK_S
         await self._wire.execute([("EVAL", CREATE, 3, *names, order.id, packed(order), now, order.expires, oldest)])
         return Batch(order)
 
     async def find(self, batch: BatchId, key: KeyId | None) -> Batch:
-        """Of that API key; None: of any. Raises: BatchNotFound."""
+        """`key`: its API key; None: any. Raises: BatchNotFound."""
         (found,) = await self._read([batch])
         if found is None or (key is not None and found.order.key != key):
             raise BatchNotFound(f"No batch found with id '{batch}'.")
         return found
 
     async def owned(self, key: KeyId, after: str, limit: int) -> tuple[list[Batch], bool]:
-        """Up to `limit` of them behind `after`, the newest first, and whether there are more."""
+        """Up to `limit` of the key's batches after the id `after`, newest first, and whether there are more."""
         ids, more = await page(self._wire, self._keys.batches_of(key), after, limit, newest_first=True)
         found = await self._read([BatchId(id_) for id_ in ids])
         gone = [id_ for id_, batch in zip(ids, found, strict=True) if batch is None]
@@ -89,7 +89,7 @@ class BatchStore:
         return [batch for batch in found if batch is not None], more
 
     async def live(self) -> list[Batch]:
-        """Those that have not ended, and those that are not cleaned up; the most urgent first."""
+        """The batches that have not ended or are not cleaned up, the most urgent first."""
         (raw,) = await self._wire.execute([("ZRANGE", self._keys.batches(), 0, -1)])
         ids = [BatchId(id_.decode()) for id_ in raw]
         found: list[Batch] = []
@@ -100,7 +100,7 @@ class BatchStore:
                     gone.append(id_)
                 else:
                     found.append(batch)
-            except msgspec.MsgspecError as exc:  # another version's; the others go on
+            except msgspec.MsgspecError as exc:  # of another version; the other batches go on
                 log.error("batch_not_understood", batch=id_, error=str(exc))
         if gone:
             await self._wire.execute([("ZREM", self._keys.batches(), *gone)])
@@ -114,9 +114,9 @@ class BatchStore:
         return [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies]
 
     async def set_status(self, batch: BatchId, expected: Iterable[Status], fields: Fields, holder: str = "") -> bool:
-        """Sets fields, `status` first if it is one, when its status is an expected one and `holder` has it.
+        """Sets fields, `status` first if it changes, if the batch has an expected status and `holder` its lock.
 
-        False: it isn't, or hasn't.
+        False: nothing was set.
         """
         ended = fields.get("status") not in (None, *LIVE)
         flat = [x for pair in fields.items() for x in pair]
@@ -128,53 +128,53 @@ class BatchStore:
         return bool(done)
 
     async def cancel(self, batch: BatchId) -> None:
-        """Nothing of it is begun any more. One that is being finished, or has ended, stays as it is."""
+        """Begins no more of its lines. Changes nothing if it is being finished, or has ended."""
         now = int(clock.now())
         fields: Fields = {"status": "cancelling", "cancelling_at": now, "ending": "cancelled"}
         await self.set_status(batch, ("validating", "in_progress"), fields)
 
     async def pause(self, batch: BatchId, *, paused: bool) -> None:
-        """Its running lines are given up, and computed when it goes on."""
+        """Pauses or continues a batch. A pause cancels its running lines; they are computed later."""
         await self.set_status(batch, ("validating", "in_progress"), {"paused": int(paused)})
 
     async def lock(self, batch: BatchId, status: Status, worker: ApiId) -> bool:
-        """Whether this worker is the one to do what is due at that status; asked again, whether it still is."""
+        """Takes or renews the batch's lock for its work at `status`. Returns whether the worker has it."""
         values = status, worker, self._keys.api(ApiId("")), _SILENT_MS
         (mine,) = await self._wire.execute([("EVAL", LOCK, 1, self._keys.batch(batch), *values)])
         return bool(mine)
 
     async def unlock(self, batch: BatchId, worker: ApiId) -> None:
-        """If it has the lock: another one may do it."""
+        """Gives the lock back, if the worker has it."""
         await self._wire.execute([("EVAL", UNLOCK, 1, self._keys.batch(batch), worker)])
 
     async def leave(self, batch: BatchId) -> None:
-        """It has ended, and nothing is left to be done."""
+        """Takes a batch that has ended, and needs nothing more, off the list of live ones."""
         await self._wire.execute([("ZREM", self._keys.batches(), batch)])
 
     async def set_parts(self, batch: BatchId, parts: int, holder: str = "") -> bool:
-        """There are so many parts to do. It is still validating: nobody takes them yet.
+        """Sets the parts to do. The batch is still validating: none is taken yet.
 
-        False: it isn't, or `holder` hasn't the lock any more.
+        False: it is validated already, or `holder` has lost the lock.
         """
         names = self._keys.batch(batch), self._keys.todo(batch)
         (done,) = await self._wire.execute([("EVAL", SET_PARTS, 2, *names, holder, parts)])
         return bool(done)
 
     async def complete(self, batch: BatchId, fields: Fields) -> bool:
-        """Sets fields when it is in progress and has no part left. What `loads` says may be older."""
+        """Sets fields if the batch is in progress and has no part left: the result of `loads` may be out of date."""
         keys, flat = self._keys, [x for pair in fields.items() for x in pair]
         names = keys.batch(batch), keys.todo(batch), keys.taken(batch)
         (done,) = await self._wire.execute([("EVAL", COMPLETE, 3, *names, *flat)])
         return bool(done)
 
     async def lead(self, worker: ApiId, parts: int) -> bool:
-        """Whether this worker, which takes so many parts, looks after all batches for the next seconds."""
+        """Notes how many parts this worker takes; returns whether it is the leader for the next seconds."""
         takes = "HSET", self._keys.batch_workers(), worker, parts
         lead = "EVAL", LEAD, 1, self._keys.batch_leader(), worker, _LEADER_MS
         return bool((await self._wire.execute([takes, lead]))[1])
 
     async def capacity(self) -> int:
-        """How many parts the batch workers that live can have."""
+        """How many parts all live batch workers can have."""
         known = self._keys.batch_workers()
         (flat,) = await self._wire.execute([("HGETALL", known)])
         takes = {ApiId(worker.decode()): int(parts) for worker, parts in zip(flat[::2], flat[1::2], strict=True)}
@@ -212,7 +212,7 @@ class BatchStore:
         ]
 
     async def hand_out(self, wanted: dict[BatchId, int]) -> list[PartClaim]:
-        """So many parts of each that are to be sent now, and those that have to be sent again."""
+        """Takes the `wanted` number of each batch's parts to send, and its lost parts to send again."""
         keys = self._keys
         tail = keys.api(ApiId("")), _LOST_MS, _SILENT_MS
         commands: list[Command] = [
@@ -226,7 +226,7 @@ class BatchStore:
         ]
 
     async def claim_part(self, ticket: PartClaim, worker: ApiId) -> bool:
-        """Whether the part is this worker's from now on, for a while: it has to say so again."""
+        """Claims a part, or renews the claim, for `_SILENT_MS`. Returns whether the worker has it."""
         keys = self._keys
         values = ticket.part, ticket.number, worker
         names = keys.batch(ticket.batch), keys.taken(ticket.batch)
@@ -234,7 +234,7 @@ class BatchStore:
         return bool(mine)
 
     async def add_result(self, ticket: PartClaim, worker: ApiId, result: Result) -> bool:
-        """Writes a line's result. False: the part is another worker's by now."""
+        """Writes a line's result. False: another worker has the part by now."""
         keys, batch = self._keys, ticket.batch
         names = keys.batch(batch), keys.taken(batch), keys.done(batch, ticket.part), keys.batch_totals()
         outcome = "completed" if result.problem is None else "failed"
@@ -249,7 +249,7 @@ class BatchStore:
         return [decode_result(raw) for raw in found]
 
     async def return_part(self, ticket: PartClaim, worker: ApiId, *, done: bool, broke: bool = False) -> None:
-        """It is in the storage; or it is to be taken by another worker, unless it broke for the last time."""
+        """Gives a part back: `done` (its results are in the storage), to be tried again, or `broke` (counted)."""
         keys, batch = self._keys, ticket.batch
         names = keys.taken(batch), keys.todo(batch), keys.done(batch, ticket.part), keys.batch(batch)
         how = "done" if done else "broke" if broke else "back"
@@ -257,13 +257,13 @@ class BatchStore:
         await self._wire.execute([("EVAL", RETURN_PART, 4, *names, *values)])
 
     async def forget_parts(self, batch: BatchId, parts: int) -> None:
-        """All that came of it is in its output and error file."""
+        """Deletes a batch's parts and their results, once they are in its output and error file."""
         keys = self._keys
         names = [keys.todo(batch), keys.taken(batch), *(keys.done(batch, part) for part in range(parts))]
         await self._wire.execute([("UNLINK", *names[i : i + _CHUNK]) for i in range(0, len(names), _CHUNK)])
 
     async def totals(self) -> dict[str, int]:
-        """Since this deployment began: lines `completed` and `failed`; tokens `prompt`, `cached`, `completion`."""
+        """Sums since the deployment began: lines `completed` and `failed`; tokens `prompt`, `cached`, `completion`."""
         (flat,) = await self._wire.execute([("HGETALL", self._keys.batch_totals())])
         return {name.decode(): int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
 

@@ -1,4 +1,4 @@
-"""Which batch is next, and which can't wait any longer. Pure."""
+"""Which batch is next, and which one is urgent. Pure."""
 
 from collections.abc import Iterable, Mapping
 from math import ceil, inf
@@ -10,16 +10,15 @@ from app.batch.records import Batch
 from app.ids import BatchId, KeyId
 from app.routing.cost import EXPECTED_ANSWER
 
-LINES = 64  # of a part: what is sent to a batch worker at once
-PARTS = 64  # that a batch worker has at once
-# Lines that are out, for each seat of the engines: what one ends is followed by the next at once.
-_AHEAD = 1.5
+LINES = 64  # in a part, which is sent to a batch worker as a whole
+PARTS = 64  # that a batch worker has at most
+_AHEAD = 1.5  # lines sent for each seat of the engines, so that a free seat gets the next line at once
 _MOST_WEIGHT = 16.0
-_LATE = 0.9  # share of its time after which a batch doesn't wait for idle engines any more
+_LATE = 0.9  # share of its time after which a batch is urgent
 
 
 class Running(Struct, frozen=True):
-    """A batch that has parts to be sent."""
+    """A batch in progress, with parts to send or sent."""
 
     batch: BatchId
     key: KeyId  # whose it is
@@ -27,18 +26,18 @@ class Running(Struct, frozen=True):
     todo: int  # parts
     out: int  # parts that are sent and not finished
     weight: float = 1.0
-    fed: float = 0.0  # when it was last given a part: of two that have as much, the one that waits longer is next
-    answered: int = 0  # lines of the parts that are out which have a result
-    most: float = inf  # lines that its key may have out, for its limits
+    last_sent: float = 0.0  # when it was last given a part: among equals, the one that has waited longest is next
+    answered: int = 0  # lines with a result, in parts that are sent and not finished
+    most: float = inf  # lines that its key's limits let be sent
 
     @property
     def lines(self) -> int:
-        """That are out without a result."""
+        """Lines that are sent and have no result yet."""
         return max(0, self.out * LINES - self.answered)
 
 
 def lines_a_minute(batch: Batch) -> float:
-    """That its key's limits let pass; those of tokens, by what its lines have taken so far."""
+    """Lines that its key's limits allow a minute; limits of tokens, by the mean tokens of its lines so far."""
     rate, tokens = batch.order.rate, batch.prompt + batch.completion
     if rate is None:
         return inf
@@ -47,7 +46,7 @@ def lines_a_minute(batch: Batch) -> float:
 
 
 def weight(batch: Batch, now: float) -> float:
-    """1 for a batch that will be done in time at its pace; as many times more as it is too slow, up to 16."""
+    """1 for a batch that is fast enough to be done in time; else the factor by which it is too slow, up to 16."""
     began = batch.in_progress_at or batch.order.created
     done, left_s = batch.completed + batch.failed, batch.order.expires - now
     if left_s <= 0:
@@ -62,9 +61,9 @@ def weight(batch: Batch, now: float) -> float:
 
 
 def is_urgent(batch: Batch, now: float) -> bool:
-    """From now on it doesn't wait until engines are idle.
+    """Whether its lines don't give way any more.
 
-    That is in the second half of its time, when at its pace it would not be done; and in the last tenth.
+    In the second half of its time if it is too slow to be done in time, and always in the last tenth.
     """
     if not batch.left and batch.total:
         return False
@@ -74,22 +73,22 @@ def is_urgent(batch: Batch, now: float) -> bool:
 
 
 def room(seats: int, running: Iterable[Running]) -> int:
-    """How many more parts may be out of a model whose engines have so many seats.
+    """How many more parts of a model may be sent, if its engines have so many seats.
 
-    A part may be out for long for its last line, and fills no other seat then; nor do lines that wait for their key's
-    limits.
+    Counted by lines: a part may wait long for its last line, which takes one seat only. Lines that wait for their
+    key's limits take none.
     """
     out = sum(min(key.lines, key.most) for key in _keys(running).values())
     return max(0, ceil((_AHEAD * seats + LINES - out) / LINES)) if seats else 0
 
 
-def feed(running: Iterable[Running], room: Mapping[str, int], capacity: int) -> dict[BatchId, int]:
+def share_parts(running: Iterable[Running], room: Mapping[str, int], capacity: int) -> dict[BatchId, int]:
     """How many parts of each batch to send.
 
-    `room`: how many more parts of each model may be out. `capacity`: how many parts all batch workers can have.
+    `room`: how many more parts of each model may be sent. `capacity`: how many parts all batch workers can have.
 
-    Each is given where least is for its weight: first among API keys, then among that key's batches. A key weighs
-    what its heaviest batch does, so that having many batches is no advantage.
+    Each part goes to the one with the fewest for its weight: first among API keys, then among that key's batches. A
+    key has the weight of its heaviest batch, so that having many batches is no advantage.
     """
     state = {r.batch: r for r in running}
     keys = _keys(state.values())
@@ -110,16 +109,16 @@ def feed(running: Iterable[Running], room: Mapping[str, int], capacity: int) -> 
 
 
 def _of_batch(r: Running) -> tuple[float, float, BatchId]:
-    return r.out / r.weight, r.fed, r.batch
+    return r.out / r.weight, r.last_sent, r.batch
 
 
 class _Key(Struct):
-    """All batches of one."""
+    """All batches of one API key."""
 
     id: KeyId
     out: int = 0
     weight: float = 0.0
-    fed: float = 0.0
+    last_sent: float = 0.0
     lines: int = 0
     most: float = 0.0
 
@@ -129,7 +128,7 @@ class _Key(Struct):
 
     @property
     def least(self) -> tuple[float, float, str]:
-        return self.out / self.weight, self.fed, self.id
+        return self.out / self.weight, self.last_sent, self.id
 
 
 def _keys(running: Iterable[Running]) -> dict[KeyId, _Key]:
@@ -138,5 +137,5 @@ def _keys(running: Iterable[Running]) -> dict[KeyId, _Key]:
         key = keys.setdefault(r.key, _Key(r.key))
         key.out += r.out
         key.lines, key.most = key.lines + r.lines, max(key.most, r.most)
-        key.weight, key.fed = max(key.weight, r.weight), max(key.fed, r.fed)
+        key.weight, key.last_sent = max(key.weight, r.weight), max(key.last_sent, r.last_sent)
     return keys

@@ -1,4 +1,4 @@
-"""What is known of files, in Redis. All methods raise StoreDown."""
+"""The records of files, in Redis. All methods raise StoreDown."""
 
 from app.batch.records import StoredFile, decode_file
 from app.errors import FileGone, FileQuotaUsed
@@ -16,7 +16,10 @@ def full(used: int, quota: int | None) -> FileQuotaUsed:
 
 
 async def page(wire: Wire, members: str, after: str, limit: int, *, newest_first: bool) -> tuple[list[str], bool]:
-    """Up to `limit` members of a sorted set behind `after`, and whether there are more. An unknown `after`: none."""
+    """Up to `limit` members of a sorted set after the member `after`, and whether there are more.
+
+    None for an unknown `after`.
+    """
     rank, part = ("ZREVRANK", ("REV",)) if newest_first else ("ZRANK", ())
     first = 0
     if after:
@@ -34,11 +37,11 @@ class FileStore:
         self._wire, self._keys = wire, keys
 
     async def add(self, file: StoredFile, quota: int | None = None) -> None:
-        """Its bytes are in the storage already. `quota`: how many bytes its key's files may have; None: any.
+        """Adds a file whose bytes are in the storage. `quota`: bytes that all files of its key may have; None: any.
 
         Raises: FileQuotaUsed.
         """
-        made = clock.now()  # with its fractions: in their order, also within a second
+        made = clock.now()  # with fractions, to keep the order within a second
         values = file.id, encode(file), file.size, made, file.expires or "", "" if quota is None else quota, _MOST
         command = ("EVAL", ADD_FILE, 4, *self._names(file), *values, self._keys.file(FileId("")))
         (refused,) = await self._wire.execute([command])
@@ -47,12 +50,12 @@ class FileStore:
             raise full(used, quota) if files < _MOST else FileQuotaUsed(f"There are {files} files. {_DELETE}")
 
     async def used(self, key: KeyId) -> int:
-        """Bytes of its files; of those from before they were counted, only once another one has come."""
+        """Bytes of the key's files. 0 for files of older versions, which `add_file.lua` counts with the next file."""
         (used,) = await self._wire.execute([("GET", self._keys.file_bytes(key))])
         return int(used or 0)
 
     async def find(self, file: FileId, key: KeyId | None) -> StoredFile:
-        """Of that API key; None: of any. Raises: FileGone, also when it has expired."""
+        """`key`: its API key; None: any. Raises: FileGone, also when it has expired."""
         found = (await self._read([file]))[0]
         if found is None or (key is not None and found.key != key) or _is_over(found):
             raise FileGone(f"No such File object: {file[:100]}")
@@ -61,7 +64,7 @@ class FileStore:
     async def owned(
         self, key: KeyId, after: str, limit: int, *, newest_first: bool, purpose: str | None = None
     ) -> tuple[list[StoredFile], bool]:
-        """Up to `limit` of them behind `after`, and whether there are more."""
+        """Up to `limit` of the key's files after the id `after`, and whether there are more."""
         found: list[StoredFile] = []
         more = True
         while more and len(found) <= limit:
@@ -76,7 +79,7 @@ class FileStore:
         return [None if raw is None else decode_file(raw) for raw in found]
 
     async def remove(self, file: StoredFile) -> None:
-        """After this its bytes are nobody's."""
+        """Removes the record; its bytes in the storage may be deleted then."""
         await self._wire.execute([("EVAL", REMOVE_FILE, 4, *self._names(file), file.id)])
 
     def _names(self, file: StoredFile) -> tuple[str, ...]:
@@ -85,12 +88,12 @@ class FileStore:
         return keys.file(file.id), keys.files_of(file.key), keys.files_expiring(), keys.file_bytes(file.key)
 
     async def expired(self, now: float) -> list[StoredFile]:
-        """Some of them."""
+        """Up to 100 files that expired before `now`, seconds since the epoch."""
         command = ("ZRANGE", self._keys.files_expiring(), "-inf", now, "BYSCORE", "LIMIT", 0, 100)
         (ids,) = await self._wire.execute([command])
         found = await self._read([FileId(id_.decode()) for id_ in ids])
         gone = [id_ for id_, file in zip(ids, found, strict=True) if file is None]
-        if gone:  # it was being removed when Redis went away
+        if gone:  # Redis failed while it was removed
             await self._wire.execute([("ZREM", self._keys.files_expiring(), *gone)])
         return [file for file in found if file is not None]
 

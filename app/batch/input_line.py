@@ -1,4 +1,4 @@
-"""One line of a batch's input, read. Pure."""
+"""Reads one line of a batch's input. Pure."""
 
 from collections.abc import Container
 from typing import Any
@@ -21,20 +21,20 @@ ENDPOINTS = (
 )
 MAX_LINES = 50_000
 _MAX_ID = 512  # characters
-_CHUNK = 512  # bytes of a prompt that are compared at once
+_CHUNK = 512  # bytes of a prompt that are hashed together
 _MOST_CHUNKS = 64
-# What of a body the prompt is made of, in the order in which it is.
+# The fields of a body that make the prompt, in the prompt's order.
 _PROMPT = ("model", "instructions", "system", "messages", "prompt", "input")
-# Parameters of a body that a batch can't honour, and why.
+# Parameters that a batch can't have, and why.
 _REFUSED = {
     "stream": "Answers of a batch can't be streamed.",
-    "timeout": "A line has as long as its batch has, its 'completion_window'.",
+    "timeout": "A line has the time of its batch, the 'completion_window'.",
 }
 _REFUSED_OF_CHATS = _REFUSED | {"store": "Answers of a batch are in its output file, and stored nowhere else."}
 
 
 class Broken(Exception):
-    """This line, and no other one."""
+    """A line that can't be read; the others can."""
 
     def __init__(self, problem: Problem, custom_id: str | None = None) -> None:
         self.problem, self.custom_id = problem, custom_id
@@ -42,7 +42,7 @@ class Broken(Exception):
 
 
 def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> tuple[BatchLine, dict[str, Any]]:
-    """The request, and its body once more, decoded. `seen`: the ids of the lines before. Raises: Broken."""
+    """The line, and its decoded body. `seen`: the custom_ids of earlier lines. Raises: Broken."""
 
     def broken(code: str, message: str, param: str | None = None) -> Broken:
         return Broken(Problem(code, message, number, param), known)
@@ -63,7 +63,7 @@ def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> t
         )
     known = custom_id
     if custom_id in seen:
-        raise broken("duplicate_custom_id", f"The custom_id '{custom_id}' stands in a line before.", "custom_id")
+        raise broken("duplicate_custom_id", f"An earlier line has the custom_id '{custom_id}', too.", "custom_id")
     if line.get("method") != "POST":
         raise broken("invalid_method", "'method' has to be 'POST'.", "method")
     if line.get("url") != endpoint:
@@ -78,14 +78,14 @@ def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> t
         raise broken("invalid_value", refusals[refused[0]], f"body.{refused[0]}")
     try:
         return BatchLine(number, custom_id, orjson.dumps(body)), body
-    except orjson.JSONEncodeError:  # it reads 1,024 levels, and writes 254
+    except orjson.JSONEncodeError:  # orjson reads 1,024 levels, and writes 254
         raise broken("invalid_json_line", "'body' is nested too deep.", "body") from None
 
 
 def prefix_key(body: dict[str, Any]) -> bytes:
-    """Sorting by it brings prompts together that begin alike; how long they do so decides how close they are.
+    """A sort key that brings prompts with a common beginning together, the closer the longer it is.
 
-    Chained hashes of the prompt's chunks, as for KV blocks: 8 bytes for each 512, of the first 32 KiB.
+    Chained hashes of the prompt's chunks, as for KV blocks: 8 bytes for each 512 bytes, of the first 32 KiB.
     """
     text = orjson.dumps([body.get(name) for name in _PROMPT])[: _CHUNK * _MOST_CHUNKS]
     key = b""

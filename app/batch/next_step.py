@@ -5,18 +5,18 @@ from typing import Literal
 from app.batch.batch_store import MOST_BREAKS, BatchLoad, Fields
 from app.batch.records import LIVE, Batch, Problem, packed
 
-Due = Literal["begin", "feed", "expire", "complete", "finish", "tell", "leave"]
+Due = Literal["begin", "send", "expire", "complete", "finish", "tell", "leave"]
 
 # Seconds from one try to tell the webhook to the next one.
 TRIES_AFTER_S = (5, 30, 120, 600, 3600, 10_800, 36_000)
 
-# Seconds from a batch's end until what it was made of is deleted: a Redis that comes back without its last second
-# doesn't know of that end, and then both files are made once more.
+# Seconds from a batch's end until its parts and results are deleted: a Redis that comes back without its last second
+# doesn't know of the end, and then both files are written once more.
 _SETTLED_S = 10
 
 
 def due(batch: Batch, load: BatchLoad, now: float, *, webhook: bool) -> Due | None:
-    """None: its batch worker is at work, or it is not time yet. `webhook`: there is one to be told."""
+    """The batch's next step; None while a batch worker does it, or until it is time. `webhook`: one is configured."""
     if batch.status not in LIVE:
         if not batch.cleaned and load.holder is None and now >= batch.ended_at + _SETTLED_S:
             return "finish"
@@ -29,18 +29,18 @@ def due(batch: Batch, load: BatchLoad, now: float, *, webhook: bool) -> Due | No
     if batch.status == "validating":
         return "begin" if load.holder is None else None
     if batch.status == "in_progress":
-        return "feed" if load.todo or load.taken else "complete"
-    # Cancelling or finalizing: batch workers let go of its parts first.
+        return "send" if load.todo or load.taken else "complete"
+    # Cancelling or finalizing: batch workers return its parts first.
     if load.taken:
-        return "feed"
+        return "send"
     return "finish" if load.holder is None else None
 
 
 def after_break(batch: Batch, now: float) -> Fields:
-    """The fields to be written when its next step broke, not for Redis or the storage being away."""
+    """The fields to set after an internal error in its next step. Redis or storage failures don't count."""
     if batch.broke + 1 < MOST_BREAKS:
         return {"broke": batch.broke + 1}
-    if batch.status not in LIVE:  # what it was made of stays where it is
+    if batch.status not in LIVE:  # its parts and results stay in the storage
         return {"cleaned": 1}
     what = "validated" if batch.status == "validating" else "finished"
     problem = Problem(

@@ -1,4 +1,4 @@
-"""Where things of a batch lie in the storage, while it runs and afterwards."""
+"""Paths of a batch's files in the storage."""
 
 import hashlib
 
@@ -10,25 +10,25 @@ def folder(batch: BatchId) -> str:
 
 
 def broken(batch: BatchId) -> str:
-    """The lines that can't be asked: a list of Result."""
+    """The results of invalid lines: a list of Result."""
     return f"{folder(batch)}/broken"
 
 
 def part(batch: BatchId, number: int) -> str:
-    """The lines of a Part."""
+    """A Part: its lines."""
     return f"{folder(batch)}/in/{number}"
 
 
 def answers(batch: BatchId, number: int) -> str:
-    """Their results: a list of Result."""
+    """A part's results: a list of Result."""
     return f"{folder(batch)}/out/{number}"
 
 
 def body(batch: BatchId, request: str) -> str:
-    """One that lies apart from its Result."""
+    """The body of a Result whose `apart` is set."""
     return f"{folder(batch)}/bodies/{request}"
 
 
 def file_of(batch: BatchId, kind: str) -> FileId:
-    """Its output or error file. All workers give it the same id, so that it is there once though made twice."""
+    """The id of its output or error file, the same at every worker: written twice, it exists once."""
     return FileId(f"file-{hashlib.sha256(f'{batch}/{kind}'.encode()).hexdigest()[:24]}")

@@ -1,4 +1,4 @@
-"""What is known of files and batches. The shapes that clients see are made of these in `app/api/`."""
+"""The records of files and batches. `app/api/` makes the shapes for clients from them."""
 
 from typing import Literal
 
@@ -13,10 +13,10 @@ LIVE: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelli
 
 
 class StoredFile(Struct, frozen=True, array_like=True):
-    """Its bytes lie in the storage under `path`."""
+    """A file; its bytes are in the storage under `path`."""
 
     id: FileId
-    key: KeyId  # `ApiKey.owner` of the API key that it came with
+    key: KeyId  # `ApiKey.owner` of its API key
     name: str
     purpose: str
     size: int  # bytes
@@ -38,18 +38,18 @@ class Problem(Struct, frozen=True, array_like=True):
 
 
 class BatchOrder(Struct, frozen=True, array_like=True):
-    """What was asked for."""
+    """A client's order of a batch."""
 
     id: BatchId
-    key: KeyId  # as a file's
+    key: KeyId  # as in StoredFile
     endpoint: str  # "/v1/chat/completions"
     input: FileId
     window: str  # as asked: "24h"
     created: int  # seconds since the epoch
-    expires: int  # …from when on nothing more is computed
+    expires: int  # seconds since the epoch; nothing is computed later
     metadata: dict[str, str] | None = None
     output_expires_s: int | None = None  # how long output and error file are kept
-    rate: Rate | None = None  # what its API key lets its lines have; it holds also when that one is revoked
+    rate: Rate | None = None  # its API key's limits for its lines; they hold also after the key is revoked
 
 
 class Usage(Struct, frozen=True):
@@ -64,7 +64,7 @@ class Usage(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """How it stands: the hash `batch:<id>`, whose fields have these names."""
+    """A batch's state: the hash `batch:<id>`, whose fields have these names."""
 
     order: BatchOrder
     status: Status = "validating"
@@ -77,7 +77,7 @@ class Batch(Struct, frozen=True):
     completion: int = 0
     parts: int = 0
     paused: bool = False
-    ending: str = ""  # why it is being finished: a terminal status
+    ending: str = ""  # the terminal status that it will have
     in_progress_at: int | None = None
     finalizing_at: int | None = None
     cancelling_at: int | None = None
@@ -87,12 +87,12 @@ class Batch(Struct, frozen=True):
     cancelled_at: int | None = None
     output: FileId | None = None
     errors_file: FileId | None = None
-    cleaned: bool = False  # nothing but its record is left of it
+    cleaned: bool = False  # its parts and their results are deleted
     tries: int = 0  # to tell the webhook
-    tell_at: int = 0  # when the next one is due
-    told: bool = False
+    tell_at: int = 0  # when the next try is due, seconds since the epoch
+    told: bool = False  # the webhook has been told
     problems: list[Problem] = []
-    broke: int = 0  # times that what was due of it broke in an unforeseen way
+    broke: int = 0  # internal errors in its next step
 
     @property
     def ended_at(self) -> int:
@@ -135,18 +135,18 @@ class Result(Struct, frozen=True, array_like=True):
 
     number: int
     custom_id: str | None
-    status: int  # as HTTP's; 0: it was never asked
+    status: int  # HTTP status; 0: the line was not executed
     request: str = ""
     body: bytes = b""  # JSON: the answer, or OpenAI's error
     problem: Problem | None = None
     prompt: int = 0  # tokens
     cached: int = 0
     completion: int = 0
-    apart: bool = False  # its body is too long for Redis, and lies in the storage by its request's id
+    apart: bool = False  # its body is too long for Redis, and is in the storage: `paths.body`
 
 
 class Part(Struct, frozen=True, array_like=True):
-    """Lines that are answered by one task."""
+    """The lines of one task."""
 
     lines: list[BatchLine]
 

@@ -1,4 +1,4 @@
-"""The schedule file (YAML): batches that begin by the clock, for `celery -A app beat`."""
+"""The schedule file (YAML): batches that begin at set times, for `celery -A app beat`."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,7 +37,7 @@ def _window(text: str) -> str:
 
 
 class Entry(BaseModel):
-    """One of them, by its name."""
+    """One scheduled batch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -52,7 +52,7 @@ _FILE = TypeAdapter(dict[str, Entry])
 
 
 def beat_schedule(path: Path | None) -> dict[str, Any]:
-    """As Celery's setting of that name has it. Raises: SettingsError naming the file, the key and the value."""
+    """Celery's setting `beat_schedule`. Raises: SettingsError naming the file, the key and the value."""
     if path is None:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Where files lie: a folder, or whatever else fsspec knows, S3 among them. All calls block."""
+"""The storage of files: a folder, or any other file system of fsspec, such as S3. All calls block."""
 
 import io
 import secrets
@@ -12,21 +12,21 @@ from fsspec.spec import AbstractBufferedFile
 
 from app.errors import FileGone, SettingsError, StorageDown
 
-_BLOCK = 8 * 2**20  # bytes that S3 is sent or asked for at once, and a file takes in memory: its own default is 50 MiB
+_BLOCK = 8 * 2**20  # bytes of one transfer to or from S3, and of a file's buffer; the default is 50 MiB
 
 
 class Storage:
     def __init__(self, url: str) -> None:
-        """`url`: a path, or `s3://bucket/folder` and the like. Raises: SettingsError when nobody here speaks that."""
+        """`url`: a path, or a URL such as `s3://bucket/folder`. Raises: SettingsError for an unknown protocol."""
         try:
-            # Others write there too: what S3 listed before would be out of date.
+            # Other processes write there too, so cached S3 listings would be out of date.
             self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except (ImportError, ValueError) as exc:
             raise SettingsError(f"XYLEM_FILES={url}: {exc}") from exc
 
     @contextmanager
     def write(self, path: str) -> Iterator[IO[bytes]]:
-        """All or nothing: it is there under its name when this has ended without an error. Raises: StorageDown."""
+        """Writes all or nothing: the file appears when the block ends without an error. Raises: StorageDown."""
         whole = self._path(path)
         part = f"{whole}.{secrets.token_hex(4)}.part"
         with _mapped(path, writes=True):
@@ -44,15 +44,16 @@ class Storage:
     def read(self, path: str) -> Iterator[IO[bytes]]:
         """Raises: FileGone, StorageDown."""
         with _mapped(path), self._fs.open(self._path(path), "rb", block_size=_BLOCK) as file:
-            # Lines of any length are asked for: S3's own files have no limit for them, and fetch a block for each.
+            # fsspec's own `readline` ignores its limit, and fetches a block for each line.
             yield io.BufferedReader(file, 2**20) if isinstance(file, AbstractBufferedFile) else file
 
     def put(self, path: str, data: bytes) -> None:
+        """Raises: StorageDown."""
         with self.write(path) as file:
             file.write(data)
 
     def get(self, path: str) -> bytes | None:
-        """None if it isn't there. Raises: StorageDown."""
+        """The file's bytes; None without the file. Raises: StorageDown."""
         try:
             with self.read(path) as file:
                 return file.read()
@@ -70,7 +71,7 @@ class Storage:
             return int(self._fs.size(self._path(path)))
 
     def delete(self, path: str) -> None:
-        """A file or a folder; what isn't there is gone already. Raises: StorageDown."""
+        """Deletes a file or a folder, if it exists. Raises: StorageDown."""
         with _mapped(path):
             if self._fs.exists(self._path(path)):
                 self._fs.rm(self._path(path), recursive=True)
@@ -78,7 +79,7 @@ class Storage:
     def _path(self, path: str) -> str:
         parts = path.split("/")
         if not all(parts) or {".", ".."} & set(parts):
-            raise FileGone(f"'{path}' is no file of the storage.")
+            raise FileGone(f"'{path}' is not a valid path in the storage.")
         return f"{self._root}/{path}"
 
 
@@ -87,10 +88,10 @@ def _mapped(path: str, *, writes: bool = False) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, IsADirectoryError) as exc:
-        if writes:  # the target is not there
+        if writes:  # the folder to write to doesn't exist
             raise StorageDown(f"The storage of files: {_reason(exc)}.") from exc
         raise FileGone(f"There is no '{path}' in the storage.") from exc
-    except InterruptedError:  # the reader's or writer's: Python raises none of its own
+    except InterruptedError:  # raised by the caller's block: Python raises none of its own
         raise
     except Exception as exc:
         if not _is_foreign(exc):
@@ -99,7 +100,7 @@ def _mapped(path: str, *, writes: bool = False) -> Iterator[None]:
 
 
 def _is_foreign(exc: Exception) -> bool:
-    """fsspec makes OSErrors of what S3 says, but not of its client's own errors, such as nobody answering."""
+    """Whether the storage raised it: fsspec turns S3's errors into OSErrors, but not those of the client library."""
     clients = ("botocore.", "aiohttp.")
     return isinstance(exc, OSError) or any(cls.__module__.startswith(clients) for cls in type(exc).__mro__)
 

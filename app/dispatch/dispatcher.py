@@ -1,4 +1,4 @@
-"""The account of what this process awaits: sends prompts off, hands their events on, gives up on them."""
+"""The requests that this process awaits: sends their prompts, delivers their events, cancels them."""
 
 from collections.abc import Container, Mapping, Sequence
 
@@ -29,8 +29,8 @@ from app.telemetry import logger
 log = logger(__name__)
 
 _COMMANDS_TTL_S = 60
-# When a prefill ends so, the prompt is computed where the answer is.
-_ELSEWHERE = {error.code for error in (EngineFailed, EngineDead, HandoffFailed)}
+# After these errors of a prefill worker, the decode worker computes the prompt.
+_PREFILL_FAILED = {error.code for error in (EngineFailed, EngineDead, HandoffFailed)}
 
 
 class Dispatcher:
@@ -47,7 +47,7 @@ class Dispatcher:
         patience_s: float = 0.0,
         max_migrations: int = 3,
     ) -> None:
-        """`patience_s`: how long a request that can't be placed waits for Redis, or for a worker."""
+        """`patience_s`: seconds that a request waits for Redis, or for a worker, before it is refused."""
         self._wire, self._keys, self.api = wire, keys, api
         self.in_flight: dict[RequestId, InFlight] = {}
         self.timelines = Timelines()
@@ -55,7 +55,7 @@ class Dispatcher:
         self._retry = Retry(self.in_flight, self.placer, self._end, self.fail, max_migrations)
 
     async def send(self, inflight: InFlight) -> None:
-        """Places an unplaced job on a worker of its pools. Whatever comes of it, `cancel` is to be called.
+        """Places an unplaced job on a worker of its pools. The caller calls `cancel` in any case, also after an error.
 
         Raises: NoWorker, Saturated, StoreDown, DeadlineOver.
         """
@@ -63,9 +63,9 @@ class Dispatcher:
         await self.placer.place(inflight)
 
     async def cancel(self, requests: Sequence[RequestId]) -> None:
-        """Gives up on those of `requests` that have not ended: nothing of them comes any more, their engines stop.
+        """Cancels the `requests` that have not ended: they get no more events, and their engines stop.
 
-        If Redis is away that happens later.
+        While Redis is unreachable, the engines are told later.
         """
         in_flight = [f for f in (self.in_flight.pop(r, None) for r in requests) if f is not None]
         jobs = [f.job for f in in_flight if f.job.worker]
@@ -74,32 +74,32 @@ class Dispatcher:
         except StoreDown as exc:
             log.warning("cancelled_later", requests=len(jobs), error=exc.message)
             for job in jobs:
-                self.placer.leave(job)
+                self.placer.stop_later(job)
 
     def abandon(self, requests: Sequence[RequestId]) -> None:
-        """Those of `requests` that are on no worker yet need not be placed any more."""
+        """Drops the `requests` that are on no worker yet."""
         for request in requests:
             inflight = self.in_flight.get(request)
             if inflight is not None and not inflight.job.worker:
                 del self.in_flight[request]
-                inflight.wait_no_more()
+                inflight.end_wait()
 
     def deliver(self, event: Event) -> None:
-        """Hands an event to its answer. Those of an older attempt, and of ended requests, are dropped."""
+        """Adds an event to its answer. Events of older attempts and of ended requests are dropped."""
         inflight = self.in_flight.get(event.request)
         if inflight is None or event.attempt != inflight.job.attempt:
             return
         if type(event) is Delta:
-            if inflight.early is not None:
-                inflight.early.append(event)
+            if inflight.before_first is not None:
+                inflight.before_first.append(event)
                 return
-            inflight.doing = -1
+            inflight.stage_index = -1
             inflight.out[event.index].add(event)
             inflight.answer.push(event)
         elif type(event) is FirstToken:
-            self._first(inflight, event)
+            self._first_token(inflight, event)
         elif type(event) is PrefillDone:
-            self._handed(inflight, event)
+            self._prefill_done(inflight, event)
         elif type(event) is Vectors:
             inflight.answer.push(event)
         elif type(event) is Done:
@@ -107,26 +107,26 @@ class Dispatcher:
         elif type(event) is Failed:
             self._failed(inflight, event)
 
-    def _first(self, inflight: InFlight, event: FirstToken) -> None:
-        early, inflight.early = inflight.early or [], None
+    def _first_token(self, inflight: InFlight, event: FirstToken) -> None:
+        early, inflight.before_first = inflight.before_first or [], None
         inflight.out[0].add(event.delta)
         inflight.answer.push(event.delta)
         for other in early:
             self.deliver(other)
 
-    def _handed(self, inflight: InFlight, event: PrefillDone) -> None:
+    def _prefill_done(self, inflight: InFlight, event: PrefillDone) -> None:
         inflight.job = replace(inflight.job, prefilled=event.timing or inflight.job.prefilled)
         if event.returned is None:
-            inflight.doing = -1  # as a delta may have said before
+            inflight.stage_index = -1  # a delta may have set it before
         else:
             self.lost(inflight, event.returned)
 
     def _failed(self, inflight: InFlight, event: Failed) -> None:
-        # A worker that thought this replica dead gave up what is awaited all the same.
+        # The worker may have believed this replica dead: the request is still awaited, so it is placed anew.
         if event.code in (Returned.code, Cancelled.code):
             self.lost(inflight)
-        elif inflight.prefilling and event.code in _ELSEWHERE:
-            inflight.apart = False
+        elif inflight.prefilling and event.code in _PREFILL_FAILED:
+            inflight.may_split = False
             self.lost(inflight)
         elif event.code == EngineDead.code:
             self.lost(inflight, died=True)
@@ -134,42 +134,42 @@ class Dispatcher:
             self._end(inflight, event)
 
     def _done(self, inflight: InFlight, event: Done) -> None:
-        if inflight.early is not None:
-            inflight.early.append(event)
+        if inflight.before_first is not None:
+            inflight.before_first.append(event)
             return
         prefilled = inflight.job.prefilled
-        # At once, the worker that answers doesn't know how the other one fared.
+        # If both workers began at once, the decode worker doesn't know the prefill's timing.
         inflight.timings = [prefilled, *event.timings] if inflight.job.at_once and prefilled else event.timings
         self._end(inflight, event)
 
     def _end(self, inflight: InFlight, event: Done | Failed) -> None:
         del self.in_flight[event.request]
-        self.placer.room()
+        self.placer.request_ended()
         inflight.answer.push(event)
 
     def lost(self, inflight: InFlight, handoff: KvHandle | None = None, *, died: bool = False) -> None:
-        """Its worker won't finish it: see `Retry.lost`."""
+        """Its worker won't finish the request: see `Retry.lost`."""
         self._retry.lost(inflight, handoff, died=died)
 
     def worker_lost(self, worker: WorkerId, *, died: bool = True, queued: Container[RunId] = ()) -> int:
-        """`lost` for all that is on it; tells how many that were. Those still `queued` had no part in its death."""
-        # Those whose placing is under way are left out: they are found on it later, or not at all.
+        """`lost` for each request on the worker; returns how many. Runs still `queued` can't have killed it."""
+        # Requests that are just being placed are left out: the next look finds them, if they got there.
         in_flight = [f for f in self.in_flight.values() if f.is_placed and worker in dict(f.workers())]
         for inflight in in_flight:
             self.lost(inflight, died=died and inflight.job.run not in queued)
         return len(in_flight)
 
     def fail(self, inflight: InFlight, error: XylemError) -> None:
-        """Ends a request from this side."""
+        """Ends a request with an error of this process."""
         if self.in_flight.pop(inflight.job.request, None) is not None:
-            inflight.wait_no_more()
+            inflight.end_wait()
             inflight.answer.push(Failed(inflight.job.request, inflight.job.attempt, error.code, error.message))
 
     def end_overdue(self, at: float) -> None:
-        """Those whose time is over at that time of the monotonic clock."""
-        for inflight in [f for f in self.in_flight.values() if at > f.ends]:
+        """Ends the requests whose deadline is before `at`, seconds of the monotonic clock."""
+        for inflight in [f for f in self.in_flight.values() if at > f.ends_at]:
             self.fail(inflight, DeadlineOver())
-            self.placer.leave(inflight.job)
+            self.placer.stop_later(inflight.job)
 
     async def _stop(self, jobs: list[Job]) -> None:
         commands: list[Command] = []

@@ -1,4 +1,4 @@
-"""One HTTP request's answer as it arrives: a list that the dispatcher fills and the handler empties."""
+"""One HTTP request's answer as it arrives: the dispatcher adds events, the handler takes them."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from app.messages import Delta, Done, Event, Failed, Vectors
 from app.telemetry import logger
 
 log = logger(__name__)
-_MOST = 1024  # events that wait for a reader that is behind: it gets few large ones instead of many small ones
+_MOST = 1024  # waiting events; beyond it, deltas are merged into fewer and larger ones for the slow reader
 
 
 class EventQueue:
@@ -25,12 +25,12 @@ class EventQueue:
         self._gone = False
 
     def push(self, event: Delta | Vectors | Done | Failed) -> None:
-        # While the reader waits, all before this event has been written: the sink may write it right away.
+        # While the reader waits, all earlier events have been written: the sink may write this one at once.
         if self._waiter is not None and self._sink is not None and type(event) is Delta:
             try:
                 if self._sink(event):
                     return
-            except Exception as exc:  # noqa: BLE001 (a writer that breaks ends its own answer, and no other's)
+            except Exception as exc:  # noqa: BLE001 (a writer's failure ends its own answer only)
                 log.error("answer_not_written", request=event.request, error=type(exc).__name__)
                 self._sink = None
                 event = Failed(event.request, event.attempt, XylemError.code, XylemError().message)
@@ -41,7 +41,7 @@ class EventQueue:
         self._wake()
 
     def divert(self, sink: Callable[[Delta], bool]) -> None:
-        """From now on `sink` gets each delta that comes while the reader waits; False from it means: not taken."""
+        """From now on `sink` gets each delta that arrives while the reader waits. False from it: the reader gets it."""
         self._sink = sink
 
     def client_gone(self) -> None:
@@ -52,7 +52,7 @@ class EventQueue:
         return len(self._pending)
 
     async def take(self) -> list[Event]:
-        """All that has come since the last call, at least one event. Raises: Cancelled when the client has gone."""
+        """The events since the last call, at least one. Raises: Cancelled when the client has disconnected."""
         if not self._pending and not self._gone:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -71,6 +71,6 @@ class EventQueue:
 
 
 def _merged(events: list[Event]) -> list[Event]:
-    """An end stays behind what it ends."""
+    """Deltas of one choice as one delta; ends stay behind their deltas."""
     deltas = merge(((e.request, e.index), e) for e in events if isinstance(e, Delta))
     return [*(d for _, d in deltas), *(e for e in events if not isinstance(e, Delta))]

@@ -26,8 +26,8 @@ class Overlap(Struct, frozen=True):
 
 class PoolView(Struct, frozen=True):
     candidates: list[Candidate]
-    overlaps: list[list[Overlap]]  # for each prompt that was asked about, one for each candidate
-    lately: bool = False  # it has a worker, of whatever state, or had one within its `patience_s`
+    overlaps: list[list[Overlap]]  # for each prompt asked about, one for each candidate
+    lately: bool = False  # it has a worker in any state, or had one within the last `patience_s`
 
 
 class FleetReader:
@@ -43,10 +43,13 @@ class FleetReader:
             )
             for name, pool in pools.items()
         }
-        self._leases: dict[bytes, Lease] = {}  # a lease changes twice a second and is read with every round
+        self._leases: dict[bytes, Lease] = {}  # decoded: a lease changes twice a second, and every round reads it
 
     async def read(self, wanted: Mapping[PoolId, Sequence[bytes]]) -> dict[PoolId, PoolView]:
-        """Each pool's live places, and how much of each of some packed prompts lies there. Raises: StoreDown."""
+        """Each pool's live places, and how many blocks of each packed prompt (block hashes) they have cached.
+
+        Raises: StoreDown.
+        """
         keys = self._keys
         commands = [
             ("EVAL", SNAPSHOT, 1, keys.pool(pool), keys.prefix, pool, *prompts) for pool, prompts in wanted.items()
@@ -61,19 +64,19 @@ class FleetReader:
         }
 
     async def live(self, pools: Sequence[PoolId]) -> list[Lease]:
-        """The leases of the live workers of some pools. Raises: StoreDown."""
+        """The leases of the pools' live workers. Raises: StoreDown."""
         views = await self.read(dict.fromkeys(pools, ()))
         return [c.lease for view in views.values() for c in view.candidates if c.rank == 0]
 
     def limits(self, pool: PoolId, changed: Sequence[bytes] = ()) -> Limits:
-        """The pool's limits, with what was changed at run time; `changed` is a hash as Redis returns it."""
+        """The pool's limits, with those `changed` at run time: a hash as Redis returns it."""
         limits = self._limits[pool]
         if not changed:
             return limits
         fields = {f.decode(): v.decode() for f, v in zip(changed[::2], changed[1::2], strict=True)}
         try:
             return msgspec.convert(msgspec.structs.asdict(limits) | fields, Limits, strict=False)
-        except msgspec.ValidationError as exc:  # not by our own endpoint, which checks
+        except msgspec.ValidationError as exc:  # not written by our own endpoint, which checks
             log.warning("limits_not_understood", pool=pool, error=str(exc))
             return limits
 
@@ -92,7 +95,7 @@ class FleetReader:
 
 
 def _decoded(raw: bytes) -> Lease | None:
-    """None of a worker that doesn't speak our wire version, nor one beside it: nothing is placed there."""
+    """None if the worker's wire version is neither ours nor a neighbour: nothing is placed there."""
     try:
         lease = decode_lease(raw)
     except msgspec.DecodeError as exc:

@@ -1,4 +1,4 @@
-"""A request that generates here: its prompts on their way, and the account of their answers."""
+"""A request whose answer this process makes: sends its prompts, collects their events, observes the metrics."""
 
 import asyncio
 import time
@@ -25,23 +25,22 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-# Most requests have ended by then and need no task that waits for their client to leave.
-_WATCH_AFTER_S = 0.2
+_WATCH_AFTER_S = 0.2  # most requests have ended by then, and need no task that watches for a disconnect
 _NOBODY = KeyId("")
-_EXPLAINED = 8  # prompts of one request
+_EXPLAINED = 8  # the first prompts of a request, in the header x-xylem-route
 
 
 class Adopted(Struct, frozen=True):
-    """A request that another API replica owned, or that has its id already."""
+    """A request that another API replica owned before, or whose id is given."""
 
     id: RequestId
-    came: float
+    came: float  # when it arrived, seconds since the epoch
     attempt: int = 0  # its first one here
     out: dict[int, ChoiceOutput] = {}  # its choices so far
 
 
 class Generation(GenerationBase):
-    """An answer that is made here. An async context manager: entering sends the prompts, leaving ends what runs."""
+    """An answer made here. An async context manager: entering sends the prompts, leaving cancels unfinished ones."""
 
     def __init__(
         self,
@@ -54,9 +53,9 @@ class Generation(GenerationBase):
         owner: KeyId = _NOBODY,
         x_request_id: str = "",
     ) -> None:
-        """`client_left` returns when the client has gone; without it nobody can. `begun`: it is not new.
+        """`client_left` returns when the client has disconnected; None: there is no client. `begun`: it is not new.
 
-        `owner`: whose API key it came with. `x_request_id`: the client's own.
+        `owner`: the owner of its API key. `x_request_id`: the client's own.
         """
         came = clock.now() if begun is None else begun.came
         super().__init__(new_request_id(plan.prefix, dispatcher.api) if begun is None else begun.id, came, plan)
@@ -90,7 +89,7 @@ class Generation(GenerationBase):
         return self
 
     async def __aexit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
-        """Ends what still runs, and observes the metrics."""
+        """Cancels unfinished prompts, and observes the metrics."""
         if self._watching is not None:
             self._watching.cancel()
         await self._finish(exc)
@@ -109,7 +108,7 @@ class Generation(GenerationBase):
             return
         sends = [asyncio.create_task(self._dispatcher.send(inflight)) for inflight in self._in_flight]
         done, others = await asyncio.wait(sends, return_when=asyncio.FIRST_EXCEPTION)
-        if others:  # one was refused: so is the request
+        if others:  # one prompt was refused, so the whole request is
             self._dispatcher.abandon(list(self._numbers))
             done |= (await asyncio.wait(others))[0]
         failures = [error for error in (send.exception() for send in done) if error is not None]
@@ -139,7 +138,7 @@ class Generation(GenerationBase):
 
     @property
     def waits(self) -> bool:
-        """No worker has any of it."""
+        """Whether no worker has any of its prompts."""
         return not any(inflight.job.worker for inflight in self._in_flight)
 
     def failed(self, exc: XylemError) -> None:
@@ -147,7 +146,7 @@ class Generation(GenerationBase):
         self._failure = exc.code
 
     def headers(self) -> dict[str, str]:
-        """Of the response: what is left to the API key, and where the prompts went if that was asked for."""
+        """HTTP headers: what is left of the API key's limits, and where the prompts were placed, if asked for."""
         allowed = {} if self._allowance is None else self._allowance.headers()
         if not self.plan.wishes.explain:
             return allowed
@@ -158,11 +157,11 @@ class Generation(GenerationBase):
         }
 
     def _inflight(self, request: RequestId, number: int) -> InFlight:
-        """The job before it is placed, attempt 0 on no worker, and where it may go."""
+        """The unplaced job, and the pools that it may be placed in."""
         sampling = self.plan.sampling[number]
         tokens = len(self.prompts[number])
         groups = self.model.groups(tokens + min(sampling.max_tokens, EXPECTED_ANSWER), self.plan.wishes)
-        # Logprobs of a prompt come with its computation, and go out with the answer.
+        # Only the engine that computes a prompt has its logprobs, and the answer's worker has to send them.
         prefill_groups = self.model.prefill_groups(tokens, self.plan.wishes) if sampling.prompt_logprobs is None else ()
         job = Job(
             request,
@@ -187,7 +186,7 @@ class Generation(GenerationBase):
         self._watching = asyncio.create_task(self._await_disconnect(left))
 
     async def _await_disconnect(self, left: Callable[[], Awaitable[None]]) -> None:
-        """Tells the answer when the client has gone."""
+        """Ends the answer when the client has disconnected."""
         await left()
         self.answer.client_gone()
         self._dispatcher.abandon(list(self._numbers))

@@ -1,4 +1,4 @@
-"""An answer so far, counted: the same whether it is being made here or read from where it is kept."""
+"""An answer so far and its token counts: the base of an answer made here and of a kept one read from Redis."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,24 +11,24 @@ from app.messages import Delta
 T = TypeVar("T")
 Parts = TypeVar("Parts", list[tuple[int, Delta]], dict[str, Any])
 
-_SHORT = 512  # tokens of an answer whose body is made at once, with all the logprobs that there may be
+_SHORT = 512  # tokens; a longer answer's body is made in a thread: with logprobs it takes long
 
 
 class GenerationBase:
     def __init__(self, request: RequestId, came: float, plan: GenerationPlan) -> None:
-        """`came`: when the request did, seconds since the epoch."""
+        """`came`: when the request arrived, seconds since the epoch."""
         self.id, self.created = request, int(came)
         self.plan, self.model, self.prompts, self.choices = plan, plan.model, plan.prompts, plan.choices
         self.prompt_tokens = sum(map(len, plan.prompts))
         self.cached_tokens = 0
         self.completion_tokens = 0
         self.vectors: dict[int, bytes] = {}  # of prompts that are inputs, by number: see `messages.Vectors`
-        self.skip = 0  # deltas that the client has already
+        self.skip = 0  # leading deltas that the client has already
 
     async def deltas(self) -> list[tuple[int, Delta]]:
-        """New deltas by choice number, not counted yet; the empty list when all prompts are done.
+        """New deltas with their choice's number, not counted yet; an empty list when all prompts are done.
 
-        Raises: the error that ended a prompt; Cancelled when the client has gone.
+        Raises: the error that ended a prompt; Cancelled when the client has disconnected.
         """
         raise NotImplementedError
 
@@ -42,16 +42,16 @@ class GenerationBase:
         return out
 
     def count(self, delta: Delta) -> None:
-        """Each delta once, before it is shown: chunks may carry the usage so far."""
+        """Counts a delta's tokens: once, before the delta is written, since chunks may carry the usage so far."""
         if self.plan.generates:
             self.completion_tokens += len(delta.tokens)
 
     async def made(self, work: Callable[[Parts], T], parts: Parts) -> T:
-        """The result of `work` on a whole answer, in a thread if that is long. `parts` are empty afterwards."""
+        """The result of `work` on a whole answer, in a thread if the answer is long. Empties `parts`."""
 
         def make() -> T:
             made = work(parts)
-            parts.clear()  # here, since freeing them takes as long as making something of them
+            parts.clear()  # in the thread, since freeing them takes as long as `work`
             return made
 
         shows_prompt = self.plan.echo is not None or self.plan.sampling[0].prompt_logprobs is not None

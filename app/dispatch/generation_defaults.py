@@ -1,4 +1,4 @@
-"""What a model's own generation_config.json says of sampling, where a request says nothing."""
+"""Defaults of sampling parameters, from the model's own generation_config.json."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
 class _GenerationConfig(BaseModel):
-    """As Hugging Face has it; the rest of the file is not about sampling."""
+    """The fields of Hugging Face's file that concern sampling."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
@@ -30,7 +30,7 @@ class _GenerationConfig(BaseModel):
 
 
 def generation_defaults(model_dir: Path) -> Mapping[str, float]:
-    """By the file's names; empty without a file. Raises: SettingsError naming file, key and value."""
+    """Values by the file's names; empty without a file. Raises: SettingsError naming file, key and value."""
     path = model_dir / _NAME
     try:
         doc = json.loads(path.read_bytes())

@@ -1,4 +1,4 @@
-"""A request that generates or encodes, understood: what is to be done for it, before anything is."""
+"""A checked request that generates or encodes: all that dispatch needs to know of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ class GenerationPlan:
     cache_salt: str | None = None
     wishes: RoutingHints = RoutingHints()  # noqa: RUF009 (frozen)
     aside: bool = False  # gives way to online requests
-    whole: bool = False  # nobody reads along
-    tier: Literal["default", "flex"] | None = None  # what the answer says, if the request named one
-    echo: Sequence[str] | None = None  # the texts of the prompts, if each choice begins with its own
-    inputs: Sequence[Inputs] = ()  # what each prompt consists of, if the request generates nothing
-    generates: bool = True  # else the one token that engines generate all the same is neither shown nor counted
+    whole: bool = False  # it isn't streamed
+    tier: Literal["default", "flex"] | None = None  # the answer's `service_tier`, if the request named one
+    echo: Sequence[str] | None = None  # the prompts' texts, if each choice begins with its prompt
+    inputs: Sequence[Inputs] = ()  # each prompt's inputs, if the request is encoded
+    generates: bool = True  # False: engines generate one token all the same, which is neither shown nor counted
 
     @property
     def choices(self) -> int:

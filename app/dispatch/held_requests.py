@@ -1,4 +1,4 @@
-"""Requests for which there was no room, or no worker, in lines; what becomes of each is decided here. No I/O."""
+"""Held requests, in waiting lines: decides which are placed next, and which are refused. No I/O."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,25 +11,25 @@ from app.ids import PoolId
 from app.pools import Pool
 from app.routing.waiting_line import WaitingLine
 
-LOOK_EVERY_S = 0.05  # how often those that found no room look again; the end of a request wakes them as well
-_AT_ONCE = 8  # the most urgent of them: where these find no room, the others don't either
-_SILENT_S = 5.0  # after this `place` returns though the request is still held; what becomes of it is an event then
+LOOK_EVERY_S = 0.05  # how often held requests are tried again; the end of any request is a reason, too
+_AT_ONCE = 8  # the most urgent of a line that are tried: where these find no room, the others don't either
+_SILENT_S = 5.0  # after this `place` returns though the request is still held; a refusal is an event from then on
 
 
 class Taken(NamedTuple):
-    heads: list[InFlight]  # of the lines, to be placed first
-    aside: list[InFlight]  # heads of those lines that give way
-    settled: list[tuple[InFlight, XylemError | None]]  # whose `place` is to return, or to raise that
+    heads: list[InFlight]  # of the lines of online requests, to be placed first
+    aside: list[InFlight]  # heads of the lines of aside requests
+    settled: list[tuple[InFlight, XylemError | None]]  # `place` returns, or raises the error
 
 
 class HeldRequests:
-    """In a line for each set of pools, and another one for those of it that give way."""
+    """One line for each set of pools, and a second one for its aside requests."""
 
     def __init__(self, pools: Mapping[PoolId, Pool], patience_s: float) -> None:
         self._pools, self._patience_s = pools, patience_s
         self._lines: dict[Line, WaitingLine[InFlight]] = {}
-        self._full: dict[Line, float] = {}  # when a line last heard that there are workers, all of them full
-        # Lines that found no worker in their last round, and none that was there lately: nobody new waits in them.
+        self._full: dict[Line, float] = {}  # when a line's workers were last found, all of them full (monotonic)
+        # Lines without a worker in their last round nor shortly before: new requests are refused.
         self._gone: dict[Line, NoWorker] = {}
 
     def __bool__(self) -> bool:
@@ -42,7 +42,7 @@ class HeldRequests:
         self._lines = {}
 
     def push(self, inflight: InFlight, why: XylemError | None = None) -> InFlight | None:
-        """Until there is room, or for some time until there isn't that reason any more. Returns one that has to go."""
+        """Holds a request: for lack of room, or for the reason `why`. Returns one that has to be refused instead."""
         inflight.refused, inflight.placings = why, 0
         inflight.held_since = inflight.held_since or time.monotonic()
         line = self._lines.get(inflight.line) or WaitingLine()
@@ -52,9 +52,9 @@ class HeldRequests:
         return least
 
     def has_to_queue(self, inflight: InFlight) -> bool:
-        """Behind held requests, unless these wait for a worker for which no new one does.
+        """Whether a request waits behind held ones. Not if these wait for a worker and new requests don't.
 
-        What gives way always does: a thousand of them cost each round of the others a few.
+        Aside requests always do, so that a thousand of them don't slow the rounds of online ones.
         """
         if inflight.job.aside and (inflight.job.attempt or self._most(inflight)):
             return True
@@ -63,33 +63,33 @@ class HeldRequests:
         return inflight.job.attempt > 0 or inflight.line not in self._gone
 
     def full(self, line: Line) -> None:
-        """Its workers are."""
+        """The line's workers are full."""
         self._full[line] = time.monotonic()
 
     def gone(self, line: Line, why: NoWorker) -> None:
-        """Its workers are, and for long."""
+        """The line has had no worker for long."""
         self._gone[line] = why
 
     def looks_again(self, line: Line) -> None:
-        """Whether it has workers is being asked."""
+        """The next round tells whether the line has workers."""
         self._gone.pop(line, None)
 
     def forget_empty_lines(self) -> None:
-        """A new request of theirs has to ask again whether there is a worker."""
+        """For an empty line, a new request looks again for a worker."""
         self._gone = {name: why for name, why in self._gone.items() if name in self._lines}
 
     def may_wait(self, inflight: InFlight) -> bool:
-        """For a worker: an accepted request, and a new one unless its workers are gone."""
+        """Whether it may wait for a worker: an accepted request may, a new one unless the line's workers are gone."""
         return inflight.job.attempt > 0 or inflight.line not in self._gone
 
     def take(self, awaited: Callable[[InFlight], bool]) -> Taken:
-        """The heads of the lines. Those that are not `awaited` any more, and those that have waited enough, go."""
+        """The heads of the lines. Drops requests that are not `awaited` any more, or have waited too long."""
         taken, now = Taken([], [], []), time.monotonic()
         for name, line in self._lines.items():
             full = self._full.get(name, 0.0)
             aside = name[1]
             if aside and now - full < LOOK_EVERY_S:
-                continue  # each end of a request wakes the others, and these would look again each time
+                continue  # aside requests aren't tried again at each end of a request, as online ones are
             gone, over = self._gone.get(name), dict[InFlight, XylemError]()
             for inflight in line:
                 why = _given_up(inflight, gone, waited=now - max(inflight.held_since, full) > self._patience_s)
@@ -108,12 +108,12 @@ class HeldRequests:
 
 
 def urgency(inflight: InFlight) -> tuple[int, float]:
-    """Of those that are as urgent, the ones that were on a worker already go first."""
+    """The sort key, lowest first; of equal priorities, requests that were on a worker already go first."""
     return inflight.job.priority, 0.0 if inflight.job.attempt else inflight.job.deadline
 
 
 def _given_up(inflight: InFlight, gone: NoWorker | None, *, waited: bool) -> XylemError | None:
-    """Why a request is held no longer, if so: no worker comes to its line, or it has waited as long as it may."""
+    """The error with which a held request ends: its line has no worker, or it has waited too long. Else None."""
     if gone is not None and not inflight.job.attempt and not isinstance(inflight.refused, StoreDown):
         return gone
     return inflight.refused if waited else None

@@ -1,4 +1,4 @@
-"""A request on its way: what is sent, where it may go, and the answer that awaits it."""
+"""A request in flight: its job, the pools that it may be placed in, and its answer so far."""
 
 import asyncio
 import time
@@ -18,17 +18,17 @@ from app.pools import Routing
 from app.routing.candidates import Decision
 from app.store import clock
 
-# Numbers of one owner's; those of the next one are above. What gives way may be given back every few seconds for a day.
+# Attempt numbers for one owner; the next owner's begin above. Aside requests may come back every few seconds for a day.
 ATTEMPTS = 1_000_000
 
 Groups = tuple[tuple[PoolId, ...], ...]
-Line = tuple[Groups, bool]  # where it waits when there is no room: those that give way in a line of their own
+Line = tuple[Groups, bool]  # the waiting line of held requests: of these pools, and whether of aside requests
 
 
 class RoutingHints(Struct, frozen=True):
-    """What a client may say about where its request goes."""
+    """A client's wishes about where its request is placed."""
 
-    rules: Mapping[str, Any] = {}  # fields of the pool's `routing` that it overrides
+    rules: Mapping[str, Any] = {}  # fields that override the pool's `routing`
     session: str | None = None
     ttft_ms: float | None = None
     itl_ms: float | None = None
@@ -43,7 +43,7 @@ class ChoiceOutput(Struct, gc=False):
     finished: bool = False
 
     def add(self, delta: Delta) -> None:
-        """Once per token."""
+        """Called once per token, so it has to be fast."""
         self.tokens.extend(delta.tokens)
         self.text_len += len(delta.text)
         if delta.finish is not None:
@@ -51,12 +51,12 @@ class ChoiceOutput(Struct, gc=False):
 
 
 class State(StrEnum):
-    """Of a request that has not ended; `app/api/README.md` draws it."""
+    """The state of a request that has not ended; `app/api/README.md` has the diagram."""
 
     PLACING = "placing"  # a worker is being chosen
     HELD = "held"  # there is no room, no worker or no Redis
-    PREFILLING = "prefilling"  # with the worker that computes its prompt for another one
-    QUEUED = "queued"  # with its worker, and nothing has come of this attempt
+    PREFILLING = "prefilling"  # on the prefill worker, before the decode worker has it
+    QUEUED = "queued"  # on its worker, and this attempt has no output yet
     ANSWERING = "answering"
 
 
@@ -64,17 +64,16 @@ class InFlight:
     __slots__ = (
         "_hashes",
         "answer",
-        "apart",
+        "before_first",
         "deaths",
         "decisions",
-        "doing",
-        "early",
         "early_deaths",
-        "ends",
+        "ends_at",
         "groups",
         "handoff",
         "held_since",
         "job",
+        "may_split",
         "out",
         "placed",
         "placed_at",
@@ -82,6 +81,7 @@ class InFlight:
         "prefill_groups",
         "refused",
         "retry",
+        "stage_index",
         "timings",
         "wishes",
     )
@@ -89,26 +89,26 @@ class InFlight:
     def __init__(
         self, job: Job, groups: Groups, answer: EventQueue, wishes: RoutingHints, prefill_groups: Groups = ()
     ) -> None:
-        """`groups` of pools to choose a worker from, the preferred group first; and those that may do the prefill."""
-        # Seconds of the monotonic clock: only this process decides when its time is over.
-        self.ends = time.monotonic() + job.deadline - clock.now()
+        """`groups` of pools to choose a worker from, the preferred first; `prefill_groups`: pools for the prefill."""
+        # Seconds of the monotonic clock: only this process decides when the deadline is over.
+        self.ends_at = time.monotonic() + job.deadline - clock.now()
         self.job, self.groups, self.answer, self.wishes = job, groups, answer, wishes
         self.prefill_groups = prefill_groups
-        self.apart = True  # its prompt may be computed by another worker
-        self.early: list[Event] | None = None  # events before the first token, while that one is awaited
-        self.doing = 0  # which of the job's stages has it; -1: the last
-        self.handoff: KvHandle | None = None  # the KV of its prompt lies there already
+        self.may_split = True  # its prompt may be computed by another worker
+        self.before_first: list[Event] | None = None  # events that came before the awaited first token
+        self.stage_index = 0  # index of the job's current stage; -1: the last
+        self.handoff: KvHandle | None = None  # where its prompt's KV is already
         self.out = [ChoiceOutput([]) for _ in range(job.sampling.n)]
-        self.deaths = 0  # of workers that had it
-        self.early_deaths = 0  # of these, before anything of that attempt had come
+        self.deaths = 0  # of workers while they had it
+        self.early_deaths = 0  # of these, before that attempt had any output
         self.placings = 0  # of this attempt
-        self.refused: XylemError | None = None  # why it is held, if not for want of room
+        self.refused: XylemError | None = None  # why it is held, if not for lack of room
         self.placed_at = 0.0  # by Redis' clock
         self.held_since = 0.0  # seconds of the monotonic clock; 0: there was room at once
         self.timings: list[Timing] = []
-        self.decisions: dict[StageKind, Decision] = {}  # about its stages, if they are to be explained
-        self.placed: asyncio.Future[None] | None = None  # until it is on its worker's queue
-        self.retry: asyncio.Task[None] | None = None  # what places it anew
+        self.decisions: dict[StageKind, Decision] = {}  # about its stages, if the client wants them explained
+        self.placed: asyncio.Future[None] | None = None  # done when it is on its worker's queue
+        self.retry: asyncio.Task[None] | None = None  # places it anew
         self._hashes: dict[int, bytes] = {}
 
     @property
@@ -121,43 +121,43 @@ class InFlight:
             return State.HELD if self.held_since else State.PLACING
         if self.prefilling:
             return State.PREFILLING
-        return State.ANSWERING if self.got_on else State.QUEUED
+        return State.ANSWERING if self.has_output else State.QUEUED
 
     @property
     def is_placed(self) -> bool:
-        """Or held for long; no placing that somebody waits for is under way."""
+        """Whether `place` has returned: it is on a worker, or has been held for long."""
         return self.placed is not None and self.placed.done()
 
-    def wait_no_more(self) -> None:
-        """Whatever keeps the placer: its answer has its end, or nobody awaits one."""
+    def end_wait(self) -> None:
+        """Ends the wait for the placer: the answer has ended, or nobody awaits it."""
         if self.placed is not None and not self.placed.done():
             self.placed.set_result(None)
 
     def workers(self) -> list[tuple[WorkerId, PoolId]]:
-        """Without which of them it can't go on."""
-        return [(stage.worker, stage.pool) for stage in self.job.stages[self.doing :][:1]]
+        """The worker of the current stage, without which the request can't go on; empty if unplaced."""
+        return [(stage.worker, stage.pool) for stage in self.job.stages[self.stage_index :][:1]]
 
     @property
     def prefilling(self) -> bool:
-        """With a worker that computes its prompt for another one."""
-        return bool(self.job.stages) and self.job.stages[self.doing].kind == "prefill"
+        """Whether a prefill worker has it."""
+        return bool(self.job.stages) and self.job.stages[self.stage_index].kind == "prefill"
 
     def unplace(self) -> None:
         self.job = replace(self.job, stages=[])
 
     def go_on(self, out: list[ChoiceOutput]) -> None:
-        """Behind what somebody else has had of its choices."""
+        """Continues choices that another process began."""
         self.out = out
         self.job = replace(self.job, begun=self.begun())
 
     def begun(self) -> list[PartialOutput]:
-        """For the worker that goes on with it."""
+        """The output so far, for the worker that continues it."""
         if not any(out.tokens or out.finished for out in self.out):
             return []
         return [PartialOutput(list(out.tokens), out.text_len, out.finished) for out in self.out]
 
     def again(self, handoff: KvHandle | None) -> None:
-        """The next attempt, on no worker yet: events of older ones are ignored from now on."""
+        """Begins the next attempt, on no worker yet: events of older attempts are ignored from now on."""
         old = self.job
         self.job = replace(
             old,
@@ -167,27 +167,27 @@ class InFlight:
             prefilled=old.prefilled if handoff else None,
             at_once=old.at_once and handoff is not None,
         )
-        self.handoff, self.early, self.doing, self.placings, self.held_since = handoff, None, 0, 0, 0.0
+        self.handoff, self.before_first, self.stage_index, self.placings, self.held_since = handoff, None, 0, 0, 0.0
         self._hashes.clear()
 
     @property
     def attempts(self) -> int:
-        """How many there were, its former owners' last ones among them."""
+        """How many attempts there were, with the last one of each former owner."""
         return sum(divmod(self.job.attempt, ATTEMPTS)) + 1
 
     @property
-    def got_on(self) -> bool:
-        """Something came of this attempt."""
+    def has_output(self) -> bool:
+        """Whether this attempt has had output."""
         return sum(len(out.tokens) for out in self.out) > sum(len(begun.tokens) for begun in self.job.begun)
 
     @property
     def context(self) -> list[int]:
-        """The tokens that an engine computes before it goes on: of several choices, the shared ones."""
+        """The tokens that an engine computes before the next new one; with several choices, those that they share."""
         job = self.job
         return job.prompt + job.begun[0].tokens if len(job.begun) == 1 else job.prompt
 
     def hashes(self, block_size: int) -> bytes:
-        """The packed block hashes of `context`; none of inputs, whose KV no other request finds."""
+        """The packed block hashes of `context`, 8 bytes each; empty for inputs, whose KV isn't cached."""
         if self.job.inputs is not None:
             return b""
         known = self._hashes.get(block_size)

@@ -1,4 +1,4 @@
-"""At each look: this replica lives; which workers have died, which requests' time is over or were forgotten?"""
+"""Renews this process's lease; finds dead workers, overdue requests, and requests that Redis or a worker has lost."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ log = logger(__name__)
 
 _OVERDUE_EVERY_S = 0.1
 _INTERVALS = Intervals()
-_REMAINS_TTL_S = 600  # other API replicas may not have looked yet, and the worker may come back
+_LEFTOVER_TTL_S = 600  # for a dead worker's keys: other API replicas have yet to look, and it may come back
 
 
 class LivenessWatch:
@@ -36,7 +36,7 @@ class LivenessWatch:
         self._intervals = intervals
         self._wire, self._keys, self._dispatcher, self._inbox = wire, keys, dispatcher, inbox
         self._pools = pools
-        self._doubtful = True  # Redis may have forgotten what was placed
+        self._records_in_doubt = True  # Redis may have lost records of placed requests
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as both:
@@ -44,7 +44,7 @@ class LivenessWatch:
             both.create_task(self._look())
 
     async def _end_overdue(self) -> None:
-        """However long Redis takes to answer."""
+        """Apart from the looks, which may wait long for Redis."""
         while True:
             await asyncio.sleep(_OVERDUE_EVERY_S)
             try:
@@ -56,7 +56,7 @@ class LivenessWatch:
         while True:
             await asyncio.sleep(self._intervals.look_s)
             try:
-                await self._say_that_we_live()
+                await self._renew_lease()
                 await self._look_for_dead_workers()
                 await self._look_for_forgotten_requests()
             except StoreDown as exc:
@@ -64,32 +64,32 @@ class LivenessWatch:
             except Exception:
                 log.exception("watch_failed")
 
-    async def _say_that_we_live(self) -> None:
+    async def _renew_lease(self) -> None:
         own, ttl_ms = self._keys.api(self._dispatcher.api), round(self._intervals.api_ttl_s * 1000)
         asked = time.monotonic()
-        # The first is what Redis takes also when it is out of memory.
+        # PEXPIRE first: Redis accepts it even when it is out of memory.
         lived, _, theirs = await self._wire.execute_each(
             [("PEXPIRE", own, ttl_ms), ("SET", own, "1", "PX", ttl_ms), ("TIME",)]
         )
         if not isinstance(theirs, StoreDown):
             clock.heard(asked, theirs)
-        self._doubtful = self._doubtful or not lived or not self._wire.is_steady()
+        self._records_in_doubt = self._records_in_doubt or not lived or not self._wire.is_steady()
 
     async def _look_for_forgotten_requests(self) -> None:
-        """By a Redis that came back without its last second, or by workers that thought this replica dead."""
-        if not self._doubtful or not self._wire.is_steady():
+        """Finds requests without a record: Redis lost its last second, or a worker believed this replica dead."""
+        if not self._records_in_doubt or not self._wire.is_steady():
             return
         jobs = [f.job for f in self._dispatcher.in_flight.values() if f.is_placed and f.job.worker]
         there = await self._wire.execute([("EXISTS", self._keys.request(job.run)) for job in jobs])
         forgotten = [job for job, is_there in zip(jobs, there, strict=True) if not is_there]
         if forgotten:
-            await self._inbox.repair()  # the last events of those that have ended
+            await self._inbox.repair()  # reads the last events of requests that have ended
         for job in forgotten:
             inflight = self._dispatcher.in_flight.get(job.request)
             if inflight is not None and inflight.job.attempt == job.attempt:
                 log.warning("request_was_forgotten", run=job.run, x_request_id=job.x_request_id)
                 self._dispatcher.lost(inflight)
-        self._doubtful = False
+        self._records_in_doubt = False
 
     async def _look_for_dead_workers(self) -> None:
         members = await self._wire.execute([("HKEYS", self._keys.pool(p)) for p in self._pools])
@@ -101,17 +101,17 @@ class LivenessWatch:
         alive = await self._wire.execute([("EXISTS", self._keys.worker(w)) for w in workers])
         dead = [w for w, lives in zip(workers, alive, strict=True) if not lives]
         if dead and self._wire.is_steady():
-            await self._bury({w: workers[w] for w in dead})
+            await self._remove_dead_workers({w: workers[w] for w in dead})
 
-    async def _bury(self, dead: dict[WorkerId, PoolId]) -> None:
-        await self._inbox.repair()  # what they said last may stand in the stream unread
+    async def _remove_dead_workers(self, dead: dict[WorkerId, PoolId]) -> None:
+        await self._inbox.repair()  # their last events may be unread in the stream
         reserved = await self._wire.execute([("HKEYS", self._keys.reservations(worker)) for worker in dead])
         runs = [RunId(run.decode()) for on_one in reserved for run in on_one]
         queued = await self._queued(dead)
-        # Lines of batches have a day: the records of what nobody takes back would stay as long.
+        # A batch's lines have a day, and their records would stay as long.
         records = [key(run) for run in runs for key in (self._keys.request, self._keys.blocks)]
-        commands = [self._forget(worker, pool) for worker, pool in dead.items()]
-        commands.append([("EXPIRE", record, _REMAINS_TTL_S, "LT") for record in records])
+        commands = [self._removal(worker, pool) for worker, pool in dead.items()]
+        commands.append([("EXPIRE", record, _LEFTOVER_TTL_S, "LT") for record in records])
         await self._wire.execute(list(chain.from_iterable(commands)))
         for worker, pool in dead.items():
             count = self._dispatcher.worker_lost(worker, queued=queued)
@@ -119,21 +119,21 @@ class LivenessWatch:
             WORKERS_LOST.inc()
 
     async def _queued(self, dead: Mapping[WorkerId, PoolId]) -> set[RunId]:
-        """The runs that they had not begun."""
+        """The runs in their queues: not begun."""
         queues = [worker_queue(pool, worker) for worker, pool in dead.items()]
         names = [self._keys.queue(queue, step) for queue in queues for step in PRIORITY_STEPS]
         found = await self._wire.execute([("LRANGE", name, 0, -1) for name in names])
         messages = [read_task_message(raw) for listed in found for raw in listed]
         return {run_id(request, attempt) for _handoff, request, attempt in filter(None, messages)}
 
-    def _forget(self, worker: WorkerId, pool: PoolId) -> list[Command]:
+    def _removal(self, worker: WorkerId, pool: PoolId) -> list[Command]:
         keys, queue = self._keys, worker_queue(pool, worker)
         places = [place_id(worker, rank) for rank in range(self._pools[pool].data_parallel_size)]
         caches = [key(pool, place) for place in places for key in (keys.kv, keys.kv_rebuilt, keys.predicted)]
         account = [keys.reservations(worker), keys.load(worker), keys.prefilling(worker)]
-        remains = [*account, *(keys.queue(queue, s) for s in PRIORITY_STEPS)]
+        leftovers = [*account, *(keys.queue(queue, s) for s in PRIORITY_STEPS)]
         return [
             ("HDEL", keys.pool(pool), worker),
-            ("UNLINK", *caches),  # if it comes back it writes them anew
-            *(("EXPIRE", key, _REMAINS_TTL_S) for key in remains),
+            ("UNLINK", *caches),  # a worker that comes back writes them anew
+            *(("EXPIRE", key, _LEFTOVER_TTL_S) for key in leftovers),
         ]

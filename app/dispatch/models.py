@@ -1,4 +1,4 @@
-"""The models that this deployment serves: what the API knows of each without asking anybody."""
+"""The models that this deployment serves, as the API knows them from files and settings."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,27 +14,27 @@ from app.routing.pool_table import select
 from app.telemetry import Meters
 from app.tokenizer import Tokenizer, load_tokenizer
 
-_TOGETHER = 2**18  # tokens
+_TOGETHER = 2**18  # tokens of one HTTP request, for models with a shorter context
 _DOES: Mapping[Task, str] = {
     "generate": "generates answers (/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages)",
     "embed": "makes embeddings (/v1/embeddings, /v1/score, /v1/rerank)",
     "classify": "tells classes (/v1/classify)",
 }
-_SHOWN = 100  # characters of a name that nobody knows
+_SHOWN = 100  # characters of an unknown model's name in the error
 
 
 @dataclass(frozen=True)
 class Model:
     name: str
-    pools: tuple[PoolId, ...]  # that answer
+    pools: tuple[PoolId, ...]  # that generate answers, or encode
     prefill_pools: tuple[PoolId, ...]  # that only compute prompts
-    select: Select | None  # which of them, by length and latency target
+    select: Select | None  # the table that chooses among them, by length and latency target
     tokenizer: Tokenizer
     context_len: int  # tokens, prompt and answer together
     meters: Meters
     writing: Writing = Writing()  # noqa: RUF009 (frozen)
     dialect: str | None = None  # the name of the writing's
-    # Of sampling parameters, by their names in generation_config.json, where a request says nothing.
+    # Defaults of sampling parameters, by their names in generation_config.json.
     defaults: Mapping[str, float] = field(default_factory=dict)
     task: Task = "generate"
     dimensions: Container[int] = ()  # as `Pool` says, here and below
@@ -48,13 +48,13 @@ class Model:
 
     @property
     def most_tokens(self) -> int:
-        """Of all prompts of one request, and what is tokenised or decoded for a client that only wants that."""
+        """Tokens that all prompts of one request may have together, or one text to tokenise or decode."""
         return max(_TOGETHER, self.context_len)
 
     def groups(self, tokens: int, wishes: RoutingHints) -> tuple[tuple[PoolId, ...], ...]:
-        """The pools to choose a worker from, for a context of so many tokens; what the table says comes first.
+        """The pools to choose a worker from, for a context of so many tokens; the table's choice comes first.
 
-        Raises: RequestError for a target that no table asks about.
+        Raises: RequestError for a latency target without a table.
         """
         for name, target, table in (
             ("ttft_ms", wishes.ttft_ms, self.select and self.select.prefill),
@@ -79,13 +79,13 @@ class Model:
         return ((first,), *((pool,) for pool in self.prefill_pools if pool != first))
 
     def encode(self, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
-        """A prompt, of that field of the request. Raises: PromptTooLong, before all of a long text is tokenised."""
+        """A prompt's token ids; `param`: its field in the request. Raises: PromptTooLong, without tokenising it all."""
         if least := self.tokenizer.least_tokens(text, self.context_len):
             raise self._too_long(f"at least {least}", param)
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def count(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Of a text that need not fit the context. Raises: RequestError, before all of a long text is tokenised."""
+        """The token ids of a text that may exceed the context. Raises: RequestError, without tokenising it all."""
         most = self.most_tokens
         least = self.tokenizer.least_tokens(text, most)
         tokens = [] if least else self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
@@ -94,7 +94,7 @@ class Model:
         return tokens
 
     def check_tokens(self, tokens: list[int]) -> None:
-        """Raises: RequestError when there are none, too many, or ids that the model doesn't know."""
+        """Raises: RequestError for no tokens, too many, or unknown ids."""
         if not tokens:
             raise RequestError("The prompt is empty.", param="prompt")
         if len(tokens) > self.most_tokens:
@@ -103,7 +103,7 @@ class Model:
             raise RequestError(f"Token ids have to be below {self.tokenizer.vocab_size}.", param="prompt")
 
     def check_input(self, tokens: list[int], param: str) -> None:
-        """Of a text that is encoded. Raises: PromptTooLong, RequestError when there are none, or unknown ids."""
+        """For a text to be encoded. Raises: PromptTooLong; RequestError for no tokens, or unknown ids."""
         if not tokens:
             raise RequestError(f"'{param}' has no tokens.", param=param)
         if len(tokens) > self.context_len:
@@ -112,9 +112,9 @@ class Model:
             raise RequestError(f"Token ids have to be below {self.tokenizer.vocab_size}.", param=param)
 
     def room(self, prompt: list[int], max_tokens: int | None, param: str) -> int:
-        """How many tokens the answer may have. `param`: the request's field that the prompt is of.
+        """How many tokens the answer may have. `param`: the prompt's field in the request.
 
-        Raises: PromptTooLong, in OpenAI's words: by these, clients choose another model.
+        Raises: PromptTooLong, in OpenAI's words: clients match them, to choose another model.
         """
         wanted = max(1, max_tokens or 0)
         total = len(prompt) + wanted
@@ -143,7 +143,7 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
     for pool_id, pool in declared.pools.items():
         known = models.get(pool.model)
         tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
-        generates = pool.task == "generate"  # other models may have these files, and do nothing with them
+        generates = pool.task == "generate"  # other models may have these files, but don't use them
         writing = writing_of(pool, tokenizer) if generates else Writing()
         defaults = generation_defaults(pool.model_dir) if generates and pool.generation_config == "auto" else {}
         same = tokenizer, pool.context_len, writing, defaults, pool.task
@@ -176,7 +176,7 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
 
 
 def find_model(models: Mapping[str, Model], name: str, task: Task | None = "generate") -> Model:
-    """`task`: what it has to do; None: any. Raises: ModelNotFound, RequestError."""
+    """`task`: the task that the model must have; None: any. Raises: ModelNotFound, RequestError."""
     model = models.get(name)
     if model is None:
         raise ModelNotFound(

@@ -15,24 +15,24 @@ from app.routing.candidates import Placement
 from app.store import PLACE, Command, clock
 from app.tasks.celery_message import priority_step, task_messages
 
-_GRACE_S = 30  # a record outlives its deadline by this: until then somebody may look for it
+_GRACE_S = 30  # a record outlives its deadline by this, for workers that read it late
 
 
 def placement(
     keys: Keys, pools: Mapping[PoolId, Pool], inflight: InFlight, places: list[Placement], meets_at: str
 ) -> Command:
-    """Record, reservations and messages, for `place.lua`; the request knows of it. `meets_at`: see Lease."""
+    """The call of `place.lua` with record, reservations and messages. Updates the request. `meets_at`: see Lease."""
     job = inflight.job
     step = priority_step(job.priority, aside=job.aside)
     inflight.placed_at = clock.now()
-    ttl_ms = max(1, round((inflight.ends - time.monotonic() + _GRACE_S) * 1000))
+    ttl_ms = max(1, round((inflight.ends_at - time.monotonic() + _GRACE_S) * 1000))
     messages = task_messages(job, step, inflight.handoff, meets_at)
-    # At once, the worker that answers has the request from the beginning.
+    # If both workers begin at once, the decode worker has the request from the beginning.
     in_sequence = messages[-1] == b""
-    inflight.doing = 0 if in_sequence else -1
+    inflight.stage_index = 0 if in_sequence else -1
     if len(places) > 1 and not in_sequence:
         job = inflight.job = replace(job, at_once=True)
-    inflight.early = [] if in_sequence and job.sampling.n == 1 else None
+    inflight.before_first = [] if in_sequence and job.sampling.n == 1 else None
     names = [keys.request(job.run), keys.blocks(job.run)]
     values: list[str | int | bytes] = []
     for to, message in zip(places, messages, strict=True):
@@ -49,8 +49,8 @@ def placement(
     return "EVAL", PLACE, len(names), *names, job.run, encode(job), ttl_ms, hashes, job.reply_to, *values
 
 
-def guess(keys: Keys, pool: Pool, inflight: InFlight, to: Placement, lease: Lease) -> list[Command]:
-    """For an engine that tells no KV events: what it will have, as far as one can know."""
+def prediction(keys: Keys, pool: Pool, inflight: InFlight, to: Placement, lease: Lease) -> list[Command]:
+    """For an engine without KV events: records the blocks that it is expected to cache."""
     hashes = inflight.hashes(pool.block_size)
     if lease.worker.kv_events or pool.routing.policy != "kv" or not hashes:
         return []
@@ -60,12 +60,12 @@ def guess(keys: Keys, pool: Pool, inflight: InFlight, to: Placement, lease: Leas
     entries = [
         x
         for i in range(0, len(hashes), HASH_BYTES)
-        # A prompt's tail expires first, and goes first where there are too many: what is left are prefixes.
+        # A prompt's tail expires first, and is removed first if there are too many: the rest is a prefix.
         for x in (expires - i / 1000, hashes[i : i + HASH_BYTES])
     ]
     return [
         ("ZADD", key, *entries),
         ("ZREMRANGEBYSCORE", key, "-inf", expires - ttl_ms),
-        ("ZREMRANGEBYRANK", key, 0, -1 - lease.worker.total_blocks),  # it holds no more than that: the oldest go
+        ("ZREMRANGEBYRANK", key, 0, -1 - lease.worker.total_blocks),  # it can't hold more: the oldest are removed
         ("PEXPIRE", key, ttl_ms),
     ]

@@ -1,4 +1,4 @@
-"""The decisions of one round of placement, one after the other. No I/O."""
+"""The decisions of one round of placement. No I/O."""
 
 from collections.abc import Mapping
 from random import Random
@@ -13,41 +13,41 @@ from app.kv.blocks import common_blocks
 from app.messages import GrammarKind, Lease, Stage, StageKind
 from app.pools import Pool, Routing
 from app.routing.candidates import Ask, Candidate, Decision, Option, Placement
-from app.routing.disagg import DisaggRules, place_apart
+from app.routing.disagg import SplitPlacement, place_split
 from app.routing.policy import Part, place, reserve
 
 _MAX_PLACINGS = 5  # of one attempt
-_SIBLINGS = 32  # placed in this round just before, whose prefix may be this one's
+_RECENT = 32  # how many requests placed just before are compared for a common prefix
 
 
 class PlacementRound:
-    """Some requests, the fleet as one read showed it, and what has been placed on it since. No I/O."""
+    """Decides for some requests, by one read of the fleet and the placements made since."""
 
     def __init__(self, in_flight: list[InFlight], pools: Mapping[PoolId, Pool]) -> None:
         self._pools = pools
-        self._asking: dict[PoolId, dict[InFlight, int]] = {}  # with its number among those that ask this pool
+        self._asking: dict[PoolId, dict[InFlight, int]] = {}  # by pool: requests, and their prompts' index in the read
         for inflight in in_flight:
             for pool in (p for group in (*inflight.groups, *_prefills(inflight)) for p in group):
                 asking = self._asking.setdefault(pool, {})
                 asking[inflight] = len(asking)
         self._alone = len(in_flight) == 1
-        self._before: list[tuple[Placement, bytes]] = []
+        self._placed: list[tuple[Placement, bytes]] = []
         self.views: dict[PoolId, PoolView] = {}
 
     def prompts(self) -> dict[PoolId, list[bytes]]:
-        """The packed prompts to ask each pool about: none where the policy doesn't look at prefixes."""
+        """For each pool, the packed prompts to look up in its caches; none if its policy ignores prefixes."""
         return {
             pool: [f.hashes(self._pools[pool].block_size) for f in asking] if self._looks_at_prefixes(pool) else []
             for pool, asking in self._asking.items()
         }
 
     def assign(self, inflight: InFlight, rng: Random, turn: int) -> list[Placement]:
-        """`decide`, written into its job: where each stage goes, in their order.
+        """Calls `decide`, and sets the job's stages. Returns their placements, in order.
 
         Raises: NoWorker, Saturated.
         """
         if inflight.placings >= _MAX_PLACINGS:
-            raise NoWorker("The workers of this model keep going away. Try again.")
+            raise NoWorker("The workers of this model keep disappearing. Try again.")
         decisions = self.decide(inflight, rng, turn)
         inflight.placings += 1
         if inflight.wishes.explain:
@@ -58,9 +58,9 @@ class PlacementRound:
         return list(places.values())
 
     def decide(self, inflight: InFlight, rng: Random, turn: int) -> dict[StageKind, Decision]:
-        """Its stages in their order: decode, after a prefill if another worker computes the prompt.
+        """Its stages in order: decode, after a prefill if another worker computes the prompt.
 
-        Raises: NoWorker, Saturated: what the last of its groups said; RequestError for what no engine here does.
+        Raises: NoWorker, Saturated (of the last group of pools); RequestError for a grammar that no engine supports.
         """
         job = inflight.job
         context = len(inflight.context)
@@ -80,10 +80,10 @@ class PlacementRound:
             except Saturated as exc:
                 refused = exc
                 continue
-            apart = self._apart(inflight, ask, decision, options, rules, rng, turn)
+            split = self._split(inflight, ask, decision, options, rules, rng, turn)
             stages: dict[StageKind, Decision] = {"encode" if encodes else "decode": decision}
-            if apart is not None:
-                stages = {"prefill": apart.prefill, "decode": apart.decode}
+            if split is not None:
+                stages = {"prefill": split.prefill, "decode": split.decode}
             for stage in stages.values():
                 self._reserve(stage.placement, inflight)
             return stages
@@ -96,7 +96,7 @@ class PlacementRound:
                 refused = NoWorker("No live worker of this model holds answers to a format. Try again.")
         raise refused
 
-    def _apart(
+    def _split(
         self,
         inflight: InFlight,
         ask: Ask,
@@ -105,31 +105,31 @@ class PlacementRound:
         rules: Routing,
         rng: Random,
         turn: int,
-    ) -> DisaggRules | None:
+    ) -> SplitPlacement | None:
         for group in _prefills(inflight):
             prefills = [option for pool in group for option in self._options(inflight, pool)]
             prefill_rules = inflight.rules(self._pools[group[0]].routing)
-            apart = place_apart(ask, here, prefills, decodes, (prefill_rules, rules), rng, turn)
-            if apart is not None:
-                return apart
+            split = place_split(ask, here, prefills, decodes, (prefill_rules, rules), rng, turn)
+            if split is not None:
+                return split
         return None
 
     def had_worker(self, inflight: InFlight) -> bool:
-        """Lately, or has one now; so the next one may come soon."""
+        """Whether its pools have a worker, or had one lately: then another one may start soon."""
         return any(self.views[pool].lately for group in inflight.groups for pool in group)
 
     def lease(self, to: Placement) -> Lease:
-        """Of the worker that was chosen."""
+        """The chosen worker's lease."""
         return next(c.lease for c in self.views[to.pool].candidates if c.lease.worker.id == to.worker)
 
     def _reserve(self, to: Placement, inflight: InFlight) -> None:
         view = self.views[to.pool]
         self.views[to.pool] = replace(view, candidates=reserve(view.candidates, to, aside=inflight.job.aside))
         if not self._alone:
-            self._before.append((to, inflight.hashes(self._pools[to.pool].block_size)))
+            self._placed.append((to, inflight.hashes(self._pools[to.pool].block_size)))
 
     def _options(self, inflight: InFlight, pool: PoolId) -> list[Option]:
-        """The places whose engine can do what is asked: others would answer as if it had not been."""
+        """The places whose engine supports the request's grammar: others would ignore it."""
         options, grammar = self._places(inflight, pool), inflight.job.sampling.grammar
         return options if grammar is None else [o for o in options if grammar.kind in _grammars(o.candidate)]
 
@@ -145,10 +145,10 @@ class PlacementRound:
         ]
 
     def _coming(self, inflight: InFlight, pool: PoolId) -> dict[tuple[WorkerId, int], int]:
-        """The blocks that requests placed a moment ago will leave in the caches of this pool."""
+        """By place: the prompt's leading blocks that requests placed in this round will leave in its cache."""
         mine = inflight.hashes(self._pools[pool].block_size)
         found: dict[tuple[WorkerId, int], int] = {}
-        for to, hashes in self._before[-_SIBLINGS:]:
+        for to, hashes in self._placed[-_RECENT:]:
             if to.pool == pool and (blocks := common_blocks(mine, hashes)):
                 place_ = to.worker, to.rank
                 found[place_] = max(blocks, found.get(place_, 0))
@@ -163,10 +163,10 @@ def _grammars(candidate: Candidate) -> list[GrammarKind]:
 
 
 def _prefills(inflight: InFlight) -> Groups:
-    """The pools that may compute its prompt for another worker, if that is still to be done.
+    """The pools that may compute its prompt for another worker; empty if that isn't needed.
 
-    Not of what gives way: it could do so at one of the two workers only.
+    Never for aside requests: they could give way at one of the two workers only.
     """
     job = inflight.job
-    apart = inflight.apart and not job.begun and inflight.handoff is None and not job.aside
-    return inflight.prefill_groups if apart else ()
+    may_split = inflight.may_split and not job.begun and inflight.handoff is None and not job.aside
+    return inflight.prefill_groups if may_split else ()

@@ -1,8 +1,8 @@
 """From a prompt to a worker's queue.
 
-Requests are placed in rounds: one read of the fleet, one decision after the other, each seeing those before
-it, and one write. A request that arrives during a round waits for the next. So a request costs two round
-trips, and a burst of sixty costs two as well. Those that find no room are held until there is some.
+Requests are placed in rounds: one read of the fleet, a decision for each request that sees the decisions
+before it, and one write. A request that arrives during a round waits for the next. So a request costs two
+round trips to Redis, and a burst of sixty costs two as well. Requests that find no room are held.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from random import Random
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.held_requests import LOOK_EVERY_S, HeldRequests, urgency
 from app.dispatch.inflight import InFlight
-from app.dispatch.placement_commands import guess, placement
+from app.dispatch.placement_commands import placement, prediction
 from app.dispatch.placement_round import PlacementRound
 from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import PoolId, RequestId
@@ -27,11 +27,11 @@ from app.telemetry import FLEET_READ, RoutingMeters, logger
 
 log = logger(__name__)
 
-# With this many in flight a round first waits a little for others to join it: a round costs the CPU of a sixth of
-# a short request, and at such a load the wait is a small part of the time to the first token.
+# With this many requests in flight, a round first waits a little for more: a round costs the CPU of a sixth of a
+# short request, and at such a load the wait is a small part of the time to the first token.
 _BUSY, _GATHER_S = 32, 0.002
-_ROUND = 64  # requests: while Redis matches a round's prompts it does nothing else
-_ROUND_TOKENS = 2**18  # of their prompts: while they are hashed and written, no other request gets on
+_ROUND = 64  # requests: Redis does nothing else while it matches their prompts
+_ROUND_TOKENS = 2**18  # of their prompts: the event loop does nothing else while it hashes and writes them
 
 
 class Placer:
@@ -49,84 +49,86 @@ class Placer:
         stop: Callable[[list[Job]], Awaitable[None]],
         fail: Callable[[InFlight, XylemError], None],
     ) -> None:
-        """`in_flight` are the requests that are awaited; `stop` ends what was placed when it no longer was.
+        """`in_flight`: the awaited requests. `stop` ends jobs on their workers.
 
         `fail` ends a request whose `place` has already returned.
         """
         self._wire, self._keys, self._fleet, self._pools = wire, keys, fleet, pools
         self._retry_after_s = retry_after_s
         self._in_flight, self._stop, self._fail = in_flight, stop, fail
-        self._left: list[Job] = []  # older attempts, to be stopped where they may run
+        self._to_stop: list[Job] = []  # attempts that nobody awaits, to be stopped on their workers
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
         self._turns = count()
         self._waiting: list[InFlight] = []
         self._held = HeldRequests(pools, patience_s)
-        self._room = asyncio.Event()
+        self._try_held = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
         self._routed = {name: RoutingMeters(name) for name in pools}
 
     @property
     def held(self) -> int:
-        """How many wait until there is room."""
+        """How many requests are held."""
         return sum(1 for f in self._in_flight.values() if f.held_since and not f.job.worker)
 
     async def place(self, inflight: InFlight) -> None:
-        """Returns when it is on its worker's queue, nobody awaits it any more, or it has been held for a while.
+        """Returns when the request is on its worker's queue, not awaited any more, or has been held for a while.
 
         Raises: NoWorker, Saturated, StoreDown, DeadlineOver.
         """
-        if inflight.placed is None or inflight.placed.done():  # else it came back before its placing was confirmed
+        if (
+            inflight.placed is None or inflight.placed.done()
+        ):  # else its worker gave it back before Redis confirmed the placement
             inflight.placed = asyncio.get_running_loop().create_future()
         self._waiting.append(inflight)
         self._wake()
         await inflight.placed
 
-    def leave(self, job: Job) -> None:
-        """Nobody awaits this attempt any more: it is stopped where it may run, as soon as Redis can be told."""
+    def stop_later(self, job: Job) -> None:
+        """Nobody awaits this attempt any more: stops it on its workers, as soon as Redis is reachable."""
         if job.worker:
-            self._left.append(job)
+            self._to_stop.append(job)
             self._wake()
 
-    def room(self) -> None:
-        """A request has ended somewhere: held requests may look again."""
+    def request_ended(self) -> None:
+        """A request has ended somewhere: held requests are tried again."""
         if self._held:
-            self._room.set()
+            self._try_held.set()
 
     def _wake(self) -> None:
-        self._room.set()
+        self._try_held.set()
         if self._rounds is None:
             self._rounds = asyncio.create_task(self._run_rounds())
 
     async def _run_rounds(self) -> None:
         try:
-            while self._waiting or self._held or self._left:
+            while self._waiting or self._held or self._to_stop:
                 await self._gather()
-                in_flight = self._next_or_none()
+                in_flight = self._next_safely()
                 try:
                     if in_flight:
                         await self._round(in_flight)
-                except Exception as exc:  # noqa: BLE001 (whatever it was, no client waits for ever)
+                except Exception as exc:  # noqa: BLE001 (no client may wait for ever)
                     for inflight in in_flight:
                         if isinstance(exc, StoreDown) and self._wire.connected_before:
                             self._hold(inflight, exc)
                         elif not (inflight.job.worker and inflight.is_placed):  # else its worker has it
                             self._settle(inflight, exc)
-                await self._stop_left()
+                await self._stop_abandoned()
         finally:
             self._rounds = None
 
-    async def _stop_left(self) -> None:
-        left = list(self._left)
+    async def _stop_abandoned(self) -> None:
+        left = list(self._to_stop)
         try:
             await self._stop(left)
-        except StoreDown:  # after the next round, then
+        except StoreDown:  # tried again after the next round
             return
-        except Exception:  # what nobody stops runs on for nobody, and ends by itself
+        except Exception:  # not tried again: the jobs run to their ends
             log.exception("not_stopped", requests=len(left))
-        del self._left[: len(left)]
+        del self._to_stop[: len(left)]
 
-    def _next_or_none(self) -> list[InFlight]:
-        """`_next`; all whom it was about hear of it when that breaks, and the next round begins anew."""
+    def _next_safely(self) -> list[InFlight]:
+        """`_next`; if it fails, all its requests end with an error, and the next round begins with none."""
         concerned = [*self._waiting, *self._held]
         try:
             return self._next()
@@ -143,7 +145,7 @@ class Placer:
         self._held.forget_empty_lines()
         for inflight in sorted(came, key=urgency):
             if not self._awaited(inflight):
-                self._settle(inflight, None)  # its answer has its end, or nobody waits for one
+                self._settle(inflight, None)  # its answer has ended, or nobody awaits it
             elif self._held.has_to_queue(inflight):
                 self._hold(inflight)
             else:
@@ -162,10 +164,10 @@ class Placer:
             return
         try:
             async with asyncio.timeout(LOOK_EVERY_S):
-                await self._room.wait()
+                await self._try_held.wait()
         except TimeoutError:
             pass
-        self._room.clear()
+        self._try_held.clear()
 
     async def _round(self, in_flight: list[InFlight]) -> None:
         round_ = PlacementRound(in_flight, self._pools)
@@ -174,12 +176,12 @@ class Placer:
         FLEET_READ.observe(time.perf_counter() - began)
         placed: list[InFlight] = []
         commands: list[Command] = []
-        guesses: list[Command] = []
+        predictions: list[Command] = []
         for inflight in in_flight:
             self._held.looks_again(inflight.line)
         for inflight in in_flight:
             began = time.perf_counter()
-            if time.monotonic() > inflight.ends:
+            if time.monotonic() > inflight.ends_at:
                 self._settle(inflight, DeadlineOver())
                 continue
             try:
@@ -192,25 +194,25 @@ class Placer:
             except NoWorker as exc:
                 self._without_worker(inflight, exc, lately=round_.had_worker(inflight))
                 continue
-            except Exception as exc:  # noqa: BLE001 (one request that can't be placed is no trouble of the others)
+            except Exception as exc:  # noqa: BLE001 (one request that can't be placed doesn't stop the others)
                 self._settle(inflight, exc)
                 continue
             commands.append(command)
             placed.append(inflight)
             for to in places:
-                guesses += guess(self._keys, self._pools[to.pool], inflight, to, round_.lease(to))
+                predictions += prediction(self._keys, self._pools[to.pool], inflight, to, round_.lease(to))
                 blocks = len(inflight.hashes(self._pools[to.pool].block_size)) // HASH_BYTES
                 self._routed[to.pool].decided(to.cached, blocks, time.perf_counter() - began)
-        await self._write(placed, commands + guesses)
+        await self._write(placed, commands + predictions)
         for pool, view in round_.views.items():
             self._routed[pool].shared([c.requests for c in view.candidates])
         for inflight in placed:
             if not self._awaited(inflight):
-                self.leave(inflight.job)
+                self.stop_later(inflight.job)
 
     def _without_worker(self, inflight: InFlight, exc: NoWorker, *, lately: bool) -> None:
-        """Waits for one if it was accepted, or if its model had one `lately`."""
-        if not lately and self._wire.is_steady():  # before, workers write their leases anew
+        """Holds the request if it was accepted before, or if its pools had a worker `lately`; else refuses it."""
+        if not lately and self._wire.is_steady():  # else Redis has just come back, and workers are renewing leases
             self._held.gone(inflight.line, exc)
         if self._held.may_wait(inflight):
             self._hold(inflight, exc)
@@ -218,23 +220,23 @@ class Placer:
             self._settle(inflight, exc)
 
     async def _write(self, placed: list[InFlight], commands: list[Command]) -> None:
-        """The first of `commands` place those of `placed`."""
+        """The first `commands` are those that place `placed`, in order."""
         if not commands:
             return
         attempts = [inflight.job.attempt for inflight in placed]
         try:
             replies = await self._wire.execute_each(commands)
-        except StoreDown as exc:  # some of it may have got through
+        except StoreDown as exc:  # some commands may have been executed
             for inflight, attempt in zip(placed, attempts, strict=True):
                 if inflight.job.attempt == attempt:
-                    self.leave(inflight.job)
+                    self.stop_later(inflight.job)
                     inflight.again(None)
                     self._hold(inflight, exc)
             return
-        # What became of the guesses doesn't matter.
+        # The replies to the predictions don't matter.
         for inflight, attempt, written in zip(placed, attempts, replies, strict=False):
             if inflight.job.attempt != attempt:
-                continue  # its worker was quicker than this reply: it has come back, and waits to be placed anew
+                continue  # its worker gave it back before this reply came, and it waits to be placed anew
             if isinstance(written, StoreDown):
                 inflight.unplace()
                 if inflight.job.attempt:
@@ -243,11 +245,11 @@ class Placer:
                     self._settle(inflight, written)
             elif written:
                 self._settle(inflight, None)
-            else:  # the worker went between the two round trips: decide again
+            else:  # the worker's lease ended between the two round trips: decide again
                 inflight.unplace()
                 self._waiting.append(inflight)
         if any(inflight.held_since and inflight.job.worker for inflight in placed):
-            self._room.set()  # there was room: there may be for the next as well
+            self._try_held.set()  # a held request found room: there may be some for the next
 
     def _awaited(self, inflight: InFlight) -> bool:
         return self._in_flight.get(inflight.job.request) is inflight
@@ -258,7 +260,7 @@ class Placer:
             self._settle(least, least.refused or Saturated(retry_after_s=self._retry_after_s))
 
     def _settle(self, inflight: InFlight, error: Exception | None) -> None:
-        """Ends its wait in `place`; where nothing waits there any more, an error goes out as an event."""
+        """Lets `place` return or raise; if it has returned already, an error becomes an event."""
         if error is not None and not isinstance(error, XylemError):
             job = inflight.job
             log.error("placement_failed", request=job.request, x_request_id=job.x_request_id, exc_info=error)
@@ -274,5 +276,5 @@ class Placer:
 
 
 def _round_size(prompts: list[int]) -> int:
-    """How many requests are placed at once, by the tokens of their prompts; one at least."""
+    """How many requests one round takes, by the tokens of their prompts; at least one."""
     return max(1, sum(total <= _ROUND_TOKENS for total in accumulate(prompts)))

@@ -1,4 +1,4 @@
-"""What an API key may do in a minute, over all API replicas."""
+"""An API key's limits of requests and tokens a minute, over all API replicas."""
 
 import math
 
@@ -9,7 +9,7 @@ from app.store import CHARGE, Wire
 
 
 class Quota:
-    """Of one request. Sent twice because a connection broke, it is charged twice: rare, and on the safe side."""
+    """One request's charges. A charge repeated after a broken connection counts twice: rare, and never too little."""
 
     def __init__(self, wire: Wire, keys: Keys, rate: Rate) -> None:
         self._wire, self._spent = wire, keys.spent(rate.account)
@@ -18,7 +18,7 @@ class Quota:
         self._admitted = False
 
     async def admit(self, prompt_tokens: int) -> None:
-        """Charges a request and its prompt; once, however often it is asked. Raises: RateLimited, StoreDown."""
+        """Charges a request and its prompt; only the first call does. Raises: RateLimited, StoreDown."""
         if self._admitted:
             return
         refused = await self._charge(1, prompt_tokens)
@@ -34,27 +34,27 @@ class Quota:
         self._admitted = True
 
     async def spend(self, answer_tokens: int) -> None:
-        """Charges an answer, even if that makes a debt. Raises: StoreDown."""
+        """Charges an answer, even beyond the limit. Raises: StoreDown."""
         if self._limits["tokens"] and answer_tokens:
             await self._charge(0, answer_tokens, anyhow=True)
 
     def headers(self) -> dict[str, str]:
-        """As OpenAI names them; as of the request's admission."""
+        """OpenAI's x-ratelimit headers, as of the last charge."""
         found = {}
         for kind, left in self._left.items():
             limit = self._limits[kind]
             found[f"x-ratelimit-limit-{kind}"] = str(limit)
             found[f"x-ratelimit-remaining-{kind}"] = str(max(0, math.floor(left)))
-            found[f"x-ratelimit-reset-{kind}"] = f"{(limit - left) * 60 / limit:.3f}s"  # until all is there again
+            found[f"x-ratelimit-reset-{kind}"] = f"{(limit - left) * 60 / limit:.3f}s"  # until the limit is whole again
         return found
 
     def _short_s(self, refused: str) -> float:
-        """Until there is enough of it."""
+        """Seconds until enough of that limit is left."""
         limit = self._limits[refused]
         return (max(1, limit * self._spared) - self._left[refused]) * 60 / limit
 
     async def _charge(self, requests: int, tokens: int, *, anyhow: bool = False) -> str:
-        """The limit that refused, if any did. `anyhow`: even if that makes a debt. Raises: StoreDown."""
+        """The limit that refused, or ''. `anyhow`: charge even beyond the limit. Raises: StoreDown."""
         limits = self._limits
         command = (
             *("EVAL", CHARGE, 1, self._spent),

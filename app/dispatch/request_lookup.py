@@ -1,4 +1,4 @@
-"""The timeline of a request from the process that makes its answer: its id names that one, which Redis helps to ask."""
+"""A request's timeline, asked through Redis from the process that makes its answer: the id names that process."""
 
 import asyncio
 import secrets
@@ -19,8 +19,8 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-_EVERY_S = 0.25  # how often a process looks whether it is asked
-_SILENT_S = 2.0
+_EVERY_S = 0.25  # how often a process looks for questions
+_SILENT_S = 2.0  # how long an answer is waited for
 _TTL_S = 60
 _AT_ONCE = 64  # questions
 _CONNECTIONS = 8  # to Redis, on which answers are waited for
@@ -45,19 +45,17 @@ class RequestLookup:
                 log.exception("lookup_failed")
 
     async def find(self, request: RequestId, key: KeyId | None) -> dict[str, Any]:
-        """As `Timelines.show`, from where it is known. Raises: RequestNotFound, StoreDown."""
+        """As `Timelines.show`, also from other processes. Raises: RequestNotFound, StoreDown."""
         found = self._timelines.show(request, key)
         if found is None and (api := await self._owner(request)) is not None:
             said = await self._ask(api, Look(secrets.token_hex(8), request, key))
             found = orjson.loads(said) if said else None
         if found is None:
-            raise RequestNotFound(
-                f"There is no request '{request}' of yours that runs, or that ended a short time ago."
-            )
+            raise RequestNotFound(f"You have no request '{request}' that runs or has ended lately.")
         return found
 
     async def _owner(self, request: RequestId) -> ApiId | None:
-        """The process to be asked, if there is another one that lives."""
+        """The process to ask: the request's owner, if it is another process and lives."""
         made = made_by(request)
         if made is None:
             return None

@@ -1,4 +1,4 @@
-"""Requests whose worker died, left or gave them back: placed anew behind what is out, or given up."""
+"""Requests whose worker died, left or gave them back: placed anew to continue their output, or given up."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -10,8 +10,8 @@ from app.ids import RequestId
 from app.messages import Done, Failed, Job, KvHandle
 from app.telemetry import MIGRATIONS
 
-_SUSPICIOUS = 2  # so many workers have died with a request
-_INNOCENT = 3  # times as many may die when each time something had come of it
+_SUSPICIOUS = 2  # deaths of workers after which a request may be their cause
+_INNOCENT = 3  # times `max_migrations` workers may die if the request had output each time
 
 
 class Retry:
@@ -25,29 +25,29 @@ class Retry:
         fail: Callable[[InFlight, XylemError], None],
         max_migrations: int,
     ) -> None:
-        """`in_flight` are the requests that are awaited; `end` and `fail` end one of them."""
+        """`in_flight`: the awaited requests. `end` and `fail` end one of them."""
         self._in_flight, self._placer, self._end, self._fail = in_flight, placer, end, fail
         self._max_migrations = max_migrations
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspects = asyncio.Lock()
 
     def lost(self, inflight: InFlight, handoff: KvHandle | None = None, *, died: bool = False) -> None:
-        """Its worker won't finish it: another one goes on behind what is out.
+        """Its worker won't finish the request: another one continues its output, as a new attempt.
 
-        That is a new attempt: events of the old one are ignored from now on. `handoff`: where its prompt's KV lies.
-        `died`: the worker, perhaps by this request, which therefore is not tried for ever.
+        `handoff`: where its prompt's KV is. `died`: the worker died, perhaps because of this request: too many deaths
+        end it with WorkerLost.
         """
         inflight.deaths += died
-        inflight.early_deaths += died and not inflight.got_on  # a request that got on is less likely to be the cause
+        inflight.early_deaths += died and not inflight.has_output  # output makes it a less likely cause
         most = self._max_migrations
         if inflight.early_deaths > most or inflight.deaths > most * _INNOCENT:
             self._fail(
-                inflight, WorkerLost(f"{inflight.deaths} workers have died with this request on them: given up.")
+                inflight, WorkerLost(f"{inflight.deaths} workers died with this request on them. It is not retried.")
             )
             return
         old = inflight.job
         inflight.again(handoff)
-        if all(out.finished for out in inflight.out):  # all that was to come is the last event
+        if all(out.finished for out in inflight.out):  # only the last event was missing
             self._end(inflight, Done(old.request, inflight.job.attempt))
             return
         MIGRATIONS.inc()
@@ -56,7 +56,7 @@ class Retry:
         task.add_done_callback(self._tasks.discard)
 
     async def _again(self, inflight: InFlight, old: Job) -> None:
-        self._placer.leave(old)  # its worker may live, and run it still
+        self._placer.stop_later(old)  # its worker may live and still run it
         try:
             if inflight.deaths < _SUSPICIOUS:
                 await self._placer.place(inflight)
@@ -68,11 +68,11 @@ class Retry:
             self._fail(inflight, exc)
 
     async def _proves_harmless(self, inflight: InFlight) -> None:
-        """Returns when it got on, or no further: it has ended, or was lost again.
+        """Returns when the request has output, has ended, or was lost again.
 
-        Requests that were on several workers that died are tried one after the other: which of them kills workers
-        shows, and the others don't die with it once more.
+        Requests that were on several dead workers are tried one after the other: that shows which of them kills
+        workers, and keeps the others from dying with it once more.
         """
         awaited, this = self._in_flight, asyncio.current_task()
-        while awaited.get(inflight.job.request) is inflight and inflight.retry is this and not inflight.got_on:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)  # an event would cost each token
+        while awaited.get(inflight.job.request) is inflight and inflight.retry is this and not inflight.has_output:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # an asyncio.Event would add work to each token

@@ -1,4 +1,4 @@
-"""Why a request went where it went, for clients that send the header `x-xylem-explain: 1`."""
+"""Why a request was placed where it was, for clients that send the header `x-xylem-explain: 1`."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ _MOST = 8  # candidates shown: proxies let only some kilobytes of headers throug
 
 
 def explained(inflight: InFlight, *, candidates: bool) -> dict[str, Any]:
-    """Its worker, and the candidates with their costs (seconds; other policies: their own unit), cheapest first."""
+    """Its worker, and the candidates by cost, cheapest first (`kv`: seconds; other policies: their own unit)."""
     job, decisions = inflight.job, inflight.decisions
     if not decisions:
         return {}
-    decision = list(decisions.values())[-1]  # the one that answers
+    decision = list(decisions.values())[-1]  # of the worker that answers
     to = decision.placement
     scored = sorted(decision.scored, key=lambda s: s[1].total)
     chosen = {

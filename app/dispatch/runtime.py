@@ -1,4 +1,4 @@
-"""All that dispatching needs: the same in an API replica, and in a batch worker."""
+"""All that dispatch needs, in an API replica or a batch worker."""
 
 import asyncio
 import os
@@ -31,13 +31,13 @@ from app.telemetry import HELD, IN_FLIGHT
 T = TypeVar("T")
 
 _SUBSCRIBED_S = 2.0
-# Tokenising takes a core each: one is left to the event loop.
+# Tokenising uses a core per thread: one core is left to the event loop.
 _threads = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) - 1), thread_name_prefix="tokenising")
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """All that is known before Redis is asked."""
+    """Settings, pools and models: all that is known without Redis."""
 
     settings: Settings
     pools: Mapping[PoolId, Pool]
@@ -55,10 +55,7 @@ class Deployment:
         return max((model.context_len for model in self.models.values()), default=0)
 
     async def off_loop(self, raw: bytes, work: Callable[[], T], *, compiles: bool = False) -> T:
-        """The result of `work` on a request's body: in a thread, if the body is long.
-
-        So it is if `work` compiles a grammar or a template.
-        """
+        """The result of `work` on a request's body: in a thread if the body is long or `work` compiles something."""
         if len(raw) <= self.settings.tokenize_off_loop and not compiles:
             return work()
         return await asyncio.get_running_loop().run_in_executor(_threads, work)
@@ -66,7 +63,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Runtime(Deployment):
-    """A process that has requests computed, under an id of its own, to which their tokens come."""
+    """A running process that dispatches requests; tokens come to it by its `ApiId`."""
 
     keys: Keys
     redis: "Redis"
@@ -79,7 +76,7 @@ class Runtime(Deployment):
 
 @asynccontextmanager
 async def running(known: Deployment) -> AsyncIterator[Runtime]:
-    """Without Redis it begins all the same, and says so where it is asked for something. Raises: WireMismatch."""
+    """Starts also without Redis: then each request gets StoreDown. Raises: WireMismatch."""
     settings, pools = known.settings, known.pools
     keys, api = Keys(settings.deployment), new_api_id()
     redis = async_client(settings.redis_url)

@@ -1,4 +1,4 @@
-"""The course of a request, with times."""
+"""When each stage of a request began and ended."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from app.messages import Timing
 
 
 class Timeline(Struct, frozen=True):
-    """One prompt's way; times in seconds since the epoch, by Redis' clock as several machines know it."""
+    """One prompt's times, in seconds since the epoch by Redis' clock."""
 
     model: str
     outcome: str
@@ -22,7 +22,7 @@ class Timeline(Struct, frozen=True):
     ended: float
     attempts: int
     prompt_tokens: int
-    timings: list[Timing]  # of the worker that only prefilled, if there was one, and of the one that answered
+    timings: list[Timing]  # of the prefill worker, if there was one, and of the worker that answered
     x_request_id: str
 
     @classmethod
@@ -33,7 +33,7 @@ class Timeline(Struct, frozen=True):
         return cls(model, outcome, arrived, placed, ended, attempts, prompt_tokens, timings, job.x_request_id)
 
     def stages(self) -> dict[str, float]:
-        """Seconds of each. `transfer` is what the engine says of it, and part of `resume`."""
+        """Seconds of each stage. `transfer` is measured by the engine, and part of `resume`."""
         if not self.timings:
             return {}
         first, last = self.timings[0], self.timings[-1]
@@ -51,14 +51,14 @@ class Timeline(Struct, frozen=True):
 
     @property
     def computed(self) -> Literal["here", "apart", "refused"]:
-        """Where its prompt was."""
+        """Where the prompt was computed: by the worker that answered, by another one, or `here` after a refusal."""
         if self.timings[-1].refused:
             return "refused"
         return "here" if self.timings[-1].pulled is None else "apart"
 
 
 class Timelines:
-    """Of the requests that this process makes the answers of, and of those that ended last; by their own ids."""
+    """The timelines of this process's running requests, and of the last ones that ended."""
 
     def __init__(self, most: int = 4096) -> None:
         self._most = most
@@ -66,7 +66,7 @@ class Timelines:
         self._seen: OrderedDict[RequestId, tuple[KeyId, list[Timeline]]] = OrderedDict()
 
     def began(self, request: RequestId, key: KeyId, prompts: Sequence[InFlight]) -> None:
-        """`key`: whose it is. `prompts`: may get longer."""
+        """`key`: its API key. `prompts` may grow."""
         self._running[request] = key, prompts
 
     def ended(self, request: RequestId, key: KeyId, prompts: list[Timeline]) -> None:
@@ -76,7 +76,7 @@ class Timelines:
             self._seen.popitem(last=False)
 
     def show(self, request: RequestId, key: KeyId | None) -> dict[str, Any] | None:
-        """Neither prompt nor answer; none if there is no such request. `key`: whose it has to be; None: anybody's."""
+        """The timeline without prompt or answer; None if unknown. `key`: its API key; None: of any key."""
         if request in self._running:
             owner, in_flight = self._running[request]
             prompts = [_under_way(inflight) for inflight in in_flight]
@@ -89,7 +89,7 @@ class Timelines:
 
 
 def _under_way(inflight: InFlight) -> dict[str, Any]:
-    """Of a prompt whose request has not ended."""
+    """A prompt whose request has not ended."""
     return {
         "x_request_id": inflight.job.x_request_id,
         "state": inflight.state,
@@ -101,7 +101,7 @@ def _under_way(inflight: InFlight) -> dict[str, Any]:
 
 
 def _shown(seen: Timeline) -> dict[str, Any]:
-    """Times in seconds since the request arrived."""
+    """A prompt that has ended; times in seconds since the request arrived."""
     at = seen.arrived
     return {
         "x_request_id": seen.x_request_id,

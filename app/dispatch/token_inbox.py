@@ -1,7 +1,7 @@
-"""The one subscription of this API process: step messages in, events out to the requests that await them.
+"""The one subscription of this process: receives event batches, and delivers their events.
 
-A message that pub/sub lost is found by its worker's sequence number, or by looking when the channel is silent,
-and read from the stream behind the channel.
+A batch lost by pub/sub is noticed by its worker's sequence numbers, or by a look when the channel is silent, and
+read from the stream of the same name.
 """
 
 import asyncio
@@ -22,21 +22,21 @@ from app.telemetry import GAPS, logger
 log = logger(__name__)
 
 _SILENCE_S = 1.0
-_PAGE = 256  # stream entries that a repair reads at once
+_PAGE = 256  # stream entries in one read of a repair
 
 
 class TokenInbox:
     def __init__(
         self, wire: Wire, keys: Keys, api: ApiId, deliver: Callable[[Event], None], lost: Callable[[WorkerId], object]
     ) -> None:
-        """`deliver` gets each event once and in order; `lost` is told of a worker whose messages can't be had."""
+        """`deliver` gets each event once and in order; `lost` gets a worker whose events are lost for good."""
         self._wire, self._channel = wire, keys.out(api)
         self._deliver, self._lost = deliver, lost
         self._seen: dict[WorkerId, int] = {}  # the last sequence number handled
-        self._held: list[EventBatch] = []  # messages behind a gap
+        self._held: list[EventBatch] = []  # batches behind a gap
         self._attention = asyncio.Event()  # there is a gap
         self._silent = True
-        self._read = b"0-0"  # the stream's entry up to which everything has been handled
+        self._read = b"0-0"  # the last stream entry that a repair has handled
         self.subscribed = asyncio.Event()
 
     async def run(self) -> None:
@@ -57,7 +57,7 @@ class TokenInbox:
             await asyncio.sleep(0.2)
 
     async def _listen(self, connection: Connection) -> None:
-        """Returns when the connection is gone or has turned out to be deaf. Messages come through `_receive`."""
+        """Returns when the connection has closed, or delivers no messages. Messages come through `_receive`."""
         await self.repair()
         while not connection.closed.is_set():
             self._silent = True
@@ -88,14 +88,14 @@ class TokenInbox:
     def _decode(self, data: bytes) -> EventBatch | None:
         try:
             return decode_event_batch(data)
-        except msgspec.DecodeError as exc:  # another version's, say
+        except msgspec.DecodeError as exc:  # of another version, say
             log.error("message_not_understood", error=str(exc), size=len(data))
             return None
 
     def _handle(self, step: EventBatch) -> None:
         seen = self._seen.get(step.worker, 0)
         if step.seq <= seen:
-            return  # sent twice, or read in a repair already
+            return  # sent twice, or handled by a repair
         if step.seq > seen + 1:
             GAPS.labels("lost").inc()
             log.error("messages_lost", worker=step.worker, count=step.seq - seen - 1)
@@ -106,8 +106,8 @@ class TokenInbox:
             deliver(event)
 
     async def repair(self) -> bool:
-        """Handles what stands in the stream and has not been handled; tells whether there was any."""
-        # What was held before the reading begins has all that precedes it in the stream, if anywhere.
+        """Handles the stream's unhandled entries; returns whether there were any. Raises: StoreDown."""
+        # All that precedes the batches held now is in the stream by now, or lost.
         held, self._held = self._held, []
         self._attention.clear()
         found = False
@@ -119,7 +119,7 @@ class TokenInbox:
                 if step is not None and step.seq > self._seen.get(step.worker, 0):
                     found = True
                     self._handle(step)
-                await asyncio.sleep(0)  # all of a page, if long, would hold the event loop
+                await asyncio.sleep(0)  # a page of long entries would hold the event loop
             if len(page) < _PAGE:
                 break
         for step in held:

@@ -1,4 +1,4 @@
-"""How a model writes its answers: what its pool says, or its chat template."""
+"""How a model writes reasoning and tool calls, by its pool's settings or its chat template."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -15,21 +15,21 @@ log = logger(__name__)
 
 
 class Writing(NamedTuple):
-    dialect: Dialect | None = None  # of reasoning and calls of tools
-    reasons: bool = False  # chats are taken apart also where no tools are offered
+    dialect: Dialect | None = None  # of reasoning and tool calls
+    reasons: bool = False  # answers are parsed even if the request offers no tools
     begun: bool = False  # answers begin inside reasoning, whatever their prompts end with
     special: bool = False  # the markers of reasoning are special tokens
     reasoning_field: str = "reasoning_content"  # of a chat's messages
 
 
 def dialect_name(pool: Pool, tokenizer: Tokenizer) -> str | None:
-    """Ours, of the one that its answers are read by; None: there is none."""
+    """Our name of the dialect of the pool's answers; None: they have none."""
     name = pool.dialect or guess_dialect(tokenizer.template or "")
     return own_name(name) if name else None
 
 
 def writing_of(pool: Pool, tokenizer: Tokenizer) -> Writing:
-    """Raises: SettingsError for markers that can't be told apart."""
+    """Raises: SettingsError for overlapping markers."""
     return _writing(pool, tokenizer)._replace(reasoning_field=pool.reasoning_field)
 
 
@@ -61,12 +61,12 @@ def _check(dialect: Dialect, pool: Pool) -> None:
 
 
 def _hiding(dialect: Dialect, tokenizer: Tokenizer) -> Dialect:
-    """Of special tokens an engine shows all or none: those that mark nothing are no content either."""
+    """Adds the special tokens that mark nothing to `hidden`: an engine shows all special tokens or none."""
     markers = {marker for thought in dialect.thoughts for marker in (thought.begin, *thought.ends)}
     markers |= {begin for form in dialect.forms for begin in form.begins if begin} | {*dialect.hidden}
     hidden: list[str] = []
     for token in tokenizer.raw.get_added_tokens_decoder().values():
-        # The scanner can't look for two of which one is in the other.
+        # The scanner can't look for two markers if one contains the other.
         if token.special and not any(token.content in m or m in token.content for m in (*markers, *hidden)):
             hidden.append(token.content)
     return replace(dialect, hidden=(*dialect.hidden, *hidden))

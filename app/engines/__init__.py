@@ -1,4 +1,4 @@
-"""Inference engines behind one protocol. A heavy engine is imported only when it is created."""
+"""Inference engines behind one protocol. An engine's libraries are imported only when it is created."""
 
 from app.engine_registry import load_engine
 from app.engines.base import Encoder, Engine

@@ -1,4 +1,4 @@
-"""What an engine is to the rest of the system: one small protocol, no torch."""
+"""The interface of an engine: one small protocol, without torch."""
 
 from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol, runtime_checkable
@@ -20,26 +20,26 @@ from app.messages import (
 
 
 class EngineInfo(Struct, frozen=True):
-    """What a loaded engine can hold."""
+    """A loaded engine's capacity and abilities."""
 
     block_size: int  # tokens in a KV block
     total_blocks: int
     max_running: int  # requests batched at once
     max_model_len: int  # tokens, prompt and answer together
-    ranks: int = 1  # data-parallel ranks; all but the length above is each one's
-    block_bytes: int = 0  # of KV in a block, over all layers; 0: it is handed to nobody
-    meets_at: str = ""  # "host:port" where its prefills meet the engine that decodes; empty: it hands over in sequence
-    grammars: tuple[GrammarKind, ...] = ()  # kinds that answers are held to, also those that began elsewhere
+    ranks: int = 1  # data-parallel ranks; the numbers above, except max_model_len, are for each of them
+    block_bytes: int = 0  # of KV in a block, over all layers; 0: it can't hand KV over
+    meets_at: str = ""  # "host:port" where its prefills meet the decode engine; empty: it hands over in sequence
+    grammars: tuple[GrammarKind, ...] = ()  # kinds that it supports, also for answers begun elsewhere
 
 
 class EngineStats(Struct, frozen=True):
     running: int = 0
     waiting: int = 0
-    used_blocks: int = 0  # held by requests; cached blocks that nobody holds are free
-    prefill_tokens: int = 0  # prompt tokens computed since the start, neither cached nor pulled ones
+    used_blocks: int = 0  # held by requests; cached blocks that no request holds are free
+    prefill_tokens: int = 0  # prompt tokens computed since the start, without cached and pulled ones
     pulled_tokens: int = 0  # prompt tokens whose KV came from other engines, since the start
-    lent_blocks: int = 0  # of the used ones: kept for engines that decode
-    # A step that computes no prompt takes step_s + running · request_step_s. Both are 0 while that isn't known.
+    lent_blocks: int = 0  # of the used ones: kept for decode engines
+    # A step that computes no prompt takes step_s + running · request_step_s. Both are 0 while unknown.
     step_s: float = 0.0
     request_step_s: float = 0.0
 
@@ -59,24 +59,24 @@ class GenerateRequest(Struct, frozen=True):
     priority: int = 0  # lower is sooner
     rank: int = 0  # the data-parallel rank to run on
     cache_salt: str | None = None  # only prompts of the same salt share KV
-    # `generate`: where the prompt's KV comes from; `prefill`: the Room it goes through. Never with prompt_logprobs,
-    # which come with the computation of the prompt.
+    # `generate`: where the prompt's KV comes from; `prefill`: the Rendezvous through which it is moved. Never with
+    # prompt_logprobs, which only the engine that computes the prompt has.
     handoff: Handoff | None = None
-    # What is out already of each choice, if of any: the outputs begin behind it. Sampling goes on as far as the engine
-    # can carry its state; the mock carries all of it.
+    # The output of each choice so far, if any: the engine continues it. Its sampling state is restored as far as the
+    # engine can; the mock restores all of it.
     begun: list[PartialOutput] = []
 
 
 class StepOutput(Struct, frozen=True):
     """What one engine step added to one choice."""
 
-    text: str  # may be empty: a token that ends no character yet, or held back for a stop string
+    text: str  # may be empty: an incomplete character, or text held back for a stop string
     tokens: list[int]
     index: int = 0
     finish: FinishReason | None = None
     stop: int | str | None = None  # the stop token id or stop string that ended this choice
     logprobs: list[TokenLogprob] | None = None  # one per token
-    cached_tokens: int = 0  # prompt tokens whose KV was there already
+    cached_tokens: int = 0  # prompt tokens found in the prefix cache
     prompt_logprobs: list[TokenLogprob | None] | None = None  # with each choice's first output
     pulled: KvTransfer | None = None  # with the first output
 
@@ -91,7 +91,7 @@ class Engine(Protocol):
         """Yield until every choice has had a `finish`. Closing the iterator aborts the request.
 
         Raises: RequestError (the engine refuses the parameters), EngineFailed; HandoffFailed, before the first
-        output, when the KV of `request.handoff` can't be had: without it the request can be tried again.
+        output, when the KV of `request.handoff` can't be fetched: the caller can try again without it.
         """
 
     async def abort(self, request: RunId) -> None:
@@ -110,26 +110,26 @@ class Engine(Protocol):
 
 
 class Prefilled(Struct, frozen=True):
-    # The first token of an answer with one choice, as `generate` would have given it; with `finish` if it is the last.
-    # None where the side that decodes has to make it: several choices, or a Room.
+    # The first token of an answer with one choice, as from `generate`; with `finish` if it is the last.
+    # None if the decode engine has to make it: for several choices, or with a Rendezvous.
     output: StepOutput | None
-    # None: there is nothing to go on with, or it went through the Room. After the last token it is to be discarded.
+    # None: the answer is complete, or the KV was moved through the Rendezvous. With a complete answer, discard it.
     handoff: KvHandle | None
-    cached_tokens: int = 0  # prompt tokens whose KV was there already
+    cached_tokens: int = 0  # prompt tokens found in the prefix cache
 
 
 @runtime_checkable
 class Disaggregated(Protocol):
-    """The capability to compute prompts for other engines, and to decode what others have computed."""
+    """The capability to compute prompts for other engines, and to decode prompts that others have computed."""
 
     async def prefill(self, request: GenerateRequest) -> Prefilled:
-        """Compute the prompt and keep its KV, or move it through the Room. Cancelling aborts and frees.
+        """Compute the prompt and keep its KV, or move it through the Rendezvous. Cancelling aborts and frees.
 
-        Raises: RequestError, EngineFailed; HandoffFailed when nobody came to the Room.
+        Raises: RequestError, EngineFailed; HandoffFailed when the decode engine did not come to the Rendezvous.
         """
 
     async def discard(self, handoff: KvHandle) -> None:
-        """Tell its holder, another engine, that nobody will take it. A holder that is gone is ignored."""
+        """Tell the holder, another engine, to free the KV. A holder that is gone is ignored."""
 
 
 @runtime_checkable
@@ -154,7 +154,7 @@ class Encoder(Protocol):
     """The capability to make vectors of texts: embeddings, or probabilities of classes."""
 
     async def encode(self, request: EncodeRequest) -> bytes:
-        """The vector of each input, one behind the other: float32, little-endian. Cancelling aborts and frees.
+        """The vectors of all inputs, concatenated: float32, little-endian. Cancelling aborts and frees.
 
         Raises: RequestError, PromptTooLong, EngineFailed.
         """

@@ -1,4 +1,4 @@
-"""An answer that goes on behind what is out of it already, from whichever engine."""
+"""Continues the text of an answer that another engine may have begun."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,13 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 
-class Behind:
-    """What of the text made here is behind what was out: the engine that began may have held back more, or less."""
+class ContinuedText:
+    """Cuts the text made here to the part not sent yet: the first engine may have held back more, or less."""
 
     __slots__ = ("_owed", "_skip")
 
     def __init__(self, made: str = "", out: int = 0) -> None:
-        """`made` is what the tokens that are out give here, of which `out` characters are out."""
+        """`made`: the text that the tokens so far give here. `out`: how many characters have been sent."""
         self._owed, self._skip = made[out:], max(0, out - len(made))
 
     def __call__(self, text: str) -> str:
@@ -25,6 +25,6 @@ class Behind:
 
 
 def text_behind(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int], *, special: bool) -> str:
-    """The text of `tokens` behind `prompt`, without a character that isn't whole yet. `special` tokens may be text."""
+    """The text of `tokens` after `prompt`, without a last incomplete character. `special`: show special tokens."""
     stream = DecodeStream(ids=list(prompt), skip_special_tokens=not special)
     return "".join(stream.step(tokenizer, token) or "" for token in tokens)

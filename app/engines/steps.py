@@ -2,13 +2,13 @@
 
 from msgspec import Struct
 
-_KEPT = 0.998  # of what is known, at each new step: the last 500 count
-_OUTLIER = 4.0  # a step that takes so many times what was expected was held up by something else
-_LEAST_SPREAD = 0.01  # standard deviation of the requests in a step, squared, over their mean squared
+_KEPT = 0.998  # weight of earlier steps at each new one: about the last 500 count
+_OUTLIER = 4.0  # longer steps, as a multiple of the mean, are cut to this: something else delayed them
+_LEAST_SPREAD = 0.01  # variance of the requests in a step over their mean squared; below it there is no fit
 
 
 class StepFit(Struct, frozen=True):
-    """A step takes `base_s` + requests · `request_s`; both are 0 while that isn't known."""
+    """A step takes `base_s` + requests · `request_s`; both are 0 while unknown."""
 
     base_s: float = 0.0
     request_s: float = 0.0
@@ -32,7 +32,7 @@ class StepMeter:
         self._nt = self._nt * _KEPT + requests * seconds
 
     def read(self) -> StepFit:
-        """Where all steps had as many requests, what one of them costs is what it last was known to."""
+        """The fit; while all steps have equally many requests, with the last known `request_s`."""
         if not self._w:
             return self._fit
         n, t = self._n / self._w, self._t / self._w

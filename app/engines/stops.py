@@ -1,4 +1,4 @@
-"""Finding stop strings in text that comes in pieces."""
+"""Finds stop strings in text that comes in pieces."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ class StopScanner:
         self._tail = ""  # the last characters seen: held back, or released already when including
 
     def push(self, text: str, *, check: bool = True) -> tuple[str, str | None]:
-        """The text that may go out now, and the stop string that ended it all."""
+        """The text that may be sent now, and the stop string found, if any. `check`: look for one ending in `text`."""
         seen = len(self._tail)
         window = self._tail + text
         released = seen if self._include else 0
         if check:
-            # A match has to end in the new text: what ended before was looked at, or may not count.
+            # A match has to end in the new text: earlier ends were checked before, or must not count.
             ends = [(at + len(s), s) for s in self._stops if (at := window.find(s, max(0, seen - len(s) + 1))) >= 0]
             if ends:
                 end, stop = min(ends)
@@ -28,5 +28,5 @@ class StopScanner:
         return (text if self._include else window[:held]), None
 
     def flush(self) -> str:
-        """The text held back: the answer ended otherwise."""
+        """The text held back, for an answer that ends without a stop string."""
         return "" if self._include else self._tail

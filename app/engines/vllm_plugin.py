@@ -1,7 +1,7 @@
-"""A plugin of vLLM's, loaded in its engine core: the grammar of an answer that began elsewhere goes on in its middle.
+"""A vLLM plugin, loaded in its engine core: for an answer begun elsewhere, advances the grammar by its tokens so far.
 
-vLLM begins a grammar at the end of the prompt. Of an answer that is taken over, the prompt ends with what is out. This
-is no part of the adapter, which every process of vLLM would import with it.
+vLLM begins a grammar at the end of the prompt, and a continued answer has its tokens so far there. Not a part of the
+adapter: each vLLM process imports the plugin, and would import the adapter with it.
 """
 
 import os
@@ -9,12 +9,12 @@ from functools import wraps
 from importlib.metadata import entry_points
 from typing import Any
 
-GRAMMAR = "xylem_grammar"  # in SamplingParams.extra_args: so many of the prompt's last tokens are of the answer
+GRAMMAR = "xylem_grammar"  # in SamplingParams.extra_args: how many of the prompt's last tokens belong to the answer
 _GROUP, _NAME = "vllm.general_plugins", "xylem"  # as in pyproject.toml
 
 
 def register() -> None:
-    """vLLM calls it in each of its processes, perhaps several times."""
+    """Called by vLLM in each of its processes, perhaps several times."""
     from vllm.v1.structured_output import StructuredOutputManager
 
     if getattr(StructuredOutputManager._create_grammar, "__wrapped__", None) is None:  # noqa: SLF001 (there is no hook)
@@ -34,7 +34,7 @@ def _behind(create: Any) -> Any:
         grammar = create(self, request)
         begun = (request.sampling_params.extra_args or {}).get(GRAMMAR, 0)
         if begun and not grammar.accept_tokens(request.request_id, list(request.prompt_token_ids[-begun:])):
-            raise ValueError("What is out of the answer does not fit its grammar.")
+            raise ValueError("The answer so far does not fit its grammar.")
         return grammar
 
     return behind

@@ -1,1 +1,1 @@
-"""Which prefix blocks lie in which worker's KV cache."""
+"""Which worker's KV cache has which prefix blocks, and moving KV between workers."""

@@ -1,4 +1,4 @@
-"""The one definition of a prompt's block hashes, used by the API to ask and by the workers to tell.
+"""The one definition of a prompt's block hashes: workers publish them, and the API looks prompts up by them.
 
 A block's hash is chained over all blocks before it, so equal hashes mean equal prefixes, and two prompts share
 exactly as many leading blocks as they have leading hashes in common.
@@ -14,9 +14,9 @@ _ROOT = bytes(HASH_BYTES)
 
 
 def root(keys: Iterable[str] = ()) -> bytes:
-    """What the first block's hash is chained to: whatever changes the KV besides the tokens (LoRA name, cache_salt).
+    """The parent of the first block's hash: made of all that changes the KV besides the tokens (LoRA name, cache_salt).
 
-    In the order in which vLLM lists them. Without any it is zero.
+    `keys` in vLLM's order. Zero without any.
     """
     keys = tuple(keys)
     return xxh3_64_digest(b"\0".join(key.encode() for key in keys)) if keys else _ROOT
@@ -34,9 +34,9 @@ def chain(parent: bytes, tokens: Sequence[int], block_size: int) -> list[bytes]:
 
 
 def prompt_hashes(prompt: Sequence[int], block_size: int, salt: str | None = None) -> bytes:
-    """The packed hashes of the blocks that a cache can spare this prompt: 8 bytes each, in order.
+    """The packed hashes of the prompt's blocks that a cache may have: 8 bytes each, in order.
 
-    The last token is never among them: engines compute it for its logits.
+    Without the last token: engines always compute it, for its logits.
     """
     full = (len(prompt) - 1) // block_size * block_size
     return b"".join(chain(root([salt] if salt else ()), prompt[:full], block_size))

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from app.messages import decoder
 
 EngineHash = int | bytes
-TokenId = Annotated[int, Meta(ge=0, lt=2**32)]  # our hashes are over 32 bits of each
+TokenId = Annotated[int, Meta(ge=0, lt=2**32)]  # our hashes take 32 bits of each
 
 
 class BlockStored(Struct, frozen=True, tag=True):
@@ -22,7 +22,7 @@ class BlockStored(Struct, frozen=True, tag=True):
     block_size: int
     medium: str | None = None
     lora_name: str | None = None
-    # For each block what its hash covers besides tokens: LoRA name, cache_salt, images as [id, offset].
+    # For each block, what its hash covers besides tokens: LoRA name, cache_salt, images as [id, offset].
     extra_keys: list[list[str | list[msgspec.Raw]] | None] | None = None
     group_idx: int | None = None
 

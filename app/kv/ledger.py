@@ -1,4 +1,4 @@
-"""What one engine has cached: its block hashes translated into ours. No I/O."""
+"""The blocks that one engine has cached: its block hashes translated into ours. No I/O."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -6,14 +6,14 @@ from typing import NamedTuple
 from app.kv.blocks import chain, root
 from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, KvEvent
 
-# Events of other tiers (host, disk) are left out here until routing weighs them; then each gets a set of its own.
+# Events of other tiers (host, disk) are ignored: routing doesn't know these tiers.
 _DEVICE = (None, "GPU")
-# Hybrid models cache several groups of layers, each with its own blocks; the first is the one all agree on.
+# Hybrid models cache several groups of layers, each with its own blocks; only the first counts.
 _GROUP = (None, 0)
 
 
 class Changes(NamedTuple):
-    """What became of the cache since the last look. `cleared` came first."""
+    """Changes of the cache since the last call of `take`. `cleared` came first."""
 
     cleared: bool
     added: list[bytes]
@@ -21,14 +21,14 @@ class Changes(NamedTuple):
 
 
 class Ledger:
-    """Fed with every event in order it holds exactly the engine's cached blocks."""
+    """Given every event in order, it has exactly the engine's cached blocks."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        # Engine's hash → ours, and how many blocks of the engine hold it: vLLM keeps twins that were computed at
-        # the same time, and reports each of them stored and removed.
+        # Engine's hash → ours, and how many of the engine's blocks have it: vLLM keeps duplicates computed at the same
+        # time, and reports each of them stored and removed.
         self._blocks: dict[EngineHash, tuple[bytes, int]] = {}
-        self._changes: dict[bytes, bool] = {}  # ours → is it there now
+        self._changes: dict[bytes, bool] = {}  # our hash → whether it is cached now
         self._cleared = False
         self.clears = 0  # how often the engine said that it cleared its cache
         self.unknown = 0  # stored blocks that could not be translated
@@ -69,7 +69,7 @@ class Ledger:
         if event.medium not in _DEVICE or event.group_idx not in _GROUP:
             return
         parent = self._parent(event)
-        whole = len(event.token_ids) == len(event.block_hashes) * self._block_size  # else some blocks are left out
+        whole = len(event.token_ids) == len(event.block_hashes) * self._block_size  # else tokens are missing
         if parent is None or not whole or event.block_size != self._block_size:
             self.unknown += len(event.block_hashes)
             return
@@ -80,10 +80,10 @@ class Ledger:
                 self._changes[ours] = True
 
     def _parent(self, event: BlockStored) -> bytes | None:
-        """Our hash of the block before; None when it isn't known, or blocks depend on more than text."""
+        """Our hash of the parent block; None when it is unknown, or blocks depend on more than text."""
         keys = event.extra_keys or []
         if any(not isinstance(key, str) for block in keys for key in block or ()):
-            return None  # an image: prompts asked for here are text
+            return None  # an image: routing looks up text only
         if event.parent_block_hash is None:
             first = keys[0] if keys else None
             return root(key for key in first or () if isinstance(key, str))

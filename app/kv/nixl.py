@@ -1,14 +1,13 @@
-"""Our end of NIXL: a region of this process's host memory that others read and write, and theirs.
+"""Moves KV between this process's host memory and that of other processes, with NIXL.
 
-It is two agents. `_agent` is the one that others know: they move what is registered with it, and notes come and go
-through it. `_mover` moves to and from the memory of others; it is alone with that, so that no transfer waits for a
-note to be taken or for the progress thread's lock.
+There are two agents. Others know `_agent`: they read and write the memory registered with it, and notes (short
+messages) come and go through it. `_mover` transfers to and from the memory of others; it does nothing else, so that
+no transfer waits for a note or for the progress thread's lock.
 
-NIXL's progress thread spins and takes a whole core as its Python interface starts it, which gives it no pause. Given
-one, it sleeps until UCX has something for it: `nixl_api.py` sees to that. `_pump` asks what notes have come, often
-while something is expected, seldom otherwise. A transfer that the CPU copies is copied inside the call that posts it:
-short ones are posted piece by piece, and the event loop runs in between; long ones from a thread, whose waking up
-costs as much as a short one takes.
+As NIXL's Python interface starts it, NIXL's progress thread spins and takes a whole core. `nixl_api.py` gives it a
+pause: then it sleeps until UCX wakes it. `_pump` polls for notes, often while some are expected, seldom otherwise.
+A transfer that the CPU copies is copied inside the call that posts it: short ones are posted piece by piece, and the
+event loop runs in between; long ones are posted from a thread, whose wake-up takes as long as a short transfer.
 """
 
 import asyncio
@@ -24,66 +23,66 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-_PIECE = 4 * 2**20  # bytes whose copying may hold the event loop: about half a millisecond
-_SHORT = 8 * _PIECE  # a longer transfer has the time to wake a thread
-_SPIN_S = 4e-3  # a transfer is looked at this long without a pause: a pause makes it longer by half of it
-# Between two looks at what has come. uvloop's timers count whole milliseconds, and less than half of one as none.
+_PIECE = 4 * 2**20  # bytes copied on the event loop at once: about half a millisecond
+_SHORT = 8 * _PIECE  # bytes; longer transfers are posted from a thread
+_SPIN_S = 4e-3  # a transfer is polled without a pause for this long: a pause would delay it by half a pause
+# Between two polls for notes. uvloop's timers count whole milliseconds, and round less than half of one to none.
 _LIVELY_S, _IDLE_S = 0.001, 0.02
-_LINGER_S = 0.5  # what was sent needs looks to get out
+_LINGER_S = 0.5  # how long to poll often after sending, which makes progress only in polls
 
 
 class Nixl:
-    """Belongs to the event loop that calls `start`. Errors of a peer are HandoffFailed, and the peer is forgotten."""
+    """Belongs to the event loop that calls `start`. A peer's error raises HandoffFailed, and disconnects the peer."""
 
     def __init__(self, name: str, on_note: Callable[[bytes], None]) -> None:
-        """`name` is one life of this agent; `on_note` gets what others send."""
+        """`name`: unique for each start of this agent. `on_note` gets the notes of others."""
         self.name = name
         self.metadata = b""  # what others need to reach it, set by `start`
-        self.expecting = 0  # things that others are to tell soon
+        self.expecting = 0  # notes that should come soon
         self._on_note = on_note
         self._api = load_nixl()
         self._errors = tuple(v for k, v in vars(self._api.nixlBind).items() if k.startswith("nixl") and "Error" in k)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nixl")
         self._in_thread = 0  # calls
-        self._peers: dict[str, bool] = {}  # has something been moved to or from it?
-        self._told: set[str] = set()  # those that were sent a note
-        self._knowing = asyncio.Lock()
+        self._peers: dict[str, bool] = {}  # name → whether a transfer to or from it has succeeded
+        self._told: set[str] = set()  # peers that were sent a note
+        self._connecting = asyncio.Lock()
         self._lively_until = 0.0
         self._pumping: asyncio.Task[None] | None = None
 
     async def start(self, address: int, size: int) -> None:
         """Register the memory (bytes), which must outlive `close`. Raises: SettingsError."""
         try:
-            self._agent, self._registered = await self._in(self._made, self.name, address, size)
-            self._mover, self._movable = await self._in(self._made, f"{self.name}-mover", address, size)
+            self._agent, self._registered = await self._call(self._make_agent, self.name, address, size)
+            self._mover, self._movable = await self._call(self._make_agent, f"{self.name}-mover", address, size)
             self.metadata = self._agent.get_agent_metadata()
         except self._errors as exc:
             raise SettingsError(f"NIXL can't serve {size} bytes of memory: {exc}") from exc
         self._pumping = asyncio.create_task(self._pump(), name="nixl-pump")
 
-    def _made(self, name: str, address: int, size: int) -> tuple[Any, Any]:
+    def _make_agent(self, name: str, address: int, size: int) -> tuple[Any, Any]:
         """An agent, and its registration of the memory."""
         strict = self._api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT  # calls come from two threads
         config = self._api.nixl_agent_config(backends=["UCX"], enable_prog_thread=name == self.name, sync_mode=strict)
         agent = self._api.nixl_agent(name, config)
         return agent, agent.register_memory([(address, size, 0, "")], "DRAM")
 
-    async def know(self, name: str, metadata: bytes) -> None:
-        """Make `name` reachable. Raises: HandoffFailed (also: the metadata is that of another life)."""
-        async with self._knowing:  # two that know the same peer at once would undo each other
+    async def connect(self, name: str, metadata: bytes) -> None:
+        """Make the peer `name` reachable. Raises: HandoffFailed, also when the metadata is another peer's."""
+        async with self._connecting:  # two calls for the same peer would undo each other
             if name in self._peers:
                 return
             with self._mapped(name):
-                found = (await self._in(self._mover.add_remote_agent, metadata)).decode()
+                found = (await self._call(self._mover.add_remote_agent, metadata)).decode()
                 if found != name:
                     if found not in self._peers:
                         self._mover.remove_remote_agent(found)
-                    raise HandoffFailed(f"{found} is not the {name} that was promised.")
-                await self._in(self._agent.add_remote_agent, metadata)
+                    raise HandoffFailed(f"Expected the peer {name}, found {found}.")
+                await self._call(self._agent.add_remote_agent, metadata)
                 self._peers[name] = False
 
-    def forget(self, name: str) -> None:
-        """Disconnect. What was in flight to or from it ends."""
+    def disconnect(self, name: str) -> None:
+        """Disconnect from a peer. Its transfers end."""
         self._told.discard(name)
         if self._peers.pop(name, None) is not None:
             for agent in (self._mover, self._agent):
@@ -94,9 +93,9 @@ class Nixl:
         self, op: Literal["READ", "WRITE"], peer: str, pairs: Sequence[tuple[int, int]], size: int, note: bytes, *,
         timeout_s: float,
     ) -> None:  # fmt: skip
-        """Move blocks of `size` bytes between own and peer's addresses; `note` tells the peer when they are there.
+        """Move blocks of `size` bytes between pairs of own and peer's addresses; `note` is sent to the peer at the end.
 
-        Returns or raises when the memory is quiet: a caller that is cancelled waits for that. Raises: HandoffFailed.
+        Returns or raises only when nothing accesses the memory any more, also when cancelled. Raises: HandoffFailed.
         """
         spans, until = merged(pairs, size), asyncio.get_running_loop().time() + timeout_s
         short = self._peers.get(peer, False) and not self._in_thread and sum(n for _, _, n in spans) <= _SHORT
@@ -119,9 +118,9 @@ class Nixl:
         return None
 
     async def tell(self, peer: str, note: bytes) -> None:
-        """Raises: HandoffFailed when the peer is known to be gone."""
+        """Send a note. Raises: HandoffFailed when the peer is known to be gone."""
         with self._mapped(peer):
-            await self._in(self._agent.send_notif, peer, note, brief=peer in self._told)
+            await self._call(self._agent.send_notif, peer, note, brief=peer in self._told)
             self._told.add(peer)
         self._lively_until = asyncio.get_running_loop().time() + _LINGER_S
 
@@ -132,17 +131,17 @@ class Nixl:
             await asyncio.gather(self._pumping, return_exceptions=True)
             self._pumping = None
             for name in list(self._peers):
-                self.forget(name)
+                self.disconnect(name)
             for agent, registered in ((self._mover, self._movable), (self._agent, self._registered)):
                 with contextlib.suppress(*self._errors):
-                    await self._in(agent.deregister_memory, registered)
+                    await self._call(agent.deregister_memory, registered)
             del self._agent, self._mover, agent
         self._thread.shutdown()
 
     async def _move(
         self, op: str, peer: str, parts: list[Spans], note: bytes, until: float, first: tuple[Any, str] | None
     ) -> None:
-        """One part after the other; `first`: that one is posted."""
+        """Transfers one part after the other; `first`: handle and state of the first part, if it is posted already."""
         clock = asyncio.get_running_loop().time
         with self._mapped(peer):
             for part in parts:
@@ -151,7 +150,7 @@ class Nixl:
                 else:
                     short, last = len(parts) > 1, part is parts[-1]
                     await asyncio.sleep(0)
-                    handle, state = await self._in(self._post, op, peer, part, note if last else b"", brief=short)
+                    handle, state = await self._call(self._post, op, peer, part, note if last else b"", brief=short)
                 began = clock()
                 try:
                     while state == "PROC":
@@ -159,9 +158,9 @@ class Nixl:
                         if now > until:
                             raise HandoffFailed(f"{peer} did not answer a {op} in time.")
                         await asyncio.sleep(0 if now - began < _SPIN_S else _LIVELY_S)
-                        state = await self._in(self._mover.check_xfer_state, handle, brief=True)
+                        state = await self._call(self._mover.check_xfer_state, handle, brief=True)
                     if state != "DONE":
-                        raise HandoffFailed(f"A {op} with {peer} broke off.")
+                        raise HandoffFailed(f"A {op} with {peer} failed.")
                 except BaseException:
                     self._release(handle)
                     raise
@@ -170,7 +169,7 @@ class Nixl:
             self._moved(op, peer, note, handle)
 
     def _post(self, op: str, peer: str, spans: Spans, note: bytes) -> tuple[Any, str]:
-        """Begin to move them, which may be all there is to it; a WRITE tells the peer at its end."""
+        """Begin a transfer, which may complete it; a WRITE sends the note at its end. Returns handle and state."""
         agent = self._mover
         own = agent.get_xfer_descs([(here, size, 0) for here, _, size in spans], "DRAM")
         others = agent.get_xfer_descs([(there, size, 0) for _, there, size in spans], "DRAM")
@@ -188,7 +187,7 @@ class Nixl:
         loop.call_soon(self._after, op, peer, note, handle)
 
     def _after(self, op: str, peer: str, note: bytes, handle: Any) -> None:
-        """Work that nobody has to wait for. A READ's note goes by itself, because the KV is here sooner so."""
+        """Cleans up after a transfer, without delaying it. A READ's note is sent here, to not delay the READ."""
         if self._in_thread or peer not in self._told:  # where a call may take long
             self._told.add(peer)
             self._thread.submit(self._end, op, peer, note, handle)
@@ -198,15 +197,15 @@ class Nixl:
     def _end(self, op: str, peer: str, note: bytes, handle: Any) -> None:
         self._release(handle)
         if op == "READ" and peer in self._peers:
-            with contextlib.suppress(*self._errors):  # the peer is gone, and its KV is here
+            with contextlib.suppress(*self._errors):  # the peer is gone, but its KV has arrived
                 self._agent.send_notif(peer, note)
 
     def _release(self, handle: Any) -> None:
-        with contextlib.suppress(*self._errors):  # then the agent keeps it, and `forget` ends it
+        with contextlib.suppress(*self._errors):  # on an error the agent keeps it until `disconnect`
             handle.release()
 
-    async def _in(self, call: Callable[..., Any], *args: Any, brief: bool = False) -> Any:
-        """Call in the agent's thread; here at once when it is brief and nothing runs there."""
+    async def _call(self, call: Callable[..., Any], *args: Any, brief: bool = False) -> Any:
+        """Call in the agent's thread; if `brief` and the thread is idle, call it here."""
         if brief and not self._in_thread:
             return call(*args)
         self._in_thread += 1
@@ -223,18 +222,18 @@ class Nixl:
         try:
             yield
         except HandoffFailed:
-            self.forget(peer)
+            self.disconnect(peer)
             raise
         except self._errors as exc:
-            self.forget(peer)
+            self.disconnect(peer)
             raise HandoffFailed(f"{peer} can't be reached: {exc}") from exc
 
     async def _pump(self) -> None:
         clock = asyncio.get_running_loop().time
         while True:
             if not self._in_thread:
-                with contextlib.suppress(*self._errors):  # of a peer, that its own transfers hear of
-                    self._mover.get_new_notifs()  # there are none, but what it has sent gets out so
+                with contextlib.suppress(*self._errors):  # of a peer; its transfers raise it
+                    self._mover.get_new_notifs()  # it gets none, but the call makes its sends progress
                     for notes in self._agent.get_new_notifs().values():
                         for note in notes:
                             self._heard(note)
@@ -244,5 +243,5 @@ class Nixl:
     def _heard(self, note: bytes) -> None:
         try:
             self._on_note(note)
-        except Exception as exc:  # noqa: BLE001 (whoever sent it, the others' notes are still to be heard)
+        except Exception as exc:  # noqa: BLE001 (a bad note doesn't stop those of other peers)
             log.error("note_not_understood", error=type(exc).__name__)

@@ -1,4 +1,4 @@
-"""NIXL's Python interface, quiet, and with a progress thread that sleeps."""
+"""NIXL's Python interface, without logging, and with a progress thread that sleeps."""
 
 import logging
 import os
@@ -6,25 +6,25 @@ from typing import Any
 
 from app.errors import SettingsError
 
-_PAUSE_US = 10_000  # the progress thread sleeps so long if nothing wakes it
+_PAUSE_US = 10_000  # how long the progress thread sleeps if nothing wakes it
 
 
 def load_nixl() -> Any:
-    os.environ.setdefault("NIXL_LOG_LEVEL", "FATAL")  # what goes wrong is in the HandoffFailed
+    os.environ.setdefault("NIXL_LOG_LEVEL", "FATAL")  # errors are in the HandoffFailed
     os.environ.setdefault("UCX_LOG_LEVEL", "fatal")
     raise_exceptions = logging.raiseExceptions
     try:
         from nixl import _api
     except ImportError as exc:
         raise SettingsError(f"handoff.nixl needs the package nixl (`pip install xylem-serve[cpu]`): {exc}") from exc
-    logging.raiseExceptions = raise_exceptions  # which nixl turns off for the whole process
+    logging.raiseExceptions = raise_exceptions  # importing nixl turns it off for the whole process
     if not getattr(_api.nixlBind.nixlAgentConfig, "pauses", False):
         _api.nixlBind.nixlAgentConfig = _pausing(_api.nixlBind.nixlAgentConfig)
     return _api
 
 
 def _pausing(config: Any) -> Any:
-    """NIXL's configuration of an agent, but for the pause of 0 that its Python interface sets."""
+    """NIXL's configuration of an agent, with a pause instead of the 0 that its Python interface sets."""
 
     class Pausing(config):  # type: ignore[misc]
         pauses = True

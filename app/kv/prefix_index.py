@@ -1,4 +1,4 @@
-"""One engine's cached blocks in Redis, as routing reads them: the set `kv:<pool>:<place>`."""
+"""One engine's cached blocks in Redis, for routing: the set `kv:<pool>:<place>`."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,14 +12,14 @@ _CHUNK = 500
 
 
 class KvIndex:
-    """Writes what the ledger says. Repeating anything here changes nothing, so a broken connection does no harm."""
+    """Writes the ledger's blocks. Repeated commands change nothing, so a broken connection does no harm."""
 
     def __init__(self, wire: Wire, keys: Keys, pool: PoolId, place: PlaceId) -> None:
         self._wire, self._key = wire, keys.kv(pool, place)
-        self._aside = keys.kv_rebuilt(pool, place)
+        self._rebuilt = keys.kv_rebuilt(pool, place)
 
     async def write(self, changes: Changes) -> None:
-        """Raises: StoreDown, and then part of it may be written: `rebuild` is due."""
+        """Raises: StoreDown; part of it may be written then, and `rebuild` is needed."""
         commands: list[Command] = [("UNLINK", self._key)] if changes.cleared else []
         commands += _chunks("SREM", self._key, changes.removed)
         commands += _chunks("SADD", self._key, changes.added)
@@ -31,13 +31,13 @@ class KvIndex:
         return int(count)
 
     async def rebuild(self, ledger: Ledger) -> None:
-        """The set as the ledger has it; until it is whole the old one stays. Raises: StoreDown."""
+        """Replaces the set with the ledger's blocks, all at once. Raises: StoreDown."""
         blocks = ledger.blocks()
         await self._wire.execute(
             [
-                ("UNLINK", self._aside),
-                *_chunks("SADD", self._aside, blocks),
-                ("RENAME", self._aside, self._key) if blocks else ("UNLINK", self._key),
+                ("UNLINK", self._rebuilt),
+                *_chunks("SADD", self._rebuilt, blocks),
+                ("RENAME", self._rebuilt, self._key) if blocks else ("UNLINK", self._key),
             ]
         )
 

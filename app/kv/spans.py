@@ -1,12 +1,12 @@
-"""Pieces of two memories to be moved between them, and how they are put together and cut."""
+"""Spans to copy between two memories: merges neighbours, and cuts long ones."""
 
 from collections.abc import Iterator, Sequence
 
-Spans = list[tuple[int, int, int]]  # own address, the other's, bytes
+Spans = list[tuple[int, int, int]]  # own address, other address, bytes
 
 
 def merged(pairs: Sequence[tuple[int, int]], size: int) -> Spans:
-    """Neighbours on both sides become one."""
+    """(own, other) addresses of blocks of `size` bytes as spans; blocks adjacent on both sides become one."""
     spans: Spans = []
     for here, there in sorted(pairs):
         if spans and spans[-1][0] + spans[-1][2] == here and spans[-1][1] + spans[-1][2] == there:
@@ -17,7 +17,7 @@ def merged(pairs: Sequence[tuple[int, int]], size: int) -> Spans:
 
 
 def pieces(spans: Spans, most: int) -> Iterator[Spans]:
-    """The same spans in parts of at most so many bytes; a longer span is cut."""
+    """The same spans in parts of at most `most` bytes; longer spans are cut."""
     part: Spans = []
     room = most
     for here, there, size in spans:

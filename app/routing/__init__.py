@@ -1,1 +1,1 @@
-"""Where a request goes: decided purely, from data. No I/O in this folder. README.md has the formulas."""
+"""Which worker gets a request: pure decisions, without I/O. README.md has the formulas."""

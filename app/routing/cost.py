@@ -7,28 +7,25 @@ from msgspec import Struct
 from app.ids import PoolId
 from app.routing.candidates import Ask, Candidate, Cost, Option
 
-# An answer may be much shorter than `max_tokens` allows, which defaults to all that the context has left.
-# Blocks for this many tokens of it are reserved at most.
-EXPECTED_ANSWER = 256
-
-_TOKENS_PER_S = 10_000.0  # of a pool that has computed no prompt yet
-_BUSY_MOST = 0.9  # beyond it the estimate of what is left of an engine's time is noise
-# The share of later requests that a longer queue delays: the others go where it is shorter.
-_STUCK = 0.25
+EXPECTED_ANSWER = 256  # the most tokens of an answer that blocks are reserved for: most are shorter than `max_tokens`
+_TOKENS_PER_S = 10_000.0  # assumed for a pool that has computed no prompt yet
+_BUSY_MOST = 0.9  # beyond it, the estimate of an engine's idle share is noise
+# The share of later requests that a longer queue delays: the others are placed elsewhere.
+_DELAYED_SHARE = 0.25
 _STEP_S = 0.02  # by which a full engine's step is longer than an empty one's
-_PULLED_BYTES_PER_S = 3e9  # of a worker that has pulled no KV yet: through one host's memory
+_PULLED_BYTES_PER_S = 3e9  # assumed for a worker that has pulled no KV yet: a copy within one host
 
 
 class Fleet(Struct, frozen=True):
-    """What the places have in common."""
+    """The speeds that the places have in common."""
 
-    # The workers of a pool are identical, so that their mean says more of each than its own last minute does.
+    # A pool's workers are identical: their mean predicts each one better than its own last minute does.
     tokens_per_s: dict[PoolId, float]
-    drag: float  # 1/s: requests delayed by each second that a queue gets longer
+    delay_rate: float  # 1/s: requests delayed by each second that a queue gets longer
 
     @classmethod
     def of(cls, options: Sequence[Option], others: Sequence[Option] = ()) -> "Fleet":
-        """`others` say how fast a pool may be that has computed no prompt yet."""
+        """`others`: their speeds are assumed for a pool that has computed no prompt yet."""
         leases = [o.candidate.lease for o in options]
         per_s = sum(lease.speeds.prefills_per_s for lease in leases) / len(leases)
         busy = sum(lease.speeds.busy for lease in leases) / len(leases)
@@ -39,7 +36,7 @@ class Fleet(Struct, frozen=True):
         guess = _mean([s for o in others if (s := o.candidate.lease.speeds.prefill_tokens_per_s) > 0], _TOKENS_PER_S)
         return cls(
             {pool: _mean(measured, guess) for pool, measured in speeds.items()},
-            _STUCK * per_s / (1 - min(busy, _BUSY_MOST)),
+            _DELAYED_SHARE * per_s / (1 - min(busy, _BUSY_MOST)),
         )
 
 
@@ -48,35 +45,36 @@ def _mean(values: Sequence[float], otherwise: float) -> float:
 
 
 def kv_cost(ask: Ask, option: Option, fleet: Fleet, weight: float) -> Cost:
-    """Seconds until the first token, and the seconds by which that delays others."""
+    """Seconds until the first token, and the delay of other requests in seconds."""
     c = option.candidate
     speed = fleet.tokens_per_s[c.lease.worker.pool]
-    wait = max(0.0, c.tokens / speed - c.head_s) + _for_room(ask, option) + _STEP_S * load(c)
+    wait = max(0.0, c.tokens / speed - c.head_s) + _wait_for_blocks(ask, option) + _STEP_S * load(c)
     prefill = uncached_tokens(ask, option) / speed
-    return Cost(wait, prefill, weight * fleet.drag * prefill * (wait + prefill / 2))
+    return Cost(wait, prefill, weight * fleet.delay_rate * prefill * (wait + prefill / 2))
 
 
 def pull_cost(ask: Ask, option: Option) -> Cost:
-    """Seconds until the KV of a prompt that another worker has computed is there, behind what comes there already."""
+    """Seconds until a prompt's KV has been pulled from another worker, behind earlier pulls."""
     c = option.candidate
     speed = c.lease.speeds.pulled_bytes_per_s or _PULLED_BYTES_PER_S
-    a_block = c.lease.worker.block_bytes / speed
-    return Cost(_for_room(ask, option) + _STEP_S * load(c) + c.pulls * a_block, missing_blocks(ask, option) * a_block)
+    block_s = c.lease.worker.block_bytes / speed
+    wait = _wait_for_blocks(ask, option) + _STEP_S * load(c) + c.pulls * block_s
+    return Cost(wait, missing_blocks(ask, option) * block_s)
 
 
 def missing_blocks(ask: Ask, option: Option) -> int:
-    """Blocks of the prompt that are not cached there; at least one."""
+    """Blocks of the prompt that the place has not cached; at least one."""
     return -(-uncached_tokens(ask, option) // option.candidate.lease.worker.block_size)
 
 
 def uncached_tokens(ask: Ask, option: Option) -> int:
-    """Prompt tokens to be computed there; the last one always is."""
+    """Prompt tokens that the place has to compute; the last token always."""
     cached = max(option.cached, option.coming) * option.candidate.lease.worker.block_size
     return ask.prompt_tokens - min(cached, ask.prompt_tokens - 1)
 
 
 def new_blocks(ask: Ask, option: Option) -> int:
-    """KV blocks that have to be found there: for what isn't cached of the prompt, and the expected answers."""
+    """KV blocks that the request needs there: for the prompt's uncached part, and the expected answers."""
     if not ask.holds:
         return 0
     tokens = uncached_tokens(ask, option) + ask.n * min(ask.max_tokens, EXPECTED_ANSWER)
@@ -84,22 +82,22 @@ def new_blocks(ask: Ask, option: Option) -> int:
 
 
 def held_blocks(c: Candidate) -> float:
-    """Blocks that requests hold: as the worker reports, or what was reserved, which is known at once.
+    """Blocks that requests hold or have reserved, whichever is more: the worker's report comes later.
 
-    Those that aside requests hold are as good as free.
+    Blocks of aside requests count as free.
     """
     return max(c.blocks, c.lease.load.used_blocks / c.lease.worker.ranks - c.aside_blocks)
 
 
 def load(c: Candidate) -> float:
-    """1 when what is there fills the engine once, by seats or by blocks."""
+    """1 when the requests there fill all seats, or all blocks."""
     return max(c.requests / c.lease.worker.max_running, held_blocks(c) / max(1, c.lease.worker.total_blocks))
 
 
-def _for_room(ask: Ask, option: Option) -> float:
-    """Seconds until running requests have let go of the blocks that are missing.
+def _wait_for_blocks(ask: Ask, option: Option) -> float:
+    """Seconds until running requests have freed the missing blocks.
 
-    By Little's law they let go of held / request_s blocks a second.
+    By Little's law they free held / request_s blocks a second.
     """
     c = option.candidate
     held = held_blocks(c)

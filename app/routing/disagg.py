@@ -1,4 +1,4 @@
-"""Whether a worker that only prefills computes the prompt, or the one that will decode. Pure."""
+"""Whether a prefill worker computes the prompt, or the worker that decodes. Pure."""
 
 from collections.abc import Sequence
 from random import Random
@@ -16,14 +16,14 @@ from app.routing.policy import can_serve, place
 _HOP_S = 0.005
 
 
-class DisaggRules(Struct, frozen=True):
-    """Two workers for one request."""
+class SplitPlacement(Struct, frozen=True):
+    """Two placements for one request."""
 
     prefill: Decision
     decode: Decision
 
 
-def place_apart(
+def place_split(
     ask: Ask,
     here: Decision,
     prefills: Sequence[Option],
@@ -31,10 +31,10 @@ def place_apart(
     rules: tuple[Routing, Routing],
     rng: Random,
     turn: int = 0,
-) -> DisaggRules | None:
-    """Two workers, if that is better than the one of `here`; `rules` are those of prefill and of decode.
+) -> SplitPlacement | None:
+    """Two workers, if that is better than the one of `here`, else None; `rules`: of prefill and of decode.
 
-    None when no prefill worker has room, as well: what would be refused there is computed here.
+    Also None when no prefill worker has room: the decode worker then computes the prompt.
     """
     prefills = [o for o in prefills if here.placement.tokens >= o.candidate.limits.remote_tokens]
     if not prefills:
@@ -47,7 +47,7 @@ def place_apart(
     able = [o for o in decodes if can_serve(o.candidate)]
     home, target = _option(here.placement, able), _option(to.placement, able)
     return (
-        DisaggRules(far, to)
+        SplitPlacement(far, to)
         if _is_better(ask, home, _option(far.placement, prefills), target, prefills, able)
         else None
     )
@@ -56,7 +56,7 @@ def place_apart(
 def _is_better(
     ask: Ask, home: Option, far: Option, target: Option, prefills: Sequence[Option], decodes: Sequence[Option]
 ) -> bool:
-    """By the pool's thresholds, or in seconds that all requests together wait longer."""
+    """By the pool's `remote_wait_s` if set, else by the total delay of all requests, in seconds."""
     longest = far.candidate.limits.remote_wait_s
     there = kv_cost(ask, far, Fleet.of(prefills, decodes), 1.0)
     if longest is not None:
@@ -67,7 +67,7 @@ def _is_better(
 
 
 def _decoding(c: Candidate) -> int:
-    """Requests whose next token a prefill there delays: not those whose own prompt is still to be computed."""
+    """Requests whose next token is delayed by a prefill there: those that have their first token."""
     return max(0, c.requests - c.waiting)
 
 
@@ -76,8 +76,8 @@ def _option(to: Placement, options: Sequence[Option]) -> Option:
 
 
 def still_fits(lease: Lease | None, blocks: int) -> bool:
-    """Whether the worker that is to decode can still take a prompt of so many blocks, now that it is computed."""
+    """Whether the decode worker can still take a prompt of so many blocks, now that it is computed."""
     if lease is None or lease.draining:
         return False
-    # What aside requests hold comes free when it is needed.
+    # Aside requests give up their blocks when these are needed.
     return lease.load.aside > 0 or lease.load.used_blocks + blocks <= lease.worker.total_blocks * lease.worker.ranks

@@ -20,9 +20,9 @@ Part = Literal["all", "prefill", "decode"]
 def place(
     ask: Ask, options: Sequence[Option], rules: Routing, rng: Random, turn: int = 0, *, part: Part = "all"
 ) -> Decision:
-    """The place for one request or one part of it, and what to reserve there. `turn` counts, for `round_robin`.
+    """The place for one request or one stage of it, and what to reserve there. `turn` counts up, for `round_robin`.
 
-    Raises: NoWorker when none may take it, Saturated when all that may are full.
+    Raises: NoWorker when no place can serve it, Saturated when all that can are full.
     """
     able = [o for o in options if (can_prefill if part == "prefill" else can_serve)(o.candidate)]
     if part == "decode":
@@ -55,7 +55,7 @@ def _placement(ask: Ask, best: Option, part: Part) -> Placement:
 
 
 def reserve(fleet: Sequence[Candidate], to: Placement, *, aside: bool = False) -> list[Candidate]:
-    """The fleet as it is with the placement on it, for the next decision of the same round."""
+    """The fleet with the placement reserved, for the next decision of the same round."""
     loaded = _loaded_aside if aside else _loaded
     return [loaded(c, to) if (c.lease.worker.id, c.rank) == (to.worker, to.rank) else c for c in fleet]
 
@@ -94,7 +94,7 @@ def is_full(c: Candidate) -> bool:
 
 
 def pick(scored: Sequence[tuple[Option, Cost]], rules: Routing, session: str | None, rng: Random) -> Option:
-    """The cheapest, one of several at random; a session's own place while that is not much dearer."""
+    """The cheapest option, at random among equals; a session's own place, if that costs little more."""
     costs = [cost.total for _, cost in scored]
     low, high = min(costs), max(costs)
     if session is not None:
@@ -133,7 +133,7 @@ def _power_of_two(free: Sequence[Option], rng: Random, turn: int) -> Scores:
     return _least_loaded(rng.sample(free, min(2, len(free))), rng, turn)
 
 
-# The policies that look at no prefix; their costs are in units of their own.
+# The policies that ignore prefixes; their costs are in their own units.
 _SCORES: dict[Policy, Callable[[Sequence[Option], Random, int], Scores]] = {
     "least_loaded": _least_loaded,
     "round_robin": _round_robin,

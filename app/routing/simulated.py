@@ -1,7 +1,7 @@
-"""The `kv` policy for trace-driven simulators: what a simulated router sees, as `policy.place` takes it.
+"""The `kv` policy for trace-driven simulators: converts their state for `policy.place`.
 
-Made for the interface of a simulator that calls `Policy(n_workers=, block_size=, seed=)` once, then for each request
-`policy(block_ids, workers) -> index`, and tells of the end of prefills and requests.
+The simulator calls `Policy(n_workers=, block_size=, seed=)` once, for each request `policy(block_ids, workers) ->
+index`, and `on_prefill_done` and `on_finish` at the ends of prefills and requests.
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ class Policy:
     def __init__(self, n_workers: int, block_size: int, seed: int, max_running: int = 256, **rules: Any) -> None:
         self._rules, self._rng = Routing.model_validate(rules), Random(seed)  # noqa: S311 (no secret)
         self._meters = [ThroughputMeter() for _ in range(n_workers)]
-        self._since = [0.0] * n_workers  # when the head of each line began
-        self._line: list[dict[Any, int]] = [{} for _ in range(n_workers)]  # request → tokens to compute
+        self._since = [0.0] * n_workers  # by worker: when the first waiting request's prefill began
+        self._line: list[dict[Any, int]] = [{} for _ in range(n_workers)]  # by worker: request → tokens to compute
         self._worker = Worker(
             WorkerId(""), PoolId("simulated"), "both", "", 0, block_size, 0, max_running, 0, kv_events=True
         )

@@ -5,22 +5,23 @@ from math import exp
 from app.ids import RunId
 from app.messages import Speeds
 
-_WINDOW_S = 60.0  # what was measured fades with this time constant
-# Of fewer tokens one learns what a step costs and not what a token does.
+_WINDOW_S = 60.0  # time constant with which measurements fade
+# The time of fewer tokens is mostly a step's fixed cost, and says little about the speed.
 _LEAST_TOKENS = 256
 
 
 class ThroughputMeter:
-    """One data-parallel rank's pace, or the mean of several's.
+    """One data-parallel rank's speeds, or the mean of several.
 
-    An engine takes prompts in turn, so one has been computed since the first token before it, or since it came. What
-    several prompts of one step took is counted with the first of them: the sums are right, single figures needn't be.
+    An engine takes prompts in turn, so a prompt's computation began with the first token before it, or at its arrival.
+    If one step computed several prompts, the first one gets their whole time: the sums are right, single values may
+    not be.
     """
 
     def __init__(self, ranks: int = 1) -> None:
         self._ranks = ranks
         self._began: dict[RunId, float] = {}  # when each request came
-        self._last: dict[int, float] = {}  # rank → its last first token
+        self._last: dict[int, float] = {}  # rank → time of the last request's first token
         self._start: float | None = None
         self._now = 0.0
         # Sums that fade.
@@ -28,7 +29,7 @@ class ThroughputMeter:
         self._pulled_bytes = self._pulled_s = 0.0
 
     def begin(self, run: RunId, now: float) -> None:
-        """A request came to the engine; `now` in seconds of any clock."""
+        """A request arrived at the engine; `now` in seconds of any clock."""
         if self._start is None:
             self._start = self._now = now
         self._began[run] = now
@@ -36,7 +37,7 @@ class ThroughputMeter:
     def first_token(self, run: RunId, rank: int, tokens: int, now: float, *, queued: bool = False) -> None:
         """`tokens` of its prompt were computed, the others cached.
 
-        `queued`: it may have waited for a seat, so that nothing is known about how long its prefill took.
+        `queued`: it may have waited for a seat, so its prefill time is unknown.
         """
         took = now - max(self._began[run], self._last.get(rank, 0.0))
         self._last[rank] = now
@@ -50,13 +51,13 @@ class ThroughputMeter:
             self._token_s += took
 
     def pulled(self, size: int, seconds: float, now: float) -> None:
-        """A prompt's KV came from another engine: so many bytes."""
+        """A prompt's KV, `size` bytes, was pulled from another engine in `seconds`."""
         self._fade(now)
         self._pulled_bytes += size
         self._pulled_s += seconds
 
     def end(self, run: RunId, now: float) -> None:
-        """It holds nothing any more, whether or not it had a first token."""
+        """The request has ended, with or without a first token."""
         self._fade(now)
         self._requests += 1
         self._request_s += now - self._began.pop(run)
@@ -65,7 +66,7 @@ class ThroughputMeter:
         if self._start is None:
             return Speeds()
         self._fade(now)
-        # Of a sum that fades since the start, this many seconds are left.
+        # A sum that has faded since the start stands for this many seconds.
         span = self._ranks * max(1.0, _WINDOW_S * (1 - exp((self._start - now) / _WINDOW_S)))
         return Speeds(
             prefill_tokens_per_s=self._tokens / self._token_s if self._token_s > 0 else 0.0,

@@ -1,4 +1,4 @@
-"""Requests for which no worker has room, in the order in which they get it."""
+"""Held requests, in the order in which they get room."""
 
 from bisect import insort
 from collections.abc import Callable, Iterator
@@ -21,9 +21,9 @@ class WaitingLine(Generic[T]):
         return (item for *_, item in self._line)
 
     def push(self, item: T, priority: int, deadline: float, limit: int, *, stays: bool = False) -> T | None:
-        """Returns the least urgent one, which has to go, when there are more than `limit` now.
+        """Adds `item`. If there are more than `limit` now, removes the least urgent one and returns it.
 
-        What `stays` never has to go, however many there are.
+        An item that `stays` is never removed for this.
         """
         self._count += 1
         insort(self._line, (priority, deadline, self._count, stays, item))
@@ -33,13 +33,13 @@ class WaitingLine(Generic[T]):
         return self._line.pop(last)[-1]
 
     def drop(self, gone: Callable[[T], bool]) -> list[T]:
-        """Removes all of which that is true."""
+        """Removes and returns the items that are `gone`."""
         dropped = [item for *_, item in self._line if gone(item)]
         if dropped:
             self._line = [entry for entry in self._line if not gone(entry[-1])]
         return dropped
 
     def take(self, most: int) -> list[T]:
-        """The most urgent ones, which are held no more."""
+        """Removes and returns the `most` most urgent items."""
         taken, self._line = self._line[:most], self._line[most:]
         return [item for *_, item in taken]

@@ -1,4 +1,4 @@
-"""The output of a job that may be interrupted here, or that nobody reads along."""
+"""The output of an aside job, which may be interrupted, or of a job that isn't streamed."""
 
 import time
 
@@ -7,11 +7,11 @@ from app.ids import ApiId
 from app.messages import Delta, Job, PartialOutput
 from app.runner.token_emitter import TokenEmitter
 
-_PIECE_S = 5.0  # of a whole answer, what has come in so many seconds goes out as one piece
+_PIECE_S = 5.0  # how often the output of a job that isn't streamed is sent
 
 
 class BufferedOutput:
-    """Takes the place of the emitter, and knows how far each choice is."""
+    """Stands in for the emitter, and knows each choice's output so far."""
 
     def __init__(self, job: Job, emitter: TokenEmitter) -> None:
         self._emitter, self._api, self._whole = emitter, job.reply_to, job.whole
@@ -28,7 +28,7 @@ class BufferedOutput:
 
     @property
     def begun(self) -> list[PartialOutput]:
-        """For an engine that goes on with it."""
+        """The output so far, for the engine that continues it; empty before the first token."""
         if not any(self._tokens) and not any(self._finished):
             return []
         return [
@@ -48,7 +48,7 @@ class BufferedOutput:
             self.flush()
 
     def flush(self) -> None:
-        """The output kept back goes out."""
+        """Sends the output kept back."""
         kept, self._kept, self._since = self._kept, [], time.monotonic()
         for _, delta in merge(kept):
             self._emitter.emit(self._api, delta)

@@ -1,4 +1,4 @@
-"""For how long an engine has had something to do."""
+"""How long an engine has been busy."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,12 +7,12 @@ from time import monotonic
 
 class BusyTime:
     def __init__(self) -> None:
-        self.requests = 0
+        self.requests = 0  # on the engine now
         self._seconds = self._since = 0.0
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """While the engine has one request more."""
+        """Counts one more request on the engine meanwhile."""
         if not self.requests:
             self._since = monotonic()
         self.requests += 1

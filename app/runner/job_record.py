@@ -17,7 +17,7 @@ RETRY_S = 0.2
 
 
 async def fetch(redis: "Redis", keys: Keys, run: RunId) -> Job | None:
-    """None when nobody awaits it. Waits while Redis is away: without the record nobody could be told."""
+    """None when nobody awaits it. Waits while Redis is unreachable: without the record no replica could be told."""
     while True:
         try:
             record = cast(bytes | None, await redis.get(keys.request(run)))
@@ -28,6 +28,6 @@ async def fetch(redis: "Redis", keys: Keys, run: RunId) -> Job | None:
             break
     try:
         return decode_job(record) if record is not None else None
-    except msgspec.DecodeError as exc:  # another version's: its client hears at its deadline
+    except msgspec.DecodeError as exc:  # of another version: the request ends at its deadline
         log.error("record_not_understood", run=run, error=str(exc))
         return None

@@ -1,4 +1,4 @@
-"""An object of which a worker process has one, and which its Celery tasks find."""
+"""The one object of its kind in a worker process, where Celery tasks find it."""
 
 from typing import Generic, TypeVar
 
@@ -9,7 +9,7 @@ class ProcessSlot(Generic[T]):
     """Set when the worker starts, by its bootstep, and never again."""
 
     def __init__(self, where: str) -> None:
-        """`where` it is there."""
+        """`where`: the kind of process that sets it, for the error message."""
         self._where = where
         self._value: T | None = None
 

@@ -37,26 +37,26 @@ log = logger(__name__)
 T = TypeVar("T")
 Work = Callable[[Job], Coroutine[Any, Any, T]]
 Afterwards = Callable[[], Awaitable[None]] | None
-_BEHIND_ALL = 2**32  # what is added to the priority of those that give way: no client's is as high
+_ASIDE_PRIORITY = 2**32  # added to the priority of aside requests: above any that a client may ask for
 _RULES = Aside()
-_LAST_WORDS_S = 5.0  # how long a worker that ends waits for Redis to take its last events
+_LAST_EVENTS_S = 5.0  # how long a worker that ends waits until its last events are in Redis
 
 
 class Runner:
-    """One engine, the requests on it, and the way their tokens leave."""
+    """One engine, the requests on it, and the emitter of their tokens."""
 
     def __init__(self, engine: Engine, worker: WorkerId, settings: Settings, rules: Aside = _RULES) -> None:
-        """`rules` are those of requests that give way to others."""
+        """`rules`: for aside requests."""
         self.engine, self.worker, self.settings, self._rules = engine, worker, settings, rules
         self.keys = Keys(settings.deployment)
         self.redis: Redis
         self.emitter: TokenEmitter
-        self.paces: Throughput
+        self.throughput: Throughput
         self.gates: list[YieldGate] = []  # of each rank
         self._running: dict[RunId, asyncio.Task[Any]] = {}
-        self._returned: set[RunId] = set()  # of these, what is to be placed elsewhere
+        self._returned: set[RunId] = set()  # of these, the ones to be placed elsewhere
         self._background: set[asyncio.Task[None]] = set()
-        self._dropped: set[RunId] = set()  # of these, what nobody awaits: its API replica is dead
+        self._dropped: set[RunId] = set()  # of the running ones, those whose API replica is dead
         self._stopping = False
         self._loop = uvloop.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="engine", daemon=True)
@@ -65,19 +65,19 @@ class Runner:
     # From any thread.
 
     def load(self) -> EngineInfo:
-        """Blocks until the engine can serve. Raises what Engine.start raises."""
+        """Blocks until the engine can serve. Raises: StoreDown, and the errors of Engine.start."""
         return self.call(self._load())
 
     def run(self, request: RequestId, attempt: int, work: Work[T], nobody_waits: Afterwards = None) -> T | None:
-        """Blocks until this worker's part of a request is over, and returns what `work` does.
+        """Blocks until this worker's stage of a request is over, and returns the result of `work`.
 
-        `work` ends the request with a terminal event or leaves it to another worker; when it raises, the event is
-        Failed and None is returned. So it is when the request was cancelled before: then `nobody_waits` is called.
+        `work` ends the request with a terminal event, or leaves it to another worker. If it raises, the event is
+        Failed, and None is returned. For a request that was cancelled before, `nobody_waits` is called instead.
         """
         return self.call(self._run(run_id(request, attempt), work, nobody_waits))
 
     def tell(self, job: Job, event: PrefillDone | Failed) -> None:
-        """Tells the API replica of a computed prompt's decode task."""
+        """Tells the API replica whether a computed prompt's decode task is in its queue."""
         self._loop.call_soon_threadsafe(self.emitter.emit, job.reply_to, event)
 
     def call(self, coro: Coroutine[Any, Any, T]) -> T:
@@ -85,15 +85,15 @@ class Runner:
         return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
 
     def soon(self, call: Callable[[], None]) -> None:
-        """On the engine's loop."""
+        """Calls it on the engine's loop, without waiting."""
         self._loop.call_soon_threadsafe(call)
 
     def give_up_after(self, seconds: float) -> None:
-        """Requests that still run then go back to their API replicas."""
+        """After `seconds`, gives requests that still run back to their API replicas."""
         self._loop.call_soon_threadsafe(self._loop.call_later, seconds, self._give_up)
 
     def close(self) -> None:
-        """Ends what still runs, then engine, loop and thread."""
+        """Ends running requests, then engine, loop and thread."""
         self.call(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -102,17 +102,17 @@ class Runner:
 
     @property
     def stopping(self) -> bool:
-        """A request cancelled now goes back to its API replica."""
+        """Whether the worker is giving its requests back: a cancelled one goes back to its API replica."""
         return self._stopping
 
-    async def lent_until(self, seconds: float) -> None:
-        """Returns when other engines have taken what this one computed for them, or the time is over."""
+    async def wait_for_lent_blocks(self, seconds: float) -> None:
+        """Returns when other engines have pulled the KV that this one computed for them, or after `seconds`."""
         end = time.monotonic() + seconds
-        while self.engine.stats().lent_blocks and time.monotonic() < end:  # noqa: ASYNC110 (engines tell nobody)
+        while self.engine.stats().lent_blocks and time.monotonic() < end:  # noqa: ASYNC110 (engines have no event for it)
             await asyncio.sleep(0.05)
 
     def cancel(self, run: RunId) -> None:
-        """One that isn't running has ended, or waits in the queue, and won't begin: its record is gone."""
+        """Cancels a run. One that isn't running has ended, or is queued and won't begin without its record."""
         task = self._running.get(run)
         if task is not None:
             task.cancel()
@@ -120,32 +120,32 @@ class Runner:
             self.emitter.release(run)
 
     def drop(self, run: RunId) -> None:
-        """Cancels one of a dead API replica: nobody is told."""
+        """Cancels a run of a dead API replica, without an event."""
         if run in self._running:
             self._dropped.add(run)
         self.cancel(run)
 
     def give_all_back(self) -> None:
-        """Running requests go back to their API replicas, which may have placed them elsewhere."""
+        """Gives all running requests back to their API replicas, which may have placed them elsewhere by now."""
         self._returned |= self.runs
         for task in self._running.values():
             task.cancel()
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Does it while requests go on."""
+        """Runs `work` as a task that `close` cancels."""
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
     async def _load(self) -> EngineInfo:
         self.redis = async_client(self.settings.redis_url)
-        try:  # before the engine, which may take minutes
+        try:  # before the engine is loaded, which may take minutes
             await self.redis.ping()
         except (RedisError, OSError) as exc:
             raise StoreDown(f"XYLEM_REDIS_URL: Redis does not answer: {exc}") from exc
         info = await self.engine.start()
-        self.paces = Throughput(info.ranks, info.max_running * info.ranks)
-        self.gates = [YieldGate(info, self._rules, self.engine.stats, self.paces.read) for _ in range(info.ranks)]
+        self.throughput = Throughput(info.ranks, info.max_running * info.ranks)
+        self.gates = [YieldGate(info, self._rules, self.engine.stats, self.throughput.read) for _ in range(info.ranks)]
         self.block_size = info.block_size
         self.emitter = TokenEmitter(self.redis, self.keys, self.worker, self.settings)
         self._emitting = asyncio.create_task(self.emitter.run())
@@ -162,7 +162,7 @@ class Runner:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._running.values(), *self._background, return_exceptions=True)
-        await self.emitter.drained(_LAST_WORDS_S)
+        await self.emitter.drained(_LAST_EVENTS_S)
         self._emitting.cancel()
         await self.engine.close()
         await self.redis.aclose()
@@ -173,7 +173,7 @@ class Runner:
         )
 
     def encode_request(self, job: Job) -> EncodeRequest:
-        """Of a job with inputs."""
+        """For a job with inputs."""
         assert job.inputs is not None
         rest = iter(job.prompt)
         inputs = [list(islice(rest, length)) for length in job.inputs.lengths]
@@ -183,38 +183,38 @@ class Runner:
         return self.gates[self._rank(job)]
 
     def prefilled(self, job: Job, tokens: int) -> None:
-        """So many tokens of its prompt were computed: measures the pace."""
-        self.paces.first_token(job, self._rank(job), tokens)
+        """`tokens` of its prompt were computed: measures the engine's speed."""
+        self.throughput.first_token(job, self._rank(job), tokens)
         self.gate(job).computed(job.run, tokens)
 
     def has(self, job: Job) -> AbstractContextManager[None]:
-        """While the engine has the request, or gets it next."""
-        return self.paces.has(job)
+        """Counts the request as one of the engine's meanwhile."""
+        return self.throughput.has(job)
 
     def _rank(self, job: Job) -> int:
         return self._stage(job).rank
 
     def _stage(self, job: Job) -> Stage:
-        """This worker's."""
+        """This worker's stage of the job."""
         return next((stage for stage in job.stages if stage.worker == self.worker), job.stages[-1])
 
     async def _run(self, run: RunId, work: Work[T], nobody_waits: Afterwards) -> T | None:
-        if run in self._running:  # Celery publishes once more when it can't know whether it did
+        if run in self._running:  # Celery publishes again after a broken connection
             log.warning("message_came_twice", run=run)
             return None
-        # A task of its own, so that `cancel` ends the work and not this waiting.
+        # In its own task, so that `cancel` cancels the work and not this coroutine.
         task: asyncio.Task[T | None] = asyncio.ensure_future(self._serve(run, work, nobody_waits))
         self._running[run] = task
         await asyncio.wait([task])
         del self._running[run]
-        if task.cancelled():  # before it took its first step
+        if task.cancelled():  # before the task began
             await self._not_begun(run, nobody_waits)
         self._returned.discard(run)
         self._dropped.discard(run)
         return None if task.cancelled() else task.result()
 
     async def _not_begun(self, run: RunId, nobody_waits: Afterwards) -> None:
-        """Cancelled before the engine had it. Where it has a record it is awaited, and goes back to its API replica."""
+        """Cancelled before the engine had it. With a record it is still awaited, and goes back to its API replica."""
         job = await self._fetch(run)
         if job is not None:
             self._fail(job, Returned())
@@ -228,7 +228,7 @@ class Runner:
             job = await self._fetch(run)
         except asyncio.CancelledError:
             job = None
-        if job is None or run in self._returned:  # a cancel while redis-py connects may get lost in there
+        if job is None or run in self._returned:  # redis-py may swallow a cancel while it connects
             await self._not_begun(run, nobody_waits)
             return None
         try:
@@ -244,42 +244,45 @@ class Runner:
         except EngineDead as exc:
             self._fail(job, exc)
             log.critical("engine_died", run=run, x_request_id=job.x_request_id)
-            os.kill(os.getpid(), signal.SIGTERM)  # a worker without an engine would be the least loaded of all
+            os.kill(os.getpid(), signal.SIGTERM)  # else routing would prefer this worker, as the least loaded one
         except Returned as exc:
             self._fail(job, exc)
         except XylemError as exc:
             if exc.status >= 500:
                 log.error("generate_failed", run=run, x_request_id=job.x_request_id, code=exc.code)
             self._fail(job, exc)
-        except Exception as exc:  # noqa: BLE001 (what the adapter let through; its text may hold the prompt)
+        except Exception as exc:  # noqa: BLE001 (one that the adapter didn't translate; its text may contain the prompt)
             log.error("generate_failed", run=run, x_request_id=job.x_request_id, error=type(exc).__name__)
             self._fail(job, EngineFailed(f"The engine failed ({type(exc).__name__})."))
         return None
 
     def _fail(self, job: Job, error: XylemError) -> None:
         if job.at_once and self._stage(job).kind == "prefill":
-            self.emitter.left(job.run)  # the other worker has the request, and computes the prompt itself
+            self.emitter.left(job.run)  # the decode worker has the request, and computes the prompt itself
         else:
             self.emitter.end(job, Failed(job.request, job.attempt, error.code, error.message))
 
     @property
     def runs(self) -> set[RunId]:
-        """The runs that tasks have taken and not finished."""
+        """The runs that tasks have begun and not finished."""
         return set(self._running)
 
-    async def was_lost(self, run: RunId) -> bool:
-        """A run that is reserved here and that no message brings: its API replica is told, if that is so."""
+    async def return_if_lost(self, run: RunId) -> bool:
+        """For a run reserved here that has no message: gives it back, unless its message is yet to come.
+
+        Returns whether it was given back.
+        """
         job = await self._fetch(run)
         if job is None:
             return False
         comes_later = job.stages[0].worker != self.worker and not job.at_once
         if comes_later and job.prefilled is None:
-            return False  # when its prompt is computed
+            return False  # its message comes when the prompt is computed
         self._fail(job, Returned())
         return True
 
     async def hand_back(self, handoff: Handoff | None, request: RequestId, attempt: int) -> None:
-        """Tells the API replica that this request was never begun here."""
+        """Gives a request that never began here back to its API replica."""
         job = await self._fetch(run_id(request, attempt))
         if job is not None and isinstance(handoff, KvHandle):
             self.emitter.emit(job.reply_to, PrefillDone(request, attempt, job.prefilled, handoff))
@@ -291,11 +294,11 @@ class Runner:
 
 
 def _priority(job: Job) -> int:
-    return job.priority + _BEHIND_ALL if job.aside else job.priority
+    return job.priority + _ASIDE_PRIORITY if job.aside else job.priority
 
 
 def end_process(task: "asyncio.Task[None]") -> None:
-    """A worker whose tokens can't leave, or whose lease nobody keeps, has to go: its requests run elsewhere then."""
+    """Ends the process when a vital task (emitter, lease, …) has failed: its requests are then placed elsewhere."""
     if not task.cancelled() and task.exception() is not None:
         log.critical("worker_broke", exc_info=task.exception())
         os._exit(1)

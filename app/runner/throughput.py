@@ -1,4 +1,4 @@
-"""How fast one worker's engine is, and how long it had something to do."""
+"""How fast one worker's engine is, and how long it has been busy."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +10,11 @@ from app.messages import Job, Speeds
 from app.routing.throughput_meter import ThroughputMeter
 from app.runner.busy_time import BusyTime
 
-_SPEED = 10_000.0  # prompt tokens a second, of an engine that has computed none
+_SPEED = 10_000.0  # prompt tokens a second, assumed for an engine that has computed none
 
 
 class Throughput:
-    """Of online requests, which others see as load, and of those that give way."""
+    """Measures online requests, which count as the worker's load, apart from aside ones."""
 
     def __init__(self, ranks: int, seats: int) -> None:
         self.online, self.aside = ThroughputMeter(ranks), ThroughputMeter(ranks)
@@ -31,12 +31,12 @@ class Throughput:
             meter.end(job.run, monotonic())
 
     def first_token(self, job: Job, rank: int, tokens: int) -> None:
-        """So many tokens of its prompt were computed."""
+        """`tokens` of its prompt were computed, on data-parallel rank `rank`."""
         queued = self.working.requests > self._seats
         self._of(job).first_token(job.run, rank, tokens, monotonic(), queued=queued)
 
     def read(self) -> Speeds:
-        """Of online requests, but for the speed, which may have been learnt from the others."""
+        """Speeds of online requests; without any yet, prefill speed is that of aside ones."""
         now = monotonic()
         pace = self.online.read(now)
         speed = pace.prefill_tokens_per_s or self.aside.read(now).prefill_tokens_per_s or _SPEED

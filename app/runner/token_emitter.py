@@ -1,4 +1,4 @@
-"""Tokens on their way out: one message per engine step and API replica, in order, until Redis has it."""
+"""Sends tokens to Redis: one message per engine step and API replica, in order, repeated until Redis has it."""
 
 import asyncio
 import math
@@ -18,23 +18,23 @@ from app.telemetry import logger
 
 log = logger(__name__)
 _RETRY_S = 0.2
-_SHARES = 64  # of the bytes kept for an API replica, so many say how coarsely they are counted
-_MOST = 50_000  # events, some megabytes; Redis takes them at once
+_SHARES = 64  # a stream is trimmed each time this worker has written 1/64 of its bound
+_MOST = 50_000  # unsent events, some megabytes; Redis takes them in one message
 
 
 class TokenEmitter:
-    """Collects what the requests of one engine step produce. Lives on the engine's event loop."""
+    """Collects the events of one engine step. Lives on the engine's event loop."""
 
     def __init__(self, redis: "Redis", keys: Keys, worker: WorkerId, settings: Settings) -> None:
         self._redis, self._keys, self._worker = redis, keys, worker
         self._stream_bytes, self._ttl_s = settings.stream_bytes, settings.stream_ttl_s
-        self._trimmed: dict[ApiId, float] = {}  # monotonic: when each stream was last bounded from here
+        self._trimmed: dict[ApiId, float] = {}  # monotonic: when this worker last trimmed each stream
         self._written: dict[ApiId, int] = {}  # bytes since then
         self._events: dict[ApiId, list[Event]] = {}
         self._released: list[tuple[RunId, WorkerId, str]] = []
         self._seq: dict[ApiId, int] = {}
         self.emitted = 0
-        self.withheld = 0  # outputs that go out later, several as one
+        self.withheld = 0  # outputs that are sent later, several as one
         self._sent = 0
         self._room = asyncio.Event()
         self._wake = asyncio.Event()
@@ -49,7 +49,7 @@ class TokenEmitter:
 
     @property
     def full(self) -> bool:
-        """Redis is away, and there is enough to be said: a maker of more waits for `room`, and the engine keeps it."""
+        """Whether too many events are unsent, since Redis is unreachable: callers of `emit` then wait for `room`."""
         return self.emitted - self._sent > _MOST
 
     async def room(self) -> None:
@@ -58,22 +58,22 @@ class TokenEmitter:
             await self._room.wait()
 
     def end(self, job: Job, event: Event) -> None:
-        """The terminal event; with it the reservations and the record go."""
+        """Sends the terminal event, and removes reservations and record."""
         self.release(job.run)
-        if job.worker != self._worker:  # it was to go on there
+        if job.worker != self._worker:  # the decode worker has a reservation, too
             self._account(job.run, job.worker, "ended")
         self.emit(job.reply_to, event)
 
     def release(self, run: RunId) -> None:
-        """Run here or not, it is no load of this worker's any more."""
+        """Removes this worker's reservation for the run, begun or not."""
         self._account(run, self._worker, "ended")
 
     def left(self, run: RunId) -> None:
-        """It goes on elsewhere."""
+        """The run continues on another worker: removes this worker's reservation only."""
         self._account(run, self._worker, "left")
 
     def prefilled(self, run: RunId) -> None:
-        """Its first token is out: its prompt is no load any more."""
+        """The run's first token is out: its prompt isn't waiting any more."""
         self._account(run, self._worker, "prefilled")
 
     def _account(self, run: RunId, worker: WorkerId, what: str) -> None:
@@ -82,7 +82,7 @@ class TokenEmitter:
         self._idle.clear()
 
     async def drained(self, timeout_s: float | None = None) -> None:
-        """Returns when everything emitted so far is in Redis, or the time is over."""
+        """Returns when everything emitted so far is in Redis, or after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -92,8 +92,8 @@ class TokenEmitter:
     async def run(self) -> None:
         """Sends until cancelled.
 
-        The requests that one engine step wakes are all scheduled before this coroutine is, so all of them have
-        emitted when it runs: that makes one message of them.
+        An engine step wakes its requests before this coroutine, so all of them have emitted when it runs: one
+        message has the events of the whole step.
         """
         while True:
             await self._wake.wait()
@@ -101,7 +101,7 @@ class TokenEmitter:
             events, self._events = self._events, {}
             released, self._released = self._released, []
             unheard = await self._send([self._step(api, what) for api, what in events.items()], released)
-            if unheard:  # by a replica that has ended, say: its stream may have gone, and be a new one now
+            if unheard:  # the replica may have ended: bound the stream that XADD may have made anew
                 await self._send([], [], unheard)
             self._sent += sum(map(len, events.values()))
             self._room.set()
@@ -113,7 +113,7 @@ class TokenEmitter:
         return api, seq, encode(EventBatch(self._worker, seq, events))
 
     def _is_due(self, api: ApiId, now: float) -> bool:
-        """Seldom: what each worker may write unsaid is little of what is kept."""
+        """Whether to trim the stream: seldom, since untrimmed bytes of all workers are few beside its bound."""
         at_most = self._stream_bytes // _SHARES
         return self._written[api] >= at_most or now >= self._trimmed.get(api, -math.inf) + self._ttl_s / 4
 
@@ -128,9 +128,9 @@ class TokenEmitter:
         released: list[tuple[RunId, WorkerId, str]],
         trim: Sequence[ApiId] = (),
     ) -> list[ApiId]:
-        """Repeats the whole pipeline until it got through: receivers drop what they have seen, by `seq`.
+        """Repeats the whole pipeline until Redis has it: receivers drop repeated batches by `seq`.
 
-        Returns the API replicas that did not listen.
+        Returns the API replicas that weren't subscribed.
         """
         now = time.monotonic()
         pipe = self._redis.pipeline(transaction=False)
@@ -150,7 +150,7 @@ class TokenEmitter:
                 replies = await pipe.execute()
                 return [api for (api, _, _), heard in zip(steps, replies[1::2], strict=False) if not heard]
             except (RedisError, OSError) as exc:
-                # No connection, out of memory, loading, read-only after a failover: all pass.
+                # No connection, out of memory, loading, read-only after a failover: all are temporary.
                 log.warning("emit_retried", error=repr(exc))
             await asyncio.sleep(_RETRY_S)
             pipe.command_stack = commands.copy()

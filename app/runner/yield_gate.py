@@ -1,6 +1,6 @@
-"""Where aside requests wait until an engine has room for them, and where they are sent back to when it has not.
+"""Aside requests wait here until the engine has room for them, and return here when it has none any more.
 
-One for each data-parallel rank, on the engine's loop. What is decided is in `yield_policy.py`.
+One gate for each data-parallel rank, on the engine's loop. `yield_policy.py` decides.
 """
 
 import asyncio
@@ -16,26 +16,26 @@ from app.errors import Returned
 from app.ids import RunId
 from app.messages import Job, Speeds
 from app.pools import Aside
-from app.runner.yield_policy import EngineLoad, Wish, may_enter, pause, taken, too_many
+from app.runner.yield_policy import EngineLoad, Need, may_enter, pause, taken, too_many
 
-_LOOK_S = 0.05  # for what nobody tells: blocks that have become free, a pause that is over
-_PATIENCE_S = 5.0  # after which another worker may have more room
+_LOOK_S = 0.05  # how often to look for changes without an event: free blocks, the end of a pause
+_PATIENCE_S = 5.0  # after this wait a request goes back, since another worker may have room
 
 
 class AsideJob:
     """One aside request, waiting or inside."""
 
-    __slots__ = ("computing", "entered", "known", "let_in", "order", "run", "stay", "wish")
+    __slots__ = ("computing", "entered", "known", "let_in", "need", "order", "run", "timeout")
 
     def __init__(self, run: RunId, order: tuple[int, int]) -> None:
         self.run = run
         self.order = order  # lower priorities first, then earlier arrivals
-        self.wish = Wish(0, 0, 0)
+        self.need = Need(0, 0, 0)
         self.let_in: asyncio.Future[None] | None = None  # while it waits
-        self.stay: Timeout | None = None  # while it is inside
+        self.timeout: Timeout | None = None  # while it is inside
         self.entered = 0.0
         self.computing = 0  # tokens of its context, until its first output
-        self.known = False  # it has been inside, and what it had is cached, if it isn't long ago
+        self.known = False  # it has been inside before, so its context is probably cached
 
     def __lt__(self, other: "AsideJob") -> bool:
         return self.order < other.order
@@ -45,14 +45,14 @@ class YieldGate:
     def __init__(
         self, info: EngineInfo, rules: Aside, stats: Callable[[], EngineStats], pace: Callable[[], Speeds]
     ) -> None:
-        """`pace`: how many prompt tokens the engine computes in a second, and how much of its time others' take."""
+        """`pace`: the engine's prefill speed, and the share of its time that online prompts take."""
         self._info, self._rules, self._stats, self._pace = info, rules, stats, pace
-        self._online: dict[RunId, Wish] = {}
-        self._left = -inf  # when the last of them did
+        self._online: dict[RunId, Need] = {}
+        self._last_online_end = -inf  # when the last online request ended, monotonic
         self._waiting: list[AsideJob] = []  # the most urgent first
         self._inside: list[AsideJob] = []  # in the order of their entry
         self._count = 0
-        self._paused_until = 0.0  # for entries beside others
+        self._paused_until = 0.0  # until then nothing enters beside online requests, monotonic
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -60,25 +60,25 @@ class YieldGate:
 
     @property
     def most(self) -> int:
-        """How many the worker takes."""
+        """How many aside requests the worker takes."""
         return taken(self._load(), self._rules)
 
     @contextmanager
     def online(self, job: Job) -> Iterator[None]:
-        """While a request is here that nothing is put before."""
-        self._online[job.run] = self._wish(job)
+        """Counts an online request as present meanwhile."""
+        self._online[job.run] = self._need(job)
         self.look()
         try:
             yield
         finally:
             del self._online[job.run]
-            self._left = monotonic()
+            self._last_online_end = monotonic()
             self.look()
 
     def computed(self, run: RunId, tokens: int) -> None:
-        """A request has its first output, for which so many tokens had to be computed. Its blocks are in use now."""
+        """A request has its first output, after `tokens` were computed. The engine now counts its blocks as used."""
         if run in self._online:
-            self._online[run] = Wish(self._online[run].seats, 0, 0)
+            self._online[run] = Need(self._online[run].seats, 0, 0)
         for aside_job in self._inside:
             if aside_job.run == run and aside_job.computing:
                 aside_job.computing, aside_job.known = 0, True
@@ -87,8 +87,8 @@ class YieldGate:
 
     @contextmanager
     def aside_job(self, job: Job) -> Iterator[AsideJob]:
-        """While an aside request is here. Raises: Returned when there are enough of them."""
-        if len(self) >= 2 * self._info.max_running:  # more would take the threads that others need
+        """Counts an aside request as present meanwhile. Raises: Returned when there are too many."""
+        if len(self) >= 2 * self._info.max_running:  # more would use up the threads of online requests
             raise Returned
         self._count += 1
         aside_job = AsideJob(job.run, (job.priority, self._count))
@@ -98,10 +98,10 @@ class YieldGate:
             self._leave(aside_job)
 
     async def enter(self, aside_job: AsideJob, job: Job) -> None:
-        """Waits until it may. Raises: Returned when that takes long."""
-        aside_job.wish = wish = self._wish(job)
+        """Waits until the request may enter. Raises: Returned when that takes too long."""
+        aside_job.need = need = self._need(job)
         if aside_job.known:
-            aside_job.wish = Wish(wish.seats, wish.blocks, min(wish.tokens, self._info.block_size))
+            aside_job.need = Need(need.seats, need.blocks, min(need.tokens, self._info.block_size))
         aside_job.let_in = asyncio.get_running_loop().create_future()
         insort(self._waiting, aside_job)
         self.look()
@@ -112,27 +112,27 @@ class YieldGate:
             raise Returned from None
 
     @contextmanager
-    def inside(self, aside_job: AsideJob, stay: Timeout) -> Iterator[None]:
-        """While the engine has it. `stay` is brought to its end when it has to give way."""
-        aside_job.stay = stay
-        if aside_job not in self._inside:  # sent away before it had begun
-            stay.reschedule(asyncio.get_running_loop().time())
+    def inside(self, aside_job: AsideJob, timeout: Timeout) -> Iterator[None]:
+        """Counts the request as on the engine meanwhile. `timeout` expires when it has to give way."""
+        aside_job.timeout = timeout
+        if aside_job not in self._inside:  # it has to give way before it has begun
+            timeout.reschedule(asyncio.get_running_loop().time())
         try:
             yield
         finally:
-            aside_job.stay = None
+            aside_job.timeout = None
             self._leave(aside_job)
 
     def look(self) -> None:
-        """Sends some away, and lets others in, as `yield_policy` decides."""
+        """Makes requests give way or enter, as `yield_policy` decides."""
         if not self._waiting and not self._inside:
             return
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._tick)
-        for _ in range(too_many(self._load(), self._rules, [g.wish for g in self._inside])):
+        for _ in range(too_many(self._load(), self._rules, [g.need for g in self._inside])):
             aside_job = self._inside.pop()
-            if aside_job.stay is not None:
-                aside_job.stay.reschedule(asyncio.get_running_loop().time())
+            if aside_job.timeout is not None:
+                aside_job.timeout.reschedule(asyncio.get_running_loop().time())
         while self._waiting and self._may_enter(self._waiting[0]):
             self._let_in(self._waiting.pop(0))
 
@@ -144,10 +144,10 @@ class YieldGate:
         if self._online and monotonic() < self._paused_until:
             return False
         computing = sum(g.computing for g in self._inside)
-        return may_enter(self._load(), self._rules, aside_job.wish, computing, self._pace().prefill_tokens_per_s)
+        return may_enter(self._load(), self._rules, aside_job.need, computing, self._pace().prefill_tokens_per_s)
 
     def _let_in(self, aside_job: AsideJob) -> None:
-        aside_job.entered, aside_job.computing = monotonic(), aside_job.wish.tokens
+        aside_job.entered, aside_job.computing = monotonic(), aside_job.need.tokens
         self._pause(aside_job, aside_job.computing)
         self._inside.append(aside_job)
         if aside_job.let_in is not None and not aside_job.let_in.done():
@@ -166,20 +166,20 @@ class YieldGate:
 
     def _load(self) -> EngineLoad:
         stats, info = self._stats(), self._info
-        coming = sum(w.blocks for w in self._online.values()) + sum(g.wish.blocks for g in self._inside if g.computing)
+        coming = sum(w.blocks for w in self._online.values()) + sum(g.need.blocks for g in self._inside if g.computing)
         return EngineLoad(
             info.max_running,
             info.total_blocks,
             stats.used_blocks // info.ranks + coming,
             sum(w.seats for w in self._online.values()),
-            sum(g.wish.seats for g in self._inside),
+            sum(g.need.seats for g in self._inside),
             stats.step_s,
             stats.request_step_s,
-            monotonic() - self._left,
+            monotonic() - self._last_online_end,
         )
 
-    def _wish(self, job: Job) -> Wish:
+    def _need(self, job: Job) -> Need:
         begun = max((len(b.tokens) for b in job.begun), default=0)
         tokens = len(job.prompt) + begun
         blocks = 0 if job.inputs is not None else -(-tokens // self._info.block_size)
-        return Wish(job.sampling.n, blocks, tokens)
+        return Need(job.sampling.n, blocks, tokens)

@@ -1,4 +1,4 @@
-"""What aside requests may have of an engine beside those they give way to. Pure: the gate acts."""
+"""How much of an engine aside requests may use beside online ones. Pure: the gate acts."""
 
 from collections.abc import Sequence
 
@@ -7,36 +7,36 @@ from msgspec import Struct
 from app.pools import Aside
 from app.routing.preemptible import FULL
 
-_ARRIVALS = 16  # one of so many seats is left to new online requests
-_UNKNOWN = 8  # one of so many seats is theirs beside others, until it is known how long steps take
-_NEXT = 4  # one for so many seats waits at the gate while the engine has no others, so that no seat stays empty
-_WAITING = 2  # more of them than may run beside others, so that there is one when a seat becomes free
-# With nobody else there, so many seconds of prompts at once, since a new request waits for the step that is under
-# way: the least, and the more the longer nobody has come.
+_ARRIVALS = 16  # 1/16 of the seats is kept free for new online requests
+_UNKNOWN = 8  # aside requests get 1/8 of the seats beside online ones, until step times are known
+_NEXT = 4  # without online requests, so many wait at the gate that no seat stays empty: 1/4 of the seats
+_WAITING = 2  # beside online requests, so many wait at the gate for a seat that becomes free
+# Without online requests, seconds of aside prompts that are computed at once: a new request waits for the step under
+# way. At least the first value; else a share of the time since the last online request.
 _AT_ONCE_S, _AT_ONCE_SHARE = 0.05, 0.01
-_OF_OTHERS = 0.1
-_QUIET_S = 60.0  # after which no seat is kept free for new online requests; an aside request is sent away within a step
+_OF_OTHERS = 0.1  # of the time that online prompts take: aside prompts may take as much
+_QUIET_S = 60.0  # without online requests; after it no seat is kept free for new ones: aside ones leave within a step
 
 
 class EngineLoad(Struct, frozen=True):
-    """One rank's engine and what it has. A request has a seat for each of its choices."""
+    """One rank's engine and its load. A request has a seat for each of its choices."""
 
     seats: int
     blocks: int
-    used: int = 0  # blocks that are held, or will be when the prompts that have come are computed
-    online: int = 0  # seats of requests that nothing is put before
-    aside: int = 0  # and of those that give way to them
-    step_s: float = 0.0  # of a step with nothing in it; 0: not known
-    request_step_s: float = 0.0  # by which a request makes it longer
-    quiet_s: float = 0.0  # since a request was here that nothing is put before
+    used: int = 0  # blocks that are held, or will be once accepted prompts are computed
+    online: int = 0  # seats of online requests
+    aside: int = 0  # seats of aside requests
+    step_s: float = 0.0  # duration of a step without requests; 0: unknown
+    request_step_s: float = 0.0  # what each request adds to a step
+    quiet_s: float = 0.0  # since the last online request ended
 
 
-class Wish(Struct, frozen=True):
-    """An aside request that wants to enter."""
+class Need(Struct, frozen=True):
+    """What a request needs of an engine."""
 
     seats: int
     blocks: int
-    tokens: int  # of its context, of which some may be cached
+    tokens: int  # of its context; some may be cached
 
 
 def most(load: EngineLoad, rules: Aside) -> int:
@@ -51,7 +51,7 @@ def most(load: EngineLoad, rules: Aside) -> int:
 
 
 def taken(load: EngineLoad, rules: Aside) -> int:
-    """How many such requests the worker takes, some of which wait at its gate."""
+    """How many aside requests the worker takes, with those that wait at its gate."""
     if load.used > FULL * load.blocks:
         return 0
     if not load.online:
@@ -60,31 +60,31 @@ def taken(load: EngineLoad, rules: Aside) -> int:
     return run + _WAITING if run else 0
 
 
-def may_enter(load: EngineLoad, rules: Aside, wish: Wish, computing: int, speed: float) -> bool:
-    """`computing`: prompt tokens of aside requests under way, at `speed` tokens a second.
+def may_enter(load: EngineLoad, rules: Aside, need: Need, computing: int, speed: float) -> bool:
+    """`computing`: prompt tokens of aside requests that the engine is computing, at `speed` tokens a second.
 
-    Beside others, the pause after the last entry has to be over as well.
+    Beside online requests, the `pause` after the last entry has to be over as well.
     """
     if not load.online and not load.aside:
-        return True  # whatever its size: there will be no better moment
-    if load.aside + wish.seats > most(load, rules) or load.used + wish.blocks > FULL * load.blocks:
+        return True  # whatever its size: the engine is empty
+    if load.aside + need.seats > most(load, rules) or load.used + need.blocks > FULL * load.blocks:
         return False
     at_once_s = max(_AT_ONCE_S, _AT_ONCE_SHARE * load.quiet_s)
-    return not computing or computing + wish.tokens <= at_once_s * speed
+    return not computing or computing + need.tokens <= at_once_s * speed
 
 
 def pause(tokens: int, speed: float, step_s: float, busy: float, rules: Aside) -> float:
-    """Seconds after which the next one may enter beside others, when so many tokens of the last one are computed.
+    """Seconds until the next one may enter beside online requests, after one with `tokens` to compute.
 
-    However few these are, they make a step longer, and a gap in everybody's answer: that share of the steps may be so.
-    Where the others' own prompts do that for the share `busy` of the time, a tenth of that isn't noticed either.
+    Even few tokens make a step longer, and all answers wait: only the share `prefill_share` of the steps may be such.
+    Online prompts do the same for the share `busy` of the time; a tenth of that may be added unnoticed.
     """
     share = max(rules.prefill_share, _OF_OTHERS * busy) if rules.prefill_share else 0.0
     return max(tokens / speed, step_s) / share if share else float("inf")
 
 
-def too_many(load: EngineLoad, rules: Aside, inside: Sequence[Wish]) -> int:
-    """How many of those `inside`, in the order of their entry, have to go: the last ones."""
+def too_many(load: EngineLoad, rules: Aside, inside: Sequence[Need]) -> int:
+    """How many of those `inside`, in the order of their entry, have to give way: the last ones."""
     if not load.online:
         return 0
     seats, used, count = load.aside, load.used, 0

@@ -1,4 +1,4 @@
-"""Builds the redis-py clients, which do all that is not hot."""
+"""Builds the redis-py clients, for all work off the hot path."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ class _MasterPool(SentinelConnectionPool):
     async def get_master_address(self) -> Any:
         try:
             return await super().get_master_address()  # type: ignore[no-untyped-call]
-        except MasterNotFoundError:  # whose text is pages long
+        except MasterNotFoundError:  # its text is pages long
             raise redis.exceptions.ConnectionError(f"no Sentinel knows a living {self.service_name!r}") from None
 
     async def aclose(self) -> None:
@@ -26,7 +26,7 @@ class _MasterPool(SentinelConnectionPool):
 
 
 class _BriefMasterPool(redis.sentinel.SentinelConnectionPool):
-    """Of a client that asks once: with its connections, those to the Sentinels are closed."""
+    """The pool of a client that asks once: closes its connections to the Sentinels, too."""
 
     def disconnect(self, inuse_connections: bool = True) -> None:
         super().disconnect(inuse_connections)
@@ -39,8 +39,8 @@ def _options() -> dict[str, Any]:
         "health_check_interval": 15,
         "socket_connect_timeout": 2,
         "protocol": 2,
-        # A first failure is often an idle connection that the server closed: try again, but never for long,
-        # since somebody waits for the answer. And the former master may have become a replica.
+        # A first failure is often an idle connection closed by the server, or a former master that is a replica now:
+        # try again, but not for long, since a request may wait for the answer.
         "retry_on_error": [redis.exceptions.ConnectionError, redis.exceptions.ReadOnlyError],
     }
 

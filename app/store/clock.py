@@ -1,7 +1,7 @@
-"""The deployment's time, which is that of Redis: hosts' own clocks may be minutes apart, and be set at any moment.
+"""The deployment's time, which is Redis' time: hosts' clocks may be minutes apart, and be set at any moment.
 
-What one process writes down and another one compares is `now()`. How long something may take is measured with
-`time.monotonic` by the one process that decides about it. Why: `ops/decisions/0023-one-clock.md`.
+Times that another process reads are `now()`. A time limit is measured with `time.monotonic`, by the one process
+that enforces it. Why: `ops/decisions/0023-one-clock.md`.
 """
 
 import time
@@ -11,25 +11,25 @@ from msgspec import Struct
 
 from app.store.wire import Wire
 
-_DRIFT = 200e-6  # by which two clocks' speeds may differ
+_DRIFT = 200e-6  # relative difference of two clocks' speeds, at most
 
 
 class ClockReading(Struct, frozen=True):
-    """What one answer of Redis says; seconds."""
+    """One reading of Redis' clock; seconds."""
 
-    offset: float  # of Redis' clock from this host's monotonic one
-    error: float  # it may be off by as much
-    at: float  # when, monotonic
+    offset: float  # Redis' clock minus this host's monotonic one
+    error: float  # of the offset, at most
+    at: float  # monotonic time of the reading
 
 
 def reading(asked: float, answered: float, theirs: Sequence[int]) -> ClockReading:
-    """Of TIME, asked and answered then (monotonic): it was read at some time between. `theirs`: s and µs."""
+    """From a TIME sent at `asked` and answered at `answered` (monotonic). `theirs`: its reply, seconds and µs."""
     seconds, micros = theirs
     return ClockReading(int(seconds) + int(micros) / 1e6 - (asked + answered) / 2, (answered - asked) / 2, answered)
 
 
 def better(known: ClockReading | None, new: ClockReading) -> ClockReading:
-    """The more exact one by now; the new one when both can't be true, since then Redis' clock has been set."""
+    """The more exact reading; the new one if they contradict each other, since then Redis' clock has been set."""
     if known is None:
         return new
     error = known.error + (new.at - known.at) * _DRIFT
@@ -38,22 +38,22 @@ def better(known: ClockReading | None, new: ClockReading) -> ClockReading:
 
 
 class Clock:
-    """This process'. Readable from any thread."""
+    """This process' view of Redis' clock. Readable from any thread."""
 
     def __init__(self) -> None:
         self._known: ClockReading | None = None
 
     def now(self) -> float:
-        """Seconds since the epoch, by Redis' clock; by this host's as long as Redis has said nothing."""
+        """Seconds since the epoch, by Redis' clock; by this host's clock until Redis has been read."""
         known = self._known
         return time.time() if known is None else time.monotonic() + known.offset
 
     def heard(self, asked: float, theirs: Sequence[int]) -> None:
-        """The answer to a TIME that was sent at `asked` (monotonic) has just come."""
+        """Takes the reply `theirs` to a TIME sent at `asked` (monotonic), at its arrival."""
         self._known = better(self._known, reading(asked, time.monotonic(), theirs))
 
     async def ask(self, wire: Wire) -> None:
-        """Raises: StoreDown."""
+        """Reads Redis' clock. Raises: StoreDown."""
         asked = time.monotonic()
         (theirs,) = await wire.execute([("TIME",)])
         self.heard(asked, theirs)

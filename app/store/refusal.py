@@ -1,4 +1,4 @@
-"""What Redis said, as an error of ours."""
+"""Redis' errors as ours."""
 
 import hiredis
 from redis.exceptions import OutOfMemoryError, ResponseError
@@ -7,7 +7,7 @@ from app.errors import StoreDown
 
 
 def store_down(exc: Exception) -> StoreDown:
-    """From an error of redis-py's, or a refused command's reply in hiredis' words."""
+    """From redis-py's error, or hiredis' reply to a refused command."""
     if isinstance(exc, OutOfMemoryError) or str(exc).startswith("OOM "):
         return StoreDown("Redis is out of memory. Try again later.")
     if isinstance(exc, (ResponseError, hiredis.ReplyError)):

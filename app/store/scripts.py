@@ -1,7 +1,7 @@
 """The Lua sources, read once. Their keys are those of `app/keys.py`.
 
-They are sent with EVAL, source and all: Redis compiles a source once, and there is no "no such script" after a
-restart or failover to recover from.
+They are sent with EVAL and their source: Redis compiles a source once, and no restart or failover can make it answer
+"no such script".
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ _FOLDER = Path(__file__).parent / "lua"
 
 
 def _source(name: str) -> str:
-    """Without its comments, which would travel with every call."""
+    """Without comments, which would be sent with every call."""
     lines = (_FOLDER / f"{name}.lua").read_text().splitlines()
     return "\n".join(line for line in lines if not line.lstrip().startswith("--"))
 
@@ -21,7 +21,7 @@ RELEASE = _source("requests/release")
 SNAPSHOT = _source("requests/snapshot")
 TRIM_STREAM = _source("requests/trim_stream")
 
-_KEPT_BYTES = _source("resumable/kept_bytes") + "\n"  # counted by those that change them
+_KEPT_BYTES = _source("resumable/kept_bytes") + "\n"  # prepended to the scripts that count kept bytes
 ADOPT = _source("resumable/adopt")
 APPEND = _KEPT_BYTES + _source("resumable/append")
 CANCEL = _KEPT_BYTES + _source("resumable/cancel")

@@ -1,8 +1,7 @@
-"""The hot path's own way to Redis: one connection for all callers, a list of commands in, a list of replies out.
+"""The hot path's own Redis client: one connection for all callers, a list of commands in, a list of replies out.
 
-redis-py makes the connection (URLs, TLS, ACL users) and is used wherever it isn't hot. Per round trip
-it costs more CPU than all the rest of a request, and per message more than the message's tokens: see
-`ops/decisions/0007-own-redis-wire.md`.
+redis-py makes the connection (URLs, TLS, ACL users) and is used off the hot path. A round trip with it costs more
+CPU than all the rest of a request: see `ops/decisions/0007-own-redis-wire.md`.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ from app.errors import StoreDown
 from app.store.refusal import store_down
 
 _TIMEOUT_S = 5.0
-_NOT_THERE = ("READONLY", "LOADING", "MASTERDOWN")  # a server that says so is not the one to be asked, or not yet
+_NOT_THERE = ("READONLY", "LOADING", "MASTERDOWN")  # errors of a replica, or of a server that isn't ready
 _TRIES_AFTER_S = (0.0, 0.05, 0.2)
 
 Command = tuple[Any, ...]  # its name and arguments: str, bytes, int or float
@@ -34,15 +33,15 @@ class Connection(asyncio.Protocol):
         self._waiting: deque[tuple[int, list[Any], asyncio.Future[list[Any]]]] = deque()
         self._on_reply = on_reply
         self._timeout_s = timeout_s
-        self._heard = -math.inf  # monotonic: when Redis last sent something, or began to be waited for
+        self._heard = -math.inf  # monotonic: when Redis last sent something, or the wait for it began
         self.closed = asyncio.Event()
 
     async def open(self, client: "Redis") -> None:
-        """Lets redis-py connect and log in, and takes its transport over. Raises: RedisError, OSError."""
+        """Lets redis-py connect and log in, then takes over its transport. Raises: RedisError, OSError."""
         owner = client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
         await owner.connect()
-        self._writer = owner._writer  # noqa: SLF001 (the one thing we want of it; kept, it would close when collected)
-        owner._reader = owner._writer = None  # noqa: SLF001 (so that redis-py lets go of it)
+        self._writer = owner._writer  # noqa: SLF001 (referenced, since it closes the transport when garbage-collected)
+        owner._reader = owner._writer = None  # noqa: SLF001 (so that redis-py doesn't close it)
         self._transport: asyncio.Transport = self._writer.transport
         self._transport.set_protocol(self)
 
@@ -52,7 +51,7 @@ class Connection(asyncio.Protocol):
     async def execute(self, commands: Sequence[Command]) -> list[Any]:
         """The replies; a refused command's reply is a hiredis.ReplyError.
 
-        Raises: ConnectionError, also when Redis has said nothing for `timeout_s` while it was waited for.
+        Raises: ConnectionError, also when Redis has sent nothing for `timeout_s` during the wait.
         """
         if self.closed.is_set():
             raise ConnectionError("closed")
@@ -69,7 +68,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _close_if_silent(self) -> None:
-        """Looks again later if something came meanwhile: a timer for each reply would cost more."""
+        """Checks again later if Redis has sent something: cheaper than a timer for each reply."""
         left_s = self._heard + self._timeout_s - time.monotonic()
         if left_s > 0:
             self._check = asyncio.get_running_loop().call_later(left_s, self._close_if_silent)
@@ -103,7 +102,7 @@ class Wire:
     """Commands of any number of coroutines over one connection, reconnecting."""
 
     def __init__(self, client: "Redis", timeout_s: float = _TIMEOUT_S, steady_after_s: float = 3.0) -> None:
-        """`timeout_s`: a Redis that says nothing for so long while it is waited for is away.
+        """`timeout_s`: Redis counts as unreachable if it sends nothing for so long during a wait.
 
         `steady_after_s`: see `Intervals`.
         """
@@ -113,7 +112,7 @@ class Wire:
         self._reconnected = -math.inf  # monotonic
 
     async def execute(self, commands: Sequence[Command]) -> list[Any]:
-        """Their replies. Raises: StoreDown when Redis is away, or refuses any of the commands."""
+        """The commands' replies. Raises: StoreDown when Redis is unreachable, or refuses any of the commands."""
         replies = await self.execute_each(commands)
         for reply in replies:
             if isinstance(reply, StoreDown):
@@ -121,11 +120,11 @@ class Wire:
         return replies
 
     async def execute_each(self, commands: Sequence[Command]) -> list[Any]:
-        """Their replies; that of a refused command is a StoreDown.
+        """The commands' replies; a refused command's reply is a StoreDown.
 
-        Commands have to bear being sent twice: a lost connection does not tell what got through.
+        Commands must be safe to repeat: after a lost connection, nobody knows which of them were executed.
 
-        Raises: StoreDown when Redis is away.
+        Raises: StoreDown when Redis is unreachable.
         """
         if not commands:
             return []
@@ -136,14 +135,14 @@ class Wire:
                 replies = await self._try(commands)
             except (RedisError, OSError, TimeoutError) as exc:
                 failure = exc
-                self.close()  # it may hang, and is good for nothing either way
+                self.close()  # it may hang
                 continue
             return [store_down(r) if isinstance(r, hiredis.ReplyError) else r for r in replies]
         assert failure is not None
         raise store_down(failure) from failure
 
     async def subscribe(self, channel: str, on_reply: Callable[[Any], None]) -> Connection:
-        """A connection of its own for one channel; `on_reply` gets redis' pub/sub arrays.
+        """A connection of its own for one channel; `on_reply` gets Redis' pub/sub arrays.
 
         Raises: RedisError, OSError.
         """
@@ -154,15 +153,15 @@ class Wire:
 
     @property
     def connected_before(self) -> bool:
-        """Redis has answered at some time: the URL is right."""
+        """Whether Redis has ever answered: then the URL is right."""
         return self._connection is not None
 
     def steady_s(self) -> float:
-        """For how long Redis has not been away."""
+        """Seconds since the last reconnection; infinite if there was none."""
         return time.monotonic() - self._reconnected
 
     def is_steady(self) -> bool:
-        """Redis has been there for so long that all that live have said so."""
+        """Whether Redis has been reachable for so long that all live processes have renewed their leases."""
         return self.steady_s() > self._steady_after_s
 
     def close(self) -> None:
@@ -175,11 +174,11 @@ class Wire:
             connection = await self._connect()
         replies = await connection.execute(commands)
         if any(isinstance(r, hiredis.ReplyError) and str(r).startswith(_NOT_THERE) for r in replies):
-            raise ConnectionError("it has just been started, or is a replica now")
+            raise ConnectionError("Redis is still starting, or is a replica now")
         return replies
 
     async def _connect(self) -> Connection:
-        """One attempt for all that wait for it: were they to try in turn, each would wait for the others' failures."""
+        """One attempt for all waiting callers: with attempts in turn, each would wait for the others' failures."""
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
             self._opening.add_done_callback(self._opened)
@@ -197,4 +196,4 @@ class Wire:
     def _opened(self, task: "asyncio.Task[Connection]") -> None:
         self._opening = None
         if not task.cancelled():
-            task.exception()  # those that waited for it may all have left
+            task.exception()  # all waiting callers may have been cancelled

@@ -1,7 +1,7 @@
-"""The version of what processes say to each other through Redis: messages, keys, scripts.
+"""The version of all that processes say to each other through Redis: messages, keys, scripts.
 
-A process understands its own version and those beside it, so that processes are replaced one by one, one version at a
-time. What a version has to do for that, and when there is a new one: `ops/decisions/0027-wire-version.md`.
+A process understands its own version and the neighbouring ones, so that processes can be upgraded one by one, one
+version at a time. When a change needs a new version, and its duties: `ops/decisions/0027-wire-version.md`.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from app.telemetry import logger
 
 log = logger(__name__)
 _EVERY_S = 10.0
-_LONGEST_S = 86_400.0  # `timeout` of a request
+_LONGEST_S = 86_400.0  # the longest `timeout` of a request
 
 
 def note(settings: Settings) -> Command:
-    """The command that notes that a process of this version lives. Its reply is for `check`."""
-    lasts_s = _LONGEST_S + settings.keep_s  # for so long others may read what a process has written
+    """The command that records that a process of this version lives. Its reply is for `check`."""
+    lasts_s = _LONGEST_S + settings.keep_s  # how long others may read this process's data
     return "EVAL", NOTE_VERSION, 1, Keys(settings.deployment).wire_versions(), WIRE_VERSION, round(lasts_s * 1000)
 
 
 def check(strangers: list[int]) -> None:
-    """Raises: WireMismatch, which is in the log already."""
+    """`strangers`: versions that aren't neighbours. Logs and raises: WireMismatch, if there are any."""
     if strangers:
         theirs = ", ".join(map(str, sorted(strangers)))
         reason = (
@@ -41,7 +41,7 @@ def check(strangers: list[int]) -> None:
 
 
 async def keep_noting(wire: Wire, settings: Settings) -> None:
-    """Until cancelled. Ends the process when it has been noted that others don't understand it."""
+    """Repeats the note until cancelled. Ends the process if a version lives that can't understand it."""
     while True:
         await asyncio.sleep(_EVERY_S)
         try:

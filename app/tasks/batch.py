@@ -1,6 +1,6 @@
-"""The tasks of batches, in the queue `batch`: of workers that have no engine, and ask those that have one.
+"""The tasks of batches, for the queue `batch` of the batch workers.
 
-Their arguments are ids: prompts and answers are in files. Each may come twice; the second time does nothing.
+Their arguments are ids: prompts and answers are in files. A task delivered twice does nothing the second time.
 """
 
 from typing import Protocol
@@ -11,7 +11,7 @@ from app.runner.process_slot import ProcessSlot
 
 
 class BatchJobs(Protocol):
-    """What is done with a whole batch. All block."""
+    """Work on a whole batch. All methods block."""
 
     def submit(self, path: str, endpoint: str, window: str, metadata: dict[str, str] | None, task: str) -> str: ...
     def begin(self, batch: str) -> None: ...
@@ -20,7 +20,7 @@ class BatchJobs(Protocol):
 
 
 class BatchWorker(Protocol):
-    """What a batch worker does."""
+    """A batch worker, as its tasks use it."""
 
     @property
     def batch_jobs(self) -> BatchJobs: ...
@@ -36,29 +36,29 @@ BATCH_WORKER = ProcessSlot[BatchWorker]("a worker of the queue 'batch'")
 def submit(
     self: Task, path: str, endpoint: str, completion_window: str = "24h", metadata: dict[str, str] | None = None
 ) -> str:
-    """Begins a batch of a file that lies in the storage (XYLEM_FILES) under `path`; returns the batch's id."""
+    """Creates a batch of the file `path` in the storage (XYLEM_FILES); returns the batch's id."""
     return BATCH_WORKER.get().batch_jobs.submit(path, endpoint, completion_window, metadata, self.request.id)
 
 
 @shared_task(name="app.tasks.batch.begin")
 def begin(batch: str) -> None:
-    """Validates its lines, and lays out its parts."""
+    """Validates the batch's lines, and splits them into parts."""
     BATCH_WORKER.get().batch_jobs.begin(batch)
 
 
 @shared_task(name="app.tasks.batch.answer")
 def answer(batch: str, part: int, ticket: int) -> None:
-    """Has the lines of a part answered, if no later ticket for it was sent."""
+    """Answers the lines of a part, unless a later ticket for it was sent."""
     BATCH_WORKER.get().answer(batch, part, ticket)
 
 
 @shared_task(name="app.tasks.batch.finish")
 def finish(batch: str) -> None:
-    """Makes one output and one error file of what all parts have."""
+    """Writes one output and one error file with the results of all parts."""
     BATCH_WORKER.get().batch_jobs.finish(batch)
 
 
 @shared_task(name="app.tasks.batch.notify")
 def notify(batch: str) -> None:
-    """Tells the webhook of its end."""
+    """Tells the webhook that the batch has ended."""
     BATCH_WORKER.get().batch_jobs.notify(batch)

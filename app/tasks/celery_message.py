@@ -1,8 +1,8 @@
 """Celery's message protocol 2 as kombu's Redis transport stores it, without Celery.
 
-Celery's own publisher blocks and costs about 1.4 CPU-ms a message; this takes microseconds and leaves through
-the async client. Format: "Message Protocol" in Celery's documentation, `kombu.transport.virtual` for the
-envelope. A test holds it against what Celery itself sends.
+Celery's own publisher blocks and costs about 1.4 CPU-ms a message; this takes microseconds, and the messages are
+sent by the async client. Format: "Message Protocol" in Celery's documentation, `kombu.transport.virtual` for the
+envelope. A test compares it with Celery's own messages.
 """
 
 import base64
@@ -41,8 +41,8 @@ def task_message(
 ) -> bytes:
     """The bytes to LPUSH for `task([handoff,] request, attempt)`. `step` is one of PRIORITY_STEPS.
 
-    With `then` it is chain(task, decode): what the task returns is the handoff of a decode task in that queue.
-    `x_request_id` is shown as a keyword argument where Celery's events are, in Flower say; the task has none.
+    With `then` it is chain(task, decode): the task's result is the handoff of a decode task in that queue.
+    `x_request_id` appears as a keyword argument in Celery's events, so in Flower; the task doesn't get it.
     """
     args = (request, attempt) if handoff is None else (msgspec.to_builtins(handoff), request, attempt)
     shown = repr({"x_request_id": x_request_id}) if x_request_id else "{}"
@@ -90,9 +90,9 @@ def task_message(
 
 
 def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str) -> list[bytes]:
-    """The message to each of a job's workers, the one that begins first; empty for one that Celery's chain starts.
+    """The message to each of a job's workers, in the order of the stages; empty for a task that Celery's chain starts.
 
-    `handoff`: where the prompt's KV lies already. `meets_at`: where both workers meet, if they begin at once.
+    `handoff`: where the prompt's KV is already. `meets_at`: "host:port" where both workers meet, if they begin at once.
     """
     own = "" if job.x_request_id == job.request else job.x_request_id
     tasks = [
@@ -109,9 +109,9 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str) 
 
 
 def _decode_signature(queue: QueueName, request: RequestId, attempt: int, shown: str) -> dict[str, Any]:
-    """As Celery's chain carries it. The priority is the parent's (`task_inherit_parent_priority`).
+    """The decode task in the form of Celery's chain, with its parent's priority (`task_inherit_parent_priority`).
 
-    `shown` are the keyword arguments that events show.
+    `shown`: the keyword arguments in Celery's events.
     """
     options = {"queue": queue, "task_id": request, "ignore_result": True}
     return {
@@ -125,9 +125,9 @@ def _decode_signature(queue: QueueName, request: RequestId, attempt: int, shown:
 
 
 def read_task_message(raw: bytes) -> tuple[Handoff | None, RequestId, int] | None:
-    """The arguments of a message that `task_message` or Celery's chain made and no worker has begun.
+    """The arguments of a queued message, made by `task_message` or Celery's chain.
 
-    None for what is no such message: anything may have been written to Redis.
+    None for any other value: Redis may have anything in the list.
     """
     try:
         args, _, _ = orjson.loads(base64.b64decode(orjson.loads(raw)["body"]))
@@ -138,7 +138,7 @@ def read_task_message(raw: bytes) -> tuple[Handoff | None, RequestId, int] | Non
 
 
 def read_args(args: Sequence[Any]) -> tuple[Handoff | None, RequestId, int]:
-    """A task's arguments. A handoff that isn't understood, another version's say, is none: decoding does without."""
+    """A task's arguments. A handoff of another version becomes None: decoding works without one."""
     *handoff, request, attempt = args
     try:
         given: Handoff | None = msgspec.convert(handoff[0], Handoff | None) if handoff else None
@@ -149,7 +149,7 @@ def read_args(args: Sequence[Any]) -> tuple[Handoff | None, RequestId, int]:
 
 
 def priority_step(priority: int, *, aside: bool = False) -> int:
-    """The Redis list for a request's priority: lower is sooner, 0 is usual; the last is for requests that give way."""
+    """The Redis list for a request's priority: lower is sooner, 0 is usual; the last one is for aside requests."""
     urgent, usual, later, last = PRIORITY_STEPS
     if aside:
         return last

@@ -1,6 +1,6 @@
-"""The decode task: a whole request, or what follows its prefill elsewhere.
+"""The decode task: a whole request, or the decode stage after a prefill on another worker.
 
-Its arguments are ids and a handoff: prompts don't belong in a broker's messages, logs or Flower.
+Its arguments are ids and a handoff: prompts must not be in the broker's messages, logs or Flower.
 """
 
 import asyncio
@@ -31,105 +31,109 @@ Emit = Callable[[ApiId, Delta], None]
 def decode(*args: Any) -> None:
     """Runs one request to its terminal event; the answer leaves through the runner's emitter.
 
-    `args` are request id and attempt, and before them, for a prompt that was computed elsewhere, its handoff as JSON.
+    `args`: request id and attempt; before them, if another worker computed the prompt, the handoff as JSON.
     """
     runner, (handoff, request, attempt) = RUNNER.get(), read_args(args)
-    runner.run(request, attempt, lambda job: answer(runner, job, handoff), lambda: _give_up(runner, handoff))
+    runner.run(request, attempt, lambda job: answer(runner, job, handoff), lambda: _discard(runner, handoff))
 
 
-class _Told(Struct):
+class _PromptReport(Struct):
+    """How the prompt was handled, as the first output says."""
+
     first: float = 0.0  # when the first output came; 0: not yet
     cached_tokens: int = 0
     pulled: KvTransfer | None = None
-    refused: str = ""  # why its prompt was computed here, although another engine had
+    refused: str = ""  # why the handoff was refused, and the prompt computed here
 
 
 async def answer(runner: Runner, job: Job, handoff: Handoff | None) -> None:
-    """To the terminal event. Raises what Engine.generate raises."""
-    taken, told = clock.now(), _Told()
+    """Runs a job to its terminal event. Raises: Returned (aside jobs), and the errors of Engine.generate."""
+    taken, report = clock.now(), _PromptReport()
     if job.aside or job.whole:
-        await _interruptibly(runner, job, handoff, told)
+        await _interruptibly(runner, job, handoff, report)
     else:
-        await _run_through(runner, job, handoff, told, runner.emitter.emit)
-    own = Timing(runner.worker, taken, told.first, clock.now(), told.pulled, told.refused)
+        await _run_through(runner, job, handoff, report, runner.emitter.emit)
+    own = Timing(runner.worker, taken, report.first, clock.now(), report.pulled, report.refused)
     timings = [own] if job.prefilled is None else [job.prefilled, own]
-    runner.emitter.end(job, Done(job.request, job.attempt, told.cached_tokens, timings))
+    runner.emitter.end(job, Done(job.request, job.attempt, report.cached_tokens, timings))
 
 
-async def _run_through(runner: Runner, job: Job, handoff: Handoff | None, told: _Told, emit: Emit) -> None:
+async def _run_through(runner: Runner, job: Job, handoff: Handoff | None, report: _PromptReport, emit: Emit) -> None:
     if handoff is not None:
         try:
-            await _generate(runner, job, handoff, told, emit)
+            await _generate(runner, job, handoff, report, emit)
             return
         except HandoffFailed as exc:
-            told.refused = exc.message
-            log.warning("handoff_refused", run=job.run, x_request_id=job.x_request_id, reason=told.refused)
-            runner.in_background(_give_up(runner, handoff))
+            report.refused = exc.message
+            log.warning("handoff_refused", run=job.run, x_request_id=job.x_request_id, reason=report.refused)
+            runner.in_background(_discard(runner, handoff))
     if job.begun and all(begun.finished for begun in job.begun):
-        return  # all of it is out, only its end was lost
-    await _generate(runner, job, None, told, emit)
+        return  # only the terminal event was lost
+    await _generate(runner, job, None, report, emit)
 
 
-async def _interruptibly(runner: Runner, job: Job, handoff: Handoff | None, told: _Told) -> None:
-    """All output so far goes out in any case: the worker that goes on with it begins behind that."""
+async def _interruptibly(runner: Runner, job: Job, handoff: Handoff | None, report: _PromptReport) -> None:
+    """Sends the buffered output in any case: the worker that continues the job begins after it."""
     out = BufferedOutput(job, runner.emitter)
     try:
         if job.aside:
-            await _aside(runner, job, told, out)
+            await _aside(runner, job, report, out)
         else:
-            await _run_through(runner, job, handoff, told, out.emit)
+            await _run_through(runner, job, handoff, report, out.emit)
     finally:
         out.flush()
 
 
-async def _aside(runner: Runner, job: Job, told: _Told, out: BufferedOutput) -> None:
-    """Runs it whenever there is room beside the others, each time behind what has come. Raises: Returned."""
+async def _aside(runner: Runner, job: Job, report: _PromptReport, out: BufferedOutput) -> None:
+    """Runs the job whenever the gate lets it in, each time continuing its output. Raises: Returned."""
     gate = runner.gate(job)
     with gate.aside_job(job) as aside_job:
         while not out.over:
             rest = replace(job, begun=out.begun)
             await gate.enter(aside_job, rest)
             try:
-                async with asyncio.timeout(None) as stay:
-                    with gate.inside(aside_job, stay), runner.has(job):
-                        await _generate(runner, rest, None, told, out.emit)
+                async with asyncio.timeout(None) as timeout:
+                    with gate.inside(aside_job, timeout), runner.has(job):
+                        await _generate(runner, rest, None, report, out.emit)
             except TimeoutError:
-                if not stay.expired():
+                if not timeout.expired():
                     raise
 
 
-async def _generate(runner: Runner, job: Job, handoff: Handoff | None, told: _Told, emit: Emit) -> None:
+async def _generate(runner: Runner, job: Job, handoff: Handoff | None, report: _PromptReport, emit: Emit) -> None:
     """Raises: HandoffFailed, before anything was emitted."""
     if handoff is not None and not isinstance(runner.engine, Disaggregated):
         raise HandoffFailed("This engine takes no KV from others.")
     first, emitter, api, id_, attempt = True, runner.emitter, job.reply_to, job.request, job.attempt
     async with aclosing(runner.engine.generate(runner.request(job, handoff))) as steps:
         async for o in steps:
-            if o.finish == "abort":  # not by us: a cancel ends this coroutine instead
-                raise EngineFailed("The engine gave the request up.")
+            if o.finish == "abort":  # not ours: a cancel ends this coroutine instead
+                raise EngineFailed("The engine aborted the request.")
             if first:
                 first = False
-                _tell(runner, job, handoff, told, o)
+                _report_first_output(runner, job, handoff, report, o)
             if emitter.full:
                 await emitter.room()
             emit(api, Delta(id_, attempt, o.text, o.tokens, o.index, o.finish, o.stop, o.logprobs, o.prompt_logprobs))
     assert not first, "an engine gives every choice its finish"
 
 
-def _tell(runner: Runner, job: Job, handoff: Handoff | None, told: _Told, o: StepOutput) -> None:
-    """What the first output says of the prompt."""
-    if not told.first:
-        told.first, told.pulled = clock.now(), o.pulled
-        told.cached_tokens = o.cached_tokens if handoff is None else job.cached_tokens
+def _report_first_output(
+    runner: Runner, job: Job, handoff: Handoff | None, report: _PromptReport, o: StepOutput
+) -> None:
+    """Notes and reports what the first output tells of the prompt."""
+    if not report.first:
+        report.first, report.pulled = clock.now(), o.pulled
+        report.cached_tokens = o.cached_tokens if handoff is None else job.cached_tokens
     if handoff is None:
         runner.prefilled(job, len(job.prompt) - o.cached_tokens)
     elif o.pulled is not None and o.pulled.seconds:
-        runner.paces.online.pulled(o.pulled.size, o.pulled.seconds, time.monotonic())
+        runner.throughput.online.pulled(o.pulled.size, o.pulled.seconds, time.monotonic())
     if o.finish is None or job.sampling.n > 1:
         runner.emitter.prefilled(job.run)
 
 
-async def _give_up(runner: Runner, handoff: Handoff | None) -> None:
-    """Nobody will take it: the client left between prefill and decode, or this engine refused it."""
+async def _discard(runner: Runner, handoff: Handoff | None) -> None:
+    """Lets the prefill engine free the KV: the client left before decode, or this engine refused the handoff."""
     if isinstance(handoff, KvHandle) and isinstance(runner.engine, Disaggregated):
         await runner.engine.discard(handoff)

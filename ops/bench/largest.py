@@ -1,4 +1,4 @@
-"""The largest bodies that there are, beside a stream of somebody else's.
+"""The largest accepted bodies, beside another client's stream.
 
 `python -m ops.bench.largest URL SECONDS` is the eight clients that send them.
 """
@@ -20,7 +20,7 @@ CONTEXT = 131_072  # tokens
 _CLIENTS = 8
 _MOST = 16 * 2**20  # bytes: XYLEM_MAX_BODY
 _TOGETHER = 2**18  # tokens of a request's prompts
-_WATCHED = "watched"  # a model of its own: what is measured is the API, and no engine's seats
+_WATCHED = "watched"  # a model of its own, so that only the API is measured, and not waiting for an engine
 _ENGINE = {
     "engine": "mock", "max_model_len": CONTEXT,
     "args": {"step_ms": 20.0, "step_ms_per_sequence": 0, "total_blocks": 32_768, "prefill_tokens_per_s": float("inf")},
@@ -32,7 +32,7 @@ _FORM = b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n
 
 
 def bodies() -> list[tuple[str, bytes]]:
-    """Where they go, and what they are: those that are taken, and those that are refused."""
+    """The largest bodies with their paths, accepted and refused ones."""
     words = "The quick brown fox jumps over the lazy dog, again. "
     long = words * (_MOST // len(words) - 10)
     completions: list[dict[str, object]] = [
@@ -72,7 +72,7 @@ def bodies() -> list[tuple[str, bytes]]:
 
 
 async def send(url: str, seconds: float) -> None:
-    """Each client all bodies in turn, another one first than its neighbour."""
+    """Each client sends all bodies in turn, beginning with different ones."""
     given, end = bodies(), time.monotonic() + seconds
 
     async def client(first: int) -> None:
@@ -83,7 +83,7 @@ async def send(url: str, seconds: float) -> None:
                     kind = "multipart/form-data; boundary=x" if path == "/v1/files" else "application/json"
                     try:
                         answer = await http.post(path, content=raw, headers={"content-type": kind})
-                    except httpx.WriteError:  # refused by its length, and closed
+                    except httpx.WriteError:  # refused for its length: the server closed the connection
                         continue
                     if answer.status_code >= 500:
                         raise SystemExit(f"{path}: {answer.status_code} {answer.text[:300]}")
@@ -114,7 +114,7 @@ async def watch(url: str, done: Callable[[], bool]) -> float:
 
 
 def largest_bodies(system: System, out_dir: Path, seconds: float) -> dict[str, float]:
-    """The figures. Raises: AssertionError when a client got an answer that is the server's fault."""
+    """The figures. Raises: AssertionError when a client got a server error."""
     redis = Redis.from_url(system.redis_url)
     before, most = int(redis.info("memory")["used_memory"]), 0.0
     command = [sys.executable, "-m", "ops.bench.largest", system.url, str(seconds)]

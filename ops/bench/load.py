@@ -11,7 +11,7 @@ from typing import Any
 
 from ops.bench.processes import Unavailable, process, tail
 
-Line = dict[str, Any]  # what loadgen.py prints, see there
+Line = dict[str, Any]  # the output of loadgen.py
 _RUN_LIMIT_S = 900
 
 
@@ -23,7 +23,7 @@ class System:
     url: str
     model: str
     watch: dict[str, list[int]]  # part of the system → the process ids it consists of
-    prefix: list[str] = field(default_factory=list)  # command that leads into the system's network namespace
+    prefix: list[str] = field(default_factory=list)  # the command that enters the system's network namespace
     redis_url: str = ""
 
 

@@ -1,4 +1,4 @@
-"""What `serve` measures: the load, the figure taken from it, and what it should come to."""
+"""The measures of `serve`: the load, its figure, and the target."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Measure:
     more: Sequence["Measure"] = ()  # further figures of the same runs
 
     def options(self, quick: bool, seed: int) -> list[str]:
-        """Arguments of the load generator. A seed per repetition, so that no unique prompt was seen before."""
+        """Arguments of the load generator. Each repetition has its own seed, so that its unique prompts are new."""
         count = self.quick_requests if quick else self.requests
         limit = "20" if quick else "120"
         return [*self.load, "--label", self.key, "--requests", str(count), "--max-seconds", limit, "--seed", str(seed)]
@@ -61,7 +61,7 @@ def _api_cpu_s(line: Line) -> float:
 SHORT = _load(concurrency=64, max_tokens=1, warmup=128)
 STREAMS = _load(concurrency=64, max_tokens=128, warmup=64, stream=True)
 
-# Engines so fast that what is left is the system around them.
+# Engines without delay: this measures the system around them.
 FAST = (
     Measure(
         "api_cpu_per_request_ratio", "short request, 1 token, 64 connections", "API CPU-ms / request",

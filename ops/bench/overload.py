@@ -1,5 +1,5 @@
-"""`make bench NAME=overload`: what is left of the service at five times its capacity, what waiting clients cost, and
-what the largest bodies do to another client's stream."""
+"""`make bench NAME=overload`: good answers at five times the capacity, the cost of waiting clients, and another
+client's stream beside the largest bodies."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ from ops.bench.systems import fleet, xylem
 
 _SEATS, _STEP_MS, _TOKENS = 8, 20.0, 20
 CAPACITY = _SEATS * 1000 / (_STEP_MS * _TOKENS)  # requests a second
-_LATE_S = 10.0  # an answer after this long is no good one
+_LATE_S = 10.0  # later answers don't count as good
 _POOL = {
     "model": "mock", "engine": "mock", "max_running": _SEATS, "args": {"step_ms": _STEP_MS, "step_ms_per_sequence": 0},
     "busy": {"max_queued": 16, "max_held": 16},
@@ -36,7 +36,7 @@ _POOL = {
 
 
 class Phase(Struct):
-    """One load, of Poisson arrivals."""
+    """One load with Poisson arrivals."""
 
     load: float  # times the capacity
     seconds: float
@@ -49,7 +49,7 @@ class Phase(Struct):
 
 
 async def offer(system: System, phases: list[Phase], rng: random.Random, say: Callable[[str], None]) -> None:
-    """Open loop: who comes doesn't wait for who is there, and a load begins where the one before has stopped."""
+    """Open loop: new requests don't wait for earlier ones, and each load follows the one before without a pause."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=500)
     async with httpx.AsyncClient(base_url=system.url, timeout=60, limits=limits) as http, asyncio.TaskGroup() as group:
         for phase in phases:
@@ -76,20 +76,20 @@ async def _ask(http: httpx.AsyncClient, phase: Phase, since: float, seed: int) -
 
 
 def goodput(phases: list[Phase], of: Phase) -> float:
-    """Good answers a second while that load was offered, whenever they were asked for."""
+    """Good answers a second during that load, also to earlier requests."""
     ends = (phase.began + since + took for phase in phases for since, took in phase.took_s)
     return sum(of.began < end <= of.began + of.seconds for end in ends) / of.seconds
 
 
 def recovery_s(calm: Phase, after: Phase) -> float:
-    """From the end of the overload until answers take no longer than twice what they did before."""
+    """Seconds from the end of the overload until answers take at most twice as long as before it."""
     usual = statistics.median(took for _, took in calm.took_s)
     slow = [since + took for since, took in after.took_s if took > 2 * usual]
     return max(slow, default=0.0)
 
 
 async def waiting_clients(system: System, count: int) -> dict[str, float]:
-    """Connections that ask for nothing, and readers that don't read."""
+    """Connections without a request, and clients that don't read their answers."""
     api = psutil.Process(system.watch["api"][0])
     port = int(system.url.rpartition(":")[2])
     await asyncio.sleep(1)

@@ -1,4 +1,4 @@
-"""A benchmark made of parts: runs them, prints tables, leaves plot and figures; the last line printed is JSON."""
+"""A benchmark of several parts: runs them, prints tables, writes plot and figures; the last line printed is JSON."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from ops.bench.session import measuring
 
 Results = Mapping[str, Any]
 Say = Callable[[str], None]
-# Its directory, whether it is to be shorter, what shows progress; what it measured. Raises: Unavailable, SettingsError.
+# (directory, whether it is a quick run, progress callback) → figures. Raises: Unavailable, SettingsError.
 Part = Callable[[Path, bool, Say], dict[str, Any]]
 
 
@@ -24,7 +24,7 @@ class Report(Protocol):
     """A benchmark's report module."""
 
     TITLE: str
-    TARGETS: dict[str, tuple[float, bool] | None]  # aimed at, and whether that is a floor; what the line of JSON has
+    TARGETS: dict[str, tuple[float, bool] | None]  # the target, and whether it is a minimum; the keys of the JSON line
 
     def tables(self, results: Results) -> Iterable[Table]: ...
     def plot(self, results: Results, path: Path) -> None: ...
@@ -33,7 +33,7 @@ class Report(Protocol):
 def run_parts(
     name: str, report: Report, parts: Mapping[Any, Part], chosen: Sequence[str], quick: bool, out: Path
 ) -> None:
-    """A part that can't be measured here costs the others nothing."""
+    """Runs the parts; one that can't be measured here doesn't stop the others."""
     shown = Console(width=None if sys.stdout.isatty() else 200)
     results: dict[str, Any] = {}
     reasons: list[str] = []
@@ -54,7 +54,7 @@ def run_parts(
 
 
 def table(title: str, *columns: str, left: Sequence[str] = ("measured",)) -> Table:
-    """Of figures: aligned to the right, but for the columns named in `left`."""
+    """A table of figures: aligned right, except the columns in `left`."""
     made = Table(title=title)
     for column in columns:
         made.add_column(column, justify="left" if column in left else "right")

@@ -16,16 +16,16 @@ from ops.bench.runs import Runs, Sides
 from ops.bench.stats import Finding
 from ops.bench.systems import dynamo, vllm_server, xylem
 
-_NO_DELAY = 1_000_000  # speed-up: Dynamo's mocker knows no infinite one
+_NO_DELAY = 1_000_000  # the speed-up of Dynamo's mocker, which can't be infinite
 _MOCK_WORKERS = 2
-_MOCKER = {"block_size": 64, "max_running": 256}  # what Dynamo's mocker has, and so has ours
+_MOCKER = {"block_size": 64, "max_running": 256}  # of Dynamo's mocker; ours gets the same
 _MOCKER_BLOCKS = 16384
-_USUAL_PACE = {"step_ms": 5.7, "step_ms_per_sequence": 0.01}  # of that mocker, where it can't be asked
+_USUAL_PACE = {"step_ms": 5.7, "step_ms_per_sequence": 0.01}  # of that mocker, if it can't be measured
 _VLLM_ARGS = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2**30}
 
 
 def fast(runs: Runs, profiled: bool) -> Iterator[Finding]:
-    """Engines next to infinitely fast: the cost of a request and of a token around them; memory."""
+    """Engines without delay: the system's CPU for a request and for a token; memory."""
     with ExitStack() as stack:
         pool = _mock_pool(runs.model_dir, {"speedup": float(_NO_DELAY)})
         sides = _start(
@@ -42,7 +42,7 @@ def fast(runs: Runs, profiled: bool) -> Iterator[Finding]:
 
 
 def paced(runs: Runs, profiled: bool) -> Iterator[Finding]:
-    """Both mock engines at the pace of Dynamo's, which simulates a real one: tokens come one by one."""
+    """Both mock engines at the speed of Dynamo's, which simulates a real one: tokens come one by one."""
     with ExitStack() as stack:
         theirs = _start(stack, runs, "dynamo", None, lambda: dynamo(runs.out_dir / "paced-dynamo", runs.model_dir, 1))
         pace = _USUAL_PACE if theirs.theirs is None else _pace_of(runs, theirs.theirs)
@@ -86,7 +86,7 @@ def _start(
     ours: Callable[[], AbstractContextManager[System]] | None,
     theirs: Callable[[], AbstractContextManager[System]] | None,
 ) -> Sides:  # fmt: skip
-    """Starts what is asked for; the stack stops it."""
+    """Starts the systems asked for; `stack` stops them."""
     reasons: list[str] = []
     up: list[System | None] = []
     for name, start in (("xylem", ours), (rival, theirs)):
@@ -108,7 +108,7 @@ def _mock_pool(model_dir: Path, args: dict[str, Any]) -> dict[str, Any]:
 
 def _pace_of(runs: Runs, system: System) -> dict[str, Any]:
     """The step time of an engine with 1 and with 32 sequences, as a client sees it, as our mock's arguments."""
-    runs.say("asking Dynamo's mocker for its pace")
+    runs.say("measuring the speed of Dynamo's mocker")
     alone = runs.one(system, "pace-1", [*STREAMS, "--concurrency=2", "--requests=4", "--warmup=2"])
     full = runs.one(system, f"pace-{64 // _MOCK_WORKERS}", [*STREAMS, "--requests=128"])
     one, many = alone["tpot_ms"]["p50"], full["tpot_ms"]["p50"]

@@ -15,7 +15,7 @@ _LOG_LINES = 5  # of a failed process, in the error
 
 
 class Unavailable(Exception):
-    """A system can't be started or a measurement can't be made here; the message says why."""
+    """A system can't be started, or a measurement can't be made; the message says why."""
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from ops.bench.runs import Runs
 _RATE = 250  # samples per second
 _WIDTH = 150
 _ROWS = 25
-_PARKED = "_worker (concurrent/futures/thread.py"  # a thread that waits for work, which py-spy takes for busy
+_PARKED = "_worker (concurrent/futures/thread.py"  # a thread waiting for work: py-spy counts it as busy
 
 
 def profile(runs: Runs, system: System, measure: Measure) -> None:

@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind: tables, a plot, and the line of JSON."""
+"""A benchmark's results: tables, a plot, and the line of JSON."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def findings_table(findings: Iterable[Finding]) -> Table:
 
 
 def context_table(lines: Sequence[Line]) -> Table:
-    """What else the runs showed, median per load and system; CPU as percent of one core."""
+    """Further figures of the runs, medians per load and system; CPU in percent of one core."""
     table = Table(title="The runs themselves (medians)")
     names = (
         "load",

@@ -1,4 +1,4 @@
-"""The runs of one benchmark: in turns, written down as they come."""
+"""The runs of one benchmark, in turns; each is recorded at once."""
 
 import json
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Sides:
-    """The two systems that a comparison is between; None where one could not be started."""
+    """The two compared systems; None for one that could not be started."""
 
     ours: System | None
     theirs: System | None

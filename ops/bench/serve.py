@@ -1,4 +1,4 @@
-"""`make bench NAME=serve`: what serving costs, next to NVIDIA Dynamo and to vLLM's own server."""
+"""`make bench NAME=serve`: the cost of serving, next to NVIDIA Dynamo and vLLM's own server."""
 
 import sys
 from enum import StrEnum

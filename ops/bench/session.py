@@ -1,4 +1,4 @@
-"""What every benchmark's main begins with."""
+"""The common beginning of every benchmark."""
 
 import signal
 import time
@@ -13,7 +13,7 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 
 @contextmanager
 def measuring(name: str, out: Path) -> Iterator[tuple[Path, Progress, TaskID]]:
-    """A folder of its own under `out`, and progress on stderr. SIGTERM ends it as Ctrl-C does."""
+    """A new folder under `out`, and progress on stderr. SIGTERM ends the session like Ctrl-C."""
     signal.signal(signal.SIGTERM, _interrupt)
     out_dir = (out / time.strftime(f"{name}-%Y%m%d-%H%M%S")).resolve()
     out_dir.mkdir(parents=True)

@@ -12,14 +12,14 @@ Compare = Literal["ratio", "delta", "growth"]  # growth: of our side alone, from
 
 @dataclass(frozen=True)
 class Finding:
-    """One result: a figure per repetition on each side, and what they make together."""
+    """One result: a figure per repetition on each side, and their comparison."""
 
     key: str  # in the line of JSON
     title: str
     unit: str
     compare: Compare
     target: float
-    at_least: bool = False  # the target is a floor and not a ceiling
+    at_least: bool = False  # the target is a minimum and not a maximum
     ours: Sequence[float] = ()
     theirs: Sequence[float] = ()
     rival: str = "dynamo"
@@ -46,7 +46,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Quiet:
-    """CPU seconds that the measured runs lost to others, out of what the machine had."""
+    """CPU seconds that other processes and the hypervisor took during the measured runs."""
 
     wall_s: float
     other_cpu_s: float

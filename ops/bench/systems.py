@@ -43,7 +43,7 @@ def fleet(
     more_env: Mapping[str, str] | None = None,
     root: Path | None = None,
 ) -> Iterator[System]:
-    """Valkey, one API process and so many Celery workers of each pool: what `xylem up` starts, less Flower.
+    """Valkey, one API process and so many Celery workers of each pool: as `xylem up`, without Flower.
 
     `batch`: so many batch workers. `root`: another tree whose code runs. All pools are of one model.
     Raises: Unavailable.
@@ -148,7 +148,7 @@ def _answers(store: "redis.Redis") -> bool:
 
 
 def _get(url: str) -> bytes | None:
-    """The body, None for any status but 200. Raises: OSError when nobody listens."""
+    """The body, None for any status but 200. Raises: OSError when the server can't be reached."""
     try:
         with urllib.request.urlopen(url, timeout=5) as response:
             body: bytes = response.read()

@@ -1,4 +1,4 @@
-"""`make clients`: every client of agents, unmodified, against a mock engine; a table, and one line of JSON."""
+"""`make clients`: runs every agent client, unmodified, against a mock engine; prints a table and one line of JSON."""
 
 import argparse
 import json

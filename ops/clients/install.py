@@ -1,4 +1,4 @@
-"""What the clients are installed into: nothing of ours is in it, and nothing of it is in ours."""
+"""Installs the clients into an environment of their own, apart from ours."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ _LIMIT_S = 900.0
 
 
 def install(npm: bool) -> None:
-    """From PyPI or from npm, unless it has been done for these versions. Raises: Unavailable, which says why."""
+    """Installs from PyPI or npm, unless these versions are installed. Raises: Unavailable with the reason."""
     wanted, done = (
         (PACKAGES, HOME / "npm" / "installed.json") if npm else (REQUIREMENTS, HOME / "venv" / "installed.txt")
     )
@@ -36,7 +36,7 @@ def _npm() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(PACKAGES, folder / "package.json")
     _run("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder))
-    # npm may leave out what is to run after an installation.
+    # npm may not run a package's install scripts.
     _run("node", str(folder / "node_modules" / "@anthropic-ai" / "claude-code" / "install.cjs"))
 
 

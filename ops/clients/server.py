@@ -15,7 +15,7 @@ def _call(name: str, /, **arguments: Any) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
-# The first of the alphabet that is in a prompt is answered; so a tool's result comes before the question.
+# The alphabetically first key found in a prompt is answered, so a tool's result comes before the question.
 PLAYS = {
     "21 degrees": "It is 21 degrees in Paris.",
     "31 degrees": _call("final_result", city="Rome", degrees=31),
@@ -27,7 +27,7 @@ PLAYS = {
     "Report on Rome": "<think>A tool knows.</think>" + _call("get_weather", city="Rome"),
     "Run the note": _call("Bash", command="echo $((40+2)) is in the note", description="Reads it."),
     "weather in Paris": "<think>A tool knows.</think>Let me see." + _call("get_weather", city="Paris"),
-    # What llm-comply asks.
+    # Questions of llm-comply.
     "15 * 37": "<think>15 * 37 = 555</think>It is 555.",
     "weather in San Francisco": _call("get_weather", location="San Francisco"),
 }

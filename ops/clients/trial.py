@@ -1,4 +1,4 @@
-"""Each client tried against one server, one after the other."""
+"""Tries each client against one server, one after the other."""
 
 import os
 import subprocess
@@ -20,12 +20,12 @@ _LIMIT_S = 180.0
 @dataclass(frozen=True)
 class Outcome:
     client: Client
-    failure: str  # empty if it got what it asked for
+    failure: str  # empty: success
     seconds: float
 
 
 def tried(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:  # noqa: ARG001 - a `Part`
-    """What a benchmark measures of it: how many clients failed."""
+    """The benchmark's figure: how many clients failed."""
     outcomes = try_all(CLIENTS, out_dir, say)
     failed = [outcome for outcome in outcomes if outcome.failure]
     reasons = [f"{outcome.client.package}: {outcome.failure}" for outcome in failed]
@@ -33,7 +33,7 @@ def tried(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:  # noqa: ARG0
 
 
 def try_all(clients: Sequence[Client], out_dir: Path, say: Say) -> list[Outcome]:
-    """Their output goes to `out_dir`. Raises: Unavailable when there is no server."""
+    """Writes the clients' output to `out_dir`. Raises: Unavailable when there is no server."""
     out_dir.mkdir(parents=True, exist_ok=True)
     missing: dict[bool, str] = {}
     for npm in sorted({client.npm for client in clients} | {False}):  # the clients' Python runs the others too
@@ -53,7 +53,7 @@ def try_all(clients: Sequence[Client], out_dir: Path, say: Say) -> list[Outcome]
 
 
 def _try(client: Client, url: str, out_dir: Path) -> str:
-    """Why it failed; empty if it didn't."""
+    """The reason of its failure, or ''."""
     home, log = out_dir / client.script, out_dir / f"{client.script}.log"
     home.mkdir()
     own = [f"{name}={value}" for name, value in _environment(url, home).items()]
@@ -68,7 +68,7 @@ def _try(client: Client, url: str, out_dir: Path) -> str:
 
 
 def _environment(url: str, home: Path) -> dict[str, str]:
-    """Nothing of the user's, whose keys and settings are not for us."""
+    """An environment without the user's keys and settings."""
     return {
         "PATH": f"{NPM_BIN}:{os.environ['PATH']}",
         "HOME": str(home),
@@ -76,7 +76,7 @@ def _environment(url: str, home: Path) -> dict[str, str]:
         "OPENAI_API_KEY": "none",
         "ANTHROPIC_BASE_URL": url,
         "ANTHROPIC_API_KEY": "none",
-        # Claude Code's, which else asks for its maker's models, and asks its maker.
+        # For Claude Code, which would else ask for Anthropic's models, at Anthropic.
         "ANTHROPIC_MODEL": "mock",
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": "mock",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",

@@ -1,4 +1,4 @@
-"""The clients that are tried, and of which version."""
+"""The clients to try, and their versions."""
 
 import json
 import re
@@ -13,7 +13,7 @@ PACKAGES = HERE / "package.json"
 
 @dataclass(frozen=True)
 class Client:
-    """One script, run by the clients' own Python; `package` is what its version is that of."""
+    """One script, run by the clients' own Python; `package`: the package whose version is reported."""
 
     script: str
     package: str
@@ -44,5 +44,5 @@ CLIENTS = (
 
 
 def pinned(requirements: str, packages: str) -> Mapping[str, str]:
-    """The version of each package that the two files name."""
+    """The version of each package in the two files."""
     return dict(re.findall(r"^([\w.-]+)==([^\s;]+)", requirements, re.MULTILINE)) | json.loads(packages)["dependencies"]

@@ -1,4 +1,4 @@
-"""Claude Code: `claude -p` runs a command and tells what it said."""
+"""Claude Code: `claude -p` runs a command and reports its output."""
 
 import json
 import subprocess

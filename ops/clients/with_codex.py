@@ -1,4 +1,4 @@
-"""Codex: `codex exec` runs a command and tells what it said."""
+"""Codex: `codex exec` runs a command and reports its output."""
 
 import os
 import subprocess

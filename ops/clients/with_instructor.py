@@ -27,7 +27,7 @@ for mode, message, wanted in (
     client = instructor.from_openai(OpenAI(max_retries=0), mode=mode)
     city = client.create(model="mock", messages=[message], response_model=City, max_retries=0)
     print(mode.name, city)
-    assert city.model_dump() == wanted.model_dump()  # instructor makes a class of its own of it
+    assert city.model_dump() == wanted.model_dump()  # instructor returns a class of its own
 
 partial, pieces = None, [{"role": "user", "content": "Call it in part for Oslo."}]
 client = instructor.from_openai(OpenAI(max_retries=0))

@@ -1,4 +1,4 @@
-"""What MkDocs shows besides docs/: pages from elsewhere in the repository, and the reference, written from the code.
+"""The pages of the site besides docs/: pages from elsewhere in the repository, and the reference, made from the code.
 
 A hook of `mkdocs.yml`. Every page keeps its path in the repository, so that one link works in the site and on a code
 host. What is generated stands in a page in the place of `<!-- settings -->` and the like.
@@ -32,7 +32,7 @@ _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)\)")
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """The decisions, in their order. And mermaid.js, which the theme would fetch from a CDN if it were not there."""
+    """The decisions, in order; and mermaid.js, which the theme would otherwise load from a CDN."""
     assert config.nav is not None
     (decisions,) = (entry for entry in config.nav if "Decisions" in entry)
     decisions["Decisions"] = [decisions["Decisions"], *_paths("ops/decisions/*.md")]
@@ -46,7 +46,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
     for pattern in _SHOWN:
         for path in _paths(pattern):
             files.append(File(path, str(ROOT), config.site_dir, config.use_directory_urls))
-    # The package is there for this file alone, which is mermaid's own; nothing of it is imported.
+    # The package is installed only for this file, mermaid's own; nothing of it is imported.
     (mermaid,) = (path for path in packaged("mermaidx") or () if path.name == "mermaid.js")
     files.append(File.generated(config, "mermaid.min.js", abs_src_path=str(mermaid.locate())))
 
@@ -59,7 +59,7 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> st
     folder = posixpath.dirname(page.file.src_uri)
 
     def link(found: re.Match[str]) -> str:
-        """To a source or a folder, which the site doesn't have: its name alone."""
+        """A link to a source or a folder, which the site doesn't have: its name only."""
         path = posixpath.normpath(posixpath.join(folder, found[2]))
         return found[1] if files.get_file_from_path(path) is None and (ROOT / path).exists() else found[0]
 
@@ -67,7 +67,7 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> st
 
 
 def on_post_page(output: str, **_: object) -> str:
-    """mermaid.js has 3.5 MB: only pages with a picture load it."""
+    """Only pages with a diagram load mermaid.js, which has 3.5 MB."""
     return output if 'class="mermaid"' in output else _MERMAID.sub("", output)
 
 
@@ -76,7 +76,7 @@ def _paths(pattern: str) -> list[str]:
 
 
 def settings() -> str:
-    """The environment's variables, from `app/settings.py`."""
+    """The environment variables, from `app/settings.py`."""
     from app.settings import Settings
 
     schema, said = Settings.model_json_schema()["properties"], comments(Settings)
@@ -117,7 +117,7 @@ def _model(model: type[BaseModel]) -> str:
 
 
 def metrics() -> str:
-    """What /metrics shows: of the replica, of batches, of workers."""
+    """The metrics of the replica, of batches, and of workers."""
     from app import telemetry
     from app.api.operations.batch_metrics import batch_metrics
     from workers.engine.metrics import DEFINITIONS
@@ -141,7 +141,7 @@ def _metric(name: str, kind: str, meaning: str, labels: Any) -> tuple[str, str, 
 
 
 def http() -> str:
-    """Every endpoint and every shape, from the OpenAPI document that the API serves."""
+    """Every endpoint and every schema, from the API's OpenAPI document."""
     from app.api.main import create_app
     from app.settings import Settings
 
@@ -178,7 +178,7 @@ def _contents(part: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _fields(schema: dict[str, Any]) -> str:
-    """Of an object; empty: it is none."""
+    """The properties of an object; empty if it is no object."""
     needed = schema.get("required", [])
     rows = [
         (f"`{name}`", "needed" if name in needed else _default(field), _kind(field), _text(field))
@@ -202,7 +202,7 @@ _BOUNDS = {
 
 
 def _kind(schema: dict[str, Any]) -> str:
-    """What a JSON schema lets pass, in a few words."""
+    """The values that a JSON schema allows, in a few words."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})" if "/components/" in schema["$ref"] else f"`{name.lower()}`"
@@ -227,7 +227,7 @@ def _number(value: float) -> str:
 
 
 def comments(model: type[BaseModel]) -> dict[str, str]:
-    """What stands as a comment above a field or beside it, by field."""
+    """The comments above or beside fields, by field."""
     source = textwrap.dedent(inspect.getsource(model))
     found: dict[int, tuple[str, bool]] = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

@@ -179,8 +179,8 @@ def test_what_comes_twice_to_one_worker_is_done_once(
 ) -> None:
     batch_worker, batch = batch_workers[0], finalizing(batch_workers[0], storage)
     began: list[BatchId] = []
-    assemble = batch_worker.batch_jobs._assemble
-    monkeypatch.setattr(batch_worker.batch_jobs, "_assemble", lambda b: (began.append(b.order.id), assemble(b)))
+    assemble = batch_worker.batch_jobs._write_results
+    monkeypatch.setattr(batch_worker.batch_jobs, "_write_results", lambda b: (began.append(b.order.id), assemble(b)))
     while_reading(batch_worker, monkeypatch, places.answers(batch, 1), lambda: batch_worker.batch_jobs.finish(batch))
     batch_worker.batch_jobs.finish(batch)
     assert began == [batch]
@@ -283,7 +283,7 @@ def test_what_is_let_go_of_while_it_says_that_it_has_it_is_let_go_of(
 
     batch_worker.batch_jobs.handling[batch] = "validating"
     monkeypatch.setattr(batch_worker._batch_store, "lock", late)
-    batch_worker.call(batch_worker._say())
+    batch_worker.call(batch_worker._renew())
     assert batch_worker.call(batch_worker._batch_store.loads([batch]))[0].holder is None
 
 
@@ -300,7 +300,7 @@ def test_a_worker_says_what_it_has(redis: Redis, batch_workers: list[BatchWorker
     found = batch_worker.call(batch_worker._batch_store.find(batch, None))
     batch_worker._parts.add(PartRunner(batch_worker.serving, batch_worker._batch_store, storage, ticket, found))
     batch_worker.batch_jobs.handling[waiting] = "validating"
-    batch_worker.call(batch_worker._say())
+    batch_worker.call(batch_worker._renew())
     assert batch_worker.call(batch_worker._batch_store.hand_out({batch: 0})) == []
     assert batch_worker.call(batch_worker._batch_store.loads([waiting]))[0].holder == me
     batch_worker._parts.clear()

@@ -305,7 +305,7 @@ async def test_without_a_line_what_was_accepted_waits_for_room_all_the_same(redi
     assert (RequestId("r1"), 1) in await queued(redis, worker)
 
 
-@pytest.mark.parametrize("part", ["_next", "_round", "_stop_left"])
+@pytest.mark.parametrize("part", ["_next", "_round", "_stop_abandoned"])
 async def test_whatever_breaks_in_a_round_ends_those_it_was_about_and_not_the_rounds(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
@@ -323,12 +323,12 @@ async def test_whatever_breaks_in_a_round_ends_those_it_was_about_and_not_the_ro
         monkeypatch.undo()
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr(broken, "_stop" if part == "_stop_left" else part, breaks)
-    broken.leave(replace(left, stages=[Stage("decode", POOL, worker, 0)]))
+    monkeypatch.setattr(broken, "_stop" if part == "_stop_abandoned" else part, breaks)
+    broken.stop_later(replace(left, stages=[Stage("decode", POOL, worker, 0)]))
     async with asyncio.timeout(5):
         while not tries:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        if part == "_stop_left":
+        if part == "_stop_abandoned":
             await redis.delete(KEYS.load(worker))
             await held
         else:

@@ -155,7 +155,7 @@ async def test_a_block_that_holds_something_else_is_a_loss(p: MockEngine, d: Moc
     prefilled = await p.prefill(asked)
     assert prefilled.handoff is not None
     damage(p, prefilled.handoff.params["blocks"][which])
-    with pytest.raises(HandoffFailed, match="not the KV"):
+    with pytest.raises(HandoffFailed, match="not of this prompt"):
         await run(d, behind(asked, prefilled))
     assert idle(d.stats())
     assert len(await run(d, request())) == 12
@@ -170,7 +170,7 @@ async def test_an_engine_that_restarted_is_not_the_one_that_lent(p: MockEngine, 
         assert lent is not None
         assert other is not None
         mixed = replace(lent, params=lent.params | {"agent": other.params["agent"]})
-        with pytest.raises(HandoffFailed, match="promised"):
+        with pytest.raises(HandoffFailed, match="Expected"):
             await run(d, again(asked, handoff=mixed))
         assert len(await run(d, again(asked, handoff=other))) == 12
         assert idle(d.stats())

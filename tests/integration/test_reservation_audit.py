@@ -236,9 +236,11 @@ class Dog(HangWatchdog):
 
     def __init__(self, *, working: int = 1, store_fresh: float = 0.0) -> None:
         self.emitter = MagicMock(TokenEmitter, emitted=0, withheld=0)
-        paces = MagicMock(Throughput, working=MagicMock(BusyTime, requests=working))
+        throughput = MagicMock(Throughput, working=MagicMock(BusyTime, requests=working))
         self.lease = MagicMock(LeaseKeeper, fresh=store_fresh)
-        super().__init__(MagicMock(Runner, emitter=self.emitter, paces=paces, settings=Settings()), self.lease, 60)
+        super().__init__(
+            MagicMock(Runner, emitter=self.emitter, throughput=throughput, settings=Settings()), self.lease, 60
+        )
         self._moved = self._turned = 0.0
 
     def ask(self, now: float, *, turns: bool = True, store: bool = True) -> str:
@@ -263,7 +265,7 @@ def test_an_engine_with_work_and_without_a_token_hangs() -> None:
 def test_an_idle_engine_hangs_only_if_its_loop_does() -> None:
     dog = Dog(working=0)
     assert [dog.ask(t) for t in (1, 300)] == ["", ""]
-    assert dog.ask(361, turns=False) == "its event loop stands still"
+    assert dog.ask(361, turns=False) == "its event loop is blocked"
 
 
 def test_an_engine_does_not_hang_because_redis_is_away() -> None:

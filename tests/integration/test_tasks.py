@@ -211,12 +211,12 @@ def test_a_handoff_comes_back_only_if_its_message_is_certainly_nowhere(
     with worker(store_url, P, "prefill") as p:
         monkeypatch.setattr(RUNNER, "_value", p)
         task = _Prefill()
-        task.handing["t1"] = job, lent, PrefillDone(R, 0, None)
+        task.enqueuing["t1"] = job, lent, PrefillDone(R, 0, None)
         failure = OperationalError(str(cause))
         failure.__cause__ = cause
         task.on_failure(failure, "t1", (), {}, None)
         (event,) = wait_until(lambda: events(redis_db), "the API replica is told")
-    assert not task.handing
+    assert not task.enqueuing
     if returned:
         assert event == PrefillDone(R, 0, None, lent)
     else:

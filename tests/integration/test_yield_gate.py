@@ -123,13 +123,15 @@ def test_it_waits_while_others_run_and_begins_when_they_have_ended(valkey_url: s
         wait_until(lambda: w.engine.stats().running, "the other runs")
         work = start(w, threads, placed(redis_db, "aside"))
         time.sleep(0.1)
-        assert (len(w.gates[0]), w.gates[0].most, w.paces.working.requests) == (1, 0, 1), "it is no work of the engine"
+        assert (len(w.gates[0]), w.gates[0].most, w.throughput.working.requests) == (1, 0, 1), (
+            "it is no work of the engine"
+        )
         other.result()
         work.result()
         w.call(w.emitter.drained())
         names = [e.request for _, f in redis_db.xrange(KEYS.out(API)) for e in decode_event_batch(f[b"s"]).events]
         assert names == sorted(names, reverse=True), "first all of one, then all of the other"
-        assert w.paces.working.seconds > 0.4
+        assert w.throughput.working.seconds > 0.4
 
 
 @pytest.mark.timeout(60)

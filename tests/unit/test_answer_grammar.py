@@ -11,7 +11,7 @@ from app.dialects.dialect import Dialect
 from app.dialects.families import DIALECTS
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Arguments, CallBegun, Content, Reasoning
-from app.engines.mock.held import hold
+from app.engines.mock.grammar_state import grammar_states
 from app.engines.mock.sampler import Sampler
 from app.engines.mock.vocabulary import Vocabulary
 from app.errors import RequestError
@@ -67,12 +67,12 @@ def allows(made: Grammar, text: str) -> bool:
 def written(made: Grammar, begin: str) -> str:
     """By a model that knows no better."""
     tokens = TOKENIZER.encode(begin, add_special_tokens=False)
-    (held,) = hold(TOKENIZER, made, [tokens])
+    (state,) = grammar_states(TOKENIZER, made, [tokens])
     sampler = Sampler(VOCABULARY, [1, 2, 3], Sampling(max_tokens=400, temperature=0.0), 0)
-    while not held.over:
-        tokens.append(sampler.choose(held=held, ends=len(tokens) > 60))
+    while not state.over:
+        tokens.append(sampler.choose(grammar=state, ends=len(tokens) > 60))
         sampler.append(tokens[-1])
-        assert held.accept(tokens[-1:])
+        assert state.accept(tokens[-1:])
         assert len(tokens) < 400
     return TOKENIZER.decode(tokens[:-1])
 

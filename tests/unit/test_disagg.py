@@ -12,7 +12,7 @@ from app.ids import PoolId, WorkerId
 from app.messages import Lease, Speeds, Worker
 from app.pools import Routing
 from app.routing.candidates import Ask, Candidate, Limits, Option
-from app.routing.disagg import DisaggRules, place_apart, still_fits
+from app.routing.disagg import SplitPlacement, place_split, still_fits
 from app.routing.policy import place, reserve
 from tests.leases import changed
 
@@ -32,9 +32,9 @@ def option(role: str, *, cached: int = 0, limits: Limits = THRESHOLDS, name: str
     return Option(Candidate(lease(name or role[0], role, **on_lease), limits, **on_candidate), cached, cached)
 
 
-def decide(prefills: list[Option], decodes: list[Option], ask: Ask = ASK) -> DisaggRules | None:
+def decide(prefills: list[Option], decodes: list[Option], ask: Ask = ASK) -> SplitPlacement | None:
     here = place(ask, decodes, RULES[1], Random(0))
-    return place_apart(ask, here, prefills, decodes, RULES, Random(0))
+    return place_split(ask, here, prefills, decodes, RULES, Random(0))
 
 
 def test_a_long_prompt_is_computed_apart_and_pulled_where_it_is_decoded() -> None:

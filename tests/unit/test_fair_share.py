@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.batch.fair_share import LINES, Running, feed, is_urgent, lines_a_minute, room, weight
+from app.batch.fair_share import LINES, Running, is_urgent, lines_a_minute, room, share_parts, weight
 from app.batch.records import Batch, BatchOrder
 from app.ids import BatchId, FileId, KeyId
 from app.messages import Rate
@@ -39,7 +39,7 @@ def test_all_room_is_used_and_no_part_is_sent_that_there_is_not(
     running: list[Running], room: int, capacity: int
 ) -> None:
     """Nor one that no batch worker could have."""
-    given_ = feed(running, {"m": room}, capacity)
+    given_ = share_parts(running, {"m": room}, capacity)
     todo = {r.batch: r.todo for r in running}
     out = sum(r.out for r in running)
     assert sum(given_.values()) == min(room, sum(todo.values()), max(0, capacity - out))
@@ -51,7 +51,7 @@ def test_two_api_keys_with_enough_to_do_get_the_same_however_many_batches_each_h
     ours: int, theirs: int, room: int
 ) -> None:
     running = [Running(BatchId(f"{k}{i}"), k, "m", 100, 0) for k, n in (("a", ours), ("b", theirs)) for i in range(n)]
-    given_ = feed(running, {"m": room}, MANY)
+    given_ = share_parts(running, {"m": room}, MANY)
     of = {k: sum(n for id_, n in given_.items() if id_.startswith(k)) for k in "ab"}
     assert abs(of["a"] - of["b"]) <= 1
 
@@ -59,7 +59,7 @@ def test_two_api_keys_with_enough_to_do_get_the_same_however_many_batches_each_h
 @given(st.integers(1, 6), st.integers(1, 60))
 def test_batches_of_one_key_get_the_same(count: int, room: int) -> None:
     running = [Running(BatchId(str(i)), "a", "m", 100, 0) for i in range(count)]
-    given_ = feed(running, {"m": room}, MANY)
+    given_ = share_parts(running, {"m": room}, MANY)
     shares = [given_.get(r.batch, 0) for r in running]
     assert max(shares) - min(shares) <= 1
 
@@ -69,9 +69,9 @@ def test_with_room_for_one_at_a_time_each_batch_has_its_turn(count: int) -> None
     running = {BatchId(str(i)): Running(BatchId(str(i)), str(i % 2), "m", 100, 0) for i in range(count)}
     turns: list[BatchId] = []
     for now in range(1, 10 * count):
-        ((chosen, _),) = feed(running.values(), {"m": 1}, MANY).items()
+        ((chosen, _),) = share_parts(running.values(), {"m": 1}, MANY).items()
         turns.append(chosen)
-        running[chosen] = replace(running[chosen], fed=float(now), todo=running[chosen].todo - 1)
+        running[chosen] = replace(running[chosen], last_sent=float(now), todo=running[chosen].todo - 1)
     of_even = [turn for turn in turns if int(turn) % 2 == 0]
     assert set(turns) == set(running)
     assert abs(2 * len(of_even) - len(turns)) <= 1, "each key has half of the turns"
@@ -80,7 +80,7 @@ def test_with_room_for_one_at_a_time_each_batch_has_its_turn(count: int) -> None
 @given(st.floats(1, 16))
 def test_a_heavier_batch_gets_more_in_proportion(heavy: float) -> None:
     running = [Running(BatchId("light"), "a", "m", 1000, 0), Running(BatchId("heavy"), "a", "m", 1000, 0, heavy)]
-    given_ = feed(running, {"m": 170}, MANY)
+    given_ = share_parts(running, {"m": 170}, MANY)
     assert given_["heavy"] / given_["light"] == pytest.approx(heavy, rel=0.15)
 
 
@@ -100,13 +100,13 @@ def test_lines_are_out_for_all_seats_and_half_as_many_more(seats: int, out: int,
 
 def test_a_model_without_room_holds_up_no_other_one() -> None:
     running = [Running(BatchId("x"), "a", "full", 9, 3), Running(BatchId("y"), "a", "free", 9, 0)]
-    assert feed(running, {"full": 0, "free": 2}, MANY) == {"y": 2}
+    assert share_parts(running, {"full": 0, "free": 2}, MANY) == {"y": 2}
 
 
 def test_models_share_what_batch_workers_can_have_as_keys_do() -> None:
     """However much room the engines of one of them have."""
     running = [Running(BatchId("x"), "a", "big", 999, 0), Running(BatchId("y"), "b", "small", 9, 0)]
-    assert feed(running, {"big": 400, "small": 3}, 64) == {"x": 61, "y": 3}
+    assert share_parts(running, {"big": 400, "small": 3}, 64) == {"x": 61, "y": 3}
 
 
 @given(st.floats(1, 1e5), st.floats(1, 1e5), st.integers(0, 50_000), st.integers(1, 50_000))
@@ -154,7 +154,7 @@ def test_lines_that_wait_for_their_keys_limits_take_no_room_from_others() -> Non
     slow = [Running(BatchId(f"s{i}"), KeyId("slow"), "m", 5, 1, most=2) for i in range(10)]
     free = Running(BatchId("f"), KeyId("free"), "m", 5, 0)
     assert room(4, slow) == room(4, []) == 2
-    assert feed([*slow, free], {"m": 2}, MANY) == {"f": 2}
+    assert share_parts([*slow, free], {"m": 2}, MANY) == {"f": 2}
     nearly = replace(slow[0], answered=LINES - 1)
-    assert feed([nearly, free], {"m": 3}, MANY) == {"f": 2, "s0": 1}
-    assert feed([nearly], {"m": 5}, MANY) == {"s0": 1}
+    assert share_parts([nearly, free], {"m": 3}, MANY) == {"f": 2, "s0": 1}
+    assert share_parts([nearly], {"m": 5}, MANY) == {"s0": 1}

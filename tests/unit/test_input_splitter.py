@@ -83,7 +83,7 @@ def test_a_batch_is_for_one_model_and_lines_for_another_one_cost_themselves(stor
 
 
 def test_a_part_of_long_lines_has_few_of_them(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.batch.input_splitter._PART", 1000)
+    monkeypatch.setattr("workers.batch.input_splitter._PART_BYTES", 1000)
     put(storage, [request(i, "x" * 300) for i in range(7)] + [request(7, "x" * 3000)])
     done = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     sizes = [len(part) for part in parts(storage, done.parts)]

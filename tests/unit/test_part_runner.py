@@ -39,12 +39,12 @@ class Asked(PartRunner):
     async def _answer(self, line: BatchLine) -> None:
         self.asked.append((line.number, self._urgent))
         call = MagicMock(Generation, waits=True, plan=MagicMock(GenerationPlan, aside=not self._urgent))
-        self._calls[line.number] = call
+        self._generations[line.number] = call
         try:
             await asyncio.Event().wait()
         finally:
-            if self._calls.get(line.number) is call:
-                del self._calls[line.number]
+            if self._generations.get(line.number) is call:
+                del self._generations[line.number]
 
 
 async def test_what_comes_back_from_an_engine_waits_behind_nobody_either() -> None:
@@ -52,7 +52,7 @@ async def test_what_comes_back_from_an_engine_waits_behind_nobody_either() -> No
     part = Asked()
     part._ask([BatchLine(n, f"id-{n}", b"{}") for n in (1, 2, 3)])
     await asyncio.sleep(0)
-    part._calls[3].waits = False  # type: ignore[misc]
+    part._generations[3].waits = False  # type: ignore[misc]
     part.look(BATCH)
     await asyncio.sleep(0)
     assert part.asked == [(1, False), (2, False), (3, False)]
@@ -60,13 +60,13 @@ async def test_what_comes_back_from_an_engine_waits_behind_nobody_either() -> No
         part.look(LATE)
         await asyncio.sleep(0)
     assert part.asked[3:] == [(1, True), (2, True)]
-    part._calls[3].waits = True  # type: ignore[misc]
+    part._generations[3].waits = True  # type: ignore[misc]
     for _ in range(2):
         part.look(LATE)
         await asyncio.sleep(0)
     assert part.asked[5:] == [(3, True)]
     part.drain()
-    part._calls.clear()
+    part._generations.clear()
     part.look(LATE)
     await asyncio.sleep(0)
     assert part.asked[6:] == []

@@ -13,7 +13,7 @@ from app.routing.candidates import Ask, Limits, Option
 from app.routing.cost import EXPECTED_ANSWER, held_blocks
 from app.routing.policy import can_serve, is_full, place, reserve
 from app.routing.preemptible import FULL
-from app.runner.yield_policy import EngineLoad, Wish, may_enter, most, pause, taken, too_many
+from app.runner.yield_policy import EngineLoad, Need, may_enter, most, pause, taken, too_many
 from tests.leases import changed
 from tests.unit.test_policy import KV, asks, candidate, fleets, option, rules
 
@@ -131,12 +131,12 @@ loads = st.builds(
     step_s=st.floats(0, 0.1),
     request_step_s=st.just(0.0) | st.floats(1e-6, 0.01),
 )
-wishes = st.builds(Wish, seats=st.integers(1, 8), blocks=st.integers(1, 500), tokens=st.integers(1, 10_000))
+needs = st.builds(Need, seats=st.integers(1, 8), blocks=st.integers(1, 500), tokens=st.integers(1, 10_000))
 
 
-@given(loads, shares, st.lists(wishes, max_size=70))
+@given(loads, shares, st.lists(needs, max_size=70))
 def test_beside_others_no_more_stay_than_a_step_may_get_longer(
-    load: EngineLoad, share: Aside, inside: list[Wish]
+    load: EngineLoad, share: Aside, inside: list[Need]
 ) -> None:
     load = replace(load, aside=sum(w.seats for w in inside))
     gone = too_many(load, share, inside)
@@ -157,16 +157,16 @@ def test_beside_others_no_more_stay_than_a_step_may_get_longer(
         assert seats > most(load, share) or used > FULL * load.blocks
 
 
-@given(loads, shares, wishes, st.integers(0, 5000))
-def test_who_enters_need_not_go_at_once(load: EngineLoad, share: Aside, wish: Wish, computing: int) -> None:
-    if may_enter(load, share, wish, computing, 10_000.0) and (load.online or load.aside):
-        entered = replace(load, aside=load.aside + wish.seats, used=load.used + wish.blocks)
-        assert too_many(entered, share, [wish]) == 0
+@given(loads, shares, needs, st.integers(0, 5000))
+def test_who_enters_need_not_go_at_once(load: EngineLoad, share: Aside, need: Need, computing: int) -> None:
+    if may_enter(load, share, need, computing, 10_000.0) and (load.online or load.aside):
+        entered = replace(load, aside=load.aside + need.seats, used=load.used + need.blocks)
+        assert too_many(entered, share, [need]) == 0
 
 
-@given(loads, shares, wishes)
-def test_an_empty_engine_takes_any(load: EngineLoad, share: Aside, wish: Wish) -> None:
-    assert may_enter(replace(load, online=0, aside=0), share, wish, 0, 1.0)
+@given(loads, shares, needs)
+def test_an_empty_engine_takes_any(load: EngineLoad, share: Aside, need: Need) -> None:
+    assert may_enter(replace(load, online=0, aside=0), share, need, 0, 1.0)
 
 
 @given(loads, shares)
@@ -198,17 +198,17 @@ def test_prompts_take_their_share_of_the_time() -> None:
 
 
 def test_after_a_quiet_minute_no_seat_is_kept_free_and_prompts_come_in_larger_portions() -> None:
-    load, wish = EngineLoad(64, 8192, aside=1, quiet_s=600.0), Wish(1, 8, 250)
+    load, need = EngineLoad(64, 8192, aside=1, quiet_s=600.0), Need(1, 8, 250)
     assert most(load, Aside()) == 64
-    assert may_enter(load, Aside(), wish, 5 * 10_000, 10_000.0)
-    assert not may_enter(load, Aside(), wish, 6 * 10_000, 10_000.0)
+    assert may_enter(load, Aside(), need, 5 * 10_000, 10_000.0)
+    assert not may_enter(load, Aside(), need, 6 * 10_000, 10_000.0)
     never = replace(load, quiet_s=float("inf"))
-    assert may_enter(never, Aside(), wish, 10**9, 10_000.0)
+    assert may_enter(never, Aside(), need, 10**9, 10_000.0)
 
 
 def test_with_nobody_there_prompts_come_in_small_portions() -> None:
     """Whoever comes then waits for a short step."""
-    load, wish = EngineLoad(64, 8192, aside=1), Wish(1, 8, 250)
-    assert may_enter(load, Aside(), wish, 250, 10_000.0)
-    assert not may_enter(load, Aside(), wish, 500, 10_000.0)
-    assert may_enter(load, Aside(), replace(wish, tokens=9000), 0, 10_000.0), "a long one alone"
+    load, need = EngineLoad(64, 8192, aside=1), Need(1, 8, 250)
+    assert may_enter(load, Aside(), need, 250, 10_000.0)
+    assert not may_enter(load, Aside(), need, 500, 10_000.0)
+    assert may_enter(load, Aside(), replace(need, tokens=9000), 0, 10_000.0), "a long one alone"

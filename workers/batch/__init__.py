@@ -1,1 +1,1 @@
-"""A batch worker: it has no engine, and asks those that have one for the lines of batches."""
+"""The batch worker: without an engine; it dispatches the lines of batches to workers that have one."""

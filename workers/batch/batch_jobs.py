@@ -1,4 +1,4 @@
-"""What is done with a whole batch: begun, finished, told of. In a Celery task's thread, once at a time."""
+"""Work on a whole batch: validating, finishing, the webhook. In a Celery task's thread, one at a time for a batch."""
 
 import asyncio
 import hashlib
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import orjson
 from msgspec.structs import replace
 
-from app.batch import paths as places
+from app.batch import paths as batch_paths
 from app.batch.batch_store import BatchStore, Fields
 from app.batch.file_store import FileStore
 from app.batch.next_step import TRIES_AFTER_S, after_break
@@ -45,7 +45,7 @@ class BatchJobs:
         loop: asyncio.AbstractEventLoop,
         soon: Callable[[], None],
     ) -> None:
-        """`loop`: where the book may be asked. `soon`, called there: something has ended."""
+        """`loop`: the loop of `batch_store`. `soon`: called on it when work has ended."""
         self._serving, self._settings, self._batch_store, self._storage = (
             serving,
             serving.settings,
@@ -54,11 +54,11 @@ class BatchJobs:
         )
         self._file_store = FileStore(serving.wire, serving.keys)
         self._loop, self._soon = loop, soon
-        self.handling: dict[BatchId, Status] = {}  # what is validated or finished here, and at which status
-        self.lock = Lock()  # of that
+        self.handling: dict[BatchId, Status] = {}  # the batches that are being worked on here, and their status
+        self.lock = Lock()  # for `handling`
 
     def submit(self, path: str, endpoint: str, window: str, metadata: dict[str, str] | None, task: str) -> str:
-        """Twice with one `task` it is one batch. Raises: RequestError, FileGone, StorageDown, StoreDown."""
+        """Creates a batch; only one for each `task`. Raises: RequestError, FileGone, StorageDown, StoreDown."""
         now = int(clock.now())
         asked = {"input_file_id": "", "endpoint": endpoint, "completion_window": window, "metadata": metadata}
         parse(BatchRequest, orjson.dumps(asked)).check()
@@ -67,7 +67,7 @@ class BatchJobs:
             return self._call(self._batch_store.find(id_, None)).order.id
         except BatchNotFound:
             pass
-        file = places.file_of(id_, "input")
+        file = batch_paths.file_of(id_, "input")
         order = BatchOrder(id_, KeyId(""), endpoint, file, window, now, now + read_window(window), metadata)
         size, name = self._storage.size(path), path.rpartition("/")[2]
         stored = StoredFile(file, order.key, name, "batch", size, now, now + self._settings.file_keep_s)
@@ -77,7 +77,7 @@ class BatchJobs:
         return id_
 
     def begin(self, batch: str) -> None:
-        self._handle(BatchId(batch), "validating", self._cut)
+        self._handle(BatchId(batch), "validating", self._validate)
 
     def finish(self, batch: str) -> None:
         try:
@@ -85,7 +85,7 @@ class BatchJobs:
         except BatchNotFound:
             return
         if found.status in ("finalizing", "cancelling"):
-            self._handle(found.order.id, found.status, self._assemble)
+            self._handle(found.order.id, found.status, self._write_results)
         elif not found.cleaned:
             self._handle(found.order.id, found.status, self._clean)
 
@@ -110,13 +110,13 @@ class BatchJobs:
         self._call(self._batch_store.set_status(found.order.id, (found.status,), fields))
 
     def _handle(self, batch: BatchId, status: Status, work: Callable[[Batch], None]) -> None:
-        """Does it, if it is still due and nobody else does; if it can't be done now, it is sent again."""
+        """Does `work` if it is still due and this worker gets the lock. If it fails, the leader sends it again."""
         with self.lock:
-            if batch in self.handling:  # the message came twice
+            if batch in self.handling:  # delivered twice
                 return
             self.handling[batch] = status
         try:
-            if self._is_mine(batch, status):
+            if self._has_lock(batch, status):
                 self._try(work, self._call(self._batch_store.find(batch, None)))
         except InterruptedError:
             log.info("batch_interrupted", batch=batch, status=status)
@@ -125,11 +125,11 @@ class BatchJobs:
         finally:
             with self.lock:
                 del self.handling[batch]
-            self._call(self._let_go(batch))
+            self._call(self._unlock(batch))
             self._loop.call_soon_threadsafe(self._soon)
 
     def _try(self, work: Callable[[Batch], None], batch: Batch) -> None:
-        """What breaks is counted, and given up some time. Raises: InterruptedError, StoreDown, StorageDown."""
+        """Counts internal errors; too many end the work. Raises: InterruptedError, StoreDown, StorageDown."""
         try:
             work(batch)
         except (InterruptedError, StoreDown, StorageDown):
@@ -141,20 +141,20 @@ class BatchJobs:
             fields, me = after_break(batch, clock.now()), self._serving.dispatcher.api
             self._call(self._batch_store.set_status(batch.order.id, (batch.status,), fields, me))
 
-    def _is_mine(self, batch: BatchId, status: Status) -> bool:
+    def _has_lock(self, batch: BatchId, status: Status) -> bool:
         return self._call(self._batch_store.lock(batch, status, self._serving.dispatcher.api))
 
-    def _cut(self, batch: Batch) -> None:
+    def _validate(self, batch: Batch) -> None:
         id_, me, began = batch.order.id, self._serving.dispatcher.api, time.monotonic()
         try:
-            done = self._cut_up(batch)
+            done = self._split(batch)
         except (Unusable, FileGone) as exc:
             problem = exc.problem if isinstance(exc, Unusable) else Problem(exc.code, exc.message)
             failed: Fields = {"status": "failed", "failed_at": int(clock.now()), "problems": packed([problem])}
             self._call(self._batch_store.set_status(id_, ("validating",), failed, me))
             return
         except InterruptedError:
-            self._leave_nothing(id_)
+            self._delete_if_cleaned(id_)
             raise
         fields: Fields = {
             "status": "in_progress", "in_progress_at": int(clock.now()), "model": done.model,
@@ -164,13 +164,13 @@ class BatchJobs:
             self._call(self._batch_store.set_parts(id_, done.parts, me))
             and self._call(self._batch_store.set_status(id_, ("validating",), fields, me))
         ):
-            self._leave_nothing(id_)
+            self._delete_if_cleaned(id_)
             return
         took = round(time.monotonic() - began, 2)
         log.info("batch_validated", batch=id_, lines=done.lines, broken=done.broken, parts=done.parts, seconds=took)
 
-    def _cut_up(self, batch: Batch) -> SplitInput:
-        """Raises: Unusable, FileGone, StorageDown, StoreDown; InterruptedError when its status is another one."""
+    def _split(self, batch: Batch) -> SplitInput:
+        """Raises: Unusable, FileGone, StorageDown, StoreDown; InterruptedError when the batch's status changes."""
         order = batch.order
         endpoint = ENDPOINTS[order.endpoint]
 
@@ -185,24 +185,24 @@ class BatchJobs:
             lambda: self.handling.get(order.id) != batch.status,
         )  # fmt: skip
 
-    def _leave_nothing(self, batch: BatchId) -> None:
-        """What was written after somebody else had cleaned up is nobody's."""
+    def _delete_if_cleaned(self, batch: BatchId) -> None:
+        """Deletes parts written after another worker had cleaned up."""
         try:
             gone = self._call(self._batch_store.find(batch, None)).cleaned
         except BatchNotFound:
             gone = True
         if gone:
-            self._storage.delete(places.folder(batch))
+            self._storage.delete(batch_paths.folder(batch))
 
-    def _assemble(self, batch: Batch) -> None:
+    def _write_results(self, batch: Batch) -> None:
         order = batch.order
         id_, now = order.id, int(clock.now())
         if batch.in_progress_at is None:  # it ended before its lines were read
             with suppress(Unusable, FileGone):
-                batch = replace(batch, parts=self._cut_up(batch).parts)
+                batch = replace(batch, parts=self._split(batch).parts)
         sums = write_result_files(
             self._storage, batch, lambda b, part: self._call(self._batch_store.done(b, part)),
-            lambda: self._is_mine(id_, batch.status),
+            lambda: self._has_lock(id_, batch.status),
         )  # fmt: skip
         keep_s = order.output_expires_s or self._settings.file_keep_s
         ending = batch.ending or "completed"
@@ -213,7 +213,7 @@ class BatchJobs:
         }  # fmt: skip
         for kind, size, field in (("output", sums.output, "output"), ("error", sums.errors, "errors_file")):
             if size:
-                file = fields[field] = places.file_of(id_, kind)
+                file = fields[field] = batch_paths.file_of(id_, kind)
                 name = f"{id_}_{kind}.jsonl"
                 stored = StoredFile(file, order.key, name, "batch_output", size, now, now + keep_s)
                 self._call(self._file_store.add(stored))
@@ -223,14 +223,14 @@ class BatchJobs:
 
     def _clean(self, batch: Batch) -> None:
         self._call(self._batch_store.forget_parts(batch.order.id, batch.parts))
-        if batch.status != "failed" or batch.in_progress_at is None:  # else nothing but this has its answers
-            self._storage.delete(places.folder(batch.order.id))
+        if batch.status != "failed" or batch.in_progress_at is None:  # else only these files have its answers
+            self._storage.delete(batch_paths.folder(batch.order.id))
         self._call(self._batch_store.set_status(batch.order.id, (batch.status,), {"cleaned": 1}))
 
     def _call(self, coro: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
 
-    async def _let_go(self, batch: BatchId) -> None:
+    async def _unlock(self, batch: BatchId) -> None:
         while True:
             try:
                 await self._batch_store.unlock(batch, self._serving.dispatcher.api)

@@ -1,4 +1,4 @@
-"""What a batch worker does: the tasks of `app/tasks/batch.py`, on an event loop of its own thread."""
+"""The batch worker behind the tasks of `app/tasks/batch.py`, on an event loop in its own thread."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -25,13 +25,13 @@ from workers.batch.part_runner import PartRunner
 log = logger(__name__)
 T = TypeVar("T")
 _LOOK_S = 0.5
-_SAY_EVERY = 10  # looks: that this worker still has what it has
+_RENEW_EVERY = 10  # looks between two renewals of claims and locks
 
 
 class BatchWorker:
     """Implements `app.tasks.batch.BatchWorker`."""
 
-    running: Runtime
+    serving: Runtime
     batch_jobs: BatchJobs
 
     def __init__(self, known: Deployment) -> None:
@@ -42,7 +42,7 @@ class BatchWorker:
         self._thread = Thread(target=self._loop.run_forever, name="batch", daemon=True)
         self._parts: set[PartRunner] = set()
         self._tickets: set[PartClaim] = set()
-        self._turns = WeakValueDictionary[str, asyncio.Lock]()  # to ask what a key's limits let pass, by account
+        self._quota_locks = WeakValueDictionary[str, asyncio.Lock]()  # by `Rate.account`: see `LineQuota`
         self._draining = False
 
     # From any thread.
@@ -55,15 +55,15 @@ class BatchWorker:
         return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
 
     def drain(self) -> None:
-        """No part begins here any more; what engines have of those that did is finished."""
+        """Begins no more parts, and finishes only lines that engines have."""
         self._loop.call_soon_threadsafe(self._drain)
 
     def stop_parts(self) -> None:
-        """What engines have of them is given up."""
+        """Gives up all lines of all parts."""
         self._loop.call_soon_threadsafe(self._stop)
 
     def close(self) -> None:
-        """All tasks have ended."""
+        """To be called after all tasks have ended."""
         self.call(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -98,7 +98,7 @@ class BatchWorker:
             part.stop()
 
     async def _answer(self, ticket: PartClaim) -> None:
-        if self._draining or ticket in self._tickets:  # the message came twice
+        if self._draining or ticket in self._tickets:  # delivered twice
             return
         begin = self._begin if len(self._tickets) < PARTS else self._give_back
         self._tickets.add(ticket)
@@ -108,12 +108,12 @@ class BatchWorker:
             self._tickets.discard(ticket)
 
     async def _give_back(self, ticket: PartClaim) -> None:
-        """Another worker may have room for it; here it would keep others from being begun and finished."""
+        """Returns a part for which there is no room: it would occupy a thread that other tasks need."""
         me = self.serving.dispatcher.api
         try:
             if await self._batch_store.claim_part(ticket, me):
                 await self._batch_store.return_part(ticket, me, done=False)
-        except StoreDown as exc:  # it is sent again
+        except StoreDown as exc:  # the leader sends it again
             log.warning("part_not_given_back", batch=ticket.batch, part=ticket.part, error=exc.message)
 
     async def _begin(self, ticket: PartClaim) -> None:
@@ -121,11 +121,12 @@ class BatchWorker:
             if not await self._batch_store.claim_part(ticket, self.serving.dispatcher.api):
                 return
             batch = await self._batch_store.find(ticket.batch, None)
-        except (StoreDown, BatchNotFound) as exc:  # nobody says any more that it is here: it is sent again
+        except (StoreDown, BatchNotFound) as exc:  # the claim isn't renewed, so the leader sends it again
             log.warning("part_not_begun", batch=ticket.batch, part=ticket.part, error=exc.message)
             return
-        turn = self._turns.setdefault(batch.order.rate.account, asyncio.Lock()) if batch.order.rate else None
-        part = PartRunner(self.serving, self._batch_store, self._storage, ticket, batch, turn)
+        rate = batch.order.rate
+        quota_lock = self._quota_locks.setdefault(rate.account, asyncio.Lock()) if rate else None
+        part = PartRunner(self.serving, self._batch_store, self._storage, ticket, batch, quota_lock)
         self._parts.add(part)
         try:
             await part.run()
@@ -134,14 +135,14 @@ class BatchWorker:
             self._leader.soon()
 
     async def _look(self) -> None:
-        """How do the batches stand that this worker has something of?"""
+        """Watches the status of batches that this worker works on, and renews its claims."""
         for i in count(1):
             await asyncio.sleep(_LOOK_S)
             try:
                 for id_ in {part.ticket.batch for part in self._parts} | set(self.batch_jobs.handling):
                     await self._look_at(id_)
-                if i % _SAY_EVERY == 0:
-                    await self._say()
+                if i % _RENEW_EVERY == 0:
+                    await self._renew()
             except StoreDown as exc:
                 log.warning("batches_not_looked_at", error=exc.message)
             except Exception:
@@ -162,12 +163,12 @@ class BatchWorker:
             if id_ in self.batch_jobs.handling:
                 self.batch_jobs.handling[id_] = batch.status
 
-    async def _say(self) -> None:
-        """What this worker has. What Redis believes that it has, and it hasn't, is another one's soon."""
+    async def _renew(self) -> None:
+        """Renews this worker's claims and locks; others that Redis has of it expire."""
         me = self.serving.dispatcher.api
         for part in list(self._parts):
             await self._batch_store.claim_part(part.ticket, me)
         for id_, status in list(self.batch_jobs.handling.items()):
             await self._batch_store.lock(id_, status, me)
-            if id_ not in self.batch_jobs.handling:  # it has been let go of meanwhile
+            if id_ not in self.batch_jobs.handling:  # it was unlocked meanwhile
                 await self._batch_store.unlock(id_, me)

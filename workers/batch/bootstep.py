@@ -15,8 +15,8 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-_OTHERS = 16  # threads that parts leave to what begins and finishes batches
-_NICE = 5  # online requests go first on this machine's processors, too
+_OTHERS = 16  # threads for tasks that begin and finish batches
+_NICE = 5  # online requests go first on this machine's CPU, too
 
 
 class BatchStep(bootsteps.StartStopStep):
@@ -31,7 +31,7 @@ class BatchStep(bootsteps.StartStopStep):
             worker.options |= {"without_mingle": True, "without_gossip": True}
             worker.concurrency = worker.min_concurrency = PARTS + _OTHERS
             for queue in queues.consume_from.values():
-                queue.no_ack = True  # what is lost here is sent again
+                queue.no_ack = True  # the leader sends lost tasks again
 
     def start(self, _worker: Any) -> None:
         # Not at the top: every worker loads this module, and those with an engine know nothing of the API.
@@ -60,7 +60,7 @@ class BatchStep(bootsteps.StartStopStep):
             log.info("batch_worker_stopped")
 
     def terminate(self, worker: Any) -> None:
-        """A second SIGTERM: what runs is given up."""
+        """A second SIGTERM: running lines are given up."""
         if hasattr(self, "batch_worker"):
             self.batch_worker.stop_parts()
         self.stop(worker)

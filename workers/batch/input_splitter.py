@@ -1,4 +1,4 @@
-"""An input file, read line by line: what can't be asked, and the rest in parts, with like prompts side by side."""
+"""Splits an input file into parts, with similar prompts side by side, and sorts out the invalid lines."""
 
 import codecs
 import tempfile
@@ -8,7 +8,7 @@ from typing import IO, Any, NamedTuple
 import orjson
 from msgspec.structs import replace
 
-from app.batch import paths as places
+from app.batch import paths as batch_paths
 from app.batch.fair_share import LINES
 from app.batch.input_line import MAX_LINES, Broken, prefix_key, read_line
 from app.batch.records import BatchLine, BatchOrder, Part, Problem, Result, decode_line
@@ -16,14 +16,14 @@ from app.batch.storage import Storage
 from app.errors import RequestError, XylemError
 from app.messages import encode
 
-_PART = 16 * 2**20  # bytes
-_SAID = 1000  # characters of what is wrong with a line: it may quote a name of megabytes
+_PART_BYTES = 16 * 2**20
+_MOST = 1000  # characters of an error: it may quote a name of megabytes
 
-Check = Callable[[bytes], str]  # of a body: its model. Raises: XylemError
+Check = Callable[[bytes], str]  # checks a body, and returns its model. Raises: XylemError
 
 
 class Unusable(Exception):
-    """The whole file is."""
+    """The whole input file can't be used."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -34,11 +34,11 @@ class SplitInput(NamedTuple):
     parts: int
     lines: int
     broken: int
-    model: str  # that all its lines ask for
+    model: str  # of all its lines
 
 
-class _Place(NamedTuple):
-    key: bytes  # lines.prefix_key
+class _Spooled(NamedTuple):
+    key: bytes  # input_line.prefix_key
     number: int
     offset: int
     length: int
@@ -47,15 +47,15 @@ class _Place(NamedTuple):
 def split_input(
     storage: Storage, order: BatchOrder, source: str, check: Check, max_line: int, stopped: Callable[[], bool]
 ) -> SplitInput:
-    """Writes the parts of a batch, and what is wrong with its other lines. `source`: the input file's path.
+    """Writes the parts of a batch, and the errors of its invalid lines. `source`: the input file's path.
 
-    Raises: Unusable, FileGone, StorageDown, InterruptedError. Holds one line in memory, and a key for each.
+    Raises: Unusable, FileGone, StorageDown; InterruptedError when `stopped`. Memory: one line, and a key for each.
     """
     seen: set[str] = set()
     wrong: list[Result] = []
-    good: list[_Place] = []
+    good: list[_Spooled] = []
     model = ""
-    with storage.read(source) as file, tempfile.TemporaryFile() as aside:
+    with storage.read(source) as file, tempfile.TemporaryFile() as spool:
         for number, raw in numbered(file, max_line):
             if stopped():
                 raise InterruptedError
@@ -66,8 +66,8 @@ def split_input(
                 seen.add(line.custom_id)
                 asked = check(line.body)
                 model = model or asked
-                if asked != model:  # as at OpenAI; and room is made by model
-                    raise RequestError(f"The lines before ask for '{model}': a batch is for one model.", param="model")
+                if asked != model:  # as at OpenAI; and parts are sent by the room of one model's engines
+                    raise RequestError(f"Earlier lines ask for '{model}': a batch is for one model.", param="model")
             except Broken as exc:
                 wrong.append(failed(number, exc.custom_id, 400, exc.problem))
                 continue
@@ -76,8 +76,8 @@ def split_input(
                 wrong.append(failed(number, line.custom_id, exc.status, problem, exc))
                 continue
             packed = encode(line)
-            good.append(_Place(prefix_key(body), number, aside.tell(), len(packed)))
-            aside.write(packed)
+            good.append(_Spooled(prefix_key(body), number, spool.tell(), len(packed)))
+            spool.write(packed)
         if not good and not wrong:
             raise Unusable(Problem("empty_file", "The input file has no line."))
         good.sort()
@@ -85,27 +85,28 @@ def split_input(
         for number, part in enumerate(parts):
             if stopped():
                 raise InterruptedError
-            storage.put(places.part(order.id, number), encode(Part([_again(aside, place) for place in part])))
-    storage.put(places.broken(order.id), encode(wrong))
+            lines = [_read_back(spool, spooled) for spooled in part]
+            storage.put(batch_paths.part(order.id, number), encode(Part(lines)))
+    storage.put(batch_paths.broken(order.id), encode(wrong))
     return SplitInput(len(parts), len(good) + len(wrong), len(wrong), model)
 
 
-def _parts(good: list[_Place]) -> Iterator[list[_Place]]:
-    """Neighbours, so many at most, and few of those that are long: a part is held in memory."""
-    part: list[_Place] = []
-    for place in good:
-        if part and (len(part) == LINES or sum(p.length for p in part) + place.length > _PART):
+def _parts(good: list[_Spooled]) -> Iterator[list[_Spooled]]:
+    """Consecutive lines as parts, bounded by number and bytes: a part is held in memory."""
+    part: list[_Spooled] = []
+    for spooled in good:
+        if part and (len(part) == LINES or sum(p.length for p in part) + spooled.length > _PART_BYTES):
             yield part
             part = []
-        part.append(place)
+        part.append(spooled)
     if part:
         yield part
 
 
 def numbered(file: IO[bytes], max_line: int) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, by their number from 1; of one that is longer, `max_line` bytes and one more.
+    """Lines that are not blank, with their number from 1; too long ones are cut after `max_line` + 1 bytes.
 
-    A byte order mark at the file's beginning belongs to no line.
+    Skips a byte order mark at the file's beginning.
     """
     if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
         file.seek(0)
@@ -127,16 +128,16 @@ def _read(
     return read_line(raw, number, order.endpoint, seen)
 
 
-def _again(aside: IO[bytes], place: _Place) -> BatchLine:
-    aside.seek(place.offset)
-    return decode_line(aside.read(place.length))
+def _read_back(spool: IO[bytes], spooled: _Spooled) -> BatchLine:
+    spool.seek(spooled.offset)
+    return decode_line(spool.read(spooled.length))
 
 
 def failed(
     number: int, custom_id: str | None, status: int, problem: Problem, exc: XylemError | None = None, request: str = ""
 ) -> Result:
-    """A line that has no answer, with OpenAI's error as its body."""
-    problem = replace(problem, message=problem.message[:_SAID], param=problem.param and problem.param[:_SAID])
+    """The result of a failed line, with OpenAI's error as its body."""
+    problem = replace(problem, message=problem.message[:_MOST], param=problem.param and problem.param[:_MOST])
     kind = "invalid_request_error" if exc is None else exc.type
     error = {"message": problem.message, "type": kind, "param": problem.param, "code": problem.code}
     return Result(number, custom_id, status, request, orjson.dumps({"error": error}), problem)

@@ -1,4 +1,4 @@
-"""Looks after all batches, in one batch worker at a time: what each needs next, and whose part is sent."""
+"""The leader, one batch worker at a time: decides what each batch needs next, and which parts are sent."""
 
 import asyncio
 from contextlib import suppress
@@ -6,7 +6,7 @@ from contextlib import suppress
 from celery import group
 from kombu.exceptions import OperationalError
 
-from app.batch import fair_share as share
+from app.batch import fair_share
 from app.batch.batch_store import BatchStore, Fields, PartClaim
 from app.batch.next_step import Due, due
 from app.batch.records import Batch
@@ -20,19 +20,19 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-_LAST = PRIORITY_STEPS[-1]  # what begins and finishes batches is taken first
+_LAST = PRIORITY_STEPS[-1]  # for parts: tasks that begin and finish batches are taken first
 _EVERY_S = 0.5
-_AGAIN_S = 5.0  # a message that nobody has taken may have been lost
+_AGAIN_S = 5.0  # then a message without effect is sent again: it may be lost
 
 
 class Leader:
     def __init__(self, serving: Runtime, batch_store: BatchStore, *, webhook: bool) -> None:
         self._serving, self._batch_store, self._webhook = serving, batch_store, webhook
         self._worker = serving.dispatcher.api
-        self.takes = share.PARTS  # how many parts this worker has at most
+        self.takes = fair_share.PARTS  # how many parts this worker takes at most
         self._soon = asyncio.Event()
         self._sent: dict[tuple[Due, BatchId], float] = {}
-        self._fed: dict[BatchId, float] = {}
+        self._last_sent: dict[BatchId, float] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -54,29 +54,31 @@ class Leader:
                 log.exception("leader_failed")
 
     def soon(self) -> None:
-        """Something has ended: what is next may be sent."""
+        """A part or a step has ended: looks now for the next ones."""
         self._soon.set()
 
     async def look(self, now: float) -> None:
-        """Raises: StoreDown, OperationalError."""
+        """Takes each batch's next step, and sends parts. Raises: StoreDown, OperationalError."""
         batches = {batch.order.id: batch for batch in await self._batch_store.live()}
         loads = await self._batch_store.loads(list(batches))
-        running: list[share.Running] = []
+        running: list[fair_share.Running] = []
         self._sent = {key: at for key, at in self._sent.items() if key[1] in batches}
-        self._fed = {id_: at for id_, at in self._fed.items() if id_ in batches}
+        self._last_sent = {id_: at for id_, at in self._last_sent.items() if id_ in batches}
         for (id_, batch), load in zip(batches.items(), loads, strict=True):
             next_ = due(batch, load, now, webhook=self._webhook)
-            if next_ == "feed":
+            if next_ == "send":
                 todo = 0 if batch.paused or batch.status != "in_progress" else load.todo
-                weight, fed = share.weight(batch, now), self._fed.get(id_, 0.0)
-                most = share.lines_a_minute(batch)
+                weight, last_sent = fair_share.weight(batch, now), self._last_sent.get(id_, 0.0)
+                most = fair_share.lines_a_minute(batch)
                 running.append(
-                    share.Running(id_, batch.order.key, batch.model, todo, load.taken, weight, fed, load.answered, most)
+                    fair_share.Running(
+                        id_, batch.order.key, batch.model, todo, load.taken, weight, last_sent, load.answered, most
+                    )
                 )
             elif next_ is not None:
                 await self._do(next_, batch, now)
         if running:
-            given = share.feed(running, await self._room(running), await self._batch_store.capacity())
+            given = fair_share.share_parts(running, await self._room(running), await self._batch_store.capacity())
             await self._send(await self._batch_store.hand_out({r.batch: 0 for r in running} | given), now)
 
     async def _do(self, what: Due, batch: Batch, now: float) -> None:
@@ -95,18 +97,18 @@ class Leader:
             task = {"begin": tasks.begin, "finish": tasks.finish, "tell": tasks.notify}[what]
             await asyncio.to_thread(task.delay, id_)
 
-    async def _room(self, running: list[share.Running]) -> dict[str, int]:
-        """How many more parts of each model may be out."""
+    async def _room(self, running: list[fair_share.Running]) -> dict[str, int]:
+        """How many more parts of each model may be sent."""
         room = {}
         for model in {r.model for r in running}:
             known = self._serving.models.get(model)
             leases = await self._serving.fleet.live(known.pools) if known is not None else []
             seats = sum(lease.worker.max_running * lease.worker.ranks for lease in leases if not lease.draining)
-            room[model] = share.room(seats, [r for r in running if r.model == model])
+            room[model] = fair_share.room(seats, [r for r in running if r.model == model])
         return room
 
     async def _send(self, tickets: list[PartClaim], now: float) -> None:
         if tickets:
             parts = group(tasks.answer.s(t.batch, t.part, t.number).set(priority=_LAST) for t in tickets)
-            self._fed |= {t.batch: now for t in tickets}
+            self._last_sent |= {t.batch: now for t in tickets}
             await asyncio.to_thread(parts.apply_async)

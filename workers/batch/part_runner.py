@@ -1,4 +1,4 @@
-"""One part of a batch that this worker has: all its lines are asked at once, and engines take each when they may."""
+"""Runs one part of a batch: dispatches all its lines at once; engines take each when they have room."""
 
 import asyncio
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from msgspec import structs
 
-from app.batch import paths as places
+from app.batch import paths as batch_paths
 from app.batch.batch_store import BatchStore, PartClaim
 from app.batch.fair_share import is_urgent
 from app.batch.records import Batch, BatchLine, Problem, Result, decode_part, decode_results
@@ -35,11 +35,11 @@ from workers.batch.line_quota import LineQuota, expected
 log = logger(__name__)
 
 _RETRY_S = 1.0
-_PASSING = (NoWorker, Saturated, StoreDown)  # these are no answer to a line that has a day
-_MOST_FAILURES = 3  # of an engine, with one line
-_LONG = 64 * 2**10  # bytes of an answer that doesn't go through Redis
-_PRIORITY = 100  # of engines' schedulers: behind all that is online
-_URGENT = 10  # behind most
+_PASSING = (NoWorker, Saturated, StoreDown)  # temporary: a line has time to try again
+_MOST_FAILURES = 3  # of engines, with one line
+_LONG = 64 * 2**10  # bytes; longer answers are stored in the storage instead of Redis
+_PRIORITY = 100  # in engines' schedulers: behind all online requests
+_URGENT = 10  # of an urgent batch: behind most online requests
 
 
 class PartRunner:
@@ -52,29 +52,29 @@ class PartRunner:
         storage: Storage,
         ticket: PartClaim,
         batch: Batch,
-        turn: asyncio.Lock | None = None,
+        quota_lock: asyncio.Lock | None = None,
     ) -> None:
-        """`turn`: which all lines share here that the same limits hold for."""
-        self._turn = turn or asyncio.Lock()
-        self._allowances: dict[int, LineQuota] = {}  # by line: a line that is asked again was charged already
+        """`quota_lock`: the lock of `LineQuota`, shared by all parts with the same limits."""
+        self._quota_lock = quota_lock or asyncio.Lock()
+        self._allowances: dict[int, LineQuota] = {}  # by line: kept, so that a line tried again is charged once
         self.ticket, self.batch = ticket, batch
         self._serving, self._batch_store, self._storage = serving, batch_store, storage
         self._worker = serving.dispatcher.api
         self._endpoint = ENDPOINTS[batch.order.endpoint]
         self._results: dict[int, Result] = {}
         self._asking: dict[asyncio.Task[None], BatchLine] = {}
-        self._calls: dict[int, Generation] = {}  # by line
-        self._noting: set[int] = set()  # lines that have a result which is being written down
+        self._generations: dict[int, Generation] = {}  # by line
+        self._writing: set[int] = set()  # lines whose result is being written
         self._urgent = is_urgent(batch, clock.now())
         self._stopping = False
-        self._broke = False  # in an unforeseen way
+        self._broke = False  # by an internal error
 
     async def run(self) -> None:
-        """Until all lines have a result that is in the storage, or it is stopped."""
+        """Runs until the results of all lines are in the storage, or the part is stopped."""
         whole = False
         try:
             whole = await self._all()
-        except (FileGone, StorageDown) as exc:  # a folder that others share may be away, and look empty
+        except (FileGone, StorageDown) as exc:  # an unmounted shared folder looks empty
             log.error("part_not_answered", batch=self.ticket.batch, part=self.ticket.part, reason=exc.message)
             await asyncio.sleep(_RETRY_S)
         except Exception as exc:
@@ -83,21 +83,21 @@ class PartRunner:
             await asyncio.sleep(_RETRY_S)
         finally:
             self.stop()
-            await self._patiently(
+            await self._until_done(
                 self._batch_store.return_part, self.ticket, self._worker, done=whole, broke=self._broke
             )
 
     async def _all(self) -> bool:
-        """Whether all lines have a result that is in the storage. Raises: FileGone, StorageDown."""
+        """Answers the lines; whether the results of all are in the storage. Raises: FileGone, StorageDown."""
         batch, part = self.ticket.batch, self.ticket.part
-        raw = await asyncio.to_thread(self._storage.get, places.part(batch, part))
+        raw = await asyncio.to_thread(self._storage.get, batch_paths.part(batch, part))
         if raw is None:
             raise FileGone(f"There is no part {part} of {batch} in the storage.")
         lines = decode_part(raw).lines
-        stored = await asyncio.to_thread(self._storage.get, places.answers(batch, part))
+        stored = await asyncio.to_thread(self._storage.get, batch_paths.answers(batch, part))
         if stored is not None and {r.number for r in decode_results(stored)} == {line.number for line in lines}:
-            return True  # and Redis has forgotten that
-        self._results = {r.number: r for r in await self._patiently(self._batch_store.done, batch, part)}
+            return True  # done before, which Redis has lost
+        self._results = {r.number: r for r in await self._until_done(self._batch_store.done, batch, part)}
         if not self._stopping:
             self._ask([line for line in lines if line.number not in self._results])
         while self._asking:
@@ -105,11 +105,11 @@ class PartRunner:
         if len(self._results) < len(lines):
             return False
         results = sorted(self._results.values(), key=lambda r: r.number)
-        await asyncio.to_thread(self._storage.put, places.answers(batch, part), encode(results))
+        await asyncio.to_thread(self._storage.put, batch_paths.answers(batch, part), encode(results))
         return True
 
     def look(self, batch: Batch) -> None:
-        """How the batch stands now: it may have stopped, or not be able to wait any longer."""
+        """Takes the batch's new state: stops if it isn't in progress; if it is urgent, its lines give way no more."""
         self.batch = batch
         if batch.status != "in_progress" or batch.paused:
             self.stop()
@@ -119,25 +119,26 @@ class PartRunner:
             self._hurry()
 
     def stop(self) -> None:
-        """What has no result yet is given up."""
+        """Gives up the lines that have no result yet."""
         self._stopping = True
         self._cancel(list(self._asking.values()))
 
     def drain(self) -> None:
-        """What runs on an engine is finished, what waits for one is given up."""
+        """Gives up the lines that wait for an engine; those on one are finished."""
         self._stopping = True
         self._cancel(self._waiting())
 
     def _hurry(self) -> None:
-        """What gives way to others and waits doesn't any more. What an engine has may come back, and is found later."""
+        """Dispatches waiting aside lines again, as online ones. Those on an engine follow if they come back."""
         waiting = {line.number: line for line in self._waiting()}
-        patient = [line for n, line in waiting.items() if (call := self._calls.get(n)) is not None and call.plan.aside]
+        aside = {number for number, generation in self._generations.items() if generation.plan.aside}
+        patient = [line for number, line in waiting.items() if number in aside]
         self._cancel(patient)
         self._ask(patient)
 
     def _waiting(self) -> list[BatchLine]:
-        """Lines that no engine has, or has had."""
-        asked = {number for number, call in self._calls.items() if not call.waits} | self._noting
+        """Lines that no engine has or has answered."""
+        asked = {number for number, generation in self._generations.items() if not generation.waits} | self._writing
         return [line for line in self._asking.values() if line.number not in asked]
 
     def _ask(self, lines: list[BatchLine]) -> None:
@@ -159,7 +160,7 @@ class PartRunner:
                 task.cancel()
 
     async def _answer(self, line: BatchLine) -> None:
-        """To the result that is written down; none when the batch's time is over."""
+        """Answers a line, and writes its result; none when the batch's time is over."""
         failures = 0
         while True:
             try:
@@ -182,14 +183,14 @@ class PartRunner:
                 result = self._failed(line, XylemError())
                 break
             await asyncio.sleep(_RETRY_S)
-        self._noting.add(line.number)
+        self._writing.add(line.number)
         if len(result.body) > _LONG:
-            path = places.body(self.ticket.batch, result.request)
-            await self._patiently(asyncio.to_thread, self._storage.put, path, result.body)
+            path = batch_paths.body(self.ticket.batch, result.request)
+            await self._until_done(asyncio.to_thread, self._storage.put, path, result.body)
             result = structs.replace(result, body=b"", apart=True)
-        if await self._patiently(self._batch_store.add_result, self.ticket, self._worker, result):
+        if await self._until_done(self._batch_store.add_result, self.ticket, self._worker, result):
             self._results[line.number] = result
-        else:  # the part is another worker's
+        else:  # another worker has the part by now
             self.stop()
 
     async def _request(self, line: BatchLine) -> Result:
@@ -202,25 +203,25 @@ class PartRunner:
             plan, timeout_s=left_s, aside=not self._urgent, whole=True,
             priority=(_URGENT if self._urgent else _PRIORITY) + max(0, plan.priority),
         )  # fmt: skip
-        call = self._calls[line.number] = Generation(
+        generation = self._generations[line.number] = Generation(
             plan, dispatcher=self._serving.dispatcher, allowance=self._allowance(line, plan), owner=self.batch.order.key
         )
         try:
-            async with call:
-                answer: dict[str, Any] = await self._endpoint.writer(call, body).whole()
+            async with generation:
+                answer: dict[str, Any] = await self._endpoint.writer(generation, body).whole()
         finally:
-            if self._calls.get(line.number) is call:
-                del self._calls[line.number]
-        tokens = call.prompt_tokens, call.cached_tokens, call.completion_tokens
-        return Result(line.number, line.custom_id, 200, call.id, orjson.dumps(answer), None, *tokens)
+            if self._generations.get(line.number) is generation:
+                del self._generations[line.number]
+        tokens = generation.prompt_tokens, generation.cached_tokens, generation.completion_tokens
+        return Result(line.number, line.custom_id, 200, generation.id, orjson.dumps(answer), None, *tokens)
 
     def _allowance(self, line: BatchLine, plan: GenerationPlan) -> LineQuota | None:
-        """What the key's limits say to it, however often it is asked."""
+        """The line's quota, the same for each try; None without limits."""
         rate = self.batch.order.rate
         if rate is None:
             return None
         if line.number not in self._allowances:
-            made = LineQuota(self._serving.wire, self._serving.keys, rate, self._turn, expected(plan))
+            made = LineQuota(self._serving.wire, self._serving.keys, rate, self._quota_lock, expected(plan))
             self._allowances[line.number] = made
         return self._allowances[line.number]
 
@@ -230,8 +231,8 @@ class PartRunner:
             line.number, line.custom_id, exc.status, "", orjson.dumps(self._endpoint.error_body(exc)), problem
         )
 
-    async def _patiently(self, ask: Any, *args: Any, **kwargs: Any) -> Any:
-        """Redis or the storage may be away: what has been computed waits for it."""
+    async def _until_done(self, ask: Any, *args: Any, **kwargs: Any) -> Any:
+        """Repeats `ask` until Redis or the storage is reachable, so that no result is lost."""
         while True:
             try:
                 return await ask(*args, **kwargs)

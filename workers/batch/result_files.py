@@ -1,4 +1,4 @@
-"""What all parts of a batch have, as one output and one error file."""
+"""Writes the results of all parts of a batch to one output and one error file."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -7,14 +7,14 @@ from typing import IO, NamedTuple
 import orjson
 from msgspec.structs import replace
 
-from app.batch import paths as places
+from app.batch import paths as batch_paths
 from app.batch.records import Batch, Problem, Result, decode_part, decode_results
 from app.batch.storage import Storage
 from app.ids import BatchId
 from workers.batch.input_splitter import failed
 
-# Of lines that had no turn, by how the batch ends.
-_UNASKED = {
+# The error of lines that were not executed, by the batch's ending.
+_NOT_EXECUTED = {
     "expired": Problem("batch_expired", "This request could not be executed before the completion window expired."),
     "cancelled": Problem("batch_cancelled", "This request was not executed: the batch was cancelled."),
 }
@@ -23,8 +23,8 @@ _LOST = Problem("internal_error", "This request was not executed.")
 # Line ends to some readers of lines, str.splitlines() among them. orjson escapes the others.
 _LINE_ENDS = {end.encode(): b"\\u%04x" % ord(end) for end in "\x85\u2028\u2029"}
 
-Done = Callable[[BatchId, int], list[Result]]  # what a part has that is not in the storage
-Mine = Callable[[], bool]  # whether the batch is still to be finished, and by this worker
+Done = Callable[[BatchId, int], list[Result]]  # a part's results that are only in Redis
+HasLock = Callable[[], bool]  # whether this worker still has the lock to finish the batch
 
 
 class Sums(NamedTuple):
@@ -34,18 +34,18 @@ class Sums(NamedTuple):
     cached: int
     completion: int
     output: int  # bytes of the output file
-    errors: int  # and of the error file
+    errors: int  # bytes of the error file
 
 
-def write_result_files(storage: Storage, batch: Batch, done: Done, mine: Mine) -> Sums:
-    """Writes both files; one that would be empty isn't there. Holds one part in memory.
+def write_result_files(storage: Storage, batch: Batch, done: Done, has_lock: HasLock) -> Sums:
+    """Writes both files, except empty ones. Holds one part in memory.
 
-    Raises: StorageDown, and InterruptedError when it is not `mine` any more: then what was to be read may have been
-    cleaned up meanwhile, and the files that are there stay.
+    Raises: StorageDown; InterruptedError when `has_lock` is False at the end: another worker may have cleaned up the
+    parts meanwhile, so existing files stay as they are.
     """
     id_ = batch.order.id
     kinds = ("output", "error")
-    paths = [f"files/{places.file_of(id_, kind)}" for kind in kinds]
+    paths = [f"files/{batch_paths.file_of(id_, kind)}" for kind in kinds]
     counts, sizes, tokens = [0, 0], [0, 0], [0, 0, 0]
     with ExitStack() as stack:
         files: list[IO[bytes]] = [stack.enter_context(storage.write(path)) for path in paths]
@@ -58,7 +58,7 @@ def write_result_files(storage: Storage, batch: Batch, done: Done, mine: Mine) -
             sizes[to] += len(raw)
             for i, n in enumerate((result.prompt, result.cached, result.completion)):
                 tokens[i] += n
-        if not mine():
+        if not has_lock():
             raise InterruptedError
     for path, size in zip(paths, sizes, strict=True):
         if not size:
@@ -69,38 +69,38 @@ def write_result_files(storage: Storage, batch: Batch, done: Done, mine: Mine) -
 def _results(storage: Storage, batch: Batch, done: Done) -> Iterator[Result]:
     """One for each line of the input."""
     id_ = batch.order.id
-    broken = storage.get(places.broken(id_))
+    broken = storage.get(batch_paths.broken(id_))
     if broken is not None:
         yield from decode_results(broken)
     for part in range(batch.parts):
-        stored = storage.get(places.answers(id_, part))
+        stored = storage.get(batch_paths.answers(id_, part))
         if stored is not None:
             yield from decode_results(stored)
             continue
         known = {result.number: result for result in done(id_, part)}
         yield from known.values()
-        lines = storage.get(places.part(id_, part))
+        lines = storage.get(batch_paths.part(id_, part))
         for line in decode_part(lines).lines if lines is not None else ():
             if line.number not in known:
-                yield _unasked(line.number, line.custom_id, batch.ending)
+                yield _not_executed(line.number, line.custom_id, batch.ending)
 
 
 def _whole(storage: Storage, batch: BatchId, result: Result) -> Result:
     if not result.apart:
         return result
-    body = storage.get(places.body(batch, result.request))
+    body = storage.get(batch_paths.body(batch, result.request))
     if body is None:
-        return _unasked(result.number, result.custom_id, "")  # somebody has deleted it: other lines don't suffer
+        return _not_executed(result.number, result.custom_id, "")  # its body was deleted; other lines are written
     return replace(result, body=body, apart=False)
 
 
-def _unasked(number: int, custom_id: str | None, ending: str) -> Result:
-    problem = _UNASKED.get(ending, _LOST)
+def _not_executed(number: int, custom_id: str | None, ending: str) -> Result:
+    problem = _NOT_EXECUTED.get(ending, _LOST)
     return failed(number, custom_id, 0, Problem(problem.code, problem.message, number))
 
 
 def line_of(batch: BatchId, result: Result) -> bytes:
-    """As OpenAI writes it, and with the line's number in the error."""
+    """A line of the file in OpenAI's format; its error also has the line's number."""
     problem = result.problem
     error = None
     if problem is not None:

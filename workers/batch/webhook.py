@@ -1,4 +1,4 @@
-"""Telling others of the end of a batch, signed as the Standard Webhooks are, which OpenAI's clients check."""
+"""Tells a webhook that a batch has ended, signed by Standard Webhooks, as OpenAI's clients check."""
 
 import base64
 import hashlib
@@ -33,7 +33,7 @@ def signature(secret: str, id_: str, stamp: int, body: bytes) -> str:
 
 
 def tell(url: str, secret: str | None, batch: Batch) -> str:
-    """Blocks. Returns what went wrong, or nothing."""
+    """Blocks. Returns the reason of a failure, or ''."""
     now = time.time()
     body, id_ = event(batch, now), f"wh_{batch.order.id.removeprefix('batch_')}"
     headers = {"content-type": "application/json", "webhook-id": id_, "webhook-timestamp": str(int(now))}
@@ -41,6 +41,6 @@ def tell(url: str, secret: str | None, batch: Batch) -> str:
         headers["webhook-signature"] = signature(secret, id_, int(now), body)
     try:
         with httpx.stream("POST", url, content=body, headers=headers, timeout=_TIMEOUT_S) as answer:
-            return "" if answer.is_success else f"status {answer.status_code}"  # what else it says is not read
+            return "" if answer.is_success else f"status {answer.status_code}"  # the body is not read
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         return type(exc).__name__

@@ -1,7 +1,7 @@
 """The bootstep that makes a Celery worker an engine: load before ready, register, drain on SIGTERM.
 
-Celery reads `app.conf.include`, imports this module in workers only, and with it gets the step. A bootstep
-and not a signal: an error in a signal's handler is logged and the worker reports ready all the same.
+Celery imports this module in workers only, because of `app.conf.include`, and so gets the step. A bootstep and not a
+signal: after an error in a signal's handler, Celery would still report the worker ready.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ log = logger(__name__)
 _WORKER_ID = new_worker_id()
 _REDIS_S = 5.0
 
-# Of each slot's tasks one runs, one waits for the engine, so that a slot that becomes free is taken in the next step,
-# and one may be aside and wait at the gate. What is more waits in Redis, where it can be taken back.
+# For each seat of the engine, one task runs; one waits in the engine, so that a free seat is taken in the next step;
+# and an aside one may wait at the gate. More requests wait in Redis, where they can be taken back.
 _TASKS_PER_SLOT = 3
 
 
@@ -74,7 +74,7 @@ def _check_version() -> None:
         with sync_client(settings.redis_url, _REDIS_S) as client:
             strangers = cast(list[int], client.execute_command(*note(settings)))
     except (RedisError, OSError) as exc:
-        log.warning("wire_version_not_checked", error=repr(exc))  # to register the worker Redis has to be there
+        log.warning("wire_version_not_checked", error=repr(exc))  # registering the worker waits for Redis anyway
         return
     check(strangers)
 
@@ -88,16 +88,16 @@ class EngineStep(bootsteps.StartStopStep):
         self.worker_id: WorkerId = _WORKER_ID
         queues = list(worker.app.amqp.queues.consume_from)
         self.enabled = queues != [BATCH_QUEUE]
-        if not self.enabled:  # `workers/batch/bootstep.py` is
+        if not self.enabled:  # it is a batch worker
             return
         try:
             self.pool_id, self.pool = my_pool(queues)
         except XylemError as exc:
             log.critical("worker_not_started", reason=exc.message)  # nobody reads what a detached worker prints
             raise SystemExit(1) from exc
-        # Workers have nothing to ask each other, and asking takes a second in which requests already arrive.
+        # Workers don't talk to each other, and mingle would take a second in which requests already arrive.
         worker.options |= {"without_mingle": True, "without_gossip": True}
-        # Celery's Pool step may read either, before this one or after it.
+        # Celery's Pool step reads one of the two, before this step or after it.
         seats = self.pool.max_running * self.pool.data_parallel_size
         worker.concurrency = worker.min_concurrency = seats * _TASKS_PER_SLOT
 
@@ -119,7 +119,7 @@ class EngineStep(bootsteps.StartStopStep):
         queues = worker.app.amqp.queues
         queues.select_add(worker_queue(self.pool_id, self.worker_id))
         for queue in queues.consume_from.values():
-            # Taken is acknowledged: kombu then spares its own record of the message, which nobody here reads.
+            # Messages are acknowledged when taken: kombu then keeps no record of its own, which nothing here needs.
             queue.no_ack = True
         self.runner.call(self._register(info))
         HangWatchdog(self.runner, self.lease, settings.stall_s).start()
@@ -154,22 +154,22 @@ class EngineStep(bootsteps.StartStopStep):
         await self.lease.end()
 
     def close(self, _worker: Any) -> None:
-        """SIGTERM: no new requests come here from now on; those that run go on."""
+        """SIGTERM: routing places no more requests here; running ones go on."""
         if hasattr(self, "lease"):
             self.runner.call(self.lease.drain())
 
     def stop(self, worker: Any) -> None:
-        """What runs is finished, what never began goes back to its API replica, and the worker deregisters."""
+        """Finishes running requests, gives those that never began back to their API replicas, and deregisters."""
         if not hasattr(self, "lease"):
             return
         self.runner.give_up_after(settings.drain_timeout_s)
-        # Celery orders its pool's step and this one as it likes, so wait for the tasks here. The pool's own step
-        # stops it once more, which changes nothing.
+        # Celery may stop its pool's step after this one, so the tasks are awaited here. The pool's own step then does
+        # nothing.
         worker.pool.stop()
         try:
             self.runner.call(self._deregister())
             self.runner.call(hand_back_queue(self.runner, worker_queue(self.pool_id, self.worker_id)))
-            self.runner.call(self.runner.lent_until(0 if self.runner.stopping else settings.drain_timeout_s))
+            self.runner.call(self.runner.wait_for_lent_blocks(0 if self.runner.stopping else settings.drain_timeout_s))
         except (RedisError, OSError) as exc:
             log.error("not_deregistered", error=repr(exc))
         self.runner.close()
@@ -177,7 +177,7 @@ class EngineStep(bootsteps.StartStopStep):
         log.info("worker_stopped", worker=self.worker_id)
 
     def terminate(self, worker: Any) -> None:
-        """A second SIGTERM: what still runs goes back to its API replicas."""
+        """A second SIGTERM: running requests go back to their API replicas."""
         if hasattr(self, "lease"):
             self.runner.give_up_after(0)
         self.stop(worker)

@@ -1,4 +1,4 @@
-"""Ends a worker that hangs: alive, with work, and without a token or a turn of its event loop."""
+"""Ends a worker that hangs: it lives and has work, but makes no token, or its event loop is blocked."""
 
 import os
 import time
@@ -13,13 +13,13 @@ _EVERY_S = 0.5
 
 
 class HangWatchdog(Thread):
-    """A thread, since what hangs may be the event loop. What ran goes on elsewhere; a supervisor starts us again."""
+    """A thread, since the event loop may hang. Requests are placed elsewhere; a supervisor restarts the worker."""
 
     def __init__(self, runner: Runner, lease: LeaseKeeper, stall_s: float) -> None:
         super().__init__(name="watchdog", daemon=True)
         self._runner, self._lease, self._stall_s = runner, lease, stall_s
         self._made = -1
-        self._moved = self._turned = time.monotonic()  # when a token was made, and when the loop last turned
+        self._moved = self._turned = time.monotonic()  # when the last token came, and when the loop last ran
 
     def run(self) -> None:
         while not self._runner.stopping:
@@ -27,17 +27,17 @@ class HangWatchdog(Thread):
             time.sleep(_EVERY_S)
             if reason := self.hangs(time.monotonic()):
                 log.critical("engine_hangs", reason=reason, requests=len(self._runner.runs))
-                os._exit(1)  # nothing that hangs can be asked to end
+                os._exit(1)  # a hanging process can't end cleanly
 
     def hangs(self, now: float) -> str:
-        """Why it has to be ended, or nothing."""
+        """Why the worker has to be ended, or ''. `now`: monotonic."""
         made = self._runner.emitter.emitted + self._runner.emitter.withheld
-        # Without Redis nobody may be able to go on, and it is not the engine that hangs.
+        # Without Redis, requests may wait for it: then the engine doesn't hang.
         store_away = now - self._lease.fresh > self._runner.settings.lease_ttl_s
-        if made != self._made or not self._runner.paces.working.requests or store_away:
+        if made != self._made or not self._runner.throughput.working.requests or store_away:
             self._made, self._moved = made, now
         if now - self._turned > self._stall_s:
-            return "its event loop stands still"
+            return "its event loop is blocked"
         if now - self._moved > self._stall_s:
             return f"no token for {self._stall_s:g} s"
         return ""

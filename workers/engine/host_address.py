@@ -1,4 +1,4 @@
-"""By which address the workers of other hosts reach this one."""
+"""The address at which workers on other hosts reach this one."""
 
 import socket
 
@@ -8,9 +8,9 @@ _LOOPBACK = "127.0.0.1"
 
 
 def address_towards(redis_url: str) -> str:
-    """That of this host on its way to Redis, which the others find as well; loopback if Redis is on this host.
+    """This host's address on the route to Redis, which other workers reach as well; loopback if Redis is on this host.
 
-    Nothing is sent: a datagram socket that is connected knows its own end.
+    Sends nothing: connecting a datagram socket only chooses its local address.
     """
     for host, port in hosts(redis_url):  # none: a Unix socket
         try:
@@ -19,6 +19,6 @@ def address_towards(redis_url: str) -> str:
                 s.connect(to)
                 own: str = s.getsockname()[0]
                 return own
-        except OSError:  # it can't be reached either: the next Sentinel, or that is told better elsewhere
+        except OSError:  # try the next Sentinel; connecting to Redis reports the error
             continue
     return _LOOPBACK

@@ -1,4 +1,4 @@
-"""From an engine's KV events to the index: in order, without gaps, or not at all. On the engine's loop."""
+"""Follows an engine's KV events into the prefix index: in order and without gaps. On the engine's loop."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-_CHECK_S = 5.0  # how often a lost end of the events is looked for, and the set in Redis counted
+_CHECK_S = 5.0  # how often to ask for lost last events, and to count the set in Redis
 _REPLAY_S = 5.0  # how long the engine may take to answer
 _RETRY_S = 0.5
 _END = -1  # the sequence number that ends a replay
@@ -31,10 +31,10 @@ class KvEventFeed:
         self._expected = 0  # the next batch's sequence number
         self._following = asyncio.Lock()
         self._dirty = asyncio.Event()
-        self._unwritten: list[asyncio.Future[None]] = []  # each is done once what is known now is in the index
+        self._unwritten: list[asyncio.Future[None]] = []  # done when the ledger, as it was then, is in the index
         self._context = zmq.asyncio.Context()
         self._sub = self._context.socket(zmq.SUB)
-        self._sub.set_hwm(0)  # what is lost here would have to be replayed
+        self._sub.set_hwm(0)  # unbounded: lost events would have to be replayed
         self._sub.subscribe(source.topic.encode())
         self._sub.connect(source.endpoint)
 
@@ -53,9 +53,9 @@ class KvEventFeed:
         return self._ledger.clears
 
     async def forget(self, clears: int) -> None:
-        """The engine has cleared its cache, `clears` being as before it did: returns when the index says so too.
+        """Clears the index after the engine cleared its cache; `clears`: the property before that. Returns when done.
 
-        What the engine said before is read first. If it said so itself already, what came after that stays.
+        Reads the engine's earlier events first. If one of them was the clear, later blocks stay.
         """
         async with self._following:
             await self._catch_up()
@@ -102,13 +102,13 @@ class KvEventFeed:
             )
 
     def _lost(self, first: int) -> None:
-        """Batches before `first` can't be had any more, so nothing known is certain."""
+        """Batches before `first` are lost, so no known block is certain."""
         log.error("kv_events_lost", batches=first - self._expected)
         self._ledger.clear()
         self._expected = first
 
     async def _catch_up(self) -> None:
-        """Applies all batches from the expected one on that the engine still has."""
+        """Asks the engine for all batches from the expected one on, and applies them."""
         socket = self._context.socket(zmq.DEALER)
         try:
             socket.connect(self._source.replay_endpoint)
@@ -151,7 +151,7 @@ class KvEventFeed:
                 if time.monotonic() - counted > self._check_s:
                     counted = time.monotonic()
                     whole = await self._index.size() == size
-                    if not whole:  # Redis came back without its last second, or with nothing
+                    if not whole:  # Redis came back without its last second, or empty
                         log.warning("kv_index_rebuilt", blocks=size)
                         self._dirty.set()
             except StoreDown as exc:

@@ -1,4 +1,4 @@
-"""The worker's lease: its life and its load, written each `heartbeat_s`. On the engine's loop."""
+"""The worker's lease, with its load, renewed each `heartbeat_s`. On the engine's loop."""
 
 import asyncio
 import os
@@ -21,12 +21,12 @@ log = logger(__name__)
 
 
 class LeaseKeeper:
-    """A worker that doesn't say for `lease_ttl_s` that it lives is dead."""
+    """A worker that doesn't renew its lease for `lease_ttl_s` counts as dead."""
 
     def __init__(self, runner: Runner, pool: PoolId, role: Role, info: EngineInfo, *, kv_events: bool) -> None:
         self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
         self._ended = asyncio.Event()
-        self.fresh = time.monotonic()  # when Redis last had it
+        self.fresh = time.monotonic()  # when Redis last got it
         self._draining = False
         self._worker = Worker(
             id=runner.worker,
@@ -52,13 +52,13 @@ class LeaseKeeper:
         self._keeping.add_done_callback(end_process)
 
     async def drain(self) -> None:
-        """From now on routing passes this worker by."""
+        """From now on, routing places nothing here."""
         self._draining = True
         await self._try_write()
 
     async def end(self) -> None:
-        """Deregister. After this nothing can be placed here: `place.lua` looks for the lease."""
-        await self._runner.emitter.drained(5)  # or an API replica would miss the end of what just finished
+        """Deregister. After this nothing can be placed here: `place.lua` checks the lease."""
+        await self._runner.emitter.drained(5)  # else an API replica would miss the last events of finished requests
         self._ended.set()
         await self._keeping
         keys, worker, pool = self._keys, self._worker.id, self._worker.pool
@@ -100,11 +100,11 @@ class LeaseKeeper:
             sum(map(len, runner.gates)),
             0 if self._draining else min(gate.most for gate in runner.gates),
         )
-        lease = Lease(own, load, runner.paces.online.read(time.monotonic()), self._draining)
+        lease = Lease(own, load, runner.throughput.online.read(time.monotonic()), self._draining)
         seen = keys.seen(own.pool)
         pipe = self._redis.pipeline(transaction=False)
         ttl_ms, patience_ms = round(settings.lease_ttl_s * 1000), max(1, round(settings.patience_s * 1000))
-        pipe.pexpire(keys.worker(own.id), ttl_ms)  # what Redis takes also when it is out of memory
+        pipe.pexpire(keys.worker(own.id), ttl_ms)  # first: Redis accepts it even when it is out of memory
         pipe.pexpire(seen, patience_ms)
         pipe.set(keys.metrics(own.id), encode(metrics(runner, stats)), px=ttl_ms)
         pipe.set(keys.worker(own.id), encode(lease), px=ttl_ms)
@@ -114,7 +114,7 @@ class LeaseKeeper:
         asked = time.monotonic()
         lived, *_, theirs = await pipe.execute()
         clock.heard(asked, theirs)
-        if not lived:  # a replica that buried it meanwhile has set their end
+        if not lived:  # an API replica found the worker dead, and made these keys expire
             for key in self._account():
                 await self._redis.persist(key)
         self.fresh = time.monotonic()
@@ -126,6 +126,6 @@ class LeaseKeeper:
         return own + [keys.queue(queue, step) for step in PRIORITY_STEPS]
 
     def stood_still(self, seconds: float) -> None:
-        """This process, for longer than its lease: what it had runs elsewhere by now."""
+        """This process stood still for longer than its lease: its requests run elsewhere by now."""
         log.error("stood_still", seconds=round(seconds, 1))
         self._runner.give_all_back()

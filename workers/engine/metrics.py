@@ -1,4 +1,4 @@
-"""What /metrics says of each worker. A metric is one line here: API replicas show what they find in Redis."""
+"""Each worker's metrics in /metrics. A new metric is one entry here: API replicas show all that they find in Redis."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -18,7 +18,7 @@ class Definition(NamedTuple):
 DEFINITIONS = (
     Definition(
         "xylem_worker_busy_seconds", "counter", "Seconds in which the engine had anything to do.",
-        lambda runner, _: runner.paces.working.seconds,
+        lambda runner, _: runner.throughput.working.seconds,
     ),
     Definition("xylem_worker_running", "gauge", "Requests that the engine runs.", lambda _, stats: stats.running),
     Definition("xylem_worker_waiting", "gauge", "Requests that wait in the engine.", lambda _, stats: stats.waiting),

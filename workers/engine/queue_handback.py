@@ -1,4 +1,4 @@
-"""What a worker leaves in its own queue when it goes."""
+"""Returns the requests left in a worker's own queue when it ends."""
 
 from typing import cast
 

@@ -1,4 +1,4 @@
-"""What is reserved at this worker, held against what it really has. On the engine's loop."""
+"""Compares this worker's reservations with its queue and its running requests. On the engine's loop."""
 
 import asyncio
 import time
@@ -16,16 +16,15 @@ from app.telemetry import logger
 log = logger(__name__)
 
 _EVERY_S = 1.0
-_LOST_S = 2.0  # on its way for so long: nobody has it any more
-# After this a worker with nothing to do, whose queue is not empty, does not hear the broker.
-_DEAF_S = 45.0
+_LOST_S = 2.0  # a reserved run that is neither queued nor running for so long is lost
+_DEAF_S = 45.0  # an idle worker that takes nothing from its queue for so long has lost its broker connection
 
 
 class ReservationAudit:
-    """Every second: drops what dead API replicas had placed, and gives back what was lost on its way here.
+    """Every second: drops requests of dead API replicas, and gives back requests whose message was lost.
 
     A message is lost when Celery takes it on a connection that breaks, or when Redis comes back without its last
-    second. Nothing is judged by one look: what is under way looks like it was lost.
+    second. One look isn't enough: a message being delivered looks lost.
     """
 
     def __init__(self, runner: Runner, queue: QueueName) -> None:
@@ -47,7 +46,7 @@ class ReservationAudit:
                 log.warning("account_not_read", error=repr(exc))
 
     async def look(self, now: float) -> None:
-        """Raises: RedisError, OSError."""
+        """One look; `now`: monotonic. Raises: RedisError, OSError."""
         runner, keys = self._runner, self._runner.keys
         worker = runner.worker
         account = keys.reservations(worker), keys.load(worker), keys.prefilling(worker)
@@ -68,7 +67,7 @@ class ReservationAudit:
         unknown -= queued
         self._unknown = {run: self._unknown.get(run, now) for run in unknown}
         for run, since in self._unknown.items():
-            if now - since >= _LOST_S and await runner.was_lost(run):
+            if now - since >= _LOST_S and await runner.return_if_lost(run):
                 log.warning("request_was_lost_on_its_way", run=run)
 
     async def _queued(self) -> set[RunId]:

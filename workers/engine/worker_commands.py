@@ -1,4 +1,4 @@
-"""What API replicas want of a worker at once, past its queue. On the engine's loop."""
+"""Executes the commands of API replicas, which bypass the worker's queue. On the engine's loop."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _REPLY_TTL_S = 60
 
 
 async def run_commands(runner: Runner, feeds: Sequence[KvEventFeed]) -> None:
-    """Does what `commands:<worker>` says at once, until cancelled. A list loses nothing, unlike a channel."""
+    """Executes the commands in `commands:<worker>` until cancelled. A list, which loses nothing, unlike a channel."""
     redis = async_client(runner.settings.redis_url, socket_timeout=None)
     key = runner.keys.commands(runner.worker)
     clearing: set[asyncio.Task[None]] = set()
@@ -33,7 +33,7 @@ async def run_commands(runner: Runner, feeds: Sequence[KvEventFeed]) -> None:
                 runner.cancel(command.run)
             else:
                 assert isinstance(command, ClearCache)
-                task = asyncio.create_task(_clear(runner, feeds, command.id))  # cancels don't wait for it
+                task = asyncio.create_task(_clear(runner, feeds, command.id))  # so that cancels needn't wait
                 clearing.add(task)
                 task.add_done_callback(clearing.discard)
         except msgspec.DecodeError as exc:
@@ -44,7 +44,7 @@ async def run_commands(runner: Runner, feeds: Sequence[KvEventFeed]) -> None:
 
 
 async def clear_cache(runner: Runner, feeds: Sequence[KvEventFeed]) -> str:
-    """Forgets all cached prefixes; returns why not, or nothing."""
+    """Forgets all cached prefixes; returns the reason of a failure, or ''."""
     if not isinstance(runner.engine, PrefixResetter):
         return "this engine can't"
     clears = [feed.clears for feed in feeds]
@@ -67,5 +67,5 @@ async def _clear(runner: Runner, feeds: Sequence[KvEventFeed], command: str) -> 
     pipe.expire(key, _REPLY_TTL_S)
     try:
         await pipe.execute()
-    except (RedisError, OSError) as exc:  # the asking replica says that there was no answer
+    except (RedisError, OSError) as exc:  # the replica reports that there was no reply
         log.warning("command_not_answered", error=repr(exc))

@@ -1,1 +1,1 @@
-"""A simulator of a continuous-batching engine; README.md says what it models and what not."""
+"""A simulator of a continuous-batching engine; README.md lists what it models and what it doesn't."""

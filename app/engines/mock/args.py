@@ -1,4 +1,4 @@
-"""What `args` of a mock pool may say, checked strictly."""
+"""The `args` of a mock pool, checked strictly."""
 
 from typing import Annotated, Any, Literal
 
@@ -22,7 +22,7 @@ class KvEventArgs(BaseModel):
     buffer_steps: Count = 10_000  # batches kept for replay
 
     def of_rank(self, rank: int) -> "KvEventArgs":
-        """A data-parallel rank's own endpoints: vLLM adds the rank to a port that is named."""
+        """A data-parallel rank's own endpoints: like vLLM, adds the rank to a fixed port."""
         ends = {name: _add_to_port(getattr(self, name), rank) for name in ("endpoint", "replay_endpoint")}
         return self.model_copy(update=ends)
 
@@ -33,17 +33,17 @@ def _add_to_port(endpoint: str, rank: int) -> str:
 
 
 class HandoffArgs(BaseModel):
-    """How KV goes from one engine to another."""
+    """How KV is moved from one engine to another."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     shape: Literal["in_sequence", "at_once"] = "in_sequence"
-    nixl: bool = False  # move bytes; else only take the time
+    nixl: bool = False  # move bytes with NIXL; False: only take the time
     block_bytes: Annotated[int, Field(ge=128, multiple_of=64)] = 4 * 2**20  # of KV: 32 tokens of 128 KiB
-    gb_per_s: Positive = 25.0  # a network card of 200 Gb/s, when it is simulated
-    lease_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 30.0  # a computed prompt is kept so long
-    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0  # until KV must have come
-    layout: str = ""  # of model and tensors, in any words: equal on both sides
+    gb_per_s: Positive = 25.0  # GB/s of the simulated network card: 200 Gb/s
+    lease_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 30.0  # how long a computed prompt is kept
+    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0  # for KV to arrive
+    layout: str = ""  # any name of model and tensor layout; both engines need the same
 
 
 class MockArgs(BaseModel):
@@ -54,18 +54,18 @@ class MockArgs(BaseModel):
     prefill_tokens_per_s: Positive = 25_000.0
     step_ms: NotNegative = 7.0
     step_ms_per_sequence: NotNegative = 0.05
-    speedup: Positive = 1.0  # divides every time above; .inf: as fast as this process can
+    speedup: Positive = 1.0  # divides all times, also load_s; .inf: no delays
     total_blocks: Count = 8192
     max_batched_tokens: Count = 8192  # in one step, prefill and decode together
-    answer_tokens: Count = 256  # an answer's length when nothing else ends it; EOS follows
+    answer_tokens: Count = 256  # an answer's length unless something else ends it; then EOS follows
     kv_events: KvEventArgs | None = KvEventArgs()  # None: not published
     handoff: HandoffArgs = HandoffArgs()
     load_s: NotNegative = 0.0
     fail_to_load: str | None = None  # loading fails with this message
     dimensions: Count = 384  # of an embedding
-    script: dict[str, str] = {}  # a prompt with the key in it is answered with the value
-    dies_on: str | None = None  # a prompt with this in it kills the process
-    hangs_on: str | None = None  # a prompt with this in it stops the engine for good, and the process goes on
+    script: dict[str, str] = {}  # a prompt that contains a key is answered with its value
+    dies_on: str | None = None  # a prompt that contains this kills the process
+    hangs_on: str | None = None  # a prompt that contains this makes the engine hang, in a live process
 
 
 def parse_args(args: dict[str, Any]) -> MockArgs:

@@ -1,9 +1,8 @@
 """The KV cache's bookkeeping: blocks of `block_size` tokens, shared by prefix, evicted least recently used.
 
 A full block is known by a hash chained over all tokens before it, so equal hashes mean equal prefixes.
-A block that nobody holds stays cached until its place is needed. Blocks are freed tail first, and a
-child is never held without its parent, so a child is always evicted before its parent: the cached set
-is prefix-closed.
+A block that no sequence holds stays cached until it is needed. Blocks are freed tail first, and a child is
+never held without its parent, so a child is always evicted before its parent: the cached set is prefix-closed.
 """
 
 from array import array
@@ -27,20 +26,18 @@ class BlockTable:
         self.salt = salt
         self.root = xxh3_64_digest(salt.encode()) if salt else _ROOT
         self.blocks: list[int] = []
-        self.hashes: list[int] = []  # of the full blocks, as far as they were asked for
+        self.hashes: list[int] = []  # of the leading full blocks, computed when needed
         self.committed = 0  # leading blocks that are in the cache
 
 
 class BlockManager:
-    """Not thread-safe. Methods that can't do what they are asked change nothing and say so."""
+    """Not thread-safe. A method without enough free blocks changes nothing, and returns None or False."""
 
     def __init__(self, total: int, block_size: int, *, record_events: bool = False) -> None:
         self.total = total
         self.block_size = block_size
-        self.events: list[KvEvent] = []  # the owner takes them; stays empty unless recorded
-        self.on_commit: Callable[[int, int], None] | None = (
-            None  # is told each block that is put into the cache, and its hash
-        )
+        self.events: list[KvEvent] = []  # the owner empties it; stays empty unless `record_events`
+        self.on_commit: Callable[[int, int], None] | None = None  # called with each newly cached block and its hash
         self._record = record_events
         self._refs = [0] * total
         self._hash_of: list[int | None] = [None] * total
@@ -58,7 +55,7 @@ class BlockManager:
         return frozenset(self._cached)
 
     def admit(self, table: BlockTable, tokens: Sequence[int], *, reuse: bool = True) -> int | None:
-        """Give an empty table blocks for all `tokens`; the number of tokens found cached, None when it doesn't fit.
+        """Give an empty table blocks for all `tokens`. Returns how many were cached, None if there are too few blocks.
 
         The last token is never taken from the cache: its logits are needed.
         """
@@ -94,8 +91,8 @@ class BlockManager:
                 if self.on_commit is not None:
                     self.on_commit(block, digest)
             else:
-                # Someone computed the same tokens meanwhile. Holding theirs instead of a twin keeps
-                # the rule that children hold their parents.
+                # Another sequence computed the same tokens meanwhile. Holding its block instead of a duplicate
+                # keeps the rule that children are held with their parents.
                 self._hold(known)
                 table.blocks[i] = known
                 self._drop(block)
@@ -105,7 +102,7 @@ class BlockManager:
         table.committed = full
 
     def digests(self, table: BlockTable, tokens: Sequence[int]) -> list[int]:
-        """The hashes of all blocks of the table's first `tokens`; of a last one that isn't full, too."""
+        """The hashes of all blocks of the table's first `tokens`, with a last block that isn't full."""
         full = len(tokens) // self.block_size
         self._hash(table, tokens, full)
         rest = array("I", tokens[full * self.block_size :]).tobytes()
@@ -113,7 +110,7 @@ class BlockManager:
         return table.hashes[:full] + ([xxh3_64_intdigest(parent + rest)] if rest else [])
 
     def release(self, table: BlockTable) -> None:
-        """Let go of all blocks. What was committed stays cached until its place is needed."""
+        """Release all blocks. Committed ones stay cached until they are needed."""
         for block in reversed(table.blocks):
             self._drop(block)
         table.blocks = []
@@ -162,7 +159,7 @@ class BlockManager:
         self._refs[block] -= 1
         if not self._refs[block]:
             self._free[block] = None
-            if self._hash_of[block] is None:  # holds nothing worth keeping
+            if self._hash_of[block] is None:  # not cached: the first to be reused
                 self._free.move_to_end(block, last=False)
 
     def _take(self) -> int:

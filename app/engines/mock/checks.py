@@ -1,4 +1,4 @@
-"""What a request may ask of the mock engine: the ranges that vLLM enforces, refused with the parameter's name."""
+"""Checks requests to the mock engine: the ranges that vLLM enforces; errors name the parameter."""
 
 import math
 
@@ -65,7 +65,7 @@ def _check_sampling(sampling: Sampling) -> None:
             "prompt_logprobs",
             s.prompt_logprobs,
             s.prompt_logprobs is None or 0 <= s.prompt_logprobs <= TOP,
-            f"0 to {TOP}",
+            f"from 0 to {TOP}",
         ),
         ("seed", s.seed, s.seed is None or s.seed.bit_length() <= _SEED_BITS, "a 64-bit integer"),
         ("stop", s.stop, all(s.stop), "strings of at least one character"),

@@ -1,4 +1,4 @@
-"""One answer in the making, and the stream that its outputs go out on."""
+"""One answer being generated, and the stream of a request's outputs."""
 
 import asyncio
 import secrets
@@ -8,10 +8,10 @@ from tokenizers.decoders import DecodeStream
 
 from app.engines.base import GenerateRequest, StepOutput
 from app.engines.mock.blocks import BlockTable
-from app.engines.mock.held import Held
+from app.engines.mock.grammar_state import GrammarState
 from app.engines.mock.sampler import Sampler, prompt_logprobs
 from app.engines.mock.vocabulary import Vocabulary
-from app.engines.resume import Behind
+from app.engines.resume import ContinuedText
 from app.engines.stops import StopScanner
 from app.errors import EngineFailed, XylemError
 from app.messages import FinishReason, Handoff, KvTransfer, PartialOutput, TokenLogprob
@@ -29,7 +29,7 @@ class Stream:
         self.choices: list[Choice] = []
         self.open_choices = 0  # not yet finished
         self.cached_tokens: int | None = None  # None until the first choice is admitted
-        self.pulled: KvTransfer | None = None  # until the first output takes it
+        self.pulled: KvTransfer | None = None  # for the first output
         self._outputs: list[StepOutput] = []
         self._waiter: asyncio.Future[None] | None = None
         self._error: XylemError | None = None
@@ -45,7 +45,7 @@ class Stream:
         self._wake()
 
     async def take(self) -> list[StepOutput]:
-        """All outputs since the last call, at least one. Raises: what `fail` was given."""
+        """All outputs since the last call, at least one. Raises: the error given to `fail`."""
         if not self._outputs:
             if self._error is not None:
                 raise self._error
@@ -64,11 +64,11 @@ class Stream:
 
 
 class Choice:
-    """One of the n answers to a request: what the scheduler moves and the sampler extends."""
+    """One of the n answers to a request: the scheduler's unit, extended by the sampler."""
 
     __slots__ = (
         "_answer_tokens", "_banned", "_behind", "_can_end", "_decode", "_sampler", "_scanner", "_script", "_vocabulary",
-        "computed", "context_len", "finished", "held", "index", "lends", "prompt_len", "rank", "request", "source",
+        "computed", "context_len", "finished", "grammar", "index", "lends", "prompt_len", "rank", "request", "source",
         "stream", "table", "tokens",
     )  # fmt: skip
 
@@ -84,25 +84,25 @@ class Choice:
         answer_tokens: int,
         lends: bool = False,
         script: Sequence[int] = (),
-        held: Held | None = None,
+        grammar: GrammarState | None = None,
     ) -> None:
-        """`lends`: it ends with its prompt computed, and its blocks are for somebody else. `script`: its tokens.
+        """`lends`: it ends when its prompt is computed, and another engine gets its KV. `script`: its tokens.
 
-        `held`: the grammar that it is held to, behind what is out of it.
+        `grammar`: its state after the output so far.
         """
         sampling = request.sampling
         self.request = request
         self.stream = stream
         self.index = index
-        self.rank = (request.priority, arrival, index)  # the least goes first
-        self.tokens = list(request.prompt)  # and the answer so far
+        self.rank = (request.priority, arrival, index)  # lowest first
+        self.tokens = list(request.prompt)  # prompt and answer so far
         self.prompt_len = len(request.prompt)
         self.context_len = context_len
         self.computed = 0  # leading tokens whose KV is there
         self.table = BlockTable(request.cache_salt)
         self.finished = False
         self.lends = lends
-        # Where the prompt's KV comes from, until it is there. The other choices find it in the cache.
+        # Where the prompt's KV comes from, until it has arrived. The other choices find it in the cache.
         self.source: Handoff | None = request.handoff if index == 0 and not lends else None
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed + index
         self._vocabulary = vocabulary
@@ -113,17 +113,17 @@ class Choice:
         eos = vocabulary.eos_id
         bias = sampling.logit_bias or {}
         self._can_end = not sampling.ignore_eos and eos is not None and bias.get(eos, 0.0) > _BAN
-        # Only these two let a token be chosen that ends the answer before min_tokens.
+        # Only stop_token_ids or a bias can make the sampler choose one of these before min_tokens.
         ends = {*sampling.stop_token_ids, *(() if eos is None or sampling.ignore_eos else (eos,))}
         self._banned = frozenset(ends) if sampling.stop_token_ids or bias else _NONE
-        self.held = held
-        known = not (bias or script or sampling.special_tokens or held)
+        self.grammar = grammar
+        known = not (bias or script or sampling.special_tokens or grammar)
         self._decode: Callable[[int], str] = vocabulary.texts.__getitem__ if known else self._any_text(request.prompt)
-        self._behind = self._resume(request.begun[index]) if request.begun else Behind()
+        self._behind = self._resume(request.begun[index]) if request.begun else ContinuedText()
 
     @property
     def reuse(self) -> bool:
-        """May the prompt's KV come from the cache? Logprobs of the prompt need every position computed."""
+        """Whether cached KV may be used: logprobs of the prompt need every position computed."""
         return self.request.sampling.prompt_logprobs is None
 
     def advance(self) -> StepOutput:
@@ -133,9 +133,9 @@ class Choice:
         made = len(self.tokens) - self.prompt_len
         early = made < sampling.min_tokens
         due = self._due(made)
-        held = None if self.held is None or self.held.over else self.held
-        token = sampler.choose(self._banned if early else _NONE, due, held, ends=made >= self._answer_tokens)
-        if held is not None and not held.accept([token]):
+        grammar = None if self.grammar is None or self.grammar.over else self.grammar
+        token = sampler.choose(self._banned if early else _NONE, due, grammar, ends=made >= self._answer_tokens)
+        if grammar is not None and not grammar.accept([token]):
             raise EngineFailed("The grammar refused what it had allowed.")
         logprobs = None if sampling.logprobs is None else [sampler.logprob(token, sampling.logprobs)]
         sampler.append(token)
@@ -149,13 +149,13 @@ class Choice:
         return StepOutput(text, [token], self.index, finish, stop, logprobs, cached, prompt_logprobs_, pulled)
 
     def _due(self, made: int) -> int | None:
-        """What has to come behind so many tokens."""
+        """The token that has to follow after `made` tokens: of the script, or EOS; else None."""
         if made < len(self._script):
             return self._script[made]
         return self._vocabulary.eos_id if made >= self._answer_tokens and self._can_end else None
 
     def prefilled(self) -> StepOutput:
-        """The prompt is computed: its first token if this side makes it, else nothing. For one that lends."""
+        """For a choice that lends, with its prompt computed: the first token if this engine makes it, else nothing."""
         if self.request.sampling.n == 1 and self.request.handoff is None:
             return self.advance()
         return StepOutput("", [], cached_tokens=self.stream.cached_tokens or 0)
@@ -167,7 +167,7 @@ class Choice:
         return StepOutput(text, [], self.index, "abort", cached_tokens=self.stream.cached_tokens or 0)
 
     def _read(self, token: int, made: int) -> tuple[str, FinishReason | None, int | str | None]:
-        """The text that goes out, and whether and by what token number `made` ends the answer."""
+        """The text to send; the finish reason and the stop, if token number `made` ends the answer."""
         sampling = self.request.sampling
         stop: int | str | None = None
         finish: FinishReason | None = None
@@ -185,8 +185,8 @@ class Choice:
             return text, "stop", found
         return (text + self._scanner.flush() if finish else text), finish, stop
 
-    def _resume(self, begun: PartialOutput) -> Behind:
-        """Go through what is out already, as if it had been made here."""
+    def _resume(self, begun: PartialOutput) -> ContinuedText:
+        """Replay the output so far, as if it had been made here."""
         out = ""
         for made, token in enumerate(begun.tokens, 1):
             self._sampler.append(token)
@@ -195,14 +195,14 @@ class Choice:
             if self._scanner is not None:
                 text, _ = self._scanner.push(text, check=made > self.request.sampling.min_tokens)
             out += text
-        return Behind(out, begun.text_len)
+        return ContinuedText(out, begun.text_len)
 
     def _prompt_logprobs(self) -> list[TokenLogprob | None]:
         top = self.request.sampling.prompt_logprobs or 0
         return prompt_logprobs(self._vocabulary, self.request.prompt, top)
 
     def _any_text(self, prompt: list[int]) -> Callable[[int], str]:
-        """A decoder for tokens that may end in the middle of a character: a bias or a script can have any."""
+        """A decoder for any tokens, also parts of a character: a bias or a script can bring them."""
         raw, special = self._vocabulary.tokenizer.raw, self.request.sampling.special_tokens
         stream = DecodeStream(ids=prompt, skip_special_tokens=not special)
         return lambda token: stream.step(raw, token) or ""

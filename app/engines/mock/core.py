@@ -19,7 +19,7 @@ from app.errors import EngineFailed, HandoffFailed
 from app.messages import Handoff, KvTransfer
 from app.pools import Pool
 
-_MAX_LAG_S = 0.1  # a busy process may catch up this much of simulated time by shorter steps, not more
+_MAX_LAG_S = 0.1  # simulated time that a late process catches up by shorter steps, at most
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +33,7 @@ class Core:
         self.blocks = BlockManager(args.total_blocks, pool.block_size, record_events=args.kv_events is not None)
         self.scheduler = Scheduler(args, self.blocks, pool.max_running)
         self.publisher: KvPublisher | None = None
-        self._work = asyncio.Event()  # something changed that may let a step happen
+        self._work = asyncio.Event()  # set when there may be something to compute
         link = partial(Link, args, pool.block_size, rank)
         self.handoffs = Handoffs(args.handoff, link, self.blocks, rooms, self._work.set)
         self._fetches: dict[Choice, asyncio.Task[KvTransfer]] = {}
@@ -43,7 +43,7 @@ class Core:
         self._broke: Callable[[Exception], None]
 
     async def start(self, broke: Callable[[Exception], None]) -> None:
-        """`broke` is told when stepping fails. Raises: EngineFailed when an endpoint can't be bound, SettingsError."""
+        """`broke`: called when a step fails. Raises: SettingsError; EngineFailed when an endpoint can't be bound."""
         self._broke = broke
         await self.handoffs.link.start()
         if self._args.kv_events is not None:
@@ -66,7 +66,7 @@ class Core:
         self._work.set()
 
     def decline(self, handoff: Handoff) -> None:
-        """Tell the other side, in the background, that nobody will come."""
+        """Tell the other engine, in the background, that its KV won't be fetched."""
         task = asyncio.create_task(self.handoffs.decline(handoff), name="mock-decline")
         self._declining.add(task)
         task.add_done_callback(self._declining.discard)
@@ -83,9 +83,9 @@ class Core:
             self._stepper.cancel()
             await asyncio.gather(self._stepper, return_exceptions=True)
             self._stepper = None
-        # No block may be written to when the memory goes. Each of them has its time limit.
+        # No block may be written to after the memory is freed. Each fetch has its time limit.
         await asyncio.gather(*self._fetches.values(), return_exceptions=True)
-        await asyncio.sleep(0)  # what is to be done when a fetch ends may decline
+        await asyncio.sleep(0)  # lets `_fetched` run, which may decline
         await asyncio.gather(*self._declining, return_exceptions=True)
         await self.handoffs.close()
         if self.publisher is not None:
@@ -95,7 +95,7 @@ class Core:
     async def _run(self) -> None:
         try:
             await self._step_forever()
-        except Exception as exc:  # whatever broke, no consumer may wait for ever
+        except Exception as exc:  # no consumer may wait for ever
             log.exception("mock engine broke", action="engine_failed")
             self._broke(exc)
 
@@ -115,7 +115,7 @@ class Core:
                 await self._work.wait()
                 deadline = ended = clock()
                 continue
-            # Steps are paced against an absolute deadline, so a late wake-up shortens the next step.
+            # Steps have absolute deadlines, so a late wake-up shortens the next step.
             deadline = max(deadline, clock() - _MAX_LAG_S) + plan.duration
             await asyncio.sleep(max(0.0, deadline - clock()))
             began, ended = ended, clock()
@@ -129,7 +129,7 @@ class Core:
     def _advance(self, choice: Choice) -> None:
         try:
             output = choice.prefilled() if choice.lends else choice.advance()
-        except EngineFailed as exc:  # a grammar that can't be followed ends its own request only
+        except EngineFailed as exc:  # a grammar's failure ends its own request only
             choice.finished = True
             self.scheduler.remove(choice)
             choice.stream.fail(exc)
@@ -146,7 +146,7 @@ class Core:
         task.add_done_callback(partial(self._fetched, choice))
 
     def _fetched(self, choice: Choice, fetch: asyncio.Task[KvTransfer]) -> None:
-        """Nobody writes into the choice's blocks any more: it goes on, or they become free."""
+        """The fetch has ended, and nothing writes into the choice's blocks: it runs, or they become free."""
         del self._fetches[choice]
         self._work.set()
         failure = None if fetch.cancelled() else fetch.exception()

@@ -1,6 +1,6 @@
-"""Vectors of the mock engine: each token has its own direction, and a text the sum of its tokens', normalised.
+"""Vectors of the mock engine: each token has a random direction; a text's vector is their normalised sum.
 
-So texts with words in common are near each other, and the same text has the same vector in every process.
+So texts with common words have similar vectors, and a text has the same vector in every process.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from app.pools import Pool
 
 
 class Encoding:
-    """One data-parallel rank: one request after the other, in the order of their arrival."""
+    """One data-parallel rank: encodes one request after the other, in the order of arrival."""
 
     def __init__(self, args: MockArgs, pool: Pool) -> None:
         self._step_s = args.step_ms / 1e3 / args.speedup
         self._token_s = 1 / args.prefill_tokens_per_s / args.speedup
         self._size = args.dimensions if pool.task == "embed" else len(pool.labels)
         self._pool, self._turn = pool, asyncio.Lock()
-        self.requests = self.tokens = 0  # under way; computed since the start
+        self.requests = self.tokens = 0  # requests now; tokens computed since the start
 
     async def encode(self, request: EncodeRequest, vocabulary: Vocabulary) -> bytes:
-        """Raises: RequestError, PromptTooLong."""
+        """The vectors of all inputs: float32. Raises: RequestError, PromptTooLong."""
         check_inputs(request, self._pool, vocabulary.size)
         self.requests += 1
         try:
@@ -49,7 +49,7 @@ class Encoding:
 
 
 def vector(tokens: list[int], dimensions: int, task: Task = "embed") -> list[float]:
-    """Of length 1; or probabilities, if it classifies."""
+    """A vector of length 1; for the task `classify`, probabilities."""
     total = [sum(parts) for parts in zip(*(_direction(token, dimensions) for token in tokens), strict=True)]
     length = hypot(*total) or 1.0
     unit = [x / length for x in total]

@@ -20,7 +20,7 @@ from app.engines.mock.checks import check_request
 from app.engines.mock.choice import Choice, Stream
 from app.engines.mock.core import Core
 from app.engines.mock.encoding import Encoding
-from app.engines.mock.held import Held, hold
+from app.engines.mock.grammar_state import GrammarState, grammar_states
 from app.engines.mock.rendezvous import Rooms
 from app.engines.mock.vocabulary import Vocabulary
 from app.engines.steps import StepMeter
@@ -74,7 +74,7 @@ class MockEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
         try:
-            stream = self._submit(request, await self._hold(request))
+            stream = self._submit(request, await self._grammar_states(request))
         except XylemError:
             if request.handoff is not None and self._vocabulary is not None and self._failure is None:
                 self._cores[0].decline(request.handoff)
@@ -115,7 +115,7 @@ class MockEngine:
                 self._drop(request.id)
 
     async def _lend(self, request: GenerateRequest) -> Prefilled:
-        stream = self._submit(request, await self._hold(request), lends=True)
+        stream = self._submit(request, await self._grammar_states(request), lends=True)
         try:
             [output] = await stream.take()
             if output.finish is not None:
@@ -126,7 +126,6 @@ class MockEngine:
             self._drop(request.id)
 
     async def discard(self, handoff: KvHandle) -> None:
-        """Tell its holder, another engine, that nobody will take it. A holder that is gone is ignored."""
         await self._cores[0].handoffs.decline(handoff)
 
     async def abort(self, request: RunId) -> None:
@@ -153,7 +152,6 @@ class MockEngine:
         return {rank: core.publisher.source for rank, core in enumerate(self._cores) if core.publisher}
 
     async def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False, and nothing done, while a request holds blocks."""
         if any(core.blocks.used for core in self._cores):
             return False
         for core in self._cores:
@@ -169,18 +167,18 @@ class MockEngine:
             await core.close()
         await self._rooms.close()
 
-    async def _hold(self, request: GenerateRequest) -> dict[int, Held]:
-        """Of each open choice, if they are held to a grammar. Raises: RequestError, EngineFailed."""
+    async def _grammar_states(self, request: GenerateRequest) -> dict[int, GrammarState]:
+        """The grammar's state for each open choice; empty without a grammar. Raises: RequestError, EngineFailed."""
         grammar = request.sampling.grammar
         if grammar is None:
             return {}
         open_ = _open_choices(request)
         begun = [request.begun[i].tokens if request.begun else [] for i in open_]
         tokenizer = load_tokenizer(self._pool.model_dir, self._pool.chat_template)
-        return dict(zip(open_, await asyncio.to_thread(hold, tokenizer, grammar, begun), strict=True))
+        return dict(zip(open_, await asyncio.to_thread(grammar_states, tokenizer, grammar, begun), strict=True))
 
-    def _submit(self, request: GenerateRequest, held: Mapping[int, Held], *, lends: bool = False) -> Stream:
-        """`lends`: for `prefill`, one choice that ends with its prompt. `held`: of `_hold`."""
+    def _submit(self, request: GenerateRequest, grammars: Mapping[int, GrammarState], *, lends: bool = False) -> Stream:
+        """`lends`: for `prefill`, one choice that ends with its prompt. `grammars`: from `_grammar_states`."""
         vocabulary = self._ready()
         if request.id in self._streams:
             raise RequestError(f"A request with the id {request.id} is running already.")
@@ -199,10 +197,10 @@ class MockEngine:
             choice = Choice(
                 request, stream, vocabulary, index=index, arrival=arrival,
                 context_len=self._pool.context_len, answer_tokens=self._args.answer_tokens,
-                lends=lends, script=script, held=held.get(index),
+                lends=lends, script=script, grammar=grammars.get(index),
             )  # fmt: skip
             stream.choices.append(choice)
-            if index == 0 or lends or request.handoff is None:  # the others wait until the prompt has come
+            if index == 0 or lends or request.handoff is None:  # the others are added when the prompt's KV has arrived
                 core.add(choice)
         return stream
 
@@ -215,7 +213,7 @@ class MockEngine:
         return self._vocabulary
 
     def _script(self, request: GenerateRequest) -> list[int]:
-        """The tokens of the answer that was written for this prompt, if one was."""
+        """The tokens of the scripted answer to this prompt, if there is one."""
         if not self._args.script:
             return []
         tokenizer = load_tokenizer(self._pool.model_dir, self._pool.chat_template)
@@ -224,7 +222,7 @@ class MockEngine:
         return tokenizer.encode(text, add_special_tokens=False)
 
     def _break(self, tokens: list[int], core: Core) -> None:
-        """Fail as engines do on some inputs, where that was asked for."""
+        """Dies or hangs, if the pool's `dies_on` or `hangs_on` matches: as real engines do on some inputs."""
         if self._args.dies_on is None and self._args.hangs_on is None:
             return
         prompt = load_tokenizer(self._pool.model_dir, self._pool.chat_template).decode(tokens)

@@ -1,4 +1,4 @@
-"""One rank's part in handing prompts over: lending what it computed, fetching what another one did."""
+"""One rank's handoffs: lends the KV of prompts that it computed, and fetches KV from other engines."""
 
 import asyncio
 import contextlib
@@ -18,24 +18,24 @@ from app.errors import HandoffFailed
 from app.messages import Handoff, KvHandle, KvTransfer, Rendezvous
 from app.store import clock
 
-_LOOK_S = 0.005  # between two looks for leases that are over
+_LOOK_S = 0.005  # between two looks for expired leases
 
 
 class Handoffs:
-    """In sequence, the blocks of a computed prompt stay held until the other engine says so, or the lease is over."""
+    """In sequence, a computed prompt's blocks stay held until the other engine frees them, or the lease expires."""
 
     def __init__(
         self, args: HandoffArgs, link: Callable[[Callable[[bytes], None]], Link], blocks: BlockManager,
         rooms: Rooms, freed: Callable[[], None],
     ) -> None:  # fmt: skip
-        """`freed` is called when lent blocks became free. Raises: SettingsError."""
+        """`freed`: called when lent blocks become free. Raises: SettingsError."""
         self._args, self._blocks, self._rooms, self._freed = args, blocks, rooms, freed
         self.link = link(self._noted)
         if self.link.memory is not None:
             blocks.on_commit = self.link.memory.mark
-        self._lent: dict[str, tuple[BlockTable, float]] = {}  # until when, on the loop's clock
+        self._lent: dict[str, tuple[BlockTable, float]] = {}  # id → blocks, the lease's end on the loop's clock
         self._ids = count()
-        self._written: dict[int, asyncio.Future[None]] = {}  # rooms whose KV is to be written here
+        self._written: dict[int, asyncio.Future[None]] = {}  # room → done when its KV has been written here
         self._pushing: set[asyncio.Future[None]] = set()
         self._expiring: asyncio.Task[None] | None = None
 
@@ -44,12 +44,12 @@ class Handoffs:
         return len({block for table, _ in self._lent.values() for block in table.blocks})
 
     def lend(self, choice: Choice) -> KvHandle:
-        """Take over the blocks of a computed prompt."""
+        """Keep the blocks of a computed prompt for another engine."""
         self._mark_tail(choice)
         table, choice.table = choice.table, BlockTable(choice.request.cache_salt)
         blocks = table.blocks[: -(-choice.prompt_len // self._blocks.block_size)]
         lent_id = f"{choice.request.id}/{next(self._ids)}"
-        # A simulated taker can't tell: its transfer's time is all the blocks are kept.
+        # In a simulation the other engine can't free the blocks: they are kept for the transfer's time.
         keep_s = self._args.lease_s if self.link.real else min(self._args.lease_s, self.link.transfer_s(len(blocks)))
         self._lent[lent_id] = (table, asyncio.get_running_loop().time() + keep_s)
         self.link.expect(+1)
@@ -59,7 +59,7 @@ class Handoffs:
         return KvHandle(self.link.name, clock.now() + self._args.lease_s, choice.prompt_len, params)
 
     async def push(self, choice: Choice, meeting: Meeting) -> None:
-        """Write a computed prompt to the engine that comes to the room. Raises: HandoffFailed."""
+        """Write a computed prompt's KV to the decode engine at the rendezvous. Raises: HandoffFailed."""
         self._mark_tail(choice)
         table, choice.table = choice.table, BlockTable(choice.request.cache_salt)
         over = asyncio.get_running_loop().create_future()
@@ -69,7 +69,7 @@ class Handoffs:
             wanted = -(-choice.prompt_len // self._blocks.block_size)
             self.link.check(offer.place)
             if offer.tokens != choice.prompt_len or len(offer.place.blocks) + offer.first != wanted:
-                raise HandoffFailed("The engine that came to the room has another prompt.")
+                raise HandoffFailed("The decode engine expects another prompt.")
             pairs = list(zip(table.blocks[offer.first : wanted], offer.place.blocks, strict=True))
             note = b"written %d" % offer.room
             if pairs:
@@ -83,14 +83,14 @@ class Handoffs:
             over.set_result(None)
 
     def check(self, request: GenerateRequest) -> None:
-        """Could this prompt be fetched? Raises: HandoffFailed."""
+        """Raises: HandoffFailed if this prompt's KV can't be fetched."""
         if isinstance(request.handoff, KvHandle):
             self._source(request.handoff, len(request.prompt))
 
     async def fetch(self, choice: Choice) -> KvTransfer:
-        """Get the KV of an admitted choice's prompt into its blocks, what was cached excepted.
+        """Fetch the uncached KV of an admitted choice's prompt into its blocks.
 
-        Returns or raises when nobody writes into the blocks any more. Raises: HandoffFailed.
+        Returns or raises only when nothing writes into the blocks any more. Raises: HandoffFailed.
         """
         handoff, size = choice.request.handoff, self._blocks.block_size
         assert handoff is not None
@@ -105,12 +105,12 @@ class Handoffs:
         if self.link.memory is not None:
             digests = self._blocks.digests(choice.table, choice.tokens[: choice.prompt_len])[first:]
             if not all(map(self.link.memory.holds, wanted, digests)):
-                raise HandoffFailed("It is not the KV of this prompt.")
+                raise HandoffFailed("The fetched KV is not of this prompt.")
         tokens = max(0, choice.prompt_len - choice.computed)
         return KvTransfer(tokens, len(wanted) * self._args.block_bytes, seconds)
 
     async def decline(self, handoff: Handoff) -> None:
-        """Tell the other side, if it can be told, that nobody will come."""
+        """Tell the other engine, if it is reachable, that its KV won't be fetched."""
         with contextlib.suppress(HandoffFailed, TimeoutError):
             if isinstance(handoff, Rendezvous):
                 await self._rooms.leave(handoff)
@@ -131,7 +131,7 @@ class Handoffs:
         place = self._source(lent, choice.prompt_len)
         if wanted:
             await self.link.move("READ", place, list(zip(wanted, place.blocks[first:], strict=True)), _free(place))
-            self._source(lent, choice.prompt_len)  # if the lease is over by now, other KV may have come along
+            self._source(lent, choice.prompt_len)  # if the lease has expired, the blocks may have had other KV
         else:
             await self.link.tell(place, _free(place))
 
@@ -147,19 +147,19 @@ class Handoffs:
             del self._written[room.room]
 
     def _source(self, lent: KvHandle, tokens: int) -> KvPlace:
-        """Raises: HandoffFailed when what is lent is of no use here, or no longer."""
+        """Where the lent KV is. Raises: HandoffFailed when it doesn't fit here, or has expired."""
         place = _place(lent)
         self.link.check(place)
         if place.name != lent.holder:
-            raise HandoffFailed(f"{place.name} is not the {lent.holder} that was promised.")
+            raise HandoffFailed(f"Expected the holder {lent.holder}, found {place.name}.")
         if lent.tokens != tokens or len(place.blocks) != -(-tokens // self._blocks.block_size):
-            raise HandoffFailed(f"{lent.holder} keeps another prompt.")
+            raise HandoffFailed(f"{lent.holder} has lent another prompt.")
         if clock.now() >= lent.expires:
-            raise HandoffFailed(f"{lent.holder} keeps it no longer.")
+            raise HandoffFailed(f"{lent.holder}'s lease has expired.")
         return place
 
     def _mark_tail(self, choice: Choice) -> None:
-        """A last block that isn't full is in no cache, so nobody has marked it."""
+        """Mark a last block that isn't full: it is not cached, and so not marked by `on_commit`."""
         if self.link.memory is not None and choice.prompt_len % self._blocks.block_size:
             digests = self._blocks.digests(choice.table, choice.tokens[: choice.prompt_len])
             self.link.memory.mark(choice.table.blocks[len(digests) - 1], digests[-1])
@@ -193,7 +193,7 @@ def _place(lent: KvHandle) -> KvPlace:
     try:
         return msgspec.convert(lent.params, KvPlace)
     except msgspec.ValidationError as exc:
-        raise HandoffFailed(f"{lent.holder} speaks another language: {exc}") from exc
+        raise HandoffFailed(f"{lent.holder} sent an unknown handoff: {exc}") from exc
 
 
 def _free(place: KvPlace) -> bytes:

@@ -1,8 +1,8 @@
-"""KV events as vLLM's ZmqEventPublisher sends them, so that one subscriber understands both engines.
+"""KV events in the format of vLLM's ZmqEventPublisher, so that one subscriber understands both engines.
 
 PUB frames: topic, sequence number (8 bytes, big endian, from 0), msgpack batch. A DEALER asks the ROUTER
-with [empty, first sequence number] and gets [empty, topic, sequence number, batch] for each batch that is
-left, then [empty, empty, -1, empty].
+with [empty, first sequence number] and gets [empty, topic, sequence number, batch] for each batch still in the
+buffer, then [empty, empty, -1, empty].
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from app.engines.mock.args import KvEventArgs
 from app.errors import EngineFailed
 
 _END = (-1).to_bytes(8, "big", signed=True)
-_SEND_QUEUE = 100_000  # batches a slow subscriber may lag before it loses some
+_SEND_QUEUE = 100_000  # batches queued for a slow subscriber before it loses some
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +55,7 @@ class _Batch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KvPublisher:
-    """Belongs to the event loop on which it was made."""
+    """Belongs to the event loop on which it was created."""
 
     def __init__(self, args: KvEventArgs, rank: int = 0) -> None:
         """Bind. Raises: EngineFailed when an endpoint can't be bound."""
@@ -112,7 +112,7 @@ class KvPublisher:
 
 
 def _bind(socket: zmq.Socket[bytes] | zmq.asyncio.Socket, endpoint: str) -> str:
-    """Bind, and tell where to connect to."""
+    """Bind; returns the endpoint to connect to."""
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as exc:

@@ -1,4 +1,4 @@
-"""What moves KV between the blocks of two ranks: NIXL, or a network card that is simulated."""
+"""Moves KV between the blocks of two ranks: with NIXL, or through a simulated network card."""
 
 import asyncio
 import base64
@@ -15,9 +15,9 @@ from app.kv.nixl import Nixl
 
 
 class KvPlace(Struct, frozen=True):
-    """Where the KV of a prompt lies, or is to lie, for the other side to reach it. JSON."""
+    """The blocks that have a prompt's KV or shall get it, for the other engine. JSON."""
 
-    name: str  # one life of the rank
+    name: str  # of the rank, unique for each start
     agent: str  # its NIXL metadata, base64; empty: simulated
     rank: int
     base: int  # address of block 0
@@ -25,18 +25,18 @@ class KvPlace(Struct, frozen=True):
     block_bytes: int
     block_size: int  # tokens
     layout: str
-    request: str  # the id under which the blocks are kept
+    request: str  # the id of the lent blocks
 
 
 class Link:
-    """One rank's end."""
+    """One rank's end of the transfers."""
 
     def __init__(self, args: MockArgs, block_size: int, rank: int, on_note: Callable[[bytes], None]) -> None:
-        """Raises: SettingsError (NIXL is asked for, and not there)."""
+        """Raises: SettingsError (NIXL is configured but not installed)."""
         self._args, self._rank, self._block_size = args.handoff, rank, block_size
         self.name = f"mock-{secrets.token_hex(8)}-{rank}"
         self._bytes_per_s = args.handoff.gb_per_s * 1e9 * args.speedup
-        self._sent_at = 0.0  # when the simulated card has done all it was given
+        self._sent_at = 0.0  # when the simulated card's last transfer ends
         self._nixl: Nixl | None = None
         self.memory: KvMemory | None = None
         if args.handoff.nixl:
@@ -62,7 +62,7 @@ class Link:
         )
 
     def check(self, other: KvPlace) -> None:
-        """Raises: HandoffFailed when its blocks aren't like ours."""
+        """Raises: HandoffFailed when its blocks differ from ours."""
         for what, theirs, ours in (
             ("block size", other.block_size, self._block_size),
             ("bytes in a block", other.block_bytes, self._args.block_bytes),
@@ -73,31 +73,31 @@ class Link:
                 raise HandoffFailed(f"{other.name} has another {what}: {theirs!r}, here it is {ours!r}.")
 
     def expect(self, more: int) -> None:
-        """So many more (or fewer) things that others are to tell soon."""
+        """Expect so many more (or fewer) notes from others soon."""
         if self._nixl is not None:
             self._nixl.expecting += more
 
     async def move(
         self, op: Literal["READ", "WRITE"], other: KvPlace, pairs: Sequence[tuple[int, int]], note: bytes
     ) -> None:
-        """Move (own block, other's block) pairs, at least one; `note` tells the other. Raises: HandoffFailed."""
+        """Move (own block, other's block) pairs, at least one, then send `note`. Raises: HandoffFailed."""
         size = self._args.block_bytes
         if self._nixl is None or self.memory is None:
             return await self._simulate(len(pairs) * size)
-        await self._know(other)
+        await self._connect(other)
         ours = self.memory.address
         addresses = [(ours + here * size, other.base + there * size) for here, there in pairs]
         await self._nixl.move(op, other.name, addresses, size, note, timeout_s=self._args.timeout_s)
         return None
 
     async def tell(self, other: KvPlace, note: bytes) -> None:
-        """Raises: HandoffFailed when it can't be reached. Simulated: nobody is told."""
+        """Send a note; a simulated link sends none. Raises: HandoffFailed when the other can't be reached."""
         if self._nixl is not None:
-            await self._know(other)
+            await self._connect(other)
             await self._nixl.tell(other.name, note)
 
     def transfer_s(self, blocks: int) -> float:
-        """How long the simulated card takes."""
+        """Seconds that the simulated card takes."""
         return blocks * self._args.block_bytes / self._bytes_per_s
 
     async def close(self) -> None:
@@ -105,16 +105,16 @@ class Link:
             await self._nixl.close()
         self._nixl = self.memory = None
 
-    async def _know(self, other: KvPlace) -> None:
+    async def _connect(self, other: KvPlace) -> None:
         assert self._nixl is not None
         try:
             metadata = base64.b64decode(other.agent, validate=True)
         except ValueError as exc:
             raise HandoffFailed(f"The metadata of {other.name} is no base64.") from exc
-        await self._nixl.know(other.name, metadata)
+        await self._nixl.connect(other.name, metadata)
 
     async def _simulate(self, size: int) -> None:
-        """One transfer after the other, as through one card."""
+        """Waits for the simulated card, which does one transfer after the other."""
         clock = asyncio.get_running_loop().time
         self._sent_at = max(self._sent_at, clock()) + size / self._bytes_per_s
         if self._sent_at > clock():

@@ -1,4 +1,4 @@
-"""Host memory that stands for the KV of a rank's blocks, marked so that a wrong or missing block shows."""
+"""Host memory as the KV of a rank's blocks, with marks that reveal a wrong or missing block."""
 
 import ctypes
 import mmap
@@ -9,11 +9,11 @@ _STRIDE = 8192  # words between the marks in its middle
 
 
 class KvMemory:
-    """`total` blocks of `block_bytes` bytes. Nothing is touched before it is used."""
+    """`total` blocks of `block_bytes` bytes. Pages are allocated on first use."""
 
     def __init__(self, total: int, block_bytes: int) -> None:
         self.size = total * block_bytes
-        # Where it can be said: pages count when they are written, not before.
+        # Where supported: pages count as used memory only once they are written.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
         region = mmap.mmap(-1, self.size, flags=flags)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(region))
@@ -21,7 +21,7 @@ class KvMemory:
         self._width = block_bytes // 8
 
     def mark(self, block: int, digest: int) -> None:
-        """The block holds the KV of this hash."""
+        """Mark the block as the KV of this hash."""
         start, end = block * self._width, (block + 1) * self._width
         words, edge = self._words, array("Q", [digest]) * _EDGE
         words[start : start + _EDGE] = words[end - _EDGE : end] = edge
@@ -29,7 +29,7 @@ class KvMemory:
             words[at] = digest
 
     def holds(self, block: int, digest: int) -> bool:
-        """Does the block hold the KV of this hash, from end to end?"""
+        """Whether the block has the marks of this hash, from end to end."""
         start, end = block * self._width, (block + 1) * self._width
         words, edge = self._words, array("Q", [digest]) * _EDGE
         ends = words[start : start + _EDGE] == edge and words[end - _EDGE : end] == edge

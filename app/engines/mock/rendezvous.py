@@ -1,7 +1,8 @@
-"""Where two engines meet at once: one listens and computes a prompt, the other comes and says where to write its KV.
+"""The rendezvous of two engines at once: the prefill engine listens and computes a prompt; the decode engine, the
+visitor, connects and says where to write the KV. A room is one request's rendezvous.
 
-A DEALER sends an Offer, and Gone when it no longer wants it; the ROUTER answers `seen`, and then once: `written`,
-`refused` or `left`. After one of these nobody writes into the offered blocks.
+A DEALER sends an Offer, and Gone when it no longer wants the KV; the ROUTER answers `seen`, and then once: `written`,
+`refused` or `left`. After one of these, nothing writes into the offered blocks.
 """
 
 import asyncio
@@ -20,17 +21,17 @@ from app.engines.mock.link import KvPlace
 from app.errors import EngineFailed, HandoffFailed
 from app.messages import Rendezvous
 
-_UNSEEN_S = 0.5  # an engine that never answered is waited for no longer than this when leaving
+_UNSEEN_S = 0.5  # how long a leaving visitor waits for an engine that has never answered
 
 log = structlog.get_logger(__name__)
 
 
 class Offer(Struct, frozen=True, tag=True):
     room: int
-    place: KvPlace  # its blocks are those of the prompt from number `first` on
+    place: KvPlace  # the blocks for the prompt's blocks from number `first` on
     first: int
     tokens: int  # of the whole prompt
-    seconds: float  # that the offer stands
+    seconds: float  # that the offer is valid
 
 
 class Gone(Struct, frozen=True, tag=True):
@@ -48,35 +49,35 @@ _decode_answer = msgspec.msgpack.Decoder(MockAnswer).decode
 
 
 class Meeting:
-    """One room, on the side that computes."""
+    """One room, at the prefill engine."""
 
     def __init__(self, timeout_s: float) -> None:
         self.visitor: asyncio.Future[Offer] = asyncio.get_running_loop().create_future()
         self.address: bytes | None = None  # of the visitor's socket
-        self.until = 0.0  # the offer stands, on the loop's clock
-        self.entered = False  # a prefill is there
+        self.until = 0.0  # end of the offer's validity, on the loop's clock
+        self.entered = False  # a prefill has begun
         self.writing = False
-        self.over = ""  # why nobody meets here any more
+        self.over = ""  # why the meeting has ended
         self._timeout_s = timeout_s
 
     async def come(self) -> Offer:
-        """Wait for the engine that decodes. From here on its blocks are written to. Raises: HandoffFailed."""
+        """Wait for the decode engine; its blocks may be written to afterwards. Raises: HandoffFailed."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 offer = await asyncio.shield(self.visitor)
         except TimeoutError:
-            raise HandoffFailed(f"Nobody came to the room within {self._timeout_s:g} s.") from None
+            raise HandoffFailed(f"The decode engine did not connect within {self._timeout_s:g} s.") from None
         if self.over or asyncio.get_running_loop().time() >= self.until:
-            raise HandoffFailed("The engine that came to the room has left it.")
+            raise HandoffFailed("The decode engine has given up.")
         self.writing = True
         return offer
 
 
 class Rooms:
-    """All meetings of one engine, on both sides."""
+    """All rooms of one engine, as prefill and as decode engine."""
 
     def __init__(self, args: HandoffArgs, host: str) -> None:
-        """`host` is where others reach this engine."""
+        """`host`: the address at which others reach this engine."""
         self._args, self._host = args, host
         self.meets_at = ""  # host:port, once it listens
         self._meetings: dict[int, Meeting] = {}
@@ -97,11 +98,11 @@ class Rooms:
             self._server = asyncio.create_task(self._serve(), name="mock-rooms")
 
     def end(self) -> None:
-        """Nobody waits for a visitor any more."""
+        """Ends the waits for visitors."""
         for meeting in self._meetings.values():
             if not meeting.visitor.done():
                 meeting.visitor.set_exception(HandoffFailed("The engine closes."))
-                meeting.visitor.exception()  # there may be nobody to hear it
+                meeting.visitor.exception()  # retrieved, in case nothing awaits it
 
     async def close(self) -> None:
         if self._server is not None:
@@ -115,11 +116,11 @@ class Rooms:
 
     @contextlib.asynccontextmanager
     async def meet(self, room: Rendezvous) -> AsyncIterator[Meeting]:
-        """The room of a prompt that is to be computed; the other engine hears how it ended. Raises: HandoffFailed."""
+        """The room of a prompt to compute; tells the decode engine at the end how it went. Raises: HandoffFailed."""
         if self._router is None:
-            raise HandoffFailed("This engine meets nobody: its args.handoff.shape is in_sequence.")
+            raise HandoffFailed("This engine has no rendezvous: its args.handoff.shape is in_sequence.")
         meeting = self._meeting(room.room)
-        if meeting.over:  # the engine that decodes has given up
+        if meeting.over:  # the decode engine has given up
             raise HandoffFailed(meeting.over)
         meeting.entered = True
         try:
@@ -134,13 +135,13 @@ class Rooms:
         finally:
             if not meeting.visitor.done():
                 meeting.visitor.cancel()
-            # A late engine is refused so long, and then has given up.
+            # Until then, a late decode engine is refused; later it has given up by itself.
             asyncio.get_running_loop().call_later(self._args.timeout_s, self._meetings.pop, room.room, None)
 
     async def visit(self, room: Rendezvous, offer: Offer, noted: asyncio.Future[None] | None) -> None:
-        """Offer blocks, and wait until they are written: until `noted`, where data and answer go separate ways.
+        """Offer blocks, and wait until they are written: also for `noted`, if the data doesn't come with the answer.
 
-        Returns or raises when nobody writes there any more. Raises: HandoffFailed.
+        Returns or raises only when nothing writes there any more. Raises: HandoffFailed.
         """
         with self._dealer(room) as socket:
             seen = False
@@ -165,7 +166,7 @@ class Rooms:
                 raise
 
     async def leave(self, room: Rendezvous) -> None:
-        """Say that nobody will come, without having been there. Raises: TimeoutError."""
+        """Tell a prefill engine that its KV isn't wanted, without a visit. Raises: HandoffFailed, TimeoutError."""
         with self._dealer(room) as socket:
             await socket.send(_encode(Gone(room.room)))
             async with asyncio.timeout(_UNSEEN_S):
@@ -182,7 +183,7 @@ class Rooms:
         except zmq.ZMQError as exc:
             raise HandoffFailed(f"{room.host}:{room.port} can't be reached: {exc.strerror}") from exc
         except msgspec.DecodeError as exc:
-            raise HandoffFailed(f"{room.host}:{room.port} speaks something else: {exc}") from exc
+            raise HandoffFailed(f"{room.host}:{room.port} sent an unknown message: {exc}") from exc
         finally:
             socket.close(linger=0)
 
@@ -207,7 +208,9 @@ class Rooms:
     async def _offered(self, address: bytes, offer: Offer) -> None:
         loop, meeting = asyncio.get_running_loop(), self._meeting(offer.room)
         if meeting.over or meeting.visitor.done():
-            return await self._answer(address, MockAnswer("refused", meeting.over or "Somebody else is there."))
+            return await self._answer(
+                address, MockAnswer("refused", meeting.over or "Another engine has connected already.")
+            )
         meeting.address, meeting.until = address, loop.time() + offer.seconds
         meeting.visitor.set_result(offer)
         loop.call_later(offer.seconds, self._forget_empty, offer.room)
@@ -215,11 +218,11 @@ class Rooms:
 
     async def _gone(self, address: bytes, room: int) -> None:
         meeting = self._meeting(room)
-        if not meeting.writing or meeting.over:  # else the visitor hears when writing is over
-            meeting.over = meeting.over or "The engine that came to the room has left it."
+        if not meeting.writing or meeting.over:  # else the visitor is told when writing has ended
+            meeting.over = meeting.over or "The decode engine has given up."
             if not meeting.visitor.done():
                 meeting.visitor.set_exception(HandoffFailed(meeting.over))
-                meeting.visitor.exception()  # there may be nobody to hear it
+                meeting.visitor.exception()  # retrieved, in case nothing awaits it
             asyncio.get_running_loop().call_later(self._args.lease_s, self._forget_empty, room)
             await self._answer(address, MockAnswer("left"))
 

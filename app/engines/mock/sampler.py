@@ -1,9 +1,9 @@
-"""Simulated logits, and choosing from them: small, deterministic, and the same for the same context.
+"""Simulated logits, and sampling from them: cheap, deterministic, and the same for the same context.
 
-At every position the hash of all tokens before it picks TOP neighbouring words, whose logits fall by a
-fixed step; every other token sits far below. So a continuation depends on the context alone, as with a
-real model: neither batching nor speed changes it, and a request that is resumed elsewhere goes on as it
-would have. Sampling parameters act on these logits as they would on real ones.
+At every position the hash of all tokens before it picks TOP neighbouring words of the wheel, a list of words; their
+logits fall by a fixed step, and every other token is far below. So a continuation depends on the context alone, as
+with a real model: neither batching nor speed changes it, and a request resumed elsewhere continues unchanged.
+Sampling parameters act on these logits as on real ones.
 """
 
 import math
@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-from app.engines.mock.held import Held
+from app.engines.mock.grammar_state import GrammarState
 from app.engines.mock.vocabulary import TOP, Vocabulary
 from app.messages import Sampling, TokenLogprob
 
@@ -24,8 +24,8 @@ _FLOOR = -20.0  # the logit of every other token
 _LOG_MASS = math.log(sum(map(math.exp, _LOGITS)))
 _SCALE = 2.0**-64
 _NONE: frozenset[int] = frozenset()
-_CLOSES, _STAYS = 4.0, -3.0  # logits of what closes a part of an answer that is held to a grammar
-_TRIES = 64  # tokens of whitespace that are passed over where the grammar has others
+_CLOSES, _STAYS = 4.0, -3.0  # logits of closing tokens under a grammar: when it is time to close, and otherwise
+_TRIES = 64  # whitespace tokens that are skipped if the grammar allows others
 
 
 class Sampler:
@@ -43,23 +43,28 @@ class Sampler:
             sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0
         )
         self._shaped = self._penalised or bool(sampling.logit_bias)
-        self._place = 0  # the hash of the context: where the wheel stands
+        self._place = 0  # the hash of the context: the position on the wheel
         self._filled = True  # the last token is more than whitespace
-        self._due: int | None = None  # a token that is the likeliest here whatever the wheel says
+        self._due: int | None = None  # the token that is the likeliest here, instead of the wheel's
 
     def choose(
-        self, banned: frozenset[int] = _NONE, due: int | None = None, held: Held | None = None, *, ends: bool = False
+        self,
+        banned: frozenset[int] = _NONE,
+        due: int | None = None,
+        grammar: GrammarState | None = None,
+        *,
+        ends: bool = False,
     ) -> int:
-        """The next token: `due` if there is one, else none of `banned`. Sets the place that `logprob` looks at.
+        """The next token: `due` if given, else a sampled one, none of `banned`. `logprob` refers to this position.
 
-        `held`: only what it allows; then `ends` has what is open closed as soon as may be.
+        `grammar`: only tokens that it allows; then `ends` closes open structures as soon as possible.
         """
         self._place = place = self._context.intdigest()
-        self._due = due = due if held is None or due is None or held.allows(due) else None
+        self._due = due = due if grammar is None or due is None or grammar.allows(due) else None
         if due is not None:
             return due
-        if held is not None:
-            return self._pick(place, banned, self._held_logits(place, held, ends=ends))
+        if grammar is not None:
+            return self._pick(place, banned, self._grammar_logits(place, grammar, ends=ends))
         if self._shaped or banned:
             return self._pick(place, banned, self._wheel_logits(place))
         rank = bisect_right(self._levels, self._draw(place)) if len(self._levels) > 1 else 0
@@ -73,7 +78,7 @@ class Sampler:
             self._counts[token] += 1
 
     def logprob(self, token: int, top: int) -> TokenLogprob:
-        """Of `token` where `choose` chose last, before any sampling parameter acted; with `top` alternatives."""
+        """The logprob of `token` at the last `choose`, before sampling parameters, with `top` alternatives."""
         return _logprob(self._vocabulary, self._place, token, top, self._due)
 
     def _draw(self, place: int) -> float:
@@ -81,25 +86,25 @@ class Sampler:
         mixed = ((place ^ self._seed) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
         return mixed * _SCALE
 
-    def _wheel_logits(self, place: int, held: Held | None = None) -> dict[int, float]:
+    def _wheel_logits(self, place: int, grammar: GrammarState | None = None) -> dict[int, float]:
         start = place % self._vocabulary.words
         logits = dict(zip(self._vocabulary.wheel[start : start + TOP], _LOGITS, strict=True))
         for token, bias in (self._sampling.logit_bias or {}).items():
             logits[token] = logits.get(token, _FLOOR) + bias
-        return logits if held is None else {token: logit for token, logit in logits.items() if held.allows(token)}
+        return logits if grammar is None else {token: logit for token, logit in logits.items() if grammar.allows(token)}
 
-    def _held_logits(self, place: int, held: Held, *, ends: bool) -> dict[int, float]:
-        """A model's habits within a grammar: words where they may stand, and what closes after a few of them."""
-        logits = self._wheel_logits(place, held)
-        vocabulary, some = self._vocabulary, held.after(place)
+    def _grammar_logits(self, place: int, grammar: GrammarState, *, ends: bool) -> dict[int, float]:
+        """Like a model under a grammar: words where they are allowed, and a closing token after a few of them."""
+        logits = self._wheel_logits(place, grammar)
+        vocabulary, some = self._vocabulary, grammar.after(place)
         for _ in range(_TRIES):
             if vocabulary.texts[some].strip():
                 break
-            some = held.after(some + 1)
+            some = grammar.after(some + 1)
         logits.setdefault(some, 0.0 if not logits else _FLOOR)
-        # Whitespace closes a number that stands alone; behind whitespace it would go on for ever.
+        # Whitespace ends a number at the top level; after whitespace, more of it would follow for ever.
         closings = vocabulary.closing if self._filled else vocabulary.closing[:-1]
-        closing = next((token for token in closings if held.allows(token)), None)
+        closing = next((token for token in closings if grammar.allows(token)), None)
         if closing is not None:
             turn = ends or place >> 32 & 3 == 0
             logits[closing] = _CLOSES if turn else max(logits.get(closing, _FLOOR), _STAYS)
@@ -145,7 +150,7 @@ def _logprob(vocabulary: Vocabulary, place: int, token: int, top: int, due: int 
 
 
 def _cumulative(logits: list[float], sampling: Sampling) -> list[float]:
-    """Upper ends of the shares of [0, 1) that sorted logits get; what top_k, top_p or min_p cut off gets none."""
+    """Upper ends of the sorted logits' shares of [0, 1); tokens cut off by top_k, top_p or min_p get none."""
     if sampling.temperature == 0:
         return [1.0]
     weights = [math.exp((logit - logits[0]) / sampling.temperature) for logit in logits]

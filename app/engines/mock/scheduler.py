@@ -1,10 +1,10 @@
-"""Which request computes what in the next step: continuous batching with chunked prefill, as vLLM's scheduler does it.
+"""Plans each step: continuous batching with chunked prefill, as vLLM's scheduler does it.
 
-Running choices come first, in the order of priority and arrival, then waiting ones are admitted while
-there are seats, token budget and blocks. A running choice that finds no block pushes out the last one,
-which waits again, loses its blocks and computes everything anew (what is still cached excepted).
-A choice whose prompt was computed elsewhere has its seat and its blocks while these are fetched, but no part
-in the steps.
+Running choices come first, in the order of priority and arrival; then waiting ones are admitted while
+there are seats, token budget and blocks. A running choice that finds no free block preempts the last one,
+which waits again, loses its blocks and is recomputed, except for blocks that are still cached.
+A choice whose prompt was computed elsewhere has its seat and its blocks while they are fetched, but takes no part
+in steps.
 """
 
 from bisect import insort
@@ -20,8 +20,8 @@ class StepPlan(NamedTuple):
 
     sampled: list[Choice]  # each gets its next token
     duration: float  # seconds
-    fetching: list[Choice]  # they have got blocks, which are to be filled from elsewhere
-    idle: bool  # nothing to compute, nor will there be before something changes
+    fetching: list[Choice]  # newly admitted, with blocks to be fetched from another engine
+    idle: bool  # nothing to compute until something changes
     running: int = 0  # choices
     prefill: int = 0  # prompt tokens it computes
 
@@ -37,8 +37,8 @@ class Scheduler:
         self.blocks = blocks
         self.running: list[Choice] = []  # both sorted by rank
         self.waiting: list[Choice] = []
-        self.fetching: list[Choice] = []  # others write into their blocks
-        self.fetched: list[Choice] = []  # to go on with the next step
+        self.fetching: list[Choice] = []  # their blocks are being written to
+        self.fetched: list[Choice] = []  # they run from the next step on
         self.prefill_tokens = 0  # of prompts, computed so far
         self.pulled_tokens = 0  # of prompts, fetched so far
         self._max_running = max_running
@@ -62,21 +62,21 @@ class Scheduler:
             self.blocks.release(choice.table)
 
     def park(self, choice: Choice) -> None:
-        """A choice has no part in steps any more; its blocks stay."""
+        """Take a choice out of the steps; it keeps its blocks."""
         self._unlist(choice)
 
     def land(self, choice: Choice, pulled: int) -> None:
-        """Its prompt is there, of which `pulled` tokens came from elsewhere."""
+        """The prompt's KV has been fetched: `pulled` tokens of it."""
         self.fetching.remove(choice)
         choice.source = None
         self.pulled_tokens += pulled
-        # The last of all tokens is computed here, whatever came: its logits are needed.
+        # The last token is always computed here: its logits are needed.
         choice.computed = max(choice.computed, min(choice.prompt_len, len(choice.tokens) - 1))
         self.blocks.commit(choice.table, choice.tokens, choice.prompt_len)
         insort(self.fetched, choice, key=_rank)
 
     def fail(self, choice: Choice) -> None:
-        """Its prompt won't come, and nobody writes into its blocks: they are free when this returns."""
+        """The fetch failed, and nothing writes into its blocks any more: they are free when this returns."""
         self.fetching.remove(choice)
         self.blocks.release(choice.table)
 
@@ -86,7 +86,7 @@ class Scheduler:
         fetching: list[Choice] = []
         seats = len(self.running)
         budget, prefill = self._run(sampled)
-        if len(self.running) == seats:  # nobody was pushed out: there may be room
+        if len(self.running) == seats:  # none was preempted: there may be room
             prefill += self._admit(sampled, fetching, budget)
         duration = self._step_s + len(self.running) * self._sequence_s + prefill * self._token_s
         idle = not seats and not self.running
@@ -99,14 +99,14 @@ class Scheduler:
                 return
 
     def _run(self, sampled: list[Choice]) -> tuple[int, int]:
-        """Advance what runs; the budget that is left and the prefill tokens spent."""
+        """Advance running choices; returns the budget left and the prefill tokens spent."""
         budget, prefill, i = self._budget, 0, 0
         while i < len(self.running) and budget:
             choice = self.running[i]
             wanted = len(choice.tokens) - choice.computed
             take = min(wanted, budget)
             if not self._make_room(choice, choice.computed + take):
-                break  # it was the last one, and it is gone
+                break  # it was the last one, and has been preempted
             i += 1
             budget -= take
             if choice.computed < choice.prompt_len or take > 1:
@@ -115,7 +115,7 @@ class Scheduler:
         return budget, prefill
 
     def _admit(self, sampled: list[Choice], fetching: list[Choice], budget: int) -> int:
-        """Let choices in, first those whose prompt has come; the prefill tokens spent."""
+        """Admit choices, first those whose prompt has been fetched; returns the prefill tokens spent."""
         prefill = 0
         while self.fetched and budget:
             spent = self._enter(self.fetched.pop(0), budget, sampled)
@@ -138,7 +138,7 @@ class Scheduler:
         return prefill
 
     def _enter(self, choice: Choice, budget: int, sampled: list[Choice]) -> int:
-        """Run it from this step on; the tokens it computes."""
+        """Run it from this step on; returns the tokens that it computes."""
         insort(self.running, choice, key=_rank)
         take = min(len(choice.tokens) - choice.computed, budget)
         self._compute(choice, take, sampled)
@@ -154,7 +154,7 @@ class Scheduler:
             sampled.append(choice)
 
     def _make_room(self, choice: Choice, length: int) -> bool:
-        """Blocks for `length` tokens, if need be those of the last in rank; False when that was `choice`."""
+        """Get blocks for `length` tokens, preempting the last in rank if needed; False if that was `choice` itself."""
         if length <= len(choice.table.blocks) * self.blocks.block_size:
             return True
         while not self.blocks.grow(choice.table, length):

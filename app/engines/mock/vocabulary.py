@@ -5,7 +5,7 @@ import re
 from app.errors import SettingsError
 from app.tokenizer import Tokenizer
 
-TOP = 20  # tokens that have any probability to speak of, at every position
+TOP = 20  # tokens with a noticeable probability, at every position
 _CLOSING = ('"', "}", "]", ",", ":", "<", "\n")
 _WORD = re.compile(r" [A-Za-z]+")
 
@@ -25,7 +25,7 @@ class Vocabulary:
         self.words = len(words)
         closing = [token for token, text in enumerate(self.texts) if text in _CLOSING]
         closing.sort(key=lambda token: _CLOSING.index(self.texts[token]))
-        self.closing = [*(() if self.eos_id is None else (self.eos_id,)), *closing]  # what is best first
+        self.closing = [*(() if self.eos_id is None else (self.eos_id,)), *closing]  # the preferred one first
         self.wheel = words + words[:TOP]  # TOP neighbours from any start, without wrapping
 
     def name(self, token: int) -> str:
@@ -34,8 +34,8 @@ class Vocabulary:
 
 
 def _texts(tokenizer: Tokenizer) -> list[str]:
-    """What each token adds to a text. Special tokens add nothing."""
-    # Alone, a token may be decoded without its leading space; behind another one it is not.
+    """The text of each token within a text; '' for special tokens."""
+    # Alone, a token may be decoded without its leading space; after another one it keeps it.
     before = tokenizer.encode("a", add_special_tokens=False)
     prefix = len(tokenizer.decode(before))
     decoded = tokenizer.raw.decode_batch([[*before, token] for token in range(tokenizer.vocab_size)])

@@ -1,4 +1,4 @@
-"""vLLM, in this process and the ones it starts, on whatever device it finds."""
+"""vLLM, in this process and its child processes, on the device that it finds."""
 
 from app.engines.vllm.engine import VllmEngine
 

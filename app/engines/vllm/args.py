@@ -1,4 +1,4 @@
-"""A pool's settings as vLLM's: what the pool says, what its `args` say, our defaults."""
+"""vLLM's arguments, from the pool's settings, its `args`, and our defaults."""
 
 import dataclasses
 import secrets
@@ -16,25 +16,25 @@ from app.errors import SettingsError
 from app.pools import Pool
 
 _ENVIRONMENT = {
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a worker has threads, which a fork would leave half alive
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # fork is unsafe, since a worker has threads
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
 }
-# Else the first request decides for all: vLLM has one backend for each engine, and this one has all kinds of grammars.
+# vLLM uses one backend for all requests, by default the first request's choice; this one supports all grammars.
 _GRAMMARS = {"backend": "xgrammar"}
 _DEFAULTS = {"scheduling_policy": "priority"}
 _GENERATING = {"enable_prefix_caching": True}
 _ENCODING = {"runner": "pooling"}
 
-# Even with enforce_eager vLLM compiles a few kernels when they are first used: the first request for
-# logprobs would stop everybody for 20 s.
+# Even with enforce_eager vLLM compiles a few kernels at first use: the first request for logprobs would stop all
+# others for 20 s.
 _CPU_EAGER_ENVIRONMENT = {"TORCH_COMPILE_DISABLE": "1"}
-# float32 is the faster one where the CPU lacks AVX512_BF16; compiling takes minutes.
+# float32 is faster on CPUs without AVX512_BF16; compiling takes minutes.
 _CPU_DEFAULTS = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2 * 2**30}
 
-# Our side of a failed pull: the runner computes the prompt, and counts that; vLLM's "recompute" would say nothing.
+# After a failed pull the decode task computes the prompt, and reports it; vLLM's "recompute" would do so silently.
 _TRANSFER = {"kv_connector": "NixlConnector", "kv_load_failure_policy": "fail"}
-_KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer"}  # vLLM gives up "kv_both" for this connector
+_KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer"}  # vLLM deprecates "kv_both" for this connector
 # vLLM's second model runner has another interface for logits processors; `force.py` is written for the first.
 _FORCE_ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 _FORCE = "app.engines.vllm.force:ForceBegun"
@@ -106,14 +106,14 @@ def _cpu_defaults(given: Collection[str]) -> dict[str, Any]:
 
 
 def vllm_config(fields: dict[str, Any]) -> VllmConfig:
-    """Read the model's configuration and check everything against it. Blocks.
+    """vLLM's configuration: reads the model's files and checks the arguments against them. Blocks.
 
     Raises: SettingsError.
     """
     try:
         return AsyncEngineArgs(**fields).create_engine_config()
     except ValidationError as exc:
-        # Where several arguments don't fit together there is no path, and the input is all of them.
+        # An error about several arguments has no `loc`, and all of them as input.
         problems = (
             f"args.{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg']}" if e["loc"] else e["msg"]
             for e in exc.errors()
@@ -124,17 +124,17 @@ def vllm_config(fields: dict[str, Any]) -> VllmConfig:
 
 
 def _kv_events_config(*, ranks: int, **given: Any) -> KVEventsConfig:
-    """Published on this host unless the pool says where; replay is always on, since missed events must be had."""
+    """Endpoints on this host unless the pool sets them; replay is always on, to recover lost events."""
     if ranks > 1:  # each rank needs an endpoint of its own: vLLM lets the system choose the ports
         defaults = {"endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0"}
-    else:  # abstract sockets leave no files
+    else:  # abstract sockets leave no files behind
         path = f"ipc://@xylem-{secrets.token_hex(8)}"
         defaults = {"endpoint": f"{path}-events", "replay_endpoint": f"{path}-replay"}
     return KVEventsConfig(**{"enable_kv_cache_events": True, "publisher": "zmq", **defaults, **given})
 
 
 def _side_channel(address: str, ranks: int) -> dict[str, str]:
-    """Where engines that decode ask this one's ranks for their addresses: a port each, one behind the other."""
+    """Where decode engines ask this engine's ranks for their NIXL metadata: consecutive ports, one for each rank."""
     while True:
         first = _PORTS.start + secrets.randbelow(len(_PORTS) - ranks)
         if all(_is_free(port) for port in range(first, first + ranks)):

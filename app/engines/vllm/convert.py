@@ -1,4 +1,4 @@
-"""Our requests as vLLM's, vLLM's outputs and errors as ours."""
+"""Converts our requests to vLLM's, and vLLM's outputs and errors to ours."""
 
 import json
 from collections.abc import Mapping
@@ -25,9 +25,9 @@ def sampling_params(sampling: Sampling, extra_args: dict[str, Any] | None = None
 
 
 def step_outputs(out: RequestOutput, request: GenerateRequest, cached_tokens: int) -> list[StepOutput]:
-    """What one message of vLLM says, choice by choice. Raises: EngineFailed."""
+    """One output of vLLM as a step for each choice. Raises: EngineFailed."""
     prompt_logprobs: list[TokenLogprob | None] | None = None
-    if out.prompt_logprobs:  # an empty list once they have been given
+    if out.prompt_logprobs:  # vLLM gives them once, then an empty list
         pairs = zip(request.prompt, out.prompt_logprobs, strict=True)
         top = request.sampling.prompt_logprobs or 0
         prompt_logprobs = [_token_logprob(token, found, top) if found else None for token, found in pairs]
@@ -35,7 +35,7 @@ def step_outputs(out: RequestOutput, request: GenerateRequest, cached_tokens: in
 
 
 def translate(exc: Exception) -> XylemError:
-    """vLLM wraps what its own checks didn't foresee; a ValueError inside is still about the request."""
+    """vLLM's error as ours. vLLM wraps unforeseen errors; a ValueError inside is the request's fault all the same."""
     match exc:
         case XylemError():
             return exc
@@ -75,7 +75,7 @@ def _sampling_params(s: Sampling, extra_args: dict[str, Any] | None) -> Sampling
         output_kind=RequestOutputKind.DELTA,
         extra_args=extra_args,
         structured_outputs=None if s.grammar is None else _structured_outputs(s.grammar),
-        skip_clone=True,  # made for this request, so vLLM may change it
+        skip_clone=True,  # vLLM may modify it: it is used once
     )
 
 

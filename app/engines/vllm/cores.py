@@ -1,7 +1,7 @@
-"""Imported inside vLLM's worker on a CPU, where KV is handed over: leaves the engine the cores that it was given.
+"""Imported inside vLLM's worker on a CPU with KV transfer: keeps the engine on its own cores.
 
-Two engines on one machine slow each other several times without this: vLLM's connector moves the thread that computes
-to the machine's last core, whatever VLLM_CPU_OMP_THREADS_BIND says, and NIXL's progress thread never sleeps.
+Without this, two engines on one machine slow each other down several times: vLLM's connector moves the computing
+thread to the machine's last core, against VLLM_CPU_OMP_THREADS_BIND, and NIXL's progress thread never sleeps.
 """
 
 import sys
@@ -10,11 +10,11 @@ from typing import Any
 from vllm.distributed.nixl_utils import NixlWrapper
 from vllm.platforms import current_platform
 
-_PROGRESS_EVERY_US = 1000  # or sooner, when something comes; NIXL's Python says 0: a whole core, idle or not
+_PROGRESS_EVERY_US = 1000  # the progress thread's longest sleep; NIXL's Python sets 0, which takes a whole core
 
 
 class KeepsItsCores:
-    """vLLM wants a class; what is to be done is done when this module is imported, before there is a connector."""
+    """Empty: vLLM wants a class. Importing this module has the effect, before there is a connector."""
 
 
 def _no_core_for_kv() -> list[list[int]]:
@@ -30,6 +30,6 @@ def _sleepy(make: Any) -> Any:
 
 
 current_platform.discover_numa_topology = _no_core_for_kv
-if NixlWrapper is not None:  # else vLLM says that it is missing
+if NixlWrapper is not None:  # else vLLM reports that NIXL is missing
     bindings = sys.modules[NixlWrapper.__module__].nixlBind
     bindings.nixlAgent = _sleepy(bindings.nixlAgent)

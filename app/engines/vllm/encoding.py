@@ -1,4 +1,4 @@
-"""Texts to vectors: each input is a request of vLLM's own, and its scheduler batches them."""
+"""Makes vectors of texts: each input is one vLLM request, and vLLM's scheduler batches them."""
 
 import asyncio
 from contextlib import aclosing
@@ -13,7 +13,7 @@ from app.errors import EngineFailed
 
 
 async def vectors(engine: AsyncLLM, request: EncodeRequest) -> bytes:
-    """Of all inputs, one behind the other. Raises: vLLM's errors and ours."""
+    """The vectors of all inputs, concatenated: float32, little-endian. Raises: vLLM's errors and ours."""
     making = [asyncio.ensure_future(_vector(engine, request, index)) for index in range(len(request.inputs))]
     try:
         return b"".join(await asyncio.gather(*making))

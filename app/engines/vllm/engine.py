@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from multiprocessing.process import BaseProcess
 
-# Read when huggingface_hub is imported: models are directories here, nothing is looked up.
+# Read when huggingface_hub is imported: models are local directories, and nothing is downloaded.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import structlog
@@ -68,7 +68,7 @@ class VllmEngine:
         os.environ["VLLM_RPC_BASE_PATH"] = socket_folder()
         began = time.monotonic()
         self._engine = engine = await asyncio.to_thread(self._load)
-        await engine.get_supported_tasks()  # starts listening to the engine's processes on this loop
+        await engine.get_supported_tasks()  # vLLM then listens to its processes on this loop
         config = engine.vllm_config
         self._blocks = config.cache_config.num_gpu_blocks or 0
         self._lender = Lender(config, self._stats) if config.kv_transfer_config is not None else None
@@ -109,7 +109,7 @@ class VllmEngine:
             await self._loaded().abort(self._ids(request))
 
     def stats(self) -> EngineStats:
-        # vLLM reports after a step that made output, so nothing tells of a last request's abort.
+        # vLLM reports only after a step with output, so not when the last request is aborted.
         live = sum(self._live.values())
         running = min(self._stats.running, live)
         used = round(self._stats.kv_usage * self._blocks)
@@ -130,7 +130,7 @@ class VllmEngine:
         return {
             rank: KvEventSource(_connectable(c.endpoint), _connectable(c.replay_endpoint), c.topic)
             for rank, c in self._loaded().get_kv_event_sources().items()
-            if c.replay_endpoint  # without replay one could not know what one has missed
+            if c.replay_endpoint  # without replay, lost events could not be recovered
         }
 
     async def reset_prefix_cache(self) -> bool:
@@ -157,7 +157,7 @@ class VllmEngine:
         return engine
 
     def _ids(self, request: RunId) -> list[RunId]:
-        """The ids that vLLM may know it by."""
+        """The ids that it may have in vLLM."""
         return [request, *(part(request, index) for index in range(self._live[request]))]
 
     def _loaded(self) -> AsyncLLM:
@@ -179,7 +179,7 @@ class VllmEngine:
             del self._live[request.id]
 
     def _check(self, request: GenerateRequest | EncodeRequest, context_len: int) -> None:
-        """What vLLM doesn't refuse, or not by its own name."""
+        """Refuses what vLLM would accept, or would refuse with another error."""
         if request.id in self._live:
             raise RequestError(f"A request with the id {request.id} is running already.")
         if isinstance(request, GenerateRequest) and len(request.prompt) >= context_len:
@@ -190,7 +190,7 @@ class VllmEngine:
 
 
 def _grammars(backend: str) -> tuple[GrammarKind, ...]:
-    """None where answers could not go on elsewhere: then clients are told, instead of given half of what they want."""
+    """Empty without our plugin: then answers could not be continued on another worker, so they are refused at once."""
     if not is_loaded():
         log.warning("vllm_plugin_not_loaded", reason="the installed package is older, or VLLM_PLUGINS is set")
         return ()

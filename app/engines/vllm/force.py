@@ -1,8 +1,8 @@
 """A logits processor, run inside vLLM's worker: an answer begun elsewhere begins here with the same tokens.
 
-The engine that decodes recomputes the prompt's last token and samples the first token again. Making it sample what is
-out already, instead of adding that to the prompt, keeps all that vLLM counts from an answer's beginning as it is in an
-answer given in one go: penalties, the seed's stream, min_tokens, stop strings, the text's first character.
+The decode engine recomputes the prompt's last token and samples the first token again. Forcing it to sample the tokens
+so far, instead of adding them to the prompt, keeps all that vLLM counts from an answer's beginning as in an
+uninterrupted answer: penalties, the seed's random numbers, min_tokens, stop strings, the text's first character.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class _Row(NamedTuple):
 
 
 class ForceBegun(LogitsProcessor):  # type: ignore[misc]  # untyped for us: mypy skips vLLM
-    def __init__(self, *_: object) -> None:  # vLLM's configuration and the device: the logits bring theirs
+    def __init__(self, *_: object) -> None:  # vLLM's configuration and the device, which the logits have
         self._rows: dict[int, _Row] = {}  # by place in the batch
 
     def is_argmax_invariant(self) -> bool:

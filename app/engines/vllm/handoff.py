@@ -1,8 +1,7 @@
-"""KV that goes from the engine that computes a prompt to the one that decodes: what vLLM is asked, what it answers.
+"""KV transfer from a prefill engine to a decode engine: parameters to and from vLLM.
 
-vLLM's NixlConnector pulls: the engine that has computed a prompt keeps its blocks for a lease and says where they lie;
-the engine that decodes is given that, reads them, and its notification frees them. While a request waits for its turn
-to read, vLLM renews the lease by itself.
+vLLM's NixlConnector pulls: the prefill engine keeps a prompt's blocks for a lease and says where they are; the decode
+engine reads them, and its notification frees them. While a request waits to read, vLLM renews the lease by itself.
 """
 
 import math
@@ -21,7 +20,7 @@ from app.ids import RunId
 from app.messages import Handoff, KvHandle, KvTransfer, PartialOutput, Sampling
 from app.store import clock
 
-_KEEP = {  # what the connector wants to see in a request whose KV it shall keep
+_KEEP = {  # tells the connector to keep a request's KV
     "do_remote_decode": True,
     "do_remote_prefill": False,
     "remote_engine_id": None,
@@ -30,11 +29,11 @@ _KEEP = {  # what the connector wants to see in a request whose KV it shall keep
     "remote_port": None,
 }
 _LEASE_S = 30.0  # vLLM's default
-_MARGIN = 1 / 6  # of the lease: for clocks that differ, and the way to the engine that renews it
+_MARGIN = 1 / 6  # of the lease: for differing clocks, and the time until the decode engine renews it
 
 
 class Compatible(msgspec.Struct, frozen=True):
-    """What two engines must have in common; the rest vLLM checks itself when they first meet."""
+    """What two engines must have in common; vLLM itself checks the rest at their first contact."""
 
     block_size: int
     layers: int
@@ -57,40 +56,40 @@ class Lender:
         """`kv`: the kv_transfer_params of a finished prefill."""
         now = clock.now()
         kept = sum(len(group) for group in kv["remote_block_ids"])
-        # The engine that decodes may renew the lease while the request waits there.
+        # The decode engine may renew the lease while the request waits there.
         self._blocks[kv["remote_request_id"]] = (kept, now + 2 * self.lease_s)
         params = {"kv_transfer_params": kv, "compatible": msgspec.to_builtins(self.compatible)}
         return KvHandle(kv["remote_engine_id"], now + self.lease_s * (1 - _MARGIN), tokens, params)
 
     def pulled(self, tokens: int) -> KvTransfer:
-        """Of a whole prompt, what the prefix cache had included, and at the average speed: vLLM tells sums only."""
+        """An estimate, since vLLM reports sums only: the whole prompt, cached blocks included, at the average speed."""
         size = math.ceil(tokens / self._config.cache_config.block_size) * block_bytes(self._config)
         speed = self._stats.transfer_bytes_per_s
         return KvTransfer(tokens, size, size / speed if speed else 0.0)
 
     def check(self, handoff: Handoff) -> dict[str, Any]:
-        """The kv_transfer_params. Raises: HandoffFailed for what vLLM can't be asked to pull."""
+        """The kv_transfer_params. Raises: HandoffFailed if this vLLM can't pull from it."""
         if not isinstance(handoff, KvHandle):
-            raise HandoffFailed("vLLM hands over in sequence, not through a room.")
+            raise HandoffFailed("vLLM hands over in sequence, not at a rendezvous.")
         if clock.now() >= handoff.expires:
             raise HandoffFailed("The handoff has expired.")
         try:
             theirs = msgspec.convert(handoff.params["compatible"], Compatible)
         except (KeyError, msgspec.ValidationError) as exc:
-            raise HandoffFailed("The handoff is not one of vLLM's.") from exc
+            raise HandoffFailed("The handoff is not from a vLLM engine.") from exc
         if theirs != self.compatible:
             raise HandoffFailed(f"The holder's KV is {theirs}; here it is {self.compatible}.")
         return dict(handoff.params["kv_transfer_params"])
 
     def lent_blocks(self, used: int) -> int:
-        """Of `used` ones. vLLM doesn't say which were pulled, so it may be less while requests run."""
+        """How many of the `used` blocks are lent; an upper bound, since vLLM doesn't report pulled ones."""
         now = clock.now()
         self._blocks = {id_: lent for id_, lent in self._blocks.items() if lent[1] > now} if used else {}
         return min(used, sum(blocks for blocks, _ in self._blocks.values()))
 
 
 def block_bytes(config: VllmConfig) -> int:
-    """Of KV in a block, over all layers and ranks of one model."""
+    """Bytes of KV in a block, over all layers and ranks of one model."""
     it = _compatible(config)
     dtype = kv_cache_dtype_str_to_dtype(config.cache_config.cache_dtype, config.model_config)
     parts = 1 if config.model_config.use_mla else 2  # latent, or keys and values
@@ -98,12 +97,12 @@ def block_bytes(config: VllmConfig) -> int:
 
 
 def keeping() -> dict[str, Any]:
-    """`extra_args` of a request whose KV shall be kept."""
+    """The `extra_args` that make vLLM keep a request's KV."""
     return {"kv_transfer_params": dict(_KEEP)}
 
 
 def pulling(kv: dict[str, Any] | None, begun: PartialOutput | None) -> dict[str, Any]:
-    """`extra_args` of a request that goes on with what another engine computed, and with what it answered."""
+    """The `extra_args` that make vLLM pull a prompt's KV, and begin with the tokens so far."""
     args: dict[str, Any] = {}
     if kv is not None:
         args["kv_transfer_params"] = kv
@@ -113,18 +112,18 @@ def pulling(kv: dict[str, Any] | None, begun: PartialOutput | None) -> dict[str,
 
 
 def first_token(sampling: Sampling) -> Sampling:
-    """The request to the engine that computes the prompt."""
+    """The sampling parameters for the prefill engine: one token."""
     return replace(sampling, n=1, max_tokens=1, min_tokens=min(sampling.min_tokens, 1))
 
 
 def held_back(text: str, sampling: Sampling) -> str:
-    """The text that vLLM would give with an unfinished first token: what may become a stop string waits."""
+    """The text of a first token as vLLM would send it: without an end that may begin a stop string."""
     waits = max(map(len, sampling.stop), default=1) - 1 if not sampling.include_stop else 0
     return text[: max(len(text) - waits, 0)]
 
 
 def behind(step: StepOutput, begun: PartialOutput, tokens: int, text_len: int) -> StepOutput:
-    """A step of an answer of which `begun` is out; `tokens` and `text_len` came before this step."""
+    """A step without what is in `begun` already; `tokens` and `text_len` (characters) came before this step."""
     known = max(len(begun.tokens) - tokens, 0)
     return replace(
         step,
@@ -135,9 +134,9 @@ def behind(step: StepOutput, begun: PartialOutput, tokens: int, text_len: int) -
 
 
 def split(request: GenerateRequest) -> tuple[GenerateRequest, GenerateRequest]:
-    """The first choice, which pulls, and the others, which find in the cache what it pulled.
+    """A request for the first choice, which pulls, and one for the others, which find the KV in the cache.
 
-    Each of vLLM's own children would pull, and the first one done would free the blocks under the others.
+    In one request each of vLLM's children would pull, and the first one done would free the blocks of the others.
     """
     s = request.sampling
     seed = None if s.seed is None else s.seed + 1  # vLLM gives choice i seed + i
@@ -146,7 +145,7 @@ def split(request: GenerateRequest) -> tuple[GenerateRequest, GenerateRequest]:
 
 
 def discarding(lent: KvHandle) -> tuple[RunId, dict[str, Any]]:
-    """The id and the parameters of the request that is refused at once."""
+    """The id and the parameters of a request to be refused at once, which makes vLLM free the lent KV."""
     return RunId(f"discard-{lent.params['kv_transfer_params']['remote_request_id']}"), lent.params["kv_transfer_params"]
 
 

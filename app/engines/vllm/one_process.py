@@ -1,9 +1,9 @@
-"""Imported inside vLLM's core on a CPU: the core computes itself, without a worker process beside it.
+"""Imported inside vLLM's engine core on a CPU: it computes in its own process, without a worker process.
 
-vLLM's own choice on a CPU is a worker process, and both wait for each other in a loop that never sleeps: the core
-during each step, the worker for a second after one. That is a core for waiting, beside those that compute. vLLM wants
-it for OpenMP's environment, which says which cores an engine has; the affinity of the core's main thread, from which
-all threads that compute inherit it, says the same.
+By default vLLM uses a worker process on a CPU, and both processes busy-wait for each other: the engine core during
+each step, the worker for a second after one. That takes a whole CPU core. vLLM needs the worker process only to set
+OpenMP's environment, which binds an engine to its CPU cores; the affinity of the main thread, inherited by all
+computing threads, does the same.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""One request on a loaded vLLM: answered whole, computed for another engine, or gone on with from one."""
+"""One request on a loaded vLLM: a whole answer, a prefill for another engine, or the decode after one."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -17,9 +17,10 @@ from app.engines.vllm.convert import sampling_params, step_outputs
 from app.errors import EngineFailed, HandoffFailed
 from app.messages import KvHandle
 
-# vLLM reads what its background handshake left for it when it next steps, and an idle engine doesn't: it is made to.
+# vLLM handles the result of its background handshake only in a step, and an idle engine makes none: these requests
+# make it step, after so many seconds.
 _NUDGES_S = (0.1, 0.4, 1.0)
-_FORCED = 8
+_FORCED = 8  # tokens that are forced at most, one step each
 
 
 async def answer(
@@ -42,7 +43,7 @@ async def answer(
         rest = _steps(engine, others, from_index=1)
         async with aclosing(rest), aclosing(merged(one, rest)) as steps:
             async for step in steps:
-                if step.index == 0 and step.finish == "abort":  # perhaps before vLLM knew of the others
+                if step.index == 0 and step.finish == "abort":  # vLLM may not have had the others yet
                     await engine.abort(request.id)
                 yield step
 
@@ -52,7 +53,7 @@ async def prefill(engine: AsyncLLM, lender: kv.Lender | None, request: GenerateR
     if lender is None:
         raise EngineFailed("This pool's vLLM has no kv_transfer_config.")
     s = request.sampling
-    # With its first token such an answer is over: nobody will come for the KV.
+    # Such an answer ends with its first token: its KV won't be pulled.
     whole = s.n == 1 and (s.max_tokens == 1 or len(request.prompt) + 1 >= engine.model_config.max_model_len)
     first = kv.first_token(s)
     asked = replace(request, sampling=first)
@@ -61,7 +62,7 @@ async def prefill(engine: AsyncLLM, lender: kv.Lender | None, request: GenerateR
     outputs = run(engine, asked, sampling_params(first, {} if whole else kv.keeping()))
     async with aclosing(outputs):
         async for out in outputs:
-            [output] = step_outputs(out, asked, out.num_cached_tokens or 0)  # there is one: of one token
+            [output] = step_outputs(out, asked, out.num_cached_tokens or 0)  # one output, of one token
             found = out.kv_transfer_params
     if output is None:
         raise EngineFailed("vLLM ended the prefill without an output.")
@@ -86,7 +87,7 @@ async def discard(engine: AsyncLLM, lent: KvHandle) -> None:
 
 
 def can_force(lender: kv.Lender | None, request: GenerateRequest) -> bool:
-    """Whether the answer can be made to begin with the same tokens: exact, but a step for each of them."""
+    """Whether the answer can be forced to begin with the tokens so far: exact, but takes a step for each of them."""
     few = len(request.begun) == 1 and len(request.begun[0].tokens) <= _FORCED
     return lender is not None and (few or request.handoff is not None)
 
@@ -98,9 +99,9 @@ async def _steps(
     pull: dict[str, Any] | None = None,
     from_index: int = 0,
 ) -> AsyncGenerator[StepOutput, None]:
-    """Steps of the choices from `from_index` on, behind what is out already."""
+    """Steps of the choices, numbered from `from_index` on, after the output so far."""
     begun = request.begun[0] if request.begun else None  # `can_force`
-    cached: int | None = None  # of the choice that came first: the others find what it computed
+    cached: int | None = None  # cached tokens of the first output: later choices find the prompt in the cache
     tokens = text_len = 0  # of an answer with one choice
     outputs = run(engine, request, sampling_params(request.sampling, kv.pulling(pull, begun)))
     async with aclosing(outputs):
@@ -122,7 +123,7 @@ async def _steps(
 
 
 def run(engine: AsyncLLM, request: GenerateRequest, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
-    """Closing it aborts what is not finished."""
+    """vLLM's outputs of the request. Closing it aborts unfinished choices."""
     outputs: AsyncGenerator[RequestOutput, None] = engine.generate(
         tokens_input(request.prompt, cache_salt=request.cache_salt),
         params,
@@ -134,7 +135,7 @@ def run(engine: AsyncLLM, request: GenerateRequest, params: SamplingParams) -> A
 
 
 async def merged(*streams: AsyncGenerator[StepOutput, None]) -> AsyncGenerator[StepOutput, None]:
-    """Each stream's steps as they come."""
+    """The steps of all streams, as they come."""
     waiting = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
     try:
         while waiting:

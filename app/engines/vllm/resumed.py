@@ -1,7 +1,7 @@
-"""Answers of which much is out already: those tokens become part of the prompt, so that one step computes them all.
+"""Continues answers with much output: its tokens become part of the prompt, so that one step computes them all.
 
-What vLLM counts from an answer's beginning is made up for here. Two things it can't be told: a presence penalty counts
-twice for tokens that came before and come again, and a seed begins a stream of its own.
+Compensates for all that vLLM counts from an answer's beginning, with two exceptions: a presence penalty counts twice
+for tokens that come again, and a seed gives new random numbers.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from app.engines.base import GenerateRequest, StepOutput
-from app.engines.resume import Behind, text_behind
+from app.engines.resume import ContinuedText, text_behind
 from app.engines.stops import StopScanner
 from app.engines.vllm.convert import sampling_params, step_outputs
 from app.engines.vllm.requests import merged, run
@@ -21,11 +21,11 @@ from app.ids import RunId
 from app.messages import PartialOutput, Sampling
 from app.tokenizer import Tokenizer
 
-_STRIDE = 0x9E3779B9  # between the seeds of an answer that is taken over after other numbers of tokens
+_STRIDE = 0x9E3779B9  # between the seeds of an answer continued after different numbers of tokens
 
 
 def resumed(engine: AsyncLLM, tokenizer: Tokenizer, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
-    """All steps of the choices that are not finished, each a request of its own."""
+    """All steps of the unfinished choices, each as its own vLLM request."""
     open_ = [index for index, begun in enumerate(request.begun) if not begun.finished]
     return merged(*(_choice(engine, tokenizer, request, index) for index in open_))
 
@@ -36,7 +36,7 @@ def part(request: RunId, index: int) -> RunId:
 
 
 def rest(s: Sampling, begun: PartialOutput, index: int) -> Sampling:
-    """What is asked for behind `begun`; stop strings are looked for here, since one may lie across the border."""
+    """The sampling for the rest after `begun`; without stop strings, which `_choice` finds across the border."""
     out = len(begun.tokens)
     bias = dict(s.logit_bias or {})
     if s.presence_penalty or s.frequency_penalty:
@@ -61,8 +61,8 @@ async def _choice(
     made = text_behind(tokenizer.raw, request.prompt, begun.tokens, special=s.special_tokens)
     scanner = StopScanner(s.stop, include=s.include_stop) if s.stop else None
     if scanner is not None:
-        made, _ = scanner.push(made, check=False)  # had one been there, it would have been the end
-    behind, count = Behind(made, begun.text_len), len(begun.tokens)
+        made, _ = scanner.push(made, check=False)  # no stop string is in there: it would have ended the answer
+    behind, count = ContinuedText(made, begun.text_len), len(begun.tokens)
     prompt = [*request.prompt, *begun.tokens]
     asked = replace(request, id=part(request.id, index), sampling=rest(s, begun, index), prompt=prompt)
     extra = {GRAMMAR: count} if count and s.grammar is not None else None

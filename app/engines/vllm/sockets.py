@@ -1,4 +1,4 @@
-"""Where vLLM's processes meet: a folder of this process's own, since a killed vLLM leaves its sockets behind."""
+"""The folder of the sockets between vLLM's processes: one for each worker, since a killed vLLM leaves its sockets."""
 
 import atexit
 import fcntl
@@ -14,23 +14,23 @@ _PREFIX = "xylem-vllm-"
 
 @cache
 def socket_folder() -> str:
-    """Made at the first call, and gone with this process. What killed processes have left is removed first.
+    """Creates the folder at the first call; it is removed with this process. Removes folders of killed processes first.
 
-    A lock tells which folders are in use: another container that shares the folder has other process numbers.
+    A lock shows that a folder is in use: process ids don't, since another container may share the folder.
     """
     base = Path(os.environ.get("VLLM_RPC_BASE_PATH") or tempfile.gettempdir())
     for folder in base.glob(f"{_PREFIX}*"):
         _remove_if_left(folder)
     while True:
         mine = tempfile.mkdtemp(prefix=_PREFIX, dir=base)
-        _lock(mine)  # until this process ends, and those that it forked
-        if Path(mine).exists():  # nobody took it for left, before it was locked
+        _lock(mine)  # until this process and its forks end
+        if Path(mine).exists():  # no other process removed it before it was locked
             atexit.register(shutil.rmtree, mine, ignore_errors=True)
             return mine
 
 
 def _lock(folder: str) -> int | None:
-    """The descriptor that holds it; None if the folder is in use, gone, or another user's."""
+    """The descriptor that holds the lock; None if the folder is in use, gone, or another user's."""
     with suppress(OSError):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:

@@ -1,4 +1,4 @@
-"""What vLLM tells of itself after each step."""
+"""vLLM's statistics after each step."""
 
 import time
 
@@ -18,12 +18,12 @@ class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy 
         self.prefill_tokens = 0  # of prompts, computed since the start
         self.pulled_tokens = 0  # of prompts, whose KV came from other engines
         self.steps = StepMeter()
-        self._before: dict[int, tuple[int, float]] = {}  # rank → what ran after its last step, and when that was
-        self._transferred = self._transfer_s = 0.0  # bytes of that KV, and how long it took
+        self._before: dict[int, tuple[int, float]] = {}  # rank → requests after its last step, and the step's end
+        self._transferred = self._transfer_s = 0.0  # bytes and seconds of pulled KV
 
     @property
     def transfer_bytes_per_s(self) -> float:
-        """On average; 0: nothing came yet."""
+        """The mean speed of pulls; 0: none yet."""
         return self._transferred / self._transfer_s if self._transfer_s else 0.0
 
     def make(self, _config: VllmConfig, _engine_index: int) -> "StatLogger":
@@ -52,9 +52,9 @@ class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy 
     def _step(self, rank: int, running: int, made: IterationStats, now: float) -> None:
         before, ended = self._before.get(rank, (0, 0.0))
         self._before[rank] = running, now
-        # A step in which all that ran made a token, and no others, computed no prompt: also no part of a long one.
+        # A step in which exactly the running requests made a token computed no prompt, nor a part of one.
         if before and made.num_generation_tokens == before and not made.prompt_token_stats.computed:
             self.steps.add(before, now - ended)
 
     def log_engine_initialized(self) -> None:
-        """Nothing to say."""
+        """Logs nothing; vLLM requires the method."""

@@ -27,7 +27,7 @@ class Part(StrEnum):
 
 
 def survival(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
-    """The worse of both engines counts. Raises: Unavailable."""
+    """Reports the worse of both engines. Raises: Unavailable."""
     found = on_mock(out_dir / "mock", quick, say) | on_vllm(out_dir / "vllm", quick, say)
     return found | {"schema_survives": min(found["schema_survives_mock"], found["schema_survives_vllm"])}
 

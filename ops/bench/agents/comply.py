@@ -1,4 +1,4 @@
-"""What llm-comply finds wrong with the three APIs that we speak, whose every model answers by a script."""
+"""llm-comply's findings about our three APIs, with models that answer by a script."""
 
 import json
 import subprocess
@@ -12,9 +12,9 @@ from ops.bench.processes import Unavailable
 from ops.clients.server import served
 
 _FORMATS = ("open-responses", "openai-chat", "anthropic")
-# Of what it is called, llm-comply concludes that it reasons in all three.
+# By this name, llm-comply takes it for a reasoning model in all three APIs.
 _MODEL = "claude-sonnet-4-gpt-5-mock"
-IMAGES = ("image-input", "chat-image-input", "anth-image-input")  # which no model here takes
+IMAGES = ("image-input", "chat-image-input", "anth-image-input")  # no model here takes images
 _LIMIT_S = 300.0
 
 

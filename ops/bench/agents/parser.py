@@ -1,4 +1,4 @@
-"""What the parser understands of the public corpus, and what it costs."""
+"""The share of the public corpus that the parser understands, and its CPU cost."""
 
 import json
 import re
@@ -18,7 +18,7 @@ _SENTENCE = "The lighthouse keeper opened the old door, looked over the grey sea
 
 
 def conformance(_out_dir: Path, _quick: bool, say: Say) -> dict[str, Any]:
-    """The share of canitoolcall's cases that are met whole and in four ways of cutting. Raises: Unavailable."""
+    """The share of canitoolcall's cases parsed correctly, whole and cut in four ways. Raises: Unavailable."""
     try:
         from tests.corpus import FIXTURES, conforms, same_however_cut
     except ImportError as exc:

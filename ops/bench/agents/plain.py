@@ -1,4 +1,4 @@
-"""What a streamed token costs an API replica where nobody asks for tools, next to an older commit."""
+"""An API replica's CPU for a streamed token without tools, next to an older commit."""
 
 import os
 import statistics
@@ -24,7 +24,7 @@ _POOL = {
 
 
 def plain_streams(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
-    """Both run side by side and are asked in turns. Raises: Unavailable."""
+    """Both commits run side by side and get requests in turns. Raises: Unavailable."""
     requests = "384" if quick else "1280"
     pairs: list[tuple[float, float]] = []
     out_dir.mkdir(parents=True)
@@ -55,7 +55,7 @@ def _cost(system: System, requests: str, seed: int, out_dir: Path) -> float:
 
 @contextmanager
 def _tree(path: Path) -> Iterator[Path]:
-    """The older commit's. Raises: Unavailable."""
+    """A worktree of the older commit. Raises: Unavailable."""
     made = subprocess.run(["git", "worktree", "add", "--detach", str(path), _BEFORE], check=False, capture_output=True)
     if made.returncode:
         raise Unavailable(f"no tree of {_BEFORE}: {made.stderr.decode().strip()}")

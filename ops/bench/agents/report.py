@@ -1,4 +1,4 @@
-"""What is aimed at, and tables."""
+"""Targets and tables."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from rich.table import Table
 from ops.bench.parts import Results, table
 
 TITLE = "Agents"
-TARGETS: dict[str, tuple[float, bool] | None] = {  # aimed at, and whether that is a floor
+TARGETS: dict[str, tuple[float, bool] | None] = {  # the target, and whether it is a minimum
     "conformance_pass": (0.9, True),
     "conformance_family_min": (0.8, True),
     "parser_us_per_token": (1.0, False),

@@ -1,4 +1,4 @@
-"""Structured answers while workers are killed under them: each has to be the one that an undisturbed fleet gave."""
+"""Structured answers while their workers are killed: each must equal that of an undisturbed fleet."""
 
 import asyncio
 import random
@@ -36,7 +36,7 @@ def on_mock(out_dir: Path, _quick: bool, say: Say) -> dict[str, Any]:
 
 
 def on_vllm(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
-    """Greedy ones, two workers. Raises: Unavailable."""
+    """Greedy answers, two workers. Raises: Unavailable."""
     if find_spec("vllm") is None:
         raise Unavailable("vLLM is not installed")
     kills = 2 if quick else 8

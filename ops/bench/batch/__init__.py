@@ -1,1 +1,1 @@
-"""`make bench NAME=batch`: how fast batches run alone, what they cost those online, and what a large file costs."""
+"""`make bench NAME=batch`: how fast batches run alone, how they slow online requests, and the cost of a large file."""

@@ -27,7 +27,7 @@ _WORDS = (70, 170)  # of a prompt: a word is about a token, and the template add
 _TOKENS = 64  # of an answer
 _WARM_UP = 8  # prompts
 _LIMIT_S = 600.0
-_PARTS = ("api", "batch", "workers", "redis", "engine")  # whose CPU is no other's
+_PARTS = ("api", "batch", "workers", "redis", "engine")  # separate processes
 _WORD_LIST = """
 the of and to in is that for it was with be by on not he his but at are this have from or had an they which one you were
 all her she there would their we him been has when who will no more if out so up said what its about than into them can
@@ -36,7 +36,7 @@ only other time new some could these two may first then do any like my now over 
 
 
 def alone(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
-    """Pairs, one after the other, of the same prompts; each pair has its own. Raises: Unavailable."""
+    """Runs pairs one after the other, each with its own prompts on both sides. Raises: Unavailable."""
     directory.mkdir(parents=True)
     if not (_MODEL / "config.json").exists():
         raise Unavailable(f"no model in {_MODEL}: `make run` makes it")
@@ -64,7 +64,7 @@ def _texts(rng: Random, count: int) -> list[str]:
 
 
 def _theirs(path: Path, pool: dict[str, Any], env: dict[str, str], texts: list[str]) -> dict[str, Any]:
-    """In a process of its own, which loads the model first."""
+    """`LLM.generate` in its own process, which loads the model first."""
     job, result, log = (path.with_suffix(suffix) for suffix in (".json", ".result.json", ".log"))
     shape = {"model": pool["path"], "block_size": pool["block_size"], "max_model_len": pool["max_model_len"]}
     engine = {**pool["args"], **shape, "max_num_seqs": pool["max_running"]}
@@ -98,7 +98,7 @@ def _ours(system: System, path: Path, texts: list[str]) -> dict[str, Any]:
     found = client.until(batch, lambda b: b["status"] == "completed", 60, 0.02)
     ended, cores = time.perf_counter(), cpu.cores()
     if found["request_counts"]["failed"]:
-        raise Unavailable(f"of the batch's lines failed: {found['request_counts']}")
+        raise Unavailable(f"lines of the batch failed: {found['request_counts']}")
     answers = client.answers(found["output_file_id"])
     return {
         "seconds": ended - began, "run_s": run - begun, "validate_s": begun - began, "finish_s": ended - run,

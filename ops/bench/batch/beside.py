@@ -1,4 +1,4 @@
-"""Those online, at 30 % of two engines, with an endless batch beside them and without, in turns."""
+"""Online requests at 30 % load of two engines, with and without an endless batch, in turns."""
 
 import asyncio
 import time
@@ -24,13 +24,13 @@ _POOL_NAME, _ENDPOINT = "decode-pool-a", "/v1/completions"
 _WORKERS, _LOAD = 2, 0.3
 _BATCH_PROMPT, _BATCH_ANSWER = (200, 600), (100, 300)
 _ALONE_S, _QUICK_ALONE_S = 30.0, 20.0
-_FILL_S = 12.0  # until a batch has as many lines in the engines as they take, and the first ones end
-_SETTLE_S = 3.0  # after it is paused
+_FILL_S = 12.0  # until the engines have all the batch's lines that they take, and the first lines end
+_SETTLE_S = 3.0  # after the batch is paused
 _VOCABULARY = range(300, 1500)
 
 
 class Traffic(NamedTuple):
-    """Of those online."""
+    """The online requests."""
 
     pool: dict[str, Any]
     per_s: float
@@ -40,14 +40,14 @@ class Traffic(NamedTuple):
 
 
 def _trace(quick: bool) -> Traffic:
-    """A trace of conversations, at 30 % of what the engines could prefill if they did nothing else, as in `disagg`."""
+    """A trace of conversations, at 30 % of the engines' prefill capacity, as in `disagg`."""
     found = shapes()
     per_s = _LOAD * _WORKERS * TOKENS_PER_S / fmean(prompt for prompt, _ in found)
     return Traffic(pool("both"), per_s, found, 60.0 if quick else 150.0, 10_000 if quick else 25_000)
 
 
 def _short(quick: bool) -> Traffic:
-    """Short prompts on engines at a third of the shipped speed, which these keep busy for 30 % of the time."""
+    """Short prompts that keep engines of a third of the default speed busy for 30 % of the time."""
     args = {"step_ms": 20.0, "step_ms_per_sequence": 0.15, "prefill_tokens_per_s": 8000.0}
     rng = Random(1)
     found = [(rng.randint(100, 400), rng.randint(10, 30)) for _ in range(1000)]
@@ -55,19 +55,19 @@ def _short(quick: bool) -> Traffic:
 
 
 def beside(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
-    """A row per run, and what they come to. Raises: Unavailable."""
+    """A row per run, and a summary. Raises: Unavailable."""
     rows, capacity = _play(directory, _trace(quick), quick, say)
     return {"beside": rows, "batch_tokens_per_s_alone": capacity, **_verdict(rows, capacity)}
 
 
 def short(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
-    """The same with short prompts. Raises: Unavailable."""
+    """As above with short prompts. Raises: Unavailable."""
     rows, capacity = _play(directory, _short(quick), quick, say)
     return {"short": rows} | {f"short_{name}": value for name, value in _verdict(rows, capacity).items()}
 
 
 def _play(directory: Path, traffic: Traffic, quick: bool, say: Say) -> tuple[list[dict[str, Any]], float]:
-    """The runs, and the batch's tokens/s with nobody online."""
+    """The runs, and the batch's tokens/s without online requests."""
     directory.mkdir(parents=True)
     with fleet(directory / "fleet", {_POOL_NAME: traffic.pool}, {_POOL_NAME: _WORKERS}, 1) as system:
         uvloop.run(play(system, [Asked(0.2 * i, 300, 10) for i in range(10)], 0))
@@ -83,15 +83,15 @@ def _play(directory: Path, traffic: Traffic, quick: bool, say: Say) -> tuple[lis
         for turn in range(2 if quick else 4):
             beside_ = bool(turn % 2)
             how = "with" if beside_ else "without"
-            say(f"{directory.name}: {traffic.seconds:.0f} s of those online {how} the batch")
+            say(f"{directory.name}: {traffic.seconds:.0f} s of online requests {how} the batch")
             client.set_paused(batch, not beside_)
             time.sleep(_FILL_S if beside_ else _SETTLE_S)
-            # Prompts of its own for each run, or they would be cached; arrivals and lengths are a pair's.
+            # Each run has new prompts, or they would be cached; arrivals and lengths are the same in a pair.
             asked = poisson(turn // 2 + 1, traffic.per_s, traffic.seconds, traffic.shapes)
             served = uvloop.run(_run(system, client, batch, asked, 100 + turn, traffic.seconds))
             rows.append({"batch": beside_, **served})
         if client.find(batch)["status"] != "in_progress":
-            raise Unavailable("the batch came to its end")
+            raise Unavailable("the batch ended before the measurement")
         client.cancel(batch)
     return rows, capacity
 
@@ -104,7 +104,7 @@ def _lines(count: int) -> Any:
 
 
 def _speed_alone(client: Client, batch: str, seconds: float) -> float:
-    """Tokens of answers a second, with nobody online."""
+    """Answer tokens a second, without online requests."""
     before, began = client.find(batch)["usage"]["output_tokens"], time.perf_counter()
     time.sleep(seconds)
     made: int = client.find(batch)["usage"]["output_tokens"] - before
@@ -136,7 +136,7 @@ async def _run(
 
 
 def _verdict(rows: list[dict[str, Any]], capacity: float) -> dict[str, Any]:
-    """p99 over all runs of a kind; the ratios of each pair besides."""
+    """p99 over all runs of a kind, and the ratio in each pair."""
     kinds = {kind: [row for row in rows if row["batch"] is kind] for kind in (True, False)}
 
     def p99(kind: bool, what: str) -> float:

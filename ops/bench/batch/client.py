@@ -1,4 +1,4 @@
-"""Batches over HTTP, as any client submits them."""
+"""A batch client over HTTP."""
 
 import json
 import time
@@ -15,13 +15,13 @@ _BAD = ("failed", "expired", "cancelled")
 
 
 class Client:
-    """Blocks. Everything raises Unavailable when the API refuses."""
+    """All methods block, and raise Unavailable when the API refuses."""
 
     def __init__(self, url: str) -> None:
         self._http = httpx.Client(base_url=url, timeout=_TIMEOUT_S, trust_env=False)
 
     def upload(self, path: Path) -> str:
-        """Streamed; the id of the file."""
+        """Uploads a file as a stream; returns its id."""
         with path.open("rb") as file:
             return str(self._ask("POST", "/v1/files", files={"file": file}, data={"purpose": "batch"})["id"])
 

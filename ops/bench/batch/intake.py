@@ -1,4 +1,4 @@
-"""A file of 50,000 lines and 200 MB: what taking it costs, and what Redis and processes hold while it is computed."""
+"""A file of 50,000 lines and 200 MB: the cost of its upload, and memory of Redis and processes while it is computed."""
 
 import time
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ _POOL_NAME, _ENDPOINT = "decode-pool-a", "/v1/chat/completions"
 _POOL = {
     "model": "mock", "engine": "mock", "max_running": 64, "max_model_len": 8192, "args": {"speedup": float("inf")},
 }  # fmt: skip
-_LINES, _LINE = 50_000, 4_060  # bytes of one
-_SHORT = 10_000  # lines of the file that a short measurement computes to its end
+_LINES, _LINE = 50_000, 4_060  # lines; bytes of one
+_SHORT = 10_000  # lines in a short measurement
 _LEAST_MB = 190
 _EVERY_S, _LIVE_EVERY_S = 0.05, 0.1
 _RUN_LIMIT_S = 420.0
@@ -62,7 +62,7 @@ def intake(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
             say(f"intake: {lines} lines")
             done = client.until(batch, lambda b: b["status"] == "completed", _RUN_LIMIT_S, 0.2)
             ended = time.monotonic()
-            time.sleep(3.0)  # in which what is left of it goes
+            time.sleep(3.0)  # until the rest of it is cleaned up
         after, cores = redis_bytes(redis)(), cpu.cores()
         left = _by_kind(redis)
     ours = sum(cores[part] for part in ("api", "workers", "redis", "batch", "client"))
@@ -90,7 +90,7 @@ def intake(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
 
 
 def _by_kind(redis: "Redis") -> dict[str, int]:
-    """Bytes of keys, by what stands behind the deployment in their names; the largest first."""
+    """Bytes of Redis keys by kind, the largest first."""
     kinds: dict[str, int] = {}
     for key in redis.scan_iter("*"):
         kind = key.decode().removeprefix("xylem:").partition(":")[0]
@@ -99,7 +99,7 @@ def _by_kind(redis: "Redis") -> dict[str, int]:
 
 
 def _settled(client: Client, batch: str) -> None:
-    """A cancelled batch has ended, and its lines are cleaned up."""
+    """Waits until a cancelled batch has ended and is cleaned up."""
     deadline = time.monotonic() + 120
     while client.find(batch)["status"] != "cancelled" and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -107,7 +107,7 @@ def _settled(client: Client, batch: str) -> None:
 
 
 def _bodies(count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Lines of 4 KB, of which none begins as another does."""
+    """Lines of 4 KB without common beginnings."""
     rng = Random(seed)
     words = ["the", "batch", "of", "requests", "engine", "worker", "and", "is", "sent", "to", "model", "tokens", "when"]
     text = " ".join(rng.choices(words, k=40_000))

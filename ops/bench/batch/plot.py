@@ -1,4 +1,4 @@
-"""What those online saw with and without a batch, the batch alone, and memory while a large file is taken."""
+"""Plots: online requests with and without a batch, the batch alone, and memory during a large file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ Results = Mapping[str, Any]
 
 
 def plot(results: Results, path: Path) -> None:
-    """A row for each part that was run."""
+    """A row of plots for each part that was run."""
     parts = [part for part in ("beside", "alone", "intake") if part in results]
     figure = Figure(figsize=(15, 4.5 * max(1, len(parts))), layout="tight")
     for part, (left, right) in zip(parts, figure.subplots(len(parts), 2, squeeze=False) if parts else (), strict=True):
@@ -26,7 +26,7 @@ def plot(results: Results, path: Path) -> None:
 
 
 def _tail(axis: Axes, results: Results, what: str, label: str) -> None:
-    """The share of requests, or gaps, that took longer."""
+    """For each time, the share of requests, or gaps, that took longer."""
     for beside, color in ((False, "tab:gray"), (True, "tab:green")):
         values = np.sort([x for row in results["beside"] if row["batch"] is beside for x in row[what]])
         longer = 1 - np.arange(len(values)) / len(values)

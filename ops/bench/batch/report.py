@@ -1,4 +1,4 @@
-"""What is aimed at, and tables."""
+"""Targets and tables."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from ops.bench.parts import Results, table
 
 __all__ = ["TARGETS", "TITLE", "plot", "tables"]
 TITLE = "Batches"
-TARGETS: dict[str, tuple[float, bool] | None] = {  # aimed at, and whether that is a floor
+TARGETS: dict[str, tuple[float, bool] | None] = {  # the target, and whether it is a minimum
     "throughput_ratio": (0.95, True),
     "busy": (0.95, True),
     "online_ttft_p99_ratio": (1.10, False),

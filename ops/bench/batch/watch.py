@@ -1,4 +1,4 @@
-"""What processes, Redis and engines say of themselves while something runs."""
+"""Samples processes, Redis and engines while something runs."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ Series = list[tuple[float, float]]  # time.monotonic(), value
 
 @contextmanager
 def sampled(look: Callable[[], float], every_s: float) -> Iterator[Series]:
-    """What `look` says, again and again, in a thread; a look that is late is followed by the next at once."""
+    """Calls `look` at intervals in a thread; after a late one, the next follows at once."""
     seen: Series = []
     over = Event()
 
@@ -40,7 +40,7 @@ def sampled(look: Callable[[], float], every_s: float) -> Iterator[Series]:
 
 
 def rss_mb(pid: int) -> Callable[[], float]:
-    """Of a process and its children."""
+    """Memory of a process and its children, MiB."""
     process = psutil.Process(pid)
     everyone = [process, *process.children(recursive=True)]
     return lambda: sum(each.memory_info().rss for each in everyone) / 2**20
@@ -51,7 +51,7 @@ def redis_bytes(redis: "Redis") -> Callable[[], float]:
 
 
 def live_ms(url: str) -> Callable[[], float]:
-    """How long GET /live takes."""
+    """How long GET /live takes, ms."""
     http = httpx.Client(base_url=url, timeout=30, trust_env=False)
 
     def look() -> float:
@@ -63,20 +63,20 @@ def live_ms(url: str) -> Callable[[], float]:
 
 
 class Busy:
-    """For how much of the time the engines had something to do."""
+    """The share of the time in which the engines were busy."""
 
     def __init__(self, redis: "Redis") -> None:
         self._redis = redis
         self._before = self._read()
 
     def share(self) -> float:
-        """Since the beginning, mean over the engines."""
+        """The share since the beginning, mean over the engines."""
         now = self._read()
         shares = [(now[w][1] - worked) / (now[w][0] - at) for w, (at, worked) in self._before.items()]
         return sum(shares) / len(shares)
 
     def _read(self) -> dict[str, tuple[float, float]]:
-        """By worker: when it last told its metrics, as their time to live says, and for how long it had worked then."""
+        """By worker: when it last wrote its metrics, by the key's time to live, and its busy seconds then."""
         found = {}
         for key in self._redis.scan_iter(Keys("xylem").metrics("*")):  # type: ignore[arg-type]
             pipe = self._redis.pipeline()

@@ -1,1 +1,1 @@
-"""`make bench NAME=disagg`: what prefilling on workers of its own costs, and what it brings."""
+"""`make bench NAME=disagg`: the cost and the benefit of separate prefill workers."""

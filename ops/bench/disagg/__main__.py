@@ -29,7 +29,7 @@ def main(
     only: Annotated[list[Part] | None, typer.Option(help="Run these parts only.")] = None,
     out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
 ) -> None:
-    """Measure what prefilling on workers of its own costs and brings."""
+    """Measure the cost and the benefit of separate prefill workers."""
     parts = {Part.transfer: transfer, Part.hop: hop, Part.load: load, Part.threshold: threshold}
     run_parts("disagg", report, parts, only or _USUAL, quick, out)
 

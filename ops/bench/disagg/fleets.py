@@ -1,4 +1,4 @@
-"""The systems under test: mock engines at the pace of an H100, two workers each time, in three ways of sharing work."""
+"""The systems under test: two mock workers at the speed of an H100, with the work divided in three ways."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ MODES = ("aggregated", "apart", "conditional")
 
 
 def start(stack: ExitStack, directory: Path, mode: str, **changes: Any) -> System:
-    """`changes` are of the pools' entries. Raises: Unavailable."""
+    """`changes`: to the pools' entries. Raises: Unavailable."""
     if mode == "aggregated":
         return stack.enter_context(fleet(directory / mode, {DECODE: pool("both", **changes)}, {DECODE: 2}))
     disagg = _ALWAYS if mode == "apart" else {}
@@ -32,14 +32,14 @@ def start(stack: ExitStack, directory: Path, mode: str, **changes: Any) -> Syste
 
 @contextmanager
 def pair(directory: Path, disagg: Mapping[str, Any], **changes: Any) -> Iterator[System]:
-    """One worker that prefills and one that decodes."""
+    """One prefill worker and one decode worker."""
     pools = {PREFILL: pool("prefill", disagg=dict(disagg), **changes), DECODE: pool("decode", **changes)}
     with fleet(directory, pools, dict.fromkeys(pools, 1)) as system:
         yield system
 
 
 def pool(role: str, **changes: Any) -> dict[str, Any]:
-    """An entry of the pools file: the mock as it is shipped, whose queue refuses nobody."""
+    """An entry of the pools file: the mock with its defaults, and an unbounded queue."""
     return {
         "model": "mock", "engine": "mock", "role": role, "max_model_len": LONGEST + 1024,
         "busy": {"max_queued": 10_000}, **changes,

@@ -1,4 +1,4 @@
-"""Memory that another process reads through NIXL: `python -m ops.bench.disagg.holder`; one line of JSON says how."""
+"""Memory that another process reads through NIXL: `python -m ops.bench.disagg.holder`, given by one line of JSON."""
 
 import asyncio
 import base64
@@ -17,7 +17,7 @@ _LOOK_S = 0.001
 
 
 class Bare:
-    """NIXL's own Python interface, as it is; no progress thread, as in `Nixl`."""
+    """NIXL's own Python interface, unchanged; without a progress thread, as in `Nixl`."""
 
     def __init__(self, address: int) -> None:
         from nixl import _api
@@ -29,7 +29,7 @@ class Bare:
         self.metadata: bytes = self.agent.get_agent_metadata()
 
     def read(self, peer: str, spans: list[tuple[int, int, int]]) -> None:
-        """Own address, the other's, bytes. Blocks until they are here."""
+        """Reads spans: own address, other address, bytes. Blocks until they have arrived."""
         agent = self.agent
         own = agent.get_xfer_descs([(here, size, 0) for here, _, size in spans], "DRAM")
         others = agent.get_xfer_descs([(there, size, 0) for _, there, size in spans], "DRAM")
@@ -43,7 +43,7 @@ class Bare:
 
 
 def memory() -> KvMemory:
-    """All of it touched; each 64 KiB marked with its number."""
+    """Memory with all pages touched, and each 64 KiB marked with its number."""
     made = KvMemory(SPACE // UNIT, UNIT)
     for block in range(SPACE // UNIT):
         made.mark(block, block)
@@ -54,7 +54,7 @@ async def _main() -> None:
     held = memory()
     ours, bare = Nixl(f"ours-{secrets.token_hex(4)}", lambda _note: None), Bare(held.address)
     await ours.start(held.address, SPACE)
-    ours.expecting = 1  # as while a prompt is lent
+    ours.expecting = 1  # as if a prompt were lent
     known = {n: base64.b64encode(m).decode() for n, m in ((ours.name, ours.metadata), (bare.name, bare.metadata))}
     print(json.dumps({"address": held.address, "ours": ours.name, "bare": bare.name, "metadata": known}), flush=True)
     while True:

@@ -1,4 +1,4 @@
-"""What going to another worker costs a request, beside the transfer: from the end of its prefill to its decode task."""
+"""The cost of a hop to another worker, without the transfer: from the end of the prefill to the decode task."""
 
 import json
 import urllib.request

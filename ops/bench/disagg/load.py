@@ -1,4 +1,4 @@
-"""Long prompts at rising load: what prefills do to the tokens of others, and what it costs to keep them apart."""
+"""Long prompts at rising load: how prefills delay other requests' tokens, and the cost of separating them."""
 
 import asyncio
 import time
@@ -16,18 +16,18 @@ from ops.bench.disagg.play import Asked, Cpu, Served, lateness, percentile, play
 from ops.bench.load import System
 from ops.bench.parts import Say
 
-# As shares of what two workers could prefill, if they did nothing else; above 0.5 one worker can't prefill it all.
+# Shares of the prefill capacity of two workers; above 0.5, one prefill worker can't keep up.
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.6, 0.8)
 QUICK_SHARES = (0.2, 0.4, 0.6)
 REFERENCE = 0.4  # where the one prefill worker is busy 80 % of the time
 _SECONDS, _QUICK_SECONDS = 80.0, 30.0
-_WARM_UP = 0.12  # of the time: what was asked then doesn't count
+_WARM_UP = 0.12  # of the time: requests of that time don't count
 
 T = TypeVar("T")
 
 
 def load(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
-    """A row per load and mode, and what they come to. Raises: Unavailable.
+    """A row per load and mode, and a summary. Raises: Unavailable.
 
     The three fleets take the same requests at the same moments: what disturbs one disturbs all.
     """
@@ -43,7 +43,7 @@ def load(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
         for share in QUICK_SHARES if quick else SHARES:
             per_s, seconds = share * capacity, _QUICK_SECONDS if quick else _SECONDS
             say(f"load: {per_s:.2f} requests/s for {seconds:.0f} s")
-            seed = round(100 * share)  # no load has a prompt of another, which would be cached
+            seed = round(100 * share)  # each load has its own prompts: others would be cached
             served = uvloop.run(together(systems, poisson(seed, per_s, seconds, from_trace), seconds, seed))
             rows += [{"share": share, "per_s": per_s, "mode": mode, **row} for mode, row in served.items()]
     return {"load": rows, "prompt_tokens_mean": tokens, "capacity_per_s": capacity, **_verdict(rows)}
@@ -58,7 +58,7 @@ async def _warm_up(systems: dict[str, System]) -> None:
 async def together(
     systems: Mapping[T, System], asked: list[Asked], seconds: float, seed: int
 ) -> dict[T, dict[str, Any]]:
-    """All systems take the requests at the same moments; what each client saw, and how busy the machine was."""
+    """Sends the same requests to all systems at the same moments; clients' times, and how busy the machine was."""
     cpus = {key: Cpu(system.watch) for key, system in systems.items()}
     ends: dict[T, float] = {}
     late: list[float] = []
@@ -126,7 +126,7 @@ def _verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _crossover(points: list[tuple[float, dict[str, float]]]) -> float | None:
-    """The load from which on the aggregated fleet has the lower mean time, between two loads by a straight line."""
+    """The load at which the aggregated fleet's mean time becomes the lower one, interpolated linearly."""
     ahead = [(per_s, m["aggregated"] - m["apart"]) for per_s, m in points]  # positive: apart is faster
     for (x0, y0), (x1, y1) in reversed(list(pairwise(ahead))):
         if y0 > 0 >= y1:

@@ -1,4 +1,4 @@
-"""Requests at given times, whether or not those before them have been answered, and what each of them saw."""
+"""Sends requests at given times, without waiting for earlier answers, and records each one's times."""
 
 import asyncio
 import json
@@ -16,15 +16,15 @@ import psutil
 from ops.bench.load import System, tools_dir
 from ops.bench.processes import Unavailable
 
-_VOCABULARY = range(300, 1500)  # token ids that the mock's tokenizer has for sure
+_VOCABULARY = range(300, 1500)  # token ids within the mock's vocabulary
 _LIMIT_S = 300.0
-_LAG_S = 0.005  # how often the client looks whether it is late itself
+_LAG_S = 0.005  # how often the client checks its own lag
 
 
 @dataclass(frozen=True)
 class Asked:
     at: float  # seconds from the beginning
-    prompt: int  # tokens, shared with nobody
+    prompt: int  # tokens, different from all other prompts
     answer: int
 
 
@@ -42,7 +42,7 @@ class Served:
 
 
 def poisson(seed: int, per_s: float, seconds: float, shapes: Sequence[tuple[int, int]]) -> list[Asked]:
-    """Arrivals with shapes (prompt, answer) drawn from those given; the same for the same seed."""
+    """Arrivals with random shapes (prompt, answer) of those given; the same for the same seed."""
     rng, at, asked = Random(seed), 0.0, []
     while (at := at + rng.expovariate(per_s)) < seconds:
         asked.append(Asked(at, *rng.choice(shapes)))
@@ -50,7 +50,7 @@ def poisson(seed: int, per_s: float, seconds: float, shapes: Sequence[tuple[int,
 
 
 async def play(system: System, requests: Sequence[Asked], seed: int) -> list[Served]:
-    """Blocks no longer than the last answer takes. Raises: Unavailable when a request fails."""
+    """Blocks until the last answer. Raises: Unavailable when a request fails."""
     conn = _loadgen().Conn
     url = urllib.parse.urlsplit(system.url)
     loop = asyncio.get_running_loop()
@@ -65,7 +65,7 @@ async def play(system: System, requests: Sequence[Asked], seed: int) -> list[Ser
         if r.error is not None:
             raise Unavailable(f"{system.url}: {r.error}")
         gaps = [b - a for (a, _), (b, _) in zip(r.times, r.times[1:], strict=False)]
-        gaps += [0.0] * sum(n - 1 for _, n in r.times)  # tokens that came with the one before
+        gaps += [0.0] * sum(n - 1 for _, n in r.times)  # tokens that came together with the one before
         return Served(asked.at, r.first - r.start, r.end - r.start, gaps, r.tokens, r.cached, c.id)
 
     return await asyncio.gather(*(one(i, asked) for i, asked in enumerate(requests)))
@@ -130,7 +130,7 @@ def _family(pid: int) -> list[psutil.Process]:
 
 
 async def lateness(late: list[float]) -> None:
-    """How much later than it should this process' event loop gets its turn; until cancelled."""
+    """Measures the lag of this process' event loop; until cancelled."""
     while True:
         began = time.perf_counter()
         await asyncio.sleep(_LAG_S)

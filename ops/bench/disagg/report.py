@@ -1,4 +1,4 @@
-"""What is aimed at, tables, one figure."""
+"""Targets, tables, one figure."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from ops.bench.disagg.fleets import MODES
 from ops.bench.parts import Results, table
 
 TITLE = "Prefill and decode on workers of their own"
-TARGETS: dict[str, tuple[float, bool] | None] = {  # aimed at, and whether that is a floor
+TARGETS: dict[str, tuple[float, bool] | None] = {  # the target, and whether it is a minimum
     "nixl_efficiency_min": (0.8, True),
     "hop_p50_ms": (8.0, False),
     "itl_p99_ratio": None,

@@ -1,4 +1,4 @@
-"""From which prompt length on going apart pays: short prompts among a few long ones, by `remote_tokens`."""
+"""The prompt length from which a prefill worker pays off: short prompts among a few long ones, by `remote_tokens`."""
 
 import math
 from contextlib import ExitStack
@@ -20,7 +20,7 @@ _SECONDS, _QUICK_SECONDS = 60.0, 20.0
 
 
 def threshold(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
-    """A row per threshold. Raises: Unavailable. All take the same requests at the same moments."""
+    """A row per threshold; all fleets get the same requests at the same moments. Raises: Unavailable."""
     rng, low, high = Random(3), math.log(_SHORTEST), math.log(_LONGEST)
     shapes = [(int(math.exp(rng.uniform(low, high))), rng.randint(*_ANSWER)) for _ in range(3000)]
     seconds = _QUICK_SECONDS if quick else _SECONDS

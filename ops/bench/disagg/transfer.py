@@ -1,4 +1,4 @@
-"""KV over NIXL through `app/kv/nixl.py` against NIXL as it is: the same two processes, memory and blocks, in turns."""
+"""KV transfers with `app/kv/nixl.py` against bare NIXL: the same two processes, memory and blocks, in turns."""
 
 import asyncio
 import base64
@@ -20,14 +20,14 @@ from ops.bench.parts import Say
 from ops.bench.processes import process, wait_until
 
 MIB = 2**20
-# Bytes in all, in a block, and whether blocks lie side by side at both ends.
+# Bytes in all, bytes of a block, and whether blocks are adjacent at both ends.
 CASES = (
     (1 * MIB, 64 * 2**10, True), (1 * MIB, 64 * 2**10, False),
     (16 * MIB, 4 * MIB, True), (16 * MIB, 4 * MIB, False), (16 * MIB, 64 * 2**10, False),
     (256 * MIB, 4 * MIB, True), (256 * MIB, 4 * MIB, False), (256 * MIB, 64 * 2**10, False),
 )  # fmt: skip
 _WARM_UP = 3  # turns that don't count
-_TICK_S = 0.001  # how often the event loop is asked whether it is free
+_TICK_S = 0.001  # how often to check whether the event loop is free
 
 
 def transfer(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
@@ -52,20 +52,20 @@ async def _measure(holder: dict[str, Any], quick: bool, say: Say) -> list[dict[s
     ours, bare = Nixl(f"ours-{secrets.token_hex(4)}", lambda _note: None), Bare(memory_.address)
     await ours.start(memory_.address, SPACE)
     metadata = {name: base64.b64decode(text) for name, text in holder["metadata"].items()}
-    await ours.know(holder["ours"], metadata[holder["ours"]])
+    await ours.connect(holder["ours"], metadata[holder["ours"]])
     bare.agent.add_remote_agent(metadata[holder["bare"]])
     rows = []
     for size, block, adjacent in CASES:
         say(f"transfer: {size // MIB} MiB in {'adjacent' if adjacent else 'scattered'} blocks of {block // 1024} KiB")
         blocks = _blocks(size, block, adjacent)
         here = [(memory_.address + a, holder["address"] + b) for a, b in blocks]
-        spans = merged(here, block)  # bare NIXL gets them merged as well: it is faster so
+        spans = merged(here, block)  # bare NIXL gets merged spans as well, since that is faster
         bare_s, ours_s, held_s = [], [], []
         for turn in range(_WARM_UP + max(10, (400 if quick else 1600) * MIB // (4 * MIB + size))):
             began = time.perf_counter()
             bare.read(holder["bare"], spans)
             middle = time.perf_counter()
-            await asyncio.sleep(0.002)  # so that neither pays for what the other left to be done
+            await asyncio.sleep(0.002)  # so that neither is slowed by unfinished work of the other
             looking = _Looking()
             await asyncio.sleep(0)
             again = time.perf_counter()
@@ -92,7 +92,7 @@ async def _measure(holder: dict[str, Any], quick: bool, say: Say) -> list[dict[s
 
 
 class _Looking:
-    """The longest time that nothing else got its turn on the event loop."""
+    """The longest time that the event loop was blocked."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -110,7 +110,7 @@ class _Looking:
 
 
 def _blocks(size: int, block: int, adjacent: bool) -> list[tuple[int, int]]:
-    """Offsets here and there. Scattered: in any order on both sides, a hole behind each."""
+    """Offsets on both sides. Scattered: in random order, with a hole after each block."""
     count = size // block
     if adjacent:
         return [(i * block, i * block) for i in range(count)]

@@ -1,1 +1,1 @@
-"""`make bench NAME=route`: what routing by KV cache costs and brings."""
+"""`make bench NAME=route`: the cost and the benefit of routing by KV cache."""

@@ -32,7 +32,7 @@ def main(
     ),
     out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
 ) -> None:
-    """Measure what routing by KV cache costs and brings."""
+    """Measure the cost and the benefit of routing by KV cache."""
     parts = {
         Part.decision: decision,
         Part.events: events,

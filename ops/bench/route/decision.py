@@ -1,4 +1,4 @@
-"""One decision: reading the fleet with the prefix matches, and choosing. In this process, over a real Valkey."""
+"""The time of one routing decision: reading the fleet with prefix matches, and choosing. In-process, with Valkey."""
 
 import asyncio
 import gc
@@ -101,7 +101,7 @@ async def _decision(port: int, quick: bool, say: Say) -> dict[str, Any]:
 
 
 async def _fill(client: Any, workers: int, blocks: int) -> tuple[list[bytes], float]:
-    """An index of so many blocks; prompts of which each worker has a part; bytes that each entry takes."""
+    """An index of so many blocks; prompts whose prefixes are spread over the workers; bytes of each entry."""
     await client.flushall()
     before = int((await client.info("memory"))["used_memory"])
     random = Random(1)
@@ -130,7 +130,7 @@ async def _fill(client: Any, workers: int, blocks: int) -> tuple[list[bytes], fl
             await client.hset(KEYS.prefilling(lease.worker.id), run, row[:HASH_BYTES] + b"0")
             await client.set(KEYS.blocks(run), row)
     prompts = []
-    for row in rows[:400]:  # a prefix that one worker has, and a rest that nobody has
+    for row in rows[:400]:  # a prefix that one worker has, and a rest that none has
         known = random.randrange(PROMPT_BLOCKS) * HASH_BYTES
         prompts.append(row[:known] + random.randbytes(PROMPT_BLOCKS * HASH_BYTES - known))
     return prompts, (after - before) / (len(rows) * PROMPT_BLOCKS)
@@ -162,7 +162,7 @@ async def _alone(fleet: FleetReader, prompts: list[bytes], count: int) -> float:
 
 
 async def _paced(fleet: FleetReader, prompts: list[bytes], seconds: float) -> list[float]:
-    """Milliseconds from when each was due, at `PER_S` a second by Poisson arrivals."""
+    """Milliseconds of each decision since its due time; Poisson arrivals at `PER_S` a second."""
     rng, took, tasks = Random(3), [], []
     due = time.perf_counter() + 0.1
 
@@ -173,7 +173,7 @@ async def _paced(fleet: FleetReader, prompts: list[bytes], seconds: float) -> li
     for i in range(int(seconds * PER_S)):
         due += rng.expovariate(PER_S)
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        # From when it could begin: that the loop's timers are coarse is not the decision's doing.
+        # Since it could begin: the coarse timers of the event loop are not counted.
         tasks.append(asyncio.create_task(one(i, max(due, time.perf_counter()))))
     await asyncio.gather(*tasks)
     return took

@@ -1,4 +1,4 @@
-"""KV events into the index: eight workers' feeds, each a process with its engine's publisher beside it."""
+"""KV events into the index: the feeds of eight workers, each in a process with its engine's publisher."""
 
 import asyncio
 import subprocess
@@ -23,14 +23,14 @@ from ops.bench.processes import Unavailable, process, tail
 from ops.bench.route.decision import BLOCK, valkey
 from workers.engine.kv_event_feed import KvEventFeed
 
-WORKERS, OFFERED = 8, 60_000  # blocks/s, a fifth over the aim
+WORKERS, OFFERED = 8, 60_000  # workers; blocks/s, a fifth above the target
 _BATCH = 64  # blocks that one step of an engine stores
-_KEEP = 20_000  # blocks that an engine has; from then on each stored one costs an old one
+_KEEP = 20_000  # blocks of an engine; beyond it each stored block evicts an old one
 _POOL, _KEYS = PoolId("bench"), Keys("bench")
 
 
 def events(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
-    """Blocks per second that came into the index, and how late the last were. Raises: Unavailable."""
+    """Blocks per second that reached the index, and the delay of the last ones. Raises: Unavailable."""
     seconds = 5 if quick else 20
     with valkey(directory) as port, ExitStack() as up:
         say(f"events: {OFFERED:,} blocks a second for {seconds} s from {WORKERS} workers")

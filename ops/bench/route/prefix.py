@@ -1,4 +1,4 @@
-"""Side by side with Dynamo: groups of requests that share a long prefix, with ample and with tight KV space."""
+"""Comparison with Dynamo: groups of requests that share a long prefix, with ample and with tight KV space."""
 
 import os
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ def prefix(directory: Path, quick: bool, say: Say, model_dir: Path) -> dict[str,
 
 
 def _measure(directory: Path, system: System, seeds: Sequence[int]) -> dict[str, float]:
-    """Other prompts each time: a seed's are all new to the caches."""
+    """One run for each seed, which has prompts of its own, not cached before."""
     lines = [run_load(system, [*_LOAD, "--seed", str(seed)], directory / f"{os.getpid()}.log") for seed in seeds]
     return {
         "cached_share": median(float(line["cached_ratio"]) for line in lines),
@@ -75,7 +75,7 @@ def _measure(directory: Path, system: System, seeds: Sequence[int]) -> dict[str,
 
 
 def _pace(directory: Path, mocker: System) -> dict[str, float]:
-    """What the mocker takes for a prompt that nobody shares and for a token, as our mock's arguments."""
+    """The mocker's times for an uncached prompt and for a token, as our mock's arguments."""
     line: Line = run_load(mocker, [*_PROBE, "--seed", "99"], directory / "pace.log")
     step_ms = float(line["tpot_ms"]["p50"])
     prefill_s = (float(line["ttft_ms"]["p50"]) - step_ms) / 1e3

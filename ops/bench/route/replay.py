@@ -29,7 +29,7 @@ WORKERS, _CACHE, _TRACE_BLOCK = 4, 4000, 512
 _SHRINK, _SPEEDUP = 32, 10.0
 _PREFILL, _STEP_MS, _SEQUENCE_MS, _CHUNK = 10_000.0, 15.0, 0.1, 2048  # the simulator's engine
 _MODEL_LEN = 8192
-_VOCABULARY = 1500  # token ids that the mock's tokenizer has for sure
+_VOCABULARY = 1500  # token ids within the mock's vocabulary
 
 
 def replay(directory: Path, quick: bool, say: Say) -> dict[str, Any]:

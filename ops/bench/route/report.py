@@ -1,4 +1,4 @@
-"""What is aimed at, tables, one figure."""
+"""Targets, tables, one figure."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from ops.bench.parts import Results, table
 from ops.bench.route.simulation import DEFAULT, ORACLE, OURS, RIVALS
 
 TITLE = "Routing (TTFT ratios: below 1 is better; the worst over traces, sizes and caches)"
-TARGETS: dict[str, tuple[float, bool] | None] = {  # aimed at, and whether that is a floor
+TARGETS: dict[str, tuple[float, bool] | None] = {  # the target, and whether it is a minimum
     "decision_p50_ms": (1.0, False),
     "decision_p99_ms": (3.0, False),
     "bytes_per_block": (80, False),

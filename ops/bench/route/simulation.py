@@ -55,7 +55,7 @@ def run(
 ) -> dict[str, dict[str, float]]:
     """Figures by policy. Raises: Unavailable."""
     out, log = directory / "out.json", directory / "simulator.log"
-    # A closed loop needs more sessions in the trace than are live.
+    # A closed loop needs more sessions in the trace than run at a time.
     sessions = ["--sessions", "8"] if workers == 16 else []
     command = [
         sys.executable, str(tools_dir() / "route_sim.py"), str(trace), "--workers", str(workers), "--seed", str(seed),
@@ -74,7 +74,7 @@ def run(
 
 
 def _compare(figures: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Ratios of our TTFT, below 1 is better; the rivals' best mean and their best p99 may be of two of them."""
+    """Ratios of our TTFT to the best rival's, below 1 is better; best mean and best p99 may be of different rivals."""
     mean, p99 = ({p: f[key] for p, f in figures.items()} for key in ("ttft_mean", "ttft_p99"))
     best = min(mean[p] for p in RIVALS)
     return {
@@ -86,7 +86,7 @@ def _compare(figures: dict[str, dict[str, float]]) -> dict[str, float]:
 
 
 def _nothing_shared(directory: Path) -> Path:
-    """The first trace without its block ids: no prompt has anything in common with another."""
+    """The first trace without its block ids: no two prompts have a common prefix."""
     path = directory / "nothing_shared.jsonl"
     with gzip.open(traces_dir() / TRACES[0], "rt") as trace, path.open("w") as out:
         for line in trace:

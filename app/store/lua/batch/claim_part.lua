@@ -1,7 +1,7 @@
--- A batch worker takes a part that was sent to it; and then says again and again that it has it.
+-- A batch worker claims a part that was sent to it, and renews its claim.
 --
 -- KEYS  1 batch:<id>  2 taken:<batch>     ARGV  1 part  2 ticket  3 worker
--- returns 1; 0 when the batch has stopped, the part was sent anew, or another one has it
+-- returns 1; 0 when the batch has stopped, the part was sent anew, or another worker has it
 local status, paused = unpack(redis.call('HMGET', KEYS[1], 'status', 'paused'))
 if status ~= 'in_progress' or paused == '1' then return 0 end
 local ticket, worker = string.match(redis.call('HGET', KEYS[2], ARGV[1]) or '', '^(%d+)|(.*)|')

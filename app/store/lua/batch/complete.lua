@@ -1,4 +1,4 @@
--- Moves a batch of which nothing is left to be computed from 'in_progress' to where it is finished.
+-- Moves a batch without parts left from 'in_progress' to the status in ARGV.
 --
 -- KEYS  1 batch:<id>  2 todo:<batch>  3 taken:<batch>     ARGV  fields and values to set
 -- returns 1; 0 when it is not in progress, or a part has come back meanwhile

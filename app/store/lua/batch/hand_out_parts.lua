@@ -1,10 +1,10 @@
--- Takes parts of a batch that are to be sent: the next ones that nobody has, and those whose worker or message is lost.
+-- Takes parts of a batch to send: the next ones, and those whose worker or message is lost.
 --
 -- KEYS  1 batch:<id>  2 todo:<batch>  3 taken:<batch>
--- ARGV  1 how many of the next ones  2 the prefix of workers' leases  3 ms after which a message that no worker has taken
---       is lost  4 ms after which a part is, of which its worker has not said that it has it
--- When the batch goes on no more, or not now, what is lost is nobody's.
--- returns  part, ticket, part, ticket, …   Sent twice, what the first took counts as lost, and is sent later.
+-- ARGV  1 how many of the next ones  2 the prefix of workers' leases  3 ms after which a message is lost that no worker
+--       has taken  4 ms after which a part is lost whose worker hasn't renewed its claim
+-- When the batch is paused or not in progress, lost parts go back to `todo`.
+-- returns  part, ticket, part, ticket, …   Sent twice, the first call's parts count as lost, and are sent later.
 local status, paused = unpack(redis.call('HMGET', KEYS[1], 'status', 'paused'))
 local goes_on = status == 'in_progress' and paused ~= '1'
 local out = {}

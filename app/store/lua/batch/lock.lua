@@ -1,9 +1,8 @@
--- Gives a batch worker the lock of a batch, which one at a time has: to validate it, or to finish it. The holder asks
--- again and again, and so says that it is at it: a Redis that came back without its last second may say so of one that
--- has long let go.
+-- Gives a batch worker the lock of a batch, to validate or finish it: one worker at a time has it. The holder renews it:
+-- a Redis that came back without its last second may name a holder that has unlocked already.
 --
 -- KEYS  1 batch:<id>
--- ARGV  1 the status it has to have  2 worker  3 the prefix of workers' leases  4 ms after which a silent holder has lost it
+-- ARGV  1 the status it has to have  2 worker  3 the prefix of workers' leases  4 ms without renewal after which the lock is lost
 -- returns 1; 0 when it has another status, or a living worker has the lock
 local status, holder, at = unpack(redis.call('HMGET', KEYS[1], 'status', 'holder', 'holder_at'))
 if status ~= ARGV[1] then return 0 end

@@ -1,8 +1,7 @@
--- Moves a batch from one status to another, if it has one of those expected and the holder that moves it.
+-- Sets fields of a batch, its status among them, if its status is an expected one and the caller has the lock.
 --
 -- KEYS  1 batch:<id>     ARGV  1 statuses it may have, each between commas  2 the holder, or '' for any
---       3 life in ms once it has ended, or '' when it goes on  4… fields and values to set, `status` first if it changes:
---       what comes next is for another holder
+--       3 life in ms if it ends now, else ''  4… fields and values to set, `status` first if it changes: that unlocks it
 -- returns 1; 0 and nothing done otherwise. Sent twice, the second finds the new status.
 local status, holder = unpack(redis.call('HMGET', KEYS[1], 'status', 'holder'))
 if not status or not string.find(ARGV[1], ',' .. status .. ',', 1, true) then return 0 end

@@ -1,4 +1,4 @@
--- Writes down a file of an API key, if there is room for it.
+-- Records a file of an API key, if there is room for it.
 --
 -- KEYS     1 file:<id>  2 files-of:<key>  3 files-expiring  4 file-bytes:<key>
 -- ARGV     1 id  2 StoredFile (msgpack)  3 its bytes  4 when it was made  5 when it expires, or ''
@@ -8,7 +8,7 @@ local function size(record) return record and cmsgpack.unpack(record)[5] or 0 en
 
 local known = redis.call('GET', KEYS[1])
 local used = tonumber(redis.call('GET', KEYS[4]))
-if not used then -- its first file, or those of before were not counted
+if not used then -- its first file, or an older version has not counted its files
   used = 0
   for _, id in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do used = used + size(redis.call('GET', ARGV[8] .. id)) end
 end

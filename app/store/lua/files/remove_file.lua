@@ -1,4 +1,4 @@
--- Forgets a file of an API key, and gives its bytes back. Sent twice, the second changes nothing.
+-- Removes the record of a file, and its bytes from its API key's sum. Sent twice, the second changes nothing.
 --
 -- KEYS  1 file:<id>  2 files-of:<key>  3 files-expiring  4 file-bytes:<key>     ARGV  1 id
 local known = redis.call('GET', KEYS[1])

@@ -2,12 +2,12 @@
 --
 -- KEYS     1 spent:<name>
 -- ARGV     1 requests a minute (0: no limit)  2 requests to charge  3 tokens a minute (0: no limit)  4 tokens to charge
---          5 only if each bucket has at least 1 left, and this share of a minute's worth; '' for in any case
+--          5 charge only if each bucket has at least 1 left, and this share of a minute's worth; '': in any case
 -- returns  {what refused: '', 'requests' or 'tokens', requests left, tokens left}, the numbers as text, with fractions
 --
--- A bucket holds a minute's worth and fills evenly. It may go below zero, since how long an answer gets is known
--- when it has been given: what was too much is waited for, and over time the limit holds. A full bucket needs no
--- record, so the hash lives until both are full.
+-- A bucket holds a minute's worth and fills evenly. It may go below zero, since an answer's length is known only at its
+-- end: the next requests wait until it is filled, so the limit holds over time. A full bucket needs no record, so the
+-- hash lives until both are full.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local record = redis.call('HMGET', KEYS[1], 'requests', 'tokens', 'at')

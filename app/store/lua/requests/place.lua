@@ -1,13 +1,13 @@
--- Gives one request to one worker, or to one that prefills and one that decodes: all or nothing.
+-- Places one request on one worker, or on a prefill and a decode worker: completely or not at all.
 --
--- KEYS  1 request:<run>  2 prefix:<run>, and for each worker, the one that begins first:
+-- KEYS  1 request:<run>  2 prefix:<run>, and for each worker, in the order of the stages:
 --       worker:<id>  reservations:<worker>  load:<worker>  prefilling:<worker>  its queue's list
 -- ARGV  1 run  2 Job (msgpack)  3 the record's life, ms  4 the prompt's packed block hashes  5 the API replica that
---       awaits it, and for each worker:
+--       awaits the request, and for each worker:
 --       rank ('<rank>a': aside, see app/keys.py)  blocks  prompt tokens to compute  blocks to pull
 --       Celery message ('': Celery's chain brings it)
--- returns 1; 0 when a worker's lease is gone, and then nothing was written
--- Sent twice because a connection broke, it does nothing the second time while the record is there.
+-- returns 1; 0 and nothing written when a worker's lease has ended
+-- Sent twice, the second does nothing while the record exists.
 if redis.call('EXISTS', KEYS[1]) == 1 then
   return 1
 end

@@ -1,10 +1,10 @@
--- Makes a worker's account true again: what nobody waits for is dropped, the sums are counted anew.
+-- Corrects a worker's reservations: drops those of requests that nobody awaits, and counts the sums anew.
 --
 -- KEYS  1 reservations:<worker>  2 load:<worker>  3 prefilling:<worker>
--- ARGV  1 the deployment's prefix  2… API replicas that are dead: nobody waits for what they had placed
--- returns  {runs that are reserved, API replicas that await them and have no lease, runs that were dropped}
--- O(reservations). For what nobody released: a message that was lost, an API replica that died, a Redis that came
--- back without its last second.
+-- ARGV  1 the deployment's prefix  2… dead API replicas, whose requests nobody awaits
+-- returns  {reserved runs, API replicas that await them and have no lease, dropped runs}
+-- O(reservations). For reservations that were not released: after a lost message, the death of an API replica, or a
+-- Redis that came back without its last second.
 local prefix, sums, waiting, live, dropped = ARGV[1], {}, {}, {}, {}
 local dead, alive, missing = {}, {}, {}
 for i = 2, #ARGV do dead[ARGV[i]] = true end
@@ -12,7 +12,7 @@ local runs = redis.call('HGETALL', KEYS[3])
 for i = 1, #runs, 2 do waiting[runs[i]] = true end
 
 local function lives(api)
-  if api == '' then return true end -- one of an older version, which has no lease
+  if api == '' then return true end -- placed by an older version, whose replicas have no lease
   if alive[api] == nil then
     alive[api] = redis.call('EXISTS', prefix .. 'api:' .. api) == 1
     if not alive[api] then missing[#missing + 1] = api end

@@ -1,9 +1,9 @@
--- Takes one run's prefill off its worker's account, at its end the run itself, and then its record.
--- Doing it twice changes nothing.
+-- Releases one run's prefill at a worker; at its end also its reservation and its record. Sent twice, the second
+-- changes nothing.
 --
 -- KEYS  1 request:<run>  2 reservations:<worker>  3 load:<worker>  4 prefilling:<worker>  5 prefix:<run>
--- ARGV  1 run  2 'prefilled' when it goes on here, 'left' when it does elsewhere, else 'ended'
--- returns 1 when the reservation was there, else 0
+-- ARGV  1 run  2 'prefilled' when it continues here, 'left' when it continues on another worker, else 'ended'
+-- returns 1 when there was a reservation, else 0
 if ARGV[2] == 'ended' then
   redis.call('UNLINK', KEYS[1])
 end

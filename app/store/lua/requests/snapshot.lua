@@ -1,15 +1,15 @@
--- The live places of one pool, what is reserved there, and how much of some prompts lies there. Reads only.
+-- The live places of one pool, their reservations, and how much of some prompts they have cached. Reads only.
 --
 -- KEYS     1 pool:<pool>    ARGV  1 the deployment's prefix  2 the pool's name  3… prompts as packed block hashes
 -- returns  {limits, lately, row, row, …}; limits: the hash limits:<pool> as a flat list; lately: 1 when the pool has
 --          a worker, or had one lately, else 0; row: a flat list of
---          Lease (msgpack), rank, requests, blocks, tokens, waiting, ms since the head of line began, pulls,
+--          Lease (msgpack), rank, requests, blocks, tokens, waiting, ms since the first waiting one began, pulls,
 --          aside requests, their blocks,
---          then two for each prompt: leading blocks that are cached there, and that are cached or on their way
+--          then two for each prompt: leading blocks that are cached, and that are cached or coming
 --
 -- A cached set is prefix-closed (children are evicted before their parents), so the match is a binary search:
--- O(places × log blocks) for a prompt, and the number of waiting requests on top. A worker whose lease is gone is
--- left out; an API replica prunes it.
+-- O(places × log blocks) for a prompt, plus the number of waiting requests. Workers without a lease are left out; an
+-- API replica removes them.
 local prefix, pool = ARGV[1], ARGV[2]
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -25,14 +25,14 @@ local function last(h, low, n, has)
   return low
 end
 
-local key -- of the cache that is looked into
+local key -- of the cache that `cached` and `guessed` look into
 local function cached(hash) return call('SISMEMBER', key, hash) == 1 end
 local function guessed(hash)
   local expires = call('ZSCORE', key, hash)
   return expires and tonumber(expires) > now
 end
 
--- What a request that waits for its prefill there will leave in the cache counts as well.
+-- The leading blocks with those that requests waiting for their prefill there will leave in the cache.
 local function on_its_way(runs, rank, h, low, n)
   local first = sub(h, 1, 8) .. rank
   for i = 1, math.min(#runs, 32), 2 do

@@ -1,8 +1,8 @@
--- Bounds the stream behind an API replica's channel: by the bytes that all workers have written to it, and by time.
+-- Trims an API replica's stream: by the bytes that all workers have written to it, and by age.
 --
 -- KEYS  1 out:<api>  2 out:<api>:marks
--- ARGV  1 bytes that this worker has written since it last said so  2 bytes that are kept  3 life, ms
--- A mark is an entry's id, and how much had been written by then. Sent twice, so were the bytes.
+-- ARGV  1 bytes that this worker has written since its last call  2 bytes to keep  3 life, ms
+-- A mark is an entry's id, and the bytes written by then. Sent twice, the bytes count twice.
 local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
 if not newest then return end
 local written = tonumber(redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or 0) + ARGV[1]

@@ -1,8 +1,8 @@
--- Gives a kept request of a dead API replica to another one; or to its owner, which has it and doesn't run it.
--- Sent twice, the second finds another owner: that one has it, and finds that it doesn't run it.
+-- Gives a kept request of a dead API replica to another one; or to its owner itself, if that doesn't run it.
+-- Sent twice, the second finds a new owner, the caller: which then finds that it owns the request and doesn't run it.
 --
 -- KEYS  1 kept:<id>  2 kept-of:<dead>  3 kept-of:<api>  4 answer-owners     ARGV  1 id  2 dead  3 api
--- returns  {Kept (msgpack), epoch}; nothing when there is nothing to go on with, or another one was first
+-- returns  {Kept (msgpack), epoch}; nothing when it has ended, or another replica was first
 redis.call('SREM', KEYS[2], ARGV[1])
 local owner, ended = unpack(redis.call('HMGET', KEYS[1], 'owner', 'end'))
 if owner ~= ARGV[2] or ended then

@@ -2,10 +2,10 @@
 --
 -- KEYS  1 kept:<id>  2 log:<id>  3 kept-of:<api>  4 chats-of:<key>  5 kept-bytes  6 kept-expiring
 -- ARGV  1 id  2 epoch  3 number of the first batch (from 1)  4 life, ms, from now on; '' as it was
---       5 'ended' when the last batch has the end, else ''  6 when a stored chat came that is whole with it, ms, else ''
+--       5 'ended' when the last batch has the end, else ''  6 when a stored chat that ends with it arrived, ms, else ''
 --       7… batches
--- returns  the number of the last batch that is there now; less than was sent: send from the one behind it.
---          -1: another one owns it, or it was cancelled. -2: Redis does not know it (any more).
+-- returns  the number of the last batch in the log; if less than was sent, send the next ones again.
+--          -1: another replica owns it, or it was cancelled. -2: Redis does not know it (any more).
 -- Sent twice it changes nothing.
 local epoch, key = unpack(redis.call('HMGET', KEYS[1], 'epoch', 'key'))
 if not epoch then return -2 end

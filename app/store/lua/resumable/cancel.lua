@@ -1,4 +1,4 @@
--- Ends a kept answer in the place of its owner, which is fenced off by a new epoch.
+-- Ends a kept answer instead of its owner, which can't append any more: the epoch is new.
 --
 -- KEYS  1 kept:<id>  2 log:<id>  3 kept-bytes  4 kept-expiring     ARGV  1 id  2 the last batch  3 life, ms, from now on
 -- returns 1; 0 when it had ended before, or is not known

@@ -1,12 +1,12 @@
--- Adds items to a kept conversation, which it may begin. Those of a response are added once, and by its owner only.
+-- Adds items to a kept conversation, or creates it. A response's items are added once, and by its owner only.
 --
 -- KEYS  1 conversation:<id>  2 conversation-items:<id>  3 kept:<response>, or the first once more
 --       4 kept-bytes  5 kept-expiring
--- ARGV  1 id  2 API key  3 life, ms, from now on  4 record (JSON) to begin it with; '' if it has to be there
---       5 response, or ''  6 its epoch  7 items that there may be  8 bytes that may be kept for that key  9 and in all;
---       7 to 9 '': however many   10… items (JSON)
--- returns {what has no room: '', 'key', 'all' or 'items', ms until the next kept thing expires}; 0: it is not known;
---         -1: the response is another one's.
+-- ARGV  1 id  2 API key  3 life, ms, from now on  4 record (JSON) to create it with; '' if it must exist
+--       5 response, or ''  6 its epoch  7 items at most  8 kept bytes of that API key at most  9 of all keys at most
+--       (7 to 9 '': no limit)  10… items (JSON)
+-- returns {the limit reached: '', 'key', 'all' or 'items', ms until the next kept answer or conversation expires};
+--         0: it is not known; -1: another replica owns the response.
 local begun = ARGV[4] ~= ''
 if not begun and redis.call('HGET', KEYS[1], 'key') ~= ARGV[2] then return 0 end
 if ARGV[5] ~= '' then

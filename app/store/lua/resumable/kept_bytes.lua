@@ -1,5 +1,5 @@
--- What kept answers take in Redis, about: put before the scripts that change it, whose last two keys it uses:
--- kept-bytes  kept-expiring
+-- Counts the bytes that kept answers take in Redis, about. Prepended to the scripts that change them; uses their last
+-- two keys: kept-bytes  kept-expiring
 local function member(id, key) return id .. '|' .. key end
 
 local function count(id, key, bytes)
@@ -21,7 +21,7 @@ local function release(id, key)
 end
 
 local function no_room(key, bytes, most_of_key, most_in_all)
-  -- What has no room for so many bytes, 'key' or 'all', and ms until something expires; nothing where there is room.
+  -- The limit that so many more bytes exceed, 'key' or 'all', and ms until something expires; nothing if none.
   for _, expired in ipairs(redis.call('ZRANGE', KEYS[#KEYS], '-inf', now(), 'BYSCORE', 'LIMIT', 0, 1000)) do
     release(string.match(expired, '^([^|]*)|(.*)$'))
   end

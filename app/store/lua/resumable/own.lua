@@ -1,12 +1,12 @@
--- Writes down that an API replica owns a request whose answer is kept, if there is room for it.
+-- Records that an API replica owns a request whose answer is kept, if there is room for it.
 --
 -- KEYS  1 kept:<id>  2 kept-of:<api>  3 answer-owners  4 joined:<…>, or the first once more  5 kept-bytes  6 kept-expiring
--- ARGV  1 id  2 api  3 Kept (msgpack)  4 life, ms  5 epoch  6 what to say to a request with the same key ('': nothing)
---       7 what was said, and doesn't hold any more  8 the API key that it came with
---       9 bytes that may be kept for that one  10 and in all; both '': however many
+-- ARGV  1 id  2 api  3 Kept (msgpack)  4 life, ms  5 epoch  6 the reply to a later request with the same idempotency key, or ''
+--       7 an earlier such reply that is void now  8 its API key
+--       9 kept bytes of that API key at most  10 of all keys at most ('': no limit)
 --       11 StoredChat (msgpack), or ''
--- returns {what has no room: '', 'key' or 'all', what was said to the first request with that key or ARGV 6,
---          ms until the next kept answer expires}. Sent twice it changes nothing.
+-- returns {the limit reached: '', 'key' or 'all', the reply of the first request with that idempotency key or ARGV 6,
+--          ms until the next kept answer expires}. Sent twice, the second changes nothing.
 if ARGV[6] ~= '' then
   local known = redis.call('GET', KEYS[4])
   if known and known ~= ARGV[6] and known ~= ARGV[7] then

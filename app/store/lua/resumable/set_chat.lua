@@ -1,4 +1,4 @@
--- Changes what a stored chat is found by.
+-- Changes the StoredChat of a kept answer.
 --
 -- KEYS  1 kept:<id>  2 kept-bytes  3 kept-expiring     ARGV  1 id  2 StoredChat (msgpack)
 -- returns 1; 0 when it is not known (any more)

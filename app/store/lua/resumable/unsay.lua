@@ -1,4 +1,4 @@
--- Takes an item out of a kept conversation.
+-- Removes an item from a kept conversation.
 --
 -- KEYS  1 conversation-items:<id>  2 kept-bytes  3 kept-expiring     ARGV  1 id  2 API key  3 item (JSON)
 local gone = redis.call('LREM', KEYS[1], 1, ARGV[3])

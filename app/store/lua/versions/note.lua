@@ -1,7 +1,7 @@
--- Notes that a process of a wire version lives, unless one lives, or lived lately, that it couldn't be understood by.
+-- Records that a process of a wire version lives, unless one of a version that isn't a neighbour lives or lived lately.
 --
--- KEYS  1 wire-versions     ARGV  1 the version  2 ms for which one counts after its last word
--- returns the versions that are too far from it: then nothing is noted
+-- KEYS  1 wire-versions     ARGV  1 the version  2 ms for which a version counts after its last record
+-- returns the versions that aren't neighbours: if there are any, nothing is recorded
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local known, strangers = redis.call('HGETALL', KEYS[1]), {}

@@ -1,4 +1,4 @@
-"""Answers that are held to a grammar, by llguidance: it says which tokens may come next."""
+"""Constrains answers to a grammar, with llguidance: it computes the tokens that may come next."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,20 +11,20 @@ from app.messages import Grammar
 from app.tokenizer import Tokenizer
 
 
-class Held:
-    """One choice of an answer, and where in its grammar it is."""
+class GrammarState:
+    """The state of the grammar for one choice."""
 
     def __init__(self, matcher: LLMatcher, eos_id: int | None) -> None:
         self._matcher, self._eos_id = matcher, eos_id
-        self._mask: bytes | None = None  # a bit for each token, the lowest first; None: not asked for yet
-        self.over = False  # the answer ended; what comes behind that is free
+        self._mask: bytes | None = None  # a bit for each token, the lowest first; None: not computed yet
+        self.over = False  # the answer has ended; later tokens are unconstrained
 
     def allows(self, token: int) -> bool:
         mask = self._allowed()
         return token >> 3 < len(mask) and bool(mask[token >> 3] >> (token & 7) & 1)
 
     def after(self, token: int) -> int:
-        """The next token that is allowed, from this one on and around. One always is."""
+        """The first allowed token from this one on, wrapping around. There always is one."""
         mask = self._allowed()
         first, bit = divmod(token % (8 * len(mask)), 8)
         here = mask[first] >> bit << bit
@@ -37,7 +37,7 @@ class Held:
         return 8 * first + (here & -here).bit_length() - 1
 
     def accept(self, tokens: Sequence[int]) -> bool:
-        """They came next; False: that was not allowed."""
+        """Advances by `tokens`; False: one of them was not allowed."""
         self._mask = None
         for token in tokens:
             self.over = self.over or token == self._eos_id
@@ -53,10 +53,10 @@ class Held:
         return self._mask
 
 
-def hold(tokenizer: Tokenizer, grammar: Grammar, begun: Sequence[Sequence[int]]) -> list[Held]:
-    """One for each choice, behind what is out of it. Blocks for milliseconds, the first time for longer.
+def grammar_states(tokenizer: Tokenizer, grammar: Grammar, begun: Sequence[Sequence[int]]) -> list[GrammarState]:
+    """One state for each choice, after its output `begun`. Blocks for milliseconds, the first time for longer.
 
-    Raises: RequestError when it is no grammar, EngineFailed when what is out does not fit it.
+    Raises: RequestError for an invalid grammar, EngineFailed when the output so far does not fit it.
     """
     known = _tokenizer(tokenizer)
     try:
@@ -65,10 +65,10 @@ def hold(tokenizer: Tokenizer, grammar: Grammar, begun: Sequence[Sequence[int]])
         raise RequestError(f"The grammar: {exc}") from exc
     if first.is_error():
         raise RequestError(f"The grammar: {first.get_error()}")
-    made = [Held(first.deep_copy(), tokenizer.eos_id) for _ in begun]
-    for held, tokens in zip(made, begun, strict=True):
-        if not held.accept(tokens):
-            raise EngineFailed("What is out of the answer does not fit its grammar.")
+    made = [GrammarState(first.deep_copy(), tokenizer.eos_id) for _ in begun]
+    for state, tokens in zip(made, begun, strict=True):
+        if not state.accept(tokens):
+            raise EngineFailed("The answer so far does not fit its grammar.")
     return made
 
 

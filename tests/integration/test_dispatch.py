@@ -195,6 +195,7 @@ async def test_a_request_that_ends_while_it_waits_for_a_round_is_waited_for_no_l
     await asyncio.wait_for(sending, 5)
     (event,) = await answer.take()
     assert isinstance(event, Failed)
+    assert event.code == Saturated.code
     if d.placer._rounds is not None:
         await d.placer._rounds
 

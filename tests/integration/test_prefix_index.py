@@ -167,6 +167,8 @@ async def test_a_feed_that_starts_late_learns_all(redis: "Redis", wire: Wire) ->
 async def test_clearing_is_seen_at_once(redis: "Redis", wire: Wire) -> None:
     """`forget` reads first what was said before; vLLM tells of the clearing only with its next step."""
     async with feeding(wire) as cache:
+        cache.run([0] * 8)
+        await becomes(redis, lambda found: len(found) == 2, "two blocks")
         cache.publisher.drop = 1
         cache.run([1] * 12)
         await cache.feed.forget(cache.feed.clears)

@@ -395,7 +395,7 @@ async def test_a_placement_sent_twice_is_one_also_when_its_worker_went_in_betwee
     await d.send(inflight(job(), EventQueue()))
     await redis.delete(KEYS.worker(worker))
     assert await real(sent) == [1]
-    assert Sampling(max_tokens=5) == d.in_flight[R1].job.sampling
+    assert await queued(redis, worker) == [(R1, 0)]
 
 
 @pytest.mark.parametrize("aside", [False, True])

@@ -261,6 +261,7 @@ async def test_an_adoption_that_redis_interrupts_is_completed(redis: "Redis", wi
     async with Going(resumable_store(broken, B), [1]):
         for name in names:
             await until(lambda name=name: ended(redis, name))
+    assert broken.count > 3, "it was interrupted, and went on"
     broken.close()
 
 

@@ -154,7 +154,8 @@ def test_bodies_of_many_values_are_refused(ask: Callable[..., httpx.Response], w
     paths, *parts = WORST[worst]
     for path in paths:
         answer = ask(path, filled(*parts, size), method="PATCH" if path == ADMIN else "POST")
-        assert answer.status_code in (400, 413) or size < 2**16  # so few values may be a good request
+        good = {200} if size < 2**16 else set()  # so few values may be a good request
+        assert answer.status_code in {400, 413} | good
         assert len(answer.content) < 2**16
 
 

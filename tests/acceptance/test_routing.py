@@ -116,7 +116,7 @@ def test_the_second_request_goes_where_the_first_ones_prefix_lies(fleet: tuple[S
     assert costs[0] < costs[1]
 
 
-def test_nobody_is_told_who_did_not_ask(fleet: tuple[Stack, list[str]]) -> None:
+def test_routing_is_explained_only_on_request(fleet: tuple[Stack, list[str]]) -> None:
     """The names of workers are the operator's business."""
     _, urls = fleet
     assert ask(urls[0], "hello", explain=False)[1] == {}

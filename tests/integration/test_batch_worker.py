@@ -159,7 +159,7 @@ def done_but_not_said(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Await
     return asked
 
 
-def test_who_stood_still_while_another_one_finished_leaves_the_files_as_they_are(
+def test_a_worker_that_is_overtaken_while_finishing_leaves_the_files_as_they_are(
     redis: Redis, batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it would have read is deleted by then."""
@@ -180,7 +180,7 @@ def test_who_stood_still_while_another_one_finished_leaves_the_files_as_they_are
     assert (found.status, found.completed, found.failed, found.errors_file) == ("completed", 6, 0, None)
 
 
-def test_what_comes_twice_to_one_worker_is_done_once(
+def test_a_batch_whose_task_comes_twice_is_finished_once(
     batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch_worker, batch = batch_workers[0], finalizing(batch_workers[0], storage)
@@ -253,7 +253,7 @@ def test_a_worker_that_has_all_that_it_takes_gives_a_part_back_at_once(
     assert batch_worker.call(batch_worker._batch_store.loads([batch])) == [BatchLoad(3, 0, None)]
 
 
-def test_a_hand_that_was_given_and_not_said_so_is_let_go(
+def test_a_lock_whose_reply_is_lost_is_released(
     batch_workers: list[BatchWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else nobody would validate it as long as that worker lives."""
@@ -279,7 +279,7 @@ def test_an_answered_part_that_redis_has_forgotten_is_not_computed_again(
     assert batch_worker.call(batch_worker._batch_store.find(batch, None)).left == 3  # nothing was noted
 
 
-def test_what_is_let_go_of_while_it_says_that_it_has_it_is_let_go_of(
+def test_a_lock_released_during_a_report_stays_released(
     batch_workers: list[BatchWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch_worker, batch = batch_workers[0], created(batch_workers[0])
@@ -299,7 +299,7 @@ def test_what_is_let_go_of_while_it_says_that_it_has_it_is_let_go_of(
     assert batch_worker.call(batch_worker._batch_store.loads([batch]))[0].holder is None
 
 
-def test_a_worker_says_what_it_has(redis: Redis, batch_workers: list[BatchWorker], storage: Storage) -> None:
+def test_a_worker_reports_its_parts_and_locks(redis: Redis, batch_workers: list[BatchWorker], storage: Storage) -> None:
     batch_worker, batch = batch_workers[0], in_progress(batch_workers[0], storage, parts=1)
     waiting = created(batch_worker)
     me = batch_worker.serving.dispatcher.api

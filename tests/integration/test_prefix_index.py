@@ -145,7 +145,7 @@ async def test_the_index_is_what_the_cache_holds(redis: "Redis", wire: Wire, ops
         await becomes(redis, lambda found: found == cache.held(), "the cache")
 
 
-async def test_what_can_not_be_replayed_leaves_nothing_wrong_behind(redis: "Redis", wire: Wire) -> None:
+async def test_the_index_is_cleared_when_lost_events_cannot_be_replayed(redis: "Redis", wire: Wire) -> None:
     """The engine's buffer is too short: all that was known goes, and what comes after counts again."""
     async with feeding(wire, buffer_steps=1) as cache:
         cache.run([1] * 12)

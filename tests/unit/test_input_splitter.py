@@ -135,7 +135,7 @@ def test_a_file_of_nothing_but_a_byte_order_mark_has_no_line(storage: Storage) -
         split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
 
 
-def test_who_is_told_to_stop_stops_and_says_that_it_was_told_to(storage: Storage) -> None:
+def test_a_split_that_is_stopped_raises_interrupted_error(storage: Storage) -> None:
     """It is not the storage that was away."""
     put(storage, [request(i) for i in range(150)])
     for looks in (1, 151):  # while it reads, and while it writes

@@ -67,10 +67,10 @@ def test_an_aside_request_goes_only_where_there_is_slack(
 
 
 @given(asks, fleets(), rules, st.integers(), st.data())
-def test_an_online_request_goes_where_it_would_without_them(
+def test_aside_requests_do_not_change_the_placement_of_online_ones(
     ask: Ask, fleet: list[Option], how: Routing, seed: int, data: st.DataObject
 ) -> None:
-    """Whatever there is of them, and whatever blocks they hold on top of the others'."""
+    """However many there are, and whatever blocks they hold."""
     filled = []
     for o in fleet:
         lease, blocks = o.candidate.lease, data.draw(st.integers(0, 1000))
@@ -85,7 +85,7 @@ def test_an_online_request_goes_where_it_would_without_them(
         assert place(ask, filled, how, Random(seed)).placement == expected
 
 
-def test_blocks_that_they_hold_are_as_good_as_free() -> None:
+def test_blocks_of_aside_requests_count_as_free() -> None:
     full = candidate(limits=Limits(4, active_blocks=0.5), used_blocks=900, blocks=50, aside_blocks=800)
     assert held_blocks(full) == 100
     assert not is_full(full)
@@ -97,7 +97,7 @@ def test_among_those_with_slack_the_cached_prefix_decides() -> None:
     assert place(ASIDE, fleet, KV, Random(0)).placement.worker == "warm"
 
 
-def test_they_see_each_other_as_load() -> None:
+def test_aside_requests_see_each_other_as_load() -> None:
     fleet = [option("a", aside_most=9, aside=5), option("b", aside_most=9)]
     assert place(ASIDE, fleet, KV, Random(0)).placement.worker == "b"
 

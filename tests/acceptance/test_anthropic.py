@@ -99,7 +99,7 @@ def test_a_model_thinks_talks_and_calls_a_tool_whose_result_it_tells(client: Ant
     ({"stop_sequences": ["zz", " three"]}, "one two", ("stop_sequence", " three")),
     ({}, PLAYS["to ten"], ("end_turn", None)),
 ])  # fmt: skip
-def test_why_it_stopped_is_told(client: Anthropic, fields: dict[str, Any], text: str, reason: Any) -> None:
+def test_messages_name_their_stop_reason(client: Anthropic, fields: dict[str, Any], text: str, reason: Any) -> None:
     for message in (client.messages.create(**asked("Count to ten.", **fields)),
                     streamed(client, **asked("Count to ten.", **fields))):  # fmt: skip
         assert [block["text"] for block in plain(message)] == [text]

@@ -95,8 +95,8 @@ async def _measured(client: AsyncOpenAI, numbers: range) -> tuple[float, float]:
 
 @pytest.mark.alone
 @pytest.mark.timeout(180)
-def test_who_cannot_wait_notices_little_of_a_worker_full_of_them(served: Stack) -> None:
-    """Each waits for the end of a step at most, and steps stay as short as they are; and the others come out whole."""
+def test_online_requests_are_hardly_slower_on_a_worker_full_of_flex_requests(served: Stack) -> None:
+    """They wait for the end of one step at most, and steps stay short; the flex answers come out whole."""
 
     async def scenario() -> None:
         async with AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:

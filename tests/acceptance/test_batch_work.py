@@ -226,7 +226,7 @@ def test_files_and_batches_are_the_same_on_s3(tmp_path: Path) -> None:
             assert stored >= {done.input_file_id, done.output_file_id, done.error_file_id}
 
 
-def test_what_a_cancelled_batch_has_is_in_its_files_and_every_line_is_in_one(client: OpenAI) -> None:
+def test_every_line_of_a_cancelled_batch_is_in_its_output_or_its_error_file(client: OpenAI) -> None:
     batch = submitted(client, [asks(i, tokens=150) for i in range(1500)])
     progressed(client, batch, 30)
     assert client.batches.cancel(batch.id).status == "cancelling"
@@ -240,7 +240,7 @@ def test_what_a_cancelled_batch_has_is_in_its_files_and_every_line_is_in_one(cli
     assert sorted(x["custom_id"] for x in output + errors) == sorted(f"id-{i}" for i in range(1500))
 
 
-def test_what_is_not_done_when_the_window_is_over_says_so(client: OpenAI) -> None:
+def test_lines_left_at_the_windows_end_have_a_batch_expired_error(client: OpenAI) -> None:
     batch = submitted(client, [asks(i, tokens=300) for i in range(1500)], completion_window="4s")
     done = ended(client, batch)
     assert done.status == "expired"

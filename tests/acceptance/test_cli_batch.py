@@ -120,7 +120,7 @@ def test_a_batch_is_paused_resumed_and_cancelled(served: Stack, lines: Path) -> 
     assert (code, said, why) == (1, "", "xylem: Cannot cancel a batch with status 'expired'.\n")
 
 
-def test_who_waits_has_the_answers_when_it_has_ended(served: Stack, lines: Path, tmp_path: Path) -> None:
+def test_wait_fetches_answers_and_errors_at_the_batchs_end(served: Stack, lines: Path, tmp_path: Path) -> None:
     """In files, and what failed apart from them."""
     out, failed = tmp_path / "out.jsonl", tmp_path / "failed.jsonl"
     with waiting(served, lines, "--output", str(out), "--errors", str(failed)) as (process, id_):
@@ -145,7 +145,7 @@ def test_who_waits_has_the_answers_when_it_has_ended(served: Stack, lines: Path,
 
 
 @pytest.mark.parametrize("status", ["failed", "expired", "cancelled"])
-def test_who_waits_is_told_that_it_did_not_complete(served: Stack, lines: Path, status: str) -> None:
+def test_wait_reports_a_batch_that_did_not_complete(served: Stack, lines: Path, status: str) -> None:
     """By the exit code; and why, line by line."""
     with waiting(served, lines) as (process, id_):
         problems = [Problem("invalid_json_line", f"[bold]wrong {i}", i) for i in range(1, 13)]
@@ -171,7 +171,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_batch(served: Stack, lines: Path) -
         assert shown(served, id_)["status"] == "validating"
 
 
-def test_who_waits_does_so_though_the_api_is_away_for_a_while(served: Stack, lines: Path) -> None:
+def test_wait_survives_an_outage_of_the_api(served: Stack, lines: Path) -> None:
     with waiting(served, lines) as (process, id_):
         stop(served.names["api"], signal.SIGKILL)
         time.sleep(1.5)

@@ -75,8 +75,8 @@ def test_a_worker_whose_clock_is_off_has_the_time_that_was_asked_for(fleet: Stac
 
 
 @pytest.mark.parametrize("seconds", [OFF_S, -OFF_S])
-def test_what_outlives_its_api_replica_does_not_depend_on_that_ones_clock(fleet: Stack, seconds: int) -> None:
-    """A kept answer is adopted, and a batch is answered, by those whose clocks are right or off the other way."""
+def test_kept_answers_and_batches_survive_a_replica_whose_clock_is_off(fleet: Stack, seconds: int) -> None:
+    """They are finished by processes whose clocks are right, or off the other way."""
     url = f"http://127.0.0.1:{(port := free_port())}"
     off(fleet, seconds, "off", "xylem", "api", XYLEM_PORT=str(port))
     batch_worker = f"batch{-seconds}"

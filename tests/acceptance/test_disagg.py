@@ -208,11 +208,12 @@ def test_answers_are_those_of_one_worker(pair: Stack, wanted: dict[str, Any]) ->
     wait_until(lambda: all_free(pair), "all is free again")
 
 
-def test_stop_strings_and_eos_end_an_answer_at_its_first_token(pair: Stack) -> None:
+def test_a_stop_string_ends_an_answer_at_its_first_token(pair: Stack) -> None:
     """Then nothing is handed over, and nothing stays behind."""
     first = ask(pair, "stops " + LONG, max_tokens=1).choices[0].text
     stopped = ask(pair, "stops " + LONG, stop=[first], extra_body={"cache_salt": "x"})
     assert (stopped.choices[0].text, stopped.choices[0].finish_reason) == ("", "stop")
+    assert len(seen(pair, stopped)["workers"]) == 1
     wait_until(lambda: all_free(pair), "all is free again")
 
 

@@ -89,7 +89,7 @@ def test_a_whole_answer_is_as_declared(
 
 @pytest.mark.parametrize("options", STREAMED)
 @pytest.mark.parametrize(("path", "fields"), ASKED)
-def test_the_events_of_a_streamed_one_are(
+def test_the_events_of_a_stream_are_as_declared(
     http: httpx.Client, document: dict[str, Any], path: str, fields: dict[str, Any], options: dict[str, Any]
 ) -> None:
     """The last of them is no JSON where OpenAI's is none."""

@@ -181,6 +181,7 @@ def test_documents_come_in_the_order_in_which_they_fit(served: Stack, path: str)
 def test_a_classifier_tells_class_and_probabilities(served: Stack) -> None:
     """The names are the model's own."""
     answer = post(served, "/v1/classify", model="classifier", input=TEXTS).json()
+    assert len(answer["data"]) == len(TEXTS)
     for made in answer["data"]:
         assert made["num_classes"] == len(made["probs"]) == 3
         assert sum(made["probs"]) == pytest.approx(1)

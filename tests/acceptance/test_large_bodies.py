@@ -154,7 +154,8 @@ def test_bodies_of_many_values_are_refused(ask: Callable[..., httpx.Response], w
     paths, *parts = WORST[worst]
     for path in paths:
         answer = ask(path, filled(*parts, size), method="PATCH" if path == ADMIN else "POST")
-        assert answer.status_code in (400, 413) or size < 2**16  # so few values may be a good request
+        good = {200} if size < 2**16 else set()  # so few values may be a good request
+        assert answer.status_code in {400, 413} | good
         assert len(answer.content) < 2**16
 
 
@@ -173,28 +174,28 @@ def test_a_refusal_repeats_no_long_text(ask: Callable[..., httpx.Response], path
     assert len(answer.content) < 1000
 
 
-def test_as_many_ids_as_are_decoded(ask: Callable[..., httpx.Response]) -> None:
+def test_detokenize_takes_as_many_ids_as_prompts_may_have(ask: Callable[..., httpx.Response]) -> None:
     answer = ask("/detokenize", json.dumps({"model": "mock", "tokens": [1500] * TOGETHER}).encode())
     assert answer.status_code == 200
     answer = ask("/detokenize", json.dumps({"model": "mock", "tokens": [1] * (TOGETHER + 1)}).encode())
     assert answer.status_code == 400
 
 
-def test_as_much_text_as_is_tokenised(ask: Callable[..., httpx.Response]) -> None:
+def test_tokenize_takes_longer_texts_than_the_context(ask: Callable[..., httpx.Response]) -> None:
     """Longer ones than the context, which is what one asks for."""
     answer = ask("/tokenize", json.dumps({"model": "mock", "prompt": "a" * TOGETHER}).encode())
     assert CONTEXT < answer.json()["count"] <= TOGETHER
     assert len(answer.json()["tokens"]) == answer.json()["count"]
 
 
-def test_as_many_biases_as_a_request_may_have(ask: Callable[..., httpx.Response]) -> None:
+def test_biases_of_unknown_tokens_or_too_many_are_refused(ask: Callable[..., httpx.Response]) -> None:
     biases = {str(i): 1 for i in range(2**16)}
     assert ask(TEXT, body(prompt="a", logit_bias=biases)).status_code == 400  # most of them are no tokens of it
     assert ask(TEXT, body(prompt=["a"] * 2, logit_bias=biases)).json()["error"]["param"] == "logit_bias"
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
-def test_an_answer_of_many_logprobs_that_is_no_stream(ask: Callable[..., httpx.Response], path: str) -> None:
+def test_a_whole_answer_may_have_many_logprobs(ask: Callable[..., httpx.Response], path: str) -> None:
     """Made of a quarter of a million alternatives at once."""
     chat = {"messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 20}
     asked = chat if path == CHAT else {"prompt": "a", "logprobs": 20}
@@ -234,7 +235,7 @@ def test_a_response_of_many_logprobs_is_shown_at_its_end_and_afterwards(
 
 
 @pytest.mark.parametrize("content", [b"\r\n--", b"\r", b"\n", b"-", b"{}\n"])
-def test_a_file_of_anything(ask: Callable[..., httpx.Response], content: bytes) -> None:
+def test_a_file_may_have_any_bytes(ask: Callable[..., httpx.Response], content: bytes) -> None:
     raw = (
         b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--x\r\ncontent-disposition: form-data; '
     )

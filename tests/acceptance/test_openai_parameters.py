@@ -4,8 +4,8 @@ import asyncio
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import httpx
@@ -17,7 +17,7 @@ from app.dialects.families import reasoning_only
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Content, Reasoning
 from app.openai.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES
-from tests.stack import Stack, mock_pool, stack
+from tests.stack import Stack, mock_pool, stack, timeline
 
 Endpoint = Literal["chat", "text"]
 ENDPOINTS = ("chat", "text")
@@ -310,7 +310,8 @@ def test_a_chats_logprobs_are_those_of_its_tokens(ask: Asker, plain: dict[Endpoi
         assert lp.logprob <= 0
         assert len(lp.top_logprobs) == 3
         assert [t.logprob for t in lp.top_logprobs] == sorted((t.logprob for t in lp.top_logprobs), reverse=True)
-    assert all(lp.top_logprobs == [] for lp in ask("chat", logprobs=True).choices[0].logprobs)
+    chosen = ask("chat", logprobs=True)
+    assert [lp.top_logprobs for lp in chosen.choices[0].logprobs] == [[]] * chosen.tokens
     assert ask("chat", logprobs=False).choices[0].logprobs == []
 
 
@@ -324,7 +325,8 @@ def test_a_texts_logprobs_are_those_of_its_tokens(ask: Asker, plain: dict[Endpoi
         assert logprob <= 0
         assert len(top) == 2
         assert said.text[offset : offset + len(token)] == token
-    assert all(not top for _, _, top, _ in ask("text", logprobs=0).choices[0].logprobs)
+    chosen = ask("text", logprobs=0)
+    assert [bool(top) for _, _, top, _ in chosen.choices[0].logprobs] == [False] * chosen.tokens
 
 
 def test_echo_puts_the_prompt_before_the_answer(ask: Asker, plain: dict[Endpoint, str]) -> None:
@@ -524,6 +526,7 @@ def test_a_stream_ends_with_done_and_has_usage_where_it_was_asked_for(
     assert without[-1] == "[DONE]"
     assert not any('"usage"' in event for event in without)
     at_end = events(http, path, body | {"stream_options": {"include_usage": True}})
+    assert at_end[:-2]
     assert all('"usage":null' in event for event in at_end[:-2])
     assert '"choices":[],"usage":{' in at_end[-2]
     always = events(http, path, body | {"stream_options": {"include_usage": True, "continuous_usage_stats": True}})
@@ -600,19 +603,22 @@ def test_the_metrics_count_requests_and_tokens(http: httpx.Client, served: Stack
     assert metric(http, "xylem_requests_in_flight") == 0
 
 
-def test_answers_come_while_others_are_being_made(served: Stack, tmp_path: Path) -> None:
-    """The engine batches: ten answers at once take much less than ten times one."""
+def test_answers_come_while_others_are_being_made(served: Stack) -> None:
+    """The engine batches: ten answers come whole while a long one goes on."""
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
 
-    async def together() -> None:
-        async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
-            asked = (
-                client.completions.create(
-                    model="mock", prompt=f"{PROMPT} {i}", max_tokens=50, seed=1, extra_body={"ignore_eos": True}
-                )
-                for i in range(10)
-            )
-            answers = await asyncio.gather(*asked)
-        assert len({a.choices[0].text for a in answers}) == 10
-        assert {a.usage.completion_tokens for a in answers if a.usage} == {50}
+        def asked(number: int, tokens: int, **fields: Any) -> Any:
+            return client.completions.create(
+                model="mock", prompt=f"{PROMPT} {number}", max_tokens=tokens, seed=1, extra_body={"ignore_eos": True},
+                **fields,
+            )  # fmt: skip
 
-    asyncio.run(together())
+        long = asked(10, 7000, stream=True)
+        id_ = next(iter(long)).id
+        with ThreadPoolExecutor(10) as threads:
+            answers = list(threads.map(lambda number: asked(number, 50), range(10)))
+        state = timeline(served, id_)["state"]
+        long.close()
+    assert len({a.choices[0].text for a in answers}) == 10
+    assert [a.usage.completion_tokens for a in answers] == [50] * 10
+    assert state == "answering"

@@ -90,8 +90,8 @@ def test_a_named_page_may_ask_and_read(http: httpx.Client) -> None:
         assert answer.headers["vary"] == "Origin"
 
 
-def test_who_is_no_page_sees_nothing_of_this(http: httpx.Client) -> None:
-    """Ordinary clients send no Origin."""
+def test_requests_without_an_origin_are_unaffected(http: httpx.Client) -> None:
+    """Ordinary clients send none."""
     answer = http.post(TEXT, json=ASK)
     assert answer.status_code == 200
     assert "vary" not in answer.headers
@@ -116,7 +116,7 @@ def test_on_loopback_its_own_names_are_served(http: httpx.Client, host: str) -> 
     assert http.get("/v1/models", headers={"host": host}).status_code == 200
 
 
-def test_elsewhere_hosts_are_checked_only_if_they_are_named(valkey_url: str, tmp_path: Path) -> None:
+def test_off_loopback_hosts_are_checked_only_if_a_setting_names_them(valkey_url: str, tmp_path: Path) -> None:
     """Proxies, containers and probes use many names; foreign pages are refused all the same."""
     env = {"XYLEM_DEPLOYMENT": "elsewhere", "XYLEM_HOST": "0.0.0.0"}
     with stack(valkey_url, tmp_path, {POOL: mock_pool()}, **env) as s:

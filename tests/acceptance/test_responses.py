@@ -218,8 +218,10 @@ def test_a_cancelled_response_is_counted_as_cancelled(fleet: Fleet, canceller: i
 def test_a_cancelled_response_leaves_nothing_to_be_adopted(fleet: Fleet) -> None:
     with client(fleet) as c, client(fleet, 1) as other:
         for by in (c, other):
-            by.responses.cancel(begun(c, ENDLESS))
-        wait_until(lambda: not fleet.redis.keys("xylem:kept-of:*"), "nobody owns it", ENDS_S)
+            response = begun(c, ENDLESS)
+            assert fleet.redis.keys("xylem:kept-of:*")
+            by.responses.cancel(response)
+            wait_until(lambda: not fleet.redis.keys("xylem:kept-of:*"), "nobody owns it", ENDS_S)
 
 
 @pytest.mark.parametrize("deleter", [0, 1])

@@ -262,10 +262,10 @@ def test_prompt_and_answer_both_count_against_the_tokens_of_a_key(locked: Stack,
     assert 10 <= int(refused.value.response.headers["retry-after"]) <= 16  # 30 tokens over, at 2 a second
 
 
-def test_what_became_of_a_request_is_shown_by_every_replica_to_its_key_and_to_an_admin(
+def test_every_replica_shows_a_request_to_its_key_and_to_an_admin_only(
     locked: Stack, urls: list[str], key: str
 ) -> None:
-    """While it runs and afterwards, under its whole id, which lists its prompts; to others there is no such request."""
+    """While it runs and afterwards, by its whole id and with its prompts; for other keys it does not exist."""
     other = create(locked, urls, "heidi")
 
     def look(url: str, id_: str, with_: str) -> httpx.Response:

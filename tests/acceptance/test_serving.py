@@ -198,6 +198,7 @@ def test_a_draining_worker_finishes_its_streams_and_gets_no_new_ones(fleet: Stac
     """SIGTERM in the middle of streams: every answer is whole, and the process ends with 0."""
     going = fleet.worker(name="going")
     fleet.wait_ready(1)
+    new: list[str] = []
 
     async def run() -> list[tuple[str, str | None, int]]:
         async with client(fleet) as c:
@@ -208,14 +209,15 @@ def test_a_draining_worker_finishes_its_streams_and_gets_no_new_ones(fleet: Stac
             await asyncio.sleep(1)
             going.send_signal(signal.SIGTERM)
             await asyncio.to_thread(fleet.wait_ready, 1)
-            after = [asyncio.create_task(ask(c, 200)) for _ in range(10)]
+            after = [asyncio.create_task(ask(c, 200, ids=new)) for _ in range(10)]
             answers = await asyncio.gather(*before, *after)
             assert all(a[:2] == expected for a in answers)
             return answers
 
     assert len(asyncio.run(run())) == 30
     assert going.wait(20) == 0
-    assert len(leases(fleet)) == 1
+    (staying,) = leases(fleet)
+    assert {timeline(fleet, id_)["workers"][-1]["worker"] for id_ in new} == {staying.worker.id}
     assert sum(reserved(fleet).values()) == 0
 
 
@@ -225,44 +227,57 @@ def test_what_a_draining_worker_never_began_runs_elsewhere(valkey_url: str, tmp_
     with stack(valkey_url, tmp_path, {POOL: mock_pool(step_ms=20.0, max_running=2)}) as s:
         s.api()
         going = s.worker(name="going")
-        s.wait_ready(1)
+        s.worker(name="staying")
+        s.wait_ready(2)
+        ids: list[str] = []
+
+        def shared() -> bool:
+            counts = reserved(s).values()
+            return len(counts) == 2 and min(counts) > 4
 
         async def run() -> None:
             async with client(s) as c:
-                asked = [asyncio.create_task(ask(c, 30)) for _ in range(24)]
-                await asyncio.sleep(0.5)
-                s.worker(name="staying")
-                await asyncio.to_thread(s.wait_ready, 2)
+                asked = [asyncio.create_task(ask(c, 30, ids=ids)) for _ in range(24)]
+                await asyncio.to_thread(wait_until, shared, "both have more than they run")
                 going.send_signal(signal.SIGTERM)
                 answers = await asyncio.gather(*asked)
                 assert {a[:2] for a in answers} == {answers[0][:2]}
 
         asyncio.run(run())
         assert going.wait(20) == 0
+        (staying,) = leases(s)
+        moved = [told["workers"][-1]["worker"] for id_ in ids if (told := timeline(s, id_))["attempts"] > 1]
+        assert set(moved) == {staying.worker.id}
         wait_until(lambda: sum(reserved(s).values()) == 0, "all reservations are released")
 
 
 def test_a_killed_workers_requests_go_on_elsewhere_within_seconds(fleet: Stack) -> None:
     """What was begun too: each client gets one whole answer, after a pause."""
     killed = fleet.worker(name="killed")
-    fleet.wait_ready(1)
+    fleet.worker(name="other")
+    fleet.wait_ready(2)
+    ids: list[str] = []
 
     async def one(c: AsyncOpenAI) -> str:
-        text, finish, _chunks = await ask(c, 500)
+        text, finish, _chunks = await ask(c, 500, ids=ids)
         assert len(text.split()) == 500
         return str(finish)
+
+    def begun() -> bool:
+        return all(lease.load.running > 1 for lease in leases(fleet))
 
     async def run() -> Counter[str]:
         async with client(fleet) as c:
             asked = [asyncio.create_task(one(c)) for _ in range(10)]
-            await asyncio.sleep(1)
-            fleet.worker(name="other")
-            await asyncio.to_thread(fleet.wait_ready, 2)
+            await asyncio.to_thread(wait_until, begun, "both have begun some")
             killed.kill()
             async with asyncio.timeout(15):
                 return Counter(await asyncio.gather(*asked))
 
     assert asyncio.run(run()) == {"length": 10}
+    (other,) = leases(fleet)
+    moved = [told["workers"][-1]["worker"] for id_ in ids if (told := timeline(fleet, id_))["attempts"] > 1]
+    assert set(moved) == {other.worker.id}
     with OpenAI(base_url=f"{fleet.url}/v1", api_key="none") as c:
         answer = c.completions.create(model="mock", prompt="still there?", max_tokens=3)
     assert answer.usage is not None
@@ -296,7 +311,7 @@ def test_workers_come_and_go_while_the_api_runs(valkey_url: str, tmp_path: Path)
 
 
 def test_two_api_replicas_use_one_fleet(fleet: Stack) -> None:
-    """Each gets its own tokens; both see the same reservations."""
+    """Each gets its own tokens from the one worker."""
     fleet.worker()
     other = free_port()
     fleet.api("api2", port=other)
@@ -306,8 +321,10 @@ def test_two_api_replicas_use_one_fleet(fleet: Stack) -> None:
     async def run() -> None:
         second = AsyncOpenAI(base_url=f"http://127.0.0.1:{other}/v1", api_key="none", max_retries=0)
         async with client(fleet) as c1, second as c2:
-            answers = await asyncio.gather(*(ask(c, 60, 3) for c in (c1, c2) for _ in range(20)))
-        assert len({a[:2] for a in answers}) == 1
+            answers = await asyncio.gather(*(ask(c, 60, seed) for c in (c1, c2) for seed in range(20)))
+        texts = [text for text, *_ in answers]
+        assert texts[:20] == texts[20:]
+        assert len(set(texts)) == 20
 
     asyncio.run(run())
 

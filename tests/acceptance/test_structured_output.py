@@ -110,6 +110,7 @@ def test_a_forced_tool_is_called(client: OpenAI, choice: Any, names: set[str], f
         told = client.chat.completions.create(**fields).choices[0]
     assert told.finish_reason == finish
     assert not told.message.content
+    assert told.message.tool_calls
     assert {call.function.name for call in told.message.tool_calls} <= names
     for call in told.message.tool_calls:
         arguments = json.loads(call.function.arguments)

@@ -89,6 +89,7 @@ def test_urgent_and_flexible_requests_are_embedded_alike(url: str) -> None:
         post(url, "/v1/embeddings", input=TEXTS[:3], **how).json()["data"]
         for how in ({}, {"priority": -5}, {"service_tier": "flex"})
     )
+    assert len(usual) == 3
     for other in (urgent, flexible):
         for a, b in zip(usual, other, strict=True):
             distance = sqrt(sum((x - y) ** 2 for x, y in zip(a["embedding"], b["embedding"], strict=True)))

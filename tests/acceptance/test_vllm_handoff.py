@@ -193,7 +193,10 @@ async def test_closing_an_answer_of_several_choices_ends_them_all(pair: Pair) ->
     async with aclosing(pair.decode.generate(going_on(prompt, found, n=3, temperature=1.0, max_tokens=500))) as stream:
         async for step in stream:
             if step.index == 2:
+                assert step.finish is None
                 break
+        else:
+            pytest.fail("the third choice never began")
     await pair.both_idle()
 
 

@@ -72,7 +72,7 @@ def test_every_response_is_named_by_its_client_or_by_the_server(
 
 
 @pytest.mark.parametrize("path", ["/v1/models", TEXT, "/admin/pools/decode-pool-a/limits"])
-def test_who_has_no_key_gets_an_id_to_complain_with(served: Stack, path: str) -> None:
+def test_refusals_for_want_of_a_key_have_an_x_request_id(served: Stack, path: str) -> None:
     answer = httpx.get(f"http://127.0.0.1:{LOCKED}{path}", headers={"x-request-id": "mine"})
     assert answer.status_code in (401, 403)
     assert answer.headers["x-request-id"] == "mine"
@@ -154,7 +154,7 @@ def test_the_openai_client_knows_it(served: Stack) -> None:
         assert made._request_id == made.id
 
 
-def test_flower_shows_it(served: Stack) -> None:
+def test_flower_shows_the_x_request_id(served: Stack) -> None:
     """Beside the arguments, in what Celery's events say."""
     watching = Celery("watching", broker=served.redis_url)
     watching.conf.broker_transport_options = {"global_keyprefix": f"{served.deployment}:"}

@@ -191,6 +191,7 @@ async def test_a_bias_forces_and_bans_tokens(subject: Subject) -> None:
 async def test_logprobs_come_one_per_token_with_sorted_alternatives(subject: Subject, top: int) -> None:
     """Greedy takes the likeliest token, so it leads its alternatives with its own logprob."""
     answer = await subject.answer(STORY, logprobs=top, max_tokens=4, ignore_eos=True)
+    assert len(answer.tokens) == 4
     for output in answer.outputs:
         assert output.logprobs is not None
         assert [found.token_id for found in output.logprobs] == output.tokens
@@ -204,6 +205,7 @@ async def test_logprobs_come_one_per_token_with_sorted_alternatives(subject: Sub
 async def test_no_logprobs_unless_asked_for(subject: Subject) -> None:
     """Logprobs cost time, so nobody gets them by accident."""
     answer = await subject.answer(STORY)
+    assert answer.tokens
     assert all(output.logprobs is None and output.prompt_logprobs is None for output in answer.outputs)
 
 
@@ -534,6 +536,7 @@ async def test_a_grammar_goes_on_at_the_token_where_it_was(subject: Subject, gra
     whole = await stepwise(subject, **settings)
     assert re.fullmatch(GRAMMARS[grammar], whole.text)
     assert whole.finish == "stop" or grammar.kind == "json"
+    assert len(whole.outputs) > 2
     rests = await asyncio.gather(
         *(go_on(subject, [out(whole, steps)], **settings) for steps in range(1, len(whole.outputs)))
     )

@@ -56,9 +56,7 @@ async def test_a_stored_key_opens_and_no_other_one_does(redis: "Redis", wire: Wi
         ring.check(request(alice, scheme="Basic"))
 
 
-async def test_what_a_key_owns_is_of_its_id_and_of_its_name_where_it_was_made_without_one(
-    redis: "Redis", wire: Wire
-) -> None:
+async def test_an_owner_is_the_keys_id_or_the_name_of_a_key_without_one(redis: "Redis", wire: Wire) -> None:
     """Keys of before have no id in their records; what they own stays theirs."""
     old, new = token(), token()
     r = record("alice", old)
@@ -146,7 +144,7 @@ async def test_keys_come_and_go_while_the_replica_runs(redis: "Redis", wire: Wir
         await becomes(False)
 
 
-async def test_a_record_that_nobody_understands_locks_out_nobody_else(redis: "Redis", wire: Wire) -> None:
+async def test_an_unreadable_key_record_locks_out_no_other_key(redis: "Redis", wire: Wire) -> None:
     """Another version's, say."""
     key = token()
     await store(redis, record("alice", key))

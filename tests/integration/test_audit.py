@@ -60,7 +60,7 @@ def test_a_known_vulnerability_in_what_is_pinned_fails_and_is_named() -> None:
     assert "999" in done.stdout
 
 
-def test_where_nothing_is_known_it_passes() -> None:
+def test_the_audit_passes_without_known_vulnerabilities() -> None:
     """Both lists were looked through."""
     with advisories("nothing-that-we-use") as url:
         done = audit(url)

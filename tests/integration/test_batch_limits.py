@@ -95,7 +95,7 @@ async def test_many_waiting_lines_ask_redis_as_often_as_one(redis: "Redis", wire
     assert asked[1] <= asked[0] + 3
 
 
-async def test_what_an_answer_may_get_is_charged_at_once_and_put_right_when_it_is_there(
+async def test_a_lines_expected_tokens_are_charged_first_and_corrected_by_its_answer(
     redis: "Redis", wire: Wire
 ) -> None:
     """Asked again, because a worker went, a line is charged once."""

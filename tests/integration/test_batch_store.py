@@ -114,8 +114,8 @@ async def test_a_batch_turns_only_from_where_it_was_expected_to_be(redis: "Redis
     assert not await redis.exists(KEYS.batch(BatchId("batch_unknown")))
 
 
-async def test_one_worker_has_the_hand_and_the_next_when_it_has_died(redis: "Redis", batch_store: BatchStore) -> None:
-    """Who had it before can't turn the batch any more."""
+async def test_a_batch_is_locked_by_one_worker_until_that_dies(redis: "Redis", batch_store: BatchStore) -> None:
+    """The former holder can't change the batch any more."""
     batch = (await batch_store.create(order())).order.id
     await redis.set(KEYS.api(A), "1")
     assert await batch_store.lock(batch, "validating", A)
@@ -259,7 +259,7 @@ async def test_a_new_layout_replaces_the_one_that_was_begun(batch_store: BatchSt
     assert [t.part for t in tickets] == list(range(11_000))
 
 
-async def test_who_stood_still_lays_out_nothing_once_more(redis: "Redis", batch_store: BatchStore) -> None:
+async def test_a_worker_that_lost_the_lock_sets_no_parts(redis: "Redis", batch_store: BatchStore) -> None:
     """Parts that are done would be computed again."""
     batch = (await batch_store.create(order())).order.id
     await redis.set(KEYS.api(B), "1")
@@ -290,10 +290,10 @@ async def test_a_batch_is_complete_when_no_part_is_left(batch_store: BatchStore,
     assert not await batch_store.complete(running, {"status": "finalizing"})
 
 
-async def test_a_worker_that_lives_and_does_not_say_that_it_has_a_part_has_let_go_of_it(
+async def test_a_part_that_its_live_worker_does_not_report_is_handed_out_again(
     redis: "Redis", batch_store: BatchStore, running: BatchId
 ) -> None:
-    """Redis gave it the part and could not say so, or has forgotten that it is done."""
+    """It never heard that it has the part, or Redis has forgotten that it is done."""
     said, silent = await batch_store.hand_out({running: 2})
     since = round(time.time() * 1000) - _SILENT_MS - 1000
     for ticket in (said, silent):
@@ -305,9 +305,7 @@ async def test_a_worker_that_lives_and_does_not_say_that_it_has_a_part_has_let_g
     assert await batch_store.claim_part(new, B)
 
 
-async def test_a_worker_that_lives_and_does_not_say_that_it_has_the_hand_has_let_go_of_it(
-    redis: "Redis", batch_store: BatchStore
-) -> None:
+async def test_a_lock_that_its_live_worker_does_not_report_is_released(redis: "Redis", batch_store: BatchStore) -> None:
     batch = (await batch_store.create(order())).order.id
     await redis.set(KEYS.api(A), "1")
     await batch_store.lock(batch, "validating", A)
@@ -329,10 +327,10 @@ async def test_a_batch_that_is_written_down_twice_goes_on(
     assert await batch_store.find(running, None) == before
 
 
-async def test_what_cannot_be_read_any_more_is_in_nobodys_way(
+async def test_unreadable_and_missing_batches_hide_no_others(
     redis: "Redis", batch_store: BatchStore, running: BatchId
 ) -> None:
-    """Nor is what is gone. A key's list forgets what nothing can be known of."""
+    """A key's list forgets batches that are gone."""
     unreadable = msgspec.structs.replace(order(), metadata={"n": 7})
     await batch_store.create(unreadable)
     gone = (await batch_store.create(order())).order.id
@@ -353,10 +351,8 @@ async def test_one_worker_leads_and_the_next_when_it_is_silent(redis: "Redis", b
     assert await batch_store.lead(B, 1)
 
 
-async def test_what_batch_workers_can_have_is_what_those_that_live_take(
-    redis: "Redis", batch_store: BatchStore
-) -> None:
-    """The dead are forgotten; who ends takes none."""
+async def test_the_capacity_is_the_sum_of_the_live_batch_workers(redis: "Redis", batch_store: BatchStore) -> None:
+    """The dead are forgotten; one that ends takes none."""
     assert await batch_store.capacity() == 0
     for worker, parts in ((A, 64), (B, 32)):
         await redis.set(KEYS.api(worker), "1")

@@ -132,18 +132,23 @@ def ids(storage: Storage, batch: BatchId) -> list[str]:
 
 
 def while_reading(
-    batch_worker: BatchWorker, monkeypatch: pytest.MonkeyPatch, path: str, act: Callable[[], None]
-) -> None:
-    """Before it has what lies under `path`."""
-    get, acted = batch_worker._storage.get, []
+    batch_worker: BatchWorker, monkeypatch: pytest.MonkeyPatch, path: str, act: Callable[[], Any]
+) -> list[Any]:
+    """Calls `act` before it has what lies under `path`. What `act` returned is in the list then.
+
+    An assertion inside `act` would be lost: the batch worker takes it for a break.
+    """
+    get, begun = batch_worker._storage.get, []
+    returned: list[Any] = []
 
     def slow(asked: str) -> bytes | None:
-        if asked == path and not acted:
-            acted.append(asked)
-            act()
+        if asked == path and not begun:
+            begun.append(asked)
+            returned.append(act())
         return get(asked)
 
     monkeypatch.setattr(batch_worker._storage, "get", slow)
+    return returned
 
 
 def done_but_not_said(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -154,35 +159,39 @@ def done_but_not_said(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Await
     return asked
 
 
-def test_who_stood_still_while_another_one_finished_leaves_the_files_as_they_are(
+def test_a_worker_that_is_overtaken_while_finishing_leaves_the_files_as_they_are(
     redis: Redis, batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it would have read is deleted by then."""
     slow, other = batch_workers
     batch = finalizing(slow, storage)
 
-    def meanwhile() -> None:
+    def meanwhile() -> bool:
         redis.hset(KEYS.batch(batch), "holder_at", 0)
         other.batch_jobs.finish(batch)
         other.batch_jobs.finish(batch)
-        assert not (Path(storage._root) / places.folder(batch)).exists()
+        return (Path(storage._root) / places.folder(batch)).exists()
 
-    while_reading(slow, monkeypatch, places.answers(batch, 1), meanwhile)
+    still_there = while_reading(slow, monkeypatch, places.answers(batch, 1), meanwhile)
     slow.batch_jobs.finish(batch)
+    assert still_there == [False]
     assert ids(storage, batch) == [f"id-{i}" for i in range(1, 7)]
     found = slow.call(slow._batch_store.find(batch, None))
     assert (found.status, found.completed, found.failed, found.errors_file) == ("completed", 6, 0, None)
 
 
-def test_what_comes_twice_to_one_worker_is_done_once(
+def test_a_batch_whose_task_comes_twice_is_finished_once(
     batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch_worker, batch = batch_workers[0], finalizing(batch_workers[0], storage)
     began: list[BatchId] = []
     assemble = batch_worker.batch_jobs._write_results
     monkeypatch.setattr(batch_worker.batch_jobs, "_write_results", lambda b: (began.append(b.order.id), assemble(b)))
-    while_reading(batch_worker, monkeypatch, places.answers(batch, 1), lambda: batch_worker.batch_jobs.finish(batch))
+    again = while_reading(
+        batch_worker, monkeypatch, places.answers(batch, 1), lambda: batch_worker.batch_jobs.finish(batch)
+    )
     batch_worker.batch_jobs.finish(batch)
+    assert again == [None]
     assert began == [batch]
     assert len(ids(storage, batch)) == 6
     assert not batch_worker.batch_jobs.handling
@@ -200,20 +209,19 @@ def test_a_part_that_comes_twice_to_one_worker_is_answered_once(
         begun.append(part.ticket)
         await run(part)
 
-    def again() -> None:
+    def stopped() -> bool:
+        """Does it come back at once when the part comes again? Then the batch is paused."""
         thread = threading.Thread(target=batch_worker.answer, args=(batch, ticket.part, ticket.number))
         thread.start()
         thread.join(5)
-        assert not thread.is_alive()
-
-    def stopped() -> None:
-        again()
         redis.hset(KEYS.batch(batch), "paused", 1)
         time.sleep(1)
+        return not thread.is_alive()
 
     monkeypatch.setattr(PartRunner, "run", counted)
-    while_reading(batch_worker, monkeypatch, places.part(batch, 0), stopped)
+    came_back = while_reading(batch_worker, monkeypatch, places.part(batch, 0), stopped)
     batch_worker.answer(batch, ticket.part, ticket.number)
+    assert came_back == [True]
     assert begun == [ticket]
 
 
@@ -245,7 +253,7 @@ def test_a_worker_that_has_all_that_it_takes_gives_a_part_back_at_once(
     assert batch_worker.call(batch_worker._batch_store.loads([batch])) == [BatchLoad(3, 0, None)]
 
 
-def test_a_hand_that_was_given_and_not_said_so_is_let_go(
+def test_a_lock_whose_reply_is_lost_is_released(
     batch_workers: list[BatchWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else nobody would validate it as long as that worker lives."""
@@ -271,23 +279,27 @@ def test_an_answered_part_that_redis_has_forgotten_is_not_computed_again(
     assert batch_worker.call(batch_worker._batch_store.find(batch, None)).left == 3  # nothing was noted
 
 
-def test_what_is_let_go_of_while_it_says_that_it_has_it_is_let_go_of(
+def test_a_lock_released_during_a_report_stays_released(
     batch_workers: list[BatchWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch_worker, batch = batch_workers[0], created(batch_workers[0])
     grasp = batch_worker._batch_store.lock
 
+    taken: list[bool] = []
+
     async def late(*args: Any) -> bool:
         batch_worker.batch_jobs.handling.clear()
-        return await grasp(*args)
+        taken.append(await grasp(*args))
+        return taken[-1]
 
     batch_worker.batch_jobs.handling[batch] = "validating"
     monkeypatch.setattr(batch_worker._batch_store, "lock", late)
     batch_worker.call(batch_worker._renew())
+    assert taken == [True]
     assert batch_worker.call(batch_worker._batch_store.loads([batch]))[0].holder is None
 
 
-def test_a_worker_says_what_it_has(redis: Redis, batch_workers: list[BatchWorker], storage: Storage) -> None:
+def test_a_worker_reports_its_parts_and_locks(redis: Redis, batch_workers: list[BatchWorker], storage: Storage) -> None:
     batch_worker, batch = batch_workers[0], in_progress(batch_workers[0], storage, parts=1)
     waiting = created(batch_worker)
     me = batch_worker.serving.dispatcher.api

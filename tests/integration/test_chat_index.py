@@ -50,7 +50,7 @@ async def test_a_stored_chat_is_its_api_keys_alone(wire: Wire) -> None:
     assert (await names(index), await names(index, YOURS)) == (["one"], [])
 
 
-async def test_what_is_not_whole_or_failed_is_not_there(wire: Wire) -> None:
+async def test_unfinished_and_failed_chats_are_not_listed(wire: Wire) -> None:
     index = ChatIndex(wire, KEYS)
     await stored(wire, "failed", end=encode([Failed(RequestId("r"), 0, "engine_failed", "")]))
     store = ResumableStore(wire, KEYS, ApiId("a"), 30)

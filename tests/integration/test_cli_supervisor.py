@@ -97,9 +97,7 @@ def test_a_death_during_the_start_is_told_with_its_last_words(tmp_path: Path) ->
         supervisor.wait_ready(part)
 
 
-def test_who_dies_is_started_again_and_given_up_when_that_does_not_help(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dead_component_is_restarted_until_it_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lost worker comes back; a crash loop ends with its reason."""
     monkeypatch.setattr("app.cli.supervisor._EARLY_S", 0.3)
     monkeypatch.setattr("app.cli.supervisor._PAUSE_S", 0.01)

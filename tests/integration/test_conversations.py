@@ -115,7 +115,7 @@ async def test_a_response_is_said_once_and_by_its_owner_only(wire: Wire) -> None
         await conversations.find(made.id, MINE)
 
 
-async def test_who_sees_a_response_ended_finds_it_in_its_conversation(wire: Wire) -> None:
+async def test_a_response_is_in_its_conversation_before_its_end_is_visible(wire: Wire) -> None:
     conversations, answers = store(wire), ResumableStore(wire, KEYS, ApiId("a"), 30)
     made = await conversations.create(MINE, {}, [])
     kept, seen = asked(made.id), []

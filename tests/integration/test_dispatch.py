@@ -195,6 +195,7 @@ async def test_a_request_that_ends_while_it_waits_for_a_round_is_waited_for_no_l
     await asyncio.wait_for(sending, 5)
     (event,) = await answer.take()
     assert isinstance(event, Failed)
+    assert event.code == Saturated.code
     if d.placer._rounds is not None:
         await d.placer._rounds
 
@@ -306,10 +307,10 @@ async def test_without_a_line_what_was_accepted_waits_for_room_all_the_same(redi
 
 
 @pytest.mark.parametrize("part", ["_next", "_round", "_stop_abandoned"])
-async def test_whatever_breaks_in_a_round_ends_those_it_was_about_and_not_the_rounds(
+async def test_an_error_in_a_placement_round_fails_its_requests_only(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """Nobody waits for ever, those who were in the line as little as who just came, and the next one is served."""
+    """Neither held nor new requests wait for ever, and the next one is served."""
     worker = await register(redis, KEYS, "w1", max_running=1)
     d, left = dispatcher(wire, max_queued=0), job("left")
     await d.send(inflight(job("running")))
@@ -340,7 +341,7 @@ async def test_whatever_breaks_in_a_round_ends_those_it_was_about_and_not_the_ro
     assert tries == 1
 
 
-async def test_one_who_is_held_gets_room_when_a_limit_is_raised(redis: "Redis", wire: Wire) -> None:
+async def test_a_held_request_is_placed_when_a_limit_is_raised(redis: "Redis", wire: Wire) -> None:
     """Nothing has to end for it."""
     await register(redis, KEYS, "w1", max_running=8)
     d = dispatcher(wire, busy={"queued_tokens": 1})
@@ -393,7 +394,7 @@ async def test_the_next_group_of_pools_is_asked_when_the_first_has_nobody(redis:
     assert f.job.stages[0].pool == POOL
 
 
-async def test_who_is_held_for_one_model_is_not_in_the_way_of_another(redis: "Redis", wire: Wire) -> None:
+async def test_requests_held_for_one_model_do_not_block_another(redis: "Redis", wire: Wire) -> None:
     """However many they are: each choice of pools has a line of its own."""
     other = PoolId("other")
     pools = {other: Pool(model="o", engine="mock"), **POOLS}
@@ -457,7 +458,7 @@ async def test_a_request_ends_though_redis_hangs_while_it_is_placed(redis: "Redi
     await d.cancel([RequestId("first"), RequestId("late")])
 
 
-async def test_a_worker_that_went_before_the_write_holds_nobody_for_ever(redis: "Redis", wire: Wire) -> None:
+async def test_a_placement_on_a_worker_that_has_just_gone_is_retried(redis: "Redis", wire: Wire) -> None:
     """Its lease ended between the two round trips, and then nobody else had room; later somebody has."""
 
     class Slow(FleetReader):
@@ -481,10 +482,10 @@ async def test_a_worker_that_went_before_the_write_holds_nobody_for_ever(redis: 
     assert f.job.worker == full
 
 
-async def test_who_is_held_for_long_returns_and_is_told_by_an_event(
+async def test_a_long_held_request_gets_its_outcome_as_an_event(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What becomes of it is an event from then on."""
+    """The call returns; the outcome comes later."""
     monkeypatch.setattr("app.dispatch.held_requests._SILENT_S", 0.1)
     await register(redis, KEYS, "w1", max_running=1)
     d, answer = dispatcher(wire, max_queued=0, busy={"max_held": 1}), EventQueue()
@@ -532,7 +533,7 @@ async def test_an_outage_does_not_empty_the_line(redis: "Redis", wire: Wire) -> 
     await asyncio.wait_for(held, 5)
 
 
-async def test_what_gives_way_waits_in_a_line_of_its_own(redis: "Redis", wire: Wire) -> None:
+async def test_aside_requests_wait_in_a_line_of_their_own(redis: "Redis", wire: Wire) -> None:
     """An online request goes past it, drops nobody from it, and is not dropped for it."""
     worker = await register(redis, KEYS, "w1", max_running=1, aside_most=1)
     d = dispatcher(wire, max_queued=0, busy={"max_held": 2})

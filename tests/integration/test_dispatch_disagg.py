@@ -166,7 +166,7 @@ async def test_a_handoff_that_comes_back_goes_to_another_worker_with_the_first_t
 
 
 @pytest.mark.parametrize("when", ["before", "after", "handed"])
-async def test_the_death_that_matters_is_that_of_who_has_the_request(redis: "Redis", wire: Wire, when: str) -> None:
+async def test_a_request_is_retried_when_the_worker_that_holds_it_dies(redis: "Redis", wire: Wire, when: str) -> None:
     """Before the handoff the prefill worker's; after it the decode worker's. The first token is not lost."""
     one, two = await prefiller(redis), await decoder(redis)
     d, f = dispatcher(wire), inflight()

@@ -85,7 +85,7 @@ def gone(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize("how", ["spawned", "forked", "loading"])
-def test_what_a_killed_worker_leaves_behind_is_gone_at_once(valkey_url: str, lease: "Redis", how: str) -> None:
+def test_the_guard_ends_a_killed_workers_children_and_its_lease(valkey_url: str, lease: "Redis", how: str) -> None:
     """A forked child has all that its parent has open, the guard's pipe too; a load may be killed as well."""
     worker = Worker(valkey_url, how)
     try:

@@ -142,9 +142,11 @@ async def test_aborting_before_the_pull_tells_the_holder(p: MockEngine) -> None:
         asked = request(first=700)
         waiting = asyncio.create_task(run(d, behind(asked, await p.prefill(asked))))
         await stats_become(d, lambda stats: stats.waiting == 1)
+        assert p.stats().lent_blocks == 4
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await stats_become(p, idle, within_s=1)
+        assert d.stats().pulled_tokens == 0
         await decoding.aclose()
 
 

@@ -145,7 +145,7 @@ async def test_the_index_is_what_the_cache_holds(redis: "Redis", wire: Wire, ops
         await becomes(redis, lambda found: found == cache.held(), "the cache")
 
 
-async def test_what_can_not_be_replayed_leaves_nothing_wrong_behind(redis: "Redis", wire: Wire) -> None:
+async def test_the_index_is_cleared_when_lost_events_cannot_be_replayed(redis: "Redis", wire: Wire) -> None:
     """The engine's buffer is too short: all that was known goes, and what comes after counts again."""
     async with feeding(wire, buffer_steps=1) as cache:
         cache.run([1] * 12)
@@ -167,6 +167,8 @@ async def test_a_feed_that_starts_late_learns_all(redis: "Redis", wire: Wire) ->
 async def test_clearing_is_seen_at_once(redis: "Redis", wire: Wire) -> None:
     """`forget` reads first what was said before; vLLM tells of the clearing only with its next step."""
     async with feeding(wire) as cache:
+        cache.run([0] * 8)
+        await becomes(redis, lambda found: len(found) == 2, "two blocks")
         cache.publisher.drop = 1
         cache.run([1] * 12)
         await cache.feed.forget(cache.feed.clears)

@@ -117,7 +117,7 @@ async def test_a_placing_that_nobody_confirms_is_a_new_attempt_and_the_old_one_i
     wire.close()
 
 
-async def test_a_request_is_nowhere_twice_when_it_comes_back_and_its_placing_is_lost(redis: "Redis") -> None:
+async def test_a_returned_request_whose_placement_reply_is_lost_is_queued_once(redis: "Redis") -> None:
     """Both at once: still one attempt is the living one, with one message."""
     await register(redis, KEYS, "w1")
     wire = Flaky(redis)
@@ -155,7 +155,7 @@ async def test_what_redis_refuses_of_a_cancel_holds_up_nobody_else(
     assert await redis.lrange(KEYS.commands(worker), 0, -1) == [encode(Cancel(run_id(R1, 0)))], "told later"
 
 
-async def test_who_has_waited_for_room_has_all_his_patience_for_an_outage(redis: "Redis", wire: Wire) -> None:
+async def test_time_held_for_room_does_not_shorten_the_patience_for_an_outage(redis: "Redis", wire: Wire) -> None:
     """The time in the line is no time without Redis or a worker."""
     worker = await register(redis, KEYS, "w1", max_running=1)
     d, answer = dispatcher(wire, max_queued=0, patience_s=0.5), EventQueue()
@@ -272,8 +272,8 @@ async def test_suspects_are_tried_one_at_a_time(redis: "Redis", wire: Wire) -> N
                 d.deliver(Delta(f.job.request, f.job.attempt, "x", [1]))
 
 
-async def test_a_suspect_that_is_lost_at_once_is_in_nobodys_way(redis: "Redis", wire: Wire) -> None:
-    """Also not in its own, when it comes back before who tried it has noticed that it was placed."""
+async def test_a_suspect_lost_right_after_its_placement_blocks_no_other(redis: "Redis", wire: Wire) -> None:
+    """Nor itself, when it comes back before its placement was noted."""
     await register(redis, KEYS, "w1")
     d = dispatcher(wire)
     real = d.placer.place
@@ -340,9 +340,7 @@ async def test_what_redis_has_forgotten_is_placed_again(redis: "Redis", wire: Wi
         assert d.in_flight[R1].deaths == 0
 
 
-async def test_what_is_left_of_a_worker_and_a_replica_that_died_together_goes_after_minutes(
-    redis: "Redis", wire: Wire
-) -> None:
+async def test_records_of_a_worker_and_a_replica_that_died_together_expire(redis: "Redis", wire: Wire) -> None:
     """Nobody takes its requests back, and a line of a batch would stay for a day."""
     worker = await register(redis, KEYS, "w1")
     d, run = dispatcher(wire), run_id(R1, 0)
@@ -396,7 +394,7 @@ async def test_a_placement_sent_twice_is_one_also_when_its_worker_went_in_betwee
     await d.send(inflight(job(), EventQueue()))
     await redis.delete(KEYS.worker(worker))
     assert await real(sent) == [1]
-    assert Sampling(max_tokens=5) == d.in_flight[R1].job.sampling
+    assert await queued(redis, worker) == [(R1, 0)]
 
 
 @pytest.mark.parametrize("aside", [False, True])
@@ -479,7 +477,7 @@ async def test_no_more_wait_for_a_worker_than_may_wait_for_room(redis: "Redis", 
     await asyncio.wait_for(asyncio.gather(*new[:3]), 5)
 
 
-async def test_who_finds_each_worker_gone_when_it_is_placed_is_told_after_some_times(
+async def test_a_request_that_finds_each_worker_gone_fails_after_some_tries(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lease that is there when the fleet is read, and never when the placement is written."""

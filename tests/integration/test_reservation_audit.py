@@ -61,7 +61,7 @@ def reserve(redis: "Redis", job: Job, api: str = API) -> None:
     redis.hset(KEYS.reservations(D), job.run, f"14,0,0,7,{api}")
 
 
-def test_what_no_message_brings_is_given_back_after_two_looks(runner: Runner, redis_db: "Redis") -> None:
+def test_a_reservation_without_a_message_is_given_back_at_the_second_audit(runner: Runner, redis_db: "Redis") -> None:
     """Its message was lost on the way; one look is not enough to know."""
     job = placed(redis_db, stages=[DECODE])
     look = Looks(runner)
@@ -72,7 +72,7 @@ def test_what_no_message_brings_is_given_back_after_two_looks(runner: Runner, re
     assert not redis_db.exists(KEYS.request(job.run), KEYS.reservations(D))
 
 
-def test_what_is_queued_or_prefilling_elsewhere_is_not_lost(runner: Runner, redis_db: "Redis") -> None:
+def test_queued_and_prefilling_requests_are_not_given_back(runner: Runner, redis_db: "Redis") -> None:
     """It comes; once its prompt is computed it should be here at once."""
     job = placed(redis_db, stages=[DECODE])
     redis_db.lpush(KEYS.queue(QUEUE, 3), *task_messages(job, 3, None, ""))
@@ -87,7 +87,7 @@ def test_what_is_queued_or_prefilling_elsewhere_is_not_lost(runner: Runner, redi
     assert sorted(codes(redis_db)) == ["returned", "returned"]
 
 
-def test_what_runs_is_not_lost(runner: Runner, redis_db: "Redis") -> None:
+def test_running_requests_are_not_given_back(runner: Runner, redis_db: "Redis") -> None:
     placed(redis_db, stages=[DECODE], sampling=Sampling(max_tokens=200, ignore_eos=True))
     with ThreadPoolExecutor() as threads:
         running = threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None)))
@@ -167,7 +167,7 @@ def test_a_worker_that_lives_again_keeps_its_account(runner: Runner, redis_db: "
     assert [redis_db.ttl(key) for key in kept] == [-1, -1]
 
 
-def test_what_a_worker_had_when_it_stood_still_goes_back(runner: Runner, redis_db: "Redis") -> None:
+def test_running_requests_of_a_worker_that_stood_still_are_given_back(runner: Runner, redis_db: "Redis") -> None:
     """Others have it by now, or will: its client hears nothing of a cancel."""
     placed(redis_db, stages=[DECODE], sampling=Sampling(max_tokens=3000, ignore_eos=True))
     lease = answer_owner(runner)
@@ -181,7 +181,7 @@ def test_what_a_worker_had_when_it_stood_still_goes_back(runner: Runner, redis_d
 
 
 @pytest.mark.parametrize("begun_s", [0, 0.05], ids=["before-its-first-step", "while-its-record-is-read"])
-def test_what_it_had_not_begun_when_it_stood_still_goes_back_too(
+def test_waiting_requests_of_a_worker_that_stood_still_are_given_back(
     runner: Runner, redis_db: "Redis", begun_s: float
 ) -> None:
     """Its KV elsewhere is given up."""

@@ -226,8 +226,8 @@ async def test_what_was_put_and_never_begun_is_begun(redis: "Redis", wire: Wire)
     assert (len(a.begun), await tokens(resumable_store(wire))) == (1, [1])
 
 
-async def test_what_has_just_been_put_is_not_taken_for_idle(redis: "Redis", wire: Wire) -> None:
-    """Between Redis' taking it and its beginning there may be a look, but not two."""
+async def test_a_kept_request_is_adopted_at_the_second_look_only(redis: "Redis", wire: Wire) -> None:
+    """Its owner may be about to begin it at the first."""
     k = kept()
     await redis.set(KEYS.api(A), "1")
     going = Going(resumable_store(wire), [1])
@@ -261,6 +261,7 @@ async def test_an_adoption_that_redis_interrupts_is_completed(redis: "Redis", wi
     async with Going(resumable_store(broken, B), [1]):
         for name in names:
             await until(lambda name=name: ended(redis, name))
+    assert broken.count > 3, "it was interrupted, and went on"
     broken.close()
 
 
@@ -357,8 +358,8 @@ async def test_one_api_keys_kept_answers_are_bounded_and_others_go_on(redis: "Re
         await resumable_store(wire, A, ROOM, 5 * 10_000).put(numbered(22, "other"))
 
 
-async def test_what_is_there_is_joined_and_written_down_anew_however_full_it_is(redis: "Redis", wire: Wire) -> None:
-    """Only what is new is refused; a connection that broke doesn't tell whether it got through."""
+async def test_known_kept_requests_are_accepted_without_room(redis: "Redis", wire: Wire) -> None:
+    """Only new ones are refused; a client whose connection broke sends the same one again."""
     s = resumable_store(wire, A, ROOM)
     await s.put(first := numbered(30), join="k")
     await fill(s)

@@ -116,9 +116,7 @@ async def test_a_prefill_that_is_over_is_no_load_any_more(redis: "Redis", wire: 
     assert (ended.requests, ended.blocks, ended.waiting, ended.tokens) == (0, 0, 0, 0)
 
 
-async def test_the_head_of_the_line_began_when_it_came_or_when_the_one_before_was_done(
-    redis: "Redis", wire: Wire
-) -> None:
+async def test_the_first_queued_prefill_starts_on_arrival_or_after_its_predecessor(redis: "Redis", wire: Wire) -> None:
     """So that what it has done of its prefill by now need not be waited for."""
     worker = await register(redis, KEYS, "w1")
     await place(redis, worker)
@@ -253,7 +251,7 @@ async def test_without_memory_a_request_is_refused_whole_and_another_ones_end_is
     assert (ended.requests, ended.blocks, ended.waiting, ended.tokens) == (0, 0, 0, 0)
 
 
-async def test_what_gives_way_counts_apart(redis: "Redis", wire: Wire) -> None:
+async def test_aside_reservations_are_counted_apart(redis: "Redis", wire: Wire) -> None:
     """Nobody else sees it as load: not its request, its blocks, nor the prompt that it is still to compute."""
     worker = await register(redis, KEYS, "w1", ranks=2)
     await redis.set(KEYS.api(ApiId("api1")), "1")

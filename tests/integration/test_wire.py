@@ -96,6 +96,7 @@ async def test_a_redis_that_stops_answering_is_noticed_however_much_it_is_asked(
             while not connection.closed.is_set():
                 unanswered.append(asyncio.create_task(connection.execute([("PING",)])))
                 await asyncio.sleep(0.01)
+        assert unanswered
         for task in unanswered:
             with pytest.raises(ConnectionError):
                 await task

@@ -93,7 +93,7 @@ def some(redis: "Redis", name: str) -> bool:
 
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("how", [{}, {"n": 2}, {"stop": ("zzz",)}, {"temperature": 0.0}])
-def test_interrupted_it_is_what_it_would_have_been(
+def test_an_interrupted_aside_answer_equals_an_undisturbed_one(
     valkey_url: str, redis_db: "Redis", how: dict[str, Any], whole: bool
 ) -> None:
     """Text, tokens and logprobs, though others came twice while it ran."""
@@ -117,7 +117,7 @@ def test_interrupted_it_is_what_it_would_have_been(
         assert entries < 100 + 3 * 100, "what it had computed was still cached"
 
 
-def test_it_waits_while_others_run_and_begins_when_they_have_ended(valkey_url: str, redis_db: "Redis") -> None:
+def test_an_aside_request_waits_while_others_run(valkey_url: str, redis_db: "Redis") -> None:
     with ThreadPoolExecutor() as threads, worker(valkey_url) as w:
         other = start(w, threads, placed(redis_db, "online", tokens=200, aside=False))
         wait_until(lambda: w.engine.stats().running, "the other runs")
@@ -136,7 +136,9 @@ def test_it_waits_while_others_run_and_begins_when_they_have_ended(valkey_url: s
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("whole", [False, True])
-def test_who_waits_long_is_given_back_with_what_has_come(valkey_url: str, redis_db: "Redis", whole: bool) -> None:
+def test_a_long_interrupted_aside_request_is_given_back_with_its_tokens(
+    valkey_url: str, redis_db: "Redis", whole: bool
+) -> None:
     """Another worker may have room. What it had said is known there, since it goes out first."""
     with ThreadPoolExecutor() as threads, worker(valkey_url) as w:
         start(w, threads, placed(redis_db, "undisturbed")).result()

@@ -221,10 +221,10 @@ def test_a_chats_reasoning_has_a_field_of_its_own() -> None:
 
 
 def test_a_chunk_of_reasoning_tells_the_usage_as_others_do() -> None:
-    assert all("usage" not in event for event in thinking("<think>a", "b"))
-    assert all(event["usage"] is None for event in thinking("<think>a", "b", include_usage=True))
+    assert ["usage" in event for event in thinking("<think>a", "b")] == [False, False]
+    assert [event["usage"] for event in thinking("<think>a", "b", include_usage=True)] == [None, None]
     asked = thinking("<think>a", "b", include_usage=True, continuous_usage_stats=True)
-    assert all(event["usage"]["prompt_tokens"] == 3 for event in asked)
+    assert [event["usage"]["prompt_tokens"] for event in asked] == [3, 3]
 
 
 def test_a_whole_answers_reasoning_has_a_field_of_its_own() -> None:

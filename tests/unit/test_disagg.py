@@ -62,7 +62,9 @@ def test_a_long_prompt_is_computed_apart_and_pulled_where_it_is_decoded() -> Non
         ({}, {"block_bytes": 0}, "who decodes can't pull"),
     ],
 )
-def test_else_it_is_computed_where_the_answer_is(prefill: dict[str, Any], decode: dict[str, Any], why: str) -> None:
+def test_otherwise_the_decode_worker_computes_the_prompt(
+    prefill: dict[str, Any], decode: dict[str, Any], why: str
+) -> None:
     assert decide([option("prefill", **prefill)], [option("decode", **decode)]) is None, why
 
 

@@ -25,6 +25,7 @@ def test_every_setting_is_in_the_reference_and_explained() -> None:
 def test_every_key_of_a_pool_and_every_metric_is_explained() -> None:
     """No row of a table ends without a meaning, but for the parts of a pool that have a table of their own."""
     rows = [row for row in (pools() + metrics()).splitlines() if row.startswith("| `")]
+    assert len(rows) > 50
     assert [row for row in rows if row.endswith("|  |") and "below" not in row] == []
 
 
@@ -36,4 +37,5 @@ def test_every_variable_that_the_texts_name_exists() -> None:
     pages = [page for place in ("*.md", "docs/**/*.md", "ops/**/*.md", "app/**/*.md") for page in ROOT.glob(place)]
     pages.remove(ROOT / "CHANGELOG.md")  # it names those of once, too
     named = {name for page in pages for name in re.findall(r"\bXYLEM_[A-Z_]*[A-Z]\b", page.read_text())}
+    assert "XYLEM_REDIS_URL" in named
     assert named - known == set()

@@ -39,5 +39,5 @@ def test_an_engine_that_nobody_has_is_refused_with_those_that_are_there() -> Non
         Pool(model="m", engine="theirs")
 
 
-def test_the_own_engines_are_loaded_when_they_are_created() -> None:
+def test_a_built_in_engine_is_created_by_its_name() -> None:
     assert isinstance(create_engine(Pool(model="m", engine="mock")), MockEngine)

@@ -56,7 +56,7 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, text: str, said: str) -> N
         generation_defaults(tmp_path)
 
 
-def test_a_pool_can_have_none_and_pools_of_a_model_agree() -> None:
+def test_a_pool_can_do_without_the_models_defaults() -> None:
     models = load_models(PoolsFile(pools={PoolId("a"): POOL.model_copy(update={"generation_config": "none"})}))
     assert models["m"].defaults == {}
 
@@ -78,7 +78,7 @@ CHAT = {"messages": [{"role": "user", "content": "?"}]}
 @pytest.mark.parametrize(
     ("endpoint", "body"), [(chat, CHAT), (completions, {"prompt": "?"}), (responses, {"input": "?"})]
 )
-async def test_they_are_used_by_every_endpoint(endpoint: Any, body: dict[str, Any]) -> None:
+async def test_generation_defaults_are_used_by_every_endpoint(endpoint: Any, body: dict[str, Any]) -> None:
     made = await sampling(endpoint, body, **FILE)
     assert (made.temperature, made.top_p, made.top_k, made.min_p, made.repetition_penalty) == (0.6, 0.95, 20, 0.1, 1.05)
     assert made.max_tokens == (16 if endpoint is completions else 64)  # OpenAI's own default stays

@@ -71,8 +71,10 @@ def test_every_line_is_in_one_part_or_broken_and_blank_ones_are_none(storage: St
 def test_lines_that_begin_alike_are_in_the_same_part(storage: Storage) -> None:
     put(storage, [request(i, f"Subject {i % 3}. " * 100 + str(i)) for i in range(3 * LINES)])
     done = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
-    for part in parts(storage, done.parts):
-        assert len({json.loads(line.body)["messages"][0]["content"][:9] for line in part}) == 1
+    made = parts(storage, done.parts)
+    subjects = [{json.loads(line.body)["messages"][0]["content"][:9] for line in part} for part in made]
+    assert [len(found) for found in subjects] == [1] * done.parts
+    assert set().union(*subjects) == {f"Subject {i}" for i in range(3)}
 
 
 def test_a_batch_is_for_one_model_and_lines_for_another_one_cost_themselves(storage: Storage) -> None:
@@ -133,7 +135,7 @@ def test_a_file_of_nothing_but_a_byte_order_mark_has_no_line(storage: Storage) -
         split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
 
 
-def test_who_is_told_to_stop_stops_and_says_that_it_was_told_to(storage: Storage) -> None:
+def test_a_split_that_is_stopped_raises_interrupted_error(storage: Storage) -> None:
     """It is not the storage that was away."""
     put(storage, [request(i) for i in range(150)])
     for looks in (1, 151):  # while it reads, and while it writes
@@ -150,9 +152,10 @@ def test_of_a_long_line_no_more_is_read_than_may_be() -> None:
 def test_a_big_file_is_not_held_in_memory(storage: Storage) -> None:
     put(storage, [request(i, "word " * 2000) for i in range(2000)])  # 20 MB
     tracemalloc.start()
-    split_input(storage, ORDER, "files/file-1", check, 100_000, lambda: False)
+    done = split_input(storage, ORDER, "files/file-1", check, 100_000, lambda: False)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
+    assert (done.lines, done.broken) == (2000, 0)
     assert peak < 5_000_000
 
 

@@ -12,7 +12,7 @@ seconds = st.floats(0.01, 100)
 
 
 @given(seconds, seconds)
-def test_nobody_is_judged_before_it_could_say_that_it_lives(heartbeat_s: float, api_ttl_s: float) -> None:
+def test_processes_have_time_for_a_heartbeat_before_they_count_as_dead(heartbeat_s: float, api_ttl_s: float) -> None:
     i = Intervals(heartbeat_s, api_ttl_s)
     assert 2 * i.look_s < min(i.adopt_s, i.api_ttl_s)
     assert max(3.0, i.api_ttl_s) <= i.drop_s

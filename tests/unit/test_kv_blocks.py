@@ -47,6 +47,7 @@ def test_the_last_token_is_never_spared(length: int, blocks: int) -> None:
 def test_a_salt_changes_every_block(prompt: list[int]) -> None:
     """One tenant's prefix is not another's, nor nobody's."""
     variants = [split(prompt_hashes(prompt, 4, salt)) for salt in (None, "a", "b")]
+    assert len(variants[0]) == (len(prompt) - 1) // 4 > 0
     for hashes in zip(*variants, strict=True):
         assert len(set(hashes)) == 3
 

@@ -53,7 +53,7 @@ def test_an_ended_batch_is_left_once_it_is_cleaned_and_the_webhook_told_or_given
     assert due(replace(ended, tries=len(TRIES_AFTER_S) + 1), NONE, 1e9, webhook=True) == "leave"
 
 
-def test_what_a_batch_was_made_of_stays_for_a_while_after_its_end_and_the_webhook_does_not_wait_for_that() -> None:
+def test_parts_are_cleaned_up_some_time_after_the_end_and_the_webhook_is_told_at_once() -> None:
     """A Redis that comes back without its last second has the files made once more."""
     ended = replace(Batch(ORDER), status="expired", expired_at=1500)
     assert due(ended, NONE, 1501, webhook=False) is None

@@ -36,7 +36,7 @@ def test_loopbacks_own_names_are_always_hosts_of_this_server(host: str | None) -
     "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "127.evil", "127.0.0.1@evil.example", "0.0.0.0",
     "[::2]:80", "192.168.0.1:8000", "localhost..", ":8000", ".", "\u00e9", "api.example.evil.example",
 ])  # fmt: skip
-def test_other_names_are_not(host: str) -> None:
+def test_other_host_names_are_refused(host: str) -> None:
     """On loopback, or where hosts are named."""
     for given in (allowed(), allowed(host="10.0.0.1", allowed_hosts="api.example")):
         with pytest.raises(HostRefused):

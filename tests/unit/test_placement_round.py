@@ -41,7 +41,7 @@ async def test_a_worker_that_knows_the_kind_gets_it_however_busy_the_others() ->
     assert await placed(None, worker("old"), busy) == "old"
 
 
-async def test_without_one_it_waits_for_an_upgrade_or_is_the_clients_fault() -> None:
+async def test_without_such_a_worker_it_waits_for_an_upgrade_or_is_refused() -> None:
     """An upgrade brings workers that know grammars; one that knows some, but not this kind, never will."""
     with pytest.raises(NoWorker, match="holds answers to a format"):
         await placed(TAG, worker("old"))

@@ -17,7 +17,7 @@ def body(**fields: Any) -> bytes:
 
 
 @pytest.mark.parametrize("text", [",[{" * 50_000, '",' * 50_000, "\\" * 9999, '\\",\\\\",' * 9999, "\u4e2d,[" * 40_000])
-def test_what_stands_in_a_text_is_no_value(text: str) -> None:
+def test_commas_and_brackets_in_a_text_are_no_values(text: str) -> None:
     """Source code and tables have more commas and brackets than any request."""
     check_values(body(prompt=text), MOST)
     check_values(json.dumps({"prompt": text}, ensure_ascii=False).encode(), MOST)

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import keyword
 import re
 import warnings
 from dataclasses import dataclass
@@ -11,10 +12,16 @@ from app.dialects.dialect import Tools
 from app.dialects.json_value import read_span
 from app.dialects.parts import Collector
 from app.dialects.reader import Reader, Reading, Unfit, stops
-from app.dialects.written import Schemas
+from app.dialects.values import Spelling, Values
+from app.dialects.written import Schemas, Written, tag
 
 _MOST = 2**16  # characters of a list, which is read at once
+_SHOWN = 64  # characters of a name
 _HEAD = re.compile(r"\[\s*([A-Za-z_][\w.]*)\s*").fullmatch
+
+_PYTHON = Spelling(
+    '"', escapes=True, bare_keys=False, separator=", ", colon=": ", true="True", false="False", null="None"
+)
 
 
 @dataclass(frozen=True)
@@ -27,8 +34,16 @@ class CallList:
     def first(self, begin: str) -> str:  # noqa: ARG002
         return "["
 
-    def written(self, schemas: Schemas) -> None:
-        """A schema says nothing of values in Python's syntax."""
+    def written(self, schemas: Schemas) -> Written:
+        """Without a marker, which not all models of these dialects know. Raises: ValueError for what is no name."""
+        tags = []
+        unheld: dict[str, str] = {}
+        for name, of in schemas.items():
+            values = Values(_PYTHON, of)
+            tags.append(tag(f"{_name(name)}(", values.arguments(lambda key: _name(key) + "="), ")"))
+            if values.unheld:
+                unheld[name] = values.unheld[0]
+        return Written(tags, tuple(f"[{t['begin']}" for t in tags), "[", ", ", "]", unmarked=True, unheld=unheld)
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:  # noqa: ARG002
         head, mark = yield from reader.until(stops("(", "]"))
@@ -52,6 +67,12 @@ class CallList:
         if self.end:
             yield from reader.skip_space()
             yield from reader.literal(self.end)
+
+
+def _name(name: str) -> str:
+    if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
+        raise ValueError(f"this model calls in Python's syntax, in which '{name[:_SHOWN]}' is no name")
+    return name
 
 
 def _calls(text: str, tools: Tools) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """The functions that a model may call: as clients describe them, and which of them a request lets it see."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
@@ -95,6 +95,8 @@ class BoundCalls(NamedTuple):
     where: str  # the field that asks for it; "": none does
     forced: bool  # there is a call, and nothing else
     one: bool  # and no second one
+    places: dict[str, str]  # where the parameters of each of these tools stand in the request
+    strict: frozenset[str]  # names of those whose schemas are enforced whole, or refused
 
     @property
     def bound(self) -> bool:
@@ -172,21 +174,21 @@ class ToolsRequest(Body):
         if sum(len(json.dumps(schema, ensure_ascii=False).encode()) for schema in schemas.values()) > _LONGEST:
             said = f"'tools': at most {_LONGEST} bytes of parameters in all tools whose calls are bound to them."
             raise RequestError(said, param="tools")
-        strict = self._strict(schemas.keys())
+        places = {t.function.name: f"tools.{i}.function.parameters" for i, t in enumerate(self.tools or ())}
+        strict = [tool for tool in called if tool.function.strict]
+        for tool in strict:
+            _check_strict(tool, places[tool.function.name])
         one = named is not None or self.parallel_tool_calls is False
-        where = "tool_choice" if forced else "parallel_tool_calls" if one else strict[0] if strict else ""
-        return BoundCalls(schemas, where, forced=forced, one=one)
+        where = "tool_choice" if forced else "parallel_tool_calls" if one else ""
+        if strict and not where:
+            where = places[strict[0].function.name].replace("parameters", "strict")
+        return BoundCalls(schemas, where, forced, one, places, frozenset(tool.function.name for tool in strict))
 
-    def _strict(self, called: Collection[str]) -> list[str]:
-        """Where tools are strict whose calls a grammar writes. Raises: RequestError."""
-        found = []
-        for i, tool in enumerate(self.tools or ()):
-            if tool.function.strict and tool.function.name in called:
-                found.append(f"tools.{i}.function.strict")
-                try:
-                    check_schema(tool.parameters)
-                    check(Grammar("json", json.dumps(tool.parameters)))
-                except ValueError as exc:
-                    where = f"tools.{i}.function.parameters"
-                    raise RequestError(f"'{where}': {exc}.", param=where) from None
-        return found
+
+def _check_strict(tool: Tool, where: str) -> None:
+    """Raises: RequestError for what can't be enforced."""
+    try:
+        check_schema(tool.parameters)
+        check(Grammar("json", json.dumps(tool.parameters)))
+    except ValueError as exc:
+        raise RequestError(f"'{where}': {exc}.", param=where) from None

@@ -4,6 +4,7 @@ import ast
 import json
 import keyword
 import re
+import unicodedata
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +71,7 @@ class CallList:
 
 
 def _name(name: str) -> str:
-    if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
+    if not name.isidentifier() or keyword.iskeyword(name) or unicodedata.normalize("NFKC", name) != name:
         raise ValueError(f"this model calls in Python's syntax, in which '{name[:_SHOWN]}' is no name")
     return name
 

@@ -21,9 +21,12 @@ _HELD = {
     "array": {"items", "minItems", "maxItems"},
     "object": {"properties", "required", "additionalProperties"},
 }
-_CONSTRAINTS = {key for keys in _HELD.values() for key in keys} | {
-    "allOf", "anyOf", "oneOf", "patternProperties", "minProperties", "maxProperties", "prefixItems", "additionalItems",
-}  # fmt: skip
+_CHOICES = {"allOf", "anyOf", "oneOf"}
+_UNHELD = {
+    "array": _CHOICES | {"additionalItems", "prefixItems"},
+    "object": _CHOICES | {"maxProperties", "minProperties", "patternProperties"},
+}
+_CONSTRAINTS = set().union(*_HELD.values(), *_UNHELD.values())
 _BARE = re.compile(r"[^\s:,{}\[\]\"<](?:[^:,{}\[\]\"<]*[^\s:,{}\[\]\"<])?").fullmatch
 
 
@@ -104,7 +107,7 @@ class Values:
             return self.value(found(reference, self._root), path, [*within, reference])
         values = part["enum"] if "enum" in part else [part["const"]] if "const" in part else None
         if values is not None:
-            self._note(part, path, set())
+            self._note(part, path, _CONSTRAINTS)
             return one_of(map(self._spelling.write, values))
         return self._any_type(part, path, within)
 
@@ -112,7 +115,7 @@ class Values:
         """All properties of the root. Raises: ValueError for what can't be written."""
         if is_free(self._root):
             return self._spelling.free("members" if write_key is None else "keywords")
-        self._note(self._root, "", _HELD["object"])
+        self._note(self._root, "", _UNHELD["object"])
         return sequence(const(""), *self._members(self._root, "", (), write_key or self._spelling.key))
 
     def _members(
@@ -133,10 +136,13 @@ class Values:
         kinds = [named] if isinstance(named, str) else list(named)
         key = next((key for key in ("anyOf", "oneOf", "allOf") if part.get(key)), "")
         if key and not kinds and (key != "allOf" or len(part[key]) == 1):
-            self._note(part, path, {key})
+            self._note(part, path, _CONSTRAINTS - {key})
             return _or([self.value(choice, f"{path}.{key}.{i}", within) for i, choice in enumerate(part[key])])
-        self._note(part, path, {key for kind in kinds for key in _HELD.get(kind, ())})
-        return _or([self._typed(kind, part, path, within) for kind in kinds]) if kinds else self._spelling.free("value")
+        if not kinds:
+            self._note(part, path, _CONSTRAINTS)
+            return self._spelling.free("value")
+        self._note(part, path, _CHOICES.union(*(_UNHELD.get(kind, ()) for kind in kinds)))
+        return _or([self._typed(kind, part, path, within) for kind in kinds])
 
     def _typed(self, kind: str, part: Mapping[str, Any], path: str, within: Sequence[str]) -> Format:
         spelling = self._spelling
@@ -175,22 +181,22 @@ class Values:
             return const("[]")
         item = self.value(part.get("items"), f"{path}.items", within)
         if least <= 1 and most is None:
-            items = [tag("", item, "")]
-            several: Format = {"type": "tags_with_separator", "tags": items, "separator": separator}
-            return sequence(const("["), several | {"at_least_one": bool(least), "stop_after_first": False}, const("]"))
+            several: Format = {"type": "tags_with_separator", "tags": _tags(item), "separator": separator}
+            return tag("[", several | {"at_least_one": bool(least), "stop_after_first": False}, "]")
         bounds = {"min": max(0, least - 1), "max": -1 if most is None else most - 1}
         some = sequence(item, {"type": "repeat", **bounds, "content": sequence(const(separator), item)})
-        return sequence(const("["), some if least else optional(some), const("]"))
+        return tag("[", some if least else optional(some), "]")
 
     def _object(self, part: Mapping[str, Any], path: str, within: Sequence[str]) -> Format:
         if not is_free(part):
-            return sequence(const("{"), *self._members(part, path, within, self._spelling.key), const("}"))
+            members = self._members(part, path, within, self._spelling.key)
+            return tag("{", sequence(const(""), *members), "}")
         if isinstance(part.get("additionalProperties"), Mapping):
             self.unheld.append(f"{path}.additionalProperties".lstrip("."))
         return self._spelling.free("object")
 
-    def _note(self, part: Mapping[str, Any], path: str, held: set[str]) -> None:
-        self.unheld += [f"{path}.{key}".lstrip(".") for key in sorted(part.keys() & _CONSTRAINTS - held)]
+    def _note(self, part: Mapping[str, Any], path: str, unheld: set[str]) -> None:
+        self.unheld += [f"{path}.{key}".lstrip(".") for key in sorted(part.keys() & unheld)]
 
 
 def is_free(schema: Mapping[str, Any]) -> bool:
@@ -219,6 +225,13 @@ def _some(parts: Sequence[Format], separator: str) -> Format:
 def _or(options: Iterable[Format]) -> Format:
     elements = list(options)
     return elements[0] if len(elements) == 1 else {"type": "or", "elements": elements}
+
+
+def _tags(item: Format) -> list[Format]:
+    """As tags. xgrammar wants those to have an end in which a part has any number of others."""
+    if item["type"] == "or":
+        return [made for option in item["elements"] for made in _tags(option)]
+    return [item if item["type"] == "tag" else tag("", item, "")]
 
 
 def _regex(pattern: str) -> Format:

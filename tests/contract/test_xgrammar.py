@@ -28,9 +28,11 @@ class Xgrammar:
         letters = [bytes([byte]) for byte in range(256)]
         self._compiler = xgrammar.GrammarCompiler(xgrammar.TokenizerInfo(letters), max_threads=1)
 
+    def compile(self, made: Grammar) -> Any:
+        return self._compiler.compile_structural_tag(made.text)
+
     def allows(self, made: Grammar, text: str) -> bool:
-        compiled = self._compiler.compile_structural_tag(made.text)
-        matcher = self._library.GrammarMatcher(compiled, terminate_without_stop_token=True)
+        matcher = self._library.GrammarMatcher(self.compile(made), terminate_without_stop_token=True)
         return bool(matcher.accept_string(text) and matcher.is_completed())
 
 

@@ -26,14 +26,14 @@ TRIP: dict[str, Any] = {
         "tags": {"type": "array", "items": {"enum": ["a", None, 2]}, "minItems": 1, "maxItems": 2},
         "who": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}},
         "any": {},
-        "list": {"type": "array", "items": {"type": "integer"}},
+        "list": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
     },
     "required": ["name", "tags"],
 }
 VALID: list[dict[str, Any]] = [
     {"name": "abc", "tags": ["a"]},
     {"name": "ab", "day": "2026-01-02", "code": "AB", "n": 3, "x": -1.5e3, "b": None, "note": "so", "tags": [2, None],
-     "who": {"a": 'a "b" <c>'}, "any": {"a": [1, None, True, "x"]}, "list": [1, -2]},
+     "who": {"a": 'a "b" <c>'}, "any": {"a": [1, None, True, "x"]}, "list": [[1, -2], []]},
     {"name": "äöüß", "b": False, "note": None, "tags": ["a", "a"], "who": {}, "any": [True], "list": []},
     {"name": "ab<c", "tags": [None], "who": {"a": "", "b": 1}},
 ]  # fmt: skip
@@ -50,7 +50,7 @@ INVALID: list[dict[str, Any]] = [
     {"name": "abc", "x": "one", "tags": ["a"]},
     {"name": "abc", "note": "s", "tags": ["a"]},
     {"name": "abc", "tags": ["a"], "who": {"b": "1"}},
-    {"name": "abc", "tags": ["a"], "list": [1.5]},
+    {"name": "abc", "tags": ["a"], "list": [[1.5]]},
     {"name": "abc", "tags": ["a"], "other": 1},
 ]
 
@@ -163,6 +163,7 @@ def test_properties_may_be_missing_where_they_are_not_required(name: str, needed
 @pytest.mark.parametrize(("name", "parameters", "said"), [
     ("gemma4", TREE, "parts.items.parts.items.$ref to what it is in can't be enforced"),
     ("llama4", {"properties": {"a": {"type": "object", "minProperties": 1}}}, "a.minProperties can't be enforced"),
+    ("llama4", {"properties": {"ﬁle": {"type": "string"}}}, "'ﬁle' is no name"),
     ("llama4", {"properties": {"from": {"type": "string"}}}, "'from' is no name"),
     ("gemma4", {"properties": {"a": {"enum": ['<|"|>']}}}, "can't be written"),
     ("glm", {"properties": {"a": {"type": ["string", "integer"], "maxLength": 3}}}, "properties.a.maxLength can't be"),

@@ -12,6 +12,7 @@ _LABEL = r"[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?"
 _BYTE = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _HEX = "[0-9A-Fa-f]"
 _NULL = "null"
+_NO_BOUND = 2**30  # characters or items, which no answer has, and beyond which xgrammar doesn't count
 # What of a format is written under a grammar: all of it is in the format, which may have more.
 _FORMATS = {
     "date": _DATE,
@@ -32,14 +33,12 @@ def text_until(end: str, part: Mapping[str, Any], *, nullable: bool = False) -> 
 
     `nullable`: or `null`. Raises: ValueError for lengths that no text has.
     """
-    least, most = part.get("minLength", 0), part.get("maxLength")
+    least, most = counts(part, "minLength", "maxLength")
     pattern = part.get("pattern", _FORMATS.get(part.get("format", "")))
     if pattern is not None:
         beside = {"minLength", "maxLength"} | ({"format"} if "pattern" in part else set())
         made = tag("", _regex(pattern), end)
         return _or_null(made, end) if nullable else made, min(beside & part.keys(), default="")
-    if most is not None and most < least:
-        raise ValueError("maxLength is less than minLength")
     # No marker begins in the first characters, since it might go on behind them.
     first = [_regex(f"[^{_class(end)}]{{{least}}}")] if least else []
     bound = {} if most is None else {"max_chars": most - least}
@@ -47,6 +46,14 @@ def text_until(end: str, part: Mapping[str, Any], *, nullable: bool = False) -> 
     made = sequence(*first, rest) if first else rest
     fits = least <= len(_NULL) and (most is None or most >= len(_NULL))  # as a text
     return _or_null(made, end) if nullable and not fits else made, "format" if "format" in part else ""
+
+
+def counts(part: Mapping[str, Any], lower: str, upper: str) -> tuple[int, int | None]:
+    """Two keywords of a schema. Raises: ValueError where nothing is within them."""
+    least, most = part.get(lower, 0), part.get(upper)
+    if most is not None and most < least:
+        raise ValueError(f"{upper} is less than {lower}")
+    return least, None if most is None or most >= _NO_BOUND else most
 
 
 def _or_null(made: Format, end: str) -> Format:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.dialects.references import found
-from app.dialects.texts import HELD_TEXT, one_of, text_until
+from app.dialects.texts import HELD_TEXT, counts, one_of, text_until
 from app.dialects.written import Format, const, optional, sequence, tag
 
 _MOST = 4096  # values of a schema, each as often as it is referred to
@@ -168,15 +168,16 @@ class Values:
             if {"pattern", "format"} & part.keys():
                 held = {key: part[key] for key in sorted(_HELD["string"] & part.keys())}
                 return {"type": "json_schema", "json_schema": {"type": "string", **held}}
-            counts = f"{{{part.get('minLength', 0)},{part.get('maxLength', '')}}}"
-            return _regex(rf'"([^"\\\x00-\x1f]|\\["\\bfnrt]){counts}"')
+            least, most = counts(part, "minLength", "maxLength")
+            times = f"{{{least},{'' if most is None else most}}}"
+            return _regex(rf'"([^"\\\x00-\x1f]|\\["\\bfnrt]){times}"')
         text, unheld = text_until(spelling.string, part)
         if unheld:
             self.unheld.append(f"{path}.{unheld}".lstrip("."))
         return sequence(const(spelling.string), text)
 
     def _array(self, part: Mapping[str, Any], path: str, within: Sequence[str]) -> Format:
-        least, most, separator = part.get("minItems", 0), part.get("maxItems"), self._spelling.separator
+        (least, most), separator = counts(part, "minItems", "maxItems"), self._spelling.separator
         if most == 0:
             return const("[]")
         item = self.value(part.get("items"), f"{path}.items", within)

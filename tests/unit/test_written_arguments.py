@@ -166,6 +166,7 @@ def test_properties_may_be_missing_where_they_are_not_required(name: str, needed
     ("llama4", {"properties": {"ﬁle": {"type": "string"}}}, "'ﬁle' is no name"),
     ("llama4", {"properties": {"from": {"type": "string"}}}, "'from' is no name"),
     ("gemma4", {"properties": {"a": {"enum": ['<|"|>']}}}, "can't be written"),
+    ("llama4", {"properties": {"a": {"type": "array", "minItems": 2, "maxItems": 1}}}, "maxItems is less than"),
     ("glm", {"properties": {"a": {"type": ["string", "integer"], "maxLength": 3}}}, "properties.a.maxLength can't be"),
     ("glm", {"properties": {"a": {"type": "string"}}, "minProperties": 1}, "min/maxProperties only supported"),
 ])  # fmt: skip

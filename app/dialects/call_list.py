@@ -36,12 +36,19 @@ class CallList:
         return "["
 
     def written(self, schemas: Schemas) -> Written:
-        """Without a marker, which not all models of these dialects know. Raises: ValueError for what is no name."""
+        """Without a marker, which not all models of these dialects know.
+
+        A property whose name isn't one of Python's is left out, or, where it is required, refused. Raises: ValueError.
+        """
         tags = []
         unheld: dict[str, str] = {}
         for name, of in schemas.items():
             values = Values(_PYTHON, of)
-            tags.append(tag(f"{_name(name)}(", values.arguments(lambda key: _name(key) + "="), ")"))
+            for needed in (name, *(of.get("required") or ())):
+                if not _is_name(needed):
+                    raise ValueError(f"this model calls in Python's syntax, in which '{needed[:_SHOWN]}' is no name")
+            arguments = values.arguments(lambda key: f"{key}=" if _is_name(key) else "")
+            tags.append(tag(f"{name}(", arguments, ")"))
             if values.unheld:
                 unheld[name] = values.unheld[0]
         return Written(tags, tuple(f"[{t['begin']}" for t in tags), "[", ", ", "]", unmarked=True, unheld=unheld)
@@ -70,10 +77,8 @@ class CallList:
             yield from reader.literal(self.end)
 
 
-def _name(name: str) -> str:
-    if not name.isidentifier() or keyword.iskeyword(name) or unicodedata.normalize("NFKC", name) != name:
-        raise ValueError(f"this model calls in Python's syntax, in which '{name[:_SHOWN]}' is no name")
-    return name
+def _is_name(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name) and unicodedata.normalize("NFKC", name) == name
 
 
 def _calls(text: str, tools: Tools) -> list[tuple[str, str]]:

@@ -112,7 +112,7 @@ class Values:
         return self._any_type(part, path, within)
 
     def arguments(self, write_key: Callable[[str], str] | None = None) -> Format:
-        """All properties of the root. Raises: ValueError for what can't be written."""
+        """All properties of the root. `write_key`: "" for one that is left out. Raises: ValueError."""
         if is_free(self._root):
             return self._spelling.free("members" if write_key is None else "keywords")
         self._note(self._root, "", _UNHELD["object"])
@@ -126,8 +126,9 @@ class Values:
         if self._spelling.bare_keys:
             keys.sort(key=str.lower)
         pairs = [
-            (sequence(const(write_key(key)), self.value(declared.get(key), f"{path}.{key}", within)), key in required)
+            (sequence(const(written), self.value(declared.get(key), f"{path}.{key}", within)), key in required)
             for key in keys
+            if (written := write_key(key))
         ]
         return listed(pairs, self._spelling.separator)
 

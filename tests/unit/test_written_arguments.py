@@ -146,6 +146,8 @@ def test_a_tool_that_is_not_strict_has_any_arguments_though_calls_are_counted(na
     made, write = taken(name, tools=[loose], tool_choice="auto", parallel_tool_calls=False), WRITERS[name]
     assert [arguments for arguments in [*VALID, *INVALID, {}] if not allows(made, write(arguments))] == []
     assert not allows(made, write(VALID[0]) + "\n" + write(VALID[0]))
+    if name == "llama4":
+        assert not allows(made, "[look(), look()]")
 
 
 @pytest.mark.parametrize("name", ["llama4", "gemma4"])
@@ -163,8 +165,8 @@ def test_properties_may_be_missing_where_they_are_not_required(name: str, needed
 @pytest.mark.parametrize(("name", "parameters", "said"), [
     ("gemma4", TREE, "parts.items.parts.items.$ref to what it is in can't be enforced"),
     ("llama4", {"properties": {"a": {"type": "object", "minProperties": 1}}}, "a.minProperties can't be enforced"),
-    ("llama4", {"properties": {"ﬁle": {"type": "string"}}}, "'ﬁle' is no name"),
-    ("llama4", {"properties": {"from": {"type": "string"}}}, "'from' is no name"),
+    ("llama4", {"properties": {"ﬁle": {"type": "string"}}, "required": ["ﬁle"]}, "'ﬁle' is no name"),
+    ("llama4", {"properties": {"from": {"type": "string"}}, "required": ["from"]}, "'from' is no name"),
     ("gemma4", {"properties": {"a": {"enum": ['<|"|>']}}}, "can't be written"),
     ("llama4", {"properties": {"a": {"type": "array", "minItems": 2, "maxItems": 1}}}, "maxItems is less than"),
     ("glm", {"properties": {"a": {"type": ["string", "integer"], "maxLength": 3}}}, "properties.a.maxLength can't be"),
@@ -178,6 +180,14 @@ def test_what_a_family_can_not_enforce_is_refused_of_a_strict_tool(
         grammar(Situation(DIALECTS[name]), tools=[tool("go"), {"type": "function", "function": strict}])
     assert refused.value.param == "tools.1.function.parameters"
     assert said in refused.value.message
+
+
+def test_a_property_that_python_has_no_name_for_is_left_out_where_it_may_be() -> None:
+    schema = {"type": "object", "properties": {"-A": {"type": "integer"}, "a": {"type": "integer"}}}
+    tools = [{"type": "function", "function": {"name": "look", "parameters": schema, "strict": True}}]
+    made = grammar(Situation(DIALECTS["llama4"]), tools=tools, tool_choice="required")
+    assert allows(made, "[look(a=1)]")
+    assert not allows(made, "[look(-A=1)]")
 
 
 @pytest.mark.parametrize("name", ["llama4", "gemma4"])

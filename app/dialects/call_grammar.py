@@ -4,7 +4,7 @@ The parts are xgrammar's formats as JSON, of the kinds that every engine has.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Format = dict[str, Any]
@@ -20,7 +20,10 @@ class CallGrammar:
     before: str = ""
     separator: str = ""
     after: str = ""
-    single: bool = False  # an answer has at most one call
+    single: bool = False  # an answer has no place for a second call
+    # `before` is no sign of calls without the beginning of a tag, and the triggers are both.
+    unmarked: bool = False
+    unheld: Mapping[str, str] = field(default_factory=dict)  # what of a tool's schema the tags don't see to
 
     def calls(self, *, one: bool) -> Format:
         """At least one call and nothing else; `one`: exactly one."""
@@ -36,6 +39,8 @@ class CallGrammar:
     def in_text(self, *, one: bool) -> Format:
         """Any text, and calls behind a trigger."""
         tags = [self.calls(one=one)] if self.before else self.tags
+        if self.unmarked:
+            tags = [self._begun(call, one=one) for call in self.tags]
         return {
             "type": "triggered_tags",
             "triggers": list(self.triggers),
@@ -43,6 +48,13 @@ class CallGrammar:
             "at_least_one": False,
             "stop_after_first": one or self.single,
         }
+
+    def _begun(self, call: Format, *, one: bool) -> Format:
+        """Calls of which this is the first."""
+        more = {"type": "tags_with_separator", "tags": self.tags, "separator": self.separator}
+        behind = optional(sequence(const(self.separator), more | {"at_least_one": True, "stop_after_first": False}))
+        parts = [call["content"], const(call["end"]), *([] if one else [behind])]
+        return tag(self.before + call["begin"], sequence(*parts), self.after)
 
 
 def channel_calls(schemas: Schemas) -> CallGrammar:

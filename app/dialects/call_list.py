@@ -2,19 +2,27 @@
 
 import ast
 import json
+import keyword
 import re
+import unicodedata
 import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from app.dialects.call_grammar import Schemas
+from app.dialects.call_grammar import CallGrammar, Schemas, tag
 from app.dialects.dialect import Tools
 from app.dialects.json_value import read_span
 from app.dialects.parts import Collector
 from app.dialects.reader import Mismatch, Reader, Reading, marker_set
+from app.dialects.values import Spelling, Values
 
-_MOST = 2**16  # characters of a list, which is parsed at once
+_MOST = 2**16  # characters of a list, which is read at once
+_SHOWN = 64  # characters of a name
 _HEAD = re.compile(r"\[\s*([A-Za-z_][\w.]*)\s*").fullmatch
+
+_PYTHON = Spelling(
+    '"', escapes=True, bare_keys=False, separator=", ", colon=": ", true="True", false="False", null="None"
+)
 
 
 @dataclass(frozen=True)
@@ -27,8 +35,23 @@ class CallList:
     def first(self, begin: str) -> str:  # noqa: ARG002
         return "["
 
-    def call_grammar(self, schemas: Schemas) -> None:
-        """None: a JSON schema can't describe values in Python's syntax."""
+    def call_grammar(self, schemas: Schemas) -> CallGrammar:
+        """Without a marker, which not all models of these dialects know.
+
+        A property whose name isn't one of Python's is left out, or, where it is required, refused. Raises: ValueError.
+        """
+        tags = []
+        unheld: dict[str, str] = {}
+        for name, of in schemas.items():
+            values = Values(_PYTHON, of)
+            for needed in (name, *(of.get("required") or ())):
+                if not _is_name(needed):
+                    raise ValueError(f"this model calls in Python's syntax, in which '{needed[:_SHOWN]}' is no name")
+            arguments = values.arguments(lambda key: f"{key}=" if _is_name(key) else "")
+            tags.append(tag(f"{name}(", arguments, ")"))
+            if values.unheld:
+                unheld[name] = values.unheld[0]
+        return CallGrammar(tags, tuple(f"[{t['begin']}" for t in tags), "[", ", ", "]", unmarked=True, unheld=unheld)
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:  # noqa: ARG002
         head, mark = yield from reader.until(marker_set("(", "]"))
@@ -52,6 +75,10 @@ class CallList:
         if self.end:
             yield from reader.skip_space()
             yield from reader.literal(self.end)
+
+
+def _is_name(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name) and unicodedata.normalize("NFKC", name) == name
 
 
 def _calls(text: str, tools: Tools) -> list[tuple[str, str]]:

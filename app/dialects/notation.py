@@ -4,9 +4,11 @@ import re
 from dataclasses import dataclass
 from json.encoder import encode_basestring as quote
 
+from app.dialects.call_grammar import CallGrammar, Schemas, tag
 from app.dialects.dialect import Form, Tools
 from app.dialects.parts import Call, Collector
 from app.dialects.reader import Mismatch, Reader, Reading, marker_set
+from app.dialects.values import Spelling, Values
 
 _LITERAL = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?").fullmatch
 
@@ -22,6 +24,18 @@ class Notation(Form):
     @property
     def begins(self) -> tuple[str, ...]:
         return (self.begin,)
+
+    def call_grammar(self, schemas: Schemas) -> CallGrammar:
+        """Raises: ValueError for what can't be written."""
+        spelling = Spelling(self.string, escapes=False, bare_keys=True, separator=",", colon=":")
+        tags = []
+        unheld: dict[str, str] = {}
+        for name, of in schemas.items():
+            values = Values(spelling, of)
+            tags.append(tag(f"{self.begin}call:{name}{{", values.arguments(), "}" + self.end))
+            if values.unheld:
+                unheld[name] = values.unheld[0]
+        return CallGrammar(tags, (self.begin,), unheld=unheld)
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:  # noqa: ARG002
         head, mark = yield from reader.until(marker_set("{", self.end))

@@ -12,8 +12,13 @@ from app.dialects.parameter_value import ParameterValue, Types, types_of
 from app.dialects.parts import Call, Collector
 from app.dialects.reader import Mismatch, Reader, Reading, marker_set
 from app.dialects.references import resolved, self_contained
+from app.dialects.texts import HELD_TEXT, one_of, text_until
+from app.dialects.values import is_free
 
-_LONGEST = 2**20  # bytes of a schema, times the parameters that may each need it
+_CHOICES = ("anyOf", "oneOf", "allOf")
+_NULLABLE = frozenset({"string", "null"})
+_OF_ALL = {"allOf", "anyOf", "maxProperties", "minProperties", "oneOf", "patternProperties"}
+_LONGEST = 2**20  # bytes of a schema, as often as its parameters may need it
 
 
 @dataclass(frozen=True)
@@ -51,31 +56,46 @@ class Parameters(Form):
     key_tail: str = ""
 
     def call_grammar(self, schemas: Schemas) -> CallGrammar:
-        tags = [tag(self.head.format(name=name), self._arguments(of), self.tail) for name, of in schemas.items()]
+        """Raises: ValueError for too many parameters that refer to others."""
+        unheld: dict[str, str] = {}
+        tags = [
+            tag(self.head.format(name=name), TEXT if is_free(of) else self._arguments(name, of, unheld), self.tail)
+            for name, of in schemas.items()
+        ]
         if self.begin == self.call:
-            return CallGrammar(tags, (self.begin,), separator="\n")
+            return CallGrammar(tags, (self.begin,), separator="\n", unheld=unheld)
         line = "\n" if self.head.endswith("\n") else ""
-        return CallGrammar(tags, (self.begin,), self.begin + line, line, line + self.end)
+        return CallGrammar(tags, (self.begin,), self.begin + line, line, line + self.end, unheld=unheld)
 
-    def _arguments(self, of: Any) -> Format:
-        """The declared parameters, in their order. Raises: ValueError for too many in a schema with references."""
+    def _arguments(self, name: str, of: Any, unheld: dict[str, str]) -> Format:
+        """The parameters that are declared, in their order."""
         properties, required = of.get("properties") or {}, of.get("required") or ()
         whole = json.dumps(of)  # repeated for each parameter with a reference
         if '"$ref"' in whole and len(whole) * len(properties) > _LONGEST:
-            raise ValueError("too many parameters for a schema of this length with '$ref'")
-        parts = [(key, self._parameter(key, of)) for key in properties]
+            raise ValueError("too many parameters in so long a schema whose parts refer to each other")
+        undeclared = [f"required.{key}" for key in required if key not in properties]
+        for said in (*sorted(_OF_ALL & of.keys()), *undeclared):
+            unheld[name] = said
+        parts = []
+        for key in properties:
+            part, said = self._parameter(key, of)
+            parts.append((key, part))
+            if said:
+                unheld[name] = f"properties.{key}.{said}"
         return sequence(const(""), *(part if key in required else optional(part) for key, part in parts))
 
-    def _parameter(self, key: str, of: Any) -> Format:
+    def _parameter(self, key: str, of: Any) -> tuple[Format, str]:
+        """And what is not seen to."""
         types, part = types_of(of, key, None), of["properties"][key]
         # A value that may be a string has no quotes; if the call says which it is, only a value that has to be one.
         plain = types == {"string"} if "{string}" in self.key_head else "string" in types
         name = html.escape(key) if self.entities else key
         kind = "string" if plain else min(types - {"null"}, default="object")
         begin = self.key_head.format(name=name, type=kind, string=str(plain).lower())
-        return tag(
-            begin, _text(resolved(part, of), types) if plain else schema(self_contained(part, of)), self.key_tail
-        )
+        if plain:
+            made, said = _text(part, of, types, self.key_tail)
+            return sequence(const(begin), made), said
+        return tag(begin, schema(self_contained(part, of)), self.key_tail), ""
 
     @property
     def begins(self) -> tuple[str, ...]:
@@ -155,12 +175,17 @@ def _ignore(_: str) -> None:
     pass
 
 
-def _text(part: Any, types: Types) -> Format:
-    """The format of a value that may be a string."""
+def _text(part: Any, of: Any, types: Types, end: str) -> tuple[Format, str]:
+    """A value that may be a string, and its end, as the parameter's schema has it; and what is not seen to."""
+    part = resolved(part, of)
+    choices = [resolved(choice, of) for key in _CHOICES for choice in part.get(key) or ()]
+    strings = [choice for choice in choices if choice.get("type") != "null"]
+    if len(strings) == 1 and "enum" not in part:
+        part = strings[0]
     values = part.get("enum") or ([part["const"]] if "const" in part else [])
-    texts = ["null" if value is None else value for value in values]
-    if texts and all(isinstance(text, str) for text in texts):
-        return {"type": "or", "elements": [const(text) for text in texts]}
-    if "pattern" in part and types == {"string"}:
-        return {"type": "regex", "pattern": part["pattern"]}
-    return TEXT
+    if values:
+        plain = {value if isinstance(value, str) else json.dumps(value): None for value in values}
+        return sequence(one_of([*plain, *({"null": None} if strings and "null" in types else ())]), const(end)), ""
+    if types - _NULLABLE or len(strings) > 1:
+        return tag("", TEXT, end), min({key for one in (part, *strings) for key in one} & HELD_TEXT, default="")
+    return text_until(end, part, nullable="null" in types)

@@ -14,7 +14,7 @@ from llguidance import grammar_from, regex_to_lark
 from app.grammars.bounds import check_embedded
 
 _ANY = r"/(.|\n)*/"
-_DEEPEST = 16  # nested formats
+_DEEPEST = 96  # formats within each other; xgrammar takes 100
 _LENIENT = {"x-guidance": {"lenient": True, "coerce_one_of": True}}
 
 
@@ -25,13 +25,13 @@ def as_lark(tag: dict[str, Any]) -> str:
     lark = "\n".join(["%llguidance {}", f"start: {start}", *made.rules])
     if not made.others:
         return lark
-    return json.dumps({"grammars": [{"name": "tag", "lark_grammar": lark}, *made.others]})
+    return json.dumps({"grammars": [{"name": "tag", "lark_grammar": lark}, *made.others.values()]})
 
 
 class _Rules:
     def __init__(self) -> None:
         self.rules: list[str] = []
-        self.others: list[dict[str, str]] = []  # the client's grammars, each with rule names of its own
+        self.others: dict[str, dict[str, str]] = {}  # grammars of the client's, each with names of its own
 
     @staticmethod
     def modern(tag: dict[str, Any]) -> Any:
@@ -71,16 +71,19 @@ class _Rules:
         return "%json " + json.dumps(schema | _LENIENT if isinstance(schema, dict) else _LENIENT)
 
     def _text(self, form: dict[str, Any], _depth: int) -> str:
-        return self._terminal(self._without([*_texts(form, "excludes")]))
+        return self._terminal(self._any(form))
 
     def _regex(self, form: dict[str, Any], _depth: int) -> str:
         return f"/{regex_to_lark(_field(form, 'pattern', str))}/"
 
     def _grammar(self, form: dict[str, Any], _depth: int) -> str:
-        name, text = f"grammar_{len(self.others)}", _field(form, "grammar", str)
+        text = _field(form, "grammar", str)
         check_embedded(text)
-        self.others.append({"name": name, "lark_grammar": grammar_from("grammar", text)})
-        return f"@{name}"
+        made = self.others.get(text)
+        if made is None:
+            made = {"name": f"grammar_{len(self.others)}", "lark_grammar": grammar_from("grammar", text)}
+            self.others[text] = made
+        return f"@{made['name']}"
 
     def _sequence(self, form: dict[str, Any], depth: int) -> str:
         return " ".join(self.expression(f, depth) for f in _field(form, "elements", list)) or '""'
@@ -95,7 +98,9 @@ class _Rules:
         ends = [end] if isinstance(end, str) else _texts(form, "end")
         first = [json.dumps(begin)] if begin else []
         if content.get("type") == "any_text" and any(ends):
-            return " ".join([*first, self._until(ends, _texts(content, "excludes"))])
+            return " ".join([*first, self._until(self._any(content), ends)])
+        if content.get("type") == "regex" and any(ends):  # in one terminal: it may begin with what the end begins with
+            return " ".join([*first, self._until(self.expression(content, depth), ends)])
         last = [self._any_of([json.dumps(e) for e in ends])] if any(ends) else []
         return " ".join([*first, self.expression(content, depth), *last])
 
@@ -107,7 +112,7 @@ class _Rules:
             tags = [t for t in _field(form, "tags", list) if _field(t, "begin", str).startswith(trigger)]
             rest = [self._tag(t, depth, t["begin"][len(trigger) :]) for t in tags]
             if rest:
-                parts.append(f"{self._until([trigger], _texts(form, 'excludes'))} {self._any_of(rest)}")
+                parts.append(f"{self._until(self._any(form), [trigger])} {self._any_of(rest)}")
         if not parts:
             raise ValueError("no tag begins with a trigger")
         one = self._rule(self._any_of(parts))
@@ -135,20 +140,23 @@ class _Rules:
         least, most = _field(form, "min", int), _field(form, "max", int)
         return f"{one}{{{least},{most if most >= 0 else ''}}}"
 
-    def _until(self, ends: list[str], excluded: list[str]) -> str:
-        """Any text up to the first of `ends`, and that one."""
+    def _until(self, pattern: str, ends: list[str]) -> str:
+        """A text up to the first of some markers, and that."""
         name = f"until_{len(self.rules)}"
-        self.rules.append(
-            f"{name}[lazy]: {self._terminal(self._without(excluded))} {self._any_of(map(json.dumps, ends))}"
-        )
+        self.rules.append(f"{name}[lazy]: {self._terminal(pattern)} {self._any_of(map(json.dumps, ends))}")
         return name
 
+    def _any(self, form: dict[str, Any]) -> str:
+        """Any text, as the format has it. Raises: ValueError."""
+        most = _field(form, "max_chars", int) if form.get("max_chars") is not None else -1
+        return self._without(_texts(form, "excludes"), rf"/(.|\n){{0,{most}}}/" if most >= 0 else _ANY)
+
     @staticmethod
-    def _without(excluded: list[str]) -> str:
+    def _without(excluded: list[str], text: str = _ANY) -> str:
         if not any(excluded):
-            return _ANY
+            return text
         some = "|".join(re.escape(text).replace("/", r"\/") for text in excluded if text)
-        return rf"{_ANY} & ~/(.|\n)*({some})(.|\n)*/"
+        return rf"{text} & ~/(.|\n)*({some})(.|\n)*/"
 
     def _terminal(self, pattern: str) -> str:
         name = f"TEXT_{len(self.rules)}"

@@ -6,11 +6,14 @@ from typing import Any, NamedTuple
 from app.dialects.call_grammar import TEXT, CallGrammar, const, optional, schema, sequence, tag
 from app.dialects.dialect import Dialect
 from app.dialects.parts import Content
+from app.errors import RequestError
 from app.messages import Grammar
 from app.openai.structured import Format, checked, content_grammar, refused
 from app.openai.tools import BoundCalls
 
 Part = dict[str, Any]  # of a structural tag
+_UNWRITABLE = "this model's way to write calls of tools can't be put into a grammar"
+_LONGEST = 2**20
 _SPACE = {"type": "regex", "pattern": "[ \\n]{0,2}"}
 
 
@@ -37,25 +40,50 @@ def answer_grammar(wanted: Format | None, calls: BoundCalls | None, where: Situa
         return _checked(_behind_thought(_content(content, wanted), where, content=True), wanted.where)
     grammar = _call_grammar(calls, calls.where or (wanted.where if wanted else ""), where)
     if calls.forced:
-        return _checked(_behind_thought(grammar.calls(one=calls.one), where), calls.where)
+        return _checked_calls(_behind_thought(grammar.calls(one=calls.one), where), calls, grammar)
     if content is None or wanted is None:
-        return _checked(_behind_thought(grammar.in_text(one=calls.one), where, free=True), calls.where)
+        return _checked_calls(_behind_thought(grammar.in_text(one=calls.one), where, free=True), calls, grammar)
     either = {"type": "or", "elements": [grammar.calls(one=calls.one), _on_channel(_content(content, wanted), where)]}
     return _checked(_behind_thought(either, where), wanted.where)
 
 
 def _call_grammar(calls: BoundCalls, param: str, where: Situation) -> CallGrammar:
+    dialect = where.dialect
+    if dialect is None:
+        raise refused(param, _UNWRITABLE)
     try:
-        grammar = where.dialect.call_grammar(calls.schemas) if where.dialect is not None else None
-    except ValueError as exc:
-        raise refused("tools", exc) from None
+        grammar = dialect.call_grammar(calls.schemas)
+    except ValueError:
+        for name, of in calls.schemas.items():
+            try:
+                dialect.call_grammar({name: of})
+            except ValueError as exc:
+                raise refused(calls.places[name], exc) from None
+        raise
     if grammar is None:
-        raise refused(param, "this model's tool calls can't be put into a grammar")
+        raise refused(param, _UNWRITABLE)
+    for name in calls.strict & grammar.unheld.keys():
+        raise refused(
+            calls.places[name], f"{grammar.unheld[name]} can't be enforced in the way this model writes calls"
+        )
     return grammar
 
 
+def _checked_calls(form: Part, calls: BoundCalls, grammar: CallGrammar) -> Grammar:
+    """Raises: RequestError that names the tool whose schema has no grammar, if it is one's."""
+    try:
+        return _checked(form, calls.where)
+    except RequestError:
+        for call, where in zip(grammar.tags, map(calls.places.__getitem__, calls.schemas), strict=True):
+            _checked(call, where)
+        raise
+
+
 def _checked(form: Part, param: str) -> Grammar:
-    return checked(Grammar("tag", json.dumps({"type": "structural_tag", "format": form}, ensure_ascii=False)), param)
+    text = json.dumps({"type": "structural_tag", "format": form}, ensure_ascii=False)
+    if len(text) > _LONGEST:
+        raise refused(param, f"the grammar of the calls is longer than {_LONGEST} characters")
+    return checked(Grammar("tag", text), param)
 
 
 def _content(grammar: Grammar, wanted: Format) -> Part:

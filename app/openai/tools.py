@@ -1,7 +1,7 @@
 """The functions that a model may call: the client's descriptions, and its choice among them."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
@@ -92,9 +92,11 @@ class BoundCalls(NamedTuple):
     """The tools that an answer may call, and the request's rules for calls."""
 
     schemas: dict[str, Any]  # of the parameters of each tool that may be called
-    where: str  # the field that has such rules; "": none does
-    forced: bool  # the answer has to be a call
-    one: bool  # at most one call
+    where: str  # the field that asks for it; "": none does
+    forced: bool  # there is a call, and nothing else
+    one: bool  # and no second one
+    places: dict[str, str]  # where the parameters of each of these tools stand in the request
+    strict: frozenset[str]  # names of those whose schemas are enforced whole, or refused
 
     @property
     def bound(self) -> bool:
@@ -170,25 +172,23 @@ class ToolsRequest(Body):
         called = [tool for tool in offered if named in (None, tool.function.name)]
         schemas = {t.function.name: t.parameters if forced or t.function.strict else _ANY for t in called}
         if sum(len(json.dumps(schema, ensure_ascii=False).encode()) for schema in schemas.values()) > _LONGEST:
-            raise RequestError(
-                f"'tools': at most {_LONGEST} bytes of parameters in all strict or forced tools together.",
-                param="tools",
-            )
-        strict = self._strict(schemas.keys())
+            said = f"'tools': at most {_LONGEST} bytes of parameters in all tools whose calls are bound to them."
+            raise RequestError(said, param="tools")
+        places = {t.function.name: f"tools.{i}.function.parameters" for i, t in enumerate(self.tools or ())}
+        strict = [tool for tool in called if tool.function.strict]
+        for tool in strict:
+            _check_strict(tool, places[tool.function.name])
         one = named is not None or self.parallel_tool_calls is False
-        where = "tool_choice" if forced else "parallel_tool_calls" if one else strict[0] if strict else ""
-        return BoundCalls(schemas, where, forced=forced, one=one)
+        where = "tool_choice" if forced else "parallel_tool_calls" if one else ""
+        if strict and not where:
+            where = places[strict[0].function.name].replace("parameters", "strict")
+        return BoundCalls(schemas, where, forced, one, places, frozenset(tool.function.name for tool in strict))
 
-    def _strict(self, called: Collection[str]) -> list[str]:
-        """The places of strict tools among those that may be called. Raises: RequestError."""
-        found = []
-        for i, tool in enumerate(self.tools or ()):
-            if tool.function.strict and tool.function.name in called:
-                found.append(f"tools.{i}.function.strict")
-                try:
-                    check_schema(tool.parameters)
-                    check(Grammar("json", json.dumps(tool.parameters)))
-                except ValueError as exc:
-                    where = f"tools.{i}.function.parameters"
-                    raise RequestError(f"'{where}': {exc}.", param=where) from None
-        return found
+
+def _check_strict(tool: Tool, where: str) -> None:
+    """Raises: RequestError for what can't be enforced."""
+    try:
+        check_schema(tool.parameters)
+        check(Grammar("json", json.dumps(tool.parameters)))
+    except ValueError as exc:
+        raise RequestError(f"'{where}': {exc}.", param=where) from None

@@ -30,28 +30,28 @@ _large = ThreadPoolExecutor(1, thread_name_prefix="parsing")
 B = TypeVar("B", bound=Body)
 
 
-async def parse_off_loop(schema: type[B], raw: bytes, token_ids: int = 0) -> B:
-    """`parse`, in a thread if the body is large. `token_ids`: how many of them a body may have.
+async def parse_off_loop(schema: type[B], raw: bytes, token_ids: int = 0, *, what: str = "The body") -> B:
+    """`parse`, in a thread if the body is large. `token_ids`: how many of them it may have; `what`: what it is.
 
     Raises: RequestError that names the field; BodyTooLarge for too many values, however short.
     """
     if len(raw) <= _SMALL:
         return parse(schema, raw)
-    return await asyncio.get_running_loop().run_in_executor(_large, _parse_large, schema, raw, token_ids)
+    return await asyncio.get_running_loop().run_in_executor(_large, _parse_large, schema, raw, token_ids, what)
 
 
-def _parse_large(schema: type[B], raw: bytes, token_ids: int) -> B:
-    check_values(raw, max(_VALUES, token_ids) + _CONTAINERS)
+def _parse_large(schema: type[B], raw: bytes, token_ids: int, what: str) -> B:
+    check_values(raw, max(_VALUES, token_ids) + _CONTAINERS, what)
     return parse(schema, raw)
 
 
-def check_values(raw: bytes, most: int) -> None:
+def check_values(raw: bytes, most: int, what: str = "The body") -> None:
     """Raises: BodyTooLarge for more than `most` values, or too many lists and objects."""
     if _fits(raw, most):  # counting also what is within texts
         return
     plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")  # so that each quote begins or ends a text
     if plain.count(b'"') > 4 * most or not _fits(b"".join(plain.split(b'"')[::2]), most):
-        raise BodyTooLarge(f"The body has more than {most} values, or more than {_CONTAINERS} lists and objects.")
+        raise BodyTooLarge(f"{what} has more than {most} values, or more than {_CONTAINERS} lists and objects.")
 
 
 def _fits(raw: bytes, most: int) -> bool:

@@ -5,6 +5,7 @@ Workers, API and Redis die meanwhile.
 
 import io
 import json
+import re
 import signal
 import threading
 import time
@@ -21,7 +22,7 @@ import pytest
 from openai import OpenAI
 from openai.types import Batch
 
-from tests.chaos.fleet import Fleet
+from tests.chaos.fleet import TEMPLATE, Fleet
 from tests.s3 import s3_server
 from tests.stack import mock_pool, stop, wait_until
 
@@ -32,7 +33,8 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 def fleet_of(directory: Path, *, workers: int = 2, **env: str) -> Fleet:
-    return Fleet(directory, {POOL: mock_pool()}, apis=1, workers=workers, **env)
+    pool = mock_pool() | {"chat_template": str(TEMPLATE)}
+    return Fleet(directory, {POOL: pool}, apis=1, workers=workers, **env)
 
 
 def batch_workers(fleet: Fleet, count: int) -> None:
@@ -148,14 +150,37 @@ def nothing_left(fleet: Fleet) -> None:
     wait_until(clean, "nothing of it is left", 40)  # it is kept for 10 s
 
 
-BODIES: dict[Any, dict[str, Any]] = {
-    CHAT: {"messages": [{"role": "user", "content": "Tell me a story"}], "max_tokens": 20, "logprobs": True, "n": 2},
-    TEXT: {"prompt": ["Once upon", "There was"], "max_tokens": 15, "logprobs": 1, "stop": [" the"]},
-    RESPONSES: {"input": "Tell me a story", "max_output_tokens": 20, "instructions": "Be short.", "store": False},
-    MESSAGES: {"messages": [{"role": "user", "content": "Tell me a story"}], "max_tokens": 20, "system": "Be short."},
-}  # fmt: skip
+USER = [{"role": "user", "content": "Tell me a story"}]
+SCHEMA = {"type": "object", "properties": {"days": {"type": "integer", "maximum": 9}}, "required": ["days"],
+          "additionalProperties": False}  # fmt: skip
+TOOL: dict[str, Any] = {"name": "look", "description": "Look", "parameters": SCHEMA}
+FORMAT = {"type": "json_schema", "name": "days", "schema": SCHEMA}
+BODIES: list[tuple[str, dict[str, Any]]] = [
+    (CHAT, {"messages": USER, "max_tokens": 20, "logprobs": True, "n": 2}),
+    (CHAT, {"messages": USER, "tools": [{"type": "function", "function": TOOL | {"strict": True}}],
+            "tool_choice": "required", "parallel_tool_calls": False}),
+    (CHAT, {"messages": USER, "structured_outputs": {"json": SCHEMA}}),
+    (TEXT, {"prompt": ["Once upon", "There was"], "max_tokens": 15, "logprobs": 1, "stop": [" the"]}),
+    (TEXT, {"prompt": "Once upon", "guided_json": SCHEMA}),
+    (RESPONSES, {"input": "Tell me a story", "max_output_tokens": 20, "instructions": "Be short.", "store": False}),
+    (RESPONSES, {"input": "Tell me a story", "tools": [TOOL | {"type": "function"}], "store": False,
+                 "tool_choice": {"type": "function", "name": "look"}}),
+    (RESPONSES, {"input": "Tell me a story", "text": {"format": FORMAT}, "store": False}),
+    (MESSAGES, {"messages": USER, "max_tokens": 20, "system": "Be short."}),
+    (MESSAGES, {"messages": USER, "max_tokens": 200, "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+                "tools": [{"name": "look", "input_schema": SCHEMA}]}),
+]  # fmt: skip
 # Of each request, and its token cache's luck.
-OWN = ("id", "created", "created_at", "completed_at", "cached_tokens", "input_tokens", "cache_read_input_tokens")
+OWN = (
+    "id",
+    "call_id",
+    "created",
+    "created_at",
+    "completed_at",
+    "cached_tokens",
+    "input_tokens",
+    "cache_read_input_tokens",
+)
 
 
 def bare(answer: Any) -> Any:
@@ -165,18 +190,19 @@ def bare(answer: Any) -> Any:
     return [bare(each) for each in answer] if isinstance(answer, list) else answer
 
 
-@pytest.mark.parametrize("url", [CHAT, TEXT, RESPONSES, MESSAGES])
-def test_bodies_are_those_of_online_requests(fleet: Fleet, client: OpenAI, url: Any) -> None:
-    """Every endpoint, with what it can do: same template, parameters and shape."""
-    body = {"model": "mock", "temperature": 0} | BODIES[url]
+@pytest.mark.parametrize(("url", "asked"), BODIES, ids=lambda part: "" if isinstance(part, str) else ",".join(part))
+def test_bodies_are_those_of_online_requests(fleet: Fleet, client: OpenAI, url: str, asked: dict[str, Any]) -> None:
+    """Every endpoint, with what it can do: same template, parameters and shape; tools and schemas too."""
+    body = {"model": "mock", "temperature": 0} | asked
     online = httpx.post(f"{fleet.urls()[0]}{url}", json=body, timeout=60).json()
-    batch = ended(client, submitted(client, [line("one", url, **BODIES[url])], url))
+    batch = ended(client, submitted(client, [line("one", url, **asked)], url))
     (found,), errors = results(client, batch)
     assert errors == []
     assert found["custom_id"] == "one"
     assert found["error"] is None
     assert found["response"]["status_code"] == 200
     assert json.dumps(bare(found["response"]["body"])) == json.dumps(bare(online))
+    assert ("days" in json.dumps(asked)) == (re.search(r"days[\Wnrt]+\d", json.dumps(online)) is not None)
 
 
 def test_the_batch_object_says_how_it_went(client: OpenAI) -> None:

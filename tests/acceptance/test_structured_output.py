@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import openai
@@ -13,7 +14,7 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from tests.acceptance.test_recovery import data, lines
-from tests.stack import Stack, free_port, leases, mock_pool, stack, wait_until
+from tests.stack import Stack, free_port, leases, mock_pool, stack, timeline, wait_until
 
 POOL = "decode-pool-a"
 TEMPLATE = """{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
@@ -48,8 +49,9 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     template = path / "template.jinja"
     template.write_text(TEMPLATE)
     plays = {"the script": '<tool_call>\n{"name": "look", "arguments": {"days": 12, "unit": "C"}}\n</tool_call>'}
-    pools = {POOL: mock_pool(step_ms=10.0, script=plays) | {"chat_template": str(template)}}
-    with stack(valkey_url, path, pools, XYLEM_DEPLOYMENT=path.name) as s:
+    pool = {"chat_template": str(template), "aside": {"step_share": 0}}  # beside others, nothing that can wait
+    pools = {POOL: mock_pool(step_ms=10.0, script=plays) | pool}
+    with stack(valkey_url, path, pools, XYLEM_DEPLOYMENT=path.name, XYLEM_DRAIN_TIMEOUT_S="0.2") as s:
         s.api()
         for name in ("w1", "w2"):
             s.worker(name=name)
@@ -152,6 +154,38 @@ def test_an_answer_is_the_same_though_its_worker_is_killed_in_the_middle_of_its_
     assert text == whole.message.content
     served.worker(name="w3")
     wait_until(lambda: len(leases(served, POOL)) == 2, "two workers again", 60)
+
+
+def test_an_answer_is_the_same_though_its_worker_drains_in_the_middle_of_its_schema(
+    served: Stack, client: OpenAI
+) -> None:
+    whole = client.chat.completions.create(**numbers()).choices[0]
+    text, drained, answer = "", 0, ""
+    for chunk in client.chat.completions.create(**numbers(), stream=True):
+        text, answer = text + (chunk.choices[0].delta.content or ""), chunk.id
+        if len(text) > 60 and not drained:
+            (busy,) = [lease for lease in leases(served, POOL) if lease.load.running]
+            drained = busy.worker.pid
+            os.kill(drained, signal.SIGTERM)
+    assert text == whole.message.content
+    assert timeline(served, answer)["attempts"] == 2
+    served.worker(name="w4")
+    wait_until(lambda: drained not in [lease.worker.pid for lease in leases(served, POOL)], "it has gone", 60)
+    wait_until(lambda: len(leases(served, POOL)) == 2, "two workers again", 60)
+
+
+def test_an_answer_is_the_same_though_it_steps_aside_in_the_middle_of_its_schema(served: Stack, client: OpenAI) -> None:
+    whole = client.chat.completions.create(**numbers()).choices[0]
+    text, others = "", []
+    with ThreadPoolExecutor() as threads:
+        for chunk in client.chat.completions.create(**numbers(service_tier="flex"), stream=True):
+            text += chunk.choices[0].delta.content or ""
+            if len(text) > 60 and not others:
+                plain = asked("Go on", max_tokens=600, extra_body={"ignore_eos": True})
+                others = [threads.submit(client.chat.completions.create, **plain) for _ in range(6)]
+        ended = [other.done() for other in others]
+    assert text == whole.message.content
+    assert all(ended), "it had more than enough time to end before these, and didn't go on beside them"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -7,6 +7,7 @@ import pytest
 from app.dialects.families import DIALECTS
 from app.messages import Grammar
 from app.openai.answer_grammar import Situation
+from tests.unit import test_written_arguments as arguments
 from tests.unit.test_answer_grammar import CALL, JSON, WRITABLE, allows, grammar, hermes, tool, written
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -27,9 +28,11 @@ class Xgrammar:
         letters = [bytes([byte]) for byte in range(256)]
         self._compiler = xgrammar.GrammarCompiler(xgrammar.TokenizerInfo(letters), max_threads=1)
 
+    def compile(self, made: Grammar) -> Any:
+        return self._compiler.compile_structural_tag(made.text)
+
     def allows(self, made: Grammar, text: str) -> bool:
-        compiled = self._compiler.compile_structural_tag(made.text)
-        matcher = self._library.GrammarMatcher(compiled, terminate_without_stop_token=True)
+        matcher = self._library.GrammarMatcher(self.compile(made), terminate_without_stop_token=True)
         return bool(matcher.accept_string(text) and matcher.is_completed())
 
 
@@ -57,6 +60,17 @@ def test_xgrammar_takes_what_a_family_is_forced_to_write(xgrammar: Xgrammar, nam
 @pytest.mark.parametrize("begun", [False, True])
 def test_both_libraries_say_the_same(xgrammar: Xgrammar, fields: dict[str, Any], begun: bool) -> None:
     made = grammar(Situation(DIALECTS["qwen3"], begun=begun, reasons=True), **({"tools": BOTH} | fields))
-    taken = [text for text in TEXTS if allows(made, text)]
-    assert 0 < len(taken) < len(TEXTS)
-    assert [text for text in TEXTS if xgrammar.allows(made, text)] == taken
+    assert [text for text in TEXTS if xgrammar.allows(made, text)] == [text for text in TEXTS if allows(made, text)]
+
+
+@pytest.mark.parametrize("name", arguments.WRITERS)
+@pytest.mark.parametrize("fields", [
+    {}, {"tool_choice": "auto"},
+    {"tools": [tool("look"), tool("go")], "tool_choice": "auto", "parallel_tool_calls": False}
+], ids=str)  # fmt: skip
+def test_both_hold_arguments_that_are_not_json_to_the_same(
+    xgrammar: Xgrammar, name: str, fields: dict[str, Any]
+) -> None:
+    made, write = arguments.taken(name, **fields), arguments.WRITERS[name]
+    texts = ["No [1].", *map(write, [*arguments.VALID, *arguments.INVALID])]
+    assert [text for text in texts if xgrammar.allows(made, text)] == [text for text in texts if allows(made, text)]

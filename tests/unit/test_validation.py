@@ -54,6 +54,13 @@ async def test_a_longer_context_takes_more_token_ids() -> None:
     assert len(taken.prompt) == 400_000
 
 
+async def test_what_has_too_many_values_is_named() -> None:
+    raw = b'{"items":' + b"[" * (2**15 + 1)
+    for what, said in (({}, "^The body has"), ({"what": "The conversation before"}, "^The conversation before has")):
+        with pytest.raises(BodyTooLarge, match=said):
+            await parse_off_loop(CompletionRequest, raw, **what)
+
+
 async def test_a_large_body_is_what_it_was_as_a_small_one() -> None:
     """In a thread, fields are named too, and unknown ones that are null are not given."""
     text = "a" * 100_000

@@ -43,7 +43,7 @@ async def history_of(state: ApiState, body: ResponseRequest, key: KeyId) -> tupl
     referenced = await _referenced(state, body, key)
     raw = await asyncio.to_thread(orjson.dumps, {"items": items, "referenced": referenced})
     check_length(len(items), len(raw), state.settings.max_body, param)
-    history = await parse_off_loop(History, raw)
+    history = await parse_off_loop(History, raw, what="The conversation before")
     return history, await state.off_loop(raw, history.understood)
 
 

@@ -1,0 +1,240 @@
+"""Values of a schema in a notation other than JSON's, as parts of a structural tag."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.dialects.call_grammar import Format, const, optional, sequence, tag
+from app.dialects.references import looked_up
+from app.dialects.texts import HELD_TEXT, counts, one_of, text_until
+
+_MOST = 4096  # values of a schema, each as often as it is referred to
+_INTEGER = r"-?(0|[1-9][0-9]{0,30})"
+_NUMBER = _INTEGER + r"(\.[0-9]{1,30})?([eE][+\-]?[0-9]{1,2})?"
+_BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+_HELD = {
+    "string": HELD_TEXT,
+    "integer": _BOUNDS,
+    "number": _BOUNDS,
+    "array": {"items", "minItems", "maxItems"},
+    "object": {"properties", "required", "additionalProperties"},
+}
+_CHOICES = {"allOf", "anyOf", "oneOf"}
+_UNHELD = {
+    "array": _CHOICES | {"additionalItems", "prefixItems"},
+    "object": _CHOICES | {"maxProperties", "minProperties", "patternProperties"},
+}
+_CONSTRAINTS = set().union(*_HELD.values(), *_UNHELD.values())
+_BARE = re.compile(r"[^\s:,{}\[\]\"<](?:[^:,{}\[\]\"<]*[^\s:,{}\[\]\"<])?").fullmatch
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """What is not as in JSON."""
+
+    string: str  # stands on both sides of a text
+    escapes: bool  # in a text, as in JSON
+    bare_keys: bool  # and in alphabetical order
+    separator: str
+    colon: str
+    true: str = "true"
+    false: str = "false"
+    null: str = "null"
+
+    def write(self, value: Any) -> str:
+        """Raises: ValueError for a text that can't be written."""
+        if value is None or isinstance(value, bool):
+            return self.null if value is None else self.true if value else self.false
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, list):
+            return f"[{self.separator.join(map(self.write, value))}]"
+        if isinstance(value, dict):
+            return "{" + self.separator.join(self.key(key) + self.write(v) for key, v in value.items()) + "}"
+        return json.dumps(value)
+
+    def key(self, name: str) -> str:
+        return (name if self.bare_keys and _BARE(name) else self._text(name)) + self.colon
+
+    def _text(self, text: str) -> str:
+        if self.escapes:
+            return json.dumps(text, ensure_ascii=False)
+        if self.string in text:
+            raise ValueError(f"a text with {self.string} can't be written")
+        return self.string + text + self.string
+
+    def free(self, root: str) -> Format:
+        """Any value, any `object`, or what is within its braces: `members`, or `keywords` with Python's names."""
+        quote, name = json.dumps(self.string), "[A-Za-z_] [A-Za-z0-9_]{0,63}"
+        unit = r'[^"\\\x00-\x1f] | "\\" ["\\bfnrt]' if self.escapes else '[^{0}] | "{0}" [^{0}{1}]'.format(*self.string)
+        pair = f"{f'({name} | text)' if self.bare_keys else 'text'} {json.dumps(self.colon)} value"
+        comma = json.dumps(self.separator)
+        words = " | ".join(json.dumps(word) for word in (self.true, self.false, self.null))
+        rules = (
+            f"root ::= {root}",
+            f"value ::= object | list | text | number | {words}",
+            'object ::= "{" members "}"',
+            f"members ::= ({pair} ({comma} {pair})*)?",
+            f'keywords ::= ({name} "=" value ({comma} {name} "=" value)*)?',
+            f'list ::= "[" (value ({comma} value)*)? "]"',
+            f"text ::= {quote} ({unit})* {quote}",
+            r'number ::= "-"? ("0" | [1-9] [0-9]{0,30}) ("." [0-9]{1,30})?',
+        )
+        return {"type": "grammar", "grammar": "\n".join(rules)}
+
+
+class Values:
+    """Of the schema `root`. Declared properties come in their order, and no others where there are some."""
+
+    def __init__(self, spelling: Spelling, root: Any) -> None:
+        self._spelling, self._root = spelling, root
+        self._room = _MOST
+        self.unheld: list[str] = []  # what the schema asks for and the parts don't see to
+
+    def value(self, part: Any, path: str = "", within: Sequence[str] = ()) -> Format:
+        """`within`: the references that led here. Raises: ValueError for too large a schema."""
+        self._room -= 1
+        if self._room < 0:
+            raise ValueError(f"at most {_MOST} values, each as often as it is referred to")
+        if not isinstance(part, Mapping):
+            return self._spelling.free("value")
+        if isinstance(reference := part.get("$ref"), str):
+            if reference in within:
+                self.unheld.append(f"{path}.$ref".lstrip(".") + " to what it is in")
+                return self._spelling.free("value")
+            return self.value(looked_up(reference, self._root), path, [*within, reference])
+        values = part["enum"] if "enum" in part else [part["const"]] if "const" in part else None
+        if values is not None:
+            self._note(part, path, _CONSTRAINTS)
+            return one_of(map(self._spelling.write, values))
+        return self._any_type(part, path, within)
+
+    def arguments(self, write_key: Callable[[str], str] | None = None) -> Format:
+        """All properties of the root. `write_key`: "" for one that is left out. Raises: ValueError."""
+        if is_free(self._root):
+            return self._spelling.free("members" if write_key is None else "keywords")
+        self._note(self._root, "", _UNHELD["object"])
+        return sequence(const(""), *self._members(self._root, "", (), write_key or self._spelling.key))
+
+    def _members(
+        self, part: Mapping[str, Any], path: str, within: Sequence[str], write_key: Callable[[str], str]
+    ) -> list[Format]:
+        declared, required = part.get("properties") or {}, part.get("required") or ()
+        keys = [*declared, *(key for key in required if key not in declared)]
+        if self._spelling.bare_keys:
+            keys.sort(key=str.lower)
+        pairs = [
+            (sequence(const(written), self.value(declared.get(key), f"{path}.{key}", within)), key in required)
+            for key in keys
+            if (written := write_key(key))
+        ]
+        return listed(pairs, self._spelling.separator)
+
+    def _any_type(self, part: Mapping[str, Any], path: str, within: Sequence[str]) -> Format:
+        named = part.get("type", "object" if "properties" in part else "array" if "items" in part else [])
+        kinds = [named] if isinstance(named, str) else list(named)
+        key = next((key for key in ("anyOf", "oneOf", "allOf") if part.get(key)), "")
+        if key and not kinds and (key != "allOf" or len(part[key]) == 1):
+            self._note(part, path, _CONSTRAINTS - {key})
+            return _or([self.value(choice, f"{path}.{key}.{i}", within) for i, choice in enumerate(part[key])])
+        if not kinds:
+            self._note(part, path, _CONSTRAINTS)
+            return self._spelling.free("value")
+        self._note(part, path, _CHOICES.union(*(_UNHELD.get(kind, ()) for kind in kinds)))
+        return _or([self._typed(kind, part, path, within) for kind in kinds])
+
+    def _typed(self, kind: str, part: Mapping[str, Any], path: str, within: Sequence[str]) -> Format:
+        spelling = self._spelling
+        match kind:
+            case "string":
+                return self._string(part, path)
+            case "integer" | "number":
+                bounds = {key: part[key] for key in sorted(_BOUNDS & part.keys())}
+                if bounds:
+                    return {"type": "json_schema", "json_schema": {"type": kind, **bounds}}
+                return _regex(_INTEGER if kind == "integer" else _NUMBER)
+            case "boolean":
+                return one_of((spelling.true, spelling.false))
+            case "array":
+                return self._array(part, path, within)
+            case "object":
+                return self._object(part, path, within)
+        return const(spelling.null)
+
+    def _string(self, part: Mapping[str, Any], path: str) -> Format:
+        spelling = self._spelling
+        if spelling.escapes:
+            if {"pattern", "format"} & part.keys():
+                held = {key: part[key] for key in sorted(_HELD["string"] & part.keys())}
+                return {"type": "json_schema", "json_schema": {"type": "string", **held}}
+            least, most = counts(part, "minLength", "maxLength")
+            times = f"{{{least},{'' if most is None else most}}}"
+            return _regex(rf'"([^"\\\x00-\x1f]|\\["\\bfnrt]){times}"')
+        text, unheld = text_until(spelling.string, part)
+        if unheld:
+            self.unheld.append(f"{path}.{unheld}".lstrip("."))
+        return sequence(const(spelling.string), text)
+
+    def _array(self, part: Mapping[str, Any], path: str, within: Sequence[str]) -> Format:
+        (least, most), separator = counts(part, "minItems", "maxItems"), self._spelling.separator
+        if most == 0:
+            return const("[]")
+        item = self.value(part.get("items"), f"{path}.items", within)
+        if least <= 1 and most is None:
+            several: Format = {"type": "tags_with_separator", "tags": _tags(item), "separator": separator}
+            return tag("[", several | {"at_least_one": bool(least), "stop_after_first": False}, "]")
+        bounds = {"min": max(0, least - 1), "max": -1 if most is None else most - 1}
+        some = sequence(item, {"type": "repeat", **bounds, "content": sequence(const(separator), item)})
+        return tag("[", some if least else optional(some), "]")
+
+    def _object(self, part: Mapping[str, Any], path: str, within: Sequence[str]) -> Format:
+        if not is_free(part):
+            members = self._members(part, path, within, self._spelling.key)
+            return tag("{", sequence(const(""), *members), "}")
+        if isinstance(part.get("additionalProperties"), Mapping):
+            self.unheld.append(f"{path}.additionalProperties".lstrip("."))
+        return self._spelling.free("object")
+
+    def _note(self, part: Mapping[str, Any], path: str, unheld: set[str]) -> None:
+        self.unheld += [f"{path}.{key}".lstrip(".") for key in sorted(part.keys() & unheld)]
+
+
+def is_free(schema: Mapping[str, Any]) -> bool:
+    """Whether an object of it may have any properties and need have none."""
+    return not {"properties", "required"} & schema.keys() and schema.get("additionalProperties") is not False
+
+
+def listed(parts: Sequence[tuple[Format, bool]], separator: str) -> list[Format]:
+    """One behind the other, each whether it has to be there; a separator stands between those that are."""
+    first = next((i for i, (_, needed) in enumerate(parts) if needed), None)
+    if first is None:
+        return [optional(_some([part for part, _ in parts], separator))] if parts else []
+    before = [optional(sequence(part, const(separator))) for part, _ in parts[:first]]
+    behind = [(sequence(const(separator), part), needed) for part, needed in parts[first + 1 :]]
+    return [*before, parts[first][0], *(part if needed else optional(part) for part, needed in behind)]
+
+
+def _some(parts: Sequence[Format], separator: str) -> Format:
+    """At least one of them. By halves, so that each part is there only a few times."""
+    if len(parts) == 1:
+        return parts[0]
+    left, right = (_some(half, separator) for half in (parts[: len(parts) // 2], parts[len(parts) // 2 :]))
+    return _or([sequence(left, optional(sequence(const(separator), right))), right])
+
+
+def _or(options: Iterable[Format]) -> Format:
+    elements = list(options)
+    return elements[0] if len(elements) == 1 else {"type": "or", "elements": elements}
+
+
+def _tags(item: Format) -> list[Format]:
+    """As tags. xgrammar wants those to have an end in which a part has any number of others."""
+    if item["type"] == "or":
+        return [made for option in item["elements"] for made in _tags(option)]
+    return [item if item["type"] == "tag" else tag("", item, "")]
+
+
+def _regex(pattern: str) -> Format:
+    return {"type": "regex", "pattern": pattern}

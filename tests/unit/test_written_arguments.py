@@ -1,0 +1,220 @@
+"""Arguments that are not written as JSON are held to the tool's schema all the same, in each family's way."""
+
+import json
+from typing import Any
+
+import pytest
+
+from app.dialects.families import DIALECTS
+from app.dialects.output_parser import OutputParser
+from app.dialects.parts import Arguments
+from app.errors import RequestError
+from app.messages import Grammar
+from app.openai.answer_grammar import Situation
+from tests.unit.test_answer_grammar import TREE, allows, grammar, tool
+
+TRIP: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 2, "maxLength": 4},
+        "day": {"type": "string", "format": "date"},
+        "code": {"type": "string", "pattern": "^[A-Z]{2}$"},
+        "n": {"type": "integer", "minimum": 1, "maximum": 9},
+        "x": {"type": "number"},
+        "b": {"type": ["boolean", "null"]},
+        "note": {"anyOf": [{"type": "string", "minLength": 2}, {"type": "null"}]},
+        "tags": {"type": "array", "items": {"enum": ["a", None, 2]}, "minItems": 1, "maxItems": 2},
+        "who": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}},
+        "any": {},
+        "list": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+    },
+    "required": ["name", "tags"],
+}
+VALID: list[dict[str, Any]] = [
+    {"name": "abc", "tags": ["a"]},
+    {"name": "ab", "day": "2026-01-02", "code": "AB", "n": 3, "x": -1.5e3, "b": None, "note": "so", "tags": [2, None],
+     "who": {"a": 'a "b" <c>'}, "any": {"a": [1, None, True, "x"]}, "list": [[1, -2], []]},
+    {"name": "äöüß", "b": False, "note": None, "tags": ["a", "a"], "who": {}, "any": [True], "list": []},
+    {"name": "ab<c", "tags": [None], "who": {"a": "", "b": 1}},
+]  # fmt: skip
+INVALID: list[dict[str, Any]] = [
+    {"name": "a", "tags": ["a"]},
+    {"name": "abcde", "tags": ["a"]},
+    {"name": "abc"},
+    {"name": "abc", "tags": []},
+    {"name": "abc", "tags": ["a", "a", "a"]},
+    {"name": "abc", "tags": ["b"]},
+    {"name": "abc", "day": "2026-13-02", "tags": ["a"]},
+    {"name": "abc", "code": "ABC", "tags": ["a"]},
+    {"name": "abc", "n": 10, "tags": ["a"]},
+    {"name": "abc", "x": "one", "tags": ["a"]},
+    {"name": "abc", "note": "s", "tags": ["a"]},
+    {"name": "abc", "tags": ["a"], "who": {"b": "1"}},
+    {"name": "abc", "tags": ["a"], "list": [[1.5]]},
+    {"name": "abc", "tags": ["a"], "other": 1},
+]
+
+
+def python(arguments: dict[str, Any]) -> str:
+    def value(of: Any) -> str:
+        if isinstance(of, dict):
+            return "{" + ", ".join(f"{json.dumps(key)}: {value(inner)}" for key, inner in of.items()) + "}"
+        if isinstance(of, list):
+            return f"[{', '.join(map(value, of))}]"
+        return json.dumps(of, ensure_ascii=False) if isinstance(of, str) else repr(of)
+
+    return f"[look({', '.join(f'{key}={value(of)}' for key, of in arguments.items())})]"
+
+
+def gemma(arguments: dict[str, Any]) -> str:
+    def value(of: Any) -> str:
+        if isinstance(of, dict):
+            return "{" + ",".join(f"{key}:{value(of[key])}" for key in sorted(of, key=str.lower)) + "}"
+        if isinstance(of, list):
+            return f"[{','.join(map(value, of))}]"
+        return f'<|"|>{of}<|"|>' if isinstance(of, str) else json.dumps(of)
+
+    return f"<|tool_call>call:look{value(arguments)}<tool_call|>"
+
+
+def plain(of: Any) -> str:
+    return of if isinstance(of, str) else json.dumps(of, ensure_ascii=False)
+
+
+def qwen(arguments: dict[str, Any]) -> str:
+    shown = "".join(f"<parameter={key}>\n{plain(of)}\n</parameter>\n" for key, of in arguments.items())
+    return f"<tool_call>\n<function=look>\n{shown}</function>\n</tool_call>"
+
+
+def glm(arguments: dict[str, Any]) -> str:
+    shown = "".join(f"<arg_key>{k}</arg_key>\n<arg_value>{plain(of)}</arg_value>\n" for k, of in arguments.items())
+    return f"<tool_call>look\n{shown}</tool_call>"
+
+
+def minimax(arguments: dict[str, Any]) -> str:
+    shown = "".join(f'<parameter name="{key}">{plain(of)}</parameter>\n' for key, of in arguments.items())
+    return f'<minimax:tool_call>\n<invoke name="look">\n{shown}</invoke>\n</minimax:tool_call>'
+
+
+def dsml(arguments: dict[str, Any]) -> str:
+    shown = "".join(
+        f'<｜DSML｜parameter name="{key}" string="{json.dumps(isinstance(of, str) and key != "note")}">'
+        f"{json.dumps(of, ensure_ascii=False) if key == 'note' else plain(of)}</｜DSML｜parameter>\n"
+        for key, of in arguments.items()
+        if key != "any"
+    )
+    return f'<｜DSML｜tool_calls>\n<｜DSML｜invoke name="look">\n{shown}</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
+
+
+WRITERS = {
+    "llama4": python, "gemma4": gemma, "qwen3_coder": qwen, "glm": glm, "minimax_m2": minimax, "deepseek_v4": dsml
+}  # fmt: skip
+
+
+def taken(name: str, **fields: Any) -> Grammar:
+    tools = [{"type": "function", "function": {"name": "look", "parameters": TRIP, "strict": True}}, tool("go")]
+    return grammar(Situation(DIALECTS[name]), **({"tools": tools, "tool_choice": "required"} | fields))
+
+
+def understood(name: str, text: str, parameters: dict[str, Any] = TRIP) -> Any:
+    parser = OutputParser(DIALECTS[name], {"look": parameters})
+    parts = parser.feed(text) + parser.close()
+    return json.loads("".join(part.text for part in parts if isinstance(part, Arguments)))
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_arguments_are_held_to_the_schema(name: str) -> None:
+    made, write = taken(name), WRITERS[name]
+    assert [arguments for arguments in VALID if not allows(made, write(arguments))] == []
+    assert [arguments for arguments in INVALID if allows(made, write(arguments))] == []
+    for arguments in VALID:
+        shown = {key: of for key, of in arguments.items() if name != "deepseek_v4" or key != "any"}
+        assert understood(name, write(arguments)) == shown
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_strict_tool_is_held_to_its_schema_wherever_in_a_text_it_is_called(name: str) -> None:
+    made, write = taken(name, tool_choice="auto"), WRITERS[name]
+    assert allows(made, "No [1] and no <b>.")
+    assert allows(made, f"So: {write(VALID[0])} Done.")
+    assert not allows(made, f"So: {write(INVALID[0])} Done.")
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_tool_that_is_not_strict_has_any_arguments_though_calls_are_counted(name: str) -> None:
+    loose = {"type": "function", "function": {"name": "look", "parameters": TRIP}}
+    made, write = taken(name, tools=[loose], tool_choice="auto", parallel_tool_calls=False), WRITERS[name]
+    assert [arguments for arguments in [*VALID, *INVALID, {}] if not allows(made, write(arguments))] == []
+    assert not allows(made, write(VALID[0]) + "\n" + write(VALID[0]))
+    if name == "llama4":
+        assert not allows(made, "[look(), look()]")
+
+
+@pytest.mark.parametrize("name", ["llama4", "gemma4"])
+@pytest.mark.parametrize("needed", [[], ["c"], ["a", "e"]])
+def test_properties_may_be_missing_where_they_are_not_required(name: str, needed: list[str]) -> None:
+    keys = "abcde"
+    schema = {"type": "object", "properties": {key: {"type": "integer"} for key in keys}, "required": needed}
+    tools = [{"type": "function", "function": {"name": "look", "parameters": schema}}]
+    made = grammar(Situation(DIALECTS[name]), tools=tools, tool_choice="required")
+    for some in range(2 ** len(keys)):
+        arguments = {key: 1 for i, key in enumerate(keys) if some >> i & 1}
+        assert allows(made, WRITERS[name](arguments)) == (arguments.keys() >= set(needed))
+
+
+@pytest.mark.parametrize(("name", "parameters", "said"), [
+    ("gemma4", TREE, "parts.items.parts.items.$ref to what it is in can't be enforced"),
+    ("llama4", {"properties": {"a": {"type": "object", "minProperties": 1}}}, "a.minProperties can't be enforced"),
+    ("llama4", {"properties": {"ﬁle": {"type": "string"}}, "required": ["ﬁle"]}, "'ﬁle' is no name"),
+    ("llama4", {"properties": {"from": {"type": "string"}}, "required": ["from"]}, "'from' is no name"),
+    ("gemma4", {"properties": {"a": {"enum": ['<|"|>']}}}, "can't be written"),
+    ("llama4", {"properties": {"a": {"type": "array", "minItems": 2, "maxItems": 1}}}, "maxItems is less than"),
+    ("glm", {"properties": {"a": {"type": ["string", "integer"], "maxLength": 3}}}, "properties.a.maxLength can't be"),
+    ("glm", {"properties": {"a": {"type": "string"}}, "minProperties": 1}, "min/maxProperties only supported"),
+])  # fmt: skip
+def test_what_a_family_can_not_enforce_is_refused_of_a_strict_tool(
+    name: str, parameters: dict[str, Any], said: str
+) -> None:
+    strict = {"name": "look", "strict": True, "parameters": {"type": "object"} | parameters}
+    with pytest.raises(RequestError) as refused:
+        grammar(Situation(DIALECTS[name]), tools=[tool("go"), {"type": "function", "function": strict}])
+    assert refused.value.param == "tools.1.function.parameters"
+    assert said in refused.value.message
+
+
+def test_a_property_that_python_has_no_name_for_is_left_out_where_it_may_be() -> None:
+    schema = {"type": "object", "properties": {"-A": {"type": "integer"}, "a": {"type": "integer"}}}
+    tools = [{"type": "function", "function": {"name": "look", "parameters": schema, "strict": True}}]
+    made = grammar(Situation(DIALECTS["llama4"]), tools=tools, tool_choice="required")
+    assert allows(made, "[look(a=1)]")
+    assert not allows(made, "[look(-A=1)]")
+
+
+@pytest.mark.parametrize("name", ["llama4", "gemma4"])
+def test_a_schema_within_itself_is_free_there_where_the_tool_is_not_strict(name: str) -> None:
+    tools = [{"type": "function", "function": {"name": "look", "parameters": TREE}}]
+    made = grammar(Situation(DIALECTS[name]), tools=tools, tool_choice="required")
+    node: dict[str, Any] = {"name": None, "unit": "F", "parts": [], "same": []}
+    assert allows(made, WRITERS[name](node | {"parts": [node | {"parts": [node]}]}))
+    assert not allows(made, WRITERS[name](node | {"unit": "K"}))
+
+
+@pytest.mark.parametrize("name", ["llama4", "gemma4"])
+def test_a_schema_whose_parts_refer_to_each_other_many_times_is_refused(name: str) -> None:
+    within = {f"d{i}": {"type": "array", "items": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 8}} for i in range(8)}
+    parameters = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": within | {"d8": {}}}
+    with pytest.raises(RequestError, match="at most 4096 values") as refused:
+        grammar(
+            Situation(DIALECTS[name]),
+            tool_choice="required",
+            tools=[tool("go"), {"type": "function", "function": {"name": "look", "parameters": parameters}}],
+        )
+    assert refused.value.param == "tools.1.function.parameters"
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_coder", "gemma4", "llama4"])
+def test_a_schema_of_a_forced_tool_that_has_no_grammar_is_named(name: str) -> None:
+    odd = tool("go", properties={"a": {"type": "string", "pattern": "(?=a)b"}})
+    with pytest.raises(RequestError) as refused:
+        grammar(Situation(DIALECTS[name]), tools=[tool(), odd], tool_choice="required")
+    assert refused.value.param == "tools.1.function.parameters"

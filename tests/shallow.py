@@ -8,6 +8,8 @@ from pathlib import Path
 
 _MODELS = Path(__file__).parent.parent / ".xylem/models"
 LAYERS = 4
+CLASSES = ("sad", "glad", "neither")
+_CALM = 20  # so that no class is certain
 
 
 def shallow_model(deep: Path = _MODELS / "SmolLM2-135M-Instruct") -> Path:
@@ -33,3 +35,18 @@ def _write(deep: Path, made: Path) -> None:
     save_file(kept, made / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((made / "config.json").read_text())
     (made / "config.json").write_text(json.dumps(config | {"num_hidden_layers": LAYERS}))
+
+
+def shallow_classifier(made: Path) -> Path:
+    """Writes these layers with a random head for three classes, always the same one, to the folder."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(shallow_model(), made, dirs_exist_ok=True)
+    config = json.loads((made / "config.json").read_text())
+    head = torch.randn(len(CLASSES), config["hidden_size"], generator=torch.Generator().manual_seed(2)) / _CALM
+    weights = load_file(made / "model.safetensors") | {"score.weight": head}
+    save_file(weights, made / "model.safetensors", metadata={"format": "pt"})
+    classifies = {"architectures": ["LlamaForSequenceClassification"], "id2label": dict(enumerate(CLASSES))}
+    (made / "config.json").write_text(json.dumps(config | classifies))
+    return made

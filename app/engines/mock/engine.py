@@ -92,6 +92,7 @@ class MockEngine:
         vocabulary = self._ready()
         if not self._encodings:
             raise RequestError("This engine's task is generate.")
+        self._check_rank(request)
         core = self._cores[request.rank]
         for one in request.inputs:
             self._break(one, core)
@@ -182,8 +183,7 @@ class MockEngine:
         vocabulary = self._ready()
         if request.id in self._streams:
             raise RequestError(f"A request with the id {request.id} is running already.")
-        if not 0 <= request.rank < len(self._cores):
-            raise RequestError(f"rank={request.rank}: this engine has {len(self._cores)}.", param="rank")
+        self._check_rank(request)
         check_request(request, vocabulary_size=vocabulary.size, context_len=self._pool.context_len)
         core = self._cores[request.rank]
         self._break(request.prompt, core)
@@ -211,6 +211,11 @@ class MockEngine:
         if self._vocabulary is None:
             raise EngineFailed("The engine has not been started.")
         return self._vocabulary
+
+    def _check_rank(self, request: GenerateRequest | EncodeRequest) -> None:
+        """Raises: RequestError."""
+        if not 0 <= request.rank < len(self._cores):
+            raise RequestError(f"rank={request.rank}: this engine has {len(self._cores)}.", param="rank")
 
     def _script(self, request: GenerateRequest) -> list[int]:
         """The tokens of the scripted answer to this prompt, if there is one."""

@@ -1,37 +1,38 @@
 """Makes vectors of texts: each input is one vLLM request, and vLLM's scheduler batches them."""
 
-import asyncio
-from contextlib import aclosing
+from functools import partial
 
 from vllm import PoolingParams
 from vllm.inputs import tokens_input
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.output_processor import RequestOutputCollector
 
 from app.engines.base import EncodeRequest
+from app.engines.vllm.requests import dp_rank
 from app.engines.vllm.resumed import part
 from app.errors import EngineFailed
 
 
 async def vectors(engine: AsyncLLM, request: EncodeRequest) -> bytes:
     """The vectors of all inputs, concatenated: float32, little-endian. Raises: vLLM's errors and ours."""
-    making = [asyncio.ensure_future(_vector(engine, request, index)) for index in range(len(request.inputs))]
-    try:
-        return b"".join(await asyncio.gather(*making))
-    finally:
-        for task in making:  # after an error the others would go on
-            task.cancel()
-        await asyncio.gather(*making, return_exceptions=True)
-
-
-async def _vector(engine: AsyncLLM, request: EncodeRequest, index: int) -> bytes:
-    outputs = engine.encode(
-        tokens_input(request.inputs[index]),
-        PoolingParams(task=request.task, dimensions=request.dimensions),
-        part(request.id, index),
+    ids = [part(request.id, index) for index in range(len(request.inputs))]
+    asked = partial(
+        engine.add_request,  # not `encode`, which takes no rank, and would need a task for each input
+        params=PoolingParams(task=request.task, dimensions=request.dimensions),
         priority=request.priority,
+        data_parallel_rank=dp_rank(engine, request),
     )
-    async with aclosing(outputs):
-        async for out in outputs:
-            raw: bytes = out.outputs.data.float().numpy().astype("<f4", copy=False).tobytes()
-            return raw
-    raise EngineFailed("vLLM ended the request without a vector.")
+    try:
+        made = [await asked(id_, tokens_input(one)) for id_, one in zip(ids, request.inputs, strict=True)]
+        return b"".join([await _vector(one) for one in made])
+    except BaseException:  # cancelled, say: the others would go on
+        await engine.abort(ids)
+        raise
+
+
+async def _vector(made: RequestOutputCollector) -> bytes:
+    out = made.get_nowait() or await made.get()
+    raw: bytes = out.outputs.data.float().numpy().astype("<f4", copy=False).tobytes()
+    if not raw:  # it was aborted
+        raise EngineFailed("vLLM ended the request without a vector.")
+    return raw

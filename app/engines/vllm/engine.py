@@ -13,6 +13,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import structlog
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from app.engines.base import (
     EncodeRequest,
@@ -154,6 +155,9 @@ class VllmEngine:
         except Exception as exc:
             raise EngineFailed(f"vLLM did not start: {exc}") from exc
         self._processes = [child for child in multiprocessing.active_children() if child not in others]
+        # vLLM adds one for Prometheus, which nobody asks here: a sixth of what a worker does for an embedding.
+        loggers = engine.logger_manager.stat_loggers
+        loggers[:] = [one for one in loggers if not isinstance(one, PrometheusStatLogger)]
         return engine
 
     def _ids(self, request: RunId) -> list[RunId]:

@@ -11,7 +11,7 @@ from vllm.inputs import tokens_input
 from vllm.outputs import RequestOutput
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from app.engines.base import GenerateRequest, Prefilled, StepOutput
+from app.engines.base import EncodeRequest, GenerateRequest, Prefilled, StepOutput
 from app.engines.vllm import handoff as kv
 from app.engines.vllm.convert import sampling_params, step_outputs
 from app.errors import EngineFailed, HandoffFailed
@@ -129,9 +129,14 @@ def run(engine: AsyncLLM, request: GenerateRequest, params: SamplingParams) -> A
         params,
         request.id,
         priority=request.priority,
-        data_parallel_rank=request.rank if engine.vllm_config.parallel_config.data_parallel_size > 1 else None,
+        data_parallel_rank=dp_rank(engine, request),
     )
     return outputs
+
+
+def dp_rank(engine: AsyncLLM, request: GenerateRequest | EncodeRequest) -> int | None:
+    """None where there is only one, which vLLM doesn't count."""
+    return request.rank if engine.vllm_config.parallel_config.data_parallel_size > 1 else None
 
 
 async def merged(*streams: AsyncGenerator[StepOutput, None]) -> AsyncGenerator[StepOutput, None]:

@@ -65,6 +65,7 @@ class GenerateRequest(Struct, frozen=True):
     # What is out already of each choice, if of any: the outputs begin behind it. Sampling goes on as far as the engine
     # can carry its state; the mock carries all of it.
     begun: list[PartialOutput] = []
+    session: str | None = None  # requests of one session should meet the same cache
 
 
 class StepOutput(Struct, frozen=True):

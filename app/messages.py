@@ -150,6 +150,7 @@ class Job(Struct, frozen=True, array_like=True):
     whole: bool = False  # nobody reads it as a stream: output is sent in few pieces
     x_request_id: str = ""  # of the HTTP request, for logs and Flower: the client's own, or the answer's id
     inputs: Inputs | None = None  # None: it generates
+    session: str | None = None  # that the client says it belongs to
 
     @property
     def run(self) -> RunId:

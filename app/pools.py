@@ -101,7 +101,7 @@ class Pool(_Part):
     """A named set of identical workers."""
 
     model: Annotated[str, Field(min_length=1)]  # the name clients ask for
-    # `vllm`, `mock` (a simulator: no GPU, no weights), or an adapter of your own: app/engine_registry.py.
+    # `vllm`, `trtllm`, `mock` (a simulator: no GPU, no weights), or an adapter of your own: app/engine_registry.py.
     engine: Annotated[str, AfterValidator(_engine)]
     path: Path | None = None  # Hugging Face directory: tokenizer, template, weights; mock has its own
     # embed: makes vectors of texts; classify: assigns texts to classes. Neither answers chats.
@@ -126,7 +126,8 @@ class Pool(_Part):
     busy: Busy = Busy()
     disagg: Disagg = Disagg()
     aside: Aside = Aside()
-    args: dict[str, Any] = {}  # the engine's own: fields of vLLM's AsyncEngineArgs, or the mock's
+    # The engine's own: fields of vLLM's AsyncEngineArgs, of TensorRT-LLM's LLM, or the mock's.
+    args: dict[str, Any] = {}
 
     @cached_property
     def model_dir(self) -> Path:

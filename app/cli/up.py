@@ -55,6 +55,8 @@ def up(
         refuse(exc.message)
     if any(pool.engine == "vllm" for pool in declared.values()) and find_spec("vllm") is None:
         refuse("vLLM is not installed: run `make run`, or try `xylem up --engine mock`")
+    if any(pool.engine == "trtllm" for pool in declared.values()) and find_spec("tensorrt_llm") is None:
+        refuse("TensorRT-LLM is not installed: it needs an NVIDIA GPU, and an environment of its own")
     if not probes.port_is_free(settings.host, settings.port):
         refuse(f"port {settings.port} of {settings.host} is in use; choose another one with --port", code=1)
     if not probes.port_is_free("127.0.0.1", flower_port):

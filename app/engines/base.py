@@ -65,6 +65,7 @@ class GenerateRequest(Struct, frozen=True):
     # The output of each choice so far, if any: the engine continues it. Its sampling state is restored as far as the
     # engine can; the mock restores all of it.
     begun: list[PartialOutput] = []
+    session: str | None = None  # requests of one session should meet the same cache
 
 
 class StepOutput(Struct, frozen=True):

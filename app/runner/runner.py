@@ -169,7 +169,15 @@ class Runner:
 
     def request(self, job: Job, handoff: Handoff | None = None) -> GenerateRequest:
         return GenerateRequest(
-            job.run, job.prompt, job.sampling, _priority(job), self._rank(job), job.cache_salt, handoff, job.begun
+            job.run,
+            job.prompt,
+            job.sampling,
+            _priority(job),
+            self._rank(job),
+            job.cache_salt,
+            handoff,
+            job.begun,
+            job.session,
         )
 
     def encode_request(self, job: Job) -> EncodeRequest:

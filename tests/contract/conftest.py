@@ -3,6 +3,7 @@
 import gc
 import os
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from app.pools import Pool
 from app.tokenizer import load_tokenizer
 from tests.contract.subject import Subject
 from tests.shallow import shallow_model
+from tests.trtllm.double import installed
+from tests.trtllm.model import MOCK
 
 MAX_RUNNING = 4
 CONTEXT = 512
@@ -22,6 +25,7 @@ _ARGS: dict[str, dict[str, Any]] = {
     # Slow enough that a request can be caught in the middle, fast enough to wait for.
     "mock": {"speedup": 2.0, "answer_tokens": 8, "total_blocks": 256},
     "vllm": {"kv_cache_memory_bytes": 2**29},
+    "trtllm": {"env": {MOCK: '{"speedup": 2.0, "answer_tokens": 8, "total_blocks": 256}'}},
 }
 
 
@@ -51,13 +55,14 @@ def _children() -> set[psutil.Process]:
     return {child for child in found if "resource_tracker" not in " ".join(child.cmdline())}
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["mock", "vllm"])
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["mock", "trtllm", "vllm"])
 async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
     pool, before = make_pool(request.param), _children()
-    engine = create_engine(pool)
-    info = await engine.start()
-    soon_s = 1.0 if request.param == "mock" else 6.0
-    yield Subject(request.param, engine, info, load_tokenizer(pool.model_dir), _children() - before, soon_s)
-    await engine.close()
+    with installed() if request.param == "trtllm" else nullcontext():
+        engine = create_engine(pool)
+        info = await engine.start()
+        soon_s = 6.0 if request.param == "vllm" else 1.0
+        yield Subject(request.param, engine, info, load_tokenizer(pool.model_dir), _children() - before, soon_s)
+        await engine.close()
     del engine
     gc.collect()  # what vLLM leaves to the collector is collected while this suite's warning filters hold

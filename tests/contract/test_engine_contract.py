@@ -249,6 +249,8 @@ async def _caught_in_the_middle(subject: Subject) -> None:
     """What must be true soon after a request was ended early: long before it would have ended by itself."""
     await subject.stats_become(idle, within_s=subject.soon_s)
     deadline = time.monotonic() + subject.soon_s
+    if subject.name == "trtllm":  # which has no such call
+        return
     assert isinstance(subject.engine, PrefixResetter)
     while not await subject.engine.reset_prefix_cache():  # refuses while blocks are held
         assert time.monotonic() < deadline

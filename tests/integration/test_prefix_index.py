@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from app.dispatch.fleet_reader import FleetReader, Overlap
-from app.engines.mock.args import KvEventArgs
+from app.engines.kv_publisher import KvEvent, KvEventArgs, KvPublisher
 from app.engines.mock.blocks import BlockManager, BlockTable
-from app.engines.mock.kv_events import KvEvent, KvPublisher
 from app.ids import PlaceId, place_id
 from app.keys import Keys
 from app.kv.blocks import chain, prompt_hashes, root

@@ -83,6 +83,7 @@ def test_doctor_finds_nothing_wrong_with_a_plain_installation() -> None:
     checks = {check["name"]: check for check in json.loads(done.stdout)}
     assert checks["engine mock"]["state"] == "ok"
     assert "embedded" in checks["Redis"]["found"]
+    assert "never ran" in checks["engine trtllm"]["advice"]
 
 
 def test_doctor_says_what_to_do_and_fails_when_something_blocks(tmp_path: Path) -> None:
@@ -95,6 +96,14 @@ def test_doctor_says_what_to_do_and_fails_when_something_blocks(tmp_path: Path) 
     assert checks["Redis"]["state"] == checks["pools"]["state"] == "fail"
     assert "colour" in checks["pools"]["found"]
     assert all(check["advice"] for check in checks.values() if check["state"] == "fail")
+
+
+def test_up_refuses_an_engine_that_is_not_installed(tmp_path: Path) -> None:
+    pools = tmp_path / "pools.yaml"
+    pools.write_text("pools: {a: {model: m, engine: trtllm, path: /models/m}}")
+    done = _run("up", "--pools", str(pools))
+    assert done.exit_code == 2
+    assert "TensorRT-LLM is not installed" in done.stderr
 
 
 def test_chat_without_a_server_says_how_to_start_one() -> None:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "vllm", "transformers", "nixl", "sglang", "numpy", "pandas")
+HEAVY = ("torch", "vllm", "transformers", "nixl", "sglang", "tensorrt_llm", "numpy", "pandas")
 
 
 def loaded(statement: str) -> set[str]:

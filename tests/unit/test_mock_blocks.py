@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from app.engines.kv_publisher import AllBlocksCleared, BlockRemoved, BlockStored
 from app.engines.mock.blocks import BlockManager, BlockTable
-from app.engines.mock.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 
 SIZE = 4
 

@@ -4,32 +4,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from app.engines.kv_publisher import Count, KvEventArgs
 from app.errors import SettingsError
 
 Positive = Annotated[float, Field(gt=0)]  # .inf too
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(gt=0)]
-
-
-class KvEventArgs(BaseModel):
-    """Where KV events are published. Both sockets bind; port `*` lets the system choose."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    endpoint: str = "tcp://127.0.0.1:*"
-    replay_endpoint: str = "tcp://127.0.0.1:*"
-    topic: str = ""
-    buffer_steps: Count = 10_000  # batches kept for replay
-
-    def of_rank(self, rank: int) -> "KvEventArgs":
-        """A data-parallel rank's own endpoints: like vLLM, adds the rank to a fixed port."""
-        ends = {name: _add_to_port(getattr(self, name), rank) for name in ("endpoint", "replay_endpoint")}
-        return self.model_copy(update=ends)
-
-
-def _add_to_port(endpoint: str, rank: int) -> str:
-    base, _, port = endpoint.rpartition(":")
-    return f"{base}:{int(port) + rank}" if port.isdigit() else endpoint
 
 
 class HandoffArgs(BaseModel):

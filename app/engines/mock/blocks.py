@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
-from app.engines.mock.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
+from app.engines.kv_publisher import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
 
 _ROOT = b"mock\0\0\0\0"
 

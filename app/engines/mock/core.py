@@ -6,11 +6,11 @@ from functools import partial
 
 import structlog
 
+from app.engines.kv_publisher import KvPublisher
 from app.engines.mock.args import MockArgs
 from app.engines.mock.blocks import BlockManager
 from app.engines.mock.choice import Choice
 from app.engines.mock.handoff import Handoffs
-from app.engines.mock.kv_events import KvPublisher
 from app.engines.mock.link import Link
 from app.engines.mock.rendezvous import Rooms
 from app.engines.mock.scheduler import Scheduler

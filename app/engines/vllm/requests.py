@@ -12,6 +12,7 @@ from vllm.outputs import RequestOutput
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from app.engines.base import EncodeRequest, GenerateRequest, Prefilled, StepOutput
+from app.engines.streams import merged
 from app.engines.vllm import handoff as kv
 from app.engines.vllm.convert import sampling_params, step_outputs
 from app.errors import EngineFailed, HandoffFailed
@@ -137,23 +138,3 @@ def run(engine: AsyncLLM, request: GenerateRequest, params: SamplingParams) -> A
 def dp_rank(engine: AsyncLLM, request: GenerateRequest | EncodeRequest) -> int | None:
     """None where there is only one, which vLLM doesn't count."""
     return request.rank if engine.vllm_config.parallel_config.data_parallel_size > 1 else None
-
-
-async def merged(*streams: AsyncGenerator[StepOutput, None]) -> AsyncGenerator[StepOutput, None]:
-    """The steps of all streams, as they come."""
-    waiting = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
-    try:
-        while waiting:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                stream = waiting.pop(task)
-                try:
-                    step = task.result()
-                except StopAsyncIteration:
-                    continue
-                waiting[asyncio.ensure_future(anext(stream))] = stream
-                yield step
-    finally:
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)

@@ -14,8 +14,9 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from app.engines.base import GenerateRequest, StepOutput
 from app.engines.resume import ContinuedText, text_behind
 from app.engines.stops import StopScanner
+from app.engines.streams import merged
 from app.engines.vllm.convert import sampling_params, step_outputs
-from app.engines.vllm.requests import merged, run
+from app.engines.vllm.requests import run
 from app.engines.vllm_plugin import GRAMMAR
 from app.ids import RunId
 from app.messages import PartialOutput, Sampling

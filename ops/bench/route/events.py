@@ -11,8 +11,7 @@ from typing import Any
 import redis
 import uvloop
 
-from app.engines.mock.args import KvEventArgs
-from app.engines.mock.kv_events import BlockRemoved, BlockStored, KvPublisher
+from app.engines.kv_publisher import BlockRemoved, BlockStored, KvEventArgs, KvPublisher
 from app.ids import PlaceId, PoolId
 from app.keys import Keys
 from app.kv.ledger import Ledger

@@ -8,20 +8,46 @@ buffer, then [empty, empty, -1, empty].
 import asyncio
 import time
 from collections import deque
+from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 import structlog
 import zmq
 import zmq.asyncio
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.engines.base import KvEventSource
-from app.engines.mock.args import KvEventArgs
 from app.errors import EngineFailed
 
 _END = (-1).to_bytes(8, "big", signed=True)
 _SEND_QUEUE = 100_000  # batches queued for a slow subscriber before it loses some
+EngineHash = int | bytes
+
+Count = Annotated[int, Field(gt=0)]
 
 log = structlog.get_logger(__name__)
+
+
+class KvEventArgs(BaseModel):
+    """Where KV events are published. Both sockets bind; port `*` lets the system choose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    endpoint: str = "tcp://127.0.0.1:*"
+    replay_endpoint: str = "tcp://127.0.0.1:*"
+    topic: str = ""
+    buffer_steps: Count = 10_000  # batches kept for replay
+
+    def of_rank(self, rank: int) -> "KvEventArgs":
+        """A data-parallel rank's own endpoints: vLLM adds the rank to a port that is named."""
+        ends = {name: _add_to_port(getattr(self, name), rank) for name in ("endpoint", "replay_endpoint")}
+        return self.model_copy(update=ends)
+
+
+def _add_to_port(endpoint: str, rank: int) -> str:
+    base, _, port = endpoint.rpartition(":")
+    return f"{base}:{int(port) + rank}" if port.isdigit() else endpoint
 
 
 class KvEvent(msgspec.Struct, frozen=True, tag=True):
@@ -29,8 +55,8 @@ class KvEvent(msgspec.Struct, frozen=True, tag=True):
 
 
 class BlockStored(KvEvent, frozen=True):
-    block_hashes: list[int]
-    parent_block_hash: int | None
+    block_hashes: Sequence[EngineHash]
+    parent_block_hash: EngineHash | None
     token_ids: list[int]
     block_size: int
     lora_id: int | None = None
@@ -40,7 +66,7 @@ class BlockStored(KvEvent, frozen=True):
 
 
 class BlockRemoved(KvEvent, frozen=True):
-    block_hashes: list[int]
+    block_hashes: Sequence[EngineHash]
     medium: str | None = "GPU"
 
 

@@ -1,15 +1,15 @@
-"""Checks requests to the mock engine: the ranges that vLLM enforces; errors name the parameter."""
+"""Checks requests for engines that check less than vLLM: its ranges; errors name the parameter."""
 
 import math
 
 from app.engines.base import EncodeRequest, GenerateRequest
-from app.engines.mock.vocabulary import TOP
 from app.errors import PromptTooLong, RequestError
 from app.messages import Sampling
 from app.pools import Pool
 
 _MAX_CHOICES = 16_384
 _SEED_BITS = 63
+_LOGPROBS = 20  # the most alternatives of a token
 
 
 def check_request(request: GenerateRequest, *, vocabulary_size: int, context_len: int) -> None:
@@ -60,12 +60,12 @@ def _check_sampling(sampling: Sampling) -> None:
         ("presence_penalty", s.presence_penalty, -2 <= s.presence_penalty <= 2, "from -2 to 2"),
         ("frequency_penalty", s.frequency_penalty, -2 <= s.frequency_penalty <= 2, "from -2 to 2"),
         ("repetition_penalty", s.repetition_penalty, 0 < s.repetition_penalty < math.inf, "above 0"),
-        ("logprobs", s.logprobs, s.logprobs is None or 0 <= s.logprobs <= TOP, f"from 0 to {TOP}"),
+        ("logprobs", s.logprobs, s.logprobs is None or 0 <= s.logprobs <= _LOGPROBS, f"from 0 to {_LOGPROBS}"),
         (
             "prompt_logprobs",
             s.prompt_logprobs,
-            s.prompt_logprobs is None or 0 <= s.prompt_logprobs <= TOP,
-            f"from 0 to {TOP}",
+            s.prompt_logprobs is None or 0 <= s.prompt_logprobs <= _LOGPROBS,
+            f"from 0 to {_LOGPROBS}",
         ),
         ("seed", s.seed, s.seed is None or s.seed.bit_length() <= _SEED_BITS, "a 64-bit integer"),
         ("stop", s.stop, all(s.stop), "strings of at least one character"),

@@ -1,0 +1,251 @@
+"""The adapter: one LLM and the requests on it."""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # models are directories here, nothing is looked up
+
+import structlog
+from tensorrt_llm.llmapi.llm import LLM
+from tensorrt_llm.llmapi.llm_args import CacheTransceiverConfig, KvCacheConfig, SchedulerConfig
+
+from app.engines.base import EngineInfo, EngineStats, GenerateRequest, KvEventSource, Prefilled, StepOutput
+from app.engines.checks import check_request
+from app.engines.kv_publisher import KvEventArgs, KvPublisher
+from app.engines.trtllm.args import engine_args
+from app.engines.trtllm.convert import translate
+from app.engines.trtllm.events import RankEvents
+from app.engines.trtllm.handoff import Compatible, Lender, block_bytes
+from app.engines.trtllm.requests import Loaded, Run
+from app.engines.trtllm.stats import Iterations
+from app.errors import EngineFailed, RequestError, SettingsError
+from app.grammars.compile import check
+from app.ids import RunId
+from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle
+from app.pools import Pool
+from app.tokenizer import load_tokenizer
+
+_POLL_S = 0.5  # how long the engine waits for news before it says that there are none
+_PAUSE_S = 0.01
+_AFTER_ERROR_S = 1.0
+_CLOSE_S = 2.0  # for aborted requests to end
+_CONFIGS = {
+    "kv_cache_config": KvCacheConfig,
+    "cache_transceiver_config": CacheTransceiverConfig,
+    "scheduler_config": SchedulerConfig,
+}
+
+log = structlog.get_logger(__name__)
+
+
+class TrtllmEngine:
+    """Implements `app.engines.base.Engine` and `Disaggregated`.
+
+    A pool's `args` are fields of TensorRT-LLM's LLM, and `backend`, `engine_args`, `override_engine_args` and `env`.
+    """
+
+    def __init__(self, pool: Pool, address: str = "127.0.0.1") -> None:  # noqa: ARG002 (its transceiver finds its own)
+        """Raises: SettingsError (bad arguments)."""
+        self._pool, self._args = pool, engine_args(pool)
+        self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
+        self._loaded: Loaded | None = None  # set by start
+        self._live: dict[RunId, Run] = {}
+        self._iterations = Iterations()
+        self._events: list[RankEvents] = []
+        self._publishers: list[KvPublisher] = []
+        self._polls: list[asyncio.Task[None]] = []
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def start(self) -> EngineInfo:
+        os.environ.update({name: value for name, value in self._args.environment.items() if name not in os.environ})
+        began = time.monotonic()
+        llm = await asyncio.to_thread(self._load)
+        pool, fields = self._pool, self._args.fields
+        capacity = await asyncio.to_thread(llm.get_kv_cache_capacity)
+        block_size, blocks = capacity["tokensPerBlock"], capacity["maxNumBlocks"]
+        config, ends = _model(pool.model_dir, self._tokenizer.eos_id)
+        cache = fields["kv_cache_config"]
+        size = block_bytes(config, block_size, str(cache.get("dtype") or "auto"))
+        self._loaded = Loaded(
+            llm, self._tokenizer, ends, config.get("vocab_size", self._tokenizer.vocab_size), pool.context_len,
+            pool.data_parallel_size, size, block_size, _lender(fields, block_size, size, config),
+        )  # fmt: skip
+        if cache.get("event_buffer_max_size") and cache.get("enable_block_reuse", True):
+            ranks = range(pool.data_parallel_size)
+            self._events = [RankEvents(block_size) for _ in ranks]
+            self._publishers = [KvPublisher(KvEventArgs(), rank) for rank in ranks]
+            self._poll("kv events", llm.get_kv_cache_events_async, self._event)
+        if fields.get("enable_iter_perf_stats"):
+            self._poll("stats", llm.get_stats_async, self._iterations.read)
+        log.info("tensorrt_llm loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
+        return EngineInfo(
+            block_size=block_size,
+            total_blocks=blocks,
+            max_running=pool.max_running,
+            max_model_len=pool.context_len,
+            ranks=pool.data_parallel_size,
+            block_bytes=size if self._loaded.lender is not None else 0,
+            grammars=_grammars(fields),
+        )
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
+        with self._runs(request) as run:
+            await _check_grammar(request)
+            async with aclosing(run.steps()) as steps:
+                async for step in steps:
+                    yield step
+
+    async def prefill(self, request: GenerateRequest) -> Prefilled:
+        with self._runs(request) as run:
+            await _check_grammar(request)
+            return await run.prefill()
+
+    async def discard(self, handoff: KvHandle) -> None:
+        """TensorRT-LLM has no word for it: the holder frees the KV after kv_transfer_timeout_ms."""
+
+    async def abort(self, request: RunId) -> None:
+        if request in self._live:
+            self._live[request].abort()
+
+    def stats(self) -> EngineStats:
+        # The engine reports after an iteration, so nothing tells of a last request's end; and who has begun runs.
+        live = sum(run.open for run in self._live.values())
+        begun = sum(run.running for run in self._live.values())
+        running = min(live, max(begun, self._iterations.running))
+        loaded, used = self._loaded, self._iterations.used_blocks
+        lent = loaded.lender.lent_blocks(used) if loaded is not None and loaded.lender is not None else 0
+        steps = self._iterations.steps.read()
+        return EngineStats(
+            running=running,
+            waiting=live - running,
+            used_blocks=max(used, begun) if live else lent,
+            prefill_tokens=loaded.prefill_tokens if loaded is not None else 0,
+            pulled_tokens=loaded.pulled_tokens if loaded is not None else 0,
+            lent_blocks=lent,
+            step_s=steps.base_s,
+            request_step_s=steps.request_s,
+        )
+
+    def kv_events(self) -> dict[int, KvEventSource]:
+        return {rank: publisher.source for rank, publisher in enumerate(self._publishers)}
+
+    async def close(self) -> None:
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            return
+        try:
+            for run in self._live.values():
+                run.abort()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), _CLOSE_S)
+        finally:
+            ending = [*self._polls, *loaded.tasks]
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
+            for publisher in self._publishers:
+                await publisher.close()
+            await asyncio.to_thread(loaded.llm.shutdown)
+
+    def _load(self) -> LLM:
+        """Raises: SettingsError, EngineFailed."""
+        fields = dict(self._args.fields)
+        try:
+            for name, make in _CONFIGS.items():
+                if isinstance(fields.get(name), dict):
+                    fields[name] = make(**fields[name])
+            make_llm = _autodeploy() if self._args.autodeploy else LLM
+            return make_llm(**fields)
+        except (ValueError, TypeError) as exc:  # pydantic's errors are ValueErrors
+            raise SettingsError(f"TensorRT-LLM refuses these engine arguments: {exc}") from exc
+        except Exception as exc:
+            raise EngineFailed(f"TensorRT-LLM did not start: {exc!r}") from exc
+
+    @contextmanager
+    def _runs(self, request: GenerateRequest) -> Iterator[Run]:
+        """Count the request while it is in the engine. Raises: XylemError only."""
+        loaded = self._loaded
+        if loaded is None:
+            raise EngineFailed("The engine is not running.")
+        if request.id in self._live:
+            raise RequestError(f"A request with the id {request.id} is running already.")
+        check_request(request, vocabulary_size=self._tokenizer.vocab_size, context_len=loaded.context_len)
+        run = self._live[request.id] = Run(loaded, request)
+        self._idle.clear()
+        try:
+            yield run
+        except Exception as exc:
+            raise translate(exc) from exc
+        finally:
+            del self._live[request.id]
+            if not self._live:
+                self._idle.set()
+
+    def _poll(self, what: str, ask: Callable[..., AsyncIterable[Any]], take: Callable[[Any], None]) -> None:
+        self._polls.append(asyncio.create_task(self._polling(what, ask, take), name=f"trtllm-{what}"))
+
+    async def _polling(self, what: str, ask: Callable[..., AsyncIterable[Any]], take: Callable[[Any], None]) -> None:
+        while self._loaded is not None:  # the engine's iterators may lose a cancellation
+            try:
+                async for told in ask(timeout=_POLL_S):
+                    take(told)
+                await asyncio.sleep(_PAUSE_S)
+            except Exception as exc:  # noqa: BLE001  what can't be read today must not end what can be read tomorrow
+                log.warning("trtllm_poll_failed", what=what, error=repr(exc))
+                await asyncio.sleep(_AFTER_ERROR_S)
+
+    def _event(self, event: Mapping[str, Any]) -> None:
+        rank = event.get("attention_dp_rank") or 0
+        said = self._events[rank].read(event)
+        if said:
+            self._publishers[rank].publish(said)
+
+
+async def _check_grammar(request: GenerateRequest) -> None:
+    """The engine's own refusal comes as a failure. Raises: RequestError."""
+    if request.sampling.grammar is not None:
+        try:
+            await asyncio.to_thread(check, request.sampling.grammar)
+        except ValueError as exc:
+            raise RequestError(f"The grammar: {exc}") from exc
+
+
+def _autodeploy() -> Any:
+    from tensorrt_llm._torch import auto_deploy
+
+    return auto_deploy.LLM
+
+
+def _lender(fields: Mapping[str, Any], block_size: int, size: int, config: Mapping[str, Any]) -> Lender | None:
+    transceiver = fields.get("cache_transceiver_config")
+    if not transceiver:
+        return None
+    timeout_s = (transceiver.get("kv_transfer_timeout_ms") or 60_000) / 1e3
+    return Lender(Compatible(block_size, size, str(config.get("model_type", ""))), timeout_s)
+
+
+def _model(folder: Path, eos_id: int | None) -> tuple[dict[str, Any], list[int]]:
+    """Its config.json, and the tokens besides `eos_id` that end an answer. Raises: SettingsError."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        generation = folder / "generation_config.json"
+        named = json.loads(generation.read_text()).get("eos_token_id") if generation.exists() else None
+    except (OSError, ValueError) as exc:
+        raise SettingsError(f"path={folder}: {exc}") from exc
+    ends = named if isinstance(named, list) else [] if named is None else [named]
+    return config, [token for token in ends if token != eos_id]
+
+
+def _grammars(fields: Mapping[str, Any]) -> tuple[GrammarKind, ...]:
+    """None where an answer could not go on elsewhere: with drafts, a logits processor is not called for each token."""
+    if fields.get("speculative_config") is not None:
+        return ()
+    kinds: dict[str | None, tuple[GrammarKind, ...]] = {"xgrammar": GRAMMAR_KINDS, "llguidance": ("json", "regex")}
+    return kinds.get(fields.get("guided_decoding_backend"), ())

@@ -1,0 +1,230 @@
+"""One request on a loaded TensorRT-LLM: a request of the engine's own for each choice."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+from tensorrt_llm.conversation_params import ConversationParams
+from tensorrt_llm.disaggregated_params import DisaggregatedParams
+from tensorrt_llm.executor.result import CompletionOutput
+from tensorrt_llm.llmapi.llm import LLM, RequestOutput
+from tensorrt_llm.scheduling_params import SchedulingParams
+
+from app.engines.base import GenerateRequest, Prefilled, StepOutput
+from app.engines.streams import merged
+from app.engines.trtllm.convert import finish_reason, priority, sampling_params
+from app.engines.trtllm.handoff import Lender, keeping
+from app.engines.trtllm.reader import ChoiceReader
+from app.engines.trtllm.steering import Steering
+from app.engines.trtllm.submitted import Submitted
+from app.errors import EngineFailed, HandoffFailed, RequestError
+from app.messages import KvTransfer, PartialOutput, Sampling
+from app.tokenizer import Tokenizer
+
+_STRIDE = 0x9E3779B9  # between the seeds of an answer that is taken over after other numbers of tokens
+_NOTHING = PartialOutput([])
+
+
+@dataclass
+class Loaded:
+    """The engine, and what requests have to know of it."""
+
+    llm: LLM
+    tokenizer: Tokenizer
+    ends: Sequence[int]  # tokens besides the tokenizer's own that end an answer, by the model's generation_config.json
+    vocabulary: int  # of the model, which may have more than the tokenizer
+    context_len: int
+    ranks: int
+    block_bytes: int
+    block_size: int
+    lender: Lender | None  # of pools that hand KV over
+    prefill_tokens: int = 0
+    pulled_tokens: int = 0
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # requests that are to be aborted when they may be
+
+
+class Run:
+    """A request's choices."""
+
+    def __init__(self, loaded: Loaded, request: GenerateRequest) -> None:
+        self._loaded, self._request = loaded, request
+        self._submitted: list[Submitted] = []
+        self._aborted = False
+        self._cached: int | None = None  # of the choice that came first: the others find what it computed
+        finished = [begun.finished for begun in request.begun] or [False] * request.sampling.n
+        self._indices = [index for index, over in enumerate(finished) if not over]
+        self.open = len(self._indices)  # choices that are not finished
+        self.running = 0  # of these, such that have begun
+
+    def abort(self) -> None:
+        self._aborted = True
+        for submitted in self._submitted:
+            submitted.abort()
+
+    async def steps(self) -> AsyncGenerator[StepOutput, None]:
+        """Raises: the engine's errors and ours; HandoffFailed before the first step."""
+        first, *others = self._indices
+        async with aclosing(self._choice(first)) as one:
+            yield await anext(one)
+            async with aclosing(merged(one, *(self._choice(index) for index in others))) as steps:
+                async for step in steps:
+                    yield step
+
+    async def prefill(self) -> Prefilled:
+        """Raises: the engine's errors and ours."""
+        request, loaded = self._request, self._loaded
+        s = request.sampling
+        if loaded.lender is None:
+            raise EngineFailed("This pool's TensorRT-LLM has no cache_transceiver_config.")
+        if s.n > 1:
+            raise HandoffFailed("TensorRT-LLM goes on behind the first token of one choice only.")
+        # With its first token such an answer is over: nobody will come for the KV.
+        whole = s.max_tokens == 1 or len(request.prompt) + 1 >= loaded.context_len
+        kept = None if whole else keeping()
+        asked = replace(s, max_tokens=1, min_tokens=min(s.min_tokens, 1))
+        steering = _steering(asked, self._stops(s), [], made=0)
+        submitted = self._submit(request.prompt, asked, steering, kept, streaming=False)
+        last: CompletionOutput | None = None
+        try:
+            async with aclosing(submitted.updates()) as updates:
+                async for update in updates:
+                    last = update.outputs[0]
+                    self._count(update, len(request.prompt))
+        finally:
+            submitted.leave(loaded.tasks)
+        if last is None:
+            raise EngineFailed("TensorRT-LLM ended the prefill without an output.")
+        # Of a request of this type the reason may also be one that no other has.
+        finish = finish_reason(last.finish_reason) if whole or last.finish_reason in ("stop", "cancelled") else None
+        reader = ChoiceReader(loaded.tokenizer, request, _NOTHING, [], 0)
+        output = reader.read(last, finish, self._cached or 0)
+        cached = self._cached or 0
+        if output is None:
+            raise EngineFailed("TensorRT-LLM ended the prefill without a token.")
+        if kept is None or output.finish == "abort":
+            return Prefilled(output, None, cached)
+        return Prefilled(output, loaded.lender.lend(kept, last.disaggregated_params, len(request.prompt)), cached)
+
+    async def _choice(self, index: int) -> AsyncGenerator[StepOutput, None]:
+        """Its steps behind what is out."""
+        request, loaded = self._request, self._loaded
+        s, begun = request.sampling, request.begun[index] if request.begun else _NOTHING
+        pulls = self._pulling() if request.handoff is not None else None
+        # A grammar begins with the answer, so the answer has to begin again; and so it does behind KV that was pulled.
+        again = begun.tokens if pulls is not None or s.grammar is not None else []
+        prompt = list(request.prompt) if again else [*request.prompt, *begun.tokens]
+        sampling = rest(s, PartialOutput([]) if again else begun, index, loaded.context_len - len(prompt))
+        steering = _steering(sampling, self._stops(s), again if pulls is None else [], made=len(again) if pulls else 0)
+        reader = ChoiceReader(loaded.tokenizer, request, begun, again, index)
+        submitted = self._submit(prompt, sampling, steering, pulls, streaming=s.prompt_logprobs is None)
+        began = False
+        try:
+            async with aclosing(submitted.updates()) as updates:
+                async for update in updates:
+                    made = update.outputs[0]
+                    if not began:
+                        began = True
+                        self.running += 1
+                        self._count(update, len(prompt), pulled=pulls is not None)
+                    step = reader.read(made, finish_reason(made.finish_reason), self._cached or 0)
+                    if step is None:
+                        continue
+                    transfer, pulls = self._transfer() if pulls is not None else None, None
+                    if step.finish is not None:
+                        self.open -= 1
+                        self.running -= 1
+                    yield replace(step, pulled=transfer)
+                    if step.finish is not None:
+                        return
+            raise EngineFailed("TensorRT-LLM ended the request without a reason.")
+        except (RequestError, HandoffFailed):
+            raise
+        except Exception as exc:
+            if pulls is not None:  # nothing has come yet: the prompt can be computed here
+                raise HandoffFailed(f"TensorRT-LLM did not go on with the KV: {exc}") from exc
+            raise
+        finally:
+            submitted.leave(loaded.tasks)
+
+    def _pulling(self) -> DisaggregatedParams:
+        handoff = self._request.handoff
+        if self._loaded.lender is None or handoff is None:
+            raise HandoffFailed("This pool's TensorRT-LLM has no cache_transceiver_config.")
+        return self._loaded.lender.pulling(handoff, self._request)
+
+    def _stops(self, s: Sampling) -> list[int]:
+        return [*s.stop_token_ids, *(() if s.ignore_eos else self._loaded.ends)]
+
+    def _submit(
+        self,
+        prompt: list[int],
+        s: Sampling,
+        steering: Steering | None,
+        disaggregated: DisaggregatedParams | None,
+        *,
+        streaming: bool,
+    ) -> Submitted:
+        """Raises: RequestError."""
+        request, loaded = self._request, self._loaded
+        params = sampling_params(
+            s,
+            eos=loaded.tokenizer.eos_id,
+            stops=self._stops(s),
+            prompt_len=len(request.prompt),
+            vocabulary=loaded.vocabulary,
+            steering=steering,
+        )
+        rank = SchedulingParams(attention_dp_rank=request.rank, attention_dp_relax=False) if loaded.ranks > 1 else None
+        session = request.session
+        try:
+            result = loaded.llm.generate_async(
+                prompt,
+                params,
+                streaming=streaming,
+                disaggregated_params=disaggregated,
+                scheduling_params=rank,
+                conversation_params=ConversationParams(conversation_id=session) if session else None,
+                cache_salt=request.cache_salt,
+                priority=priority(request.priority),
+            )
+        except ValueError as exc:
+            raise RequestError(str(exc)) from exc
+        pulls = disaggregated is not None and disaggregated.request_type == "generation_only"
+        submitted = Submitted(result, pulls=pulls)
+        self._submitted.append(submitted)
+        if self._aborted:  # before this choice began
+            submitted.abort()
+        return submitted
+
+    def _count(self, update: RequestOutput, prompt_len: int, *, pulled: bool = False) -> None:
+        cached = 0 if pulled else min(update.cached_tokens or 0, prompt_len)
+        if pulled:
+            self._loaded.pulled_tokens += prompt_len
+        else:
+            self._loaded.prefill_tokens += prompt_len - cached
+        if self._cached is None:
+            self._cached = min(cached, len(self._request.prompt))
+
+    def _transfer(self) -> KvTransfer:
+        """Of a whole prompt, and without its time: TensorRT-LLM tells neither."""
+        tokens = len(self._request.prompt)
+        return KvTransfer(tokens, -(-tokens // self._loaded.block_size) * self._loaded.block_bytes, 0.0)
+
+
+def rest(s: Sampling, begun: PartialOutput, index: int, room: int) -> Sampling:
+    """What is asked for behind `begun`, of a choice, where so many tokens have room."""
+    out = len(begun.tokens)
+    return replace(
+        s,
+        n=1,
+        max_tokens=min(s.max_tokens - out, room),
+        min_tokens=max(0, s.min_tokens - out),
+        seed=None if s.seed is None else (s.seed + index + out * _STRIDE) % 2**63,
+        prompt_logprobs=None if out else s.prompt_logprobs,
+    )
+
+
+def _steering(s: Sampling, stops: Sequence[int], begun: Sequence[int], made: int) -> Steering | None:
+    return Steering(begun, stops, s.min_tokens, made) if begun or (stops and s.min_tokens > made) else None

@@ -1,0 +1,168 @@
+"""What the adapter uses of TensorRT-LLM stands in its contract, and a name that changed there is noticed."""
+
+import ast
+import asyncio
+import gc
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+import zmq.asyncio
+from msgspec.structs import replace
+
+from app.engines import create_engine
+from app.engines.base import Disaggregated, Engine, EngineStats, GenerateRequest, KvEventSource
+from app.engines.mock.vocabulary import Vocabulary
+from app.ids import RunId
+from app.kv.events import BlockStored, KvEvent, decode_batch
+from app.messages import Grammar, PartialOutput, Sampling
+from app.pools import Pool
+from tests.trtllm.contract import Use, contract
+from tests.trtllm.double import installed
+from tests.trtllm.model import MOCK
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+ADAPTER = Path(__file__).parents[2] / "app/engines/trtllm"
+PROMPT = [300 + i for i in range(100)]
+SOON_S = 3.0
+RICH: dict[str, Any] = {
+    "temperature": 0.7, "top_p": 0.9, "top_k": 8, "min_p": 0.01, "presence_penalty": 0.1, "frequency_penalty": 0.1,
+    "repetition_penalty": 1.1, "seed": 3, "logprobs": 2, "logit_bias": {301: -1.0}, "min_tokens": 3,
+    "stop_token_ids": (302,), "stop": ("never said",), "prompt_logprobs": 1,
+}  # fmt: skip
+GRAMMARS = [
+    Grammar("json", '{"enum": [1, 2]}'), Grammar("regex", "[0-9]{2}"), Grammar("choice", '["yes", "no"]'),
+    Grammar("grammar", 'root ::= "a" | "b"'),
+    Grammar("tag", json.dumps({"type": "structural_tag", "format": {"type": "const_string", "value": "x"}})),
+]  # fmt: skip
+
+
+def ask(id_: str, prompt: list[int] = PROMPT, **sampling: Any) -> GenerateRequest:
+    return GenerateRequest(RunId(id_), prompt, Sampling(**{"max_tokens": 4, "temperature": 0.0} | sampling))
+
+
+@asynccontextmanager
+async def engine(**settings: Any) -> AsyncIterator[Any]:
+    mock = json.dumps({"speedup": 50.0, "total_blocks": 64, "answer_tokens": 900})
+    args = {"env": {MOCK: mock}, "scheduler_config": {"enable_prefix_aware_scheduling": True}}
+    pool = Pool(model="m", engine="trtllm", max_model_len=1024, data_parallel_size=2, args=args, **settings)
+    made = create_engine(pool)
+    try:
+        info = await made.start()
+        assert (info.block_size, info.total_blocks, info.ranks, len(info.grammars)) == (32, 64, 2, 5)
+        yield made
+    finally:
+        await made.close()
+
+
+async def answer(made: Engine, request: GenerateRequest) -> list[Any]:
+    return [output async for output in made.generate(request)]
+
+
+async def replayed(source: KvEventSource) -> list[KvEvent]:
+    """All that was published so far."""
+    found: list[KvEvent] = []
+    with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.connect(source.replay_endpoint)
+        await dealer.send_multipart([b"", bytes(8)])
+        while (frames := await dealer.recv_multipart())[-1]:
+            found += decode_batch(frames[-1]).events
+    return found
+
+
+async def use_everything() -> None:
+    async with engine(role="prefill") as computes, engine(role="decode") as decodes:
+        assert isinstance(computes, Disaggregated)
+        [rich] = await answer(
+            decodes, replace(ask("rich", **RICH), session="s", cache_salt="salt", rank=1, priority=-3)
+        )
+        assert len(rich.prompt_logprobs) == len(PROMPT)
+        assert len(rich.logprobs) == len(rich.tokens) == 4
+        again = await answer(decodes, replace(ask("again"), cache_salt="salt", rank=1))
+        assert again[0].cached_tokens == 96
+        for grammar in GRAMMARS:
+            held = await answer(decodes, ask(grammar.kind, grammar=grammar, max_tokens=8))
+            out = PartialOutput(held[0].tokens, len(held[0].text))
+            rest = await answer(decodes, replace(ask("rest", grammar=grammar, max_tokens=8), begun=[out]))
+            assert [t for o in rest for t in o.tokens] == [t for o in held[1:] for t in o.tokens]
+            assert rest[-1].finish == "stop"
+        plain = ask("apart", PROMPT[:70])
+        done = await computes.prefill(plain)
+        assert done.output.finish is None
+        behind = PartialOutput(done.output.tokens, len(done.output.text))
+        rest = await answer(decodes, replace(plain, id=RunId("behind"), begun=[behind], handoff=done.handoff))
+        assert rest[0].pulled.tokens == 70
+        assert [*behind.tokens, *(t for o in rest for t in o.tokens)] == [
+            t for o in await answer(computes, plain) for t in o.tokens
+        ]
+        await aborted(decodes)
+        stored = {rank: await replayed(source) for rank, source in decodes.kv_events().items()}
+        assert any(isinstance(e, BlockStored) and e.extra_keys == [["salt"], None, None] for e in stored[1])
+        assert any(isinstance(e, BlockStored) and e.token_ids[:64] == PROMPT[:64] for e in stored[0])
+        assert all(isinstance(e, BlockStored) for e in stored[0] + stored[1])
+
+
+async def aborted(made: Engine) -> None:
+    """Three that run until they are told to stop."""
+    long = {"max_tokens": 400, "ignore_eos": True}
+    requests = [replace(ask(f"long{i}", [i + 9] * 100, **long), rank=i % 2) for i in range(3)]
+    streams = [made.generate(request) for request in requests]
+    for stream in streams:
+        await anext(stream)
+    async with asyncio.timeout(SOON_S):
+        while not all_counted(made.stats()):
+            await anext(streams[0])
+        for request, stream in zip(requests, streams, strict=True):
+            await made.abort(request.id)
+            assert [o.finish async for o in stream][-1] == "abort"
+
+
+def all_counted(stats: EngineStats) -> bool:
+    return stats.used_blocks >= 12 and stats.step_s > 0 and stats.running == 3
+
+
+@pytest.fixture(scope="module")
+def uses() -> set[Use]:
+    """What the adapter uses where nothing is amiss."""
+    with installed() as package:
+        asyncio.run(use_everything())
+    return package.uses
+
+
+def test_every_keyword_that_is_passed_is_in_the_contract_and_was_seen_by_the_double(uses: set[Use]) -> None:
+    """The double is strict, so what it has seen is there; this says that it has seen all of them."""
+    classes = contract()["classes"]
+    passed = set()
+    for file in ADAPTER.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call):
+                name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+                owner, prefix = ("LLM", f"{name}.") if name == "generate_async" else (name, "")
+                if owner in classes:
+                    passed |= {Use(owner, f"{prefix}{keyword.arg}") for keyword in node.keywords if keyword.arg}
+    assert len(passed) > 30
+    assert passed <= uses
+
+
+@pytest.mark.filterwarnings("ignore")  # what broke in the middle leaves sockets
+def test_a_name_that_changed_is_noticed(uses: set[Use], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all that the adapter passes or reads: each is renamed, and what worked before fails."""
+    monkeypatch.setattr("app.engines.mock.engine.Vocabulary", cache(Vocabulary))  # made for each engine otherwise
+    unnoticed = [use for use in sorted(uses) if not noticed(use)]
+    gc.collect()
+    assert not unnoticed
+
+
+def noticed(use: Use) -> bool:
+    with installed(contract(without=use)):
+        try:
+            asyncio.run(use_everything())
+        except Exception:  # noqa: BLE001 (however it is noticed)
+            return True
+    return False

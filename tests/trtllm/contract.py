@@ -1,0 +1,66 @@
+"""The contract of TensorRT-LLM's API, as it is and with a name changed."""
+
+import json
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_APIS = Path(__file__).parent.parent / "contract/apis"
+Contract = dict[str, Any]
+
+
+class Use(NamedTuple):
+    """Something of the API that was used."""
+
+    owner: str  # a class, or `wire`
+    name: str  # a field, a method, a key; or `method.parameter`
+
+
+@cache
+def _read() -> Contract:
+    contract: Contract = json.loads((_APIS / "tensorrt_llm.json").read_text())
+    more = json.loads((_APIS / "tensorrt_llm_more.json").read_text())
+    for name, spec in more["classes"].items():
+        known = contract["classes"].setdefault(name, spec)
+        known["fields"] |= spec["fields"]
+    return contract
+
+
+def contract(without: Use | None = None) -> Contract:
+    """`without`: this is called something else."""
+    made = deepcopy(_read())
+    if without is None:
+        return made
+    if without.owner == "wire":
+        made["renamed"] = without.name
+        return made
+    spec = made["classes"][without.owner]
+    method, _, parameter = without.name.partition(".")
+    if parameter:
+        for given in spec["methods"][method]["params"]:
+            if given["name"] == parameter:
+                given["name"] += "_renamed"
+        return made
+    for members in (spec["fields"], spec["methods"]):
+        if method in members:
+            members[f"{method}_renamed"] = members.pop(method)
+    return made
+
+
+def wire_names() -> set[str]:
+    """All keys that events, statistics and capacities may have."""
+    found: set[str] = set()
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            found.update(node)
+            for value in node.values():
+                walk(value)
+        elif isinstance(node, list):
+            found.update(item for item in node if isinstance(item, str))
+            for item in node:
+                walk(item)
+
+    walk(_read()["wire"])
+    return found

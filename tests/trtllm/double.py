@@ -1,0 +1,30 @@
+"""A package `tensorrt_llm`, made from its contract when it is asked for."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.trtllm.contract import Contract, contract
+from tests.trtllm.generated import Package
+from tests.trtllm.model import Model
+
+_OURS = "app.engines.trtllm"
+
+
+def made(of: Contract | None = None) -> Package:
+    return Package(of or contract(), Model)
+
+
+@contextmanager
+def installed(of: Contract | None = None) -> Iterator[Package]:
+    """In this process, while the block runs; the adapter is imported anew."""
+    package = made(of)
+    names = [name for name in sys.modules if name.split(".")[0] == "tensorrt_llm" or name.startswith(_OURS)]
+    before = {name: sys.modules.pop(name) for name in names}
+    sys.modules.update(package.modules)
+    try:
+        yield package
+    finally:
+        for name in [n for n in sys.modules if n.split(".")[0] == "tensorrt_llm" or n.startswith(_OURS)]:
+            del sys.modules[name]
+        sys.modules.update(before)

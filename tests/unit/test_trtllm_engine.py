@@ -1,0 +1,242 @@
+"""The adapter's own decisions, on the double: handoffs, aborts, what is checked of what the engine gives."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from app.engines import create_engine
+from app.engines.base import GenerateRequest, StepOutput
+from app.engines.trtllm.steering import Steering
+from app.errors import EngineFailed, HandoffFailed, RequestError, SettingsError
+from app.ids import RunId
+from app.messages import Grammar, KvHandle, PartialOutput, Rendezvous, Sampling
+from app.pools import Pool
+from tests.trtllm.double import installed
+from tests.trtllm.generated import Package
+from tests.trtllm.model import MOCK
+
+PROMPT = [300 + i for i in range(70)]
+
+
+@pytest.fixture
+def package() -> Iterator[Package]:
+    with installed() as made:
+        yield made
+
+
+@asynccontextmanager
+async def engine(mock: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[Any]:
+    args = {"env": {MOCK: json.dumps({"speedup": 50.0, "total_blocks": 64} | (mock or {}))}} | settings.pop("args", {})
+    made = create_engine(Pool(model="m", engine="trtllm", max_model_len=1024, args=args, **settings))
+    try:
+        await made.start()
+        yield made
+    finally:
+        await made.close()
+
+
+def ask(id_: str, **sampling: Any) -> GenerateRequest:
+    return GenerateRequest(RunId(id_), PROMPT, Sampling(**{"max_tokens": 6, "temperature": 0.0} | sampling))
+
+
+async def answer(made: Any, request: GenerateRequest) -> list[StepOutput]:
+    return [output async for output in made.generate(request)]
+
+
+@asynccontextmanager
+async def handed_over(asked: GenerateRequest) -> AsyncIterator[tuple[Any, GenerateRequest]]:
+    """An engine that decodes, and what it is asked behind a prefill."""
+    async with engine(role="prefill") as computes, engine(role="decode") as decodes:
+        done = await computes.prefill(asked)
+        begun = [PartialOutput(done.output.tokens, len(done.output.text))]
+        yield decodes, replace(asked, id=RunId("behind"), begun=begun, handoff=done.handoff)
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("change", ["expired", "other model", "room", "no token", "two choices", "not ours", "gone"])
+async def test_a_handoff_that_cannot_be_taken_is_refused_before_any_output(change: str) -> None:
+    async with handed_over(ask("a")) as (decodes, request):
+        lent = request.handoff
+        assert isinstance(lent, KvHandle)
+        bad = {
+            "expired": replace(request, handoff=replace(lent, expires=0.0)),
+            "other model": replace(
+                request,
+                handoff=replace(lent, params=lent.params | {"compatible": lent.params["compatible"] | {"model": "x"}}),
+            ),
+            "room": replace(request, handoff=Rendezvous("h", 1, 2)),
+            "no token": replace(request, begun=[]),
+            "two choices": replace(request, sampling=replace(request.sampling, n=2), begun=request.begun * 2),
+            "not ours": replace(request, handoff=replace(lent, params={"kv_transfer_params": {}})),
+            "gone": replace(request, handoff=replace(lent, params=lent.params | {"state": "AAAA"})),
+        }
+        with pytest.raises(HandoffFailed):
+            await answer(decodes, bad[change])
+        assert await answer(decodes, request)
+
+
+@pytest.mark.usefixtures("package")
+async def test_pools_that_hand_nothing_over_say_so() -> None:
+    async with engine() as made:
+        with pytest.raises(EngineFailed):
+            await made.prefill(ask("a"))
+        with pytest.raises(HandoffFailed):
+            await answer(made, replace(ask("b"), handoff=KvHandle("h", 9e9, 1, {})))
+
+
+@pytest.mark.usefixtures("package")
+async def test_several_choices_are_computed_where_they_are_answered() -> None:
+    async with engine(role="prefill") as made:
+        with pytest.raises(HandoffFailed):
+            await made.prefill(ask("a", n=2))
+
+
+@pytest.mark.usefixtures("package")
+async def test_an_answer_of_one_token_is_over_with_its_prefill() -> None:
+    async with engine(role="prefill") as made:
+        done = await made.prefill(ask("a", max_tokens=1))
+        assert (done.output.finish, done.handoff, made.stats().lent_blocks) == ("length", None, 0)
+        kept = await made.prefill(ask("b"))
+        assert kept.handoff is not None
+        assert "first_gen_tokens" not in kept.handoff.params  # no task carries a part of an answer
+
+
+async def test_an_abort_waits_for_kv_that_is_on_its_way(package: Package) -> None:
+    async with handed_over(ask("a", max_tokens=500, ignore_eos=True)) as (decodes, request):
+        model, stopped = package.models[-1], asyncio.Event()
+        come, mock_abort = asyncio.Event(), model.mock.abort
+        generate = model.mock.generate
+
+        async def late(asked: GenerateRequest) -> AsyncIterator[StepOutput]:
+            await come.wait()
+            async for output in generate(asked):
+                yield output
+
+        async def abort(id_: RunId) -> None:
+            stopped.set()
+            await mock_abort(id_)
+
+        model.mock.generate, model.mock.abort = late, abort
+        waits = asyncio.create_task(answer(decodes, request))
+        await asyncio.sleep(0.01)
+        waits.cancel()
+        await asyncio.gather(waits, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        assert not stopped.is_set()
+        come.set()
+        await asyncio.wait_for(stopped.wait(), 5)
+        assert decodes.stats().running == 0
+
+
+@pytest.mark.usefixtures("package")
+async def test_an_answer_that_begins_otherwise_is_not_passed_on() -> None:
+    async with engine() as made:
+        grammar = Grammar("regex", "[0-9]{4}")
+        with pytest.raises(EngineFailed):
+            await answer(made, replace(ask("a", grammar=grammar), begun=[PartialOutput([300], 1)]))
+        assert (await answer(made, ask("b", grammar=grammar)))[-1].finish == "stop"
+
+
+@pytest.mark.usefixtures("package")
+async def test_a_stop_token_does_not_come_before_min_tokens_from_whoever_makes_the_first_one() -> None:
+    async with engine(role="prefill") as made:
+        likeliest = (await made.prefill(ask("a"))).output.tokens
+        banned = await made.prefill(ask("b", min_tokens=2, stop_token_ids=tuple(likeliest)))
+        assert banned.output.tokens != likeliest
+        assert banned.output.finish is None
+
+
+@pytest.mark.usefixtures("package")
+async def test_penalties_count_the_answer_and_not_the_prompt_also_of_an_answer_that_goes_on() -> None:
+    first, second = PROMPT[0], PROMPT[1]
+    settings = {"logit_bias": {first: 100.0, second: 99.5}, "presence_penalty": 1.0, "ignore_eos": True}
+    async with engine() as made:
+        whole = [t for o in await answer(made, ask("whole", **settings)) for t in o.tokens]
+        assert whole[:2] == [first, second]
+        rest = await answer(made, replace(ask("rest", **settings), begun=[PartialOutput(whole[:1])]))
+        assert [t for o in rest for t in o.tokens] == whole[1:]
+
+
+async def test_the_engines_errors_are_ours(package: Package) -> None:
+    async with engine() as made:
+        model = package.models[-1]
+        model.mock.generate = None
+        with pytest.raises(EngineFailed, match="NoneType"):
+            await answer(made, ask("a"))
+        model.longest = 10
+        with pytest.raises(RequestError, match="max_seq_len"):
+            await answer(made, ask("b"))
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("args", [{"no_such_argument": 1}, {"kv_cache_config": {"dtype": 3}}])
+async def test_arguments_that_the_engine_refuses_stop_the_worker_by_name(args: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=r"no_such_argument|dtype"):
+        async with engine(args=args):
+            pass
+
+
+@pytest.mark.usefixtures("package")
+async def test_autodeploy_is_another_class() -> None:
+    async with engine(args={"backend": "autodeploy", "pipeline_parallel_size": 2}) as made:
+        assert made._loaded.llm.autodeploy
+        assert (await answer(made, ask("a")))[-1].finish
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
+    ("args", "kinds"),
+    [({}, 5), ({"guided_decoding_backend": "llguidance"}, 2), ({"guided_decoding_backend": None}, 0),
+     ({"speculative_config": {"decoding_type": "NGram"}}, 0)],
+)  # fmt: skip
+async def test_an_engine_names_the_grammars_that_go_on_in_their_middle(args: dict[str, Any], kinds: int) -> None:
+    env = {"env": {MOCK: json.dumps({"total_blocks": 64})}}
+    made = create_engine(Pool(model="m", engine="trtllm", max_model_len=1024, args=env | args))
+    assert len((await made.start()).grammars) == kinds
+    await made.close()
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [({"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576}, 737_280),
+     ({"text_config": {"num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8}}, 8_192),
+     ({"num_hidden_layers": 61, "kv_lora_rank": 512, "qk_rope_head_dim": 64}, 2_248_704), ({}, 1)],
+)  # fmt: skip
+def test_the_size_of_a_block_is_that_of_all_layers(config: dict[str, Any], size: int) -> None:
+    from app.engines.trtllm.handoff import block_bytes
+
+    assert block_bytes(config, 32, "auto") == size
+
+
+class Logits:
+    """As much of a tensor as is needed."""
+
+    def __init__(self, size: int) -> None:
+        self.values = [1.0] * size
+
+    def fill_(self, value: float) -> None:
+        self.values = [value] * len(self.values)
+
+    def __setitem__(self, key: Any, value: float) -> None:
+        last = key[-1]
+        for index in last if isinstance(last, list) else [last]:
+            self.values[index] = value
+
+
+def test_steering_forces_what_is_out_and_bans_what_would_end_too_early() -> None:
+    steering, seen = Steering([2], [0, 1], until=2, made=0), []
+    for _ in range(3):
+        logits = Logits(4)
+        steering(1, logits, [[]], None, None)
+        seen.append(logits.values)
+    never = float("-inf")
+    assert seen == [[never, never, 0.0, never], [never, never, 1.0, 1.0], [1.0] * 4]
+    apart, logits = Steering([], [0], until=1, made=1), Logits(2)
+    apart(1, logits, [[]], None)
+    assert logits.values == [1.0, 1.0]

@@ -115,6 +115,7 @@ async def test_a_discarded_prompt_is_free(p: MockEngine, d: MockEngine) -> None:
     assert idle(d.stats())
 
 
+@pytest.mark.alone
 async def test_a_lease_ends() -> None:
     """A side that decodes and has died costs the holder no memory for ever."""
     async with engine(nixl=True, lease_s=0.2) as p:

@@ -134,6 +134,7 @@ def test_an_aside_request_waits_while_others_run(valkey_url: str, redis_db: "Red
         assert w.throughput.working.seconds > 0.4
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_long_interrupted_aside_request_is_given_back_with_its_tokens(
@@ -186,6 +187,7 @@ def test_beside_others_a_few_go_on_and_the_last_that_came_go_first(valkey_url: s
         assert all(a == answers[0] and len(a) == 600 for a in answers)
 
 
+@pytest.mark.alone
 def test_the_prompt_of_one_that_comes_finds_room_among_their_blocks(valkey_url: str, redis_db: "Redis") -> None:
     """They hold most of the cache; nobody waits until one of them has ended."""
     rules = {"step_share": 1.0, "prefill_share": 1.0}

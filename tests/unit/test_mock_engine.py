@@ -58,18 +58,21 @@ async def timed(engine: MockEngine, asked: GenerateRequest) -> float:
     return time.perf_counter() - began
 
 
+@pytest.mark.alone
 async def test_decoding_keeps_the_configured_pace() -> None:
     """Late timers don't add up over 100 steps."""
     async with started(pool(step_ms=4.0, step_ms_per_sequence=1.0, prefill_tokens_per_s=1e6)) as engine:
         assert await timed(engine, request("a", max_tokens=100)) == pytest.approx(0.5, rel=0.1)
 
 
+@pytest.mark.alone
 async def test_speedup_divides_the_time() -> None:
     """Twice the speed, half the wait."""
     async with started(pool(step_ms=10.0, step_ms_per_sequence=0.0, prefill_tokens_per_s=1e6, speedup=2.0)) as engine:
         assert await timed(engine, request("a", max_tokens=40)) == pytest.approx(0.2, rel=0.15)
 
 
+@pytest.mark.alone
 async def test_a_cached_prefix_is_cheaper() -> None:
     """The second time, only what is not cached is computed and paid for."""
     async with started(pool(prefill_tokens_per_s=20_000.0, step_ms=1.0)) as engine:

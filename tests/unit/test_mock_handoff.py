@@ -127,6 +127,7 @@ async def test_an_answer_of_one_token_is_not_handed_over(ending: dict[str, Any])
         assert prefilled == Prefilled((await run(alone, asked))[0], None)
 
 
+@pytest.mark.alone
 async def test_blocks_are_lent_no_longer_than_a_transfer_takes() -> None:
     """4 blocks at 100 KB/s are 0.16 s; the holder can't be told, so that is how long it keeps them."""
     async with engine(gb_per_s=1e-4, speedup=1.0) as p:
@@ -137,6 +138,7 @@ async def test_blocks_are_lent_no_longer_than_a_transfer_takes() -> None:
         assert time.perf_counter() - began == pytest.approx(0.16, abs=0.05)
 
 
+@pytest.mark.alone
 async def test_a_pull_takes_its_time_while_others_decode() -> None:
     """It holds blocks, and no step waits for it."""
     async with engine() as p, engine(gb_per_s=4e-5, speedup=1.0, step_ms=1.0) as d:

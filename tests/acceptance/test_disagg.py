@@ -42,7 +42,7 @@ AT_ONCE: dict[str, Any] = {"model": "rooms", "handoff": {"shape": "at_once"}}
 REFUSED = {  # how its KV differs, and what the decode worker says of it
     "layout": ({"handoff": {"layout": "other"}}, "layout"),
     "block-bytes": ({"handoff": {"block_bytes": 32768}}, "bytes"),
-    "lease": ({"handoff": {"lease_s": 0.001}}, "no longer"),
+    "lease": ({"handoff": {"lease_s": 0.001}}, "has expired"),
     "block-size": ({"block_size": 16}, "block"),
 }
 POOLS = {

@@ -164,8 +164,8 @@ def test_an_answer_is_the_same_though_its_worker_drains_in_the_middle_of_its_sch
     for chunk in client.chat.completions.create(**numbers(), stream=True):
         text, answer = text + (chunk.choices[0].delta.content or ""), chunk.id
         if len(text) > 60 and not drained:
-            (busy,) = [lease for lease in leases(served, POOL) if lease.load.running]
-            drained = busy.worker.pid
+            busy = timeline(served, answer)["workers"][-1]
+            (drained,) = [lease.worker.pid for lease in leases(served, POOL) if lease.worker.id == busy]
             os.kill(drained, signal.SIGTERM)
     assert text == whole.message.content
     assert timeline(served, answer)["attempts"] == 2

@@ -257,7 +257,7 @@ def test_the_second_request_goes_to_the_same_real_worker_and_finds_its_prefix_ca
         assert (cached, known) == (0, [0, 0])
 
 
-def streamed(fleet: Fleet, prompt: str, under_way: Barrier | None = None, tokens: int = 800) -> tuple[str, str]:
+def streamed(fleet: Fleet, prompt: str, under_way: Barrier | None = None, tokens: int = 300) -> tuple[str, str]:
     """Text and last event of a greedy answer; its fourth event waits for those of others."""
     body: dict[str, Any] = {
         "model": MODEL, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True,

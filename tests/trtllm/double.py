@@ -1,12 +1,15 @@
 """A package `tensorrt_llm`, made from its contract when it is asked for."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from tests.trtllm.contract import Contract, contract
 from tests.trtllm.generated import Package
-from tests.trtllm.model import Model
+from tests.trtllm.model import MOCK, Model
 
 _OURS = "app.engines.trtllm"
 
@@ -23,7 +26,10 @@ def installed(of: Contract | None = None) -> Iterator[Package]:
     before = {name: sys.modules.pop(name) for name in names}
     sys.modules.update(package.modules)
     try:
-        yield package
+        with pytest.MonkeyPatch.context() as env:  # engines set it for their process
+            env.delenv(MOCK, raising=False)
+            yield package
+            os.environ.pop(MOCK, None)
     finally:
         for name in [n for n in sys.modules if n.split(".")[0] == "tensorrt_llm" or n.startswith(_OURS)]:
             del sys.modules[name]

@@ -29,7 +29,6 @@ LOOK: dict[str, Any] = {
     "required": ["days", "unit"],
     "additionalProperties": False,
 }
-NUMBERS = {"type": "array", "items": {"type": "integer"}, "minItems": 60, "maxItems": 60}
 
 
 class City(BaseModel):
@@ -69,9 +68,10 @@ def asked(question: str = "What is it?", **fields: Any) -> dict[str, Any]:
     return {"model": "mock", "messages": [{"role": "user", "content": question}]} | fields
 
 
-def numbers(**fields: Any) -> dict[str, Any]:
+def numbers(count: int = 60, **fields: Any) -> dict[str, Any]:
     """A long answer of a schema, drawn."""
-    schema = {"type": "json_schema", "json_schema": {"name": "numbers", "schema": NUMBERS}}
+    of = {"type": "array", "items": {"type": "integer"}, "minItems": count, "maxItems": count}
+    schema = {"type": "json_schema", "json_schema": {"name": "numbers", "schema": of}}
     return asked("Which ones?", response_format=schema, temperature=1.0, seed=5, **fields)
 
 
@@ -159,9 +159,10 @@ def test_an_answer_is_the_same_though_its_worker_is_killed_in_the_middle_of_its_
 def test_an_answer_is_the_same_though_its_worker_drains_in_the_middle_of_its_schema(
     served: Stack, client: OpenAI
 ) -> None:
-    whole = client.chat.completions.create(**numbers()).choices[0]
+    count = 300  # more than a worker needs to notice that it is to end
+    whole = client.chat.completions.create(**numbers(count)).choices[0]
     text, drained, answer = "", 0, ""
-    for chunk in client.chat.completions.create(**numbers(), stream=True):
+    for chunk in client.chat.completions.create(**numbers(count), stream=True):
         text, answer = text + (chunk.choices[0].delta.content or ""), chunk.id
         if len(text) > 60 and not drained:
             busy = timeline(served, answer)["workers"][-1]

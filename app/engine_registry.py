@@ -8,7 +8,11 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 _GROUP = "xylem.engines"
-_OWN = {"mock": "app.engines.mock.engine:MockEngine", "vllm": "app.engines.vllm:VllmEngine"}
+_OWN = {
+    "mock": "app.engines.mock.engine:MockEngine",
+    "sglang": "app.engines.sglang:SglangEngine",
+    "vllm": "app.engines.vllm:VllmEngine",
+}
 
 
 def engine_names() -> list[str]:

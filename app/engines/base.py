@@ -30,6 +30,8 @@ class EngineInfo(Struct, frozen=True):
     block_bytes: int = 0  # of KV in a block, over all layers; 0: it is handed to nobody
     meets_at: str = ""  # "host:port" where its prefills meet the engine that decodes; empty: it hands over in sequence
     grammars: tuple[GrammarKind, ...] = ()  # kinds that answers are held to, also those that began elsewhere
+    seeds: bool = True  # the same seed gives the same answer; else seeds are refused
+    computes: bool = True  # prompts, where it is to decode; else only their KV comes, through a Room
 
 
 class EngineStats(Struct, frozen=True):

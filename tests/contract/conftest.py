@@ -14,6 +14,7 @@ from app.engines import create_engine
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 from tests.contract.subject import Subject
+from tests.shallow import shallow_model
 
 MAX_RUNNING = 4
 CONTEXT = 512
@@ -21,6 +22,7 @@ _ARGS: dict[str, dict[str, Any]] = {
     # Slow enough that a request can be caught in the middle, fast enough to wait for.
     "mock": {"speedup": 2.0, "answer_tokens": 8, "total_blocks": 256},
     "vllm": {"kv_cache_memory_bytes": 2**29},
+    "sglang": {"max_total_tokens": 8192},
 }
 
 
@@ -36,7 +38,7 @@ def make_pool(engine: str, **changes: Any) -> Pool:
     settings = {
         "model": "test",
         "engine": engine,
-        "path": model_dir() if engine == "vllm" else None,
+        "path": None if engine == "mock" else model_dir(),
         "max_running": MAX_RUNNING,
         "max_model_len": CONTEXT,
         "args": _ARGS[engine],
@@ -50,9 +52,12 @@ def _children() -> set[psutil.Process]:
     return {child for child in found if "resource_tracker" not in " ".join(child.cmdline())}
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["mock", "vllm"])
-async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
-    pool, before = make_pool(request.param), _children()
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["mock", "vllm", "sglang"])
+async def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Subject]:
+    """What a real model says is of no interest, so a few of its layers do."""
+    model_dir()
+    path = None if request.param == "mock" else shallow_model(tmp_path_factory.mktemp("model"))
+    pool, before = make_pool(request.param, path=path), _children()
     engine = create_engine(pool)
     info = await engine.start()
     soon_s = 1.0 if request.param == "mock" else 6.0

@@ -24,8 +24,11 @@ from tests.contract.subject import Answer, Subject
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(300),  # the first test of an engine loads it
-    # vLLM and what it imports use what torch and Python have deprecated, and leave ZeroMQ contexts to the collector.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
+    # The engines and what they import use what torch and Python have deprecated, leave ZeroMQ contexts to the
+    # collector, and warn of what a CPU lacks.
+    pytest.mark.filterwarnings(
+        "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning", "ignore::UserWarning"
+    ),
 ]
 
 STORY = "The lighthouse keeper opened the old door, looked over the grey sea and"
@@ -100,10 +103,9 @@ async def test_a_stop_token_ends_the_answer(subject: Subject, include: bool) -> 
 
 async def test_eos_ends_the_answer_without_a_trace_in_the_text(subject: Subject) -> None:
     """An answer that is over says so with `stop`, and no special token shows."""
-    answer = await subject.answer(subject.chat(QUESTION), max_tokens=64)
-    assert (answer.finish, answer.stop) == ("stop", None)
-    assert answer.tokens[-1] == subject.tokenizer.eos_id
-    assert "<|" not in answer.text
+    eos = subject.tokenizer.eos_id
+    answer = await subject.answer(STORY, logit_bias={eos: 100.0}, max_tokens=64)
+    assert (answer.tokens, answer.text, answer.finish, answer.stop) == ([eos], "", "stop", None)
 
 
 async def test_ignore_eos_goes_on_to_max_tokens(subject: Subject) -> None:
@@ -114,29 +116,33 @@ async def test_ignore_eos_goes_on_to_max_tokens(subject: Subject) -> None:
 
 async def test_min_tokens_puts_off_eos_and_stops(subject: Subject) -> None:
     """Before min_tokens neither EOS, nor a stop token, nor a stop string ends an answer."""
-    prompt = subject.chat(QUESTION)
-    plain = await subject.answer(prompt, max_tokens=64)
-    assert len(plain.tokens) < 16
-    later = await subject.answer(prompt, max_tokens=24, min_tokens=16, stop=(plain.text[:4],))
-    assert len(later.tokens) >= 16
-    assert subject.tokenizer.eos_id not in later.tokens[:15]
-    banned = await subject.answer(prompt, max_tokens=6, min_tokens=6, stop_token_ids=(plain.tokens[0],))
+    eos, bias = subject.tokenizer.eos_id, {"logit_bias": {subject.tokenizer.eos_id: 100.0}}
+    plain = await subject.answer(STORY, ignore_eos=True)
+    later = await subject.answer(STORY, max_tokens=24, min_tokens=16, stop=(plain.text[:4],), **bias)
+    assert later.tokens.index(eos) == len(later.tokens) - 1 >= 15
+    stopped = await subject.answer(STORY, max_tokens=24, min_tokens=6, stop=tuple(plain.text), ignore_eos=True)
+    assert (len(stopped.tokens), stopped.finish) == (7, "stop")
+    banned = await subject.answer(STORY, max_tokens=6, min_tokens=6, stop_token_ids=(plain.tokens[0],))
     assert len(banned.tokens) == 6
     assert plain.tokens[0] not in banned.tokens
 
 
 async def test_n_choices_each_finish_once(subject: Subject) -> None:
     """Choices of one request are told apart by their index, and sampled apart."""
-    choices = await subject.choices(STORY, n=3, temperature=1.0, seed=11, ignore_eos=True)
+    choices = await subject.choices(STORY, n=3, temperature=1.0, ignore_eos=True)
     assert len(choices) == 3
     assert [len(choice.tokens) for choice in choices] == [8, 8, 8]
     assert [sum(output.finish is not None for output in choice.outputs) for choice in choices] == [1, 1, 1]
     assert len({tuple(choice.tokens) for choice in choices}) > 1
 
 
-async def test_the_same_seed_gives_the_same_tokens(subject: Subject) -> None:
-    """A seed makes sampling repeatable, another one makes another answer."""
+async def test_the_same_seed_gives_the_same_tokens_or_is_refused(subject: Subject) -> None:
+    """A seed makes sampling repeatable, another one makes another answer; an engine that can't says so."""
     settings = {"temperature": 1.0, "ignore_eos": True, "max_tokens": 12}
+    if not subject.info.seeds:
+        with pytest.raises(RequestError, match="seed"):
+            await subject.answer(STORY, seed=7, **settings)
+        return
     first, again, other = [await subject.answer(STORY, seed=seed, **settings) for seed in (7, 7, 8)]
     assert first.tokens == again.tokens
     assert first.tokens != other.tokens
@@ -165,7 +171,7 @@ async def test_cutting_the_distribution_to_one_token_is_greedy(subject: Subject,
 async def test_penalties_drive_out_repeated_tokens(subject: Subject, penalty: dict[str, float]) -> None:
     """A token that is forced by its bias gives way to the second one once it has been said."""
     first, second = subject.encode(" keeper")[0], subject.encode(" door")[0]
-    settings = {"max_tokens": 32, "logit_bias": {first: 100.0, second: 70.0}, "ignore_eos": True}
+    settings = {"max_tokens": 32, "logit_bias": {first: 100.0, second: 97.0}, "ignore_eos": True}
     assert set((await subject.answer("One two three", **settings)).tokens) == {first}
     assert second in (await subject.answer("One two three", **settings, **penalty)).tokens
 
@@ -296,6 +302,19 @@ async def test_aborting_a_waiting_request_ends_it(subject: Subject) -> None:
 
 async def _drain(subject: Subject, request: object) -> list[str | None]:
     return [output.finish async for output in subject.engine.generate(request)]  # type: ignore[arg-type]
+
+
+async def test_an_abort_is_of_one_request_however_the_others_are_called(subject: Subject) -> None:
+    """Also of one whose id begins with that of the aborted one."""
+    short = subject.request(STORY, max_tokens=400, ignore_eos=True)
+    long = replace(subject.request(STORY, max_tokens=24, ignore_eos=True), id=RequestId(f"{short.id}0"))
+    stream = subject.engine.generate(short)
+    await anext(stream)
+    other = asyncio.create_task(_drain(subject, long))
+    await subject.stats_become(lambda stats: stats.running == 2, within_s=30)
+    await subject.engine.abort(short.id)
+    assert {output.finish async for output in stream} <= {None, "abort"}
+    assert (await other)[-1] == "length"
 
 
 async def test_aborting_an_unknown_request_is_ignored(subject: Subject) -> None:
@@ -480,7 +499,7 @@ async def test_of_several_choices_only_the_open_ones_go_on(subject: Subject) -> 
     settings = {"max_tokens": 24, "ignore_eos": True}
     whole = await stepwise(subject, **settings)
     begun = [out(whole, 12), out(whole, 24, finished=True), PartialOutput([])]
-    rest = await go_on(subject, begun, n=3, temperature=1e-4, seed=1, **settings)
+    rest = await go_on(subject, begun, n=3, temperature=1e-4, **settings)
     assert sorted(rest) == [0, 2]
     assert [len(begun[i].tokens) + len(rest[i].tokens) for i in rest] == [24, 24]
     assert {choice.finish for choice in rest.values()} == {"length"}

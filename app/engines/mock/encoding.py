@@ -10,8 +10,8 @@ from math import exp, hypot
 from random import Random
 
 from app.engines.base import EncodeRequest
+from app.engines.checks import check_inputs
 from app.engines.mock.args import MockArgs
-from app.engines.mock.checks import check_inputs
 from app.engines.mock.vocabulary import Vocabulary
 from app.messages import Task
 from app.pools import Pool

@@ -15,8 +15,8 @@ from app.engines.base import (
     Prefilled,
     StepOutput,
 )
+from app.engines.checks import check_request
 from app.engines.mock.args import parse_args
-from app.engines.mock.checks import check_request
 from app.engines.mock.choice import Choice, Stream
 from app.engines.mock.core import Core
 from app.engines.mock.encoding import Encoding

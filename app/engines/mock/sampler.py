@@ -15,8 +15,9 @@ from itertools import pairwise
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
+from app.engines.checks import TOP
 from app.engines.mock.held import Held
-from app.engines.mock.vocabulary import TOP, Vocabulary
+from app.engines.mock.vocabulary import Vocabulary
 from app.messages import Sampling, TokenLogprob
 
 _LOGITS = [-0.5 * rank for rank in range(TOP)]

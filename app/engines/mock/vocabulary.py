@@ -2,10 +2,10 @@
 
 import re
 
+from app.engines.checks import TOP
 from app.errors import SettingsError
 from app.tokenizer import Tokenizer
 
-TOP = 20  # tokens that have any probability to speak of, at every position
 _CLOSING = ('"', "}", "]", ",", ":", "<", "\n")
 _WORD = re.compile(r" [A-Za-z]+")
 

@@ -8,7 +8,7 @@ from vllm.inputs import tokens_input
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from app.engines.base import EncodeRequest
-from app.engines.vllm.resumed import part
+from app.engines.resume import part
 from app.errors import EngineFailed
 
 

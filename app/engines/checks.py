@@ -1,15 +1,15 @@
-"""What a request may ask of the mock engine: the ranges that vLLM enforces, refused with the parameter's name."""
+"""What a request may ask of an engine that does not look itself: vLLM's ranges, refused with the parameter's name."""
 
 import math
 
 from app.engines.base import EncodeRequest, GenerateRequest
-from app.engines.mock.vocabulary import TOP
 from app.errors import PromptTooLong, RequestError
 from app.messages import Sampling
 from app.pools import Pool
 
 _MAX_CHOICES = 16_384
 _SEED_BITS = 63
+TOP = 20  # alternatives of a token that can be asked for, as of vLLM
 
 
 def check_request(request: GenerateRequest, *, vocabulary_size: int, context_len: int) -> None:

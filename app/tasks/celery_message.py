@@ -89,10 +89,11 @@ def task_message(
     )
 
 
-def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str) -> list[bytes]:
+def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str, ranks: int = 1) -> list[bytes]:
     """The message to each of a job's workers, the one that begins first; empty for one that Celery's chain starts.
 
-    `handoff`: where the prompt's KV lies already. `meets_at`: where both workers meet, if they begin at once.
+    `handoff`: where the prompt's KV lies already. `meets_at`: where both workers meet, if they begin at once; the
+    first one has so many `ranks`, and some engines take the room for the number of one.
     """
     own = "" if job.x_request_id == job.request else job.x_request_id
     tasks = [
@@ -104,7 +105,8 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str) 
     given: Handoff | None = handoff
     if len(tasks) > 1:
         host, _, port = meets_at.rpartition(":")
-        given = Rendezvous(host, int(port), secrets.randbits(63))
+        room = secrets.randbits(62)
+        given = Rendezvous(host, int(port), room - room % ranks + job.stages[0].rank)
     return [task_message(*task, given, x_request_id=own) for task in tasks]
 
 

@@ -65,6 +65,8 @@ async def _run_through(runner: Runner, job: Job, handoff: Handoff | None, told: 
             told.refused = exc.message
             log.warning("handoff_refused", run=job.run, x_request_id=job.x_request_id, reason=told.refused)
             runner.in_background(_give_up(runner, handoff))
+            if not runner.computes:  # another prefill worker does
+                raise
     if job.begun and all(begun.finished for begun in job.begun):
         return  # all of it is out, only its end was lost
     await _generate(runner, job, None, told, emit)

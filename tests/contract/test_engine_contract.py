@@ -32,7 +32,6 @@ pytestmark = [
 ]
 
 STORY = "The lighthouse keeper opened the old door, looked over the grey sea and"
-QUESTION = "What is the capital of France?"
 TALE = "Tell me a story about a fox."
 _unique = itertools.count()
 
@@ -110,7 +109,7 @@ async def test_eos_ends_the_answer_without_a_trace_in_the_text(subject: Subject)
 
 async def test_ignore_eos_goes_on_to_max_tokens(subject: Subject) -> None:
     """Benchmarks need answers of a known length."""
-    answer = await subject.answer(subject.chat(QUESTION), max_tokens=20, ignore_eos=True)
+    answer = await subject.answer(subject.chat(TALE), max_tokens=20, ignore_eos=True)
     assert (len(answer.tokens), answer.finish) == (20, "length")
 
 
@@ -171,7 +170,7 @@ async def test_cutting_the_distribution_to_one_token_is_greedy(subject: Subject,
 async def test_penalties_drive_out_repeated_tokens(subject: Subject, penalty: dict[str, float]) -> None:
     """A token that is forced by its bias gives way to the second one once it has been said."""
     first, second = subject.encode(" keeper")[0], subject.encode(" door")[0]
-    settings = {"max_tokens": 32, "logit_bias": {first: 100.0, second: 97.0}, "ignore_eos": True}
+    settings = {"max_tokens": 32, "logit_bias": {first: 100.0, second: 90.0}, "ignore_eos": True}
     assert set((await subject.answer("One two three", **settings)).tokens) == {first}
     assert second in (await subject.answer("One two three", **settings, **penalty)).tokens
 
@@ -469,7 +468,7 @@ async def test_a_greedy_answer_is_the_same_whoever_goes_on(subject: Subject, ste
 @pytest.mark.parametrize("before", [1, 2, 3])
 async def test_a_stop_string_across_the_border_is_found(subject: Subject, before: int, include: bool) -> None:
     """Its beginning was held back when the answer was taken over, or is out where stops are included."""
-    settings = {"max_tokens": 24, "ignore_eos": True}
+    settings = {"max_tokens": 24, "ignore_eos": True, "frequency_penalty": 2.0}  # so that nothing is said twice
     plain = await stepwise(subject, **settings)
     border = len("".join(o.text for o in plain.outputs[:12]))
     settings |= {"stop": (plain.text[border - before : border + 3],), "include_stop": include}

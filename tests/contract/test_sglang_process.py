@@ -57,6 +57,11 @@ def test_an_unknown_argument_is_named(args: dict[str, object], message: str) -> 
         create_engine(make_pool("sglang", args=args))
 
 
+def test_ranks_that_prefill_are_refused_where_nobody_would_find_them() -> None:
+    with pytest.raises(SettingsError, match="data_parallel_size=2"):
+        create_engine(make_pool("sglang", role="prefill", data_parallel_size=2))
+
+
 def test_a_model_that_sglang_would_embed_wrongly_is_refused() -> None:
     """It takes the first or the last token's vector, whatever the model's own files say: here, the mean."""
     with pytest.raises(SettingsError, match="pooling_mode_mean_tokens"):
@@ -68,7 +73,8 @@ def test_a_model_that_sglang_would_embed_wrongly_is_refused() -> None:
 def test_every_argument_of_the_engine_is_one_of_sglangs(role: str, ranks: int) -> None:
     from app.engines.sglang.args import engine_args
 
-    made = engine_args(make_pool("sglang", role=role, data_parallel_size=ranks), "127.0.0.1")
+    args = {"enable_dp_attention": True} if role == "prefill" else {}
+    made = engine_args(make_pool("sglang", role=role, data_parallel_size=ranks, args=args), "127.0.0.1")
     assert made.fields.keys() <= API["ServerArgs"]["fields"].keys()
     assert json.loads(made.fields["kv_events_config"]).keys() <= API["KVEventsConfig"]["fields"].keys()
 

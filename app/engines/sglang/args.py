@@ -60,6 +60,11 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
         raise SettingsError(f"args.env={environment!r}: must map names to strings")
     if pool.task == "classify":
         raise SettingsError("task=classify: this adapter of SGLang generates and embeds")
+    if pool.role == "prefill" and pool.data_parallel_size > 1 and not given.get("enable_dp_attention"):
+        raise SettingsError(
+            f"data_parallel_size={pool.data_parallel_size}: nobody finds the second rank of an SGLang that prefills, "
+            "but with args.enable_dp_attention"
+        )
     if pool.task == "embed":
         _check_pooling(pool.model_dir)
     fixed = _FIXED | {

@@ -31,7 +31,7 @@ from app.engines.sglang.args import CONTEXT_SPARE, engine_args
 from app.engines.sglang.choice import Choice
 from app.engines.sglang.convert import translate
 from app.engines.sglang.encoding import vectors
-from app.engines.sglang.processes import Processes, own_sigquit
+from app.engines.sglang.processes import Processes, own_sigquit, remove_files
 from app.engines.sglang.requests import Running, run
 from app.engines.sglang.stats import Figuring
 from app.engines.sglang_plugin import is_loaded
@@ -186,12 +186,16 @@ class SglangEngine:
         for running in list(self._requests.values()):
             running.abort()
         if loaded is not None:
-            tasks = [task for task in loaded.engine.tokenizer_manager.asyncio_tasks if not task.done()]
+            manager = loaded.engine.tokenizer_manager
+            tasks = [task for task in manager.asyncio_tasks if not task.done()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            loaded.engine.send_to_rpc.close(linger=0)
+            for socket in (manager.recv_from_detokenizer, manager.send_to_scheduler, loaded.engine.send_to_rpc):
+                socket.close(linger=0)  # else what nobody reads any more would keep this process from its end
         await asyncio.to_thread(self._processes.end)
+        if loaded is not None:
+            remove_files(loaded.engine.port_args)
 
     def _listen(self, engine: Engine) -> None:
         """From here on SGLang's manager runs on this loop."""

@@ -12,11 +12,13 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
 import structlog
 from sglang.srt.entrypoints.engine import Engine
+from sglang.srt.managers.load_snapshot import shm_path_for
 
 _END_S = 10.0  # how long a killed process may take to vanish
 
@@ -34,6 +36,13 @@ def own_sigquit() -> None:
 
 def _heard(_signal: int, _frame: object) -> None:
     log.error("sglang failed", action="sigquit_heard")
+
+
+def remove_files(ports: Any) -> None:
+    """Those of its sockets, and of what `stats` reads: SGLang leaves them. `ports`: its PortArgs."""
+    sockets = [name for name in vars(ports).values() if isinstance(name, str) and name.startswith("ipc://")]
+    for path in (*(name.removeprefix("ipc://") for name in sockets), shm_path_for(ports.instance_id)):
+        Path(path).unlink(missing_ok=True)
 
 
 class Processes:

@@ -3,6 +3,7 @@ PYTHON ?= python3
 NAME ?= serve
 FAULTS ?= 210
 SEED ?= 1
+ENGINE ?=
 BIN := .venv/bin
 UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --quiet --upgrade \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
@@ -14,11 +15,11 @@ CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backe
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-run: .venv/.cpu ## install the packages and start the whole system with real vLLM
-	@$(BIN)/xylem up
+run: .venv/.cpu $(if $(filter sglang,$(ENGINE)),.venv/.sglang) ## [ENGINE=sglang]: install the packages and start the whole system with real vLLM, or SGLang
+	@$(BIN)/xylem up $(if $(ENGINE),--engine $(ENGINE))
 
 test: export PYTHONDONTWRITEBYTECODE = # so that a hundred processes compile their modules once
-test: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## install the packages and run all tests
+test: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json ## install the packages and run all tests
 	@ops/redis-server.sh
 	@$(BIN)/pytest -m alone $$(grep -rl mark.alone --include '*.py' tests); alone=$$?; \
 	$(BIN)/pytest -m "not alone" --numprocesses 3 --dist loadfile --no-loadscope-reorder && exit $$alone
@@ -67,6 +68,9 @@ clean: ## remove everything installed and built, models too
 
 .venv/.dev: requirements/dev.txt pyproject.toml
 	@PYTHON=$(PYTHON) ops/install.sh dev
+
+.venv/.sglang: requirements/sglang-cpu.txt ops/sglang_cpu/pyproject.toml | .venv/.cpu
+	@ops/install.sh sglang
 
 .xylem/models/SmolLM2-135M-Instruct/config.json: | .venv/.dev
 	@$(BIN)/python -m workers.smollm2 $(@D)

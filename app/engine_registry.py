@@ -10,6 +10,7 @@ from typing import Any
 _GROUP = "xylem.engines"
 _OWN = {
     "mock": "app.engines.mock.engine:MockEngine",
+    "sglang": "app.engines.sglang:SglangEngine",
     "trtllm": "app.engines.trtllm.engine:TrtllmEngine",
     "vllm": "app.engines.vllm:VllmEngine",
 }

@@ -33,6 +33,8 @@ StageKind = Literal["prefill", "decode", "encode"]
 GrammarKind = Literal["json", "regex", "choice", "grammar", "tag"]
 GRAMMAR_KINDS: tuple[GrammarKind, ...] = get_args(GrammarKind)
 
+ASIDE_PRIORITY = 2**32  # added to the priority of aside requests: above any that a client may ask for
+
 
 class Grammar(Struct, frozen=True, array_like=True):
     """A grammar that an answer has to match. `app/grammars/` compiles it."""
@@ -261,6 +263,8 @@ class Worker(Struct, frozen=True, array_like=True):
     block_bytes: int = 0  # of KV in a block
     meets_at: str = ""  # "host:port" where decode engines connect to its prefills; empty: it hands over in sequence
     grammars: list[GrammarKind] = []  # kinds that its engine enforces, also when it continues an answer
+    seeds: bool = True  # its engine gives the same answer for the same seed; else it refuses seeds
+    computes: bool = True  # prompts; else it decodes only what a prefill worker computes meanwhile
 
 
 class Load(Struct, frozen=True, array_like=True):

@@ -246,18 +246,25 @@ def load_pools(path: Path) -> PoolsFile:
     if PoolId(BATCH_QUEUE) in parsed.pools:
         raise SettingsError(f"{path}: pools.{BATCH_QUEUE}: the name is taken by the batch workers' queue")
     for name, pool in parsed.pools.items():
-        if pool.engine != "mock" and pool.path is None:
-            raise SettingsError(f"{path}: pools.{name}.path: engine {pool.engine} needs a model directory")
-        if pool.task != "generate" and pool.role != "both":
-            raise SettingsError(f"{path}: pools.{name}.role={pool.role}: pools of task {pool.task} have no stages")
-        roles = {p.role for p in parsed.pools.values() if p.model == pool.model}
-        if roles == {"prefill"}:
-            raise SettingsError(f"{path}: pools.{name}.role=prefill: no other pool of {pool.model} decodes")
+        _check_pool(parsed, f"{path}: pools.{name}", pool)
     for model, select in parsed.select.items():
         for kind, table in (("prefill", select.prefill), ("decode", select.decode)):
             _check_table(parsed, f"{path}: select.{model}.{kind}", model, table, prefill=kind == "prefill")
     _check_routing(parsed, path)
     return parsed
+
+
+def _check_pool(parsed: PoolsFile, where: str, pool: Pool) -> None:
+    if pool.engine != "mock" and pool.path is None:
+        raise SettingsError(f"{where}.path: engine {pool.engine} needs a model directory")
+    if pool.task != "generate" and pool.role != "both":
+        raise SettingsError(f"{where}.role={pool.role}: pools of task {pool.task} have no stages")
+    of_model = [p for p in parsed.pools.values() if p.model == pool.model]
+    prefilling = {p.engine for p in of_model if p.role == "prefill"}
+    if pool.role == "decode" and prefilling and pool.engine not in prefilling:
+        raise SettingsError(f"{where}.engine={pool.engine}: takes no KV from {', '.join(prefilling)}")
+    if {p.role for p in of_model} == {"prefill"}:
+        raise SettingsError(f"{where}.role=prefill: no other pool of {pool.model} decodes")
 
 
 def _check_table(parsed: PoolsFile, where: str, model: str, table: Table | None, *, prefill: bool) -> None:

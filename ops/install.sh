@@ -1,11 +1,25 @@
 #!/usr/bin/env bash
-# ops/install.sh cpu|dev: installs requirements/$1.txt and this project into .venv. Run by make.
+# ops/install.sh cpu|dev|sglang: installs requirements/$1.txt and this project into .venv. Run by make. SGLang comes
+# after one of the others.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 what=$1
 python=${PYTHON:-python3}
-torch=$(grep '^torch==' "requirements/$what.txt" | cut -d' ' -f1)
+pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
 say() { printf '%s\n' "xylem: $*" >&2; }
+
+if [ "$what" = sglang ]; then
+    .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || {
+        say "SGLang on a CPU needs Python 3.11 (requirements/sglang-cpu.txt says why), and .venv has $(.venv/bin/python --version). Try: make clean, and make PYTHON=python3.11 ..."
+        exit 1
+    }
+    say "installing SGLang for CPU into .venv, 250 MB"
+    pip install --quiet --no-deps --no-compile -r requirements/sglang-cpu.txt ./ops/sglang_cpu 2> >(grep -v '^WARNING: Location' >&2)
+    .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true # three processes read it at each start
+    touch .venv/.sglang
+    exit
+fi
+torch=$(grep '^torch==' "requirements/$what.txt" | cut -d' ' -f1)
 
 "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || {
     say "needs Python 3.11 to 3.13, and $python is $("$python" --version 2>/dev/null || echo "not there"). Try: make PYTHON=python3.11 ..."
@@ -16,7 +30,6 @@ fresh=
 
 index=()
 [ -z "${XYLEM_TORCH_INDEX:-}" ] || index=(--extra-index-url "$XYLEM_TORCH_INDEX")
-pip() { .venv/bin/pip --disable-pip-version-check "$@"; }
 
 # The lock names every package, and pip must install exactly these: --no-deps. Bytecode is compiled afterwards, on
 # all cores: without it each start of vLLM, three processes, takes half a minute longer.

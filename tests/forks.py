@@ -25,19 +25,26 @@ _IMPORTED = (
     "celery.__main__", "celery.apps.worker", "celery.bin.celery", "celery.bin.worker", "celery.concurrency.thread",
     "kombu.transport.redis", "uvicorn", "uvloop", "workers.engine.kv_event_feed", "workers.engine.hang_watchdog",
 )  # fmt: skip
-# What the engine's own process imports is here too: it is forked as well, where vLLM spawns one on a CPU.
-_VLLM = (
-    "app.engines.vllm.engine", "app.engines.vllm.one_process", "vllm.v1.engine.core",
-    "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.llama",
-)  # fmt: skip
+# What the engines' own processes import is here too: they are forked as well, where engines spawn them.
+_ENGINES = {
+    "sglang": (
+        "app.engines.sglang", "sglang.srt.managers.scheduler", "sglang.srt.managers.data_parallel_controller",
+        "sglang.srt.managers.detokenizer_manager", "sglang.srt.models.registry",
+    ),
+    "vllm": (
+        "app.engines.vllm.engine", "app.engines.vllm.one_process", "vllm.v1.engine.core",
+        "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.llama",
+    ),
+}  # fmt: skip
+_READ_AT_IMPORT = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "1", "TORCH_COMPILE_DISABLE": "1"}  # by SGLang, and torch for it
 
 
 class Forked(subprocess.Popen[bytes]):
     """As if it were a child of ours: one that has ended is there until somebody asks."""
 
-    def __init__(self, args: list[str], cwd: Path, env: dict[str, str], log: Path, *, vllm: bool = False) -> None:
-        """`vllm`: which it is going to import."""
-        self.args, self.returncode, self._server = args, None, _server(*_VLLM * vllm)
+    def __init__(self, args: list[str], cwd: Path, env: dict[str, str], log: Path, *, engine: str = "mock") -> None:
+        """`engine`: which it is going to import."""
+        self.args, self.returncode, self._server = args, None, _server(engine if engine in _ENGINES else "mock")
         self.pid = self._server.ask({"args": args, "cwd": str(cwd), "env": env, "log": str(log)})
 
     def poll(self) -> int | None:
@@ -55,14 +62,15 @@ class Forked(subprocess.Popen[bytes]):
 
 
 class _Server:
-    def __init__(self, *imported: str) -> None:
+    def __init__(self, engine: str) -> None:
         # In a session of its own, so that it hears no Ctrl-C; it ends, with all its forks, when its input does.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, *imported],
+            [sys.executable, "-m", __name__, engine],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # numpy starts no threads when it is imported
+            # numpy starts no threads when it is imported
+            env=os.environ | {"OPENBLAS_NUM_THREADS": "1"} | (_READ_AT_IMPORT if engine == "sglang" else {}),
         )
         self._lock = threading.Lock()
 
@@ -76,8 +84,8 @@ class _Server:
 
 
 @cache
-def _server(*imported: str) -> _Server:
-    return _Server(*imported)
+def _server(engine: str) -> _Server:
+    return _Server(engine)
 
 
 def _serve() -> list[str]:
@@ -115,10 +123,13 @@ def _become(args: list[str], cwd: str, env: dict[str, str], log: str) -> list[st
 
 
 def _main() -> None:
-    for name in (*_IMPORTED, *sys.argv[1:]):
+    engine = sys.argv[1]
+    for name in (*_IMPORTED, *_ENGINES.get(engine, ())):
         import_module(name)
     assert len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
-    if _VLLM[0] in sys.argv:
+    if engine == "sglang":
+        multiprocessing.set_start_method = lambda *_, **__: None  # type: ignore[assignment]  # which is to fork
+    elif engine == "vllm":
         # A core is a fork of what has imported it, and loads in 5 s instead of 20.
         engine_start = vars(sys.modules["vllm.v1.engine.utils"])
         engine_start["get_mp_context"] = partial(multiprocessing.get_context, "fork")

@@ -157,8 +157,8 @@ class Stack:
             return self.spawn(name, *command, **env)
         log = self.directory / f"{name}.log"
         log.touch()
-        vllm = self.pools.get(command[-1], {}).get("engine") == "vllm"  # the pool of a worker
-        return self._keep(name, Forked(list(command), ROOT, self.environment() | env, log, vllm=vllm))
+        engine = self.pools.get(command[-1], {}).get("engine", "mock")  # the pool of a worker
+        return self._keep(name, Forked(list(command), ROOT, self.environment() | env, log, engine=engine))
 
     def _keep(self, name: str, proc: "subprocess.Popen[bytes]") -> "subprocess.Popen[bytes]":
         self.procs.append(proc)

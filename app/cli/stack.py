@@ -14,6 +14,7 @@ from app.pools import Pool
 from app.settings import Settings
 
 _API_AND_FLOWER, _WORKERS, _STORE = range(3)  # the order of stopping: streams end before their workers do
+_SHIPPED = {"vllm": "cpu"}  # the names of pools files that differ from their engine's
 _CELERY = [sys.executable, "-m", "celery", "-A", "app"]
 
 
@@ -119,7 +120,7 @@ def cpu_shares(cores: list[int], count: int) -> list[str]:
 
 def default_pools(engine: str, home: Path, target: Path) -> None:
     """Write the shipped pools file of the engine, with this installation's model folder, to `target`."""
-    shipped = Path(__file__).parent / "pools" / ("mock.yaml" if engine == "mock" else "cpu.yaml")
+    shipped = Path(__file__).parent / "pools" / f"{_SHIPPED.get(engine, engine)}.yaml"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(shipped.read_text().replace("path: $MODELS", f"path: {(home / 'models').resolve()}"))
 

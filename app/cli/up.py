@@ -9,9 +9,16 @@ import typer
 
 from app.cli.report import err, refuse
 
+_NOT_INSTALLED = {  # by engine: its package, and the message where that is missing
+    "vllm": ("vllm", "vLLM is not installed: run `make run`, or try `xylem up --engine mock`"),
+    "sglang": ("sglang", "SGLang is not installed: run `make run ENGINE=sglang`, or try `xylem up --engine mock`"),
+    "trtllm": ("tensorrt_llm", "TensorRT-LLM is not installed: it needs an NVIDIA GPU, and an environment of its own"),
+}
+
 
 class EngineName(StrEnum):
     vllm = "vllm"
+    sglang = "sglang"
     mock = "mock"
 
 
@@ -53,10 +60,9 @@ def up(
         declared = load_pools(pools).pools
     except SettingsError as exc:
         refuse(exc.message)
-    if any(pool.engine == "vllm" for pool in declared.values()) and find_spec("vllm") is None:
-        refuse("vLLM is not installed: run `make run`, or try `xylem up --engine mock`")
-    if any(pool.engine == "trtllm" for pool in declared.values()) and find_spec("tensorrt_llm") is None:
-        refuse("TensorRT-LLM is not installed: it needs an NVIDIA GPU, and an environment of its own")
+    for name, (package, message) in _NOT_INSTALLED.items():
+        if any(pool.engine == name for pool in declared.values()) and find_spec(package) is None:
+            refuse(message)
     if not probes.port_is_free(settings.host, settings.port):
         refuse(f"port {settings.port} of {settings.host} is in use; choose another one with --port", code=1)
     if not probes.port_is_free("127.0.0.1", flower_port):

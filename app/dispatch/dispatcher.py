@@ -128,8 +128,8 @@ class Dispatcher:
         elif inflight.prefilling and event.code in _PREFILL_FAILED:
             inflight.may_split = False
             self.lost(inflight)
-        elif event.code == EngineDead.code:
-            self.lost(inflight, died=True)
+        elif event.code == EngineDead.code or (event.code == HandoffFailed.code and inflight.job.at_once):
+            self.lost(inflight, died=True)  # an engine, or what two of them had begun together
         else:
             self._end(inflight, event)
 

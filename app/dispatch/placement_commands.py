@@ -9,7 +9,7 @@ from app.dispatch.inflight import InFlight
 from app.ids import PoolId, place_id, worker_queue
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
-from app.messages import Lease, encode
+from app.messages import ASIDE_PRIORITY, Lease, Worker, encode
 from app.pools import Pool
 from app.routing.candidates import Placement
 from app.store import PLACE, Command, clock
@@ -19,19 +19,21 @@ _GRACE_S = 30  # a record outlives its deadline by this, for workers that read i
 
 
 def placement(
-    keys: Keys, pools: Mapping[PoolId, Pool], inflight: InFlight, places: list[Placement], meets_at: str
+    keys: Keys, pools: Mapping[PoolId, Pool], inflight: InFlight, places: list[Placement], first: Worker
 ) -> Command:
-    """The call of `place.lua` with record, reservations and messages. Updates the request. `meets_at`: see Lease."""
+    """The call of `place.lua` with record, reservations and messages. Updates the request. `first`: its first worker."""
     job = inflight.job
     step = priority_step(job.priority, aside=job.aside)
     inflight.placed_at = clock.now()
     ttl_ms = max(1, round((inflight.ends_at - time.monotonic() + _GRACE_S) * 1000))
-    messages = task_messages(job, step, inflight.handoff, meets_at)
+    messages = task_messages(job, step, inflight.handoff, first.meets_at, first.ranks)
     # If both workers begin at once, the decode worker has the request from the beginning.
     in_sequence = messages[-1] == b""
     inflight.stage_index = 0 if in_sequence else -1
     if len(places) > 1 and not in_sequence:
         job = inflight.job = replace(job, at_once=True)
+    if len(places) > 1 and job.aside:  # two workers share no gate, so it is last in the queues of both engines
+        job = inflight.job = replace(job, aside=False, priority=job.priority + ASIDE_PRIORITY)
     inflight.before_first = [] if in_sequence and job.sampling.n == 1 else None
     names = [keys.request(job.run), keys.blocks(job.run)]
     values: list[str | int | bytes] = []

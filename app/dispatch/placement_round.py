@@ -10,9 +10,9 @@ from app.dispatch.inflight import Groups, InFlight
 from app.errors import NoWorker, RequestError, Saturated, XylemError
 from app.ids import PoolId, WorkerId
 from app.kv.blocks import common_blocks
-from app.messages import GrammarKind, Lease, Stage, StageKind
+from app.messages import Lease, Stage, StageKind
 from app.pools import Pool, Routing
-from app.routing.candidates import Ask, Candidate, Decision, Option, Placement
+from app.routing.candidates import Ask, Decision, Option, Placement
 from app.routing.disagg import SplitPlacement, place_split
 from app.routing.policy import Part, place, reserve
 
@@ -27,7 +27,7 @@ class PlacementRound:
         self._pools = pools
         self._asking: dict[PoolId, dict[InFlight, int]] = {}  # by pool: requests, and their prompts' index in the read
         for inflight in in_flight:
-            for pool in (p for group in (*inflight.groups, *_prefills(inflight)) for p in group):
+            for pool in (p for group in (*inflight.groups, *inflight.prefill_groups) for p in group):
                 asking = self._asking.setdefault(pool, {})
                 asking[inflight] = len(asking)
         self._alone = len(in_flight) == 1
@@ -65,36 +65,72 @@ class PlacementRound:
         job = inflight.job
         context = len(inflight.context)
         to_come = job.sampling.max_tokens - (context - len(job.prompt))
-        encodes = job.inputs is not None
-        ask = Ask(context, to_come, job.sampling.n, inflight.wishes.session, job.aside, holds=not encodes)
-        part: Part = "all" if inflight.handoff is None else "decode"
+        ask = Ask(context, to_come, job.sampling.n, inflight.wishes.session, job.aside, holds=job.inputs is None)
         refused: XylemError = NoWorker()
         for group in inflight.groups:
             options = [option for pool in group for option in self._options(inflight, pool)]
             rules = inflight.rules(self._pools[group[0]].routing)
             try:
-                decision = place(ask, options, rules, rng, turn, part=part)
+                stages = self._stages(inflight, ask, options, rules, rng, turn)
             except NoWorker as exc:
                 refused = refused if isinstance(refused, Saturated) else exc
                 continue
             except Saturated as exc:
                 refused = exc
                 continue
-            split = self._split(inflight, ask, decision, options, rules, rng, turn)
-            stages: dict[StageKind, Decision] = {"encode" if encodes else "decode": decision}
-            if split is not None:
-                stages = {"prefill": split.prefill, "decode": split.decode}
             for stage in stages.values():
                 self._reserve(stage.placement, inflight)
             return stages
-        grammar = inflight.job.sampling.grammar
-        if grammar is not None and isinstance(refused, NoWorker):
-            known = [_grammars(c) for group in inflight.groups for pool in group for c in self.views[pool].candidates]
-            if any(known) and not any(grammar.kind in kinds for kinds in known):
-                raise RequestError(f"This model's engines hold no answer to a format of the kind '{grammar.kind}'.")
-            if known and not any(known):
-                refused = NoWorker("No live worker of this model holds answers to a format. Try again.")
+        if isinstance(refused, NoWorker):
+            refused = self._why_none(inflight) or refused
         raise refused
+
+    def _stages(
+        self, inflight: InFlight, ask: Ask, options: list[Option], rules: Routing, rng: Random, turn: int
+    ) -> dict[StageKind, Decision]:
+        """Raises: NoWorker, Saturated, RequestError."""
+        able = [o for o in options if o.candidate.lease.worker.computes]
+        part: Part = "all" if inflight.handoff is None else "decode"
+        try:
+            decision = place(ask, able, rules, rng, turn, part=part)
+        except (NoWorker, Saturated):
+            if len(able) == len(options):
+                raise
+            return self._only_split(inflight, ask, options, rules, rng, turn)
+        split = self._split(inflight, ask, decision, options, rules, rng, turn)
+        if split is not None:
+            return {"prefill": split.prefill, "decode": split.decode}
+        return {"decode" if inflight.job.inputs is None else "encode": decision}
+
+    def _only_split(
+        self, inflight: InFlight, ask: Ask, decodes: list[Option], rules: Routing, rng: Random, turn: int
+    ) -> dict[StageKind, Decision]:
+        """For decode workers that compute no prompts: also to continue an answer, and however short the prompt is."""
+        if inflight.job.sampling.prompt_logprobs is not None:
+            raise RequestError("This model's engines have no logprobs of a prompt.", param="prompt_logprobs")
+        refused: XylemError = NoWorker("No live worker computes this model's prompts. Try again.")
+        for group in inflight.prefill_groups:
+            prefills = [o for pool in group for o in self._options(inflight, pool) if o.candidate.lease.worker.meets_at]
+            prefill_rules = inflight.rules(self._pools[group[0]].routing)
+            try:
+                far = place(ask, prefills, prefill_rules, rng, turn, part="prefill")
+                return {"prefill": far, "decode": place(ask, decodes, rules, rng, turn, part="decode")}
+            except (NoWorker, Saturated) as exc:
+                refused = exc
+        raise refused
+
+    def _why_none(self, inflight: InFlight) -> XylemError | None:
+        """The request's need that no engine of its pools meets; None: there is no worker."""
+        found = [c.lease.worker for group in inflight.groups for pool in group for c in self.views[pool].candidates]
+        grammar = inflight.job.sampling.grammar
+        if grammar is not None and any(w.grammars for w in found):
+            if not any(grammar.kind in w.grammars for w in found):
+                return RequestError(f"This model's engines hold no answer to a format of the kind '{grammar.kind}'.")
+        elif grammar is not None and found:
+            return NoWorker("No live worker of this model holds answers to a format. Try again.")
+        if _is_seeded(inflight) and found and not any(w.seeds for w in found):
+            return RequestError("This model's engines sample differently each time.", param="seed")
+        return None
 
     def _split(
         self,
@@ -129,9 +165,11 @@ class PlacementRound:
             self._placed.append((to, inflight.hashes(self._pools[to.pool].block_size)))
 
     def _options(self, inflight: InFlight, pool: PoolId) -> list[Option]:
-        """The places whose engine supports the request's grammar: others would ignore it."""
+        """The places whose engine supports the request's grammar and seed: others would ignore them."""
         options, grammar = self._places(inflight, pool), inflight.job.sampling.grammar
-        return options if grammar is None else [o for o in options if grammar.kind in _grammars(o.candidate)]
+        if grammar is not None:
+            options = [o for o in options if grammar.kind in o.candidate.lease.worker.grammars]
+        return [o for o in options if o.candidate.lease.worker.seeds] if _is_seeded(inflight) else options
 
     def _places(self, inflight: InFlight, pool: PoolId) -> list[Option]:
         view = self.views[pool]
@@ -158,8 +196,10 @@ class PlacementRound:
         return self._pools[pool].routing.policy == "kv"
 
 
-def _grammars(candidate: Candidate) -> list[GrammarKind]:
-    return candidate.lease.worker.grammars
+def _is_seeded(inflight: InFlight) -> bool:
+    """At temperature 0 a seed changes nothing."""
+    s = inflight.job.sampling
+    return s.seed is not None and s.temperature > 0
 
 
 def _prefills(inflight: InFlight) -> Groups:

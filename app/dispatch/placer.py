@@ -186,7 +186,7 @@ class Placer:
                 continue
             try:
                 places = round_.assign(inflight, self._rng, next(self._turns))
-                command = placement(self._keys, self._pools, inflight, places, round_.lease(places[0]).worker.meets_at)
+                command = placement(self._keys, self._pools, inflight, places, round_.lease(places[0]).worker)
             except Saturated:
                 self._held.full(inflight.line)
                 self._hold(inflight)

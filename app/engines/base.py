@@ -30,6 +30,8 @@ class EngineInfo(Struct, frozen=True):
     block_bytes: int = 0  # of KV in a block, over all layers; 0: it can't hand KV over
     meets_at: str = ""  # "host:port" where its prefills meet the decode engine; empty: it hands over in sequence
     grammars: tuple[GrammarKind, ...] = ()  # kinds that it supports, also for answers begun elsewhere
+    seeds: bool = True  # the same seed gives the same answer; else it refuses seeds
+    computes: bool = True  # prompts, with the role decode; else it takes their KV only, through a Rendezvous
 
 
 class EngineStats(Struct, frozen=True):

@@ -1,9 +1,16 @@
 """Continues the text of an answer that another engine may have begun."""
 
+from collections import Counter
 from collections.abc import Sequence
 
+from msgspec.structs import replace
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
+
+from app.ids import RunId
+from app.messages import PartialOutput, Sampling
+
+_STRIDE = 0x9E3779B9  # between the seeds of an answer continued after different numbers of tokens
 
 
 class ContinuedText:
@@ -28,3 +35,27 @@ def text_behind(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[in
     """The text of `tokens` after `prompt`, without a last incomplete character. `special`: show special tokens."""
     stream = DecodeStream(ids=list(prompt), skip_special_tokens=not special)
     return "".join(stream.step(tokenizer, token) or "" for token in tokens)
+
+
+def part(request: RunId, index: int) -> RunId:
+    """The id of a choice's own request."""
+    return RunId(f"{request}-{index}")
+
+
+def rest(s: Sampling, begun: PartialOutput, index: int) -> Sampling:
+    """The sampling for the rest after `begun`; without stop strings, which adapters find across the border."""
+    out = len(begun.tokens)
+    bias = dict(s.logit_bias or {})
+    if s.presence_penalty or s.frequency_penalty:
+        for token, count in Counter(begun.tokens).items():
+            bias[token] = bias.get(token, 0.0) - s.presence_penalty - s.frequency_penalty * count
+    return replace(
+        s,
+        n=1,
+        max_tokens=s.max_tokens - out,
+        min_tokens=max(0, s.min_tokens - out),
+        seed=None if s.seed is None else (s.seed + index + out * _STRIDE) % 2**63,  # vLLM gives choice i seed + i
+        stop=(),
+        prompt_logprobs=None if out else s.prompt_logprobs,
+        logit_bias=bias or None,
+    )

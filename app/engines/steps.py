@@ -31,6 +31,15 @@ class StepMeter:
         self._t = self._t * _KEPT + seconds
         self._nt = self._nt * _KEPT + requests * seconds
 
+    def add_sums(self, steps: float, requests: float, squares: float, seconds: float, products: float) -> None:
+        """Several steps at once: sums over them of requests, their squares, seconds, and requests times seconds."""
+        kept = _KEPT**steps
+        self._w = self._w * kept + steps
+        self._n = self._n * kept + requests
+        self._nn = self._nn * kept + squares
+        self._t = self._t * kept + seconds
+        self._nt = self._nt * kept + products
+
     def read(self) -> StepFit:
         """The fit; while all steps have equally many requests, with the last known `request_s`."""
         if not self._w:

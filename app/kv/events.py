@@ -25,6 +25,7 @@ class BlockStored(Struct, frozen=True, tag=True):
     # For each block, what its hash covers besides tokens: LoRA name, cache_salt, images as [id, offset].
     extra_keys: list[list[str | list[msgspec.Raw]] | None] | None = None
     group_idx: int | None = None
+    cache_salt: str | None = None  # SGLang's, which has no extra_keys: LoRA name and salt are fields
 
 
 class BlockRemoved(Struct, frozen=True, tag=True):

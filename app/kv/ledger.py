@@ -85,7 +85,7 @@ class Ledger:
         if any(not isinstance(key, str) for block in keys for key in block or ()):
             return None  # an image: routing looks up text only
         if event.parent_block_hash is None:
-            first = keys[0] if keys else None
+            first = keys[0] if keys else [key for key in (event.lora_name, event.cache_salt) if key is not None]
             return root(key for key in first or () if isinstance(key, str))
         known = self._blocks.get(event.parent_block_hash)
         return known[0] if known else None

@@ -22,7 +22,7 @@ from app.engines.base import EncodeRequest, Engine, EngineInfo, GenerateRequest
 from app.errors import Cancelled, EngineDead, EngineFailed, Returned, StoreDown, XylemError
 from app.ids import RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
-from app.messages import Failed, Handoff, Job, KvHandle, PrefillDone, Stage
+from app.messages import ASIDE_PRIORITY, Failed, Handoff, Job, KvHandle, PrefillDone, Stage
 from app.pools import Aside
 from app.runner.job_record import fetch
 from app.runner.process_slot import ProcessSlot
@@ -37,7 +37,6 @@ log = logger(__name__)
 T = TypeVar("T")
 Work = Callable[[Job], Coroutine[Any, Any, T]]
 Afterwards = Callable[[], Awaitable[None]] | None
-_ASIDE_PRIORITY = 2**32  # added to the priority of aside requests: above any that a client may ask for
 _RULES = Aside()
 _LAST_EVENTS_S = 5.0  # how long a worker that ends waits until its last events are in Redis
 
@@ -146,7 +145,7 @@ class Runner:
         info = await self.engine.start()
         self.throughput = Throughput(info.ranks, info.max_running * info.ranks)
         self.gates = [YieldGate(info, self._rules, self.engine.stats, self.throughput.read) for _ in range(info.ranks)]
-        self.block_size = info.block_size
+        self.block_size, self.computes = info.block_size, info.computes
         self.emitter = TokenEmitter(self.redis, self.keys, self.worker, self.settings)
         self._emitting = asyncio.create_task(self.emitter.run())
         self._emitting.add_done_callback(end_process)
@@ -302,7 +301,7 @@ class Runner:
 
 
 def _priority(job: Job) -> int:
-    return job.priority + _ASIDE_PRIORITY if job.aside else job.priority
+    return job.priority + ASIDE_PRIORITY if job.aside else job.priority
 
 
 def end_process(task: "asyncio.Task[None]") -> None:

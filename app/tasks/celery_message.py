@@ -89,10 +89,11 @@ def task_message(
     )
 
 
-def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str) -> list[bytes]:
+def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str, ranks: int = 1) -> list[bytes]:
     """The message to each of a job's workers, in the order of the stages; empty for a task that Celery's chain starts.
 
     `handoff`: where the prompt's KV is already. `meets_at`: "host:port" where both workers meet, if they begin at once.
+    `ranks`: of the first worker. Some engines take the number of the room modulo this as the rank.
     """
     own = "" if job.x_request_id == job.request else job.x_request_id
     tasks = [
@@ -104,7 +105,8 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str) 
     given: Handoff | None = handoff
     if len(tasks) > 1:
         host, _, port = meets_at.rpartition(":")
-        given = Rendezvous(host, int(port), secrets.randbits(63))
+        room = secrets.randbits(62)
+        given = Rendezvous(host, int(port), room - room % ranks + job.stages[0].rank)
     return [task_message(*task, given, x_request_id=own) for task in tasks]
 
 

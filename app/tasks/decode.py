@@ -67,6 +67,8 @@ async def _run_through(runner: Runner, job: Job, handoff: Handoff | None, report
             report.refused = exc.message
             log.warning("handoff_refused", run=job.run, x_request_id=job.x_request_id, reason=report.refused)
             runner.in_background(_discard(runner, handoff))
+            if not runner.computes:  # another prefill worker does
+                raise
     if job.begun and all(begun.finished for begun in job.begun):
         return  # only the terminal event was lost
     await _generate(runner, job, None, report, emit)

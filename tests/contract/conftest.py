@@ -26,7 +26,9 @@ _ARGS: dict[str, dict[str, Any]] = {
     "mock": {"speedup": 2.0, "answer_tokens": 8, "total_blocks": 256},
     "vllm": {"kv_cache_memory_bytes": 2**29},
     "trtllm": {"env": {MOCK: '{"speedup": 2.0, "answer_tokens": 8, "total_blocks": 256}'}},
+    "sglang": {"max_total_tokens": 8192},
 }
+_REAL = ("vllm", "sglang")  # engines that load a model
 
 
 def model_dir() -> Path:
@@ -41,7 +43,7 @@ def make_pool(engine: str, **changes: Any) -> Pool:
     settings = {
         "model": "test",
         "engine": engine,
-        "path": shallow_model(model_dir()) if engine == "vllm" else None,
+        "path": shallow_model(model_dir()) if engine in _REAL else None,
         "max_running": MAX_RUNNING,
         "max_model_len": CONTEXT,
         "args": _ARGS[engine],
@@ -55,13 +57,13 @@ def _children() -> set[psutil.Process]:
     return {child for child in found if "resource_tracker" not in " ".join(child.cmdline())}
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["mock", "trtllm", "vllm"])
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["mock", "trtllm", "vllm", "sglang"])
 async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
     pool, before = make_pool(request.param), _children()
     with installed() if request.param == "trtllm" else nullcontext():
         engine = create_engine(pool)
         info = await engine.start()
-        soon_s = 6.0 if request.param == "vllm" else 1.0
+        soon_s = 6.0 if request.param in _REAL else 1.0
         yield Subject(request.param, engine, info, load_tokenizer(pool.model_dir), _children() - before, soon_s)
         await engine.close()
     del engine

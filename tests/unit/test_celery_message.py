@@ -11,10 +11,17 @@ from kombu.transport.redis import Channel as RedisChannel
 from kombu.utils.json import loads
 
 from app.celery import app as our_app
-from app.ids import QueueName, RequestId
+from app.ids import ApiId, PoolId, QueueName, RequestId, WorkerId
 from app.keys import PRIORITY_SEP, PRIORITY_STEPS
-from app.messages import Handoff, KvHandle, Rendezvous
-from app.tasks.celery_message import DECODE_TASK, PREFILL_TASK, priority_step, read_task_message, task_message
+from app.messages import Handoff, Job, KvHandle, Rendezvous, Sampling, Stage
+from app.tasks.celery_message import (
+    DECODE_TASK,
+    PREFILL_TASK,
+    priority_step,
+    read_task_message,
+    task_message,
+    task_messages,
+)
 
 QUEUE = QueueName("decode-pool-a.12ab34cd")
 REQUEST = RequestId("chatcmpl-0123456789abcdef01234567")
@@ -101,6 +108,18 @@ handoffs = st.none() | st.builds(Rendezvous, st.just("h"), st.integers(1, 65535)
 def test_a_handoff_travels_as_the_first_argument(handoff: Handoff | None) -> None:
     raw = task_message(DECODE_TASK, QUEUE, REQUEST, 1, 3, handoff)
     assert read_task_message(raw) == (handoff, REQUEST, 1)
+
+
+@given(st.integers(1, 16), st.data())
+def test_a_room_says_which_rank_computes_the_prompt(ranks: int, data: st.DataObject) -> None:
+    """SGLang takes the room modulo the number of its ranks."""
+    rank = data.draw(st.integers(0, ranks - 1))
+    stages = [Stage("prefill", PoolId("p"), WorkerId("a"), rank), Stage("decode", PoolId("d"), WorkerId("b"), 0)]
+    job = Job(REQUEST, 0, ApiId("a"), [1], Sampling(max_tokens=1), 2e9, stages=stages)
+    rooms = {read_task_message(raw)[0] for raw in task_messages(job, 3, None, "host:1", ranks)}
+    [room] = rooms
+    assert isinstance(room, Rendezvous)
+    assert room.room % ranks == rank
 
 
 @pytest.mark.parametrize("step", PRIORITY_STEPS)

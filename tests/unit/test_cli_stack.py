@@ -32,7 +32,7 @@ def test_the_shipped_pools_files_parse(engine: EngineName, tmp_path: Path) -> No
     stack.default_pools(engine, tmp_path, tmp_path / "run" / "pools.yaml")
     (pool,) = load_pools(tmp_path / "run" / "pools.yaml").pools.values()
     assert pool.engine == engine
-    assert pool.path == (stack.shipped_model(tmp_path) if engine == "vllm" else None)
+    assert pool.path == (stack.shipped_model(tmp_path) if engine != "mock" else None)
 
 
 def test_the_shipped_model_is_prepared_only_where_it_is_missing(tmp_path: Path) -> None:

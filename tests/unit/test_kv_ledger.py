@@ -81,6 +81,18 @@ def stored(hashes: list[int | bytes], parent: int | bytes | None = None, **more:
     return BlockStored(hashes, parent, [1] * (SIZE * len(hashes)), more.pop("block_size", SIZE), **more)
 
 
+def test_what_keeps_prompts_apart_is_in_the_hashes_however_an_engine_tells_it() -> None:
+    """vLLM lists it for each block, SGLang has a field for each of the two."""
+    theirs, ours = Ledger(SIZE), Ledger(SIZE)
+    theirs.apply([stored([1], lora_name="l", extra_keys=[["l", "salt"]]), stored([2], extra_keys=[["salt"]])])
+    ours.apply([stored([-1], lora_name="l", cache_salt="salt"), stored([-2], cache_salt="salt")])
+    assert (
+        theirs.blocks()
+        == ours.blocks()
+        == [chain(root(keys), [1] * SIZE, SIZE)[0] for keys in (["l", "salt"], ["salt"])]
+    )
+
+
 def test_twins_are_gone_when_both_are() -> None:
     """vLLM keeps two blocks of one hash when two requests computed it at once, and tells of each."""
     ledger = Ledger(SIZE)

@@ -1,17 +1,30 @@
-"""Who is held to a grammar goes to engines that know it, and to no others."""
+"""What an engine can't do is not asked of it: grammars, seeds, prompts to compute."""
 
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
 
 from app.dispatch.event_queue import EventQueue
-from app.dispatch.fleet_reader import PoolView
+from app.dispatch.fleet_reader import Overlap, PoolView
 from app.dispatch.inflight import InFlight, RoutingHints
 from app.dispatch.placement_round import PlacementRound
 from app.errors import NoWorker, RequestError
 from app.ids import ApiId, PoolId, RequestId, WorkerId
-from app.messages import Grammar, GrammarKind, Job, Lease, Sampling, Worker, decode_lease, encode
+from app.messages import (
+    Grammar,
+    GrammarKind,
+    Job,
+    Lease,
+    Load,
+    PartialOutput,
+    Role,
+    Sampling,
+    Worker,
+    decode_lease,
+    encode,
+)
 from app.pools import Pool
 from app.routing.candidates import Candidate, Limits
 
@@ -25,12 +38,60 @@ def worker(name: str, *grammars: GrammarKind, draining: bool = False) -> Candida
     return Candidate(Lease(made, draining=draining), Limits(max_queued=4))
 
 
-async def placed(grammar: Grammar | None, *workers: Candidate) -> str:
-    job = Job(RequestId("r"), 0, ApiId("a"), [1, 2], Sampling(max_tokens=8, grammar=grammar), 2e9)
+async def placed(grammar: Grammar | None, *workers: Candidate, **sampling: Any) -> str:
+    job = Job(RequestId("r"), 0, ApiId("a"), [1, 2], Sampling(max_tokens=8, grammar=grammar, **sampling), 2e9)
     inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
     round_ = PlacementRound([inflight], POOLS)
     round_.views = {POOL: PoolView(list(workers), [])}
     return round_.decide(inflight, Random(1), 0)["decode"].placement.worker
+
+
+PREFILL = PoolId("prefill")
+APART = POOLS | {PREFILL: Pool.model_validate({"model": "m", "engine": "mock", "role": "prefill"})}
+
+
+def one_of_two(name: str, pool: PoolId, role: Role, **changes: Any) -> Candidate:
+    """SGLang's kind: it meets the other in a room, and as the one that decodes computes no prompt."""
+    made = Worker(WorkerId(name), pool, role, "host", 1, 16, 1000, 8, 4096, block_bytes=1, computes=role == "prefill")
+    limits = Limits(max_queued=4, remote_tokens=10**6)
+    return Candidate(Lease(msgspec.structs.replace(made, **changes), Load(aside_most=1)), limits)
+
+
+async def stages(decodes: Candidate, *prefills: Candidate, aside: bool = False, **changes: Any) -> dict[str, str]:
+    sampling = Sampling(max_tokens=8, **changes.pop("sampling", {}))
+    job = Job(RequestId("r"), 0, ApiId("a"), [1, 2], sampling, 2e9, aside=aside, **changes)
+    inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints(), ((PREFILL,),))
+    round_ = PlacementRound([inflight], APART)
+    nothing = [Overlap(0, 0)] * len(prefills)
+    round_.views = {POOL: PoolView([decodes], []), PREFILL: PoolView(list(prefills), [nothing])}
+    return {kind: decision.placement.worker for kind, decision in round_.decide(inflight, Random(1), 0).items()}
+
+
+async def test_who_computes_no_prompts_gets_none_however_short_it_is() -> None:
+    """Nor an answer that goes on, nor one that gives way."""
+    decodes = one_of_two("d", POOL, "decode")
+    prefills = [one_of_two("in sequence", PREFILL, "prefill"), one_of_two("p", PREFILL, "prefill", meets_at="h:1")]
+    for how in ({}, {"begun": [PartialOutput([3], 1)]}, {"aside": True}):
+        assert await stages(decodes, *prefills, **how) == {"prefill": "p", "decode": "d"}
+    with pytest.raises(NoWorker, match="serves this model"):
+        await stages(decodes, prefills[0])
+    with pytest.raises(RequestError, match="logprobs of a prompt"):
+        await stages(decodes, *prefills, sampling={"prompt_logprobs": 1})
+    alone = one_of_two("d", POOL, "decode", computes=True)
+    assert await stages(alone, *prefills) == {"decode": "d"}
+
+
+async def test_seeds_go_where_they_are_honoured_or_nowhere() -> None:
+    """Without temperature there is nothing to draw, and anybody may have it."""
+    seeded, free = worker("seeded"), worker("free")
+    free = msgspec.structs.replace(free, lease=Lease(msgspec.structs.replace(free.lease.worker, seeds=False)))
+    busy = msgspec.structs.replace(seeded, requests=3)
+    assert await placed(None, free, busy, seed=7) == "seeded"
+    for settings in ({"seed": 7, "temperature": 0.0}, {}):
+        assert await placed(None, free, busy, **settings) == "free"
+    with pytest.raises(RequestError, match="sample differently") as refused:
+        await placed(None, free, seed=7)
+    assert refused.value.param == "seed"
 
 
 async def test_a_worker_that_knows_the_kind_gets_it_however_busy_the_others() -> None:
@@ -53,7 +114,8 @@ async def test_without_such_a_worker_it_waits_for_an_upgrade_or_is_refused() -> 
         await placed(TAG)
 
 
-def test_a_lease_of_a_version_before_names_no_grammars() -> None:
+def test_a_lease_of_a_version_before_names_no_grammars_and_can_do_the_rest() -> None:
     known, *others = msgspec.msgpack.decode(encode(worker("w", "json").lease))
-    older = msgspec.msgpack.encode([known[: known.index("w") + len(Worker.__struct_fields__) - 1], *others])
-    assert decode_lease(older).worker.grammars == []
+    older = msgspec.msgpack.encode([known[: known.index("w") + Worker.__struct_fields__.index("grammars")], *others])
+    old = decode_lease(older).worker
+    assert (old.grammars, old.seeds, old.computes) == ([], True, True)

@@ -88,6 +88,8 @@ def test_a_pool_needs_a_model_and_an_engine_only(tmp_path: Path) -> None:
     ("pools: {p.q: {model: m, engine: mock}}", "pools.p.q"),
     ("pools: {'p q': {model: m, engine: mock}}", "pools.p q"),
     ("pools: {p: {model: m, engine: vllm}}", "pools.p.path: engine vllm needs a model directory"),
+    ("pools: {p: {model: m, engine: mock, role: prefill}, d: {model: m, engine: vllm, path: /m, role: decode}}",
+     "pools.d.engine=vllm: takes no KV from mock"),
     ("pools: {batch: {model: m, engine: mock}}", "pools.batch: the name is taken"),
     ("", "None"),
     ("just text", "'just text'"),

@@ -23,6 +23,17 @@ def test_the_fit_finds_what_steps_are_made_of(base_s: float, share: float, seed:
         assert fit.request_s == pytest.approx(request_s, rel=0.2)
 
 
+def test_sums_over_several_steps_count_as_these_steps_do() -> None:
+    one, other = StepMeter(), StepMeter()
+    steps = [(n, 0.01 + n * 0.001) for n in (1, 4, 2, 3)]
+    for n, seconds in steps:
+        one.add(n, seconds)
+    columns = zip(*((n, n * n, s, n * s) for n, s in steps), strict=True)
+    other.add_sums(len(steps), *map(sum, columns))
+    assert other.read().base_s == pytest.approx(one.read().base_s, rel=0.01)
+    assert other.read().request_s == pytest.approx(one.read().request_s, rel=0.01)
+
+
 def test_nothing_is_known_of_a_requests_cost_while_all_steps_hold_as_many() -> None:
     meter = StepMeter()
     for _ in range(100):

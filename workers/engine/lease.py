@@ -43,6 +43,8 @@ class LeaseKeeper:
             block_bytes=info.block_bytes,
             meets_at=info.meets_at,
             grammars=list(info.grammars),
+            seeds=info.seeds,
+            computes=info.computes,
         )
 
     async def register(self) -> None:

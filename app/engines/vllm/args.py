@@ -2,7 +2,6 @@
 
 import dataclasses
 import secrets
-import socket
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from vllm.config import KVEventsConfig, KVTransferConfig, StructuredOutputsConfi
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 
+from app.engines.ports import free_ports
 from app.errors import SettingsError
 from app.pools import Pool
 
@@ -40,7 +40,6 @@ _FORCE_ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 _FORCE = "app.engines.vllm.force:ForceBegun"
 _CORES = "app.engines.vllm.cores.KeepsItsCores"
 _ONE_PROCESS = "app.engines.vllm.one_process.OneProcess"
-_PORTS = range(20_000, 32_000)  # below those that the system gives to outgoing connections
 
 
 class EngineArgs(NamedTuple):
@@ -135,16 +134,4 @@ def _kv_events_config(*, ranks: int, **given: Any) -> KVEventsConfig:
 
 def _side_channel(address: str, ranks: int) -> dict[str, str]:
     """Where decode engines ask this engine's ranks for their NIXL metadata: consecutive ports, one for each rank."""
-    while True:
-        first = _PORTS.start + secrets.randbelow(len(_PORTS) - ranks)
-        if all(_is_free(port) for port in range(first, first + ranks)):
-            return {"VLLM_NIXL_SIDE_CHANNEL_HOST": address, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(first)}
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as s:
-        try:
-            s.bind(("", port))
-        except OSError:
-            return False
-        return True
+    return {"VLLM_NIXL_SIDE_CHANNEL_HOST": address, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_ports(ranks))}

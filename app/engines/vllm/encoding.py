@@ -8,8 +8,8 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
 from app.engines.base import EncodeRequest
+from app.engines.resume import part
 from app.engines.vllm.requests import dp_rank
-from app.engines.vllm.resumed import part
 from app.errors import EngineFailed
 
 

@@ -24,12 +24,13 @@ from app.engines.base import (
     Prefilled,
     StepOutput,
 )
+from app.engines.resume import part
 from app.engines.vllm.args import engine_args, vllm_config
 from app.engines.vllm.convert import translate
 from app.engines.vllm.encoding import vectors
 from app.engines.vllm.handoff import Lender, block_bytes
 from app.engines.vllm.requests import answer, can_force, discard, prefill
-from app.engines.vllm.resumed import part, resumed
+from app.engines.vllm.resumed import resumed
 from app.engines.vllm.sockets import socket_folder
 from app.engines.vllm.stats import StatLogger
 from app.engines.vllm_plugin import is_loaded

@@ -4,7 +4,6 @@ Compensates for all that vLLM counts from an answer's beginning, with two except
 for tokens that come again, and a seed gives new random numbers.
 """
 
-from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -12,47 +11,19 @@ from msgspec.structs import replace
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from app.engines.base import GenerateRequest, StepOutput
-from app.engines.resume import ContinuedText, text_behind
+from app.engines.resume import ContinuedText, part, rest, text_behind
 from app.engines.stops import StopScanner
 from app.engines.streams import merged
 from app.engines.vllm.convert import sampling_params, step_outputs
 from app.engines.vllm.requests import run
 from app.engines.vllm_plugin import GRAMMAR
-from app.ids import RunId
-from app.messages import PartialOutput, Sampling
 from app.tokenizer import Tokenizer
-
-_STRIDE = 0x9E3779B9  # between the seeds of an answer continued after different numbers of tokens
 
 
 def resumed(engine: AsyncLLM, tokenizer: Tokenizer, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
     """All steps of the unfinished choices, each as its own vLLM request."""
     open_ = [index for index, begun in enumerate(request.begun) if not begun.finished]
     return merged(*(_choice(engine, tokenizer, request, index) for index in open_))
-
-
-def part(request: RunId, index: int) -> RunId:
-    """The id of a choice's own request."""
-    return RunId(f"{request}-{index}")
-
-
-def rest(s: Sampling, begun: PartialOutput, index: int) -> Sampling:
-    """The sampling for the rest after `begun`; without stop strings, which `_choice` finds across the border."""
-    out = len(begun.tokens)
-    bias = dict(s.logit_bias or {})
-    if s.presence_penalty or s.frequency_penalty:
-        for token, count in Counter(begun.tokens).items():
-            bias[token] = bias.get(token, 0.0) - s.presence_penalty - s.frequency_penalty * count
-    return replace(
-        s,
-        n=1,
-        max_tokens=s.max_tokens - out,
-        min_tokens=max(0, s.min_tokens - out),
-        seed=None if s.seed is None else (s.seed + index + out * _STRIDE) % 2**63,  # vLLM gives choice i seed + i
-        stop=(),
-        prompt_logprobs=None if out else s.prompt_logprobs,
-        logit_bias=bias or None,
-    )
 
 
 async def _choice(

@@ -1,0 +1,145 @@
+"""A pool's settings as SGLang's: what the pool says, what its `args` say, our defaults."""
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from sglang.srt.server_args import ServerArgs
+
+from app.engines.ports import free_ports
+from app.errors import SettingsError
+from app.pools import Pool
+
+_ENVIRONMENT = {
+    "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # for the few tokens that nobody uses: CONTEXT_SPARE
+    "SGLANG_RETURN_ORIGINAL_LOGPROB": "1",  # before temperature, as vLLM's are
+    # Whoever waits for KV longer than this does without. SGLang's own are 300 s, and 2 · 5 s until a death is noticed.
+    "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "30",
+    "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "30",
+    "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL": "2",
+}
+_DEFAULTS = {
+    "log_level": "error",  # it warns of each model's code that can't be imported
+    "enable_priority_scheduling": True,
+    "schedule_low_priority_values_first": True,
+    "grammar_backend": "xgrammar",
+    "load_snapshot_publish_interval": 1,  # what `stats` reads
+    "watchdog_timeout": 1e9,  # a step that hangs is ours to notice: XYLEM_STALL_S
+}
+# Two threads compute slower than one here, and waiting ones burn a core.
+_CPU_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TORCH_COMPILE_DISABLE": "1"}
+_CPU_DEFAULTS = {
+    "device": "cpu",
+    "attention_backend": "torch_native",
+    "sampling_backend": "pytorch",
+    "dtype": "float32",
+    "disable_cuda_graph": True,
+    "disable_overlap_schedule": True,
+    "sleep_on_idle": True,
+    "mem_fraction_static": 0.3,
+}
+_CPU_TOKENS = 16_384  # in the KV cache, or as many as one request may have
+CONTEXT_SPARE = 8  # tokens: SGLang takes no prompt and gives no answer to the very end of the context
+# True deltas, and tokens are all that is taken: text is made here, for answers of all engines alike.
+_FIXED = {"incremental_streaming_output": True, "stream_interval": 1, "skip_server_warmup": True}
+
+
+class EngineArgs(NamedTuple):
+    environment: dict[str, str]  # to be set where it is not set already
+    fields: dict[str, Any]  # of ServerArgs
+
+
+def engine_args(pool: Pool, address: str) -> EngineArgs:
+    """Raises: SettingsError naming the bad argument."""
+    given = dict(pool.args)
+    environment = given.pop("env", {})
+    if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
+        raise SettingsError(f"args.env={environment!r}: must map names to strings")
+    if pool.task == "classify":
+        raise SettingsError("task=classify: this adapter of SGLang generates and embeds")
+    if pool.role == "prefill" and pool.data_parallel_size > 1 and not given.get("enable_dp_attention"):
+        raise SettingsError(
+            f"data_parallel_size={pool.data_parallel_size}: nobody finds the second rank of an SGLang that prefills, "
+            "but with args.enable_dp_attention"
+        )
+    if pool.task == "embed":
+        _check_pooling(pool.model_dir)
+    fixed = _FIXED | {
+        "model_path": str(pool.model_dir),
+        "served_model_name": pool.model,
+        "host": address,
+        "page_size": pool.block_size,
+        "max_running_requests": pool.max_running,  # each rank
+        "context_length": pool.context_len + CONTEXT_SPARE,
+        "dp_size": pool.data_parallel_size,
+        "is_embedding": pool.task == "embed",
+        "disaggregation_mode": "null" if pool.role == "both" else pool.role,
+    }
+    for key, value in given.items():
+        if key not in ServerArgs.__struct_fields__:
+            raise SettingsError(f"args.{key}={value!r}: SGLang has no such argument")
+        if key in fixed:
+            raise SettingsError(f"args.{key}={value!r}: the pool's own settings say this")
+    events = given.pop("kv_events_config", {} if pool.task == "generate" else None)  # null turns them off
+    if events is not None:
+        fixed["kv_events_config"] = json.dumps(_kv_events(pool.data_parallel_size, events))
+    on_cpu = not torch.accelerator.is_available()
+    fields = {**_DEFAULTS, **(_cpu_defaults(pool) if on_cpu else {}), **_handoff(pool, on_cpu=on_cpu), **given, **fixed}
+    ours = _ENVIRONMENT | (_CPU_ENVIRONMENT | _cores(pool.data_parallel_size) if on_cpu else {})
+    return EngineArgs({**ours, **environment}, fields)
+
+
+def _check_pooling(model: Path) -> None:
+    """SGLang does not look at what a model says of that. Raises: SettingsError."""
+    try:
+        modes = json.loads((model / "1_Pooling/config.json").read_text())
+        kinds = json.loads((model / "config.json").read_text())["architectures"]
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, KeyError) as exc:
+        raise SettingsError(f"path={model}: its pooling can't be read ({exc!r})") from exc
+    wanted = "cls_token" if any("bert" in kind.lower() for kind in kinds) else "lasttoken"
+    if not modes.get(f"pooling_mode_{wanted}"):
+        says = [mode for mode, is_so in modes.items() if is_so is True and mode.startswith("pooling_mode_")]
+        raise SettingsError(f"path={model}: the model has {', '.join(says)}; SGLang would take its {wanted}")
+
+
+def _cpu_defaults(pool: Pool) -> dict[str, Any]:
+    return _CPU_DEFAULTS | {"max_total_tokens": max(_CPU_TOKENS, pool.context_len + 2 * pool.block_size)}
+
+
+def _handoff(pool: Pool, *, on_cpu: bool) -> dict[str, Any]:
+    if pool.role == "both":
+        return {}
+    found: dict[str, Any] = {"disaggregation_transfer_backend": "nixl"}
+    if pool.role == "prefill":
+        found["disaggregation_bootstrap_port"] = free_ports(1)  # where it is met
+    elif on_cpu:
+        found["disaggregation_decode_retraction_backup"] = "cpu_tensor"
+    return found
+
+
+def _kv_events(ranks: int, given: Any) -> dict[str, Any]:
+    """Published on this host unless the pool says where; replay is always on, since missed events must be had."""
+    if not isinstance(given, dict):
+        raise SettingsError(f"args.kv_events_config={given!r}: has to be a mapping, or null")
+    if ranks > 1:  # each rank's port is the first one + its number
+        first = free_ports(2 * ranks)
+        defaults = {"endpoint": f"tcp://*:{first}", "replay_endpoint": f"tcp://*:{first + ranks}"}
+    else:  # abstract sockets leave no files
+        path = f"ipc://@xylem-{secrets.token_hex(8)}"
+        defaults = {"endpoint": f"{path}-events", "replay_endpoint": f"{path}-replay"}
+    # Its default format has hashes that salts and adapters don't wholly keep apart.
+    return {"publisher": "zmq", "format": "dynamo", **defaults, **given}
+
+
+def _cores(ranks: int) -> dict[str, str]:
+    """SGLang has to be told each rank's: the cores this process may use, shared out."""
+    if ranks == 1:
+        return {}
+    cores = sorted(os.sched_getaffinity(0))
+    shares = [cores[rank::ranks] or [cores[rank % len(cores)]] for rank in range(ranks)]
+    return {"SGLANG_CPU_OMP_THREADS_BIND": "|".join(",".join(map(str, share)) for share in shares)}

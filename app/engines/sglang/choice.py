@@ -1,0 +1,94 @@
+"""One choice of an answer: SGLang's chunks, which are tokens, become steps with text.
+
+Text and stop strings are made here and not by SGLang, whose stop strings know no min_tokens, and nothing of what was
+out of an answer that another engine began.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+from tokenizers.decoders import DecodeStream
+
+from app.engines.base import GenerateRequest, StepOutput
+from app.engines.resume import ContinuedText, rest
+from app.engines.sglang.convert import refusal, token_logprobs
+from app.engines.stops import StopScanner
+from app.errors import HandoffFailed
+from app.messages import FinishReason, PartialOutput, Sampling, TokenLogprob
+from app.tokenizer import Tokenizer
+
+_TAIL = 16  # tokens of the prompt that a first character may depend on
+
+
+class Choice:
+    def __init__(self, request: GenerateRequest, index: int, tokenizer: Tokenizer, context_len: int) -> None:
+        self._request, self._index, self._tokenizer = request, index, tokenizer
+        s = request.sampling
+        begun = request.begun[index] if request.begun else PartialOutput([])
+        self.begun = len(begun.tokens)
+        self.prompt = [*request.prompt, *begun.tokens]
+        asked, room = rest(s, begun, index), context_len - len(self.prompt)
+        limits = {"max_tokens": min(asked.max_tokens, room), "min_tokens": min(asked.min_tokens, room)}
+        self.sampling: Sampling = replace(asked, **limits)
+        self._stream = DecodeStream(ids=request.prompt[-_TAIL:], skip_special_tokens=not s.special_tokens)
+        self._scanner = StopScanner(s.stop, include=s.include_stop) if s.stop else None
+        made = "".join(map(self._text, begun.tokens))
+        if self._scanner is not None:
+            made, _ = self._scanner.push(made, check=False)  # had one been there, it would have been the end
+        self._behind, self._count = ContinuedText(made, begun.text_len), self.begun
+        self._first = True
+
+    def step(self, chunk: Mapping[str, Any]) -> StepOutput:
+        """Raises: RequestError, EngineFailed; HandoffFailed, before the first token."""
+        s, meta = self._request.sampling, chunk["meta_info"]
+        ended = meta["finish_reason"]
+        if ended is not None and ended["type"] == "abort":
+            return self._aborted(ended)
+        tokens: list[int] = chunk["output_ids"]
+        finish: FinishReason | None = None if ended is None else ended["type"]
+        stop: int | str | None = None
+        text = ""
+        for at, token in enumerate(tokens, 1):
+            self._count += 1
+            # With ignore_eos SGLang ignores these as well.
+            stops = token in s.stop_token_ids and self._count >= s.min_tokens
+            last = stops or (finish == "stop" and at == len(tokens))
+            piece, found = self._piece("" if last and not s.include_stop else self._text(token))
+            text += piece
+            if found is not None or last:
+                stop = found if found is not None else token if stops and token != self._tokenizer.eos_id else None
+                tokens, finish = tokens[:at], "stop"
+                break
+        if finish is not None and self._scanner is not None and not isinstance(stop, str):
+            text += self._scanner.flush()
+        return self._output(meta, StepOutput(self._behind(text), tokens, self._index, finish, stop))
+
+    def _output(self, meta: Mapping[str, Any], step: StepOutput) -> StepOutput:
+        s = self._request.sampling
+        logprobs: list[Any] | None = None
+        if s.logprobs is not None:
+            logprobs = token_logprobs(meta, "output", s.logprobs, self._tokenizer)[: len(step.tokens)]
+        prompt_logprobs: list[TokenLogprob | None] | None = None
+        if self._first and self.sampling.prompt_logprobs is not None:
+            prompt_logprobs = token_logprobs(meta, "input", self.sampling.prompt_logprobs, self._tokenizer)
+        self._first = False
+        cached = min(meta["cached_tokens"], len(self._request.prompt))
+        return replace(step, logprobs=logprobs, cached_tokens=cached, prompt_logprobs=prompt_logprobs)
+
+    def _aborted(self, ended: Mapping[str, Any]) -> StepOutput:
+        error = refusal(ended)
+        if error is None:  # its tokens were given before
+            return StepOutput("", [], self._index, "abort")
+        if self._request.handoff is not None and self._first and error.status >= 500:
+            raise HandoffFailed(error.message)
+        raise error
+
+    def _piece(self, text: str) -> tuple[str, str | None]:
+        """What of it may go out, and the stop string that ends it all."""
+        if self._scanner is None:
+            return text, None
+        return self._scanner.push(text, check=self._count > self._request.sampling.min_tokens)
+
+    def _text(self, token: int) -> str:
+        return self._stream.step(self._tokenizer.raw, token) or ""

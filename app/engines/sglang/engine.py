@@ -1,0 +1,279 @@
+"""The adapter: one SGLang engine and the requests on it."""
+
+import asyncio
+import json
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from msgspec.structs import replace
+from sglang.srt.configs.model_config import AttentionArch
+from sglang.srt.entrypoints.engine import Engine
+
+from app.engines.base import (
+    EncodeRequest,
+    EngineInfo,
+    EngineStats,
+    GenerateRequest,
+    KvEventSource,
+    Prefilled,
+    StepOutput,
+)
+from app.engines.checks import check_inputs, check_request
+from app.engines.sglang.args import CONTEXT_SPARE, engine_args
+from app.engines.sglang.choice import Choice
+from app.engines.sglang.convert import translate
+from app.engines.sglang.encoding import vectors
+from app.engines.sglang.processes import Processes, own_sigquit, remove_files
+from app.engines.sglang.requests import Running, run
+from app.engines.sglang.stats import Figuring
+from app.engines.sglang_plugin import is_loaded
+from app.errors import EngineDead, EngineFailed, HandoffFailed, RequestError, SettingsError
+from app.ids import RunId
+from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle, KvTransfer, Rendezvous
+from app.pools import Pool
+from app.tokenizer import load_tokenizer
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass
+class _Loaded:
+    engine: Engine
+    vocabulary_size: int
+    block_bytes: int
+
+
+class SglangEngine:
+    """Implements `app.engines.base.Engine`, `Disaggregated`, `Encoder` and `PrefixResetter`.
+
+    A pool's `args` are fields of SGLang's ServerArgs, and `env`: environment variables to be set unless they are set
+    already.
+    """
+
+    def __init__(self, pool: Pool, address: str = "127.0.0.1") -> None:
+        """Raises: SettingsError (unknown arguments)."""
+        self._pool, self._address = pool, address
+        self._args = engine_args(pool, address)
+        self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
+        self._processes, self._figuring = Processes(), Figuring()
+        self._requests: dict[RunId, Running] = {}
+        self._encoding: dict[RunId, int] = {}  # inputs of each request
+        self._pulled = 0  # tokens of prompts whose KV came from other engines
+        self._loaded: _Loaded | None = None  # set by start
+        self._failure = EngineFailed("The engine is not running.")
+        own_sigquit()
+
+    async def start(self) -> EngineInfo:
+        for name, value in self._args.environment.items():
+            os.environ.setdefault(name, value)
+        began = time.monotonic()
+        try:
+            engine = await asyncio.to_thread(self._processes.load, self._args.fields)
+        except (ValueError, TypeError, AssertionError, ImportError, NotImplementedError, OSError) as exc:
+            raise SettingsError(f"SGLang refuses these engine arguments: {exc}") from exc
+        except Exception as exc:
+            raise EngineFailed(f"SGLang did not start: {exc}") from exc
+        self._listen(engine)
+        tokens = int(engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"])  # noqa: SLF001
+        if tokens < self._pool.context_len + CONTEXT_SPARE:
+            await self.close()
+            raise SettingsError(f"max_total_tokens: {tokens} don't hold one request of {self._pool.context_len}")
+        log.info("sglang loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
+        return EngineInfo(
+            block_size=self._pool.block_size,
+            total_blocks=tokens // self._pool.block_size,
+            max_running=self._pool.max_running,
+            max_model_len=self._pool.context_len,
+            ranks=self._pool.data_parallel_size,
+            block_bytes=self._ready().block_bytes if self._pool.role != "both" else 0,
+            meets_at=self._meets_at(),
+            grammars=_grammars(),
+            seeds=bool(self._args.fields.get("enable_deterministic_inference")),
+            computes=self._pool.role != "decode",
+        )
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
+        if isinstance(request.handoff, KvHandle):
+            raise HandoffFailed("SGLang hands over at once, in a room.")
+        if self._pool.role == "decode" and request.handoff is None:
+            raise HandoffFailed("An SGLang that decodes computes no prompts.")
+        waits = request.handoff is not None
+        with self._runs(request) as running:
+            try:
+                async with aclosing(running.steps()) as steps:
+                    async for step in steps:
+                        yield replace(step, pulled=self._transfer(request)) if waits else step
+                        waits = False
+            finally:
+                await running.end()
+
+    async def encode(self, request: EncodeRequest) -> bytes:
+        loaded = self._ready()
+        check_inputs(request, self._pool, loaded.vocabulary_size)
+        self._encoding[request.id] = len(request.inputs)
+        try:
+            return await vectors(loaded.engine, request)
+        except Exception as exc:
+            raise translate(exc) from exc
+        finally:
+            del self._encoding[request.id]
+
+    async def prefill(self, request: GenerateRequest) -> Prefilled:
+        if self._pool.role != "prefill" or not isinstance(request.handoff, Rendezvous):
+            raise EngineFailed("This SGLang computes prompts for others in a room only, in a pool of role prefill.")
+        cached = 0
+        with self._runs(request) as running:
+            try:
+                async for step in running.steps():
+                    if step.finish == "abort":
+                        raise HandoffFailed("SGLang gave the prefill up.")
+                    cached = max(cached, step.cached_tokens)
+            finally:
+                await running.end()
+        return Prefilled(None, None, cached)
+
+    async def discard(self, handoff: KvHandle) -> None:
+        """What goes through a room is kept for nobody."""
+
+    async def abort(self, request: RunId) -> None:
+        if request in self._requests:
+            self._requests[request].abort()
+
+    def stats(self) -> EngineStats:
+        if self._loaded is None:
+            return EngineStats()
+        now = self._figuring.read(self._loaded.engine.tokenizer_manager.load_snapshot_reader.read_all())
+        live = sum(running.choices for running in self._requests.values()) + sum(self._encoding.values())
+        # SGLang counts a request as running one step after its first token, and for a moment after its end.
+        running = min(max(now.running, sum(running.begun for running in self._requests.values())), live)
+        return EngineStats(
+            running=running,
+            waiting=live - running,
+            used_blocks=math.ceil(now.used_tokens / self._pool.block_size) if live else 0,
+            prefill_tokens=now.prefill_tokens,
+            pulled_tokens=self._pulled,
+            step_s=now.steps.base_s,
+            request_step_s=now.steps.request_s,
+        )
+
+    def kv_events(self) -> dict[int, KvEventSource]:
+        if "kv_events_config" not in self._args.fields:
+            return {}
+        config = json.loads(self._args.fields["kv_events_config"])
+        return {
+            rank: KvEventSource(
+                _of_rank(config["endpoint"], rank), _of_rank(config["replay_endpoint"], rank), config.get("topic", "")
+            )
+            for rank in range(self._pool.data_parallel_size)
+        }
+
+    async def reset_prefix_cache(self) -> bool:
+        if self._requests or self._encoding:  # with several ranks the first one's answer is all that is told
+            return False
+        return bool((await self._ready().engine.tokenizer_manager.flush_cache()).success)
+
+    async def close(self) -> None:
+        loaded, self._loaded = self._loaded, None
+        self._processes.forget()
+        for running in list(self._requests.values()):
+            running.abort()
+        if loaded is not None:
+            manager = loaded.engine.tokenizer_manager
+            tasks = [task for task in manager.asyncio_tasks if not task.done()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for socket in (manager.recv_from_detokenizer, manager.send_to_scheduler, loaded.engine.send_to_rpc):
+                socket.close(linger=0)  # else what nobody reads any more would keep this process from its end
+        await asyncio.to_thread(self._processes.end)
+        if loaded is not None:
+            remove_files(loaded.engine.port_args)
+
+    def _listen(self, engine: Engine) -> None:
+        """From here on SGLang's manager runs on this loop."""
+        manager = engine.tokenizer_manager
+        manager.auto_create_handle_loop()
+        if threading.current_thread() is threading.main_thread():  # it has just taken these for itself
+            for taken in (signal.SIGTERM, signal.SIGQUIT):
+                asyncio.get_running_loop().remove_signal_handler(taken)
+            own_sigquit()
+        self._loaded = _Loaded(engine, manager.model_config.vocab_size, _block_bytes(manager, self._pool.block_size))
+        self._processes.watch(self._died)
+
+    def _died(self) -> None:
+        self._failure = EngineDead("One of SGLang's processes died.")
+        for running in self._requests.values():
+            running.fail(self._failure)
+
+    @contextmanager
+    def _runs(self, request: GenerateRequest) -> Iterator[Running]:
+        """Its open choices begin. Raises: XylemError."""
+        engine = self._ready().engine
+        self._check(request)
+        running = self._requests[request.id] = Running()
+        try:
+            for index in range(request.sampling.n):
+                if not (request.begun and request.begun[index].finished):
+                    choice = Choice(request, index, self._tokenizer, self._pool.context_len)
+                    running.start(index, run(engine, request, choice, index))
+            yield running
+        finally:
+            del self._requests[request.id]
+
+    def _check(self, request: GenerateRequest) -> None:
+        """What SGLang doesn't refuse, or not before it breaks: a token that the model doesn't have ends its process."""
+        if request.id in self._requests:
+            raise RequestError(f"A request with the id {request.id} is running already.")
+        s = request.sampling
+        check_request(request, vocabulary_size=self._ready().vocabulary_size, context_len=self._pool.context_len)
+        if s.seed is not None and s.temperature > 0 and not self._args.fields.get("enable_deterministic_inference"):
+            raise RequestError("seed: this SGLang samples differently each time.", param="seed")
+
+    def _ready(self) -> _Loaded:
+        if self._loaded is None or isinstance(self._failure, EngineDead):
+            raise type(self._failure)(self._failure.message)
+        return self._loaded
+
+    def _meets_at(self) -> str:
+        port = self._args.fields.get("disaggregation_bootstrap_port")
+        return f"{self._address}:{port}" if self._pool.role == "prefill" else ""
+
+    def _transfer(self, request: GenerateRequest) -> KvTransfer:
+        """Of a whole prompt: SGLang has no prefix cache where it decodes. How long it took it doesn't say."""
+        tokens = len(request.prompt)
+        self._pulled += tokens
+        return KvTransfer(tokens, math.ceil(tokens / self._pool.block_size) * self._ready().block_bytes, 0.0)
+
+
+def _block_bytes(manager: Any, block_size: int) -> int:
+    """Of KV in a block, over all layers and ranks of one model."""
+    model = manager.model_config
+    if model.attention_arch == AttentionArch.MLA:
+        width = model.kv_lora_rank + model.qk_rope_head_dim
+    else:
+        width = model.get_total_num_kv_heads() * (model.head_dim + model.v_head_dim)
+    return int(block_size * model.num_hidden_layers * width * model.dtype.itemsize)
+
+
+def _grammars() -> tuple[GrammarKind, ...]:
+    """None where answers could not go on elsewhere: then clients are told, instead of given half of what they want."""
+    if not is_loaded():
+        log.warning("sglang_plugin_not_loaded", reason="the installed package is older, or SGLANG_PLUGINS is set")
+        return ()
+    return GRAMMAR_KINDS
+
+
+def _of_rank(endpoint: str, rank: int) -> str:
+    """Where to connect: a rank's port is the first one's + its number."""
+    if not endpoint.startswith("tcp://"):
+        return endpoint
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    return f"tcp://{'127.0.0.1' if host in ('*', '0.0.0.0') else host}:{int(port) + rank}"  # noqa: S104

@@ -1,0 +1,136 @@
+"""SGLang's processes: told from those of others, watched, and ended.
+
+SGLang itself, when one of them dies, kills this process with all its children, and when it is closed, all children of
+this process, also those that others have started.
+"""
+
+import asyncio
+import atexit
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import structlog
+from sglang.srt.entrypoints.engine import Engine
+from sglang.srt.managers.load_snapshot import shm_path_for
+
+_END_S = 10.0  # how long a killed process may take to vanish
+
+log = structlog.get_logger(__name__)
+
+
+def own_sigquit() -> None:
+    """SGLang's processes send it when one of them fails; unheard it would end this process without a word.
+
+    Their end is seen here anyhow (`Processes.watch`). Only the main thread can say so.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGQUIT, _heard)
+
+
+def _heard(_signal: int, _frame: object) -> None:
+    log.error("sglang failed", action="sigquit_heard")
+
+
+def remove_files(ports: Any) -> None:
+    """Those of its sockets, and of what `stats` reads: SGLang leaves them. `ports`: its PortArgs."""
+    sockets = [name for name in vars(ports).values() if isinstance(name, str) and name.startswith("ipc://")]
+    for path in (*(name.removeprefix("ipc://") for name in sockets), shm_path_for(ports.instance_id)):
+        Path(path).unlink(missing_ok=True)
+
+
+class Processes:
+    """Those that were started while `load` ran."""
+
+    def __init__(self) -> None:
+        self.found: list[psutil.Process] = []
+        self._watched: dict[int, asyncio.AbstractEventLoop] = {}  # by file descriptor
+
+    def load(self, fields: dict[str, Any]) -> Engine:
+        """Blocks. Raises what SGLang raises; then none of its processes is left."""
+        others = set(psutil.Process().children(recursive=True))
+        try:
+            with _own_logging(fields["log_level"]):
+                engine = Engine(**fields)
+        except BaseException:
+            self.found = self._started(others)
+            self.end()
+            raise
+        self.found = self._started(others)
+        atexit.unregister(engine.shutdown)
+        if (watchdog := engine.tokenizer_manager._subprocess_watchdog) is not None:  # noqa: SLF001 (it sends SIGQUIT)
+            watchdog.stop()
+        return engine
+
+    def watch(self, died: Callable[[], None]) -> None:
+        """`died` is called on this loop when one of them has ended by itself."""
+        loop = asyncio.get_running_loop()
+        for process in self.found:
+            try:
+                fd = os.pidfd_open(process.pid)
+            except ProcessLookupError:
+                loop.call_soon(died)
+                continue
+            self._watched[fd] = loop
+            loop.add_reader(fd, self._ended, fd, died)
+
+    def end(self) -> None:
+        """Kill them, as SGLang does, and wait. Blocks."""
+        left = {child for process in self.found for child in _children(process)} | set(self.found)
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, _END_S)
+
+    def forget(self) -> None:
+        """What ends from here on is meant to."""
+        for fd in list(self._watched):
+            self._unwatch(fd)
+
+    def _ended(self, fd: int, died: Callable[[], None]) -> None:
+        self._unwatch(fd)
+        died()
+
+    def _unwatch(self, fd: int) -> None:
+        self._watched.pop(fd).remove_reader(fd)
+        os.close(fd)
+
+    @staticmethod
+    def _started(others: set[psutil.Process]) -> list[psutil.Process]:
+        """Multiprocessing's resource tracker belongs to this process."""
+        found = [process for process in psutil.Process().children(recursive=True) if process not in others]
+        return [process for process in found if not _is_tracker(process)]
+
+
+@contextmanager
+def _own_logging(level: str) -> Iterator[None]:
+    """SGLang takes the root logger's handlers for itself, and its level."""
+    logging.getLogger("sglang").setLevel(level.upper())
+    root = logging.getLogger()
+    handlers, before = root.handlers[:], root.level
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(before)
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    try:
+        return "resource_tracker" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        found: list[psutil.Process] = process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return found

@@ -1,0 +1,35 @@
+"""A plugin of SGLang's: two of its assumptions about GPUs, undone where there is none.
+
+SGLang loads it in each of its processes. The adapter (`app/engines/sglang/`) knows nothing of it.
+"""
+
+from typing import Any
+
+_CONN = "sglang.srt.disaggregation.nixl.conn"
+_MAKERS = ("empty", "full", "ones", "tensor", "zeros")
+
+
+def register() -> None:
+    import torch
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    if torch.cuda.is_available():
+        return
+    # The KV lies in this host's memory, and NIXL is told so.
+    HookRegistry.register(f"{_CONN}._normalize_kv_mem_kinds", _in_memory, HookType.REPLACE)
+    HookRegistry.register(f"{_CONN}._unpack_kv_mem_kinds", _in_memory, HookType.REPLACE)
+    # Pinning is for copies to a GPU.
+    torch.Tensor.pin_memory = lambda tensor, *_args, **_kwargs: tensor
+    for name in _MAKERS:
+        setattr(torch, name, _unpinned(getattr(torch, name)))
+
+
+def _in_memory(_kinds: object, expected_len: int) -> list[str]:
+    return ["DRAM"] * expected_len
+
+
+def _unpinned(make: Any) -> Any:
+    def unpinned(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:  # noqa: ARG001
+        return make(*args, **kwargs)
+
+    return unpinned

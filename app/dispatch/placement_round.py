@@ -7,14 +7,15 @@ from msgspec.structs import replace
 
 from app.dispatch.fleet_reader import PoolView
 from app.dispatch.inflight import Groups, InFlight
-from app.errors import NoWorker, RequestError, Saturated, XylemError
+from app.errors import AdapterFailed, NoWorker, RequestError, Saturated, XylemError
 from app.ids import PoolId, WorkerId
 from app.kv.blocks import common_blocks
-from app.messages import GrammarKind, Lease, Stage, StageKind
+from app.messages import Adapter, GrammarKind, Lease, Stage, StageKind
 from app.pools import Pool, Routing
+from app.routing.adapter_load import may_load
 from app.routing.candidates import Ask, Candidate, Decision, Option, Placement
 from app.routing.disagg import DisaggRules, place_apart
-from app.routing.policy import Part, place, reserve
+from app.routing.policy import Part, can_serve, place, reserve
 
 _MAX_PLACINGS = 5  # of one attempt
 _SIBLINGS = 32  # placed in this round just before, whose prefix may be this one's
@@ -33,6 +34,7 @@ class PlacementRound:
         self._alone = len(in_flight) == 1
         self._before: list[tuple[Placement, bytes]] = []
         self.views: dict[PoolId, PoolView] = {}
+        self.asks: set[tuple[WorkerId, str]] = set()  # to load an adapter for which a request waits
 
     def prompts(self) -> dict[PoolId, list[bytes]]:
         """The packed prompts to ask each pool about: none where the policy doesn't look at prefixes."""
@@ -60,7 +62,8 @@ class PlacementRound:
     def decide(self, inflight: InFlight, rng: Random, turn: int) -> dict[StageKind, Decision]:
         """Its stages in their order: decode, after a prefill if another worker computes the prompt.
 
-        Raises: NoWorker, Saturated: what the last of its groups said; RequestError for what no engine here does.
+        Raises: NoWorker, Saturated: what the last of its groups said; RequestError for what no engine here does,
+        AdapterFailed.
         """
         job = inflight.job
         context = len(inflight.context)
@@ -94,7 +97,25 @@ class PlacementRound:
                 raise RequestError(f"This model's engines hold no answer to a format of the kind '{grammar.kind}'.")
             if known and not any(known):
                 refused = NoWorker("No live worker of this model holds answers to a format. Try again.")
+        if inflight.adapter is not None and isinstance(refused, NoWorker):
+            refused = self._without_adapter(inflight, inflight.adapter, ask, rng, turn) or refused
         raise refused
+
+    def _without_adapter(
+        self, inflight: InFlight, adapter: Adapter, ask: Ask, rng: Random, turn: int
+    ) -> XylemError | None:
+        """Why nobody answers with its adapter. The worker that would do so for the least is asked to load it."""
+        places = [o for group in inflight.groups for pool in group for o in self._places(inflight, pool)]
+        here = [o for o in places if can_serve(o.candidate)]
+        try:
+            options = may_load(adapter, here)
+            if not options:
+                return None
+            rules = inflight.rules(self._pools[inflight.groups[0][0]].routing)
+            self.asks.add((place(ask, options, rules, rng, turn).placement.worker, adapter.versioned))
+        except (AdapterFailed, Saturated) as exc:
+            return exc
+        return NoWorker(f"The adapter '{adapter.name}' is being loaded. Try again.")
 
     def _apart(
         self,
@@ -131,6 +152,8 @@ class PlacementRound:
     def _options(self, inflight: InFlight, pool: PoolId) -> list[Option]:
         """The places whose engine can do what is asked: others would answer as if it had not been."""
         options, grammar = self._places(inflight, pool), inflight.job.sampling.grammar
+        if (adapter := inflight.job.adapter) is not None:
+            options = [o for o in options if adapter in o.candidate.lease.worker.adapters]
         return options if grammar is None else [o for o in options if grammar.kind in _grammars(o.candidate)]
 
     def _places(self, inflight: InFlight, pool: PoolId) -> list[Option]:

@@ -1,6 +1,7 @@
 """What an engine is to the rest of the system: one small protocol, no torch."""
 
 from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -30,6 +31,8 @@ class EngineInfo(Struct, frozen=True):
     block_bytes: int = 0  # of KV in a block, over all layers; 0: it is handed to nobody
     meets_at: str = ""  # "host:port" where its prefills meet the engine that decodes; empty: it hands over in sequence
     grammars: tuple[GrammarKind, ...] = ()  # kinds that answers are held to, also those that began elsewhere
+    max_adapters: int = 0  # LoRA adapters that it holds at once; 0: it takes none
+    max_adapter_rank: int = 0
 
 
 class EngineStats(Struct, frozen=True):
@@ -65,6 +68,7 @@ class GenerateRequest(Struct, frozen=True):
     # What is out already of each choice, if of any: the outputs begin behind it. Sampling goes on as far as the engine
     # can carry its state; the mock carries all of it.
     begun: list[PartialOutput] = []
+    adapter: str | None = None  # one that was added, by its name; None: the model as it is
 
 
 class StepOutput(Struct, frozen=True):
@@ -158,3 +162,17 @@ class Encoder(Protocol):
 
         Raises: RequestError, PromptTooLong, EngineFailed.
         """
+
+
+@runtime_checkable
+class Adapters(Protocol):
+    """The capability to answer with LoRA adapters. A request for one that was not added is AdapterFailed."""
+
+    async def add_adapter(self, name: str, path: Path) -> None:
+        """Load it from a folder, which stays as it is until it is removed. A name is never given to other weights.
+
+        Raises: AdapterFailed, and nothing has changed then.
+        """
+
+    async def remove_adapter(self, name: str) -> None:
+        """No request has it, and none comes for it any more. One that is not there is ignored."""

@@ -40,6 +40,7 @@ class Option(Struct, frozen=True):
     candidate: Candidate
     cached: int = 0  # leading blocks of the prompt that its KV cache has
     coming: int = 0  # and with those that a request waiting there will leave in it
+    loading_s: float = 0.0  # until the adapter that the request wants is loaded there
 
 
 class Ask(Struct, frozen=True):

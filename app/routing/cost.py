@@ -51,7 +51,7 @@ def kv_cost(ask: Ask, option: Option, fleet: Fleet, weight: float) -> Cost:
     """Seconds until the first token, and the seconds by which that delays others."""
     c = option.candidate
     speed = fleet.tokens_per_s[c.lease.worker.pool]
-    wait = max(0.0, c.tokens / speed - c.head_s) + _for_room(ask, option) + _STEP_S * load(c)
+    wait = max(0.0, c.tokens / speed - c.head_s) + _for_room(ask, option) + _STEP_S * load(c) + option.loading_s
     prefill = uncached_tokens(ask, option) / speed
     return Cost(wait, prefill, weight * fleet.drag * prefill * (wait + prefill / 2))
 

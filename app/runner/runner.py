@@ -24,6 +24,7 @@ from app.ids import RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
 from app.messages import Failed, Handoff, Job, KvHandle, PrefillDone, Stage
 from app.pools import Aside
+from app.runner.adapters_in_use import AdaptersInUse
 from app.runner.job_record import fetch
 from app.runner.process_slot import ProcessSlot
 from app.runner.throughput import Throughput
@@ -53,6 +54,7 @@ class Runner:
         self.emitter: TokenEmitter
         self.paces: Throughput
         self.gates: list[YieldGate] = []  # of each rank
+        self.adapters = AdaptersInUse()
         self._running: dict[RunId, asyncio.Task[Any]] = {}
         self._returned: set[RunId] = set()  # of these, what is to be placed elsewhere
         self._background: set[asyncio.Task[None]] = set()
@@ -169,8 +171,9 @@ class Runner:
 
     def request(self, job: Job, handoff: Handoff | None = None) -> GenerateRequest:
         return GenerateRequest(
-            job.run, job.prompt, job.sampling, _priority(job), self._rank(job), job.cache_salt, handoff, job.begun
-        )
+            job.run, job.prompt, job.sampling, _priority(job), self._rank(job), job.cache_salt, handoff, job.begun,
+            job.adapter,
+        )  # fmt: skip
 
     def encode_request(self, job: Job) -> EncodeRequest:
         """Of a job with inputs."""
@@ -232,10 +235,11 @@ class Runner:
             await self._not_begun(run, nobody_waits)
             return None
         try:
-            if job.aside:
-                return await work(job)
-            with self.has(job), self.gate(job).online(job):
-                return await work(job)
+            with self.adapters.of(job):
+                if job.aside:
+                    return await work(job)
+                with self.has(job), self.gate(job).online(job):
+                    return await work(job)
         except asyncio.CancelledError:
             if run in self._dropped:
                 self.emitter.release(run)

@@ -63,6 +63,10 @@ class MockArgs(BaseModel):
     load_s: NotNegative = 0.0
     fail_to_load: str | None = None  # loading fails with this message
     dimensions: Count = 384  # of an embedding
+    max_adapters: Annotated[int, Field(ge=0)] = 8  # LoRA adapters held at once
+    max_adapter_rank: Count = 64
+    adapter_load_s: NotNegative = 0.0  # how long one takes to load
+    fails_on_adapter: str | None = None  # one whose name begins so can't be loaded
     script: dict[str, str] = {}  # a prompt with the key in it is answered with the value
     dies_on: str | None = None  # a prompt with this in it kills the process
     hangs_on: str | None = None  # a prompt with this in it stops the engine for good, and the process goes on

@@ -46,7 +46,7 @@ class Handoffs:
     def lend(self, choice: Choice) -> KvHandle:
         """Take over the blocks of a computed prompt."""
         self._mark_tail(choice)
-        table, choice.table = choice.table, BlockTable(choice.request.cache_salt)
+        table, choice.table = choice.table, choice.new_table()
         blocks = table.blocks[: -(-choice.prompt_len // self._blocks.block_size)]
         lent_id = f"{choice.request.id}/{next(self._ids)}"
         # A simulated taker can't tell: its transfer's time is all the blocks are kept.
@@ -61,7 +61,7 @@ class Handoffs:
     async def push(self, choice: Choice, meeting: Meeting) -> None:
         """Write a computed prompt to the engine that comes to the room. Raises: HandoffFailed."""
         self._mark_tail(choice)
-        table, choice.table = choice.table, BlockTable(choice.request.cache_salt)
+        table, choice.table = choice.table, choice.new_table()
         over = asyncio.get_running_loop().create_future()
         self._pushing.add(over)
         try:

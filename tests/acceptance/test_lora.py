@@ -14,6 +14,7 @@ import httpx
 import openai
 import pytest
 from openai import OpenAI
+from redis import Redis
 from typer.testing import CliRunner
 
 from app.cli.main import cli
@@ -71,16 +72,17 @@ def client(port: int, key: str = "-") -> OpenAI:
 
 
 def ask(s: Stack, model: str, port: int | None = None) -> str:
-    made = client(port or s.port).chat.completions.create(
-        model=model,
-        messages=PROMPT,
-        max_tokens=12,
-        temperature=0,  # type: ignore[arg-type]
-    )
+    with client(port or s.port) as c:
+        made = c.chat.completions.create(model=model, messages=PROMPT, max_tokens=12, temperature=0)  # type: ignore[arg-type]
     assert made.model == model
     text = made.choices[0].message.content
     assert text
     return text
+
+
+def models(port: int) -> dict[str, openai.types.Model]:
+    with client(port) as c:
+        return {model.id: model for model in c.models.list()}
 
 
 def source(s: Stack, name: str) -> str:
@@ -110,12 +112,10 @@ def test_an_adapter_is_a_model_of_its_own(clean: Stack) -> None:
     assert len(having(clean, "sql")) == WORKERS
     answer = ask(clean, "sql")
     assert answer != plain
-    wait_until(lambda: "sql" in {m.id for m in client(_OTHER).models.list()}, "the other replica knows it")
+    wait_until(lambda: "sql" in models(_OTHER), "the other replica knows it")
     assert ask(clean, "sql", _OTHER) == answer
     assert ask(clean, "mock") == plain
-    card = client(clean.port).models.retrieve("sql")
-    assert card.model_extra is not None
-    assert card.model_extra["parent"] == "mock"
+    assert (models(clean.port)["sql"].model_extra or {})["parent"] == "mock"
     assert 'xylem_requests_total{model="sql",outcome="ok"}' in httpx.get(f"{clean.url}/metrics").text
     listed = xylem(clean, "list")
     assert "sql" in listed
@@ -146,7 +146,7 @@ def test_after_a_swap_no_answer_is_stale(clean: Stack) -> None:
         add(clean, f"sure-{name}", name).raise_for_status()
         answers[name] = ask(clean, f"sure-{name}")
         httpx.delete(f"{clean.url}/admin/loras/sure-{name}", timeout=90).raise_for_status()
-    wait_until(lambda: "hot" in {m.id for m in client(_OTHER).models.list()}, "the other replica knows it")
+    wait_until(lambda: "hot" in models(_OTHER), "the other replica knows it")
     over, acknowledged = threading.Event(), [0.0]
     seen: list[tuple[float, str]] = []
 
@@ -295,11 +295,10 @@ def test_vllms_endpoints_do_the_same(clean: Stack) -> None:
 
 def test_only_an_admin_changes_adapters(clean: Stack) -> None:
     """With clients' keys asked for or not; and a client's key is good for the adapter as for its model."""
-    import redis
-
     token, port = "xyl-client", free_port()
     record = ApiKey("client", hashlib.sha256(token.encode()).digest(), 0.0)
-    redis.Redis.from_url(clean.redis_url).hset(f"{clean.deployment}:keys:api", "client", encode(record))
+    with Redis.from_url(clean.redis_url) as redis:
+        redis.hset(f"{clean.deployment}:keys:api", "client", encode(record))
     clean.api("locked", port, XYLEM_REQUIRE_KEYS="true", XYLEM_ADMIN_KEY="boss")
     url = f"http://127.0.0.1:{port}"
     clean.wait_ready(WORKERS, url=url)
@@ -318,7 +317,7 @@ def test_only_an_admin_changes_adapters(clean: Stack) -> None:
     boss = {"authorization": "Bearer boss"}
     httpx.post(f"{url}/admin/loras", json=asked, headers=boss, timeout=90).raise_for_status()
     httpx.post(f"{url}/v1/load_lora_adapter", json=vllms, headers=boss, timeout=90).raise_for_status()
-    made = client(port, token).chat.completions.create(model="mine", messages=PROMPT, max_tokens=2)  # type: ignore[arg-type]
-    assert made.choices
-    with pytest.raises(openai.AuthenticationError):
-        client(port, "boss").chat.completions.create(model="mine", messages=PROMPT, max_tokens=2)  # type: ignore[arg-type]
+    with client(port, token) as c:
+        assert c.chat.completions.create(model="mine", messages=PROMPT, max_tokens=2).choices  # type: ignore[arg-type]
+    with client(port, "boss") as c, pytest.raises(openai.AuthenticationError):
+        c.chat.completions.create(model="mine", messages=PROMPT, max_tokens=2)  # type: ignore[arg-type]

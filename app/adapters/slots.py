@@ -17,7 +17,7 @@ class Use(Struct, frozen=True):
 
 class Step(Struct, frozen=True):
     load: str | None = None
-    remove: Sequence[str] = ()  # before that
+    remove: list[str] = []  # before that
 
 
 def next_step(

@@ -1,5 +1,6 @@
 """LoRA adapters, on every engine that takes them."""
 
+import asyncio
 import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,11 +8,17 @@ from typing import cast
 
 import pytest
 import pytest_asyncio
+import zmq
+import zmq.asyncio
 from msgspec.structs import replace
 
 from app.engines import create_engine
 from app.engines.base import Adapters, GenerateRequest
 from app.errors import AdapterFailed
+from app.ids import RunId
+from app.kv.blocks import prompt_hashes
+from app.kv.events import decode_batch
+from app.kv.ledger import Ledger
 from app.messages import PartialOutput
 from app.tokenizer import load_tokenizer
 from tests.contract.conftest import make_pool
@@ -101,6 +108,33 @@ async def test_another_version_has_other_weights_and_no_stale_kv(subject: Subjec
         await answer(subject, "swap@1")
     assert (await answer(subject, "swap@2"))[0] == new
     await loras(subject).remove_adapter("swap@2")
+
+
+async def test_its_kv_is_told_as_routing_looks_for_it(subject: Subject, folders: dict[str, Path]) -> None:
+    """By the name with its version, beside a salt as well; and the model's own as ever."""
+    await loras(subject).add_adapter("kv@7", folders["one"])
+    prompt = subject.encode(STORY * 4)
+    asked = subject.request(prompt, max_tokens=1)
+    kinds = [("kv@7", "salt"), ("kv@7", None), (None, "salt"), (None, None)]
+    for adapter, salt in kinds:
+        request = replace(asked, id=RunId(f"kv-{adapter}-{salt}"), adapter=adapter, cache_salt=salt)
+        [_ async for _ in subject.engine.generate(request)]
+    ledger = Ledger(subject.info.block_size)
+    with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as replay:
+        replay.connect(subject.engine.kv_events()[0].replay_endpoint)
+        await replay.send_multipart((b"", bytes(8)))
+        async with asyncio.timeout(20):
+            while True:
+                _empty, _topic, number, payload = await replay.recv_multipart()
+                if int.from_bytes(number, "big", signed=True) < 0:
+                    break
+                ledger.apply(decode_batch(payload).events)
+    assert ledger.unknown == 0
+    there, size = set(ledger.blocks()), subject.info.block_size
+    expected = [prompt_hashes(prompt, size, salt, adapter) for adapter, salt in kinds]
+    assert all(len(packed) >= 16 and packed[-8:] in there for packed in expected)
+    assert len(set(expected)) == len(kinds)
+    await loras(subject).remove_adapter("kv@7")
 
 
 async def test_what_was_not_added_is_refused(subject: Subject) -> None:

@@ -97,7 +97,7 @@ class AdapterKeeper:
             [name for name in self._asked if name not in resting],
             time.monotonic(),
         )
-        await self._close(list(step.remove))
+        await self._close(step.remove)
         for name in step.remove:
             await self._remove(name)
         if step.load is not None and step.load in self._current:

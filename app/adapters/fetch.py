@@ -103,9 +103,11 @@ def _resolved(allowed: tuple[str, ...]) -> tuple[str, ...]:
 
 def _extract(archive: IO[bytes], folder: Path, most: int) -> None:
     """The two files, wherever they stand in it."""
-    missing = set(FILES)
+    missing, whole = set(FILES), most + _MOST_CONFIG
     with tarfile.open(fileobj=archive, mode="r:*") as tar:
         for member in tar:
+            if member.offset_data + member.size > whole:
+                raise AdapterFailed(f"The adapter's archive has more than {whole} bytes (XYLEM_MAX_LORA).")
             name = member.name.rpartition("/")[2]
             if name not in missing or not member.isreg():
                 continue

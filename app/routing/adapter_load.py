@@ -22,8 +22,7 @@ def may_load(adapter: Adapter, options: Sequence[Option]) -> list[Option]:
         raise AdapterFailed(f"No worker for '{adapter.name}' takes LoRA adapters.")
     hopeful = [o for o in able if name not in o.candidate.lease.adapters.failed]
     if able and not hopeful:
-        reason = able[0].candidate.lease.adapters.failed[name]
-        raise AdapterFailed(f"The adapter '{adapter.name}' can't be loaded: {reason}")
+        raise AdapterFailed(f"The adapter '{adapter.name}' can't be loaded. An admin sees why: /admin/loras.")
     return [replace(o, loading_s=o.candidate.lease.adapters.load_s or _LOAD_S) for o in hopeful]
 
 

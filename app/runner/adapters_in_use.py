@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from app.adapters.slots import Use
-from app.errors import Returned
 from app.messages import AdapterReport, Job
 
 _NOTHING = nullcontext()
@@ -23,11 +22,11 @@ class AdaptersInUse:
         self._last: dict[str, float] = {}
 
     def of(self, job: Job) -> AbstractContextManager[None]:
-        """While the request has its adapter, if it wants one.
-
-        Raises: Returned where there is none of that version any more: who placed it here could not know.
-        """
+        """While the request has its adapter, if it wants one; `has` has been asked."""
         return _NOTHING if job.adapter is None else self._used(job.adapter)
+
+    def has(self, job: Job) -> bool:
+        return job.adapter is None or job.adapter in self.open
 
     def use(self, name: str) -> Use:
         return Use(self._requests.get(name, 0), self._last.get(name, 0.0))
@@ -50,8 +49,6 @@ class AdaptersInUse:
 
     @contextmanager
     def _used(self, name: str) -> Iterator[None]:
-        if name not in self.open:
-            raise Returned(f"The adapter '{name}' is not here any more.")
         self._requests[name] = self._requests.get(name, 0) + 1
         self._last[name] = time.monotonic()
         try:

@@ -217,7 +217,7 @@ class Runner:
         return None if task.cancelled() else task.result()
 
     async def _not_begun(self, run: RunId, nobody_waits: Afterwards) -> None:
-        """Cancelled before the engine had it. Where it has a record it is awaited, and goes back to its API replica."""
+        """Cancelled or refused before the engine had it. With a record it is awaited, and goes back to its API replica."""
         job = await self._fetch(run)
         if job is not None:
             self._fail(job, Returned())
@@ -231,7 +231,8 @@ class Runner:
             job = await self._fetch(run)
         except asyncio.CancelledError:
             job = None
-        if job is None or run in self._returned:  # a cancel while redis-py connects may get lost in there
+        # A cancel while redis-py connects may get lost in there. Who placed it could not know that its adapter goes.
+        if job is None or run in self._returned or not self.adapters.has(job):
             await self._not_begun(run, nobody_waits)
             return None
         try:

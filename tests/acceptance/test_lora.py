@@ -2,6 +2,7 @@
 
 import hashlib
 import http.server
+import json
 import tarfile
 import threading
 import time
@@ -18,6 +19,7 @@ from redis import Redis
 from typer.testing import CliRunner
 
 from app.cli.main import cli
+from app.ids import BATCH_QUEUE
 from app.messages import ApiKey, encode
 from tests.lora import tiny_adapter
 from tests.stack import Stack, free_port, leases, mock_pool, stack, wait_until
@@ -122,6 +124,21 @@ def test_an_adapter_is_a_model_of_its_own(clean: Stack) -> None:
     assert "mock" in listed
 
 
+def test_batches_name_it_as_their_model(clean: Stack) -> None:
+    add(clean, "lined", "one").raise_for_status()
+    body = {"model": "lined", "messages": PROMPT, "max_tokens": 12, "temperature": 0}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    clean.worker(BATCH_QUEUE, "batch")
+    with client(clean.port) as c:
+        file = c.files.create(file=("in.jsonl", json.dumps(line).encode()), purpose="batch")
+        batch = c.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+        wait_until(lambda: c.batches.retrieve(batch.id).status == "completed", "the batch is done", 60)
+        output = c.batches.retrieve(batch.id).output_file_id
+        assert output
+        answered = json.loads(c.files.content(output).text)["response"]["body"]
+    assert answered["choices"][0]["message"]["content"] == ask(clean, "lined")
+
+
 def test_its_prompts_are_cached_apart_and_found_again(clean: Stack) -> None:
     """Neither the model's own KV nor another adapter's is taken, and its own is."""
     for name, of in (("a1", "one"), ("a2", "two")):
@@ -201,8 +218,10 @@ def test_one_that_cannot_be_loaded_is_its_own_trouble(clean: Stack) -> None:
     assert len(broken["failed"]) == WORKERS
     assert add(clean, "rank", "large").json()["failed"]
     assert add(clean, "missing", "nowhere").json()["failed"]
-    for name, why in (("broken", "fails to load"), ("rank", "rank is 65"), ("missing", "no ")):
-        with pytest.raises(openai.APIStatusError, match=why) as refused:
+    failed = {one["name"]: str(one["failed"]) for one in httpx.get(f"{clean.url}/admin/loras").json()["data"]}
+    for name, why in (("broken", "fails to load"), ("rank", "rank is 65"), ("missing", "has no ")):
+        assert why in failed[name]
+        with pytest.raises(openai.APIStatusError, match="can't be loaded") as refused:
             ask(clean, name)
         assert refused.value.status_code == 503
         assert refused.value.code == "adapter_failed"

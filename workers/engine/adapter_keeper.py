@@ -49,13 +49,18 @@ class AdapterKeeper:
         self._retry: dict[str, tuple[float, float]] = {}  # when what failed is tried again, and the pause before that
         self._loading: asyncio.Task[None] | None = None
         self._soon = asyncio.Event()
-        self._in_use.on_idle = self._soon.set
+        self._in_use.on_idle = self._idle
 
     def look(self, asked: str = "") -> None:
         """The wanted adapters have changed; or requests wait for one of them."""
         if asked:
             self._asked[asked] = time.monotonic()
         self._soon.set()
+
+    def _idle(self) -> None:
+        """The last request of one has ended: it may go, if that is waited for."""
+        if self._asked or self._held.keys() - set(self._in_use.open):
+            self._soon.set()
 
     async def run(self) -> None:
         """Until cancelled. Raises: EngineDead."""
@@ -65,9 +70,8 @@ class AdapterKeeper:
                     await self._look()
                 except (RedisError, OSError) as exc:
                     log.warning("adapters_not_read", error=repr(exc))
-                if self._loading is None or not self._soon.is_set():
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(self._soon.wait(), _EVERY_S)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._soon.wait(), _EVERY_S)
                 self._soon.clear()
         finally:
             if self._loading is not None:

@@ -82,6 +82,8 @@ async def _told(state: ApiState, adapter: Adapter) -> None:
     await state.adapters.refresh()
     pipe = state.redis.pipeline(transaction=False)
     for lease in await leases_of(state, adapter):
+        if not lease.worker.max_adapters:  # of an older version, perhaps, which would not understand
+            continue
         key = state.keys.commands(lease.worker.id)
         pipe.rpush(key, encode(LoadAdapter()))
         pipe.expire(key, _COMMANDS_TTL_S)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 
 from app.adapters.progress import Progress, progress
 from app.api.http.answer_schemas import AdapterCard, AdapterList, Removed
@@ -17,6 +17,7 @@ from app.messages import Adapter
 from app.openai.adapter_schemas import LoadLora, NewAdapter, NewVersion, UnloadLora
 
 router = APIRouter(tags=["admin"])
+_TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
 
 
 def _card(adapter: Adapter, found: Progress) -> dict[str, Any]:
@@ -71,8 +72,8 @@ async def remove_adapter(state: Admin, name: str) -> dict[str, Any]:
     return {"name": name, "removed": True}
 
 
-@router.post("/v1/load_lora_adapter", response_class=PlainTextResponse, openapi_extra=LoadLora.openapi())
-async def load_lora_adapter(request: Request, state: Admin) -> PlainTextResponse:
+@router.post("/v1/load_lora_adapter", responses=_TEXT, openapi_extra=LoadLora.openapi())
+async def load_lora_adapter(request: Request, state: Admin) -> Response:
     """vLLM's: on all workers of the model, for good."""
     body = await read_short(request, LoadLora)
     name = body.lora_name
@@ -89,8 +90,8 @@ async def load_lora_adapter(request: Request, state: Admin) -> PlainTextResponse
     return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
 
 
-@router.post("/v1/unload_lora_adapter", response_class=PlainTextResponse, openapi_extra=UnloadLora.openapi())
-async def unload_lora_adapter(request: Request, state: Admin) -> PlainTextResponse:
+@router.post("/v1/unload_lora_adapter", responses=_TEXT, openapi_extra=UnloadLora.openapi())
+async def unload_lora_adapter(request: Request, state: Admin) -> Response:
     """vLLM's: from all workers."""
     body = await read_short(request, UnloadLora)
     await changes.remove(state, body.lora_name)

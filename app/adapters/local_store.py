@@ -7,6 +7,7 @@ loaded it together. So nobody takes away what an engine may read again.
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from app.errors import AdapterFailed
 
 _WHOLE, _PART = "files", "part"
+_AGAIN_S = 0.02
 
 
 class Held:
@@ -63,16 +65,22 @@ class LocalStore:
 
 
 def _locked(entry: Path) -> int:
-    """A descriptor of the folder, locked by us alone, or shared if its files are there."""
+    """A descriptor of the folder, locked by us alone, or shared if its files are there.
+
+    Nobody waits for a lock of its own: who has the files keeps the shared one for as long as they are loaded.
+    """
     while True:
         entry.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
             lock = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            whole = (entry / _WHOLE).is_dir()
-            fcntl.flock(lock, fcntl.LOCK_SH if whole else fcntl.LOCK_EX)
-            if _is_same(entry, lock):
-                return lock
+            fcntl.flock(lock, fcntl.LOCK_SH)  # waits while somebody fetches them
+            with suppress(BlockingIOError):
+                if not (entry / _WHOLE).is_dir():
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_same(entry, lock):
+                    return lock
             os.close(lock)
+            time.sleep(_AGAIN_S)  # another one looked at the same moment
 
 
 def _fetched(entry: Path, lock: int, fetch: Callable[[Path], None]) -> bool:

@@ -217,7 +217,7 @@ class Runner:
         return None if task.cancelled() else task.result()
 
     async def _not_begun(self, run: RunId, nobody_waits: Afterwards) -> None:
-        """Cancelled or refused before the engine had it. With a record it is awaited, and goes back to its API replica."""
+        """Cancelled or refused before the engine had it. With a record it is awaited, and goes back to its replica."""
         job = await self._fetch(run)
         if job is not None:
             self._fail(job, Returned())

@@ -7,6 +7,8 @@ import os
 import socket
 import subprocess
 import tarfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +194,24 @@ def test_an_adapter_is_fetched_once_and_half_of_one_is_not_there(tmp_path: Path)
         store.hold("a@1", get).release()
     LocalStore(tmp_path, 10_000).hold("a@1", get).release()
     assert len(times) == 1
+
+
+def test_workers_that_begin_at_once_fetch_it_once_and_all_have_it(tmp_path: Path) -> None:
+    """And keep it: nobody waits for another to let go."""
+    times: list[int] = []
+
+    def get(folder: Path) -> None:
+        times.append(1)
+        time.sleep(0.05)
+        put(10)(folder)
+
+    stores = [LocalStore(tmp_path, 10_000) for _ in range(6)]
+    with ThreadPoolExecutor(6) as threads:
+        held = [one.result(20) for one in [threads.submit(store.hold, "a@1", get) for store in stores]]
+    assert len(times) == 1
+    assert all((one.path / "weights").exists() for one in held)
+    for one in held:
+        one.release()
 
 
 def test_what_was_not_used_for_longest_goes_and_nothing_that_is_in_use(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ XylemError
 │   └── EngineDead       …and will not recover
 ├── WorkerLost     502   the worker died with the request on it
 ├── NoWorker       503   no live worker serves the model
+├── AdapterFailed  503   no worker can answer with this LoRA adapter
 ├── StoreDown      503   Redis does not answer
 ├── StorageDown    503   files can't be read or written
 ├── DeadlineOver   504   the request's deadline passed
@@ -221,6 +222,12 @@ class NoWorker(XylemError):
     """No live worker serves this model."""
 
     status, code = 503, "no_worker"
+
+
+class AdapterFailed(XylemError):
+    """This LoRA adapter can't be loaded."""
+
+    status, code = 503, "adapter_failed"
 
 
 class StoreDown(XylemError):

@@ -13,6 +13,10 @@ seen:<pool>             string, "1". Its presence says that the pool had a worke
                         lease; lives `patience_s`.
 keys:api                hash, name → msgpack `messages.ApiKey`: the keys that clients may use, as digests.
                         Written by `xylem keys`; never expires.
+loras                   hash, name → msgpack `messages.Adapter`: the wanted LoRA adapters. Written by the api; never
+                        expires.
+loras-version           string, the version given last, about ms since the epoch: changes with `loras`, so that
+                        processes need to read only this. Written with it; never expires.
 spent:<key>             hash, what an API key (as in files-of) has left of its `requests` and `tokens` a minute, as of
                         `at`, ms since the epoch; `spent:<key>:batch` for its batches, if these have their own limits.
                         Written by api and batch workers; lives until the limits would be full again.
@@ -156,6 +160,10 @@ class Keys:
 
     def api_keys(self) -> str:
         return f"{self.prefix}keys:api"
+
+    def loras(self) -> tuple[str, str]:
+        """The adapters, and their version."""
+        return f"{self.prefix}loras", f"{self.prefix}loras-version"
 
     def spent(self, account: str) -> str:
         return f"{self.prefix}spent:{account}"

@@ -7,6 +7,7 @@ worker → worker   Handoff from the prefill task to the decode task, by Celery'
 worker → api      EventBatch on `out:<api>`: all that one engine step made for this API replica
 worker → all      Lease   in `worker:<id>`, each `heartbeat_s`; and WorkerMetrics in `metrics:<id>`
 CLI    → api      ApiKey  in `keys:api`
+api    → all      Adapter in `loras`: the wanted adapters; the loaded ones are in the leases of workers
 api    → api      KeptRequest in `kept:<id>`; its answer in `log:<id>`, as lists of events
 api    → api      StoredChat in `kept:<id>`, of a chat that was asked for with `store`
 
@@ -153,6 +154,7 @@ class Job(Struct, frozen=True, array_like=True):
     x_request_id: str = ""  # of the HTTP request, for logs and Flower: the client's own, or the answer's id
     inputs: Inputs | None = None  # None: it generates
     session: str | None = None  # that the client says it belongs to
+    adapter: str | None = None  # `Adapter.versioned`; None: the model's own weights
 
     @property
     def run(self) -> RunId:
@@ -246,6 +248,32 @@ class EventBatch(Struct, frozen=True, array_like=True):
     events: list[Event]
 
 
+class Adapter(Struct, frozen=True, array_like=True):
+    """A LoRA adapter that the deployment is to serve."""
+
+    name: str  # by which clients ask for it, as for a model
+    version: int  # another one for each that is added or swapped in, never given twice
+    model: str  # that it is made for
+    source: str  # a path, or `s3://…`, `http://…`, `https://…`
+    sha256: str = ""  # hexadecimal; of what, `app/adapters/fetch.py` says
+    pools: list[PoolId] = []  # that load it; none: all of the model
+    min_workers: int = 1  # of each pool, that have it in any case
+    created: float = 0.0  # seconds since the epoch
+
+    @property
+    def versioned(self) -> str:
+        """As workers and engines know it: other weights never have the same."""
+        return f"{self.name}@{self.version}"
+
+
+class AdapterReport(Struct, frozen=True, array_like=True):
+    """A worker's adapters, as far as they change from one moment to the next. All by `Adapter.versioned`."""
+
+    failed: dict[str, str] = {}  # why it could not be loaded
+    requests: dict[str, int] = {}  # that the worker has
+    load_s: float = 0.0  # that it took to fetch and load one, on average; 0: none was
+
+
 class Worker(Struct, frozen=True, array_like=True):
     """What a worker is: this never changes."""
 
@@ -265,6 +293,8 @@ class Worker(Struct, frozen=True, array_like=True):
     grammars: list[GrammarKind] = []  # kinds that its engine enforces, also when it continues an answer
     seeds: bool = True  # its engine gives the same answer for the same seed; else it refuses seeds
     computes: bool = True  # prompts; else it decodes only what a prefill worker computes meanwhile
+    max_adapters: int = 0  # LoRA adapters that it holds at once
+    adapters: list[str] = []  # `Adapter.versioned` of those that requests may use
 
 
 class Load(Struct, frozen=True, array_like=True):
@@ -296,6 +326,7 @@ class Lease(Struct, frozen=True, array_like=True):
     speeds: Speeds = Speeds()
     draining: bool = False  # it takes no more requests
     wire: int = WIRE_VERSION
+    adapters: AdapterReport = AdapterReport()
 
 
 class WorkerMetric(Struct, frozen=True, array_like=True):
@@ -319,7 +350,13 @@ class ClearCache(Struct, frozen=True, array_like=True, tag="k"):
     id: str
 
 
-WorkerCommand = Cancel | ClearCache
+class LoadAdapter(Struct, frozen=True, array_like=True, tag="a"):
+    """The adapters that are wanted have changed; or requests wait for one of them."""
+
+    adapter: str = ""  # `Adapter.versioned` of that one
+
+
+WorkerCommand = Cancel | ClearCache | LoadAdapter
 
 
 class Look(Struct, frozen=True, array_like=True):
@@ -435,6 +472,7 @@ decode_worker_metrics = decoder(list[WorkerMetric])
 decode_worker_command: Callable[[bytes], WorkerCommand] = decoder(WorkerCommand)  # type: ignore[arg-type]  # a union is no type to mypy
 decode_reply = decoder(Reply)
 decode_look = decoder(Look)
+decode_adapter = decoder(Adapter)
 decode_api_key = decoder(ApiKey)
 decode_kept = decoder(KeptRequest)
 decode_stored_chat = decoder(StoredChat)

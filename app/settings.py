@@ -4,7 +4,7 @@ import math
 import re
 from base64 import b64decode
 from collections.abc import Callable
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -42,6 +42,18 @@ def _listed(pattern: str, wanted: str) -> BeforeValidator:
 _ORIGINS = _listed(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", "an origin such as 'https://app.example:8443', without a path")
 _HOSTS = _listed(r"[a-z0-9._-]*[a-z0-9_-]|\[[0-9a-f:.]+\]", "a host such as 'api.example' or '[::2]', without a port")
 _NONE: Any = Field(frozenset(), validate_default=False)
+
+
+def _networks(text: str) -> frozenset[str]:
+    return frozenset(str(ip_network(part.strip())) for part in text.split(",") if part.strip())
+
+
+def _sources(text: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    for source in found:
+        if not re.fullmatch(r"/.*|(s3|https?)://[^/?#@\s]+(/[^?#\s]*)?", source) or ".." in source.split("/"):
+            raise ValueError(f"{source!r} has to be an absolute path, or 's3://bucket/folder', 'https://host/folder'")
+    return found
 
 
 def _whsec(secret: SecretStr) -> SecretStr:
@@ -108,6 +120,17 @@ class Settings(BaseSettings):
     webhook_secret: Annotated[SecretStr, AfterValidator(_whsec)] | None = None  # "whsec_…", the key that signs calls
     schedule_file: Path | None = None  # batches that begin at given times, for `celery -A app beat`
 
+    # Where LoRA adapters may be fetched from, with commas between: folders, `s3://bucket/folder`, and
+    # `https://host/folder` or `http://…`; each with all that is below it. None: the folder `adapters` of XYLEM_HOME.
+    lora_sources: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_sources)] | None = None
+    # Networks besides the public ones in which the hosts among these may be, such as `10.0.0.0/8`.
+    lora_networks: Annotated[frozenset[str], NoDecode, BeforeValidator(_networks)] = _NONE
+    # The folder where a worker keeps adapters that it has fetched; workers of one host may share it. None: the folder
+    # `lora-store` of XYLEM_HOME.
+    lora_store: Path | None = None
+    lora_store_bytes: Annotated[int, Field(gt=0)] = 20 * 2**30  # of all adapters in there
+    max_lora: Annotated[int, Field(gt=0)] = 4 * 2**30  # bytes of one adapter
+
     keep_s: Annotated[float, Field(gt=0)] = 3600.0  # how long an answer can be resumed or fetched after its end
     # Bytes in Redis that kept answers may take with their requests, about 100 a token. When they are used up, a new
     # one is refused with 429 `kept_answers_full`.
@@ -159,6 +182,14 @@ class Settings(BaseSettings):
     @property
     def files_url(self) -> str:
         return self.files or str((self.home / "files").resolve())
+
+    @property
+    def allowed_lora_sources(self) -> tuple[str, ...]:
+        return (str((self.home / "adapters").resolve()),) if self.lora_sources is None else self.lora_sources
+
+    @property
+    def lora_store_path(self) -> Path:
+        return (self.lora_store or self.home / "lora-store").resolve()
 
     @property
     def on_loopback(self) -> bool:

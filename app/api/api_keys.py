@@ -24,6 +24,7 @@ _PREFIX = 8  # bytes of a digest
 # First parts of paths that need no API key: they show nothing of prompts and answers, or check a key of their own.
 # All others need one, so that a new endpoint is closed until somebody opens it here.
 _OPEN = {"live", "health", "ready", "metrics", "version", "docs", "redoc", "openapi.json", "admin"}
+_WITH_ADMIN_KEY = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}  # vLLM's names for endpoints under /admin
 _FOR_ADMINS = {"requests"}  # also take the admin key, for which they show the requests of all clients
 _ADMIN = "xylem.admin"
 _IN_SCOPE = "xylem.key"
@@ -44,7 +45,11 @@ def given_key(scope: Scope) -> bytes:
 
 
 def is_open(path: str) -> bool:
-    return _first(path) in _OPEN
+    return _first(path) in _OPEN or path in _WITH_ADMIN_KEY
+
+
+def wants_admin_key(path: str) -> bool:
+    return _first(path) == "admin" or path in _WITH_ADMIN_KEY
 
 
 def _first(path: str) -> str:

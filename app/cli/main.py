@@ -10,6 +10,7 @@ from app.cli.batch import batch
 from app.cli.chat import chat
 from app.cli.doctor import doctor
 from app.cli.keys import keys
+from app.cli.lora import lora
 from app.cli.up import up
 from app.cli.worker import worker
 
@@ -43,6 +44,7 @@ cli.command()(doctor)
 cli.command()(api)
 cli.add_typer(keys)
 cli.add_typer(batch)
+cli.add_typer(lora)
 cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(worker)
 
 

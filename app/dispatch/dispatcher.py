@@ -1,6 +1,6 @@
 """The requests that this process awaits: sends their prompts, delivers their events, cancels them."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -21,7 +21,20 @@ from app.errors import (
 )
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
-from app.messages import Cancel, Delta, Done, Event, Failed, FirstToken, Job, KvHandle, PrefillDone, Vectors, encode
+from app.messages import (
+    Adapter,
+    Cancel,
+    Delta,
+    Done,
+    Event,
+    Failed,
+    FirstToken,
+    Job,
+    KvHandle,
+    PrefillDone,
+    Vectors,
+    encode,
+)
 from app.pools import Pool
 from app.store import Command, Wire
 from app.telemetry import logger
@@ -46,12 +59,18 @@ class Dispatcher:
         retry_after_s: int = 1,
         patience_s: float = 0.0,
         max_migrations: int = 3,
+        adapter: Callable[[str], Adapter | None] = lambda _: None,
     ) -> None:
-        """`patience_s`: seconds that a request waits for Redis, or for a worker, before it is refused."""
+        """`patience_s`: seconds that a request waits for Redis, or for a worker, before it is refused.
+
+        `adapter`: the LoRA adapter of that name, as it is wanted now.
+        """
         self._wire, self._keys, self.api = wire, keys, api
         self.in_flight: dict[RequestId, InFlight] = {}
         self.timelines = Timelines()
-        self.placer = Placer(wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self._stop, self.fail)
+        self.placer = Placer(
+            wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self._stop, self.fail, adapter
+        )
         self._retry = Retry(self.in_flight, self.placer, self._end, self.fail, max_migrations)
 
     async def send(self, inflight: InFlight) -> None:

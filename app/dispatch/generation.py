@@ -177,6 +177,7 @@ class Generation(GenerationBase):
             x_request_id=self.x_request_id,
             inputs=self.plan.inputs[number] if self.plan.inputs else None,
             session=self.plan.wishes.session,
+            adapter=self.model.adapter,
         )
         inflight = InFlight(job, groups, self.answer, self.plan.wishes, prefill_groups)
         if self._begun is not None:

@@ -13,7 +13,7 @@ from app.dispatch.event_queue import EventQueue
 from app.errors import XylemError
 from app.ids import PoolId, WorkerId
 from app.kv.blocks import prompt_hashes
-from app.messages import Delta, Event, Job, KvHandle, PartialOutput, StageKind, Timing
+from app.messages import Adapter, Delta, Event, Job, KvHandle, PartialOutput, StageKind, Timing
 from app.pools import Routing
 from app.routing.candidates import Decision
 from app.store import clock
@@ -22,7 +22,8 @@ from app.store import clock
 ATTEMPTS = 1_000_000
 
 Groups = tuple[tuple[PoolId, ...], ...]
-Line = tuple[Groups, bool]  # the waiting line of held requests: of these pools, and whether of aside requests
+# The waiting line of held requests: of these pools, whether of aside requests, and the adapter's name.
+Line = tuple[Groups, bool, str]
 
 
 class RoutingHints(Struct, frozen=True):
@@ -63,6 +64,7 @@ class State(StrEnum):
 class InFlight:
     __slots__ = (
         "_hashes",
+        "adapter",
         "answer",
         "before_first",
         "deaths",
@@ -109,11 +111,25 @@ class InFlight:
         self.decisions: dict[StageKind, Decision] = {}  # about its stages, if the client wants them explained
         self.placed: asyncio.Future[None] | None = None  # done when it is on its worker's queue
         self.retry: asyncio.Task[None] | None = None  # places it anew
+        self.adapter: Adapter | None = None  # its adapter, if it wants one, as of the last look
         self._hashes: dict[int, bytes] = {}
 
     @property
     def line(self) -> Line:
-        return self.groups, self.job.aside
+        return self.groups, self.job.aside, self.adapter_name
+
+    @property
+    def adapter_name(self) -> str:
+        """Without its version; "": the model as it is."""
+        return self.job.adapter.rpartition("@")[0] if self.job.adapter is not None else ""
+
+    def resolve(self, adapter: Adapter) -> None:
+        """Its adapter's version of today. KV of another one is no use to it."""
+        self.adapter = adapter
+        if adapter.versioned != self.job.adapter:
+            self.job = replace(self.job, adapter=adapter.versioned, prefilled=None, at_once=False)
+            self.handoff = None
+            self._hashes.clear()
 
     @property
     def state(self) -> State:
@@ -192,7 +208,9 @@ class InFlight:
             return b""
         known = self._hashes.get(block_size)
         if known is None:
-            known = self._hashes[block_size] = prompt_hashes(self.context, block_size, self.job.cache_salt)
+            known = self._hashes[block_size] = prompt_hashes(
+                self.context, block_size, self.job.cache_salt, self.job.adapter
+            )
         return known
 
     def rules(self, routing: Routing) -> Routing:

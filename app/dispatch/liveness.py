@@ -1,10 +1,11 @@
-"""Renews this process's lease; finds dead workers, overdue requests, and requests that Redis or a worker has lost."""
+"""Renews this process's lease, reads the adapters; finds dead workers, and requests that are overdue or were lost."""
 
 import asyncio
 import time
 from collections.abc import Mapping
 from itertools import chain
 
+from app.dispatch.adapter_table import AdapterTable
 from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.token_inbox import TokenInbox
 from app.errors import StoreDown
@@ -32,10 +33,11 @@ class LivenessWatch:
         inbox: TokenInbox,
         pools: Mapping[PoolId, Pool],
         intervals: Intervals = _INTERVALS,
+        adapters: AdapterTable | None = None,
     ) -> None:
         self._intervals = intervals
         self._wire, self._keys, self._dispatcher, self._inbox = wire, keys, dispatcher, inbox
-        self._pools = pools
+        self._pools, self._adapters = pools, adapters
         self._records_in_doubt = True  # Redis may have lost records of placed requests
 
     async def run(self) -> None:
@@ -57,6 +59,8 @@ class LivenessWatch:
             await asyncio.sleep(self._intervals.look_s)
             try:
                 await self._renew_lease()
+                if self._adapters is not None:
+                    await self._adapters.refresh()
                 await self._look_for_dead_workers()
                 await self._look_for_forgotten_requests()
             except StoreDown as exc:

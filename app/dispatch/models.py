@@ -21,6 +21,7 @@ _DOES: Mapping[Task, str] = {
     "classify": "tells classes (/v1/classify)",
 }
 _SHOWN = 100  # characters of an unknown model's name in the error
+_LISTED = 50  # names of served models in the error
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Model:
     task: Task = "generate"
     dimensions: Container[int] = ()  # as `Pool` says, here and below
     labels: Sequence[str] = ()
+    parent: str | None = None  # the model that this one is a LoRA adapter for
+    adapter: str | None = None  # `Adapter.versioned` of that
 
     @property
     def calls_tools(self) -> bool:
@@ -179,8 +182,11 @@ def find_model(models: Mapping[str, Model], name: str, task: Task | None = "gene
     """`task`: the task that the model must have; None: any. Raises: ModelNotFound, RequestError."""
     model = models.get(name)
     if model is None:
+        names = sorted(models)
         raise ModelNotFound(
-            f"The model '{name[:_SHOWN]}' is not served here. Served: {', '.join(sorted(models))}.", param="model"
+            f"The model '{name[:_SHOWN]}' is not served here. "
+            f"Served: {', '.join([*names[:_LISTED], *['…'] * (len(names) > _LISTED)])}.",
+            param="model",
         )
     if task not in (None, model.task):
         raise RequestError(f"The model '{name}' {_DOES[model.task]}, and does not {task}.", param="model")

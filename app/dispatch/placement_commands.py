@@ -21,7 +21,7 @@ _GRACE_S = 30  # a record outlives its deadline by this, for workers that read i
 def placement(
     keys: Keys, pools: Mapping[PoolId, Pool], inflight: InFlight, places: list[Placement], first: Worker
 ) -> Command:
-    """The call of `place.lua` with record, reservations and messages. Updates the request. `first`: its first worker."""
+    """The call of `place.lua` with record, reservations and messages. Updates the request. `first` begins it."""
     job = inflight.job
     step = priority_step(job.priority, aside=job.aside)
     inflight.placed_at = clock.now()

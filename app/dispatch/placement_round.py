@@ -7,14 +7,15 @@ from msgspec.structs import replace
 
 from app.dispatch.fleet_reader import PoolView
 from app.dispatch.inflight import Groups, InFlight
-from app.errors import NoWorker, RequestError, Saturated, XylemError
+from app.errors import AdapterFailed, NoWorker, RequestError, Saturated, XylemError
 from app.ids import PoolId, WorkerId
 from app.kv.blocks import common_blocks
-from app.messages import Lease, Stage, StageKind
+from app.messages import Adapter, Lease, Stage, StageKind
 from app.pools import Pool, Routing
+from app.routing.adapter_load import may_load
 from app.routing.candidates import Ask, Decision, Option, Placement
 from app.routing.disagg import SplitPlacement, place_split
-from app.routing.policy import Part, place, reserve
+from app.routing.policy import Part, can_serve, place, reserve
 
 _MAX_PLACINGS = 5  # of one attempt
 _RECENT = 32  # how many requests placed just before are compared for a common prefix
@@ -33,6 +34,7 @@ class PlacementRound:
         self._alone = len(in_flight) == 1
         self._placed: list[tuple[Placement, bytes]] = []
         self.views: dict[PoolId, PoolView] = {}
+        self.asks: set[tuple[WorkerId, str]] = set()  # to load an adapter for which a request waits
 
     def prompts(self) -> dict[PoolId, list[bytes]]:
         """For each pool, the packed prompts to look up in its caches; none if its policy ignores prefixes."""
@@ -60,7 +62,8 @@ class PlacementRound:
     def decide(self, inflight: InFlight, rng: Random, turn: int) -> dict[StageKind, Decision]:
         """Its stages in order: decode, after a prefill if another worker computes the prompt.
 
-        Raises: NoWorker, Saturated (of the last group of pools); RequestError for a grammar that no engine supports.
+        Raises: NoWorker, Saturated (of the last group of pools); RequestError for what no engine supports;
+        AdapterFailed.
         """
         job = inflight.job
         context = len(inflight.context)
@@ -83,6 +86,8 @@ class PlacementRound:
             return stages
         if isinstance(refused, NoWorker):
             refused = self._why_none(inflight) or refused
+        if inflight.adapter is not None and isinstance(refused, NoWorker):
+            refused = self._without_adapter(inflight, inflight.adapter, ask, rng, turn) or refused
         raise refused
 
     def _stages(
@@ -132,6 +137,22 @@ class PlacementRound:
             return RequestError("This model's engines sample differently each time.", param="seed")
         return None
 
+    def _without_adapter(
+        self, inflight: InFlight, adapter: Adapter, ask: Ask, rng: Random, turn: int
+    ) -> XylemError | None:
+        """Why nobody answers with its adapter. The worker that would do so for the least is asked to load it."""
+        places = [o for group in inflight.groups for pool in group for o in self._places(inflight, pool)]
+        here = [o for o in places if can_serve(o.candidate)]
+        try:
+            options = may_load(adapter, here)
+            if not options:
+                return None
+            rules = inflight.rules(self._pools[inflight.groups[0][0]].routing)
+            self.asks.add((place(ask, options, rules, rng, turn).placement.worker, adapter.versioned))
+        except (AdapterFailed, Saturated) as exc:
+            return exc
+        return NoWorker(f"The adapter '{adapter.name}' is being loaded. Try again.")
+
     def _split(
         self,
         inflight: InFlight,
@@ -165,8 +186,10 @@ class PlacementRound:
             self._placed.append((to, inflight.hashes(self._pools[to.pool].block_size)))
 
     def _options(self, inflight: InFlight, pool: PoolId) -> list[Option]:
-        """The places whose engine supports the request's grammar and seed: others would ignore them."""
+        """The places whose engine supports the request's adapter, grammar and seed: others would ignore them."""
         options, grammar = self._places(inflight, pool), inflight.job.sampling.grammar
+        if (adapter := inflight.job.adapter) is not None:
+            options = [o for o in options if adapter in o.candidate.lease.worker.adapters]
         if grammar is not None:
             options = [o for o in options if grammar.kind in o.candidate.lease.worker.grammars]
         return [o for o in options if o.candidate.lease.worker.seeds] if _is_seeded(inflight) else options

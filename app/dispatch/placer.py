@@ -7,7 +7,7 @@ round trips to Redis, and a burst of sixty costs two as well. Requests that find
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from itertools import accumulate, count
 from random import Random
 
@@ -16,11 +16,11 @@ from app.dispatch.held_requests import LOOK_EVERY_S, HeldRequests, urgency
 from app.dispatch.inflight import InFlight
 from app.dispatch.placement_commands import placement, prediction
 from app.dispatch.placement_round import PlacementRound
-from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
-from app.ids import PoolId, RequestId
+from app.errors import DeadlineOver, ModelNotFound, NoWorker, Saturated, StoreDown, XylemError
+from app.ids import PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
-from app.messages import Job
+from app.messages import Adapter, Job, LoadAdapter, encode
 from app.pools import Pool
 from app.store import Command, Wire
 from app.telemetry import FLEET_READ, RoutingMeters, logger
@@ -30,6 +30,8 @@ log = logger(__name__)
 # With this many requests in flight, a round first waits a little for more: a round costs the CPU of a sixth of a
 # short request, and at such a load the wait is a small part of the time to the first token.
 _BUSY, _GATHER_S = 32, 0.002
+_ASK_AGAIN_S = 1.0
+_COMMANDS_TTL_S = 60
 _ROUND = 64  # requests: Redis does nothing else while it matches their prompts
 _ROUND_TOKENS = 2**18  # of their prompts: the event loop does nothing else while it hashes and writes them
 
@@ -48,14 +50,16 @@ class Placer:
         in_flight: Mapping[RequestId, InFlight],
         stop: Callable[[list[Job]], Awaitable[None]],
         fail: Callable[[InFlight, XylemError], None],
+        adapter: Callable[[str], Adapter | None],
     ) -> None:
         """`in_flight`: the awaited requests. `stop` ends jobs on their workers.
 
-        `fail` ends a request whose `place` has already returned.
+        `fail` ends a request whose `place` has already returned. `adapter`: the one of that name.
         """
         self._wire, self._keys, self._fleet, self._pools = wire, keys, fleet, pools
         self._retry_after_s = retry_after_s
-        self._in_flight, self._stop, self._fail = in_flight, stop, fail
+        self._in_flight, self._stop, self._fail, self._adapter = in_flight, stop, fail, adapter
+        self._asked: dict[tuple[WorkerId, str], float] = {}  # to load an adapter, and when
         self._to_stop: list[Job] = []  # attempts that nobody awaits, to be stopped on their workers
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
         self._turns = count()
@@ -170,6 +174,9 @@ class Placer:
         self._try_held.clear()
 
     async def _round(self, in_flight: list[InFlight]) -> None:
+        in_flight = [inflight for inflight in in_flight if self._resolved(inflight)]
+        if not in_flight:
+            return
         round_ = PlacementRound(in_flight, self._pools)
         began = time.perf_counter()
         round_.views = await self._fleet.read(round_.prompts())
@@ -203,12 +210,35 @@ class Placer:
                 predictions += prediction(self._keys, self._pools[to.pool], inflight, to, round_.lease(to))
                 blocks = len(inflight.hashes(self._pools[to.pool].block_size)) // HASH_BYTES
                 self._routed[to.pool].decided(to.cached, blocks, time.perf_counter() - began)
-        await self._write(placed, commands + predictions)
+        await self._write(placed, commands + predictions + self._ask(round_.asks))
         for pool, view in round_.views.items():
             self._routed[pool].shared([c.requests for c in view.candidates])
         for inflight in placed:
             if not self._awaited(inflight):
                 self.stop_later(inflight.job)
+
+    def _resolved(self, inflight: InFlight) -> bool:
+        """Its adapter, if it wants one, is there, and it is of today's version; else its wait is over."""
+        if inflight.job.adapter is None:
+            return True
+        adapter = self._adapter(inflight.adapter_name)
+        if adapter is None:
+            self._settle(inflight, ModelNotFound(f"The model '{inflight.adapter_name}' is not served any more."))
+            return False
+        inflight.resolve(adapter)
+        return True
+
+    def _ask(self, asks: Collection[tuple[WorkerId, str]]) -> list[Command]:
+        """Has workers load adapters for which requests wait."""
+        now, commands = time.monotonic(), list[Command]()
+        if asks:
+            self._asked = {ask: at for ask, at in self._asked.items() if now - at < _ASK_AGAIN_S}
+        for worker, adapter in asks:
+            if (worker, adapter) not in self._asked:
+                self._asked[worker, adapter] = now
+                key = self._keys.commands(worker)
+                commands += [("RPUSH", key, encode(LoadAdapter(adapter))), ("EXPIRE", key, _COMMANDS_TTL_S)]
+        return commands
 
     def _without_worker(self, inflight: InFlight, exc: NoWorker, *, lately: bool) -> None:
         """Holds the request if it was accepted before, or if its pools had a worker `lately`; else refuses it."""

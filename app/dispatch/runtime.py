@@ -12,6 +12,7 @@ from typing import TypeVar
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from app.dispatch.adapter_table import AdapterTable
 from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.liveness import LivenessWatch
@@ -72,6 +73,7 @@ class Runtime(Deployment):
     dispatcher: Dispatcher
     inbox: TokenInbox
     lookup: RequestLookup
+    adapters: AdapterTable
 
 
 @asynccontextmanager
@@ -82,11 +84,13 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
     redis = async_client(settings.redis_url)
     wire = Wire(redis, steady_after_s=settings.intervals.steady_s)
     fleet = FleetReader(wire, keys, pools, settings.max_queued)
+    adapters = AdapterTable(wire, keys, known.models)
     dispatcher = Dispatcher(
-        wire, keys, api, fleet, pools, settings.retry_after_s, settings.patience_s, settings.max_migrations
-    )
+        wire, keys, api, fleet, pools, settings.retry_after_s, settings.patience_s, settings.max_migrations,
+        adapters.current,
+    )  # fmt: skip
     inbox = TokenInbox(wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
-    watch = LivenessWatch(wire, keys, dispatcher, inbox, pools, settings.intervals)
+    watch = LivenessWatch(wire, keys, dispatcher, inbox, pools, settings.intervals, adapters)
     lookup = RequestLookup(wire, redis, keys, api, dispatcher.timelines)
     IN_FLIGHT.set_function(lambda: len(dispatcher.in_flight))
     HELD.set_function(lambda: dispatcher.placer.held)
@@ -99,7 +103,8 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
                 await clock.ask(wire)
                 (strangers,) = await wire.execute([note(settings)])
                 check(strangers)
-        yield Runtime(settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup)
+                await adapters.refresh()
+        yield Runtime(settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup, adapters)
     finally:
         await end_tasks(background)
         with suppress(RedisError, OSError):

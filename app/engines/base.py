@@ -1,6 +1,7 @@
 """The interface of an engine: one small protocol, without torch."""
 
 from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -32,6 +33,8 @@ class EngineInfo(Struct, frozen=True):
     grammars: tuple[GrammarKind, ...] = ()  # kinds that it supports, also for answers begun elsewhere
     seeds: bool = True  # the same seed gives the same answer; else it refuses seeds
     computes: bool = True  # prompts, with the role decode; else it takes their KV only, through a Rendezvous
+    max_adapters: int = 0  # LoRA adapters that it holds at once; 0: it takes none
+    max_adapter_rank: int = 0
 
 
 class EngineStats(Struct, frozen=True):
@@ -68,6 +71,7 @@ class GenerateRequest(Struct, frozen=True):
     # engine can; the mock restores all of it.
     begun: list[PartialOutput] = []
     session: str | None = None  # requests of one session should meet the same cache
+    adapter: str | None = None  # the name of an added one; None: the model's own weights
 
 
 class StepOutput(Struct, frozen=True):
@@ -161,3 +165,17 @@ class Encoder(Protocol):
 
         Raises: RequestError, PromptTooLong, EngineFailed.
         """
+
+
+@runtime_checkable
+class Adapters(Protocol):
+    """The capability to answer with LoRA adapters. A request for one that was not added is AdapterFailed."""
+
+    async def add_adapter(self, name: str, path: Path) -> None:
+        """Load it from a folder, which stays as it is until it is removed. A name is never given to other weights.
+
+        Raises: AdapterFailed, and nothing has changed then.
+        """
+
+    async def remove_adapter(self, name: str) -> None:
+        """No request has it, and none comes for it any more. One that is not there is ignored."""

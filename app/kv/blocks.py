@@ -33,13 +33,14 @@ def chain(parent: bytes, tokens: Sequence[int], block_size: int) -> list[bytes]:
     return out
 
 
-def prompt_hashes(prompt: Sequence[int], block_size: int, salt: str | None = None) -> bytes:
+def prompt_hashes(prompt: Sequence[int], block_size: int, salt: str | None = None, adapter: str | None = None) -> bytes:
     """The packed hashes of the prompt's blocks that a cache may have: 8 bytes each, in order.
 
     Without the last token: engines always compute it, for its logits.
+    `adapter`: with its version.
     """
     full = (len(prompt) - 1) // block_size * block_size
-    return b"".join(chain(root([salt] if salt else ()), prompt[:full], block_size))
+    return b"".join(chain(root(key for key in (adapter, salt) if key), prompt[:full], block_size))
 
 
 def common_blocks(a: bytes, b: bytes) -> int:

@@ -40,6 +40,7 @@ class Option(Struct, frozen=True):
     candidate: Candidate
     cached: int = 0  # leading blocks of the prompt in its KV cache
     coming: int = 0  # the same, with blocks that requests waiting there will leave in it
+    loading_s: float = 0.0  # until its adapter is loaded there
 
 
 class Ask(Struct, frozen=True):

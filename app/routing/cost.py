@@ -48,7 +48,7 @@ def kv_cost(ask: Ask, option: Option, fleet: Fleet, weight: float) -> Cost:
     """Seconds until the first token, and the delay of other requests in seconds."""
     c = option.candidate
     speed = fleet.tokens_per_s[c.lease.worker.pool]
-    wait = max(0.0, c.tokens / speed - c.head_s) + _wait_for_blocks(ask, option) + _STEP_S * load(c)
+    wait = max(0.0, c.tokens / speed - c.head_s) + _wait_for_blocks(ask, option) + _STEP_S * load(c) + option.loading_s
     prefill = uncached_tokens(ask, option) / speed
     return Cost(wait, prefill, weight * fleet.delay_rate * prefill * (wait + prefill / 2))
 

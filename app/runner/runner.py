@@ -24,6 +24,7 @@ from app.ids import RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
 from app.messages import ASIDE_PRIORITY, Failed, Handoff, Job, KvHandle, PrefillDone, Stage
 from app.pools import Aside
+from app.runner.adapters_in_use import AdaptersInUse
 from app.runner.job_record import fetch
 from app.runner.process_slot import ProcessSlot
 from app.runner.throughput import Throughput
@@ -52,6 +53,7 @@ class Runner:
         self.emitter: TokenEmitter
         self.throughput: Throughput
         self.gates: list[YieldGate] = []  # of each rank
+        self.adapters = AdaptersInUse()
         self._running: dict[RunId, asyncio.Task[Any]] = {}
         self._returned: set[RunId] = set()  # of these, the ones to be placed elsewhere
         self._background: set[asyncio.Task[None]] = set()
@@ -177,6 +179,7 @@ class Runner:
             handoff,
             job.begun,
             job.session,
+            job.adapter,
         )
 
     def encode_request(self, job: Job) -> EncodeRequest:
@@ -221,7 +224,7 @@ class Runner:
         return None if task.cancelled() else task.result()
 
     async def _not_begun(self, run: RunId, nobody_waits: Afterwards) -> None:
-        """Cancelled before the engine had it. With a record it is still awaited, and goes back to its API replica."""
+        """Cancelled or refused before the engine had it. With a record it is awaited, and goes back to its replica."""
         job = await self._fetch(run)
         if job is not None:
             self._fail(job, Returned())
@@ -235,14 +238,16 @@ class Runner:
             job = await self._fetch(run)
         except asyncio.CancelledError:
             job = None
-        if job is None or run in self._returned:  # redis-py may swallow a cancel while it connects
+        # redis-py may swallow a cancel while it connects; an adapter may be refused after the request was placed.
+        if job is None or run in self._returned or not self.adapters.has(job):
             await self._not_begun(run, nobody_waits)
             return None
         try:
-            if job.aside:
-                return await work(job)
-            with self.has(job), self.gate(job).online(job):
-                return await work(job)
+            with self.adapters.of(job):
+                if job.aside:
+                    return await work(job)
+                with self.has(job), self.gate(job).online(job):
+                    return await work(job)
         except asyncio.CancelledError:
             if run in self._dropped:
                 self.emitter.release(run)

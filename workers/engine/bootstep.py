@@ -27,6 +27,7 @@ from app.store import Wire, sync_client
 from app.store.wire_version import check, keep_noting, note
 from app.telemetry import logger
 from app.telemetry import setup_logging as setup_xylem_logging
+from workers.engine.adapter_keeper import keeper_of
 from workers.engine.exit_guard import ExitGuard
 from workers.engine.hang_watchdog import HangWatchdog
 from workers.engine.host_address import address_towards
@@ -133,20 +134,23 @@ class EngineStep(bootsteps.StartStopStep):
         for rank, source in events.items():
             index = KvIndex(self.wire, runner.keys, self.pool_id, place_id(self.worker_id, rank))
             feeds.append(KvEventFeed(source, Ledger(self.pool.block_size), index))
+        self.lease = LeaseKeeper(runner, self.pool_id, self.pool.role, info, kv_events=bool(events))
+        adapters = keeper_of(runner, self.lease, self.pool_id, self.pool, info)
         account = ReservationAudit(runner, worker_queue(self.pool_id, self.worker_id))
         self.background = [
             asyncio.create_task(work)
             for work in (
-                run_commands(runner, feeds),
+                run_commands(runner, feeds, adapters),
                 account.run(),
                 keep_noting(self.wire, runner.settings),
                 *(f.run() for f in feeds),
             )
         ]
+        await self.lease.register()
+        if adapters is not None:
+            self.background.append(asyncio.create_task(adapters.run()))
         for task in self.background:
             task.add_done_callback(runners.end_process)
-        self.lease = LeaseKeeper(runner, self.pool_id, self.pool.role, info, kv_events=bool(events))
-        await self.lease.register()
 
     async def _deregister(self) -> None:
         await end_tasks(self.background)

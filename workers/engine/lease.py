@@ -6,9 +6,10 @@ import socket
 import time
 from contextlib import suppress
 
+from msgspec.structs import replace
 from redis.exceptions import RedisError
 
-from app.engines.base import EngineInfo
+from app.engines.base import Adapters, EngineInfo
 from app.ids import PoolId, place_id, worker_queue
 from app.keys import PRIORITY_STEPS
 from app.messages import Lease, Load, Role, Worker, encode
@@ -25,7 +26,7 @@ class LeaseKeeper:
 
     def __init__(self, runner: Runner, pool: PoolId, role: Role, info: EngineInfo, *, kv_events: bool) -> None:
         self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
-        self._ended = asyncio.Event()
+        self._ended, self._writing = asyncio.Event(), asyncio.Lock()
         self.fresh = time.monotonic()  # when Redis last got it
         self._draining = False
         self._worker = Worker(
@@ -45,6 +46,7 @@ class LeaseKeeper:
             grammars=list(info.grammars),
             seeds=info.seeds,
             computes=info.computes,
+            max_adapters=info.max_adapters if isinstance(runner.engine, Adapters) else 0,
         )
 
     async def register(self) -> None:
@@ -56,7 +58,7 @@ class LeaseKeeper:
     async def drain(self) -> None:
         """From now on, routing places nothing here."""
         self._draining = True
-        await self._try_write()
+        await self.tell()
 
     async def end(self) -> None:
         """Deregister. After this nothing can be placed here: `place.lua` checks the lease."""
@@ -83,11 +85,13 @@ class LeaseKeeper:
             stood_s = time.monotonic() - slept
             if stood_s > settings.lease_ttl_s:
                 self.stood_still(stood_s)
-            await self._try_write()
+            await self.tell()
 
-    async def _try_write(self) -> None:
+    async def tell(self) -> None:
+        """Now, what is so now: what was written before this began can't come after it."""
         try:
-            await self._write()
+            async with self._writing:
+                await self._write()
         except (RedisError, OSError) as exc:
             log.warning("lease_not_renewed", error=repr(exc))
 
@@ -102,7 +106,10 @@ class LeaseKeeper:
             sum(map(len, runner.gates)),
             0 if self._draining else min(gate.most for gate in runner.gates),
         )
-        lease = Lease(own, load, runner.throughput.online.read(time.monotonic()), self._draining)
+        if own.max_adapters:
+            own = replace(own, adapters=runner.adapters.open)
+        speeds = runner.throughput.online.read(time.monotonic())
+        lease = Lease(own, load, speeds, self._draining, adapters=runner.adapters.report())
         seen = keys.seen(own.pool)
         pipe = self._redis.pipeline(transaction=False)
         ttl_ms, patience_ms = round(settings.lease_ttl_s * 1000), max(1, round(settings.patience_s * 1000))

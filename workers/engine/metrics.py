@@ -35,6 +35,10 @@ DEFINITIONS = (
         "xylem_worker_pulled_tokens", "counter", "Prompt tokens whose KV came from another engine.",
         lambda _, stats: stats.pulled_tokens,
     ),
+    Definition(
+        "xylem_worker_adapters", "gauge", "LoRA adapters that it answers with.",
+        lambda runner, _: len(runner.adapters.open),
+    ),
 )  # fmt: skip
 
 

@@ -8,17 +8,18 @@ import msgspec
 from redis.exceptions import RedisError
 
 from app.engines.base import PrefixResetter
-from app.messages import Cancel, ClearCache, Reply, decode_worker_command, encode
+from app.messages import Cancel, ClearCache, LoadAdapter, Reply, decode_worker_command, encode
 from app.runner.runner import Runner
 from app.store import async_client
 from app.telemetry import logger
+from workers.engine.adapter_keeper import AdapterKeeper
 from workers.engine.kv_event_feed import KvEventFeed
 
 log = logger(__name__)
 _REPLY_TTL_S = 60
 
 
-async def run_commands(runner: Runner, feeds: Sequence[KvEventFeed]) -> None:
+async def run_commands(runner: Runner, feeds: Sequence[KvEventFeed], adapters: AdapterKeeper | None = None) -> None:
     """Executes the commands in `commands:<worker>` until cancelled. A list, which loses nothing, unlike a channel."""
     redis = async_client(runner.settings.redis_url, socket_timeout=None)
     key = runner.keys.commands(runner.worker)
@@ -31,6 +32,9 @@ async def run_commands(runner: Runner, feeds: Sequence[KvEventFeed]) -> None:
             command = decode_worker_command(taken[1])
             if isinstance(command, Cancel):
                 runner.cancel(command.run)
+            elif isinstance(command, LoadAdapter):
+                if adapters is not None:
+                    adapters.look(command.adapter)
             else:
                 assert isinstance(command, ClearCache)
                 task = asyncio.create_task(_clear(runner, feeds, command.id))  # so that cancels needn't wait

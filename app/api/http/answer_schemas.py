@@ -282,6 +282,29 @@ class ModelCard(Shape):
     dialect: str | None  # how it writes reasoning and tool calls
     capabilities: Capabilities
     sampling_defaults: dict[str, float]  # of the model's generation_config.json, where a request says nothing
+    parent: str | None = None  # of a LoRA adapter: the model that it is made for
+
+
+class AdapterCard(Shape):
+    name: str
+    version: int
+    model: str  # that it is made for
+    source: str
+    sha256: str
+    pools: list[str]  # that load it; none: all of the model
+    min_workers: int
+    created: float
+    workers: list[str]  # that answer with this version
+    failed: dict[str, str]  # by worker: why it could not load it
+
+
+class AdapterList(Shape):
+    data: list[AdapterCard]
+
+
+class Removed(Shape):
+    name: str
+    removed: bool
 
 
 class ModelList(Shape):

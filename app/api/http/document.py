@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
-from app.api.api_keys import is_open
+from app.api.api_keys import is_open, wants_admin_key
 from app.settings import Settings
 
 _KEY, _ADMIN = "api_key", "admin_key"
@@ -44,7 +44,7 @@ def with_keys(document: dict[str, Any], settings: Settings) -> None:
 
 
 def _wanted(path: str, settings: Settings) -> list[Mapping[str, list[str]]]:
-    if path.startswith("/admin/"):
+    if wants_admin_key(path):
         return _any_way(_ADMIN, needed=bool(settings.admin_key))
     if is_open(path):
         return []

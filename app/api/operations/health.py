@@ -17,6 +17,7 @@ from app.api.state import state_of
 from app.dispatch.models import Model
 from app.errors import ModelNotFound, StoreDown
 from app.ids import RequestId
+from app.messages import Lease
 
 router = APIRouter()
 _JSON = "application/json"
@@ -38,6 +39,7 @@ def _card(model: Model, created: int) -> dict[str, Any]:
             "reasoning": model.writing.reasons,
         },
         "sampling_defaults": {**model.defaults},
+        "parent": model.parent,
     }
 
 
@@ -77,11 +79,17 @@ async def ready(request: Request) -> Response:
         redis = True
     except StoreDown:
         leases, redis = [], False
-    workers = {m.name: sum(lease.worker.pool in m.pools and not lease.draining for lease in leases) for m in models}
+    workers = {m.name: sum(_answers(lease, m) for lease in leases) for m in models}
     subscribed = state.inbox.subscribed.is_set()
     ok = redis and subscribed and any(workers.values())
     body = {"ready": ok, "redis": redis, "subscribed": subscribed, "workers": workers}
     return Response(orjson.dumps(body), 200 if ok else 503, media_type="application/json")
+
+
+def _answers(lease: Lease, model: Model) -> bool:
+    if lease.worker.pool not in model.pools or lease.draining:
+        return False
+    return model.adapter is None or model.adapter in lease.worker.adapters
 
 
 @router.get("/metrics", response_class=PlainTextResponse)

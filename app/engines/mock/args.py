@@ -42,6 +42,10 @@ class MockArgs(BaseModel):
     load_s: NotNegative = 0.0
     fail_to_load: str | None = None  # loading fails with this message
     dimensions: Count = 384  # of an embedding
+    max_adapters: Annotated[int, Field(ge=0)] = 8  # LoRA adapters held at once
+    max_adapter_rank: Count = 64
+    adapter_load_s: NotNegative = 0.0  # loading time of an adapter
+    fails_on_adapter: str | None = None  # adapters whose name begins with this can't be loaded
     script: dict[str, str] = {}  # a prompt that contains a key is answered with its value
     dies_on: str | None = None  # a prompt that contains this kills the process
     hangs_on: str | None = None  # a prompt that contains this makes the engine hang, in a live process

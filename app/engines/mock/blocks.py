@@ -19,12 +19,13 @@ _ROOT = b"mock\0\0\0\0"
 class BlockTable:
     """The blocks that one sequence holds, in the order of its tokens."""
 
-    __slots__ = ("blocks", "committed", "hashes", "root", "salt")
+    __slots__ = ("blocks", "committed", "hashes", "keys", "root")
 
-    def __init__(self, salt: str | None = None) -> None:
-        """Sequences of different salts share no blocks."""
-        self.salt = salt
-        self.root = xxh3_64_digest(salt.encode()) if salt else _ROOT
+    def __init__(self, salt: str | None = None, adapter: str | None = None) -> None:
+        """Sequences of different salts or adapters share no blocks."""
+        # What the first block's hash covers besides tokens, and what all others' do.
+        self.keys = [key for key in (adapter, salt) if key], [adapter] if adapter else None
+        self.root = xxh3_64_digest(repr((adapter, salt)).encode()) if adapter or salt else _ROOT
         self.blocks: list[int] = []
         self.hashes: list[int] = []  # of the leading full blocks, computed when needed
         self.committed = 0  # leading blocks that are in the cache
@@ -179,5 +180,7 @@ class BlockManager:
             size = self.block_size
             parent = table.hashes[first - 1] if first else None
             ids = list(tokens[first * size : end * size])
-            keys = [[table.salt], *[None] * (end - 1)] if table.salt and not first else None
+            head, others = table.keys
+            rest = [others] * (end - first)
+            keys = [head, *rest[1:]] if head and not first else rest if others else None
             self.events.append(BlockStored(table.hashes[first:end], parent, ids, size, extra_keys=keys))

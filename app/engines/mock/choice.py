@@ -68,8 +68,8 @@ class Choice:
 
     __slots__ = (
         "_answer_tokens", "_banned", "_behind", "_can_end", "_decode", "_sampler", "_scanner", "_script", "_vocabulary",
-        "computed", "context_len", "finished", "grammar", "index", "lends", "prompt_len", "rank", "request", "source",
-        "stream", "table", "tokens",
+        "_weights", "computed", "context_len", "finished", "grammar", "index", "lends", "prompt_len", "rank", "request",
+        "source", "stream", "table", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -85,10 +85,11 @@ class Choice:
         lends: bool = False,
         script: Sequence[int] = (),
         grammar: GrammarState | None = None,
+        weights: bytes = b"",
     ) -> None:
         """`lends`: it ends when its prompt is computed, and another engine gets its KV. `script`: its tokens.
 
-        `grammar`: its state after the output so far.
+        `grammar`: its state after the output so far. `weights`: of its adapter.
         """
         sampling = request.sampling
         self.request = request
@@ -99,14 +100,15 @@ class Choice:
         self.prompt_len = len(request.prompt)
         self.context_len = context_len
         self.computed = 0  # leading tokens whose KV is there
-        self.table = BlockTable(request.cache_salt)
+        self.table = self.new_table()
         self.finished = False
         self.lends = lends
         # Where the prompt's KV comes from, until it has arrived. The other choices find it in the cache.
         self.source: Handoff | None = request.handoff if index == 0 and not lends else None
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed + index
         self._vocabulary = vocabulary
-        self._sampler = Sampler(vocabulary, request.prompt, sampling, seed)
+        self._weights = weights
+        self._sampler = Sampler(vocabulary, request.prompt, sampling, seed, weights)
         self._scanner = StopScanner(sampling.stop, include=sampling.include_stop) if sampling.stop else None
         self._script = script
         self._answer_tokens = len(script) or max(answer_tokens, sampling.min_tokens)
@@ -125,6 +127,10 @@ class Choice:
     def reuse(self) -> bool:
         """Whether cached KV may be used: logprobs of the prompt need every position computed."""
         return self.request.sampling.prompt_logprobs is None
+
+    def new_table(self) -> BlockTable:
+        """Without a block."""
+        return BlockTable(self.request.cache_salt, self.request.adapter)
 
     def advance(self) -> StepOutput:
         """Sample one token. Sets `finished` when it is the last one."""
@@ -199,7 +205,7 @@ class Choice:
 
     def _prompt_logprobs(self) -> list[TokenLogprob | None]:
         top = self.request.sampling.prompt_logprobs or 0
-        return prompt_logprobs(self._vocabulary, self.request.prompt, top)
+        return prompt_logprobs(self._vocabulary, self.request.prompt, top, self._weights)
 
     def _any_text(self, prompt: list[int]) -> Callable[[int], str]:
         """A decoder for any tokens, also parts of a character: a bias or a script can bring them."""

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import AsyncGenerator, Mapping
 from itertools import count
+from pathlib import Path
 
 from app.engines.base import (
     EncodeRequest,
@@ -16,6 +17,7 @@ from app.engines.base import (
     StepOutput,
 )
 from app.engines.checks import check_request
+from app.engines.mock.adapters import Loaded
 from app.engines.mock.args import parse_args
 from app.engines.mock.choice import Choice, Stream
 from app.engines.mock.core import Core
@@ -32,7 +34,7 @@ from app.tokenizer import load_tokenizer
 
 
 class MockEngine:
-    """Implements `app.engines.base.Engine`, and its capabilities Disaggregated, Encoder and PrefixResetter."""
+    """Implements `app.engines.base.Engine` and Adapters, Disaggregated, Encoder and PrefixResetter."""
 
     def __init__(self, pool: Pool, address: str = "127.0.0.1") -> None:
         """Raises: SettingsError (unknown or bad arguments)."""
@@ -47,6 +49,7 @@ class MockEngine:
         self._steps = StepMeter()  # of all ranks, which are alike
         self._cores = [Core(args, pool, rank, self._rooms, self._steps) for rank in range(pool.data_parallel_size)]
         self._encodings = [Encoding(args, pool) for _ in self._cores] if pool.task != "generate" else []
+        self._adapters = Loaded(args)
         self._streams: dict[RunId, Stream] = {}
         self._arrivals = count()
         self._vocabulary: Vocabulary | None = None  # set by start
@@ -70,6 +73,8 @@ class MockEngine:
             block_bytes=self._args.handoff.block_bytes,
             meets_at=self._rooms.meets_at,
             grammars=GRAMMAR_KINDS,
+            max_adapters=self._args.max_adapters,
+            max_adapter_rank=self._args.max_adapter_rank,
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
@@ -159,6 +164,13 @@ class MockEngine:
             core.clear()
         return True
 
+    async def add_adapter(self, name: str, path: Path) -> None:
+        self._ready()
+        await self._adapters.add(name, path)
+
+    async def remove_adapter(self, name: str) -> None:
+        self._adapters.remove(name)
+
     async def close(self) -> None:
         self._failure = self._failure or EngineFailed("The engine is closed.")
         for stream in list(self._streams.values()):
@@ -185,6 +197,7 @@ class MockEngine:
             raise RequestError(f"A request with the id {request.id} is running already.")
         self._check_rank(request)
         check_request(request, vocabulary_size=vocabulary.size, context_len=self._pool.context_len)
+        weights = self._adapters.weights(request.adapter)
         core = self._cores[request.rank]
         self._break(request.prompt, core)
         if not lends:
@@ -197,7 +210,7 @@ class MockEngine:
             choice = Choice(
                 request, stream, vocabulary, index=index, arrival=arrival,
                 context_len=self._pool.context_len, answer_tokens=self._args.answer_tokens,
-                lends=lends, script=script, grammar=grammars.get(index),
+                lends=lends, script=script, grammar=grammars.get(index), weights=weights,
             )  # fmt: skip
             stream.choices.append(choice)
             if index == 0 or lends or request.handoff is None:  # the others are added when the prompt's KV has arrived
@@ -219,7 +232,7 @@ class MockEngine:
 
     def _script(self, request: GenerateRequest) -> list[int]:
         """The tokens of the scripted answer to this prompt, if there is one."""
-        if not self._args.script:
+        if not self._args.script or request.adapter is not None:
             return []
         tokenizer = load_tokenizer(self._pool.model_dir, self._pool.chat_template)
         prompt = tokenizer.decode(request.prompt)

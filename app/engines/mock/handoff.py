@@ -46,7 +46,7 @@ class Handoffs:
     def lend(self, choice: Choice) -> KvHandle:
         """Keep the blocks of a computed prompt for another engine."""
         self._mark_tail(choice)
-        table, choice.table = choice.table, BlockTable(choice.request.cache_salt)
+        table, choice.table = choice.table, choice.new_table()
         blocks = table.blocks[: -(-choice.prompt_len // self._blocks.block_size)]
         lent_id = f"{choice.request.id}/{next(self._ids)}"
         # In a simulation the other engine can't free the blocks: they are kept for the transfer's time.
@@ -61,7 +61,7 @@ class Handoffs:
     async def push(self, choice: Choice, meeting: Meeting) -> None:
         """Write a computed prompt's KV to the decode engine at the rendezvous. Raises: HandoffFailed."""
         self._mark_tail(choice)
-        table, choice.table = choice.table, BlockTable(choice.request.cache_salt)
+        table, choice.table = choice.table, choice.new_table()
         over = asyncio.get_running_loop().create_future()
         self._pushing.add(over)
         try:

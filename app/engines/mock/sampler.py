@@ -31,10 +31,13 @@ _TRIES = 64  # whitespace tokens that are skipped if the grammar allows others
 class Sampler:
     """The tokens of one choice, one after the other."""
 
-    def __init__(self, vocabulary: Vocabulary, prompt: Sequence[int], sampling: Sampling, seed: int) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, prompt: Sequence[int], sampling: Sampling, seed: int, weights: bytes = b""
+    ) -> None:
+        """`weights`: of the adapter that changes what comes next, if there is one."""
         self._vocabulary = vocabulary
         self._sampling = sampling
-        self._context = xxh3_64(array("I", prompt).tobytes())
+        self._context = xxh3_64(weights + array("I", prompt).tobytes())
         self._seed = xxh3_64_intdigest(seed.to_bytes(16, "little", signed=True))
         self._levels = _cumulative(_LOGITS, sampling)
         self._prompt = frozenset(prompt) if sampling.repetition_penalty != 1.0 else frozenset()
@@ -127,9 +130,11 @@ class Sampler:
         return logit
 
 
-def prompt_logprobs(vocabulary: Vocabulary, prompt: Sequence[int], top: int) -> list[TokenLogprob | None]:
+def prompt_logprobs(
+    vocabulary: Vocabulary, prompt: Sequence[int], top: int, weights: bytes = b""
+) -> list[TokenLogprob | None]:
     """One per prompt token; None for the first, which nothing predicts."""
-    context = xxh3_64()
+    context = xxh3_64(weights)
     found: list[TokenLogprob | None] = [None]
     for before, token in pairwise(prompt):
         context.update(before.to_bytes(4, "little"))

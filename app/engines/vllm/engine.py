@@ -7,12 +7,14 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 # Read when huggingface_hub is imported: models are local directories, and nothing is downloaded.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import structlog
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from app.engines.base import (
@@ -25,6 +27,7 @@ from app.engines.base import (
     StepOutput,
 )
 from app.engines.resume import part
+from app.engines.vllm.adapters import Loaded
 from app.engines.vllm.args import engine_args, vllm_config
 from app.engines.vllm.convert import translate
 from app.engines.vllm.encoding import vectors
@@ -47,7 +50,7 @@ log = structlog.get_logger(__name__)
 
 
 class VllmEngine:
-    """Implements `app.engines.base.Engine`, `Disaggregated`, `Encoder` and `PrefixResetter`.
+    """Implements `app.engines.base.Engine`, `Adapters`, `Disaggregated`, `Encoder` and `PrefixResetter`.
 
     A pool's `args` are fields of vLLM's AsyncEngineArgs, and `env`: environment variables to be set
     unless they are set already.
@@ -60,6 +63,7 @@ class VllmEngine:
         self._live: dict[RunId, int] = {}  # choices, or inputs, of each request in flight
         self._engine: AsyncLLM | None = None  # set by start
         self._lender: Lender | None = None  # set by start where the pool hands KV over
+        self._adapters = Loaded(0)  # set by start where the pool's args have enable_lora
         self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
         self._blocks = 0
         self._processes: list[BaseProcess] = []
@@ -74,6 +78,9 @@ class VllmEngine:
         config = engine.vllm_config
         self._blocks = config.cache_config.num_gpu_blocks or 0
         self._lender = Lender(config, self._stats) if config.kv_transfer_config is not None else None
+        lora = config.lora_config
+        most = (lora.max_cpu_loras or lora.max_loras) if lora else 0
+        self._adapters = Loaded(most)
         log.info("vllm loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
         return EngineInfo(
             block_size=config.cache_config.block_size,
@@ -83,14 +90,17 @@ class VllmEngine:
             ranks=config.parallel_config.data_parallel_size,
             block_bytes=block_bytes(config) if self._lender else 0,
             grammars=_grammars(config.structured_outputs_config.backend),
+            max_adapters=most,
+            max_adapter_rank=lora.max_lora_rank if lora else 0,
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
         with self._runs(request, request.sampling.n) as engine:
+            lora = self._adapters.request(request.adapter)
             if request.begun and not can_force(self._lender, request):
-                outputs = resumed(engine, self._tokenizer, request)
+                outputs = resumed(engine, self._tokenizer, request, lora)
             else:
-                outputs = answer(engine, self._lender, request)
+                outputs = answer(engine, self._lender, request, lora)
             async with aclosing(outputs) as steps:
                 async for step in steps:
                     yield step
@@ -101,7 +111,7 @@ class VllmEngine:
 
     async def prefill(self, request: GenerateRequest) -> Prefilled:
         with self._runs(request, 1) as engine:
-            return await prefill(engine, self._lender, request)
+            return await prefill(engine, self._lender, request, self._adapters.request(request.adapter))
 
     async def discard(self, handoff: KvHandle) -> None:
         await discard(self._loaded(), handoff)
@@ -137,6 +147,15 @@ class VllmEngine:
 
     async def reset_prefix_cache(self) -> bool:
         return bool(await self._loaded().reset_prefix_cache())
+
+    async def add_adapter(self, name: str, path: Path) -> None:
+        try:
+            await self._adapters.add(self._loaded(), name, path)
+        except EngineDeadError as exc:
+            raise translate(exc) from exc
+
+    async def remove_adapter(self, name: str) -> None:
+        await self._adapters.remove(self._loaded(), name)
 
     async def close(self) -> None:
         engine, self._engine = self._engine, None

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 from vllm import SamplingParams
 from vllm.inputs import tokens_input
+from vllm.lora.request import LoRARequest
 from vllm.outputs import RequestOutput
 from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -25,7 +26,7 @@ _FORCED = 8  # tokens that are forced at most, one step each
 
 
 async def answer(
-    engine: AsyncLLM, lender: kv.Lender | None, request: GenerateRequest
+    engine: AsyncLLM, lender: kv.Lender | None, request: GenerateRequest, lora: LoRARequest | None
 ) -> AsyncGenerator[StepOutput, None]:
     """All choices' steps. Raises: vLLM's errors and ours; HandoffFailed before the first step."""
     pull = None
@@ -34,14 +35,14 @@ async def answer(
             raise HandoffFailed("This pool's vLLM has no kv_transfer_config.")
         pull = lender.check(request.handoff)
     if pull is None or request.sampling.n == 1:
-        async with aclosing(_steps(engine, request, lender, pull)) as steps:
+        async with aclosing(_steps(engine, request, lora, lender, pull)) as steps:
             async for step in steps:
                 yield step
         return
     first, others = kv.split(request)
-    async with aclosing(_steps(engine, first, lender, pull)) as one:
+    async with aclosing(_steps(engine, first, lora, lender, pull)) as one:
         yield await anext(one)
-        rest = _steps(engine, others, from_index=1)
+        rest = _steps(engine, others, lora, from_index=1)
         async with aclosing(rest), aclosing(merged(one, rest)) as steps:
             async for step in steps:
                 if step.index == 0 and step.finish == "abort":  # vLLM may not have had the others yet
@@ -49,7 +50,9 @@ async def answer(
                 yield step
 
 
-async def prefill(engine: AsyncLLM, lender: kv.Lender | None, request: GenerateRequest) -> Prefilled:
+async def prefill(
+    engine: AsyncLLM, lender: kv.Lender | None, request: GenerateRequest, lora: LoRARequest | None
+) -> Prefilled:
     """Raises: vLLM's errors and ours."""
     if lender is None:
         raise EngineFailed("This pool's vLLM has no kv_transfer_config.")
@@ -60,7 +63,7 @@ async def prefill(engine: AsyncLLM, lender: kv.Lender | None, request: GenerateR
     asked = replace(request, sampling=first)
     output: StepOutput | None = None
     found: dict[str, Any] | None = None
-    outputs = run(engine, asked, sampling_params(first, {} if whole else kv.keeping()))
+    outputs = run(engine, asked, sampling_params(first, {} if whole else kv.keeping()), lora)
     async with aclosing(outputs):
         async for out in outputs:
             [output] = step_outputs(out, asked, out.num_cached_tokens or 0)  # one output, of one token
@@ -96,6 +99,7 @@ def can_force(lender: kv.Lender | None, request: GenerateRequest) -> bool:
 async def _steps(
     engine: AsyncLLM,
     request: GenerateRequest,
+    lora: LoRARequest | None,
     lender: kv.Lender | None = None,
     pull: dict[str, Any] | None = None,
     from_index: int = 0,
@@ -104,7 +108,7 @@ async def _steps(
     begun = request.begun[0] if request.begun else None  # `can_force`
     cached: int | None = None  # cached tokens of the first output: later choices find the prompt in the cache
     tokens = text_len = 0  # of an answer with one choice
-    outputs = run(engine, request, sampling_params(request.sampling, kv.pulling(pull, begun)))
+    outputs = run(engine, request, sampling_params(request.sampling, kv.pulling(pull, begun)), lora)
     async with aclosing(outputs):
         async for out in outputs:
             if cached is None:
@@ -123,12 +127,15 @@ async def _steps(
                 yield given
 
 
-def run(engine: AsyncLLM, request: GenerateRequest, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
+def run(
+    engine: AsyncLLM, request: GenerateRequest, params: SamplingParams, lora: LoRARequest | None
+) -> AsyncGenerator[RequestOutput, None]:
     """vLLM's outputs of the request. Closing it aborts unfinished choices."""
     outputs: AsyncGenerator[RequestOutput, None] = engine.generate(
         tokens_input(request.prompt, cache_salt=request.cache_salt),
         params,
         request.id,
+        lora_request=lora,
         priority=request.priority,
         data_parallel_rank=dp_rank(engine, request),
     )

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from msgspec.structs import replace
+from vllm.lora.request import LoRARequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from app.engines.base import GenerateRequest, StepOutput
@@ -20,14 +21,16 @@ from app.engines.vllm_plugin import GRAMMAR
 from app.tokenizer import Tokenizer
 
 
-def resumed(engine: AsyncLLM, tokenizer: Tokenizer, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
+def resumed(
+    engine: AsyncLLM, tokenizer: Tokenizer, request: GenerateRequest, lora: LoRARequest | None
+) -> AsyncGenerator[StepOutput, None]:
     """All steps of the unfinished choices, each as its own vLLM request."""
     open_ = [index for index, begun in enumerate(request.begun) if not begun.finished]
-    return merged(*(_choice(engine, tokenizer, request, index) for index in open_))
+    return merged(*(_choice(engine, tokenizer, request, lora, index) for index in open_))
 
 
 async def _choice(
-    engine: AsyncLLM, tokenizer: Tokenizer, request: GenerateRequest, index: int
+    engine: AsyncLLM, tokenizer: Tokenizer, request: GenerateRequest, lora: LoRARequest | None, index: int
 ) -> AsyncGenerator[StepOutput, None]:
     begun, s = request.begun[index], request.sampling
     made = text_behind(tokenizer.raw, request.prompt, begun.tokens, special=s.special_tokens)
@@ -38,7 +41,7 @@ async def _choice(
     prompt = [*request.prompt, *begun.tokens]
     asked = replace(request, id=part(request.id, index), sampling=rest(s, begun, index), prompt=prompt)
     extra = {GRAMMAR: count} if count and s.grammar is not None else None
-    async with aclosing(run(engine, asked, sampling_params(asked.sampling, extra))) as outputs:
+    async with aclosing(run(engine, asked, sampling_params(asked.sampling, extra), lora)) as outputs:
         async for out in outputs:
             cached = min(out.num_cached_tokens or 0, len(request.prompt))
             for step in step_outputs(out, asked, cached):

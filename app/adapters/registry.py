@@ -1,0 +1,120 @@
+"""The adapters that are wanted: `loras` in Redis, for all processes of the deployment."""
+
+from collections.abc import Callable
+from typing import cast
+
+import msgspec
+from msgspec.structs import replace
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+
+from app.errors import ModelNotFound, RequestError
+from app.keys import Keys
+from app.messages import Adapter, decode_adapter, encode
+from app.store import clock
+from app.telemetry import logger
+
+log = logger(__name__)
+
+MOST = 4096  # adapters: every process knows all of them
+
+
+def decoded(fields: dict[bytes, bytes]) -> dict[str, Adapter]:
+    """By name; without what a newer version may have written otherwise."""
+    found = {}
+    for raw in fields.values():
+        try:
+            adapter = decode_adapter(raw)
+        except msgspec.DecodeError as exc:
+            log.error("adapter_not_understood", error=str(exc))
+        else:
+            found[adapter.name] = adapter
+    return found
+
+
+class AdapterRegistry:
+    """Raises redis-py's errors, all of it."""
+
+    def __init__(self, redis: "Redis", keys: Keys) -> None:
+        self._redis = redis
+        self._adapters, self._version = keys.loras()
+
+    async def add(self, adapter: Adapter) -> tuple[Adapter, Adapter | None]:
+        """As it is kept, and what was there: the same already, if it differs in version and time only.
+
+        Raises: RequestError when there is another one of that name, or too many.
+        """
+
+        def change(known: dict[str, Adapter]) -> Adapter | None:
+            old = known.get(adapter.name)
+            if old is not None and replace(adapter, version=old.version, created=old.created) == old:
+                return None
+            if old is not None:
+                raise RequestError(f"There is an adapter '{adapter.name}' already: swap it.", param="name")
+            if len(known) >= MOST:
+                raise RequestError(f"There are {MOST} adapters already.", param="name")
+            return adapter
+
+        made, before = await self._write(adapter.name, change)
+        return made or before[adapter.name], before.get(adapter.name)
+
+    async def swap(self, name: str, change: Callable[[Adapter], Adapter]) -> tuple[Adapter, Adapter]:
+        """The new version, and the old one. Raises: ModelNotFound."""
+        made, before = await self._write(name, lambda known: change(_found(known, name)))
+        assert made is not None
+        return made, before[name]
+
+    async def remove(self, name: str) -> Adapter:
+        """What it was. Raises: ModelNotFound."""
+
+        async def attempt(pipe: "Pipeline") -> Adapter:
+            old = _found(await self._known(pipe), name)
+            version = await self._next(pipe)
+            pipe.multi()  # type: ignore[no-untyped-call]
+            pipe.hdel(self._adapters, name)
+            pipe.set(self._version, version)
+            return old
+
+        removed: Adapter = await self._redis.transaction(attempt, *self._watched, value_from_callable=True)
+        return removed
+
+    async def all(self) -> dict[str, Adapter]:
+        return await self._known(self._redis)
+
+    @property
+    def _watched(self) -> tuple[str, str]:
+        return self._adapters, self._version
+
+    async def _write(
+        self, name: str, change: Callable[[dict[str, Adapter]], Adapter | None]
+    ) -> tuple[Adapter | None, dict[str, Adapter]]:
+        async def attempt(pipe: "Pipeline") -> tuple[Adapter | None, dict[str, Adapter]]:
+            known = await self._known(pipe)
+            made = change(known)
+            version = await self._next(pipe)
+            pipe.multi()  # type: ignore[no-untyped-call]
+            if made is None:
+                return None, known
+            made = replace(made, version=version, created=clock.now())
+            pipe.hset(self._adapters, name, encode(made))
+            pipe.set(self._version, version)
+            return made, known
+
+        written: tuple[Adapter | None, dict[str, Adapter]] = await self._redis.transaction(
+            attempt, *self._watched, value_from_callable=True
+        )
+        return written
+
+    async def _known(self, redis: "Redis") -> dict[str, Adapter]:
+        return decoded(cast(dict[bytes, bytes], await redis.hgetall(self._adapters)))
+
+    async def _next(self, pipe: "Pipeline") -> int:
+        """A Redis that forgot its last second would count the same again; its clock does not."""
+        last = await pipe.get(self._version)
+        return max(int(last or 0) + 1, round(clock.now() * 1000))
+
+
+def _found(known: dict[str, Adapter], name: str) -> Adapter:
+    if name not in known:
+        raise ModelNotFound(f"There is no adapter '{name}'.", param="name")
+    return known[name]

@@ -1,0 +1,45 @@
+"""What a worker loads next, and what has to go for it. Pure."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from msgspec import Struct
+
+# What was used so lately stays, though another one is wanted: requests come for it, and none for that one yet.
+_LATELY_S = 60.0
+
+
+class Use(Struct, frozen=True):
+    """An adapter in the engine."""
+
+    requests: int = 0  # that have it now
+    last: float = 0.0  # when one last came, on any clock
+
+
+class Step(Struct, frozen=True):
+    load: str | None = None
+    remove: list[str] = []  # before that
+
+
+def next_step(
+    slots: int, loaded: Mapping[str, Use], current: Collection[str], wanted: Sequence[str], asked: Sequence[str],
+    now: float,
+) -> Step:  # fmt: skip
+    """Adapters by `Adapter.versioned`: `current`, that may be had at all; `wanted`, that this worker is to have.
+
+    `asked`: requests wait for them. What has requests is never removed. What is not current goes as soon as it can.
+    """
+    old = [name for name, use in loaded.items() if name not in current and not use.requests]
+    left = {name: use for name, use in loaded.items() if name not in old}
+    for name in (*asked, *wanted):
+        if name in left or name not in current:
+            continue
+        if len(left) < slots:
+            return Step(name, old)
+        idle = [n for n, use in left.items() if not use.requests and _may_go(n, use, name in asked, wanted, now)]
+        if idle:
+            return Step(name, [*old, min(idle, key=lambda n: left[n].last)])
+    return Step(None, old)
+
+
+def _may_go(name: str, use: Use, asked: bool, wanted: Collection[str], now: float) -> bool:
+    return asked or (name not in wanted and now - use.last > _LATELY_S)

@@ -1,0 +1,106 @@
+"""LoRA adapters, for operators; and in vLLM's shapes. With `XYLEM_ADMIN_KEY`, or on loopback only."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import PlainTextResponse, Response
+
+from app.adapters.progress import Progress, progress
+from app.api.http.answer_schemas import AdapterCard, AdapterList, Removed
+from app.api.http.request_body import read_short
+from app.api.operations import adapter_changes as changes
+from app.api.operations.admin import Admin
+from app.api.state import ApiState
+from app.errors import AdapterFailed, RequestError
+from app.ids import PoolId
+from app.messages import Adapter
+from app.openai.adapter_schemas import LoadLora, NewAdapter, NewVersion, UnloadLora
+
+router = APIRouter(tags=["admin"])
+_TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
+
+
+def _card(adapter: Adapter, found: Progress) -> dict[str, Any]:
+    return {
+        "name": adapter.name,
+        "version": adapter.version,
+        "model": adapter.model,
+        "source": adapter.source,
+        "sha256": adapter.sha256,
+        "pools": list(adapter.pools),
+        "min_workers": adapter.min_workers,
+        "created": adapter.created,
+        "workers": found.workers,
+        "failed": found.failed,
+    }
+
+
+@router.get("/admin/loras", response_model=AdapterList)
+async def list_adapters(state: Admin) -> dict[str, Any]:
+    """All adapters, who has them, and why others don't."""
+    known = await changes.registry(state).all()
+    leases = await state.fleet.live(list(state.pools))
+    found = [
+        (known[name], progress(known[name], leases, changes.pools_of(state, known[name]))) for name in sorted(known)
+    ]
+    return {"data": [_card(adapter, stands) for adapter, stands in found]}
+
+
+@router.post("/admin/loras", response_model=AdapterCard, openapi_extra=NewAdapter.openapi())
+async def add_adapter(request: Request, state: Admin) -> dict[str, Any]:
+    """Answers when as many workers as it wants have it, or could not load it: `failed` says why.
+
+    The same once more changes nothing; another one of that name is refused.
+    """
+    body = await read_short(request, NewAdapter)
+    pools = [PoolId(pool) for pool in body.pools]
+    wanted = Adapter(body.name, 0, body.model, body.source, body.sha256, pools, body.min_workers)
+    return _card(*await changes.add(state, wanted))
+
+
+@router.post("/admin/loras/{name}", response_model=AdapterCard, openapi_extra=NewVersion.openapi())
+async def swap_adapter(request: Request, state: Admin, name: str) -> dict[str, Any]:
+    """Other weights under the same name. From the answer on, nothing begins with the old ones."""
+    body = await read_short(request, NewVersion)
+    return _card(*await changes.swap(state, name, body.source, body.sha256))
+
+
+@router.delete("/admin/loras/{name}", response_model=Removed)
+async def remove_adapter(state: Admin, name: str) -> dict[str, Any]:
+    """From the answer on, nothing begins with it. What runs is finished."""
+    await changes.remove(state, name)
+    return {"name": name, "removed": True}
+
+
+@router.post("/v1/load_lora_adapter", responses=_TEXT, openapi_extra=LoadLora.openapi())
+async def load_lora_adapter(request: Request, state: Admin) -> Response:
+    """vLLM's: on all workers of the model, for good."""
+    body = await read_short(request, LoadLora)
+    name = body.lora_name
+    known = await changes.registry(state).all()
+    if body.load_inplace and name in known:
+        _made, found = await changes.swap(state, name, body.lora_path, body.sha256)
+    else:
+        model = body.model or _only_model(state)
+        _made, found = await changes.add(state, Adapter(name, 0, model, body.lora_path, body.sha256))
+    if found.failed and not found.workers:
+        if name not in known:
+            await changes.remove(state, name)
+        raise AdapterFailed(f"The adapter '{name}' can't be loaded: {next(iter(found.failed.values()))}")
+    return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
+
+
+@router.post("/v1/unload_lora_adapter", responses=_TEXT, openapi_extra=UnloadLora.openapi())
+async def unload_lora_adapter(request: Request, state: Admin) -> Response:
+    """vLLM's: from all workers."""
+    body = await read_short(request, UnloadLora)
+    await changes.remove(state, body.lora_name)
+    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
+
+
+def _only_model(state: ApiState) -> str:
+    """Raises: RequestError."""
+    models = sorted({pool.model for pool in state.pools.values() if pool.task == "generate"})
+    if len(models) != 1:
+        raise RequestError(f"Several models are served: name one as 'model': {', '.join(models)}.", param="model")
+    return models[0]

@@ -1,0 +1,93 @@
+"""`xylem lora`: LoRA adapters, added and exchanged while engines run."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.client import HERE, Url, checked, connected
+from app.cli.report import err, out, refuse
+
+lora = typer.Typer(
+    name="lora", help="LoRA adapters: each is a model of its own. In the whole deployment, and for good.",
+    no_args_is_help=True,
+)  # fmt: skip
+PATH = "/admin/loras"
+
+Name = Annotated[str, typer.Argument(help="By which clients ask for it, as their model.")]
+Source = Annotated[
+    str, typer.Argument(help="A folder or tar file that workers see, s3://bucket/folder, or https://host/adapter.tar.")
+]
+Sha256 = Annotated[str, typer.Option("--sha256", help="Of the tar file; needed for what comes by HTTP.")]
+AdminKey = Annotated[
+    str | None, typer.Option("--key", envvar="XYLEM_ADMIN_KEY", help="The admin's key, where there is one.")
+]
+
+
+@lora.command()
+def add(
+    name: Name,
+    source: Source,
+    model: Annotated[str, typer.Option("--model", help="That it is made for.")],
+    pools: Annotated[
+        str, typer.Option("--pools", metavar="A,B", help="That load it; all of the model if not given.")
+    ] = "",
+    min_workers: Annotated[
+        int, typer.Option("--min-workers", min=0, help="Of each pool, that have it before anybody asks.")
+    ] = 1,
+    sha256: Sha256 = "",
+    url: Url = HERE,
+    key: AdminKey = None,
+) -> None:
+    """Add one, and wait until workers have it."""
+    asked = {
+        "name": name, "source": _source(source), "model": model, "min_workers": min_workers, "sha256": sha256,
+        "pools": [pool.strip() for pool in pools.split(",") if pool.strip()],
+    }  # fmt: skip
+    with connected(url, key) as client:
+        _report(checked(client.post(PATH, json=asked)))
+
+
+@lora.command()
+def swap(name: Name, source: Source, sha256: Sha256 = "", url: Url = HERE, key: AdminKey = None) -> None:
+    """Put other weights under a name. When this ends, nothing begins with the old ones any more."""
+    with connected(url, key) as client:
+        _report(checked(client.post(f"{PATH}/{name}", json={"source": _source(source), "sha256": sha256})))
+
+
+@lora.command()
+def remove(name: Name, url: Url = HERE, key: AdminKey = None) -> None:
+    """Take one away. What runs is finished."""
+    with connected(url, key) as client:
+        checked(client.delete(f"{PATH}/{name}"))
+    err.print(f"removed {name}", markup=False)
+
+
+@lora.command("list")
+def show(url: Url = HERE, key: AdminKey = None) -> None:
+    """Show all of them: versions, workers that have them, and what went wrong."""
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    with connected(url, key) as client:
+        known = checked(client.get(PATH))["data"]
+    fixed = (Column(name, no_wrap=True) for name in ("name", "model", "version", "workers"))
+    table = Table(*fixed, "source", "failed", box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for one in known:
+        failed = "; ".join(f"{worker}: {reason}" for worker, reason in one["failed"].items())
+        cells = (one["name"], one["model"], str(one["version"]), str(len(one["workers"])), one["source"], failed)
+        table.add_row(*map(escape, cells))
+    out.print(table)
+
+
+def _source(given: str) -> str:
+    """A path as workers on this host see it."""
+    return given if "://" in given else str(Path(given).absolute())
+
+
+def _report(made: dict[str, Any]) -> None:
+    for worker, reason in made["failed"].items():
+        err.print(f"{worker}: {reason}", markup=False)
+    if made["failed"] and not made["workers"]:
+        refuse(f"no worker could load {made['name']}", code=1)
+    err.print(f"{made['name']}@{made['version']}: {len(made['workers'])} workers", markup=False)

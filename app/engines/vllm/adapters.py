@@ -1,0 +1,50 @@
+"""LoRA adapters in vLLM. Each name gets an id of its own for good: under an old one it would serve the old weights."""
+
+from itertools import count
+from pathlib import Path
+
+from vllm.lora.request import LoRARequest
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from app.errors import AdapterFailed
+
+
+class Loaded:
+    """What was added. Never more than vLLM holds: one that it had put out it would load again with a request.
+
+    If the files are gone by then, that kills the engine; `add_lora` only raises.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._ids = count(1)
+        self._requests: dict[str, LoRARequest] = {}
+
+    async def add(self, engine: AsyncLLM, name: str, path: Path) -> None:
+        """Raises: AdapterFailed, EngineDeadError."""
+        if name in self._requests:
+            return
+        if len(self._requests) >= self._most:
+            raise AdapterFailed(f"This engine holds {self._most} adapters, and has as many.")
+        request = LoRARequest(name, next(self._ids), str(path))
+        try:
+            await engine.add_lora(request)
+        except EngineDeadError:
+            raise
+        except Exception as exc:
+            raise AdapterFailed(f"vLLM can't load the adapter '{name}': {exc}") from exc
+        self._requests[name] = request
+
+    async def remove(self, engine: AsyncLLM, name: str) -> None:
+        request = self._requests.pop(name, None)
+        if request is not None:
+            await engine.remove_lora(request.lora_int_id)
+
+    def request(self, name: str | None) -> LoRARequest | None:
+        """None: the model as it is. Raises: AdapterFailed."""
+        if name is None:
+            return None
+        if name not in self._requests:
+            raise AdapterFailed(f"The adapter '{name}' is not loaded here.")
+        return self._requests[name]

@@ -1,0 +1,342 @@
+"""LoRA adapters over real processes: two API replicas, two workers that come and go, the official client."""
+
+import hashlib
+import http.server
+import json
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+from redis import Redis
+from typer.testing import CliRunner
+
+from app.cli.main import cli
+from app.ids import BATCH_QUEUE
+from app.messages import ApiKey, encode
+from tests.lora import tiny_adapter
+from tests.stack import Stack, free_port, leases, mock_pool, stack, wait_until
+
+POOL = "decode-pool-a"
+PROMPT = [{"role": "user", "content": "Tell me a story of a cat, please, and make it long enough to fill some blocks."}]
+WORKERS = 2
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    path = tmp_path_factory.mktemp("lora")
+    for name in ("one", "two", "three"):
+        tiny_adapter(path / "sources" / name, f"weights {name}")
+    tiny_adapter(path / "sources" / "large", "w", rank=65)
+    tiny_adapter(path / "elsewhere", "secret")
+    env = {
+        "XYLEM_DEPLOYMENT": path.name, "XYLEM_LORA_STORE": str(path / "store"),
+        "XYLEM_LORA_SOURCES": f"{path / 'sources'},http://127.0.0.1:{_web.port}/public",
+        "XYLEM_LORA_NETWORKS": "127.0.0.1/32", "XYLEM_PATIENCE_S": "20",
+    }  # fmt: skip
+    pools = {
+        POOL: mock_pool(block_size=16, step_ms=1.0, max_adapters=3, adapter_load_s=0.05, fails_on_adapter="broken")
+    }
+    with stack(valkey_url, path, pools, **env) as s:
+        s.api()
+        s.api("other", _OTHER)
+        for name in ("w1", "w2"):
+            s.worker(POOL, name)
+        s.wait_ready(WORKERS)
+        s.wait_ready(WORKERS, url=f"http://127.0.0.1:{_OTHER}")
+        yield s
+        assert "Traceback" not in s.log("api") + s.log("other") + s.log("w1") + s.log("w2")
+
+
+class _Web:
+    port = free_port()
+
+
+_web, _OTHER = _Web(), free_port()
+
+
+@pytest.fixture
+def clean(served: Stack) -> Iterator[Stack]:
+    yield served
+    for one in httpx.get(f"{served.url}/admin/loras").json()["data"]:
+        httpx.delete(f"{served.url}/admin/loras/{one['name']}", timeout=90).raise_for_status()
+
+
+def client(port: int, key: str = "-") -> OpenAI:
+    return OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=key, max_retries=0)
+
+
+def ask(s: Stack, model: str, port: int | None = None) -> str:
+    with client(port or s.port) as c:
+        made = c.chat.completions.create(model=model, messages=PROMPT, max_tokens=12, temperature=0)  # type: ignore[arg-type]
+    assert made.model == model
+    text = made.choices[0].message.content
+    assert text
+    return text
+
+
+def models(port: int) -> dict[str, openai.types.Model]:
+    with client(port) as c:
+        return {model.id: model for model in c.models.list()}
+
+
+def source(s: Stack, name: str) -> str:
+    return str(s.directory / "sources" / name)
+
+
+def add(s: Stack, name: str, of: str, **more: Any) -> httpx.Response:
+    asked = {"name": name, "source": source(s, of), "model": "mock", **more}
+    return httpx.post(f"{s.url}/admin/loras", json=asked, timeout=90)
+
+
+def xylem(s: Stack, *args: str) -> str:
+    result = CliRunner().invoke(cli, ["lora", *args, "--url", s.url])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def having(s: Stack, name: str) -> list[str]:
+    """Workers that answer with any version of it."""
+    return [one.worker.id for one in leases(s) if any(a.startswith(f"{name}@") for a in one.worker.adapters)]
+
+
+def test_an_adapter_is_a_model_of_its_own(clean: Stack) -> None:
+    """From the command line to the answer, at each replica; the model itself answers as before."""
+    plain = ask(clean, "mock")
+    assert "sql" in xylem(clean, "add", "sql", source(clean, "one"), "--model", "mock", "--min-workers", "2")
+    assert len(having(clean, "sql")) == WORKERS
+    answer = ask(clean, "sql")
+    assert answer != plain
+    wait_until(lambda: "sql" in models(_OTHER), "the other replica knows it")
+    assert ask(clean, "sql", _OTHER) == answer
+    assert ask(clean, "mock") == plain
+    assert (models(clean.port)["sql"].model_extra or {})["parent"] == "mock"
+    assert 'xylem_requests_total{model="sql",outcome="ok"}' in httpx.get(f"{clean.url}/metrics").text
+    listed = xylem(clean, "list")
+    assert "sql" in listed
+    assert "mock" in listed
+
+
+def test_batches_name_it_as_their_model(clean: Stack) -> None:
+    add(clean, "lined", "one").raise_for_status()
+    body = {"model": "lined", "messages": PROMPT, "max_tokens": 12, "temperature": 0}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    clean.worker(BATCH_QUEUE, "batch")
+    with client(clean.port) as c:
+        file = c.files.create(file=("in.jsonl", json.dumps(line).encode()), purpose="batch")
+        batch = c.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+        wait_until(lambda: c.batches.retrieve(batch.id).status == "completed", "the batch is done", 60)
+        output = c.batches.retrieve(batch.id).output_file_id
+        assert output
+        answered = json.loads(c.files.content(output).text)["response"]["body"]
+    assert answered["choices"][0]["message"]["content"] == ask(clean, "lined")
+
+
+def test_its_prompts_are_cached_apart_and_found_again(clean: Stack) -> None:
+    """Neither the model's own KV nor another adapter's is taken, and its own is."""
+    for name, of in (("a1", "one"), ("a2", "two")):
+        add(clean, name, of).raise_for_status()
+
+    def cached(model: str) -> int:
+        asked = {"model": model, "messages": PROMPT, "max_tokens": 2}
+        usage = httpx.post(f"{clean.url}/v1/chat/completions", json=asked).json()["usage"]
+        return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+    ask(clean, "mock")
+    assert cached("a1") == 0
+    assert cached("a2") == 0
+    wait_until(lambda: cached("a1") > 0, "the prefix is found by its adapter")
+
+
+def test_after_a_swap_no_answer_is_stale(clean: Stack) -> None:
+    """Under load at both replicas: whoever asks after the acknowledgement gets the new weights."""
+    add(clean, "hot", "one", min_workers=2).raise_for_status()
+    answers = {}
+    for name in ("one", "two"):
+        add(clean, f"sure-{name}", name).raise_for_status()
+        answers[name] = ask(clean, f"sure-{name}")
+        httpx.delete(f"{clean.url}/admin/loras/sure-{name}", timeout=90).raise_for_status()
+    wait_until(lambda: "hot" in models(_OTHER), "the other replica knows it")
+    over, acknowledged = threading.Event(), [0.0]
+    seen: list[tuple[float, str]] = []
+
+    def load(port: int) -> None:
+        while not over.is_set():
+            began = time.monotonic()
+            seen.append((began, ask(clean, "hot", port)))
+
+    with ThreadPoolExecutor(8) as threads:
+        running = [threads.submit(load, port) for port in (clean.port, _OTHER) * 4]
+        wait_until(lambda: len(seen) > 20, "load")
+        swapped = httpx.post(f"{clean.url}/admin/loras/hot", json={"source": source(clean, "two")}, timeout=90)
+        acknowledged[0] = time.monotonic()
+        swapped.raise_for_status()
+        after = len(seen)
+        wait_until(lambda: len(seen) > after + 60, "load after the swap")
+        over.set()
+        for one in running:
+            one.result()
+    assert len(swapped.json()["workers"]) == WORKERS
+    before = {text for began, text in seen if began < acknowledged[0]}
+    assert answers["one"] in before
+    assert before <= set(answers.values())
+    assert {text for began, text in seen if began > acknowledged[0]} == {answers["two"]}
+
+
+def test_a_worker_that_starts_anew_loads_by_itself(clean: Stack) -> None:
+    add(clean, "kept", "three", min_workers=2).raise_for_status()
+    answer = ask(clean, "kept")
+    clean.names["w2"].kill()
+    clean.wait_ready(1)
+    assert ask(clean, "kept") == answer
+    clean.worker(POOL, "w2")
+    wait_until(lambda: len(having(clean, "kept")) == WORKERS, "both have it")
+    clean.wait_ready(WORKERS)
+
+
+def test_what_nobody_has_is_loaded_when_it_is_asked_for(clean: Stack) -> None:
+    """And where there is no slot left, what was used longest ago goes."""
+    for i, of in enumerate(("one", "two", "three", "one", "two", "three", "one", "two")):
+        add(clean, f"cold-{i}", of, min_workers=0).raise_for_status()
+    assert not having(clean, "cold-0")
+    made = [ask(clean, f"cold-{i}") for i in range(8)]
+    assert made[0] == made[3] == made[6] != made[1] == made[4] == made[7] != made[2] == made[5]
+    assert all(len(one.worker.adapters) <= 3 for one in leases(clean))
+
+
+def test_one_that_cannot_be_loaded_is_its_own_trouble(clean: Stack) -> None:
+    """Its requests are told why, and soon; never the model's own answer; all else goes on."""
+    broken = add(clean, "broken", "one").json()
+    assert not broken["workers"]
+    assert len(broken["failed"]) == WORKERS
+    assert add(clean, "rank", "large").json()["failed"]
+    assert add(clean, "missing", "nowhere").json()["failed"]
+    failed = {one["name"]: str(one["failed"]) for one in httpx.get(f"{clean.url}/admin/loras").json()["data"]}
+    for name, why in (("broken", "fails to load"), ("rank", "rank is 65"), ("missing", "has no ")):
+        assert why in failed[name]
+        with pytest.raises(openai.APIStatusError, match="can't be loaded") as refused:
+            ask(clean, name)
+        assert refused.value.status_code == 503
+        assert refused.value.code == "adapter_failed"
+    assert ask(clean, "mock")
+    clean.wait_ready(WORKERS)
+    # In place of a good one it serves nobody, and another swap helps.
+    add(clean, "good", "one").raise_for_status()
+    answer = ask(clean, "good")
+    swapped = httpx.post(f"{clean.url}/admin/loras/good", json={"source": source(clean, "nowhere")}, timeout=90).json()
+    assert not swapped["workers"]
+    with pytest.raises(openai.APIStatusError, match="can't be loaded"):
+        ask(clean, "good")
+    httpx.post(f"{clean.url}/admin/loras/good", json={"source": source(clean, "one")}, timeout=90).raise_for_status()
+    assert ask(clean, "good") == answer
+
+
+def test_a_removed_one_is_no_model_any_more(clean: Stack) -> None:
+    add(clean, "gone", "one").raise_for_status()
+    ask(clean, "gone")
+    xylem(clean, "remove", "gone")
+    assert not having(clean, "gone")
+    with pytest.raises(openai.NotFoundError):
+        ask(clean, "gone")
+    assert httpx.delete(f"{clean.url}/admin/loras/gone").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"source": "/etc"}, "source"), ({"source": "elsewhere"}, "source"), ({"source": "s3://bucket/x"}, "source"),
+        ({"source": "http://127.0.0.1/public/a.tar", "sha256": "0" * 64}, "source"), ({"name": "mock"}, "name"),
+        ({"name": "a@b"}, "name"), ({"name": "../x"}, "name"), ({"pools": ["nobody"]}, "pools"),
+        ({"model": "nobody"}, "model"), ({"sha256": "x"}, "sha256"), ({"colour": 1}, "colour"),
+    ],
+)  # fmt: skip
+def test_what_may_not_be_is_refused_by_name(served: Stack, changes: dict[str, Any], param: str) -> None:
+    """Before anything is written down."""
+    if changes.get("source") == "elsewhere":
+        changes = {"source": str(served.directory / "sources" / ".." / "elsewhere")}
+    refused = add(served, "x", "one") if not changes else add(served, **({"name": "x", "of": "one"} | changes))
+    assert refused.status_code in (400, 404), refused.text
+    assert refused.json()["error"]["param"] == param
+    assert httpx.get(f"{served.url}/admin/loras").json() == {"data": []}
+
+
+def test_links_lead_nowhere(clean: Stack) -> None:
+    """What lies in an allowed folder may be a link to anything on the worker's disk."""
+    link = clean.directory / "sources" / "link"
+    link.symlink_to(clean.directory / "elsewhere")
+    assert "not allowed" in str(add(clean, "linked", "link").json()["failed"])
+
+
+def test_it_comes_by_http_with_a_checksum(clean: Stack) -> None:
+    """From an allowed host, as it was promised to be, and not from where that one sends us."""
+    public = clean.directory / "web" / "public"
+    public.mkdir(parents=True)
+    with tarfile.open(public / "a.tar.gz", "w:gz") as tar:
+        tar.add(source(clean, "one"), "one")
+    digest = hashlib.sha256((public / "a.tar.gz").read_bytes()).hexdigest()
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=clean.directory / "web")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", _web.port), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{_web.port}/public/a.tar.gz"
+        refused = add(clean, "web", "", source=url)
+        assert refused.json()["error"]["param"] == "sha256"
+        made = add(clean, "web", "", source=url, sha256=digest).json()
+        wrong = add(clean, "wrong", "", source=url, sha256="0" * 64).json()
+        server.shutdown()
+    assert made["workers"]
+    assert "SHA-256" in str(wrong["failed"])
+    add(clean, "file", "one").raise_for_status()
+    assert ask(clean, "web") == ask(clean, "file")
+
+
+def test_vllms_endpoints_do_the_same(clean: Stack) -> None:
+    def post(what: str, **body: Any) -> httpx.Response:
+        return httpx.post(f"{clean.url}/v1/{what}_lora_adapter", json=body, timeout=90)
+
+    loaded = post("load", lora_name="v", lora_path=source(clean, "one"))
+    assert (loaded.status_code, "Success" in loaded.text) == (200, True)
+    first = ask(clean, "v")
+    assert post("load", lora_name="v", lora_path=source(clean, "two")).status_code == 400
+    assert post("load", lora_name="v", lora_path=source(clean, "two"), load_inplace=True).status_code == 200
+    assert ask(clean, "v") != first
+    assert post("unload", lora_name="v").status_code == 200
+    assert post("unload", lora_name="v").status_code == 404
+    assert post("load", lora_name="broken", lora_path=source(clean, "one")).json()["error"]["code"] == "adapter_failed"
+    assert httpx.get(f"{clean.url}/admin/loras").json() == {"data": []}
+
+
+def test_only_an_admin_changes_adapters(clean: Stack) -> None:
+    """With clients' keys asked for or not; and a client's key is good for the adapter as for its model."""
+    token, port = "xyl-client", free_port()
+    record = ApiKey("client", hashlib.sha256(token.encode()).digest(), 0.0)
+    with Redis.from_url(clean.redis_url) as redis:
+        redis.hset(f"{clean.deployment}:keys:api", "client", encode(record))
+    clean.api("locked", port, XYLEM_REQUIRE_KEYS="true", XYLEM_ADMIN_KEY="boss")
+    url = f"http://127.0.0.1:{port}"
+    clean.wait_ready(WORKERS, url=url)
+    asked = {"name": "mine", "source": source(clean, "one"), "model": "mock"}
+    vllms = {"lora_name": "theirs", "lora_path": source(clean, "one")}
+    tries: list[tuple[str, str, dict[str, Any] | None]] = [
+        ("GET", "/admin/loras", None), ("POST", "/admin/loras", asked), ("POST", "/admin/loras/mine", {"source": "/x"}),
+        ("DELETE", "/admin/loras/mine", None), ("POST", "/v1/load_lora_adapter", vllms),
+        ("POST", "/v1/unload_lora_adapter", {"lora_name": "mine"}),
+    ]  # fmt: skip
+    for key in ("", token, "wrong"):
+        for method, path, body in tries:
+            headers = {"authorization": f"Bearer {key}"} if key else {}
+            refused = httpx.request(method, url + path, json=body, headers=headers)
+            assert refused.status_code == 403, (key, method, path)
+    boss = {"authorization": "Bearer boss"}
+    httpx.post(f"{url}/admin/loras", json=asked, headers=boss, timeout=90).raise_for_status()
+    httpx.post(f"{url}/v1/load_lora_adapter", json=vllms, headers=boss, timeout=90).raise_for_status()
+    with client(port, token) as c:
+        assert c.chat.completions.create(model="mine", messages=PROMPT, max_tokens=2).choices  # type: ignore[arg-type]
+    with client(port, "boss") as c, pytest.raises(openai.AuthenticationError):
+        c.chat.completions.create(model="mine", messages=PROMPT, max_tokens=2)  # type: ignore[arg-type]

@@ -1,0 +1,132 @@
+"""The wanted adapters in a real Redis: changes that race, what a replica knows, and who is asked to load."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+from redis.asyncio import Redis
+
+from app.adapters.registry import AdapterRegistry
+from app.dispatch.adapter_table import AdapterTable
+from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.event_queue import EventQueue
+from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.inflight import InFlight, RoutingHints
+from app.dispatch.models import load_models
+from app.errors import AdapterFailed, ModelNotFound, RequestError
+from app.ids import ApiId, RequestId, WorkerId
+from app.keys import Keys
+from app.messages import (
+    Adapter,
+    AdapterReport,
+    Job,
+    LoadAdapter,
+    Sampling,
+    decode_job,
+    decode_lease,
+    decode_worker_command,
+    encode,
+)
+from app.pools import Pool, PoolsFile
+from app.store import Wire, clock
+from tests.integration.conftest import POOL, register
+
+KEYS, API = Keys("adapters"), ApiId("api")
+POOLS = {POOL: Pool.model_validate({"model": "m", "engine": "mock"})}
+SQL = Adapter("sql", 0, "m", "/x")
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_versions_count_up_and_are_never_given_twice(redis: "Redis") -> None:
+    """However often one is swapped, removed and added again, from many sides at once; also by a Redis that forgot."""
+    registry = AdapterRegistry(redis, KEYS)
+    made, before = await registry.add(SQL)
+    assert before is None
+    seen = [made.version]
+    for _ in range(3):
+        swaps = [registry.swap("sql", lambda old: replace(old, source=old.source + "x")) for _ in range(5)]
+        seen += sorted(new.version for new, _ in await asyncio.gather(*swaps))
+        assert (await registry.all())["sql"].version == seen[-1]
+        await registry.remove("sql")
+        seen.append((await registry.add(SQL))[0].version)
+    assert seen == sorted(set(seen))
+    await redis.flushall()
+    await asyncio.sleep(0.1)
+    assert (await registry.add(SQL))[0].version > seen[-1]
+
+
+async def test_the_same_once_more_changes_nothing_and_another_is_refused(redis: "Redis") -> None:
+    registry = AdapterRegistry(redis, KEYS)
+    made, _ = await registry.add(SQL)
+    assert await registry.add(SQL) == (made, made)
+    with pytest.raises(RequestError, match="swap"):
+        await registry.add(replace(SQL, source="/y"))
+    assert await registry.all() == {"sql": made}
+    await registry.remove("sql")
+    for missing in (registry.remove("sql"), registry.swap("sql", lambda old: old)):
+        with pytest.raises(ModelNotFound):
+            await missing
+    assert await registry.all() == {}
+
+
+async def test_a_request_waits_for_its_adapter_and_gets_the_version_of_its_time(redis: "Redis", wire: Wire) -> None:
+    """It was asked for as version 1; a worker is asked to load it, is swapped meanwhile, and gets version 2."""
+    registry = AdapterRegistry(redis, KEYS)
+    old, _ = await registry.add(SQL)
+    models = load_models(PoolsFile.model_validate({"pools": {str(k): v.model_dump() for k, v in POOLS.items()}}))
+    table = AdapterTable(wire, KEYS, models)
+    await table.refresh()
+    reader = FleetReader(wire, KEYS, POOLS, 10)
+    d = Dispatcher(wire, KEYS, API, reader, POOLS, patience_s=20, adapter=table.current)
+    await register(redis, KEYS, "w", max_adapters=2)
+    first, plain = (inflight(name, adapter) for name, adapter in (("r", old.versioned), ("p", None)))
+    sending = asyncio.create_task(d.send(first))
+    command = await redis.blpop([KEYS.commands(await register(redis, KEYS, "w", max_adapters=2))], timeout=5)
+    assert decode_worker_command(command[1]) == LoadAdapter(old.versioned)
+    await d.send(plain)  # isn't kept waiting by it
+    assert plain.job.worker == "w"
+    assert not sending.done()
+    new, _ = await registry.swap("sql", lambda a: replace(a, source="/y"))
+    await table.refresh()
+    await register(redis, KEYS, "w", max_adapters=2, adapters=[old.versioned, new.versioned])
+    await asyncio.wait_for(sending, 10)
+    record = await redis.get(KEYS.request(first.job.run))
+    assert decode_job(record).adapter == new.versioned
+    gone = asyncio.create_task(d.send(inflight("s", new.versioned)))
+    await registry.remove("sql")
+    await table.refresh()
+    await asyncio.wait_for(gone, 10)  # it was placed before
+    late = inflight("t", new.versioned)
+    with pytest.raises(ModelNotFound, match="'sql'"):
+        await d.send(late)
+
+
+async def test_one_that_nobody_can_load_is_refused_while_another_waits(redis: "Redis", wire: Wire) -> None:
+    registry = AdapterRegistry(redis, KEYS)
+    made, _ = await registry.add(SQL)
+    models = load_models(PoolsFile.model_validate({"pools": {str(k): v.model_dump() for k, v in POOLS.items()}}))
+    table = AdapterTable(wire, KEYS, models)
+    await table.refresh()
+    d = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, POOLS, 10), POOLS, patience_s=20, adapter=table.current)
+    await register(redis, KEYS, "w", max_adapters=2)
+    waiting = inflight("r", made.versioned)
+    sending = asyncio.create_task(d.send(waiting))
+    await eventually(lambda: waiting.held_since > 0)
+    # `adapters` is a field of the worker, and of the lease: the helper sets the former.
+    raw = await redis.get(KEYS.worker(WorkerId("w")))
+    assert raw is not None
+    told = AdapterReport({made.versioned: "no weights"})
+    await redis.set(KEYS.worker(WorkerId("w")), encode(replace(decode_lease(raw), adapters=told)), px=60_000)
+    with pytest.raises(AdapterFailed, match="can't be loaded"):
+        await asyncio.wait_for(sending, 10)
+
+
+def inflight(name: str, adapter: str | None) -> InFlight:
+    job = Job(RequestId(name), 0, API, list(range(40)), Sampling(max_tokens=8), clock.now() + 60, adapter=adapter)
+    return InFlight(job, ((POOL,),), EventQueue(), RoutingHints())

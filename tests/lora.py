@@ -1,0 +1,39 @@
+"""Small LoRA adapters: random, but always the same for a seed."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from tests.shallow import LAYERS
+
+_HIDDEN, _KV = 576, 192  # of SmolLM2
+
+
+def make_adapter(folder: Path, seed: int, rank: int = 8, scale: float = 0.2) -> Path:
+    """For the model of `tests/shallow.py`."""
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(seed)
+    weights = {}
+    for layer in range(LAYERS):
+        for name, out in (("q_proj", _HIDDEN), ("v_proj", _KV)):
+            at = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            for part, shape in (("lora_A", (rank, _HIDDEN)), ("lora_B", (out, rank))):
+                weights[f"{at}.{part}.weight"] = (random.standard_normal(shape) * scale).astype(np.float32)
+    save_file(weights, folder / "adapter_model.safetensors")
+    config = {
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": 2 * rank, "lora_dropout": 0.0,
+        "bias": "none", "target_modules": ["q_proj", "v_proj"], "base_model_name_or_path": "SmolLM2-135M-Instruct",
+        "inference_mode": True, "fan_in_fan_out": False, "modules_to_save": None, "init_lora_weights": True,
+    }  # fmt: skip
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def tiny_adapter(folder: Path, weights: str, rank: int = 8) -> Path:
+    """For the mock, to which weights are any bytes."""
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": rank}))
+    (folder / "adapter_model.safetensors").write_text(weights)
+    return folder

@@ -1,0 +1,171 @@
+"""Requests for adapters: where they go, which version they get, and what they are told."""
+
+from random import Random
+from typing import Any, cast
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from app.dispatch.adapter_table import AdapterTable
+from app.dispatch.event_queue import EventQueue
+from app.dispatch.fleet_reader import Overlap, PoolView
+from app.dispatch.inflight import InFlight, RoutingHints
+from app.dispatch.models import find_model, load_models
+from app.dispatch.placement_round import PlacementRound
+from app.errors import AdapterFailed, ModelNotFound, NoWorker, Saturated
+from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.keys import Keys
+from app.messages import Adapter, AdapterReport, Job, KvHandle, Lease, Sampling, Worker, decode_lease, encode
+from app.pools import Pool, PoolsFile
+from app.routing.candidates import Candidate, Limits
+from app.runner.adapters_in_use import AdaptersInUse
+from app.store import Wire
+
+POOL, OTHER = PoolId("pool"), PoolId("other")
+POOLS = {
+    POOL: Pool.model_validate({"model": "m", "engine": "mock"}),
+    OTHER: Pool.model_validate({"model": "m", "engine": "mock"}),
+}
+SQL = Adapter("sql", 2, "m", "/x")
+
+
+def worker(name: str, *adapters: str, slots: int = 4, pool: PoolId = POOL, **report: Any) -> Candidate:
+    made = Worker(
+        WorkerId(name), pool, "both", "host", 1, 16, 1000, 8, 4096, max_adapters=slots, adapters=list(adapters)
+    )
+    return Candidate(Lease(made, adapters=AdapterReport(**report)), Limits(max_queued=4))
+
+
+def request(adapter: Adapter | None) -> InFlight:
+    name = adapter.versioned if adapter else None
+    job = Job(RequestId("r"), 0, ApiId("a"), list(range(64)), Sampling(max_tokens=8), 2e9, adapter=name)
+    inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
+    if adapter:
+        inflight.resolve(adapter)
+    return inflight
+
+
+def decided(adapter: Adapter | None, *workers: Candidate) -> tuple[str, set[tuple[WorkerId, str]]]:
+    """Where it goes, or why nowhere; and who is asked to load."""
+    inflight = request(adapter)
+    round_ = PlacementRound([inflight], POOLS)
+    round_.views = {POOL: PoolView(list(workers), [[Overlap(0, 0)] * len(workers)])}
+    try:
+        return round_.decide(inflight, Random(1), 0)["decode"].placement.worker, round_.asks
+    except (NoWorker, AdapterFailed, Saturated) as exc:
+        return exc.code + ": " + exc.message, round_.asks
+
+
+async def test_a_request_goes_only_where_this_version_of_its_adapter_is() -> None:
+    """However busy that worker is; others would answer as the model, or with old weights."""
+    busy = replace(worker("has", "sql@2"), requests=3)
+    for _ in range(10):
+        assert decided(SQL, worker("old", "sql@1"), busy, worker("none")) == ("has", set())
+    assert decided(None, worker("old"))[0] == "old"
+
+
+async def test_where_nobody_has_it_the_worker_that_has_it_soonest_is_asked() -> None:
+    """By its load and the time that loading takes; the request waits."""
+    said, asked = decided(SQL, worker("slow", load_s=3.0), worker("fast", load_s=0.1), worker("none", slots=0))
+    assert said.startswith("no_worker: The adapter 'sql' is being loaded")
+    assert asked == {("fast", "sql@2")}
+    busy = replace(worker("fast", load_s=0.1), tokens=90_000)
+    assert decided(SQL, worker("slow", load_s=3.0), busy)[1] == {("slow", "sql@2")}
+    failed = worker("fast", load_s=0.1, failed={"sql@2": "why"})
+    assert decided(SQL, worker("slow", load_s=3.0), failed)[1] == {("slow", "sql@2")}
+
+
+async def test_it_is_told_at_once_if_nobody_can_load_it() -> None:
+    failed = {"sql@2": "its rank is 99"}
+    assert decided(SQL, worker("a", failed=failed), worker("b", failed=failed)) == (
+        "adapter_failed: The adapter 'sql' can't be loaded. An admin sees why: /admin/loras.", set()
+    )  # fmt: skip
+    assert decided(SQL, worker("a", slots=0))[0].startswith("adapter_failed: No worker")
+    assert decided(replace(SQL, pools=[OTHER]), worker("a"))[0].startswith("adapter_failed: No worker")
+    assert decided(SQL)[0].startswith("no_worker: No live worker")
+    assert decided(SQL, worker("a", failed={"sql@1": "an older one"}))[1] == {("a", "sql@2")}
+
+
+async def test_a_full_worker_is_waited_for_and_nobody_else_is_asked() -> None:
+    full = replace(worker("has", "sql@2"), requests=100)
+    assert decided(SQL, full, worker("none"))[0].startswith("saturated")
+
+
+async def test_another_version_shares_no_kv_and_its_lines_are_apart() -> None:
+    """Nor does a handoff of the old one count; the model's own requests don't wait behind an adapter's."""
+    one = request(SQL)
+    before = one.hashes(16)
+    assert before != request(None).hashes(16)
+    one.handoff = KvHandle("h", 2e9, 64, {})
+    one.resolve(SQL)
+    assert one.handoff is not None
+    one.resolve(replace(SQL, version=3))
+    assert (one.job.adapter, one.handoff) == ("sql@3", None)
+    assert one.hashes(16) != before
+    assert len({request(None).line, one.line, request(replace(SQL, name="other")).line}) == 3
+    assert one.line == request(SQL).line
+
+
+class _Store:
+    """What the table reads of Redis."""
+
+    def __init__(self) -> None:
+        self.version, self.adapters = b"1", list[Adapter]()
+        self.reads = 0
+
+    async def execute(self, commands: list[tuple[str, str]]) -> list[Any]:
+        if commands[0][0] == "GET":
+            return [self.version]
+        self.reads += 1
+        return [[x for a in self.adapters for x in (a.name.encode(), encode(a))]]
+
+
+async def test_adapters_are_models_while_they_are_wanted() -> None:
+    """And Redis is read whole only when something has changed."""
+    models = load_models(PoolsFile.model_validate({"pools": {str(k): v.model_dump() for k, v in POOLS.items()}}))
+    store = _Store()
+    table = AdapterTable(cast(Wire, store), Keys("x"), models)
+    only = replace(SQL, name="only", pools=[OTHER])
+    store.adapters = [SQL, only, replace(SQL, name="m"), replace(SQL, name="x", model="nobody")]
+    for _ in range(3):
+        await table.refresh()
+    assert store.reads == 1
+    assert sorted(models) == ["m", "only", "sql"]
+    assert (models["sql"].adapter, models["sql"].parent, models["sql"].pools) == ("sql@2", "m", (POOL, OTHER))
+    assert models["only"].pools == (OTHER,)
+    assert models["m"].adapter is None
+    store.version, store.adapters = b"2", [replace(SQL, version=5)]
+    await table.refresh()
+    assert sorted(models) == ["m", "sql"]
+    assert models["sql"].adapter == "sql@5"
+    assert table.current("sql") == store.adapters[0]
+    assert table.current("only") is None
+    with pytest.raises(ModelNotFound):
+        find_model(models, "only")
+
+
+def test_a_worker_refuses_a_version_that_it_does_not_have_any_more() -> None:
+    """Whoever sent the request could not know: it goes back, and what runs goes on."""
+    in_use, idle = AdaptersInUse(), []
+    in_use.on_idle = lambda: idle.append(1)
+    job = request(SQL).job
+    assert not in_use.has(job)
+    in_use.admit("sql@2")
+    assert in_use.has(job)
+    with in_use.of(job), in_use.of(job):
+        assert in_use.report().requests == {"sql@2": 2}
+        in_use.refuse("sql@2")
+        assert not in_use.has(job)
+        assert in_use.use("sql@2").requests == 2
+    assert idle == [1]
+    assert in_use.report().requests == {}
+    assert in_use.has(request(None).job)
+    with in_use.of(request(None).job):
+        assert in_use.report().requests == {}
+
+
+def test_a_lease_of_a_version_before_names_no_adapters() -> None:
+    worker_, *others = msgspec.msgpack.decode(encode(worker("w", "a@1").lease))
+    older = decode_lease(msgspec.msgpack.encode([worker_[:-2], *others[:-1]]))
+    assert (older.worker.adapters, older.worker.max_adapters, older.adapters) == ([], 0, AdapterReport())

@@ -126,6 +126,7 @@ class Pool(_Part):
     busy: Busy = Busy()
     disagg: Disagg = Disagg()
     aside: Aside = Aside()
+    wake_on_request: bool = False  # a request wakes a sleeping worker if none is awake, or all that are awake are full
     args: dict[str, Any] = {}  # the engine's own: fields of vLLM's AsyncEngineArgs, or the mock's
 
     @cached_property

@@ -1,6 +1,6 @@
 """The requests that this process awaits: sends their prompts, delivers their events, cancels them."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -46,12 +46,15 @@ class Dispatcher:
         retry_after_s: int = 1,
         patience_s: float = 0.0,
         max_migrations: int = 3,
+        wake_pool: Callable[[PoolId], None] = lambda _pool: None,
     ) -> None:
         """`patience_s`: seconds that a request waits for Redis, or for a worker, before it is refused."""
         self._wire, self._keys, self.api = wire, keys, api
         self.in_flight: dict[RequestId, InFlight] = {}
         self.timelines = Timelines()
-        self.placer = Placer(wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self._stop, self.fail)
+        self.placer = Placer(
+            wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self._stop, self.fail, wake_pool
+        )
         self._retry = Retry(self.in_flight, self.placer, self._end, self.fail, max_migrations)
 
     async def send(self, inflight: InFlight) -> None:

@@ -16,6 +16,7 @@ from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.liveness import LivenessWatch
 from app.dispatch.models import Model, load_models
+from app.dispatch.pool_control import PoolControl
 from app.dispatch.request_lookup import RequestLookup
 from app.dispatch.token_inbox import TokenInbox
 from app.ending import end_tasks
@@ -72,6 +73,7 @@ class Runtime(Deployment):
     dispatcher: Dispatcher
     inbox: TokenInbox
     lookup: RequestLookup
+    control: PoolControl
 
 
 @asynccontextmanager
@@ -82,9 +84,11 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
     redis = async_client(settings.redis_url)
     wire = Wire(redis, steady_after_s=settings.intervals.steady_s)
     fleet = FleetReader(wire, keys, pools, settings.max_queued)
+    control = PoolControl(redis, keys, fleet)
     dispatcher = Dispatcher(
-        wire, keys, api, fleet, pools, settings.retry_after_s, settings.patience_s, settings.max_migrations
-    )
+        wire, keys, api, fleet, pools, settings.retry_after_s, settings.patience_s, settings.max_migrations,
+        control.wake_soon,
+    )  # fmt: skip
     inbox = TokenInbox(wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
     watch = LivenessWatch(wire, keys, dispatcher, inbox, pools, settings.intervals)
     lookup = RequestLookup(wire, redis, keys, api, dispatcher.timelines)
@@ -99,8 +103,9 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
                 await clock.ask(wire)
                 (strangers,) = await wire.execute([note(settings)])
                 check(strangers)
-        yield Runtime(settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup)
+        yield Runtime(settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup, control)
     finally:
+        await control.close()
         await end_tasks(background)
         with suppress(RedisError, OSError):
             await redis.unlink(keys.api(api))

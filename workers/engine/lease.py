@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from app.engines.base import EngineInfo
 from app.ids import PoolId, place_id, worker_queue
 from app.keys import PRIORITY_STEPS
-from app.messages import Lease, Load, Role, Worker, encode
+from app.messages import EngineState, Lease, Load, Role, Worker, encode
 from app.runner.runner import Runner, end_process
 from app.store import clock
 from app.telemetry import logger
@@ -28,6 +28,7 @@ class LeaseKeeper:
         self._ended = asyncio.Event()
         self.fresh = time.monotonic()  # when Redis last got it
         self._draining = False
+        self.state = EngineState()  # told with the next lease
         self._worker = Worker(
             id=runner.worker,
             pool=pool,
@@ -55,6 +56,16 @@ class LeaseKeeper:
         """From now on, routing places nothing here."""
         self._draining = True
         await self._try_write()
+
+    async def tell(self) -> None:
+        """Writes the lease now; without Redis, the next heartbeat does."""
+        await self._try_write()
+
+    @property
+    def _stays_out(self) -> bool:
+        """Whether it takes no requests."""
+        state = self.state
+        return bool(self._draining or state.asleep or state.paused or state.changing)
 
     async def end(self) -> None:
         """Deregister. After this nothing can be placed here: `place.lua` checks the lease."""
@@ -98,9 +109,9 @@ class LeaseKeeper:
             stats.used_blocks,
             stats.lent_blocks,
             sum(map(len, runner.gates)),
-            0 if self._draining else min(gate.most for gate in runner.gates),
+            0 if self._stays_out else min(gate.most for gate in runner.gates),
         )
-        lease = Lease(own, load, runner.throughput.online.read(time.monotonic()), self._draining)
+        lease = Lease(own, load, runner.throughput.online.read(time.monotonic()), self._stays_out, state=self.state)
         seen = keys.seen(own.pool)
         pipe = self._redis.pipeline(transaction=False)
         ttl_ms, patience_ms = round(settings.lease_ttl_s * 1000), max(1, round(settings.patience_s * 1000))

@@ -9,6 +9,7 @@ from app.errors import SettingsError
 Positive = Annotated[float, Field(gt=0)]  # .inf too
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
+Change = Literal["pause", "sleep", "wake", "weights"]
 
 
 class KvEventArgs(BaseModel):
@@ -65,6 +66,10 @@ class MockArgs(BaseModel):
     dimensions: Count = 384  # of an embedding
     script: dict[str, str] = {}  # a prompt that contains a key is answered with its value
     dies_on: str | None = None  # a prompt that contains this kills the process
+    sleep_s: NotNegative = 0.0
+    wake_s: NotNegative = 0.0
+    weights_s: NotNegative = 0.0  # to load other weights
+    fails_to: list[Change] = []  # these changes of its state fail
     hangs_on: str | None = None  # a prompt that contains this makes the engine hang, in a live process
 
 

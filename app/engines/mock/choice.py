@@ -68,6 +68,7 @@ class Choice:
 
     __slots__ = (
         "_answer_tokens", "_banned", "_behind", "_can_end", "_decode", "_sampler", "_scanner", "_script", "_vocabulary",
+        "_weights",
         "computed", "context_len", "finished", "grammar", "index", "lends", "prompt_len", "rank", "request", "source",
         "stream", "table", "tokens",
     )  # fmt: skip
@@ -85,6 +86,7 @@ class Choice:
         lends: bool = False,
         script: Sequence[int] = (),
         grammar: GrammarState | None = None,
+        weights: str = "",
     ) -> None:
         """`lends`: it ends when its prompt is computed, and another engine gets its KV. `script`: its tokens.
 
@@ -106,7 +108,8 @@ class Choice:
         self.source: Handoff | None = request.handoff if index == 0 and not lends else None
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed + index
         self._vocabulary = vocabulary
-        self._sampler = Sampler(vocabulary, request.prompt, sampling, seed)
+        self._sampler = Sampler(vocabulary, request.prompt, sampling, seed, weights)
+        self._weights = weights
         self._scanner = StopScanner(sampling.stop, include=sampling.include_stop) if sampling.stop else None
         self._script = script
         self._answer_tokens = len(script) or max(answer_tokens, sampling.min_tokens)
@@ -125,6 +128,11 @@ class Choice:
     def reuse(self) -> bool:
         """Whether cached KV may be used: logprobs of the prompt need every position computed."""
         return self.request.sampling.prompt_logprobs is None
+
+    def use(self, weights: str) -> None:
+        """From now on, tokens come from this version of the weights."""
+        self._weights = weights
+        self._sampler.use(weights, self.tokens)
 
     def advance(self) -> StepOutput:
         """Sample one token. Sets `finished` when it is the last one."""
@@ -199,7 +207,7 @@ class Choice:
 
     def _prompt_logprobs(self) -> list[TokenLogprob | None]:
         top = self.request.sampling.prompt_logprobs or 0
-        return prompt_logprobs(self._vocabulary, self.request.prompt, top)
+        return prompt_logprobs(self._vocabulary, self.request.prompt, top, self._weights)
 
     def _any_text(self, prompt: list[int]) -> Callable[[int], str]:
         """A decoder for any tokens, also parts of a character: a bias or a script can bring them."""

@@ -31,10 +31,12 @@ _TRIES = 64  # whitespace tokens that are skipped if the grammar allows others
 class Sampler:
     """The tokens of one choice, one after the other."""
 
-    def __init__(self, vocabulary: Vocabulary, prompt: Sequence[int], sampling: Sampling, seed: int) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, prompt: Sequence[int], sampling: Sampling, seed: int, weights: str = ""
+    ) -> None:
         self._vocabulary = vocabulary
         self._sampling = sampling
-        self._context = xxh3_64(array("I", prompt).tobytes())
+        self.use(weights, prompt)
         self._seed = xxh3_64_intdigest(seed.to_bytes(16, "little", signed=True))
         self._levels = _cumulative(_LOGITS, sampling)
         self._prompt = frozenset(prompt) if sampling.repetition_penalty != 1.0 else frozenset()
@@ -46,6 +48,10 @@ class Sampler:
         self._place = 0  # the hash of the context: the position on the wheel
         self._filled = True  # the last token is more than whitespace
         self._due: int | None = None  # the token that is the likeliest here, instead of the wheel's
+
+    def use(self, weights: str, tokens: Sequence[int]) -> None:
+        """The next token depends on `weights`, a version, and on `tokens`, all that there are so far."""
+        self._context = xxh3_64(weights.encode() + array("I", tokens).tobytes())
 
     def choose(
         self,
@@ -127,9 +133,11 @@ class Sampler:
         return logit
 
 
-def prompt_logprobs(vocabulary: Vocabulary, prompt: Sequence[int], top: int) -> list[TokenLogprob | None]:
+def prompt_logprobs(
+    vocabulary: Vocabulary, prompt: Sequence[int], top: int, weights: str = ""
+) -> list[TokenLogprob | None]:
     """One per prompt token; None for the first, which nothing predicts."""
-    context = xxh3_64()
+    context = xxh3_64(weights.encode())
     found: list[TokenLogprob | None] = [None]
     for before, token in pairwise(prompt):
         context.update(before.to_bytes(4, "little"))

@@ -169,6 +169,13 @@ class Pool(_Part):
         named = self._read("config.json").get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}  # Hugging Face's default
         return [named[number] for number in sorted(named, key=int)]
 
+    @property
+    def drafts(self) -> bool:
+        """Whether its engines draft tokens from the prompt, by vLLM's or SGLang's argument."""
+        config = self.args.get("speculative_config")
+        method = config.get("method") if isinstance(config, dict) else self.args.get("speculative_algorithm")
+        return isinstance(method, str) and method.lower() == "ngram"
+
     def _read(self, file: str) -> dict[str, Any]:
         try:
             doc = json.loads((self.model_dir / file).read_text())

@@ -39,6 +39,7 @@ class Model:
     task: Task = "generate"
     dimensions: Container[int] = ()  # as `Pool` says, here and below
     labels: Sequence[str] = ()
+    drafts: bool = False  # its engines draft tokens from the prompt: see `Pool.drafts`
 
     @property
     def calls_tools(self) -> bool:
@@ -171,6 +172,7 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             pool.task,
             pool.dimensions if pool.task == "embed" else (),
             pool.labels if pool.task == "classify" else (),
+            pool.drafts and (known is None or known.drafts),
         )
     return models
 

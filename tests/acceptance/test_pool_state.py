@@ -29,12 +29,12 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory, weights: Path) -> Iterator[Stack]:
     """Three workers of a pool, one of a pool that requests wake, and a prefill and a decode worker."""
+    split = mock_pool(model="split", max_model_len=4096)
     pools: dict[str, Any] = {
         POOL: mock_pool(max_model_len=4096, step_ms=4.0),
         NAPPER: mock_pool(model="napper", wake_s=0.2) | {"wake_on_request": True},
-        SPLIT[0]: mock_pool(model="split", max_model_len=4096)
-        | {"role": "prefill", "disagg": {"remote_tokens": 16, "remote_wait_s": 60}},
-        SPLIT[1]: mock_pool(model="split", max_model_len=4096) | {"role": "decode"},
+        SPLIT[0]: split | {"role": "prefill", "disagg": {"remote_tokens": 16, "remote_wait_s": 60}},
+        SPLIT[1]: split | {"role": "decode"},
     }
     env = {"XYLEM_DEPLOYMENT": "state", "XYLEM_WEIGHTS_FOLDER": str(weights), "XYLEM_PATIENCE_S": "20"}
     with stack(valkey_url, tmp_path_factory.mktemp("state"), pools, **env) as s:

@@ -85,6 +85,10 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
 CHAT_FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "max_completion_tokens": ([0, 5], [-1, 1.5, "1"]),
     "logprobs": ([True, False], [1, "true"]),
+    "prediction": (
+        [{"type": "content", "content": "x"}, {"type": "content", "content": [{"type": "text", "text": "x"}]}],
+        ["x", {"type": "other"}, {"content": "x"}],
+    ),
     "messages": (
         [
             [{"role": role, "content": "x"}] for role in ("system", "developer", "user", "assistant")

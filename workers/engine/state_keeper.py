@@ -57,6 +57,7 @@ class StateKeeper:
     ) -> None:
         self._runner, self._lease, self._pool_id, self._pool, self._feeds = runner, lease, pool_id, pool, feeds
         self._source: WeightsSource | None = None  # of the present weights
+        self._dropped = False  # a sleep has dropped the weights, and they were not loaded since
         self._awake: set[str] = set()  # of a sleeping engine, the tags that have been woken
         self._one = asyncio.Lock()
 
@@ -109,7 +110,7 @@ class StateKeeper:
         async with self._leaving(mode):
             await self._lent()
             await sleeper.sleep(level, mode)
-        self._awake = set()
+        self._awake, self._dropped = set(), level > 1
         await self._tell(replace(self._state, asleep=level))
 
     async def _wake(self, tags: Sequence[str]) -> None:
@@ -120,31 +121,28 @@ class StateKeeper:
         try:
             awake = await sleeper.wake(tags)
             self._awake |= set(tags or ("weights",))
-            if awake or "weights" in tags:
-                await self._refresh_weights(awake=awake)
             if awake:
-                if not self._state.paused:
-                    await self._able(Pauser, "pause").resume()  # type: ignore[type-abstract]
+                pauser = self._able(Pauser, "pause")  # type: ignore[type-abstract]
+                await self._refresh_weights(pauser)
+                if self._state.paused:
+                    await pauser.pause("keep")
+                else:
+                    await pauser.resume()
                     await self._check()
                 await self._come_back(replace(self._state, asleep=0))
         finally:
             await self._tell(replace(self._state, changing=False))
 
-    async def _refresh_weights(self, *, awake: bool) -> None:
+    async def _refresh_weights(self, pauser: Pauser) -> None:
         """Weights that the sleep has dropped, or that the pool has got meanwhile. Raises: XylemError."""
         wanted = await self._wanted()
-        version, source = wanted.weights, wanted.source
-        if source is not None and not source.path:
-            if version != self._runner.weights or self._state.asleep > 1:
-                raise EngineFailed("Its weights came through a transfer group, and have to be sent again.")
+        if wanted.weights == self._runner.weights and not self._dropped:
             return
-        if version == self._runner.weights and self._state.asleep == 1:
-            return
-        engine = self._weights(source)
-        if awake:
-            await self._able(Pauser, "pause").pause("keep")  # type: ignore[type-abstract]
-        await engine.update_weights(version, source)
-        await self._took(version, source)
+        await pauser.pause("keep")
+        if wanted.source is not None and not wanted.source.path:
+            raise EngineFailed("Its weights come through a transfer group, and have to be sent again.")
+        await self._weights(wanted.source).update_weights(wanted.weights, wanted.source)
+        await self._took(wanted.weights, wanted.source)
 
     async def _pause(self, mode: PauseMode) -> None:
         pauser = self._able(Pauser, "pause")  # type: ignore[type-abstract]
@@ -207,7 +205,7 @@ class StateKeeper:
     async def _took(self, version: str, source: WeightsSource | None, clears: Sequence[int] = ()) -> None:
         """The engine has them, and no KV of others: nor has the index."""
         runner = self._runner
-        runner.weights, self._source = version, source
+        runner.weights, self._source, self._dropped = version, source, False
         for feed, before in zip(self._feeds, clears or [feed.clears for feed in self._feeds], strict=True):
             await feed.forget(before, version)
         places = [place_id(runner.worker, rank) for rank in range(self._pool.data_parallel_size)]

@@ -1,6 +1,7 @@
 """For operators: put a pool's workers to sleep, pause them, give them other weights, profile them."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -14,7 +15,7 @@ from app.api.state import ApiState
 from app.dispatch.pool_control import Command, Outcome
 from app.errors import RequestError
 from app.ids import PoolId, WorkerId
-from app.messages import Lease, Pause, PauseMode, Profile, Resume, SetWeights, Sleep, Wake, WeightsSource
+from app.messages import Lease, Pause, PauseMode, Profile, Resume, SetWeights, Sleep, Wake, WeightsSource, encode
 from app.openai.body import Body
 from app.routing.pool_state import allowed, to_sleep
 
@@ -177,7 +178,15 @@ def _source(body: WeightsBody) -> WeightsSource | None:
         )
     if body.path is not None:
         return WeightsSource(body.path)
-    return None if body.transfer is None else WeightsSource("", body.transfer.init, body.transfer.update)
+    if body.transfer is None:
+        return None
+    source = WeightsSource("", body.transfer.init, body.transfer.update)
+    try:
+        encode(source)
+        json.dumps(msgspec.to_builtins(source), allow_nan=False)
+    except (ValueError, OverflowError, RecursionError) as exc:
+        raise RequestError(f"'transfer' has a value that can't be sent: {exc}", param="transfer") from None
+    return source
 
 
 def _chosen(leases: list[Lease], body: Chosen) -> list[WorkerId]:

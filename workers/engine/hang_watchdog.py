@@ -34,8 +34,9 @@ class HangWatchdog(Thread):
         made = self._runner.emitter.emitted + self._runner.emitter.withheld
         # Without Redis, requests may wait for it: then the engine doesn't hang.
         store_away = now - self._lease.fresh > self._runner.settings.lease_ttl_s
-        stopped = self._lease.state.paused or self._lease.state.asleep or self._lease.state.changing
-        if made != self._made or not self._runner.throughput.working.requests or store_away or stopped:
+        # A closed one may be told to stand still.
+        idle = not self._runner.throughput.working.requests or self._runner.closed
+        if made != self._made or idle or store_away:
             self._made, self._moved = made, now
         if now - self._turned > self._stall_s:
             return "its event loop is blocked"

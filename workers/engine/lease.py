@@ -27,7 +27,7 @@ class LeaseKeeper:
         self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
         self._ended = asyncio.Event()
         self.fresh = time.monotonic()  # when Redis last got it
-        self._draining = False
+        self._draining = self._registered = False
         self.state = EngineState()  # told with the next lease
         self._worker = Worker(
             id=runner.worker,
@@ -49,6 +49,7 @@ class LeaseKeeper:
     async def register(self) -> None:
         """Raises: RedisError when Redis does not answer, which ends the worker's start."""
         await self._write()
+        self._registered = True
         self._keeping = asyncio.create_task(self._keep())
         self._keeping.add_done_callback(end_process)
 
@@ -58,8 +59,9 @@ class LeaseKeeper:
         await self._try_write()
 
     async def tell(self) -> None:
-        """Writes the lease now; without Redis, the next heartbeat does."""
-        await self._try_write()
+        """Writes the lease now, once it is registered; without Redis, the next heartbeat does."""
+        if self._registered:
+            await self._try_write()
 
     @property
     def _stays_out(self) -> bool:

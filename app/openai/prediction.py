@@ -38,16 +38,16 @@ class _Predicted(ChatWriter):
         super().__init__(call, body, *more)
         assert body.prediction is not None
         self._predicted: Prediction = body.prediction
-        self._made: dict[int, list[int]] = defaultdict(list)  # tokens, by choice
+        self._answered: dict[int, list[int]] = defaultdict(list)  # tokens, by choice
         self._counted: dict[str, int] = {}
 
     def delta(self, choice: int, d: Delta) -> bytes:
-        self._made[choice] += d.tokens
+        self._answered[choice] += d.tokens
         return super().delta(choice, d)
 
     def answer(self, choices: list[tuple[int, Delta]]) -> dict[str, Any]:
         for choice, d in choices:
-            self._made[choice] += d.tokens
+            self._answered[choice] += d.tokens
         self._count()
         return super().answer(choices)
 
@@ -62,8 +62,8 @@ class _Predicted(ChatWriter):
 
     def _count(self) -> None:
         prediction = self._call.model.tokenizer.encode(self._predicted.text, add_special_tokens=False)
-        found = sum(accepted(prediction, made) for made in self._made.values())
-        rest = max(0, len(prediction) * len(self._made) - found)
+        found = sum(accepted(prediction, made) for made in self._answered.values())
+        rest = max(0, len(prediction) * len(self._answered) - found)
         self._counted = {"accepted_prediction_tokens": found, "rejected_prediction_tokens": rest}
 
 

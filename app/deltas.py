@@ -29,4 +29,5 @@ def _join(deltas: list[Delta]) -> Delta:
         last.stop,
         logprobs,
         first.prompt_logprobs,
+        last.weights,
     )

@@ -16,6 +16,7 @@ XylemError
 ├── FileGone       404  no file of that id or name
 ├── BatchNotFound  404  no batch of that id
 ├── BatchOver      409   the batch has ended and can't be cancelled
+├── PoolBusy       409   the pool's state is being changed by another request
 ├── BodyTooLarge   413   the body is over the limit
 ├── UnsupportedMediaType 415  the body's type or encoding is not supported
 ├── HeadersTooLarge 431  the headers are over the limit
@@ -27,6 +28,8 @@ XylemError
 │   └── EngineDead       …and will not recover
 ├── WorkerLost     502   the worker died with the request on it
 ├── NoWorker       503   no live worker serves the model
+│   ├── PoolAsleep       …but some sleep; carries Retry-After
+│   └── WeightsChanged   …with the weights that began this answer
 ├── AdapterFailed  503   no worker can answer with this LoRA adapter
 ├── StoreDown      503   Redis does not answer
 ├── StorageDown    503   files can't be read or written
@@ -222,6 +225,24 @@ class NoWorker(XylemError):
     """No live worker serves this model."""
 
     status, code = 503, "no_worker"
+
+
+class PoolAsleep(NoWorker):
+    """The workers of this model sleep, and requests don't wake them. Try again later."""
+
+    code = "pool_asleep"
+
+
+class WeightsChanged(NoWorker):
+    """The model's weights were changed in the middle of this answer. Send the request again."""
+
+    code = "weights_changed"
+
+
+class PoolBusy(XylemError):
+    """The state of this pool is being changed. Try again when that is done."""
+
+    status, type, code = 409, "invalid_request_error", "pool_busy"
 
 
 class AdapterFailed(XylemError):

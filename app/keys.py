@@ -20,6 +20,9 @@ loras-version           string, the version given last, about ms since the epoch
 spent:<key>             hash, what an API key (as in files-of) has left of its `requests` and `tokens` a minute, as of
                         `at`, ms since the epoch; `spent:<key>:batch` for its batches, if these have their own limits.
                         Written by api and batch workers; lives until the limits would be full again.
+pool-state:<pool>       string, msgpack `messages.PoolState`: the state that its workers are to have (asleep, paused,
+                        which weights). Written by api and batch workers, read by starting workers; never expires.
+pool-state:<pool>:lock  string, a random id: the process that is changing it. Lives 10 s after its last renewal.
 limits:<pool>           hash, `routing.candidates.Limits` field → value changed at run time. Written by the api.
 worker:<id>             string, msgpack `messages.Lease`. The worker is alive while it exists.
                         Written by the worker each `heartbeat_s`; lives `lease_ttl_s`.
@@ -170,6 +173,12 @@ class Keys:
 
     def limits(self, pool: PoolId) -> str:
         return f"{self.prefix}limits:{pool}"
+
+    def pool_state(self, pool: PoolId) -> str:
+        return f"{self.prefix}pool-state:{pool}"
+
+    def pool_lock(self, pool: PoolId) -> str:
+        return f"{self.pool_state(pool)}:lock"
 
     def kv(self, pool: PoolId, place: PlaceId) -> str:
         return f"{self.prefix}kv:{pool}:{place}"

@@ -5,6 +5,7 @@ api    → worker   WorkerCommand in `commands:<worker>`: commands that can't wa
 api    → api      Look    in `commands:<api>`: a question about a request
 worker → worker   Handoff from the prefill task to the decode task, by Celery's chain, as JSON
 worker → api      EventBatch on `out:<api>`: all that one engine step made for this API replica
+api    → all      PoolState in `pool-state:<pool>`
 worker → all      Lease   in `worker:<id>`, each `heartbeat_s`; and WorkerMetrics in `metrics:<id>`
 CLI    → api      ApiKey  in `keys:api`
 api    → all      Adapter in `loras`: the wanted adapters; the loaded ones are in the leases of workers
@@ -31,6 +32,8 @@ Task = Literal["generate", "embed", "classify"]
 StageKind = Literal["prefill", "decode", "encode"]
 
 
+PauseMode = Literal["abort", "wait", "keep"]  # what becomes of running requests: see `engines.base.Pauser`
+PAUSE_MODES: tuple[PauseMode, ...] = get_args(PauseMode)
 GrammarKind = Literal["json", "regex", "choice", "grammar", "tag"]
 GRAMMAR_KINDS: tuple[GrammarKind, ...] = get_args(GrammarKind)
 
@@ -93,6 +96,7 @@ class KvHandle(Struct, frozen=True, tag="lent"):
     expires: float  # s since the epoch, by Redis' clock; from then on other KV may overwrite it
     tokens: int  # of the prompt
     params: dict[str, Any]  # the engine's own, as JSON; nothing of prompt or answer
+    weights: str = ""  # the version that computed it
 
 
 class Rendezvous(Struct, frozen=True, tag="room"):
@@ -155,6 +159,7 @@ class Job(Struct, frozen=True, array_like=True):
     inputs: Inputs | None = None  # None: it generates
     session: str | None = None  # that the client says it belongs to
     adapter: str | None = None  # `Adapter.versioned`; None: the model's own weights
+    weights: str | None = None  # the version that its workers must have; None: any
 
     @property
     def run(self) -> RunId:
@@ -189,6 +194,7 @@ class Delta(Struct, frozen=True, array_like=True, tag="d"):
     logprobs: list[TokenLogprob] | None = None
     # If asked for, in a choice's first delta; None for the first token, which nothing predicts.
     prompt_logprobs: list[TokenLogprob | None] | None = None
+    weights: str = ""  # the version that made it; "": the pool's own
 
 
 class FirstToken(Struct, frozen=True, array_like=True, tag="1"):
@@ -318,15 +324,25 @@ class Speeds(Struct, frozen=True, array_like=True):
     pulled_bytes_per_s: float = 0.0  # KV from other engines
 
 
+class EngineState(Struct, frozen=True, array_like=True):
+    """What operators have done to a worker's engine."""
+
+    weights: str = ""  # the version; "": the pool's own
+    asleep: int = 0  # the level; 0: awake
+    paused: PauseMode | None = None
+    changing: bool = False  # it is on its way from one state to another
+
+
 class Lease(Struct, frozen=True, array_like=True):
     """Says that a worker lives, and describes it."""
 
     worker: Worker
     load: Load = Load()
     speeds: Speeds = Speeds()
-    draining: bool = False  # it takes no more requests
+    draining: bool = False  # it takes no requests: it ends, sleeps, is paused, or gets other weights
     wire: int = WIRE_VERSION
     adapters: AdapterReport = AdapterReport()
+    state: EngineState = EngineState()
 
 
 class WorkerMetric(Struct, frozen=True, array_like=True):
@@ -356,7 +372,72 @@ class LoadAdapter(Struct, frozen=True, array_like=True, tag="a"):
     adapter: str = ""  # `Adapter.versioned` of that one
 
 
-WorkerCommand = Cancel | ClearCache | LoadAdapter
+class Sleep(Struct, frozen=True, array_like=True, tag="s"):
+    """Leave routing and sleep. Reported in `reply:<id>`, as all that follow."""
+
+    id: str
+    level: int
+    mode: PauseMode
+
+
+class Wake(Struct, frozen=True, array_like=True, tag="w"):
+    """Wake up, and come back to routing after one token."""
+
+    id: str
+    tags: list[str] = []  # what to wake only; empty: all
+
+
+class Pause(Struct, frozen=True, array_like=True, tag="p"):
+    """Leave routing and stop computing."""
+
+    id: str
+    mode: PauseMode
+
+
+class Resume(Struct, frozen=True, array_like=True, tag="r"):
+    """Go on computing, and come back to routing."""
+
+    id: str
+
+
+class WeightsSource(Struct, frozen=True):
+    """Where weights come from: a folder, or a transfer group, in which a trainer sends them."""
+
+    path: str = ""
+    init: dict[str, Any] | None = None  # what the engine needs to join the group; None: it has joined
+    update: dict[str, Any] | None = None  # what it needs to receive one update; None: from the path
+
+
+class SetWeights(Struct, frozen=True, array_like=True, tag="u"):
+    """Leave routing, take other weights, and come back."""
+
+    id: str
+    version: str
+    source: WeightsSource | None  # None: the pool's own
+    mode: PauseMode  # for running requests; one that is paused stays as it is
+
+
+class Profile(Struct, frozen=True, array_like=True, tag="f"):
+    """Start or stop the engine's profiler."""
+
+    id: str
+    on: bool
+    name: str = ""
+
+
+StateCommand = Sleep | Wake | Pause | Resume | SetWeights | Profile
+WorkerCommand = Cancel | ClearCache | LoadAdapter | StateCommand
+
+
+class PoolState(Struct, frozen=True):
+    """The state that operators want a pool's workers to have; those that start later take it over."""
+
+    sleep: int = 0  # the level; 0: awake
+    tags: list[str] = []  # what of them is awake all the same
+    keep_awake: int = 0  # how many don't sleep
+    paused: PauseMode | None = None
+    weights: str = ""  # the version; "": the pool's own
+    source: WeightsSource | None = None
 
 
 class Look(Struct, frozen=True, array_like=True):
@@ -471,6 +552,7 @@ decode_lease = decoder(Lease)
 decode_worker_metrics = decoder(list[WorkerMetric])
 decode_worker_command: Callable[[bytes], WorkerCommand] = decoder(WorkerCommand)  # type: ignore[arg-type]  # a union is no type to mypy
 decode_reply = decoder(Reply)
+decode_pool_state = decoder(PoolState)
 decode_look = decoder(Look)
 decode_adapter = decoder(Adapter)
 decode_api_key = decoder(ApiKey)

@@ -126,6 +126,7 @@ class Pool(_Part):
     busy: Busy = Busy()
     disagg: Disagg = Disagg()
     aside: Aside = Aside()
+    wake_on_request: bool = False  # a request wakes a sleeping worker if none is awake, or all that are awake are full
     # The engine's own: fields of vLLM's AsyncEngineArgs, of TensorRT-LLM's LLM, or the mock's.
     args: dict[str, Any] = {}
 
@@ -168,6 +169,13 @@ class Pool(_Part):
         """The classes' names, in the order of their numbers. Raises: SettingsError, as above."""
         named = self._read("config.json").get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}  # Hugging Face's default
         return [named[number] for number in sorted(named, key=int)]
+
+    @property
+    def drafts(self) -> bool:
+        """Whether its engines draft tokens from the prompt, by vLLM's or SGLang's argument."""
+        config = self.args.get("speculative_config")
+        method = config.get("method") if isinstance(config, dict) else self.args.get("speculative_algorithm")
+        return isinstance(method, str) and method.lower() == "ngram"
 
     def _read(self, file: str) -> dict[str, Any]:
         try:

@@ -118,6 +118,9 @@ class Settings(BaseSettings):
     batch_keep_s: Annotated[float, Field(gt=0)] = 30 * 86_400.0  # how long batches are kept after their end
     webhook_url: str | None = None  # is called when a batch has ended
     webhook_secret: Annotated[SecretStr, AfterValidator(_whsec)] | None = None  # "whsec_…", the key that signs calls
+    # The folder below which new weights for `POST /admin/pools/{pool}/weights` have to be, on the workers' hosts. None:
+    # weights come through transfer groups only.
+    weights_folder: Path | None = None
     schedule_file: Path | None = None  # batches that begin at given times, for `celery -A app beat`
 
     # Where LoRA adapters may be fetched from, with commas between: folders, `s3://bucket/folder`, and

@@ -25,7 +25,7 @@ from app.api.openai.file_expiry import FileExpiry
 from app.api.openai.responses import conversation_routes, derived_routes
 from app.api.openai.responses import routes as responses
 from app.api.openai.responses.conversation_end import ConversationEnd
-from app.api.operations import admin, health, loras
+from app.api.operations import admin, health, loras, pool_state
 from app.api.resumable.chat_index import ChatIndex
 from app.api.resumable.conversations import ConversationStore
 from app.api.resumable.owner import AnswerOwner
@@ -115,7 +115,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
     failure.install(app)
     for part in (
         completions, stored_chats, derived_routes, responses, conversation_routes, messages, encodings, files, batches,
-        tokens, health, admin, loras,
+        tokens, health, admin, loras, pool_state,
     ):  # fmt: skip
         app.include_router(part.router)
     handlers: dict[str, Handler] = {

@@ -60,6 +60,7 @@ class Dispatcher:
         patience_s: float = 0.0,
         max_migrations: int = 3,
         adapter: Callable[[str], Adapter | None] = lambda _: None,
+        wake_pool: Callable[[PoolId], None] = lambda _pool: None,
     ) -> None:
         """`patience_s`: seconds that a request waits for Redis, or for a worker, before it is refused.
 
@@ -69,8 +70,9 @@ class Dispatcher:
         self.in_flight: dict[RequestId, InFlight] = {}
         self.timelines = Timelines()
         self.placer = Placer(
-            wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self._stop, self.fail, adapter
-        )
+            wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self._stop, self.fail, adapter,
+            wake_pool,
+        )  # fmt: skip
         self._retry = Retry(self.in_flight, self.placer, self._end, self.fail, max_migrations)
 
     async def send(self, inflight: InFlight) -> None:

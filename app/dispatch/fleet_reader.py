@@ -1,5 +1,6 @@
 """The fleet as Redis knows it, in one round trip."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,6 +44,9 @@ class FleetReader:
             )
             for name, pool in pools.items()
         }
+        self.weights: dict[
+            PoolId, str
+        ] = {}  # the version that most workers of a pool had in the last read, if not its own
         self._leases: dict[bytes, Lease] = {}  # decoded: a lease changes twice a second, and every round reads it
 
     async def read(self, wanted: Mapping[PoolId, Sequence[bytes]]) -> dict[PoolId, PoolView]:
@@ -91,6 +95,8 @@ class FleetReader:
             candidates.append(Candidate(self._leases[raw], limits, rank, *sums))
             for i, overlap in enumerate(overlaps):
                 overlap.append(Overlap(found[2 * i], found[2 * i + 1]))
+        versions = Counter(c.lease.state.weights for c in candidates)
+        self.weights[pool] = versions.most_common(1)[0][0] if versions else ""
         return PoolView(candidates, overlaps, bool(reply[1]))
 
 

@@ -141,6 +141,10 @@ class Generation(GenerationBase):
         """Whether no worker has any of its prompts."""
         return not any(inflight.job.worker for inflight in self._in_flight)
 
+    @property
+    def placed_weights(self) -> str:
+        return (self._in_flight[0].job.weights or "") if self._in_flight else ""
+
     def failed(self, exc: XylemError) -> None:
         """The error has been sent to the client already."""
         self._failure = exc.code

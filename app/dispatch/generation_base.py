@@ -11,6 +11,7 @@ from app.messages import Delta
 T = TypeVar("T")
 Parts = TypeVar("Parts", list[tuple[int, Delta]], dict[str, Any])
 
+_OWN = "initial"  # how an answer names the pool's own weights beside others
 _SHORT = 512  # tokens; a longer answer's body is made in a thread: with logprobs it takes long
 
 
@@ -23,6 +24,7 @@ class GenerationBase:
         self.cached_tokens = 0
         self.completion_tokens = 0
         self.vectors: dict[int, bytes] = {}  # of prompts that are inputs, by number: see `messages.Vectors`
+        self.weights: list[str] = []  # the versions that made it, in order
         self.skip = 0  # leading deltas that the client has already
 
     async def deltas(self) -> list[tuple[int, Delta]]:
@@ -41,10 +43,17 @@ class GenerationBase:
             self.count(delta)
         return out
 
+    @property
+    def placed_weights(self) -> str:
+        """The version of the weights that the first prompt's worker has; "" also where that isn't known."""
+        return ""
+
     def count(self, delta: Delta) -> None:
         """Counts a delta's tokens: once, before the delta is written, since chunks may carry the usage so far."""
         if self.plan.generates:
             self.completion_tokens += len(delta.tokens)
+            if delta.weights not in self.weights:
+                self.weights.append(delta.weights)
 
     async def made(self, work: Callable[[Parts], T], parts: Parts) -> T:
         """The result of `work` on a whole answer, in a thread if the answer is long. Empties `parts`."""
@@ -59,8 +68,12 @@ class GenerationBase:
         return make() if tokens <= _SHORT else await asyncio.to_thread(make)
 
     def envelope(self, kind: str) -> dict[str, object]:
-        named = {"id": self.id, "object": kind, "created": self.created, "model": self.model.name}
-        return named | {"service_tier": self.plan.tier} if self.plan.tier else named
+        named: dict[str, object] = {"id": self.id, "object": kind, "created": self.created, "model": self.model.name}
+        if self.plan.tier:
+            named["service_tier"] = self.plan.tier
+        if any(self.weights):
+            named["system_fingerprint"] = "+".join(version or _OWN for version in self.weights)
+        return named
 
     def usage(self) -> dict[str, object]:
         return {

@@ -42,11 +42,13 @@ class ChoiceOutput(Struct, gc=False):
     tokens: list[int]
     text_len: int = 0  # characters
     finished: bool = False
+    weights: str = ""  # the version that made the last token
 
     def add(self, delta: Delta) -> None:
         """Called once per token, so it has to be fast."""
         self.tokens.extend(delta.tokens)
         self.text_len += len(delta.text)
+        self.weights = delta.weights
         if delta.finish is not None:
             self.finished = True
 
@@ -112,7 +114,7 @@ class InFlight:
         self.placed: asyncio.Future[None] | None = None  # done when it is on its worker's queue
         self.retry: asyncio.Task[None] | None = None  # places it anew
         self.adapter: Adapter | None = None  # its adapter, if it wants one, as of the last look
-        self._hashes: dict[int, bytes] = {}
+        self._hashes: dict[tuple[int, str], bytes] = {}
 
     @property
     def line(self) -> Line:
@@ -202,15 +204,22 @@ class InFlight:
         job = self.job
         return job.prompt + job.begun[0].tokens if len(job.begun) == 1 else job.prompt
 
-    def hashes(self, block_size: int) -> bytes:
-        """The packed block hashes of `context`, 8 bytes each; empty for inputs, whose KV isn't cached."""
+    @property
+    def weights(self) -> str | None:
+        """The version of the weights that made its output so far; None: it has none."""
+        return next((out.weights for out in self.out if out.tokens), None)
+
+    def hashes(self, block_size: int, weights: str = "") -> bytes:
+        """The packed block hashes of `context`, 8 bytes each; empty for inputs, whose KV isn't cached.
+
+        `weights`: the version that has computed the blocks.
+        """
         if self.job.inputs is not None:
             return b""
-        known = self._hashes.get(block_size)
+        known = self._hashes.get((block_size, weights))
         if known is None:
-            known = self._hashes[block_size] = prompt_hashes(
-                self.context, block_size, self.job.cache_salt, self.job.adapter
-            )
+            known = prompt_hashes(self.context, block_size, self.job.cache_salt, self.job.adapter, weights)
+            self._hashes[block_size, weights] = known
         return known
 
     def rules(self, routing: Routing) -> Routing:

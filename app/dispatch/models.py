@@ -42,6 +42,7 @@ class Model:
     labels: Sequence[str] = ()
     parent: str | None = None  # the model that this one is a LoRA adapter for
     adapter: str | None = None  # `Adapter.versioned` of that
+    drafts: bool = False  # its engines draft tokens from the prompt: see `Pool.drafts`
 
     @property
     def calls_tools(self) -> bool:
@@ -174,6 +175,7 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             pool.task,
             pool.dimensions if pool.task == "embed" else (),
             pool.labels if pool.task == "classify" else (),
+            pool.drafts and (known is None or known.drafts),
         )
     return models
 

@@ -47,13 +47,13 @@ def placement(
         ]
         rank = f"{to.rank}a" if job.aside else to.rank
         values += [rank, to.blocks, to.tokens, to.pulls, message]
-    hashes = inflight.hashes(pools[places[0].pool].block_size)
+    hashes = inflight.hashes(pools[places[0].pool].block_size, job.weights or "")
     return "EVAL", PLACE, len(names), *names, job.run, encode(job), ttl_ms, hashes, job.reply_to, *values
 
 
 def prediction(keys: Keys, pool: Pool, inflight: InFlight, to: Placement, lease: Lease) -> list[Command]:
     """For an engine without KV events: records the blocks that it is expected to cache."""
-    hashes = inflight.hashes(pool.block_size)
+    hashes = inflight.hashes(pool.block_size, lease.state.weights)
     if lease.worker.kv_events or pool.routing.policy != "kv" or not hashes:
         return []
     key = keys.predicted(to.pool, place_id(to.worker, to.rank))

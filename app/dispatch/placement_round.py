@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from random import Random
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
 from app.dispatch.fleet_reader import PoolView
 from app.dispatch.inflight import Groups, InFlight
-from app.errors import AdapterFailed, NoWorker, RequestError, Saturated, XylemError
+from app.errors import AdapterFailed, NoWorker, RequestError, Saturated, WeightsChanged, XylemError
 from app.ids import PoolId, WorkerId
 from app.kv.blocks import common_blocks
 from app.messages import Adapter, Lease, Stage, StageKind
@@ -24,8 +25,14 @@ _RECENT = 32  # how many requests placed just before are compared for a common p
 class PlacementRound:
     """Decides for some requests, by one read of the fleet and the placements made since."""
 
-    def __init__(self, in_flight: list[InFlight], pools: Mapping[PoolId, Pool]) -> None:
-        self._pools = pools
+    def __init__(
+        self,
+        in_flight: list[InFlight],
+        pools: Mapping[PoolId, Pool],
+        weights: Mapping[PoolId, str] = MappingProxyType({}),
+    ) -> None:
+        """`weights`: the version that most workers of a pool have, if it isn't its own."""
+        self._pools, self._weights = pools, weights
         self._asking: dict[PoolId, dict[InFlight, int]] = {}  # by pool: requests, and their prompts' index in the read
         for inflight in in_flight:
             for pool in (p for group in (*inflight.groups, *inflight.prefill_groups) for p in group):
@@ -39,7 +46,7 @@ class PlacementRound:
     def prompts(self) -> dict[PoolId, list[bytes]]:
         """For each pool, the packed prompts to look up in its caches; none if its policy ignores prefixes."""
         return {
-            pool: [f.hashes(self._pools[pool].block_size) for f in asking] if self._looks_at_prefixes(pool) else []
+            pool: [self._hashes(f, pool) for f in asking] if self._looks_at_prefixes(pool) else []
             for pool, asking in self._asking.items()
         }
 
@@ -56,7 +63,8 @@ class PlacementRound:
             inflight.decisions = decisions
         places = {kind: decision.placement for kind, decision in decisions.items()}
         stages = [Stage(kind, to.pool, to.worker, to.rank) for kind, to in places.items()]
-        inflight.job = replace(inflight.job, stages=stages)
+        weights = self.lease(list(places.values())[-1]).state.weights
+        inflight.job = replace(inflight.job, stages=stages, weights=weights)
         return list(places.values())
 
     def decide(self, inflight: InFlight, rng: Random, turn: int) -> dict[StageKind, Decision]:
@@ -85,6 +93,7 @@ class PlacementRound:
                 self._reserve(stage.placement, inflight)
             return stages
         if isinstance(refused, NoWorker):
+            self._check_weights(inflight)
             refused = self._why_none(inflight) or refused
         if inflight.adapter is not None and isinstance(refused, NoWorker):
             refused = self._without_adapter(inflight, inflight.adapter, ask, rng, turn) or refused
@@ -118,8 +127,9 @@ class PlacementRound:
             prefills = [o for pool in group for o in self._options(inflight, pool) if o.candidate.lease.worker.meets_at]
             prefill_rules = inflight.rules(self._pools[group[0]].routing)
             try:
-                far = place(ask, prefills, prefill_rules, rng, turn, part="prefill")
-                return {"prefill": far, "decode": place(ask, decodes, rules, rng, turn, part="decode")}
+                here = place(ask, decodes, rules, rng, turn, part="decode")
+                prefills = _of_weights(prefills, self.lease(here.placement).state.weights)
+                return {"prefill": place(ask, prefills, prefill_rules, rng, turn, part="prefill"), "decode": here}
             except (NoWorker, Saturated) as exc:
                 refused = exc
         raise refused
@@ -163,13 +173,26 @@ class PlacementRound:
         rng: Random,
         turn: int,
     ) -> SplitPlacement | None:
+        weights = self.lease(here.placement).state.weights
+        decodes = _of_weights(decodes, weights)
         for group in _prefills(inflight):
-            prefills = [option for pool in group for option in self._options(inflight, pool)]
+            prefills = _of_weights([o for pool in group for o in self._options(inflight, pool)], weights)
             prefill_rules = inflight.rules(self._pools[group[0]].routing)
             split = place_split(ask, here, prefills, decodes, (prefill_rules, rules), rng, turn)
             if split is not None:
                 return split
         return None
+
+    def _check_weights(self, inflight: InFlight) -> None:
+        """Raises: WeightsChanged when no worker, not even one that takes nothing now, can go on with its answer."""
+        leases = self.leases(inflight)
+        if inflight.weights is not None and leases and all(le.state.weights != inflight.weights for le in leases):
+            raise WeightsChanged
+
+    def leases(self, inflight: InFlight, pool: PoolId | None = None) -> list[Lease]:
+        """Of the workers that answer in its pools, or in one of them."""
+        pools = [name for group in inflight.groups for name in group] if pool is None else [pool]
+        return [c.lease for name in pools for c in self.views[name].candidates if c.rank == 0]
 
     def had_worker(self, inflight: InFlight) -> bool:
         """Whether its pools have a worker, or had one lately: then another one may start soon."""
@@ -183,11 +206,13 @@ class PlacementRound:
         view = self.views[to.pool]
         self.views[to.pool] = replace(view, candidates=reserve(view.candidates, to, aside=inflight.job.aside))
         if not self._alone:
-            self._placed.append((to, inflight.hashes(self._pools[to.pool].block_size)))
+            self._placed.append((to, self._hashes(inflight, to.pool)))
 
     def _options(self, inflight: InFlight, pool: PoolId) -> list[Option]:
-        """The places whose engine supports the request's adapter, grammar and seed: others would ignore them."""
-        options, grammar = self._places(inflight, pool), inflight.job.sampling.grammar
+        """The places that have the request's adapter and weights, and support its grammar and seed."""
+        options, grammar, weights = self._places(inflight, pool), inflight.job.sampling.grammar, inflight.weights
+        if weights is not None:  # an answer goes on with the weights that began it
+            options = _of_weights(options, weights)
         if (adapter := inflight.job.adapter) is not None:
             options = [o for o in options if adapter in o.candidate.lease.worker.adapters]
         if grammar is not None:
@@ -207,7 +232,7 @@ class PlacementRound:
 
     def _coming(self, inflight: InFlight, pool: PoolId) -> dict[tuple[WorkerId, int], int]:
         """By place: the prompt's leading blocks that requests placed in this round will leave in its cache."""
-        mine = inflight.hashes(self._pools[pool].block_size)
+        mine = self._hashes(inflight, pool)
         found: dict[tuple[WorkerId, int], int] = {}
         for to, hashes in self._placed[-_RECENT:]:
             if to.pool == pool and (blocks := common_blocks(mine, hashes)):
@@ -215,8 +240,15 @@ class PlacementRound:
                 found[place_] = max(blocks, found.get(place_, 0))
         return found
 
+    def _hashes(self, inflight: InFlight, pool: PoolId) -> bytes:
+        return inflight.hashes(self._pools[pool].block_size, self._weights.get(pool, ""))
+
     def _looks_at_prefixes(self, pool: PoolId) -> bool:
         return self._pools[pool].routing.policy == "kv"
+
+
+def _of_weights(options: list[Option], weights: str) -> list[Option]:
+    return [o for o in options if o.candidate.lease.state.weights == weights]
 
 
 def _is_seeded(inflight: InFlight) -> bool:

@@ -16,12 +16,13 @@ from app.dispatch.held_requests import LOOK_EVERY_S, HeldRequests, urgency
 from app.dispatch.inflight import InFlight
 from app.dispatch.placement_commands import placement, prediction
 from app.dispatch.placement_round import PlacementRound
-from app.errors import DeadlineOver, ModelNotFound, NoWorker, Saturated, StoreDown, XylemError
+from app.errors import DeadlineOver, ModelNotFound, NoWorker, Saturated, StoreDown, WeightsChanged, XylemError
 from app.ids import PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
 from app.messages import Adapter, Job, LoadAdapter, encode
 from app.pools import Pool
+from app.routing.pool_state import why_none
 from app.store import Command, Wire
 from app.telemetry import FLEET_READ, RoutingMeters, logger
 
@@ -51,14 +52,17 @@ class Placer:
         stop: Callable[[list[Job]], Awaitable[None]],
         fail: Callable[[InFlight, XylemError], None],
         adapter: Callable[[str], Adapter | None],
+        wake_pool: Callable[[PoolId], None],
     ) -> None:
         """`in_flight`: the awaited requests. `stop` ends jobs on their workers.
 
         `fail` ends a request whose `place` has already returned. `adapter`: the one of that name.
+        `wake_pool` begins to wake a worker of the pool.
         """
         self._wire, self._keys, self._fleet, self._pools = wire, keys, fleet, pools
         self._retry_after_s = retry_after_s
-        self._in_flight, self._stop, self._fail, self._adapter = in_flight, stop, fail, adapter
+        self._in_flight, self._stop, self._fail = in_flight, stop, fail
+        self._adapter, self._wake_pool = adapter, wake_pool
         self._asked: dict[tuple[WorkerId, str], float] = {}  # to load an adapter, and when
         self._to_stop: list[Job] = []  # attempts that nobody awaits, to be stopped on their workers
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
@@ -177,7 +181,7 @@ class Placer:
         in_flight = [inflight for inflight in in_flight if self._resolved(inflight)]
         if not in_flight:
             return
-        round_ = PlacementRound(in_flight, self._pools)
+        round_ = PlacementRound(in_flight, self._pools, self._fleet.weights)
         began = time.perf_counter()
         round_.views = await self._fleet.read(round_.prompts())
         FLEET_READ.observe(time.perf_counter() - began)
@@ -195,11 +199,12 @@ class Placer:
                 places = round_.assign(inflight, self._rng, next(self._turns))
                 command = placement(self._keys, self._pools, inflight, places, round_.lease(places[0]).worker)
             except Saturated:
+                self._wakes(round_, inflight)
                 self._held.full(inflight.line)
                 self._hold(inflight)
                 continue
             except NoWorker as exc:
-                self._without_worker(inflight, exc, lately=round_.had_worker(inflight))
+                self._without_worker(inflight, exc, round_)
                 continue
             except Exception as exc:  # noqa: BLE001 (one request that can't be placed doesn't stop the others)
                 self._settle(inflight, exc)
@@ -208,7 +213,7 @@ class Placer:
             placed.append(inflight)
             for to in places:
                 predictions += prediction(self._keys, self._pools[to.pool], inflight, to, round_.lease(to))
-                blocks = len(inflight.hashes(self._pools[to.pool].block_size)) // HASH_BYTES
+                blocks = len(inflight.hashes(self._pools[to.pool].block_size, inflight.job.weights or "")) // HASH_BYTES
                 self._routed[to.pool].decided(to.cached, blocks, time.perf_counter() - began)
         await self._write(placed, commands + predictions + self._ask(round_.asks))
         for pool, view in round_.views.items():
@@ -240,9 +245,32 @@ class Placer:
                 commands += [("RPUSH", key, encode(LoadAdapter(adapter))), ("EXPIRE", key, _COMMANDS_TTL_S)]
         return commands
 
-    def _without_worker(self, inflight: InFlight, exc: NoWorker, *, lately: bool) -> None:
-        """Holds the request if it was accepted before, or if its pools had a worker `lately`; else refuses it."""
-        if not lately and self._wire.is_steady():  # else Redis has just come back, and workers are renewing leases
+    def _wakes(self, round_: PlacementRound, inflight: InFlight) -> bool:
+        """Wakes a worker of each of its pools that says so and has a sleeping one. Whether there is one."""
+        pools = [pool for group in inflight.groups for pool in group if self._pools[pool].wake_on_request]
+        asleep = [pool for pool in pools if any(le.state.asleep for le in round_.leases(inflight, pool))]
+        for pool in asleep:
+            self._wake_pool(pool)
+        return bool(asleep)
+
+    def _without_worker(self, inflight: InFlight, exc: NoWorker, round_: PlacementRound) -> None:
+        """Holds the request if it was accepted before, or if its pools had a worker lately; else refuses it.
+
+        If all workers sleep, a new one is held only if it wakes them.
+        """
+        asleep = why_none(round_.leases(inflight))
+        if isinstance(exc, WeightsChanged):
+            self._settle(inflight, exc)
+            return
+        if self._wakes(round_, inflight) or (asleep and inflight.job.attempt):
+            self._hold(inflight, asleep or exc)
+            return
+        if asleep:
+            self._settle(inflight, asleep)
+            return
+        if (
+            not round_.had_worker(inflight) and self._wire.is_steady()
+        ):  # else Redis has just come back, and workers are renewing leases
             self._held.gone(inflight.line, exc)
         if self._held.may_wait(inflight):
             self._hold(inflight, exc)

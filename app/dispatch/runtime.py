@@ -17,6 +17,7 @@ from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.liveness import LivenessWatch
 from app.dispatch.models import Model, load_models
+from app.dispatch.pool_control import PoolControl
 from app.dispatch.request_lookup import RequestLookup
 from app.dispatch.token_inbox import TokenInbox
 from app.ending import end_tasks
@@ -74,6 +75,7 @@ class Runtime(Deployment):
     inbox: TokenInbox
     lookup: RequestLookup
     adapters: AdapterTable
+    control: PoolControl
 
 
 @asynccontextmanager
@@ -85,9 +87,10 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
     wire = Wire(redis, steady_after_s=settings.intervals.steady_s)
     fleet = FleetReader(wire, keys, pools, settings.max_queued)
     adapters = AdapterTable(wire, keys, known.models)
+    control = PoolControl(redis, keys, fleet)
     dispatcher = Dispatcher(
         wire, keys, api, fleet, pools, settings.retry_after_s, settings.patience_s, settings.max_migrations,
-        adapters.current,
+        adapters.current, control.wake_soon,
     )  # fmt: skip
     inbox = TokenInbox(wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
     watch = LivenessWatch(wire, keys, dispatcher, inbox, pools, settings.intervals, adapters)
@@ -104,8 +107,11 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
                 (strangers,) = await wire.execute([note(settings)])
                 check(strangers)
                 await adapters.refresh()
-        yield Runtime(settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup, adapters)
+        yield Runtime(
+            settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup, adapters, control
+        )
     finally:
+        await control.close()
         await end_tasks(background)
         with suppress(RedisError, OSError):
             await redis.unlink(keys.api(api))

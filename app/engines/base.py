@@ -1,6 +1,6 @@
 """The interface of an engine: one small protocol, without torch."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -14,9 +14,11 @@ from app.messages import (
     KvHandle,
     KvTransfer,
     PartialOutput,
+    PauseMode,
     Sampling,
     Task,
     TokenLogprob,
+    WeightsSource,
 )
 
 
@@ -47,6 +49,11 @@ class EngineStats(Struct, frozen=True):
     # A step that computes no prompt takes step_s + running · request_step_s. Both are 0 while unknown.
     step_s: float = 0.0
     request_step_s: float = 0.0
+    # Speculation since the start: how often tokens were drafted, how many, and of these how many were accepted at
+    # each position of a draft.
+    drafts: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: tuple[int, ...] = ()
 
 
 class KvEventSource(Struct, frozen=True):
@@ -179,3 +186,61 @@ class Adapters(Protocol):
 
     async def remove_adapter(self, name: str) -> None:
         """No request has it, and none comes for it any more. One that is not there is ignored."""
+
+
+@runtime_checkable
+class Pauser(Protocol):
+    """The capability to stop computing and go on later. The model stays loaded."""
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Returns when nothing is computed any more. New requests then wait in the engine.
+
+        `abort` ends running requests with `finish="abort"`, `wait` lets them end, `keep` stops them where they are.
+        Pausing a paused engine is allowed. Raises: EngineFailed.
+        """
+
+    async def resume(self) -> None:
+        """Go on, also with the requests that `keep` has stopped. Raises: EngineFailed."""
+
+
+@runtime_checkable
+class Sleeper(Protocol):
+    """The capability to give the accelerator's memory to others. A sleeping engine refuses requests."""
+
+    async def sleep(self, level: int, mode: PauseMode) -> None:
+        """Pause, and free memory. Level 1 keeps the weights in the host's memory, level 2 drops them, too.
+
+        Raises: RequestError (it can't, by its arguments), EngineFailed; then the engine may be paused.
+        """
+
+    async def wake(self, tags: Sequence[str] = ()) -> bool:
+        """Take the memory back: all of it, or what `tags` name (`weights`, `kv_cache`). Whether it is awake now.
+
+        After level 2 the weights have to be loaded again before a request can be answered. Raises: RequestError
+        (unknown tags), EngineFailed.
+        """
+
+    async def is_sleeping(self) -> bool: ...
+
+
+@runtime_checkable
+class Weights(Protocol):
+    """The capability to change the model's weights. Only for paused engines."""
+
+    async def update_weights(self, version: str, source: WeightsSource | None) -> None:
+        """Load weights and forget all KV, also of stopped requests, whose tokens are then computed again.
+
+        `source`: None means the weights that it was started with. Raises: RequestError (a source that this engine
+        doesn't take), EngineFailed; after either the weights may be unusable.
+        """
+
+
+@runtime_checkable
+class Profiler(Protocol):
+    """The capability to record what it computes."""
+
+    async def start_profile(self, name: str = "") -> None:
+        """Raises: RequestError when it can't, by its arguments, or does already."""
+
+    async def stop_profile(self) -> None:
+        """Writes the record where the engine's arguments say. Raises: RequestError when none was started."""

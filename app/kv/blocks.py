@@ -14,12 +14,17 @@ _ROOT = bytes(HASH_BYTES)
 
 
 def root(keys: Iterable[str] = ()) -> bytes:
-    """The parent of the first block's hash: made of all that changes the KV besides the tokens (LoRA name, cache_salt).
+    """The parent of the first block's hash: made of all that changes the KV besides the tokens.
 
-    `keys` in vLLM's order. Zero without any.
+    `keys`: the weights' version (`weights_keys`), then vLLM's in its order (LoRA name, cache_salt). Zero without any.
     """
     keys = tuple(keys)
     return xxh3_64_digest(b"\0".join(key.encode() for key in keys)) if keys else _ROOT
+
+
+def weights_keys(version: str) -> tuple[str, ...]:
+    """For `root`: none for the pool's own weights."""
+    return (f"weights@{version}",) if version else ()
 
 
 def chain(parent: bytes, tokens: Sequence[int], block_size: int) -> list[bytes]:
@@ -33,14 +38,17 @@ def chain(parent: bytes, tokens: Sequence[int], block_size: int) -> list[bytes]:
     return out
 
 
-def prompt_hashes(prompt: Sequence[int], block_size: int, salt: str | None = None, adapter: str | None = None) -> bytes:
+def prompt_hashes(
+    prompt: Sequence[int], block_size: int, salt: str | None = None, adapter: str | None = None, weights: str = ""
+) -> bytes:
     """The packed hashes of the prompt's blocks that a cache may have: 8 bytes each, in order.
 
     Without the last token: engines always compute it, for its logits.
-    `adapter`: with its version.
+    `adapter`: with its version. `weights`: the version of the model's.
     """
     full = (len(prompt) - 1) // block_size * block_size
-    return b"".join(chain(root(key for key in (adapter, salt) if key), prompt[:full], block_size))
+    keys = [*weights_keys(weights), *(key for key in (adapter, salt) if key)]
+    return b"".join(chain(root(keys), prompt[:full], block_size))
 
 
 def common_blocks(a: bytes, b: bytes) -> int:

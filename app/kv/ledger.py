@@ -25,6 +25,7 @@ class Ledger:
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
+        self.keys: tuple[str, ...] = ()  # before the engine's own: see `blocks.root`
         # Engine's hash → ours, and how many of the engine's blocks have it: vLLM keeps duplicates computed at the same
         # time, and reports each of them stored and removed.
         self._blocks: dict[EngineHash, tuple[bytes, int]] = {}
@@ -86,7 +87,7 @@ class Ledger:
             return None  # an image: routing looks up text only
         if event.parent_block_hash is None:
             first = keys[0] if keys else [key for key in (event.lora_name, event.cache_salt) if key is not None]
-            return root(key for key in first or () if isinstance(key, str))
+            return root([*self.keys, *(key for key in first or () if isinstance(key, str))])
         known = self._blocks.get(event.parent_block_hash)
         return known[0] if known else None
 

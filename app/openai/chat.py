@@ -14,6 +14,7 @@ from app.openai.chat_writer import ChatWriter
 from app.openai.model_parser import check_dialect, parser_maker, read_dialect, situation
 from app.openai.parts_writer import PartsWriter
 from app.openai.plan import plan_of
+from app.openai.prediction import PredictedChat, PredictedParts
 from app.openai.prompt import chat_prompt, tokenizer_of
 from app.openai.schemas import ChatRequest, Conversation
 from app.openai.structured import Format, with_grammar
@@ -24,7 +25,10 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     """Raises: XylemError."""
     body = await parse_off_loop(ChatRequest, raw)
     body.check()
-    body = body.filled(find_model(state.models, body.model).defaults)
+    model = find_model(state.models, body.model)
+    if body.prediction is not None and not model.drafts:
+        raise RequestError("'prediction' is not supported by this server for this model.", param="prediction")
+    body = body.filled(model.defaults)
     work = partial(chat_plan, state, "chatcmpl-", body, "messages", explain=explain, wanted=body.asked_format())
     return body, await state.off_loop(raw, work, compiles=body.compiles or body.binds_calls)
 
@@ -62,4 +66,6 @@ def chat_plan(
 
 def writer(call: GenerationBase, body: ChatRequest) -> ChatWriter:
     make_parser = parser_maker(call, body)
+    if body.prediction is not None:
+        return PredictedChat(call, body) if make_parser is None else PredictedParts(call, body, make_parser)
     return ChatWriter(call, body) if make_parser is None else PartsWriter(call, body, make_parser)

@@ -42,6 +42,8 @@ class ChatWriter(CompletionWriter):
 
     def opening(self, choices: int) -> bytes:
         """The role of each choice, which OpenAI's clients take from these events."""
+        if self._call.placed_weights:
+            self._begin(self._call.placed_weights)
         return b"".join(map(self._role, range(choices)))
 
     def _role(self, choice: int) -> bytes:

@@ -31,15 +31,8 @@ class CompletionWriter:
         self._usage_always = bool(options and options.continuous_usage_stats)
         self._token_ids = bool(body.return_token_ids)
         self._only_text = not (self._usage_always or self._token_ids)  # most chunks have nothing but text
-        tier = call.plan.tier
-        self._start = b'data: {"id":"%b","object":"%b","created":%d,"model":%b,%b' % (
-            call.id.encode(),
-            self.CHUNK,
-            call.created,
-            orjson.dumps(call.model.name),
-            b'"service_tier":"%b",' % tier.encode() if tier else b"",
-        )
-        self._heads: dict[int, bytes] = {}
+        self._weights = ""
+        self._begin("")
         # OpenAI sends `usage: null` with every chunk when the last one will carry it.
         self._end = b',"usage":null}\n\n' if self._usage_at_end else b"}\n\n"
         self._plain_tail = self.AFTER_TEXT + PLAIN_END + self._end
@@ -52,10 +45,25 @@ class CompletionWriter:
         """The logprobs of a delta, or of a whole choice."""
         raise NotImplementedError
 
+    def _begin(self, weights: str) -> None:
+        """From now on, chunks begin so. `weights`: the version of the weights that make them."""
+        call, tier = self._call, self._call.plan.tier
+        self._weights = weights
+        self._start = b'data: {"id":"%b","object":"%b","created":%d,"model":%b,%b%b' % (
+            call.id.encode(),
+            self.CHUNK,
+            call.created,
+            orjson.dumps(call.model.name),
+            b'"service_tier":"%b",' % tier.encode() if tier else b"",
+            b'"system_fingerprint":"%b",' % weights.encode() if weights else b"",
+        )
+        self._heads: dict[int, bytes] = {}
+
     async def whole(self) -> dict[str, Any]:
         """Raises: the error that ended it."""
         call = self._call
-        return call.envelope(self.KIND) | await call.made(self._made, await call.whole()) | {"usage": self.usage()}
+        deltas = await call.whole()
+        return call.envelope(self.KIND) | await call.made(self._made, deltas) | {"usage": self.usage()}
 
     def _made(self, deltas: list[tuple[int, Delta]]) -> dict[str, Any]:
         return self.answer(sorted(merge(deltas)))
@@ -77,6 +85,8 @@ class CompletionWriter:
 
     def delta(self, choice: int, d: Delta) -> bytes:
         """One event; none when there is nothing to send (a token that ends no character yet)."""
+        if d.weights != self._weights:
+            self._begin(d.weights)
         if d.finish is None and d.logprobs is None and self._only_text:
             if not d.text:
                 return b""

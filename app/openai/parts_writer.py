@@ -51,6 +51,8 @@ class PartsWriter(ChatWriter):
 
     def delta(self, choice: int, d: Delta) -> bytes:
         parts = self._parts(choice, d)
+        if d.weights != self._weights:
+            self._begin(d.weights)
         if d.finish is None and d.logprobs is None and self._only_text:
             if not parts:
                 return b""

@@ -14,7 +14,7 @@ from app.dispatch.inflight import RoutingHints
 from app.errors import RequestError
 from app.messages import Sampling, StoredChat
 from app.openai.body import MOST, Body, Some
-from app.openai.conversation import Message, Messages
+from app.openai.conversation import Message, Messages, TextPart
 from app.openai.neutral import NEUTRAL_OF_TOKENIZE, Refused, neutral
 from app.openai.prompt import PromptRequest
 from app.openai.structured import StructuredRequest
@@ -205,8 +205,20 @@ class Conversation(_CompletionsRequest, PromptRequest):
             raise RequestError("'top_logprobs' is only allowed when 'logprobs' is true.", param="top_logprobs")
 
 
+class Prediction(Body):
+    """A text that much of the answer is expected to repeat. Changes no answer."""
+
+    type: Literal["content"]
+    content: Annotated[Some[TextPart], Field(max_length=MOST)] | str
+
+    @property
+    def text(self) -> str:
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
 @neutral()
 class ChatRequest(Conversation):
+    prediction: Annotated[Prediction | None, Refused()] = None  # only for models whose engine drafts from prompts
     messages: Annotated[Messages, Field(min_length=1, max_length=MOST)]
     store: bool | None = None
     include_reasoning: bool | None = None

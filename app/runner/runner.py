@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from app.engines.base import EncodeRequest, Engine, EngineInfo, GenerateRequest
-from app.errors import Cancelled, EngineDead, EngineFailed, Returned, StoreDown, XylemError
+from app.errors import Cancelled, EngineDead, EngineFailed, HandoffFailed, Returned, StoreDown, XylemError
 from app.ids import RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
 from app.messages import ASIDE_PRIORITY, Failed, Handoff, Job, KvHandle, PrefillDone, Stage
@@ -59,6 +59,8 @@ class Runner:
         self._background: set[asyncio.Task[None]] = set()
         self._dropped: set[RunId] = set()  # of the running ones, those whose API replica is dead
         self._stopping = False
+        self.weights = ""  # the version that the engine has
+        self.closed = False  # what has not begun goes back: the engine sleeps, is paused, or gets other weights
         self._loop = uvloop.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="engine", daemon=True)
         self._thread.start()
@@ -243,6 +245,7 @@ class Runner:
             await self._not_begun(run, nobody_waits)
             return None
         try:
+            await self._admit(job, nobody_waits)
             with self.adapters.of(job):
                 if job.aside:
                     return await work(job)
@@ -267,6 +270,16 @@ class Runner:
             log.error("generate_failed", run=run, x_request_id=job.x_request_id, error=type(exc).__name__)
             self._fail(job, EngineFailed(f"The engine failed ({type(exc).__name__})."))
         return None
+
+    async def _admit(self, job: Job, nobody_waits: Afterwards) -> None:
+        """Raises: Returned; HandoffFailed for a prompt to be computed with weights that aren't here."""
+        if not self.closed and job.weights in (None, self.weights):
+            return
+        if nobody_waits is not None:
+            await nobody_waits()
+        if not self.closed and self._stage(job).kind == "prefill":
+            raise HandoffFailed("The worker that computes prompts has other weights.")
+        raise Returned
 
     def _fail(self, job: Job, error: XylemError) -> None:
         if job.at_once and self._stage(job).kind == "prefill":

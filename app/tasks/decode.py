@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from app.engines.base import Disaggregated, StepOutput
-from app.errors import EngineFailed, HandoffFailed
+from app.errors import EngineFailed, HandoffFailed, Returned
 from app.ids import ApiId
 from app.messages import Delta, Done, Handoff, Job, KvHandle, KvTransfer, Timing
 from app.runner.buffered_output import BufferedOutput
@@ -93,6 +93,8 @@ async def _aside(runner: Runner, job: Job, report: _PromptReport, out: BufferedO
         while not out.over:
             rest = replace(job, begun=out.begun)
             await gate.enter(aside_job, rest)
+            if runner.closed:
+                raise Returned
             try:
                 async with asyncio.timeout(None) as timeout:
                     with gate.inside(aside_job, timeout), runner.has(job):
@@ -106,6 +108,8 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None, report: _
     """Raises: HandoffFailed, before anything was emitted."""
     if handoff is not None and not isinstance(runner.engine, Disaggregated):
         raise HandoffFailed("This engine takes no KV from others.")
+    if isinstance(handoff, KvHandle) and handoff.weights != runner.weights:
+        raise HandoffFailed("Its KV was computed with other weights.")
     first, emitter, api, id_, attempt = True, runner.emitter, job.reply_to, job.request, job.attempt
     async with aclosing(runner.engine.generate(runner.request(job, handoff))) as steps:
         async for o in steps:
@@ -116,7 +120,13 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None, report: _
                 _report_first_output(runner, job, handoff, report, o)
             if emitter.full:
                 await emitter.room()
-            emit(api, Delta(id_, attempt, o.text, o.tokens, o.index, o.finish, o.stop, o.logprobs, o.prompt_logprobs))
+            emit(
+                api,
+                Delta(
+                    id_, attempt, o.text, o.tokens, o.index, o.finish, o.stop, o.logprobs, o.prompt_logprobs,
+                    runner.weights,
+                ),
+            )  # fmt: skip
     assert not first, "an engine gives every choice its finish"
 
 

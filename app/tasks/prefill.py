@@ -86,7 +86,8 @@ async def compute(
     if not isinstance(runner.engine, Disaggregated):
         raise EngineFailed("This engine computes no prompts for others.")
     taken = clock.now()
-    done = await runner.engine.prefill(runner.request(job, rendezvous))
+    done, weights = await runner.engine.prefill(runner.request(job, rendezvous)), runner.weights
+    handle = None if done.handoff is None else replace(done.handoff, weights=weights)
     first, o = clock.now(), done.output
     if o is not None and o.finish == "abort":  # not ours: a cancel ends this coroutine instead
         raise EngineFailed("The engine aborted the prefill.")
@@ -95,30 +96,30 @@ async def compute(
     job = replace(job, cached_tokens=done.cached_tokens, prefilled=timing)
     if o is not None:
         begun = PartialOutput(o.tokens, len(o.text))
-        delta = Delta(job.request, job.attempt, o.text, o.tokens, 0, o.finish, o.stop, o.logprobs)
+        delta = Delta(job.request, job.attempt, o.text, o.tokens, 0, o.finish, o.stop, o.logprobs, weights=weights)
         runner.emitter.emit(job.reply_to, FirstToken(job.request, job.attempt, delta, begun))
         if o.finish is not None:
             runner.emitter.end(job, Done(job.request, job.attempt, done.cached_tokens, [timing]))
-            if done.handoff is None:
+            if handle is None:
                 return None
             await runner.emitter.drained()
-            return job, done.handoff, None  # the decode task finds no record, and discards the KV
+            return job, handle, None  # the decode task finds no record, and discards the KV
         job = replace(job, begun=[begun])
     event = PrefillDone(job.request, job.attempt, timing)
     try:
         lease = await hand_over(runner, job)
     except asyncio.CancelledError:
-        if done.handoff is None or runner.stopping:
+        if handle is None or runner.stopping:
             raise
         runner.emitter.release(job.run)  # the client has left: the decode task finds no record, and discards the KV
-        return job, done.handoff, None
-    if done.handoff is None:
+        return job, handle, None
+    if handle is None:
         runner.emitter.emit(job.reply_to, event)
         return None
     if not still_fits(lease, -(-len(job.prompt) // runner.block_size)):
-        runner.emitter.emit(job.reply_to, replace(event, returned=done.handoff))
+        runner.emitter.emit(job.reply_to, replace(event, returned=handle))
         return None
-    return job, done.handoff, event
+    return job, handle, event
 
 
 async def hand_over(runner: Runner, job: Job) -> Lease | None:

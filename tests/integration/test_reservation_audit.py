@@ -234,12 +234,14 @@ async def _call(what: Any, *args: Any) -> None:
 class Dog(HangWatchdog):
     """Whose runner is what a test says."""
 
-    def __init__(self, *, working: int = 1, store_fresh: float = 0.0) -> None:
+    def __init__(self, *, working: int = 1, store_fresh: float = 0.0, closed: bool = False) -> None:
         self.emitter = MagicMock(TokenEmitter, emitted=0, withheld=0)
         throughput = MagicMock(Throughput, working=MagicMock(BusyTime, requests=working))
         self.lease = MagicMock(LeaseKeeper, fresh=store_fresh)
         super().__init__(
-            MagicMock(Runner, emitter=self.emitter, throughput=throughput, settings=Settings()), self.lease, 60
+            MagicMock(Runner, emitter=self.emitter, throughput=throughput, settings=Settings(), closed=closed),
+            self.lease,
+            60,
         )
         self._moved = self._turned = 0.0
 
@@ -249,6 +251,11 @@ class Dog(HangWatchdog):
         if store:
             self.lease.fresh = now
         return self.hangs(now)
+
+
+def test_an_engine_that_was_told_to_stand_still_does_not_hang() -> None:
+    dog = Dog(closed=True)
+    assert [dog.ask(t) for t in (1, 100, 1000)] == ["", "", ""]
 
 
 def test_an_engine_with_work_and_without_a_token_hangs() -> None:

@@ -85,6 +85,10 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
 CHAT_FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "max_completion_tokens": ([0, 5], [-1, 1.5, "1"]),
     "logprobs": ([True, False], [1, "true"]),
+    "prediction": (
+        [{"type": "content", "content": "x"}, {"type": "content", "content": [{"type": "text", "text": "x"}]}],
+        ["x", {"type": "other"}, {"content": "x"}],
+    ),
     "messages": (
         [
             [{"role": role, "content": "x"}] for role in ("system", "developer", "user", "assistant")
@@ -128,7 +132,7 @@ def test_each_field_has_its_bounds(schema: type[Any], field: str, good: list[Any
         body = parse(schema, orjson.dumps(BASE[schema] | {field: value}))
         assert parse(schema, body.understood()) == body, "what is kept of it is as good"
         parsed = getattr(body, field)
-        assert parsed == value or field in ("messages", "routing"), value  # these are objects
+        assert parsed == value or field in ("messages", "routing", "prediction"), value  # these are objects
     for value in bad:
         raw = BASE[schema] | {field: value}
         with pytest.raises(RequestError) as refused:

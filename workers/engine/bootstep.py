@@ -35,6 +35,7 @@ from workers.engine.kv_event_feed import KvEventFeed
 from workers.engine.lease import LeaseKeeper
 from workers.engine.queue_handback import hand_back_queue
 from workers.engine.reservation_audit import ReservationAudit
+from workers.engine.state_keeper import StateKeeper
 from workers.engine.worker_commands import run_commands
 
 log = logger(__name__)
@@ -122,7 +123,11 @@ class EngineStep(bootsteps.StartStopStep):
         for queue in queues.consume_from.values():
             # Messages are acknowledged when taken: kombu then keeps no record of its own, which nothing here needs.
             queue.no_ack = True
-        self.runner.call(self._register(info))
+        try:
+            self.runner.call(self._register(info))
+        except XylemError as exc:
+            log.critical("pool_state_not_taken_over", pool=self.pool_id, reason=exc.message)
+            raise SystemExit(1) from exc
         HangWatchdog(self.runner, self.lease, settings.stall_s).start()
         log.info("engine_ready", pool=self.pool_id, worker=self.worker_id, total_blocks=info.total_blocks)
 
@@ -134,19 +139,22 @@ class EngineStep(bootsteps.StartStopStep):
         for rank, source in events.items():
             index = KvIndex(self.wire, runner.keys, self.pool_id, place_id(self.worker_id, rank))
             feeds.append(KvEventFeed(source, Ledger(self.pool.block_size), index))
-        self.lease = LeaseKeeper(runner, self.pool_id, self.pool.role, info, kv_events=bool(events))
-        adapters = keeper_of(runner, self.lease, self.pool_id, self.pool, info)
         account = ReservationAudit(runner, worker_queue(self.pool_id, self.worker_id))
-        self.background = [
+        lease = LeaseKeeper(runner, self.pool_id, self.pool.role, info, kv_events=bool(events))
+        keeper = StateKeeper(runner, lease, self.pool_id, self.pool, feeds)
+        adapters = keeper_of(runner, lease, self.pool_id, self.pool, info)
+        following = [asyncio.create_task(feed.run()) for feed in feeds]
+        await keeper.adopt()
+        self.background = following + [
             asyncio.create_task(work)
             for work in (
-                run_commands(runner, feeds, adapters),
+                run_commands(runner, feeds, keeper, adapters),
                 account.run(),
                 keep_noting(self.wire, runner.settings),
-                *(f.run() for f in feeds),
             )
         ]
-        await self.lease.register()
+        self.lease = lease
+        await lease.register()
         if adapters is not None:
             self.background.append(asyncio.create_task(adapters.run()))
         for task in self.background:
@@ -166,7 +174,9 @@ class EngineStep(bootsteps.StartStopStep):
         """Finishes running requests, gives those that never began back to their API replicas, and deregisters."""
         if not hasattr(self, "lease"):
             return
-        self.runner.give_up_after(settings.drain_timeout_s)
+        state = self.lease.state
+        stopped = state.paused or state.asleep  # its requests don't go on by themselves
+        self.runner.give_up_after(0 if stopped else settings.drain_timeout_s)
         # Celery may stop its pool's step after this one, so the tasks are awaited here. The pool's own step then does
         # nothing.
         worker.pool.stop()

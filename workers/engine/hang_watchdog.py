@@ -34,7 +34,9 @@ class HangWatchdog(Thread):
         made = self._runner.emitter.emitted + self._runner.emitter.withheld
         # Without Redis, requests may wait for it: then the engine doesn't hang.
         store_away = now - self._lease.fresh > self._runner.settings.lease_ttl_s
-        if made != self._made or not self._runner.throughput.working.requests or store_away:
+        # A closed one may be told to stand still.
+        idle = not self._runner.throughput.working.requests or self._runner.closed
+        if made != self._made or idle or store_away:
             self._made, self._moved = made, now
         if now - self._turned > self._stall_s:
             return "its event loop is blocked"

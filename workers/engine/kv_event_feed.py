@@ -9,6 +9,7 @@ import zmq.asyncio
 
 from app.engines.base import KvEventSource
 from app.errors import StoreDown
+from app.kv.blocks import weights_keys
 from app.kv.events import decode_batch
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex
@@ -52,15 +53,18 @@ class KvEventFeed:
         """How often the engine has said that it cleared its cache."""
         return self._ledger.clears
 
-    async def forget(self, clears: int) -> None:
+    async def forget(self, clears: int, weights: str | None = None) -> None:
         """Clears the index after the engine cleared its cache; `clears`: the property before that. Returns when done.
 
-        Reads the engine's earlier events first. If one of them was the clear, later blocks stay.
+        Reads the engine's earlier events first. If one of them was the clear, later blocks stay. `weights`: the version
+        that computes all later blocks, if it has changed.
         """
         async with self._following:
             await self._catch_up()
             if self._ledger.clears == clears:
                 self._ledger.clear()
+            if weights is not None:
+                self._ledger.keys = weights_keys(weights)
             written = asyncio.get_running_loop().create_future()
             self._unwritten.append(written)
             self._dirty.set()

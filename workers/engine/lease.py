@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from app.engines.base import Adapters, EngineInfo
 from app.ids import PoolId, place_id, worker_queue
 from app.keys import PRIORITY_STEPS
-from app.messages import Lease, Load, Role, Worker, encode
+from app.messages import EngineState, Lease, Load, Role, Worker, encode
 from app.runner.runner import Runner, end_process
 from app.store import clock
 from app.telemetry import logger
@@ -28,7 +28,8 @@ class LeaseKeeper:
         self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
         self._ended, self._writing = asyncio.Event(), asyncio.Lock()
         self.fresh = time.monotonic()  # when Redis last got it
-        self._draining = False
+        self._draining = self._registered = False
+        self.state = EngineState()  # told with the next lease
         self._worker = Worker(
             id=runner.worker,
             pool=pool,
@@ -52,6 +53,7 @@ class LeaseKeeper:
     async def register(self) -> None:
         """Raises: RedisError when Redis does not answer, which ends the worker's start."""
         await self._write()
+        self._registered = True
         self._keeping = asyncio.create_task(self._keep())
         self._keeping.add_done_callback(end_process)
 
@@ -59,6 +61,12 @@ class LeaseKeeper:
         """From now on, routing places nothing here."""
         self._draining = True
         await self.tell()
+
+    @property
+    def _stays_out(self) -> bool:
+        """Whether it takes no requests."""
+        state = self.state
+        return bool(self._draining or state.asleep or state.paused or state.changing)
 
     async def end(self) -> None:
         """Deregister. After this nothing can be placed here: `place.lua` checks the lease."""
@@ -88,7 +96,9 @@ class LeaseKeeper:
             await self.tell()
 
     async def tell(self) -> None:
-        """Now, what is so now: what was written before this began can't come after it."""
+        """Writes the lease now, behind earlier writes, once it is registered; without Redis, the next heartbeat does."""
+        if not self._registered:
+            return
         try:
             async with self._writing:
                 await self._write()
@@ -104,12 +114,12 @@ class LeaseKeeper:
             stats.used_blocks,
             stats.lent_blocks,
             sum(map(len, runner.gates)),
-            0 if self._draining else min(gate.most for gate in runner.gates),
+            0 if self._stays_out else min(gate.most for gate in runner.gates),
         )
         if own.max_adapters:
             own = replace(own, adapters=runner.adapters.open)
-        speeds = runner.throughput.online.read(time.monotonic())
-        lease = Lease(own, load, speeds, self._draining, adapters=runner.adapters.report())
+        speeds, adapters = runner.throughput.online.read(time.monotonic()), runner.adapters.report()
+        lease = Lease(own, load, speeds, self._stays_out, adapters=adapters, state=self.state)
         seen = keys.seen(own.pool)
         pipe = self._redis.pipeline(transaction=False)
         ttl_ms, patience_ms = round(settings.lease_ttl_s * 1000), max(1, round(settings.patience_s * 1000))

@@ -43,4 +43,19 @@ DEFINITIONS = (
 
 
 def metrics(runner: Runner, stats: EngineStats) -> list[WorkerMetric]:
-    return [WorkerMetric(name, kind, meaning, read(runner, stats)) for name, kind, meaning, read in DEFINITIONS]
+    told = [WorkerMetric(name, kind, meaning, read(runner, stats)) for name, kind, meaning, read in DEFINITIONS]
+    return told + _speculation(stats) if stats.drafts else told
+
+
+def _speculation(stats: EngineStats) -> list[WorkerMetric]:
+    """Only of engines that speculate."""
+    return [
+        WorkerMetric("xylem_worker_drafts", "counter", "How often the engine drafted tokens.", stats.drafts),
+        WorkerMetric("xylem_worker_drafted_tokens", "counter", "Tokens that it drafted.", stats.drafted_tokens),
+    ] + [
+        WorkerMetric(
+            f"xylem_worker_accepted_tokens_{position}", "counter",
+            f"Of the tokens at position {position} of a draft, from 1, those that were accepted.", accepted,
+        )
+        for position, accepted in enumerate(stats.accepted_tokens, 1)
+    ]  # fmt: skip

@@ -8,22 +8,26 @@ import msgspec
 from redis.exceptions import RedisError
 
 from app.engines.base import PrefixResetter
-from app.messages import Cancel, ClearCache, LoadAdapter, Reply, decode_worker_command, encode
+from app.errors import XylemError
+from app.messages import Cancel, ClearCache, LoadAdapter, Reply, StateCommand, decode_worker_command, encode
 from app.runner.runner import Runner
 from app.store import async_client
 from app.telemetry import logger
 from workers.engine.adapter_keeper import AdapterKeeper
 from workers.engine.kv_event_feed import KvEventFeed
+from workers.engine.state_keeper import StateKeeper
 
 log = logger(__name__)
 _REPLY_TTL_S = 60
 
 
-async def run_commands(runner: Runner, feeds: Sequence[KvEventFeed], adapters: AdapterKeeper | None = None) -> None:
+async def run_commands(
+    runner: Runner, feeds: Sequence[KvEventFeed], keeper: StateKeeper, adapters: AdapterKeeper | None = None
+) -> None:
     """Executes the commands in `commands:<worker>` until cancelled. A list, which loses nothing, unlike a channel."""
     redis = async_client(runner.settings.redis_url, socket_timeout=None)
     key = runner.keys.commands(runner.worker)
-    clearing: set[asyncio.Task[None]] = set()
+    working: set[asyncio.Task[None]] = set()
     while True:
         try:
             taken = cast(tuple[bytes, bytes] | None, await redis.blpop([key], timeout=5))
@@ -36,10 +40,13 @@ async def run_commands(runner: Runner, feeds: Sequence[KvEventFeed], adapters: A
                 if adapters is not None:
                     adapters.look(command.adapter)
             else:
-                assert isinstance(command, ClearCache)
-                task = asyncio.create_task(_clear(runner, feeds, command.id))  # so that cancels needn't wait
-                clearing.add(task)
-                task.add_done_callback(clearing.discard)
+                if isinstance(command, ClearCache):
+                    work = _clear(runner, feeds, command.id)
+                else:
+                    work = _change(runner, keeper, command)
+                task = asyncio.create_task(work)  # so that cancels needn't wait
+                working.add(task)
+                task.add_done_callback(working.discard)
         except msgspec.DecodeError as exc:
             log.error("command_not_understood", error=str(exc))
         except (RedisError, OSError) as exc:
@@ -65,6 +72,23 @@ async def _clear(runner: Runner, feeds: Sequence[KvEventFeed], command: str) -> 
     except Exception as exc:
         log.exception("cache_not_cleared")
         reason = f"it failed ({type(exc).__name__})"
+    await _reply(runner, command, reason)
+
+
+async def _change(runner: Runner, keeper: StateKeeper, command: StateCommand) -> None:
+    reason = ""
+    try:
+        await keeper.execute(command)
+    except XylemError as exc:
+        reason = exc.message
+    except Exception as exc:
+        log.exception("state_not_changed", command=type(command).__name__)
+        reason = f"it failed ({type(exc).__name__})"
+    await _reply(runner, command.id, reason)
+
+
+async def _reply(runner: Runner, command: str, reason: str) -> None:
+    """`reason`: of a failure; empty if it is done."""
     key = runner.keys.reply(command)
     pipe = runner.redis.pipeline(transaction=False)
     pipe.rpush(key, encode(Reply(runner.worker, not reason, reason)))

@@ -34,12 +34,19 @@ class Thought(Shape):
     reasoning_tokens: int
 
 
+class Completion(Shape):
+    reasoning_tokens: int = 0  # of models with reasoning
+    # Where the request had a `prediction`: how many of its tokens came, and how many did not.
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+
+
 class Usage(Shape):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: Cached
-    completion_tokens_details: Thought | None = None  # of models with reasoning
+    completion_tokens_details: Completion | None = None
 
 
 class Envelope(Shape):
@@ -47,6 +54,7 @@ class Envelope(Shape):
     created: int  # seconds since the epoch
     model: str
     service_tier: Literal["default", "flex"] = "default"
+    system_fingerprint: str = ""  # the version of the weights, if they aren't the pool's own; several: joined by `+`
 
 
 Finish = Literal["stop", "length"]

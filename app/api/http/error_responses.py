@@ -9,7 +9,7 @@ from starlette.types import Scope
 
 from app.api.http import x_request_id
 from app.api.http.error_shape import error_body, http_error_body
-from app.errors import Saturated, StorageDown, StoreDown, XylemError
+from app.errors import PoolAsleep, Saturated, StorageDown, StoreDown, XylemError
 from app.store import store_down
 from app.telemetry import logger
 
@@ -18,7 +18,9 @@ log = logger(__name__)
 
 def as_response(exc: XylemError, scope: Scope) -> Response:
     # An event that crossed processes has no Retry-After.
-    retry_after_s = exc.retry_after_s or (1 if isinstance(exc, Saturated | StoreDown | StorageDown) else None)
+    retry_after_s = exc.retry_after_s or (
+        1 if isinstance(exc, Saturated | PoolAsleep | StoreDown | StorageDown) else None
+    )
     headers = {**exc.headers} if retry_after_s is None else {**exc.headers, "retry-after": str(retry_after_s)}
     return Response(orjson.dumps(error_body(exc, scope)), exc.status, headers, "application/json")
 

@@ -40,7 +40,7 @@ Admin = Annotated[ApiState, Depends(authorised)]
 router = APIRouter(prefix="/admin", tags=["admin"])
 
 
-def _known(state: ApiState, pool: str) -> PoolId:
+def known_pool(state: ApiState, pool: str) -> PoolId:
     if pool not in state.pools:
         raise ModelNotFound(f"There is no pool '{pool}'. There are: {', '.join(sorted(state.pools))}.", param="pool")
     return PoolId(pool)
@@ -49,7 +49,7 @@ def _known(state: ApiState, pool: str) -> PoolId:
 @router.get("/pools/{pool}/limits")
 async def get_limits(state: Admin, pool: str) -> dict[str, Any]:
     """The limits above which the pool's workers get no more requests; null: none."""
-    name = _known(state, pool)
+    name = known_pool(state, pool)
     changed = await cast(Any, state.redis.hgetall(state.keys.limits(name)))
     limits = msgspec.structs.asdict(state.fleet.limits(name, [x for pair in changed.items() for x in pair]))
     prefills = state.pools[name].role == "prefill"
@@ -59,7 +59,7 @@ async def get_limits(state: Admin, pool: str) -> dict[str, Any]:
 @router.patch("/pools/{pool}/limits", openapi_extra=LimitChanges.openapi())
 async def change_limits(request: Request, state: Admin, pool: str) -> dict[str, Any]:
     """Changes limits, for all API replicas from their next placement on."""
-    name = _known(state, pool)
+    name = known_pool(state, pool)
     given = (await read_short(request, LimitChanges)).model_dump(exclude_unset=True)
     foreign = _OF_PREFILL & given.keys()
     if foreign and state.pools[name].role != "prefill":
@@ -84,7 +84,7 @@ async def clear_all(state: Admin) -> dict[str, Any]:
 @router.post("/pools/{pool}/clear_kv_blocks")
 async def clear_pool(state: Admin, pool: str) -> dict[str, Any]:
     """The workers of one pool forget their cached prefixes. One with requests running refuses."""
-    return await _clear(state, [_known(state, pool)])
+    return await _clear(state, [known_pool(state, pool)])
 
 
 async def _clear(state: ApiState, pools: list[PoolId]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from app.errors import SettingsError
 
 Positive = Annotated[float, Field(gt=0)]  # .inf too
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Change = Literal["pause", "sleep", "wake", "weights"]
 
 
 class HandoffArgs(BaseModel):
@@ -48,6 +49,10 @@ class MockArgs(BaseModel):
     fails_on_adapter: str | None = None  # adapters whose name begins with this can't be loaded
     script: dict[str, str] = {}  # a prompt that contains a key is answered with its value
     dies_on: str | None = None  # a prompt that contains this kills the process
+    sleep_s: NotNegative = 0.0
+    wake_s: NotNegative = 0.0
+    weights_s: NotNegative = 0.0  # to load other weights
+    fails_to: list[Change] = []  # these changes of its state fail
     hangs_on: str | None = None  # a prompt that contains this makes the engine hang, in a live process
 
 

@@ -67,9 +67,9 @@ class Choice:
     """One of the n answers to a request: the scheduler's unit, extended by the sampler."""
 
     __slots__ = (
-        "_answer_tokens", "_banned", "_behind", "_can_end", "_decode", "_sampler", "_scanner", "_script", "_vocabulary",
-        "_weights", "computed", "context_len", "finished", "grammar", "index", "lends", "prompt_len", "rank", "request",
-        "source", "stream", "table", "tokens",
+        "_adapter", "_answer_tokens", "_banned", "_behind", "_can_end", "_decode", "_sampler", "_scanner", "_script",
+        "_vocabulary", "_weights", "computed", "context_len", "finished", "grammar", "index", "lends", "prompt_len",
+        "rank", "request", "source", "stream", "table", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -85,11 +85,12 @@ class Choice:
         lends: bool = False,
         script: Sequence[int] = (),
         grammar: GrammarState | None = None,
-        weights: bytes = b"",
+        adapter: bytes = b"",
+        weights: str = "",
     ) -> None:
         """`lends`: it ends when its prompt is computed, and another engine gets its KV. `script`: its tokens.
 
-        `grammar`: its state after the output so far. `weights`: of its adapter.
+        `grammar`: its state after the output so far. `adapter`: the digest of its weights.
         """
         sampling = request.sampling
         self.request = request
@@ -107,8 +108,8 @@ class Choice:
         self.source: Handoff | None = request.handoff if index == 0 and not lends else None
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed + index
         self._vocabulary = vocabulary
-        self._weights = weights
-        self._sampler = Sampler(vocabulary, request.prompt, sampling, seed, weights)
+        self._adapter, self._weights = adapter, weights
+        self._sampler = Sampler(vocabulary, request.prompt, sampling, seed, weights, adapter)
         self._scanner = StopScanner(sampling.stop, include=sampling.include_stop) if sampling.stop else None
         self._script = script
         self._answer_tokens = len(script) or max(answer_tokens, sampling.min_tokens)
@@ -131,6 +132,11 @@ class Choice:
     def new_table(self) -> BlockTable:
         """Without a block."""
         return BlockTable(self.request.cache_salt, self.request.adapter)
+
+    def use(self, weights: str) -> None:
+        """From now on, tokens come from this version of the weights."""
+        self._weights = weights
+        self._sampler.use(weights, self.tokens)
 
     def advance(self) -> StepOutput:
         """Sample one token. Sets `finished` when it is the last one."""
@@ -205,7 +211,7 @@ class Choice:
 
     def _prompt_logprobs(self) -> list[TokenLogprob | None]:
         top = self.request.sampling.prompt_logprobs or 0
-        return prompt_logprobs(self._vocabulary, self.request.prompt, top, self._weights)
+        return prompt_logprobs(self._vocabulary, self.request.prompt, top, self._weights, self._adapter)
 
     def _any_text(self, prompt: list[int]) -> Callable[[int], str]:
         """A decoder for any tokens, also parts of a character: a bias or a script can bring them."""

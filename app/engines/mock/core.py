@@ -39,7 +39,10 @@ class Core:
         self._fetches: dict[Choice, asyncio.Task[KvTransfer]] = {}
         self._declining: set[asyncio.Task[None]] = set()
         self._stepper: asyncio.Task[None] | None = None
-        self.hangs = False
+        self.hangs = self._paused = False
+        self.holds_new = False  # choices that are added wait for `resume`, also while others are running
+        self._held: list[Choice] = []
+        self._parked = asyncio.Event()  # set while nothing is computed
         self._broke: Callable[[Exception], None]
 
     async def start(self, broke: Callable[[Exception], None]) -> None:
@@ -51,8 +54,41 @@ class Core:
         self._stepper = asyncio.create_task(self._run(), name=f"mock-core-{self._rank}")
 
     def add(self, choice: Choice) -> None:
+        if self.holds_new and not any(other is not choice and other.table.blocks for other in choice.stream.choices):
+            self._held.append(choice)
+            return
         self.scheduler.add(choice)
         self._work.set()
+
+    async def pause(self) -> None:
+        """Returns when no step is being computed; requests stay where they are."""
+        self._paused = True
+        self._work.set()
+        await self._parked.wait()
+
+    def resume(self) -> None:
+        self._paused = self.holds_new = False
+        held, self._held = self._held, []
+        for choice in held:
+            if not choice.finished:
+                self.scheduler.add(choice)
+        self._work.set()
+
+    async def forget(self) -> None:
+        """Forget all KV of a paused core, also of requests: they are computed again. Raises: EngineFailed."""
+        await asyncio.gather(*self._fetches.values(), return_exceptions=True)
+        await asyncio.sleep(0)  # lets `_fetched` run
+        if self.handoffs.lent_blocks:
+            raise EngineFailed("KV is kept for other engines.")
+        for choice in self.scheduler.restart():
+            if choice.source is not None:  # KV of other weights
+                self.decline(choice.source)
+                choice.source = None
+                for other in choice.stream.choices:
+                    if other is not choice and not other.finished:
+                        self.scheduler.add(other)
+        if not self.clear():
+            raise EngineFailed("KV is on its way to other engines.")
 
     def remove(self, choice: Choice) -> None:
         """Forget a choice. Its blocks are free when this returns, or soon after if they are being fetched."""
@@ -63,6 +99,8 @@ class Core:
             self.decline(choice.source)
             choice.source = None
         self.scheduler.remove(choice)
+        if choice in self._held:
+            self._held.remove(choice)
         self._work.set()
 
     def decline(self, handoff: Handoff) -> None:
@@ -106,13 +144,15 @@ class Core:
         while True:
             if self.hangs:
                 await asyncio.get_running_loop().create_future()
-            plan = scheduler.plan()
-            for choice in plan.fetching:
+            plan = None if self._paused else scheduler.plan()
+            for choice in plan.fetching if plan else ():
                 self._fetch(choice)
-            if plan.idle:
+            if plan is None or plan.idle:
                 self._publish()
                 self._work.clear()
+                self._parked.set()
                 await self._work.wait()
+                self._parked.clear()
                 deadline = ended = clock()
                 continue
             # Steps have absolute deadlines, so a late wake-up shortens the next step.

@@ -20,6 +20,7 @@ from app.engines.checks import check_request
 from app.engines.mock.adapters import Loaded
 from app.engines.mock.args import parse_args
 from app.engines.mock.choice import Choice, Stream
+from app.engines.mock.control import Control
 from app.engines.mock.core import Core
 from app.engines.mock.encoding import Encoding
 from app.engines.mock.grammar_state import GrammarState, grammar_states
@@ -34,7 +35,10 @@ from app.tokenizer import load_tokenizer
 
 
 class MockEngine:
-    """Implements `app.engines.base.Engine` and Adapters, Disaggregated, Encoder and PrefixResetter."""
+    """Implements `app.engines.base.Engine` and Adapters, Disaggregated, Encoder and PrefixResetter.
+
+    `control.py` has Pauser, Sleeper, Weights and Profiler.
+    """
 
     def __init__(self, pool: Pool, address: str = "127.0.0.1") -> None:
         """Raises: SettingsError (unknown or bad arguments)."""
@@ -51,6 +55,11 @@ class MockEngine:
         self._encodings = [Encoding(args, pool) for _ in self._cores] if pool.task != "generate" else []
         self._adapters = Loaded(args)
         self._streams: dict[RunId, Stream] = {}
+        self._control = control = Control(args, self._cores, self._streams.values, self._abort)
+        self.pause, self.resume = control.pause, control.resume
+        self.sleep, self.wake, self.is_sleeping = control.sleep, control.wake, control.is_sleeping
+        self.update_weights = control.update_weights
+        self.start_profile, self.stop_profile = control.start_profile, control.stop_profile
         self._arrivals = count()
         self._vocabulary: Vocabulary | None = None  # set by start
         self._failure: EngineFailed | None = None
@@ -197,7 +206,7 @@ class MockEngine:
             raise RequestError(f"A request with the id {request.id} is running already.")
         self._check_rank(request)
         check_request(request, vocabulary_size=vocabulary.size, context_len=self._pool.context_len)
-        weights = self._adapters.weights(request.adapter)
+        adapter = self._adapters.weights(request.adapter)
         core = self._cores[request.rank]
         self._break(request.prompt, core)
         if not lends:
@@ -210,7 +219,8 @@ class MockEngine:
             choice = Choice(
                 request, stream, vocabulary, index=index, arrival=arrival,
                 context_len=self._pool.context_len, answer_tokens=self._args.answer_tokens,
-                lends=lends, script=script, grammar=grammars.get(index), weights=weights,
+                lends=lends, script=script, grammar=grammars.get(index), adapter=adapter,
+                weights=self._control.weights,
             )  # fmt: skip
             stream.choices.append(choice)
             if index == 0 or lends or request.handoff is None:  # the others are added when the prompt's KV has arrived
@@ -223,6 +233,7 @@ class MockEngine:
             raise type(self._failure)(self._failure.message)
         if self._vocabulary is None:
             raise EngineFailed("The engine has not been started.")
+        self._control.check()
         return self._vocabulary
 
     def _check_rank(self, request: GenerateRequest | EncodeRequest) -> None:

@@ -32,12 +32,19 @@ class Sampler:
     """The tokens of one choice, one after the other."""
 
     def __init__(
-        self, vocabulary: Vocabulary, prompt: Sequence[int], sampling: Sampling, seed: int, weights: bytes = b""
+        self,
+        vocabulary: Vocabulary,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        seed: int,
+        weights: str = "",
+        adapter: bytes = b"",
     ) -> None:
-        """`weights`: of the adapter that changes what comes next, if there is one."""
+        """`weights`: the version of the model's; `adapter`: a digest of the adapter's, if there is one."""
         self._vocabulary = vocabulary
         self._sampling = sampling
-        self._context = xxh3_64(weights + array("I", prompt).tobytes())
+        self._adapter = adapter
+        self.use(weights, prompt)
         self._seed = xxh3_64_intdigest(seed.to_bytes(16, "little", signed=True))
         self._levels = _cumulative(_LOGITS, sampling)
         self._prompt = frozenset(prompt) if sampling.repetition_penalty != 1.0 else frozenset()
@@ -49,6 +56,10 @@ class Sampler:
         self._place = 0  # the hash of the context: the position on the wheel
         self._filled = True  # the last token is more than whitespace
         self._due: int | None = None  # the token that is the likeliest here, instead of the wheel's
+
+    def use(self, weights: str, tokens: Sequence[int]) -> None:
+        """The next token depends on `weights`, a version, and on `tokens`, all that there are so far."""
+        self._context = xxh3_64(self._adapter + weights.encode() + array("I", tokens).tobytes())
 
     def choose(
         self,
@@ -131,10 +142,10 @@ class Sampler:
 
 
 def prompt_logprobs(
-    vocabulary: Vocabulary, prompt: Sequence[int], top: int, weights: bytes = b""
+    vocabulary: Vocabulary, prompt: Sequence[int], top: int, weights: str = "", adapter: bytes = b""
 ) -> list[TokenLogprob | None]:
     """One per prompt token; None for the first, which nothing predicts."""
-    context = xxh3_64(weights)
+    context = xxh3_64(adapter + weights.encode())
     found: list[TokenLogprob | None] = [None]
     for before, token in pairwise(prompt):
         context.update(before.to_bytes(4, "little"))

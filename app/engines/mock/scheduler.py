@@ -80,6 +80,16 @@ class Scheduler:
         self.fetching.remove(choice)
         self.blocks.release(choice.table)
 
+    def restart(self) -> list[Choice]:
+        """Take all blocks from all choices, which wait again; none is being fetched. Returns the choices."""
+        for choice in self.running + self.fetched:
+            self._unlist(choice)
+            self.add(choice)
+        for choice in self.waiting:
+            self.blocks.release(choice.table)
+            choice.computed = 0
+        return list(self.waiting)
+
     def plan(self) -> StepPlan:
         """Schedule one step, and count its tokens as computed."""
         sampled: list[Choice] = []

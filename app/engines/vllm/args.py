@@ -86,6 +86,7 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
                 given[key] = make(**given[key])
             except (ValidationError, TypeError) as exc:
                 raise SettingsError(f"args.{key}={given[key]!r}: {exc}") from exc
+    _check_speculation(given)
     defaults = _DEFAULTS | (_GENERATING if pool.task == "generate" else _ENCODING)
     fields = {**defaults, **(_cpu_defaults(given) if current_platform.is_cpu() else {}), **given, **fixed}
     eager = current_platform.is_cpu() and fields["enforce_eager"]
@@ -96,6 +97,14 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
         if current_platform.is_cpu():
             fields.setdefault("worker_extension_cls", _CORES)
     return EngineArgs({**ours, **environment}, fields)
+
+
+def _check_speculation(given: dict[str, Any]) -> None:
+    if given.get("speculative_config") and given.get("kv_transfer_config") is not None:
+        raise SettingsError(
+            "args.speculative_config: not in pools with args.kv_transfer_config or a role: with it, vLLM takes no "
+            "logits processor, and these pools have one"
+        )
 
 
 def _cpu_defaults(given: Collection[str]) -> dict[str, Any]:

@@ -29,12 +29,14 @@ from app.engines.base import (
 from app.engines.resume import part
 from app.engines.vllm.adapters import Loaded
 from app.engines.vllm.args import engine_args, vllm_config
+from app.engines.vllm.control import Control
 from app.engines.vllm.convert import translate
 from app.engines.vllm.encoding import vectors
 from app.engines.vllm.handoff import Lender, block_bytes
 from app.engines.vllm.requests import answer, can_force, discard, prefill
 from app.engines.vllm.resumed import resumed
 from app.engines.vllm.sockets import socket_folder
+from app.engines.vllm.speculation import check_speculation
 from app.engines.vllm.stats import StatLogger
 from app.engines.vllm_plugin import is_loaded
 from app.errors import EngineFailed, PromptTooLong, RequestError
@@ -52,6 +54,8 @@ log = structlog.get_logger(__name__)
 class VllmEngine:
     """Implements `app.engines.base.Engine`, `Adapters`, `Disaggregated`, `Encoder` and `PrefixResetter`.
 
+    `control.py` has Pauser, Sleeper, Weights and Profiler.
+
     A pool's `args` are fields of vLLM's AsyncEngineArgs, and `env`: environment variables to be set
     unless they are set already.
     """
@@ -67,6 +71,12 @@ class VllmEngine:
         self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
         self._blocks = 0
         self._processes: list[BaseProcess] = []
+        self._control = control = Control(self._loaded, str(pool.model_dir))
+        self.pause, self.resume = control.pause, control.resume
+        self.sleep, self.wake, self.is_sleeping = control.sleep, control.wake, control.is_sleeping
+        self.update_weights = control.update_weights
+        self.start_profile, self.stop_profile = control.start_profile, control.stop_profile
+        self._speculates = bool(self._args.fields.get("speculative_config"))
 
     async def start(self) -> EngineInfo:
         for name, value in self._args.environment.items():
@@ -126,7 +136,7 @@ class VllmEngine:
         running = min(self._stats.running, live)
         used = round(self._stats.kv_usage * self._blocks)
         lent = self._lender.lent_blocks(used) if self._lender else 0
-        steps = self._stats.steps.read()
+        steps, speculation = self._stats.steps.read(), self._stats.speculation
         return EngineStats(
             running=running,
             waiting=live - running,
@@ -136,6 +146,9 @@ class VllmEngine:
             lent_blocks=lent,
             step_s=steps.base_s,
             request_step_s=steps.request_s,
+            drafts=speculation.drafts,
+            drafted_tokens=speculation.drafted,
+            accepted_tokens=tuple(speculation.accepted),
         )
 
     def kv_events(self) -> dict[int, KvEventSource]:
@@ -206,6 +219,9 @@ class VllmEngine:
         """Refuses what vLLM would accept, or would refuse with another error."""
         if request.id in self._live:
             raise RequestError(f"A request with the id {request.id} is running already.")
+        self._control.check()
+        if self._speculates and isinstance(request, GenerateRequest):
+            check_speculation(request.sampling)
         if isinstance(request, GenerateRequest) and len(request.prompt) >= context_len:
             raise PromptTooLong(
                 f"The prompt has {len(request.prompt)} tokens; "

@@ -7,6 +7,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from app.engines.steps import StepMeter
+from app.engines.vllm.speculation import Speculation
 
 
 class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy skips vLLM
@@ -18,6 +19,7 @@ class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy 
         self.prefill_tokens = 0  # of prompts, computed since the start
         self.pulled_tokens = 0  # of prompts, whose KV came from other engines
         self.steps = StepMeter()
+        self.speculation = Speculation()
         self._before: dict[int, tuple[int, float]] = {}  # rank → requests after its last step, and the step's end
         self._transferred = self._transfer_s = 0.0  # bytes and seconds of pulled KV
 
@@ -45,6 +47,8 @@ class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy 
             if scheduler_stats.kv_connector_stats:
                 self._transferred += sum(scheduler_stats.kv_connector_stats["bytes_transferred"])
                 self._transfer_s += sum(scheduler_stats.kv_connector_stats["transfer_duration"])
+            if scheduler_stats.spec_decoding_stats is not None:
+                self.speculation.add(scheduler_stats.spec_decoding_stats)
         if iteration_stats is not None:
             self.prefill_tokens += iteration_stats.prompt_token_stats.computed
             self.pulled_tokens += iteration_stats.prompt_token_stats.external_kv_transfer

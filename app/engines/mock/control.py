@@ -1,0 +1,112 @@
+"""Pausing, sleeping and changing weights, as a mock engine does it: no memory is freed, and nothing is read.
+
+The weights' version is part of what answers depend on, so that each version answers differently, and always the same.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from app.engines.mock.args import Change, MockArgs
+from app.engines.mock.choice import Stream
+from app.engines.mock.core import Core
+from app.errors import EngineFailed, RequestError
+from app.messages import PauseMode, WeightsSource
+
+TAGS = ("weights", "kv_cache")  # as vLLM names the parts of its memory
+_LOOK_S = 0.002
+
+
+class Control:
+    """Implements `app.engines.base`'s Pauser, Sleeper, Weights and Profiler for all cores of one engine."""
+
+    def __init__(
+        self,
+        args: MockArgs,
+        cores: Sequence[Core],
+        streams: Callable[[], Iterable[Stream]],
+        abort: Callable[[Stream], None],
+    ) -> None:
+        self._args, self._cores, self._streams, self._abort = args, cores, streams, abort
+        self.weights = ""  # the version
+        self._paused = self._dropped = self._profiles = False  # `_dropped`: level 2 has dropped the weights
+        self._asleep: list[str] = []  # the tags of what sleeps
+
+    def check(self) -> None:
+        """Raises: EngineFailed when no request can be taken."""
+        if self._asleep:
+            raise EngineFailed("The engine sleeps.")
+        if self._dropped:
+            raise EngineFailed("The engine has no weights: they were dropped, and not loaded again.")
+
+    async def pause(self, mode: PauseMode) -> None:
+        await self._takes("pause", 0.0)
+        if mode == "abort":
+            for stream in list(self._streams()):
+                self._abort(stream)
+        for core in self._cores:
+            core.holds_new = mode == "wait"
+        if mode == "wait":
+            while any(core.scheduler.seated or core.scheduler.waiting for core in self._cores):  # noqa: ASYNC110 (a mock)
+                await asyncio.sleep(_LOOK_S)
+        await asyncio.gather(*(core.pause() for core in self._cores))
+        self._paused = True
+
+    async def resume(self) -> None:
+        if self._asleep:
+            raise RequestError("The engine sleeps.")
+        self._paused = False
+        for core in self._cores:
+            core.resume()
+
+    async def sleep(self, level: int, mode: PauseMode) -> None:
+        await self.pause(mode)
+        await self._takes("sleep", self._args.sleep_s)
+        await self._forget()
+        self._asleep, self._dropped = list(TAGS), self._dropped or level > 1
+
+    async def wake(self, tags: Sequence[str] = ()) -> bool:
+        if unknown := [tag for tag in tags if tag not in TAGS]:
+            raise RequestError(f"tags={unknown}: this engine has {list(TAGS)}.", param="tags")
+        await self._takes("wake", self._args.wake_s)
+        self._asleep = [tag for tag in self._asleep if tags and tag not in tags]
+        if not self._asleep and not self._dropped:
+            await self.resume()
+        return not self._asleep
+
+    async def is_sleeping(self) -> bool:
+        return bool(self._asleep)
+
+    async def update_weights(self, version: str, source: WeightsSource | None) -> None:
+        if not self._paused:
+            raise EngineFailed("The engine has to be paused while its weights change.")
+        if "weights" in self._asleep:
+            raise RequestError("The weights sleep: wake them first, with tags=['weights'].")
+        if source is not None and source.path and not await asyncio.to_thread(Path(source.path).is_dir):
+            raise EngineFailed(f"There is no folder {source.path}.")
+        await self._takes("weights", self._args.weights_s)
+        await self._forget()
+        self.weights, self._dropped = version, False
+        for stream in self._streams():
+            for choice in stream.choices:
+                choice.use(version)
+
+    async def start_profile(self, name: str = "") -> None:  # noqa: ARG002 (nothing is written)
+        if self._profiles:
+            raise RequestError("The profiler runs already.")
+        self._profiles = True
+
+    async def stop_profile(self) -> None:
+        if not self._profiles:
+            raise RequestError("The profiler does not run.")
+        self._profiles = False
+
+    async def _forget(self) -> None:
+        """Forgets all KV. Raises: EngineFailed while some of it is with other engines, or promised to them."""
+        for core in self._cores:
+            await core.forget()
+
+    async def _takes(self, change: Change, seconds: float) -> None:
+        if change in self._args.fails_to:
+            raise EngineFailed(f"The mock engine fails to {change}, as args.fails_to says.")
+        await asyncio.sleep(seconds / self._args.speedup)

@@ -1,0 +1,188 @@
+"""What operators do to an engine while it runs: pause it, put it to sleep, change its weights, profile it."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from app.engines.base import Pauser, Profiler, Sleeper, Weights
+from app.errors import EngineFailed, RequestError, XylemError
+from app.messages import WeightsSource
+from tests.contract.conftest import model_dir
+from tests.contract.subject import Answer, Subject
+from tests.shallow import shallow_model
+
+pytestmark = [
+    pytest.mark.parametrize("subject", ["mock", "vllm"], indirect=True, scope="module"),  # the others can't do this yet
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(300),  # the first test of an engine loads it
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
+]
+PROMPT = "The weights of a model decide what it says about"
+
+
+@pytest.fixture(scope="module")
+def other_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shallow model with one layer's output turned round: as large, and it says something else."""
+    made = tmp_path_factory.mktemp("weights")
+    source = shallow_model(model_dir())
+    weights = load_file(source / "model.safetensors")
+    name = "model.layers.1.mlp.down_proj.weight"
+    weights[name] = -weights[name]
+    save_file(weights, made / "model.safetensors", metadata={"format": "pt"})
+    (made / "config.json").write_text(json.dumps(json.loads((source / "config.json").read_text())))
+    return made
+
+
+def control(subject: Subject) -> tuple[Pauser, Sleeper, Weights]:
+    engine = subject.engine
+    assert isinstance(engine, Pauser)
+    assert isinstance(engine, Sleeper)
+    assert isinstance(engine, Weights)
+    return engine, engine, engine
+
+
+async def begun(subject: Subject, found: Answer, tokens: int = 60) -> "asyncio.Task[None]":
+    """A running answer with some output, which goes on filling `found`."""
+
+    async def fill() -> None:
+        async for output in subject.stream(PROMPT, max_tokens=tokens, ignore_eos=True):
+            found.outputs.append(output)
+
+    task = asyncio.create_task(fill())
+    async with asyncio.timeout(30):
+        while len(found.tokens) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    return task
+
+
+async def test_what_pause_keeps_goes_on_unchanged(subject: Subject) -> None:
+    """Nothing is made while it is paused, and a new request waits."""
+    pauser, _, _ = control(subject)
+    expected = (await subject.answer(PROMPT, max_tokens=60, ignore_eos=True)).tokens
+    found = Answer()
+    task = await begun(subject, found)
+    await pauser.pause("keep")
+    later = asyncio.create_task(subject.answer(PROMPT, max_tokens=2))
+    await asyncio.sleep(0.1)
+    made = len(found.tokens)
+    await asyncio.sleep(0.3)
+    assert len(found.tokens) == made < 60
+    assert not later.done()
+    await pauser.resume()
+    await task
+    assert found.tokens == expected
+    assert len((await later).tokens) == 2
+
+
+async def test_pause_waits_for_what_runs(subject: Subject) -> None:
+    pauser, _, _ = control(subject)
+    found = Answer()
+    task = await begun(subject, found)
+    await pauser.pause("wait")
+    assert len(found.tokens) == 60
+    await task
+    await pauser.resume()
+    assert (await subject.answer(PROMPT, max_tokens=2)).finish == "length"
+
+
+async def test_pause_aborts_what_runs(subject: Subject) -> None:
+    pauser, _, _ = control(subject)
+    found = Answer()
+    task = await begun(subject, found, 400)
+    await pauser.pause("abort")
+    await task
+    assert found.finish == "abort"
+    await pauser.resume()
+    assert (await subject.answer(PROMPT, max_tokens=2)).finish == "length"
+
+
+@pytest.mark.parametrize("level", [1, 2])
+async def test_a_sleeping_engine_refuses_and_a_woken_one_answers(subject: Subject, level: int) -> None:
+    """After level 2 its weights are loaded again first."""
+    _, sleeper, weights = control(subject)
+    expected = (await subject.answer(PROMPT)).tokens
+    await sleeper.sleep(level, "abort")
+    assert await sleeper.is_sleeping()
+    with pytest.raises(EngineFailed, match="sleeps"):
+        await subject.answer(PROMPT)
+    assert not await sleeper.wake(["weights"])
+    if level > 1:
+        await weights.update_weights("", None)
+    assert await sleeper.wake()
+    assert not await sleeper.is_sleeping()
+    assert isinstance(subject.engine, Pauser)
+    await subject.engine.resume()
+    assert (await subject.answer(PROMPT)).tokens == expected
+
+
+async def test_an_unknown_tag_is_refused(subject: Subject) -> None:
+    _, sleeper, _ = control(subject)
+    with pytest.raises(RequestError, match="bed"):
+        await sleeper.wake(["bed"])
+
+
+async def test_other_weights_answer_otherwise_and_use_no_older_kv(subject: Subject, other_weights: Path) -> None:
+    pauser, _, weights = control(subject)
+    prompt = PROMPT * 12  # some blocks
+    before = (await subject.answer(prompt)).tokens
+    with pytest.raises(EngineFailed, match="paused"):
+        await weights.update_weights("v2", WeightsSource(str(other_weights)))
+    await pauser.pause("wait")
+    await weights.update_weights("v2", WeightsSource(str(other_weights)))
+    await pauser.resume()
+    first = await subject.answer(prompt)
+    assert first.cached_tokens == 0
+    assert first.tokens != before
+    assert (await subject.answer(prompt)).tokens == first.tokens
+    await pauser.pause("wait")
+    await weights.update_weights("", None)
+    await pauser.resume()
+    assert (await subject.answer(prompt)).tokens == before
+
+
+async def test_a_kept_answer_goes_on_with_the_new_weights(subject: Subject, other_weights: Path) -> None:
+    """What a loop of reinforcement learning wants: its tokens so far, and all KV computed again."""
+    pauser, _, weights = control(subject)
+    expected = (await subject.answer(PROMPT, max_tokens=60, ignore_eos=True)).tokens
+    found = Answer()
+    task = await begun(subject, found)
+    await pauser.pause("keep")
+    await asyncio.sleep(0.1)
+    made = len(found.tokens)
+    await weights.update_weights("v2", WeightsSource(str(other_weights)))
+    await pauser.resume()
+    await task
+    assert found.tokens[:made] == expected[:made]
+    assert found.tokens != expected
+    assert found.finish == "length"
+    await pauser.pause("wait")
+    await weights.update_weights("", None)
+    await pauser.resume()
+
+
+async def test_weights_that_are_not_there_are_an_error(subject: Subject, tmp_path: Path) -> None:
+    pauser, _, weights = control(subject)
+    await pauser.pause("wait")
+    with pytest.raises(XylemError):
+        await weights.update_weights("v3", WeightsSource(str(tmp_path / "nothing")))
+    await weights.update_weights("", None)
+    await pauser.resume()
+    assert (await subject.answer(PROMPT, max_tokens=2)).finish == "length"
+
+
+async def test_profiling_needs_its_arguments_or_runs_once(subject: Subject) -> None:
+    engine = subject.engine
+    assert isinstance(engine, Profiler)
+    if subject.name == "vllm":
+        with pytest.raises(RequestError, match="profiler_config"):
+            await engine.start_profile()
+        return
+    await engine.start_profile()
+    with pytest.raises(RequestError, match="already"):
+        await engine.start_profile()
+    await engine.stop_profile()
+    with pytest.raises(RequestError, match="does not run"):
+        await engine.stop_profile()

@@ -1,0 +1,52 @@
+"""What only an accelerator shows: `pytest -m gpu`, on a machine with CUDA and vLLM's GPU build."""
+
+from pathlib import Path
+
+import pytest
+
+from app.engines import create_engine
+from app.engines.base import Pauser, Sleeper, Weights
+from app.tokenizer import load_tokenizer
+from tests.contract.conftest import make_pool, model_dir
+from tests.contract.subject import Subject
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
+]
+
+
+def used_bytes() -> int:
+    """Of the device's memory, by all processes."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+async def test_a_sleeping_engine_gives_its_memory_back_and_answers_as_before_when_it_wakes(level: int) -> None:
+    args = {"enable_sleep_mode": True, "kv_cache_memory_bytes": 2 * 2**30}
+    pool = make_pool("vllm", path=Path(model_dir()), args=args)
+    engine = create_engine(pool)
+    info = await engine.start()
+    subject = Subject("vllm", engine, info, load_tokenizer(pool.model_dir), set(), 6.0)
+    assert isinstance(engine, Sleeper)
+    assert isinstance(engine, Weights)
+    assert isinstance(engine, Pauser)
+    try:
+        expected = (await subject.answer("The sea is")).tokens
+        awake = used_bytes()
+        await engine.sleep(level, "wait")
+        asleep = used_bytes()
+        assert awake - asleep > 2 * 2**30  # the KV cache, and the weights
+        await engine.wake(["weights"])
+        assert asleep < used_bytes() < awake
+        if level > 1:
+            await engine.update_weights("", None)
+        await engine.wake()
+        await engine.resume()
+        assert (await subject.answer("The sea is")).tokens == expected
+        assert used_bytes() > asleep + 2 * 2**30
+    finally:
+        await engine.close()

@@ -1,0 +1,101 @@
+"""`prediction`: what is counted as accepted, and who may send one."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from app.dialects.parts import Content, Part
+from app.dispatch.generation import Generation
+from app.openai.prediction import PredictedChat, PredictedParts, accepted
+from app.openai.schemas import ChatRequest
+from app.pools import Pool
+from tests.unit.test_completion_writer import DELTA, call
+
+CODE = list(range(100, 150))
+
+
+@pytest.mark.parametrize(
+    ("answer", "count"),
+    [
+        (CODE, 50),
+        (CODE[:20], 20),
+        ([], 0),
+        ([1, 2, 3], 0),
+        ([*CODE[:10], 7, 8, *CODE[10:]], 50 - 2),  # found again after two tokens
+        ([*CODE[:10], *CODE[20:]], 50 - 10 - 2),
+        ([7, *CODE], 50 - 2),
+        (CODE + CODE, 100 - 2),
+    ],
+)
+def test_accepted_are_the_tokens_that_the_prediction_has_next(answer: list[int], count: int) -> None:
+    assert accepted(CODE, answer) == count
+
+
+def test_counting_is_linear() -> None:
+    """Whatever repeats: an ordinary comparison of these would take minutes."""
+    assert accepted([5] * 100_000, [5] * 100_000) == 100_000
+    assert accepted([5] * 100_000, [6] * 100_000) == 0
+
+
+def test_without_a_prediction_nothing_is_accepted() -> None:
+    assert accepted([], CODE) == 0
+
+
+class Plain:
+    """A parser that finds content only."""
+
+    def feed(self, text: str) -> list[Part]:
+        return [Content(text)]
+
+    def close(self) -> list[Part]:
+        return []
+
+
+def body(**fields: Any) -> ChatRequest:
+    asked = {"model": "m", "messages": [{"role": "user", "content": "?"}], **fields}
+    return ChatRequest.model_validate(asked | {"prediction": {"type": "content", "content": "one two three"}})
+
+
+def tokens(of: Generation) -> list[int]:
+    return of.model.tokenizer.encode("one two three", add_special_tokens=False)
+
+
+@pytest.mark.parametrize("parsed", [False, True])
+async def test_the_usage_says_how_much_of_it_came(parsed: bool) -> None:
+    """Of all choices, whole and streamed."""
+    of = call()
+    made = tokens(of)
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+
+    def writer(**fields: Any) -> Any:
+        return PredictedParts(of, body(**fields), Plain) if parsed else PredictedChat(of, body(**fields))
+
+    whole = writer()
+    whole.answer([(0, replace(DELTA, tokens=made, finish="stop")), (1, replace(DELTA, tokens=[1], finish="stop"))])
+    details = whole.usage()["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] == len(made)
+    assert details["rejected_prediction_tokens"] == len(made)
+
+    streamed = writer(**options)
+    for token in made[:-1]:
+        streamed.delta(0, replace(DELTA, tokens=[token]))
+    await streamed.settle()
+    usage = json.loads(streamed.last().removeprefix(b"data: ").partition(b"\n")[0])["usage"]
+    assert usage["completion_tokens_details"]["accepted_prediction_tokens"] == len(made) - 1
+    assert usage["completion_tokens_details"]["rejected_prediction_tokens"] == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "drafts"),
+    [
+        ({}, False),
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 4}}, True),
+        ({"speculative_config": {"method": "draft_model"}}, False),
+        ({"speculative_config": "ngram"}, False),
+        ({"speculative_algorithm": "NGRAM"}, True),
+    ],
+)
+def test_pools_whose_engine_drafts_from_the_prompt_take_one(args: dict[str, Any], drafts: bool) -> None:
+    assert Pool(model="m", engine="mock", args=args).drafts == drafts

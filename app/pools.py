@@ -18,6 +18,7 @@ from app.engine_registry import engine_names, is_engine
 from app.errors import SettingsError
 from app.ids import BATCH_QUEUE, PoolId
 from app.messages import Role, Task
+from app.model_store.source import ModelSource, RemoteModel
 from app.settings import explain
 
 Count = Annotated[int, Field(gt=0)]
@@ -103,7 +104,9 @@ class Pool(_Part):
     model: Annotated[str, Field(min_length=1)]  # the name clients ask for
     # `vllm`, `mock` (a simulator: no GPU, no weights), or an adapter of your own: app/engine_registry.py.
     engine: Annotated[str, AfterValidator(_engine)]
-    path: Path | None = None  # Hugging Face directory: tokenizer, template, weights; mock has its own
+    # Hugging Face directory: tokenizer, template, weights; mock has its own. `hf://organisation/name@revision` or
+    # `s3://bucket/folder` is fetched once, into XYLEM_MODEL_STORE.
+    path: ModelSource | None = None
     # embed: makes vectors of texts; classify: assigns texts to classes. Neither answers chats.
     task: Task = "generate"
     role: Role = "both"  # prefill: computes prompts for workers of role decode
@@ -130,6 +133,9 @@ class Pool(_Part):
 
     @cached_property
     def model_dir(self) -> Path:
+        """Raises: SettingsError while the model is not fetched: `fetched_pools` does that."""
+        if isinstance(self.path, RemoteModel):
+            raise SettingsError(f"path={self.path}: it is not fetched")
         if self.path is not None:
             return self.path
         return Path(__file__).parent / "engines" / "mock" / "model"

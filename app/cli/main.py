@@ -10,6 +10,7 @@ from app.cli.batch import batch
 from app.cli.chat import chat
 from app.cli.doctor import doctor
 from app.cli.keys import keys
+from app.cli.models import models, pull
 from app.cli.up import up
 from app.cli.worker import worker
 
@@ -41,6 +42,8 @@ cli.command()(up)
 cli.command()(chat)
 cli.command()(doctor)
 cli.command()(api)
+cli.command()(pull)
+cli.command()(models)
 cli.add_typer(keys)
 cli.add_typer(batch)
 cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(worker)

@@ -22,6 +22,7 @@ from app.ending import end_tasks
 from app.errors import StoreDown
 from app.ids import PoolId, new_api_id
 from app.keys import Keys
+from app.model_store.pools import fetched_pools
 from app.pools import Pool, load_pools
 from app.settings import Settings
 from app.store import Wire, async_client, clock
@@ -46,7 +47,7 @@ class Deployment:
     @classmethod
     def read(cls, settings: Settings) -> "Deployment":
         """Raises: SettingsError."""
-        declared = load_pools(settings.pools_file)
+        declared = fetched_pools(load_pools(settings.pools_file), settings, "text")
         return cls(settings, declared.pools, load_models(declared))
 
     @property

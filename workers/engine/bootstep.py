@@ -21,6 +21,7 @@ from app.ids import BATCH_QUEUE, PoolId, WorkerId, new_worker_id, place_id, work
 from app.keys import Keys
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex
+from app.model_store.pools import fetched_pool
 from app.pools import Pool, load_pools
 from app.runner import runner as runners
 from app.store import Wire, sync_client
@@ -106,7 +107,8 @@ class EngineStep(bootsteps.StartStopStep):
         self.guard = ExitGuard(settings.redis_url, Keys(settings.deployment).worker(self.worker_id))
         try:
             _check_version()
-            engine = create_engine(self.pool, settings.address or address_towards(settings.redis_url))
+            pool = fetched_pool(self.pool, settings, "all")
+            engine = create_engine(pool, settings.address or address_towards(settings.redis_url))
             self.runner = runners.Runner(engine, self.worker_id, settings, self.pool.aside)
             info = self.runner.load()
         except WireMismatch as exc:

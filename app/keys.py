@@ -16,6 +16,8 @@ keys:api                hash, name → msgpack `messages.ApiKey`: the keys that 
 spent:<key>             hash, what an API key (as in files-of) has left of its `requests` and `tokens` a minute, as of
                         `at`, ms since the epoch; `spent:<key>:batch` for its batches, if these have their own limits.
                         Written by api and batch workers; lives until the limits would be full again.
+aliases                 hash, alias → JSON of `pools.Alias`: those that were made or changed at run time. Others are as
+                        in the pools file. Written by the api; never expires.
 limits:<pool>           hash, `routing.candidates.Limits` field → value changed at run time. Written by the api.
 worker:<id>             string, msgpack `messages.Lease`. The worker is alive while it exists.
                         Written by the worker each `heartbeat_s`; lives `lease_ttl_s`.
@@ -156,6 +158,9 @@ class Keys:
 
     def api_keys(self) -> str:
         return f"{self.prefix}keys:api"
+
+    def aliases(self) -> str:
+        return f"{self.prefix}aliases"
 
     def spent(self, account: str) -> str:
         return f"{self.prefix}spent:{account}"

@@ -4,7 +4,7 @@ Read once per process; what does not parse raises SettingsError naming key and v
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -25,6 +25,11 @@ Count = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, le=2, allow_inf_nan=False)]  # of blocks; reservations may exceed 1
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+AliasName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\s\x00-\x1f]+$")]
+# As in `endpoints` of a pool.
+EndpointName = Literal[
+    "chat", "completions", "responses", "messages", "embeddings", "score", "rerank", "classify"
+]  # fmt: skip
 Policy = Literal["kv", "least_loaded", "round_robin", "random", "power_of_two"]
 
 
@@ -130,6 +135,8 @@ class Pool(_Part):
     disagg: Disagg = Disagg()
     aside: Aside = Aside()
     args: dict[str, Any] = {}  # the engine's own: fields of vLLM's AsyncEngineArgs, or the mock's
+    # The endpoints that may use the model; null: all that fit its task. All pools of a model have the same.
+    endpoints: Annotated[list[EndpointName], Field(min_length=1)] | None = None
 
     @cached_property
     def model_dir(self) -> Path:
@@ -214,6 +221,38 @@ class Select(_Part):
     decode: Table | None = None  # among the others, by tokens of prompt and answer and target time between tokens
 
 
+class Alias(_Part):
+    """Another name for a model, under which others may stand in for it. May be changed at run time."""
+
+    primary: str  # a model of this file, not an alias
+    # The model that answers while the primary one has no worker, or no room.
+    fallback: str | None = None
+    # By model: the share of the requests that it gets, such as 0.05 for a new version. A session keeps its version.
+    split: dict[str, Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]] = {}
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if sum(self.split.values()) > 1:
+            raise ValueError(f"the shares of split are {sum(self.split.values()):g} in all, which is more than 1")
+        return self
+
+
+def alias_problem(name: str, alias: Alias, tasks: Mapping[str, Task]) -> str | None:
+    """Why this can't be an alias, or None. `tasks`: each model's."""
+    if name in tasks:
+        return "there is a model of that name"
+    for field, model in [
+        ("primary", alias.primary),
+        ("fallback", alias.fallback),
+        *(("split", m) for m in alias.split),
+    ]:
+        if model is not None and model not in tasks:
+            return f"{field}: '{model}' is no model (there are: {', '.join(sorted(tasks))})"
+        if model is not None and tasks[model] != tasks[alias.primary]:
+            return f"{field}: '{model}' does {tasks[model]}, and '{alias.primary}' does {tasks[alias.primary]}"
+    return None
+
+
 class _Loader(yaml.SafeLoader):
     """Refuses duplicate keys, of which YAML would silently keep the last."""
 
@@ -232,6 +271,7 @@ class PoolsFile(_Part):
     # By name: letters, digits, `_` and `-`; not `batch`.
     pools: Annotated[dict[Annotated[PoolId, Field(pattern=r"^[A-Za-z0-9_-]+$")], Pool], Field(min_length=1)]
     select: dict[str, Select] = {}  # by model
+    aliases: dict[AliasName, Alias] = {}  # other names for models, by name
 
 
 def load_pools(path: Path) -> PoolsFile:
@@ -262,7 +302,15 @@ def load_pools(path: Path) -> PoolsFile:
         for kind, table in (("prefill", select.prefill), ("decode", select.decode)):
             _check_table(parsed, f"{path}: select.{model}.{kind}", model, table, prefill=kind == "prefill")
     _check_routing(parsed, path)
+    _check_aliases(parsed, path)
     return parsed
+
+
+def _check_aliases(parsed: PoolsFile, path: Path) -> None:
+    tasks = {pool.model: pool.task for pool in parsed.pools.values()}
+    for name, alias in parsed.aliases.items():
+        if problem := alias_problem(name, alias, tasks):
+            raise SettingsError(f"{path}: aliases.{name}: {problem}")
 
 
 def _check_table(parsed: PoolsFile, where: str, model: str, table: Table | None, *, prefill: bool) -> None:

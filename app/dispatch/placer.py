@@ -7,7 +7,7 @@ round trips to Redis, and a burst of sixty costs two as well. Requests that find
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from itertools import accumulate, count
 from random import Random
 
@@ -69,6 +69,10 @@ class Placer:
     def held(self) -> int:
         """How many requests are held."""
         return sum(1 for f in self._in_flight.values() if f.held_since and not f.job.worker)
+
+    def has_line(self, pools: Collection[PoolId]) -> bool:
+        """Whether requests are held for lack of room in these pools."""
+        return self._held.has_line(pools)
 
     async def place(self, inflight: InFlight) -> None:
         """Returns when the request is on its worker's queue, not awaited any more, or has been held for a while.

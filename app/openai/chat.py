@@ -22,7 +22,7 @@ from app.openai.validation import parse_off_loop
 
 async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[ChatRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = await parse_off_loop(ChatRequest, raw)
+    body = state.served(await parse_off_loop(ChatRequest, raw), "chat")
     body.check()
     body = body.filled(find_model(state.models, body.model).defaults)
     work = partial(chat_plan, state, "chatcmpl-", body, "messages", explain=explain, wanted=body.asked_format())

@@ -65,10 +65,12 @@ WITH_BODY = [
     ("post", "/v1/classify", 20),
     ("post", "/v1/files", 30), ("post", "/v1/batches", 30),
     ("post", "/tokenize", 30), ("post", "/detokenize", 30), ("patch", "/admin/pools/{pool}/limits", 30),
+    ("patch", "/admin/aliases", 20),
 ]  # fmt: skip
 WITHOUT = [
     ("get", "/admin/pools/{pool}/limits", 10), ("post", "/admin/pools/{pool}/clear_kv_blocks", 10),
-    ("post", "/admin/clear_kv_blocks", 1), ("get", "/v1/models/{name}", 30), ("get", "/requests/{request}", 30),
+    ("post", "/admin/clear_kv_blocks", 1), ("get", "/admin/aliases", 1),
+    ("get", "/v1/models/{name}", 30), ("get", "/requests/{request}", 30),
     ("get", "/v1/responses/{response}", 30), ("get", "/v1/responses/{response}/input_items", 30),
     ("post", "/v1/responses/{response}/cancel", 20),
     ("delete", "/v1/responses/{response}", 20), ("get", "/v1/files", 30), ("get", "/v1/files/{file}", 20),

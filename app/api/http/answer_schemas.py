@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from app.openai.body import inlined
+from app.pools import Alias
 
 
 class Shape(BaseModel):
@@ -282,6 +283,7 @@ class ModelCard(Shape):
     dialect: str | None  # how it writes reasoning and tool calls
     capabilities: Capabilities
     sampling_defaults: dict[str, float]  # of the model's generation_config.json, where a request says nothing
+    alias: Alias | None = None  # what the name stands for, if it is no model's own
 
 
 class ModelList(Shape):

@@ -17,6 +17,7 @@ from app.api.state import state_of
 from app.dispatch.models import Model
 from app.errors import ModelNotFound, StoreDown
 from app.ids import RequestId
+from app.pools import Alias
 
 router = APIRouter()
 _JSON = "application/json"
@@ -24,9 +25,10 @@ _DEPLOYMENT = DeploymentMetrics()
 _NOT_READY: dict[int | str, dict[str, Any]] = {503: {"content": {"application/json": {}}, "description": "Not ready"}}
 
 
-def _card(model: Model, created: int) -> dict[str, Any]:
-    return {
-        "id": model.name,
+def _card(model: Model, created: int, name: str = "", alias: Alias | None = None) -> dict[str, Any]:
+    """`name`: that of `alias`, if it is one."""
+    return ({} if alias is None else {"alias": alias.model_dump()}) | {
+        "id": name or model.name,
         "object": "model",
         "created": created,
         "owned_by": "xylem",
@@ -47,17 +49,22 @@ async def models(request: Request) -> dict[str, Any] | Response:
     state = state_of(request)
     if is_anthropics(request.scope):
         return Response(orjson.dumps(anthropics_list(state.models.values(), state.started)), media_type=_JSON)
-    return {"object": "list", "data": [_card(m, state.started) for m in state.models.values()]}
+    cards = [_card(m, state.started) for m in state.models.values()]
+    for name, alias in state.aliases.table.items():
+        cards.append(_card(state.models[alias.primary], state.started, name, alias))
+    return {"object": "list", "data": cards}
 
 
 @router.get("/v1/models/{name:path}", response_model=ModelCard)
 async def one_model(request: Request, name: str) -> dict[str, Any] | Response:
     state = state_of(request)
-    if name not in state.models:
+    alias = state.aliases.table.get(name)
+    model = state.models.get(name if alias is None else alias.primary)
+    if model is None:
         raise ModelNotFound(f"The model '{name}' is not served here.", param="model")
     if is_anthropics(request.scope):
-        return Response(orjson.dumps(anthropics_card(state.models[name], state.started)), media_type=_JSON)
-    return _card(state.models[name], state.started)
+        return Response(orjson.dumps(anthropics_card(model, state.started)), media_type=_JSON)
+    return _card(model, state.started, name, alias)
 
 
 @router.get("/live")

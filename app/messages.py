@@ -260,6 +260,8 @@ class Worker(Struct, frozen=True, array_like=True):
     block_bytes: int = 0  # of KV in a block
     meets_at: str = ""  # "host:port" where decode engines connect to its prefills; empty: it hands over in sequence
     grammars: list[GrammarKind] = []  # kinds that its engine enforces, also when it continues an answer
+    engine: str = ""  # as the pools file names it; empty from a worker of an older version, here and below
+    engine_version: str = ""
 
 
 class Load(Struct, frozen=True, array_like=True):

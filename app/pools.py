@@ -135,6 +135,10 @@ class Pool(_Part):
     disagg: Disagg = Disagg()
     aside: Aside = Aside()
     args: dict[str, Any] = {}  # the engine's own: fields of vLLM's AsyncEngineArgs, or the mock's
+    # A YAML file of more such arguments, read by workers. Those of `args` go before them, key by key at every depth.
+    args_file: Path | None = None
+    # Whether a worker of role `prefill` computes a prompt before it is ready.
+    warm_up: bool = True
     # The endpoints that may use the model; null: all that fit its task. All pools of a model have the same.
     endpoints: Annotated[list[EndpointName], Field(min_length=1)] | None = None
 

@@ -140,7 +140,12 @@ class Settings(BaseSettings):
     stream_bytes: Annotated[int, Field(gt=0)] = 32 * 2**20
     stream_ttl_s: Annotated[int, Field(gt=0)] = 60  # how long Redis keeps these messages
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"  # of all processes; prompts are in no log
+    # Arguments of this worker's engine, before those of its pool, as JSON: `xylem worker --set` writes it.
+    engine_args: dict[str, Any] = {}
+
+    log_level: Literal["debug", "info", "warning", "error"] = (
+        "info"  # of all processes and engines; prompts are in no log
+    )
     log_json: bool = False  # one JSON object a line
 
     @field_validator("heartbeat_s", "stream_ttl_s")

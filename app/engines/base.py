@@ -1,7 +1,7 @@
 """The interface of an engine: one small protocol, without torch."""
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -30,6 +30,7 @@ class EngineInfo(Struct, frozen=True):
     block_bytes: int = 0  # of KV in a block, over all layers; 0: it can't hand KV over
     meets_at: str = ""  # "host:port" where its prefills meet the decode engine; empty: it hands over in sequence
     grammars: tuple[GrammarKind, ...] = ()  # kinds that it supports, also for answers begun elsewhere
+    version: str = ""  # the engine's own, for people
 
 
 class EngineStats(Struct, frozen=True):
@@ -158,3 +159,19 @@ class Encoder(Protocol):
 
         Raises: RequestError, PromptTooLong, EngineFailed.
         """
+
+
+@runtime_checkable
+class WarmsUp(Protocol):
+    """The capability to warm up in a way of its own: without it, the engine generates one token."""
+
+    async def warm_up(self) -> None:
+        """Compute a prompt, after `start`. Raises: EngineFailed."""
+
+
+@runtime_checkable
+class Configured(Protocol):
+    """The capability to tell what the engine itself is given, after all defaults and merging."""
+
+    def configuration(self) -> Mapping[str, Any]:
+        """Its arguments and environment, by name. Before `start`."""

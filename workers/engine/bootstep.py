@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from app.celery import app, settings
 from app.ending import end_tasks
+from app.engine_args import with_args
 from app.engines import create_engine
 from app.engines.base import EngineInfo
 from app.errors import SettingsError, WireMismatch, XylemError
@@ -35,6 +36,7 @@ from workers.engine.kv_event_feed import KvEventFeed
 from workers.engine.lease import LeaseKeeper
 from workers.engine.queue_handback import hand_back_queue
 from workers.engine.reservation_audit import ReservationAudit
+from workers.engine.warm_up import warm_up
 from workers.engine.worker_commands import run_commands
 
 log = logger(__name__)
@@ -107,10 +109,12 @@ class EngineStep(bootsteps.StartStopStep):
         self.guard = ExitGuard(settings.redis_url, Keys(settings.deployment).worker(self.worker_id))
         try:
             _check_version()
-            pool = fetched_pool(self.pool, settings, "all")
+            pool = with_args(fetched_pool(self.pool, settings, "all"), settings.engine_args)
             engine = create_engine(pool, settings.address or address_towards(settings.redis_url))
             self.runner = runners.Runner(engine, self.worker_id, settings, self.pool.aside)
             info = self.runner.load()
+            if pool.role == "prefill" and pool.warm_up:
+                self.runner.call(warm_up(engine, info))
         except WireMismatch as exc:
             raise SystemExit(1) from exc
         except XylemError as exc:
@@ -147,7 +151,9 @@ class EngineStep(bootsteps.StartStopStep):
         ]
         for task in self.background:
             task.add_done_callback(runners.end_process)
-        self.lease = LeaseKeeper(runner, self.pool_id, self.pool.role, info, kv_events=bool(events))
+        self.lease = LeaseKeeper(
+            runner, self.pool_id, self.pool.role, info, kv_events=bool(events), engine=self.pool.engine
+        )
         await self.lease.register()
 
     async def _deregister(self) -> None:

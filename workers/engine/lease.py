@@ -23,7 +23,9 @@ log = logger(__name__)
 class LeaseKeeper:
     """A worker that doesn't renew its lease for `lease_ttl_s` counts as dead."""
 
-    def __init__(self, runner: Runner, pool: PoolId, role: Role, info: EngineInfo, *, kv_events: bool) -> None:
+    def __init__(
+        self, runner: Runner, pool: PoolId, role: Role, info: EngineInfo, *, kv_events: bool, engine: str = ""
+    ) -> None:
         self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
         self._ended = asyncio.Event()
         self.fresh = time.monotonic()  # when Redis last got it
@@ -43,6 +45,8 @@ class LeaseKeeper:
             block_bytes=info.block_bytes,
             meets_at=info.meets_at,
             grammars=list(info.grammars),
+            engine=engine,
+            engine_version=info.version,
         )
 
     async def register(self) -> None:

@@ -274,6 +274,24 @@ class Capabilities(Shape):
     reasoning: bool
 
 
+class EngineAbilities(Shape):
+    kv_events: bool
+    kv_transfer: bool
+    grammars: list[str]  # kinds that it enforces
+    ranks: int  # data-parallel ranks of a worker
+
+
+class ServedBy(Shape):
+    pool: str
+    engine: str
+    versions: list[str]  # of its live workers' engines
+    workers: int  # live ones
+    task: str
+    role: str
+    endpoints: list[str] | None  # null: all that fit its task
+    capabilities: EngineAbilities
+
+
 class ModelCard(Shape):
     id: str
     object: Literal["model"]
@@ -284,6 +302,7 @@ class ModelCard(Shape):
     capabilities: Capabilities
     sampling_defaults: dict[str, float]  # of the model's generation_config.json, where a request says nothing
     alias: Alias | None = None  # what the name stands for, if it is no model's own
+    pools: list[ServedBy] | None = None  # not in the list of models
 
 
 class ModelList(Shape):

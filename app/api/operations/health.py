@@ -13,7 +13,7 @@ from app.anthropic.model_cards import anthropics_card, anthropics_list
 from app.api.http.answer_schemas import ModelCard, ModelList
 from app.api.http.error_shape import is_anthropics
 from app.api.operations.deployment_metrics import DeploymentMetrics
-from app.api.state import state_of
+from app.api.state import ApiState, state_of
 from app.dispatch.models import Model
 from app.errors import ModelNotFound, StoreDown
 from app.ids import RequestId
@@ -43,7 +43,7 @@ def _card(model: Model, created: int, name: str = "", alias: Alias | None = None
     }
 
 
-@router.get("/v1/models", response_model=ModelList)
+@router.get("/v1/models", response_model=ModelList, response_model_exclude_unset=True)
 async def models(request: Request) -> dict[str, Any] | Response:
     """The models of the pools file, whether or not a worker is up. In Anthropic's shape with `anthropic-version`."""
     state = state_of(request)
@@ -55,7 +55,7 @@ async def models(request: Request) -> dict[str, Any] | Response:
     return {"object": "list", "data": cards}
 
 
-@router.get("/v1/models/{name:path}", response_model=ModelCard)
+@router.get("/v1/models/{name:path}", response_model=ModelCard, response_model_exclude_unset=True)
 async def one_model(request: Request, name: str) -> dict[str, Any] | Response:
     state = state_of(request)
     alias = state.aliases.table.get(name)
@@ -64,7 +64,37 @@ async def one_model(request: Request, name: str) -> dict[str, Any] | Response:
         raise ModelNotFound(f"The model '{name}' is not served here.", param="model")
     if is_anthropics(request.scope):
         return Response(orjson.dumps(anthropics_card(model, state.started)), media_type=_JSON)
-    return _card(model, state.started, name, alias)
+    return _card(model, state.started, name, alias) | {"pools": await _served_by(state, model)}
+
+
+async def _served_by(state: ApiState, model: Model) -> list[dict[str, Any]]:
+    """The model's pools with their live workers' engines; without Redis, no worker is known."""
+    names = [*model.pools, *model.prefill_pools]
+    try:
+        leases = await state.fleet.live(names)
+    except StoreDown:
+        leases = []
+    shown = []
+    for name in names:
+        pool, workers = state.pools[name], [lease.worker for lease in leases if lease.worker.pool == name]
+        shown.append(
+            {
+                "pool": name,
+                "engine": pool.engine,
+                "versions": sorted({worker.engine_version for worker in workers} - {""}),
+                "workers": len(workers),
+                "task": pool.task,
+                "role": pool.role,
+                "endpoints": pool.endpoints,
+                "capabilities": {
+                    "kv_events": any(worker.kv_events for worker in workers),
+                    "kv_transfer": any(worker.block_bytes for worker in workers),
+                    "grammars": sorted({kind for worker in workers for kind in worker.grammars}),
+                    "ranks": max((worker.ranks for worker in workers), default=0),
+                },
+            }
+        )
+    return shown
 
 
 @router.get("/live")

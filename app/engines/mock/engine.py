@@ -4,7 +4,9 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator, Mapping
+from importlib.metadata import version
 from itertools import count
+from typing import Any
 
 from app.engines.base import (
     EncodeRequest,
@@ -52,6 +54,9 @@ class MockEngine:
         self._vocabulary: Vocabulary | None = None  # set by start
         self._failure: EngineFailed | None = None
 
+    def configuration(self) -> Mapping[str, Any]:
+        return self._args.model_dump()
+
     async def start(self) -> EngineInfo:
         await asyncio.sleep(self._args.load_s / self._args.speedup)
         if self._args.fail_to_load is not None:
@@ -70,6 +75,7 @@ class MockEngine:
             block_bytes=self._args.handoff.block_bytes,
             meets_at=self._rooms.meets_at,
             grammars=GRAMMAR_KINDS,
+            version=version("xylem-serve"),
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:

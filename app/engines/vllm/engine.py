@@ -7,11 +7,13 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 # Read when huggingface_hub is imported: models are local directories, and nothing is downloaded.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import structlog
+import vllm
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from app.engines.base import (
@@ -62,6 +64,9 @@ class VllmEngine:
         self._blocks = 0
         self._processes: list[BaseProcess] = []
 
+    def configuration(self) -> dict[str, Any]:
+        return {"environment": self._args.environment, "AsyncEngineArgs": self._args.fields}
+
     async def start(self) -> EngineInfo:
         for name, value in self._args.environment.items():
             os.environ.setdefault(name, value)
@@ -81,6 +86,7 @@ class VllmEngine:
             ranks=config.parallel_config.data_parallel_size,
             block_bytes=block_bytes(config) if self._lender else 0,
             grammars=_grammars(config.structured_outputs_config.backend),
+            version=vllm.__version__,
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:

@@ -22,5 +22,6 @@ def shown_config(settings: Settings, name: str) -> str:
     pool = with_args(pools[PoolId(name)], settings.engine_args)
     engine = create_engine(fetched_pool(pool, settings, "text"), settings.address or "127.0.0.1")
     own: dict[str, Any] = {"engine": dict(engine.configuration())} if isinstance(engine, Configured) else {}
-    shown = {"pool": {"name": name} | pool.model_dump(mode="json"), **own}
+    given = {"name": name} | pool.model_dump(mode="json", exclude={"path"})
+    shown = {"pool": given | {"path": pool.path}, **own}
     return yaml.safe_dump(masked(shown), sort_keys=False, allow_unicode=True)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import httpx
@@ -51,6 +52,14 @@ def test_models_lists_aliases(client: openai.OpenAI) -> None:
     assert set(cards) == {"big", "small", "new", "chat"}
     assert cards["chat"]["alias"] == {"primary": "big", "fallback": "small", "split": {}}
     assert client.models.retrieve("chat").model_dump()["alias"]["primary"] == "big"
+
+
+def test_a_model_shows_the_engines_that_serve_it(client: openai.OpenAI) -> None:
+    shown = client.models.retrieve("small").model_dump()["pools"]
+    assert [(p["pool"], p["engine"], p["workers"], p["role"]) for p in shown] == [("pool-small", "mock", 1, "both")]
+    assert shown[0]["versions"] == [version("xylem-serve")]
+    assert shown[0]["capabilities"]["kv_events"]
+    assert client.models.retrieve("chat").model_dump()["pools"][0]["workers"] == 0  # its primary model's
 
 
 def test_the_fallback_answers_while_the_primary_model_has_no_worker_or_is_full(

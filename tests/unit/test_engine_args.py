@@ -32,6 +32,11 @@ def test_the_command_line_goes_before_the_pools_file_and_this_before_the_args_fi
     }  # fmt: skip
 
 
+def test_the_rest_of_the_pool_stays(tmp_path: Path) -> None:
+    pool = Pool(model="m", engine="mock", path="hf://org/name@v1", routing={"policy": "random"}, max_running=3)
+    assert with_args(pool, {"step_ms": 1.0}) == pool.model_copy(update={"args": {"step_ms": 1.0}})
+
+
 @pytest.mark.parametrize("content", ["[1]", "{a: ", "text"])
 def test_a_file_that_is_no_mapping_is_refused_by_name(content: str, tmp_path: Path) -> None:
     file = tmp_path / "engine.yaml"

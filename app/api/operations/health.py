@@ -1,6 +1,7 @@
 """GET /v1/models, /live, /health, /ready, /metrics, /requests, /version."""
 
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -17,7 +18,6 @@ from app.api.state import ApiState, state_of
 from app.dispatch.models import Model
 from app.errors import ModelNotFound, StoreDown
 from app.ids import RequestId
-from app.pools import Alias
 
 router = APIRouter()
 _JSON = "application/json"
@@ -25,12 +25,12 @@ _DEPLOYMENT = DeploymentMetrics()
 _NOT_READY: dict[int | str, dict[str, Any]] = {503: {"content": {"application/json": {}}, "description": "Not ready"}}
 
 
-def _card(model: Model, created: int, name: str = "", alias: Alias | None = None) -> dict[str, Any]:
-    """`name`: that of `alias`, if it is one."""
+def _card(model: Model, state: ApiState) -> dict[str, Any]:
+    alias = state.aliases.table.get(model.name)
     return ({} if alias is None else {"alias": alias.model_dump()}) | {
-        "id": name or model.name,
+        "id": model.name,
         "object": "model",
-        "created": created,
+        "created": state.started,
         "owned_by": "xylem",
         "max_model_len": model.context_len,
         "dialect": model.dialect,
@@ -45,26 +45,28 @@ def _card(model: Model, created: int, name: str = "", alias: Alias | None = None
 
 @router.get("/v1/models", response_model=ModelList, response_model_exclude_unset=True)
 async def models(request: Request) -> dict[str, Any] | Response:
-    """The models of the pools file, whether or not a worker is up. In Anthropic's shape with `anthropic-version`."""
+    """The models of the pools file and the aliases, whether or not a worker is up. In Anthropic's shape with `anthropic-version`."""
     state = state_of(request)
     if is_anthropics(request.scope):
-        return Response(orjson.dumps(anthropics_list(state.models.values(), state.started)), media_type=_JSON)
-    cards = [_card(m, state.started) for m in state.models.values()]
-    for name, alias in state.aliases.table.items():
-        cards.append(_card(state.models[alias.primary], state.started, name, alias))
-    return {"object": "list", "data": cards}
+        return Response(orjson.dumps(anthropics_list(_named(state).values(), state.started)), media_type=_JSON)
+    return {"object": "list", "data": [_card(m, state) for m in _named(state).values()]}
+
+
+def _named(state: ApiState) -> dict[str, Model]:
+    """All models by name; an alias shows its primary model."""
+    aliases = state.aliases.table.items()
+    return state.models | {name: replace(state.models[alias.primary], name=name) for name, alias in aliases}
 
 
 @router.get("/v1/models/{name:path}", response_model=ModelCard, response_model_exclude_unset=True)
 async def one_model(request: Request, name: str) -> dict[str, Any] | Response:
     state = state_of(request)
-    alias = state.aliases.table.get(name)
-    model = state.models.get(name if alias is None else alias.primary)
+    model = _named(state).get(name)
     if model is None:
         raise ModelNotFound(f"The model '{name}' is not served here.", param="model")
     if is_anthropics(request.scope):
         return Response(orjson.dumps(anthropics_card(model, state.started)), media_type=_JSON)
-    return _card(model, state.started, name, alias) | {"pools": await _served_by(state, model)}
+    return _card(model, state) | {"pools": await _served_by(state, model)}
 
 
 async def _served_by(state: ApiState, model: Model) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Aliases over HTTP: a fallback model, shares of the requests, and changes at run time."""
 
-import threading
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
@@ -73,15 +72,15 @@ def test_the_fallback_answers_while_the_primary_model_has_no_worker_or_is_full(
     worker = served.worker("pool-big", "big")
     served.wait_ready(model="big")
     wait_until(lambda: asked(client) == "big", "the primary model answers")
-    long = threading.Thread(target=asked, args=(client, "big", "Long"), kwargs={"max_tokens": 200})
-    long.start()
-    wait_until(lambda: _is_full(client), "its only seat is taken")
+    long = wait_until(lambda: _taken(client), "its only seat is taken")
     assert asked(client) == "small"
     messages = [{"role": "user", "content": "Hello"}]
     chunks = client.chat.completions.create(model="chat", messages=messages, max_tokens=2, stream=True)  # type: ignore[call-overload]
     assert {chunk.model for chunk in chunks} == {"small"}
-    long.join()
-    assert asked(client) == "big"
+    with pytest.raises(openai.RateLimitError):
+        asked(client, "big")
+    long.close()
+    wait_until(lambda: asked(client) == "big", "its seat is free again")
     worker.kill()
     worker.wait()
     served.wait_ready(0, model="big")
@@ -96,12 +95,13 @@ def _answers(client: openai.OpenAI) -> str:
         return ""
 
 
-def _is_full(client: openai.OpenAI) -> bool:
+def _taken(client: openai.OpenAI) -> Any:
+    """A long answer of the primary model; None while the seat of the one before is not free yet."""
+    messages = [{"role": "user", "content": "Long"}]
     try:
-        asked(client, "big", max_tokens=1)
+        return client.chat.completions.create(model="big", messages=messages, max_tokens=500, stream=True)  # type: ignore[call-overload]
     except openai.RateLimitError:
-        return True
-    return False
+        return None
 
 
 def test_a_share_is_changed_at_run_time_and_a_session_keeps_its_version(served: Stack, client: openai.OpenAI) -> None:

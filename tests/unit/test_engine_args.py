@@ -79,7 +79,7 @@ def test_a_workers_configuration_is_printed_without_starting_it(
     done = CliRunner().invoke(cli, ["worker", "p", "--show-config", "--set", "kv_events.port=0"])
     assert done.exit_code == 2
     assert "kv_events.port" in done.stderr  # as if the engine had been started with it
-    done = CliRunner().invoke(cli, ["worker", "p", "--show-config", "--set", "handoff.block_bytes=64"])
+    done = CliRunner().invoke(cli, ["worker", "p", "--show-config", "--set", "handoff.block_bytes=128"])
     shown = yaml.safe_load(done.stdout)
     assert (shown["pool"]["name"], shown["pool"]["block_size"]) == ("p", 32)
     engine = shown["engine"]
@@ -87,7 +87,7 @@ def test_a_workers_configuration_is_printed_without_starting_it(
         7.0,
         2.0,
         5,
-        64,
+        128,
     )
     assert CliRunner().invoke(cli, ["worker", "nope", "--show-config"]).exit_code == 2
 

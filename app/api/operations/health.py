@@ -45,7 +45,7 @@ def _card(model: Model, state: ApiState) -> dict[str, Any]:
 
 @router.get("/v1/models", response_model=ModelList, response_model_exclude_unset=True)
 async def models(request: Request) -> dict[str, Any] | Response:
-    """The models of the pools file and the aliases, whether or not a worker is up. In Anthropic's shape with `anthropic-version`."""
+    """The models and aliases, whether or not a worker is up. In Anthropic's shape with `anthropic-version`."""
     state = state_of(request)
     if is_anthropics(request.scope):
         return Response(orjson.dumps(anthropics_list(_named(state).values(), state.started)), media_type=_JSON)

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -207,8 +208,9 @@ async def test_it_tells_what_it_holds() -> None:
     """The pool decides seats, block size and context, the arguments the number of blocks."""
     info = await MockEngine(pool(max_running=3, max_model_len=100, block_size=16, total_blocks=50)).start()
     assert info == EngineInfo(
-        block_size=16, total_blocks=50, max_running=3, max_model_len=100, block_bytes=4 * 2**20, grammars=GRAMMAR_KINDS
-    )
+        block_size=16, total_blocks=50, max_running=3, max_model_len=100, block_bytes=4 * 2**20, grammars=GRAMMAR_KINDS,
+        version=version("xylem-serve"),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

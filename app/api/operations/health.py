@@ -18,6 +18,7 @@ from app.api.state import ApiState, state_of
 from app.dispatch.models import Model
 from app.errors import ModelNotFound, StoreDown
 from app.ids import RequestId
+from app.pools import Alias
 
 router = APIRouter()
 _JSON = "application/json"
@@ -25,12 +26,12 @@ _DEPLOYMENT = DeploymentMetrics()
 _NOT_READY: dict[int | str, dict[str, Any]] = {503: {"content": {"application/json": {}}, "description": "Not ready"}}
 
 
-def _card(model: Model, state: ApiState) -> dict[str, Any]:
-    alias = state.aliases.table.get(model.name)
+def _card(model: Model, created: int, alias: Alias | None = None) -> dict[str, Any]:
+    """`alias`: what its name stands for, if that is no model's own."""
     return ({} if alias is None else {"alias": alias.model_dump()}) | {
         "id": model.name,
         "object": "model",
-        "created": state.started,
+        "created": created,
         "owned_by": "xylem",
         "max_model_len": model.context_len,
         "dialect": model.dialect,
@@ -49,7 +50,8 @@ async def models(request: Request) -> dict[str, Any] | Response:
     state = state_of(request)
     if is_anthropics(request.scope):
         return Response(orjson.dumps(anthropics_list(_named(state).values(), state.started)), media_type=_JSON)
-    return {"object": "list", "data": [_card(m, state) for m in _named(state).values()]}
+    table = state.aliases.table
+    return {"object": "list", "data": [_card(m, state.started, table.get(m.name)) for m in _named(state).values()]}
 
 
 def _named(state: ApiState) -> dict[str, Model]:
@@ -66,7 +68,7 @@ async def one_model(request: Request, name: str) -> dict[str, Any] | Response:
         raise ModelNotFound(f"The model '{name}' is not served here.", param="model")
     if is_anthropics(request.scope):
         return Response(orjson.dumps(anthropics_card(model, state.started)), media_type=_JSON)
-    return _card(model, state) | {"pools": await _served_by(state, model)}
+    return _card(model, state.started, state.aliases.table.get(name)) | {"pools": await _served_by(state, model)}
 
 
 async def _served_by(state: ApiState, model: Model) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 # The two commands are `make run` and `make test`. ops/install.sh installs the packages.
 PYTHON ?= python3
+DEVICE ?= $(shell ops/device.sh)
 NAME ?= serve
 FAULTS ?= 210
 SEED ?= 1
@@ -15,7 +16,7 @@ CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backe
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-run: .venv/.cpu $(if $(filter sglang,$(ENGINE)),.venv/.sglang) ## [ENGINE=sglang]: install the packages and start the whole system with real vLLM, or SGLang
+run: $(if $(filter sglang,$(ENGINE)),.venv/.sglang,.venv/.$(DEVICE)) ## [DEVICE=cpu] [ENGINE=sglang]: install the packages and start the whole system with real vLLM, on a GPU if there is one, or with SGLang
 	@$(BIN)/xylem up $(if $(ENGINE),--engine $(ENGINE))
 
 test: export PYTHONDONTWRITEBYTECODE = # so that a hundred processes compile their modules once
@@ -65,6 +66,9 @@ clean: ## remove everything installed and built, models too
 
 .venv/.cpu: requirements/cpu.txt pyproject.toml
 	@PYTHON=$(PYTHON) ops/install.sh cpu
+
+.venv/.gpu: requirements/gpu.txt pyproject.toml
+	@PYTHON=$(PYTHON) ops/install.sh gpu
 
 .venv/.dev: requirements/dev.txt pyproject.toml
 	@PYTHON=$(PYTHON) ops/install.sh dev

@@ -2,6 +2,7 @@
 
 XylemError
 ├── SettingsError        a setting or the pools file does not parse; stops the process
+│   └── ModelNotFetched  …or names a model that can't be fetched
 ├── WireMismatch         other processes have a version that this one does not understand; stops it
 ├── RequestError   400   the request can't be served as it stands
 │   └── PromptTooLong    …because prompt and answer don't fit the model
@@ -75,6 +76,12 @@ class SettingsError(XylemError):
     """A setting does not parse."""
 
     code = "bad_settings"
+
+
+class ModelNotFetched(SettingsError):
+    """A model can't be fetched."""
+
+    code = "model_not_fetched"
 
 
 class WireMismatch(XylemError):

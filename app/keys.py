@@ -23,6 +23,8 @@ spent:<key>             hash, what an API key (as in files-of) has left of its `
 pool-state:<pool>       string, msgpack `messages.PoolState`: the state that its workers are to have (asleep, paused,
                         which weights). Written by api and batch workers, read by starting workers; never expires.
 pool-state:<pool>:lock  string, a random id: the process that is changing it. Lives 10 s after its last renewal.
+aliases                 hash, alias → JSON of `pools.Alias`: those that were made or changed at run time. Others are as
+                        in the pools file. Written by the api; never expires.
 limits:<pool>           hash, `routing.candidates.Limits` field → value changed at run time. Written by the api.
 worker:<id>             string, msgpack `messages.Lease`. The worker is alive while it exists.
                         Written by the worker each `heartbeat_s`; lives `lease_ttl_s`.
@@ -167,6 +169,9 @@ class Keys:
     def loras(self) -> tuple[str, str]:
         """The adapters, and their version."""
         return f"{self.prefix}loras", f"{self.prefix}loras-version"
+
+    def aliases(self) -> str:
+        return f"{self.prefix}aliases"
 
     def spent(self, account: str) -> str:
         return f"{self.prefix}spent:{account}"

@@ -301,6 +301,8 @@ class Worker(Struct, frozen=True, array_like=True):
     computes: bool = True  # prompts; else it decodes only what a prefill worker computes meanwhile
     max_adapters: int = 0  # LoRA adapters that it holds at once
     adapters: list[str] = []  # `Adapter.versioned` of those that requests may use
+    engine: str = ""  # as the pools file names it; empty from a worker of an older version, here and below
+    engine_version: str = ""
 
 
 class Load(Struct, frozen=True, array_like=True):

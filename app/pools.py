@@ -4,7 +4,7 @@ Read once per process; what does not parse raises SettingsError naming key and v
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -18,12 +18,18 @@ from app.engine_registry import engine_names, is_engine
 from app.errors import SettingsError
 from app.ids import BATCH_QUEUE, PoolId
 from app.messages import Role, Task
+from app.model_store.source import ModelSource, RemoteModel
 from app.settings import explain
 
 Count = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, le=2, allow_inf_nan=False)]  # of blocks; reservations may exceed 1
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+AliasName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\s\x00-\x1f]+$")]
+# As in `endpoints` of a pool.
+EndpointName = Literal[
+    "chat", "completions", "responses", "messages", "embeddings", "score", "rerank", "classify"
+]  # fmt: skip
 Policy = Literal["kv", "least_loaded", "round_robin", "random", "power_of_two"]
 
 
@@ -103,7 +109,9 @@ class Pool(_Part):
     model: Annotated[str, Field(min_length=1)]  # the name clients ask for
     # `vllm`, `trtllm`, `mock` (a simulator: no GPU, no weights), or an adapter of your own: app/engine_registry.py.
     engine: Annotated[str, AfterValidator(_engine)]
-    path: Path | None = None  # Hugging Face directory: tokenizer, template, weights; mock has its own
+    # Hugging Face directory: tokenizer, template, weights; mock has its own. `hf://organisation/name@revision` or
+    # `s3://bucket/folder` is fetched once, into XYLEM_MODEL_STORE.
+    path: ModelSource | None = None
     # embed: makes vectors of texts; classify: assigns texts to classes. Neither answers chats.
     task: Task = "generate"
     role: Role = "both"  # prefill: computes prompts for workers of role decode
@@ -129,9 +137,18 @@ class Pool(_Part):
     wake_on_request: bool = False  # a request wakes a sleeping worker if none is awake, or all that are awake are full
     # The engine's own: fields of vLLM's AsyncEngineArgs, of TensorRT-LLM's LLM, or the mock's.
     args: dict[str, Any] = {}
+    # A YAML file of more such arguments, read by workers. Those of `args` go before them, key by key at every depth.
+    args_file: Path | None = None
+    # Whether a worker of role `prefill` computes a prompt before it is ready.
+    warm_up: bool = True
+    # The endpoints that may use the model; null: all that fit its task. All pools of a model have the same.
+    endpoints: Annotated[list[EndpointName], Field(min_length=1)] | None = None
 
     @cached_property
     def model_dir(self) -> Path:
+        """Raises: SettingsError while the model is not fetched: `fetched_pools` does that."""
+        if isinstance(self.path, RemoteModel):
+            raise SettingsError(f"path={self.path}: it is not fetched")
         if self.path is not None:
             return self.path
         return Path(__file__).parent / "engines" / "mock" / "model"
@@ -217,6 +234,38 @@ class Select(_Part):
     decode: Table | None = None  # among the others, by tokens of prompt and answer and target time between tokens
 
 
+class Alias(_Part):
+    """Another name for a model, under which others may stand in for it. May be changed at run time."""
+
+    primary: str  # a model of this file, not an alias
+    # The model that answers while the primary one has no worker, or no room.
+    fallback: str | None = None
+    # By model: the share of the requests that it gets, such as 0.05 for a new version. A session keeps its version.
+    split: dict[str, Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]] = {}
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if sum(self.split.values()) > 1:
+            raise ValueError(f"the shares of split are {sum(self.split.values()):g} in all, which is more than 1")
+        return self
+
+
+def alias_problem(name: str, alias: Alias, tasks: Mapping[str, Task]) -> str | None:
+    """Why this can't be an alias, or None. `tasks`: each model's."""
+    if name in tasks:
+        return "there is a model of that name"
+    for field, model in [
+        ("primary", alias.primary),
+        ("fallback", alias.fallback),
+        *(("split", m) for m in alias.split),
+    ]:
+        if model is not None and model not in tasks:
+            return f"{field}: '{model}' is no model (there are: {', '.join(sorted(tasks))})"
+        if model is not None and tasks[model] != tasks[alias.primary]:
+            return f"{field}: '{model}' does {tasks[model]}, and '{alias.primary}' does {tasks[alias.primary]}"
+    return None
+
+
 class _Loader(yaml.SafeLoader):
     """Refuses duplicate keys, of which YAML would silently keep the last."""
 
@@ -235,6 +284,7 @@ class PoolsFile(_Part):
     # By name: letters, digits, `_` and `-`; not `batch`.
     pools: Annotated[dict[Annotated[PoolId, Field(pattern=r"^[A-Za-z0-9_-]+$")], Pool], Field(min_length=1)]
     select: dict[str, Select] = {}  # by model
+    aliases: dict[AliasName, Alias] = {}  # other names for models, by name
 
 
 def load_pools(path: Path) -> PoolsFile:
@@ -259,6 +309,7 @@ def load_pools(path: Path) -> PoolsFile:
         for kind, table in (("prefill", select.prefill), ("decode", select.decode)):
             _check_table(parsed, f"{path}: select.{model}.{kind}", model, table, prefill=kind == "prefill")
     _check_routing(parsed, path)
+    _check_aliases(parsed, path)
     return parsed
 
 
@@ -273,6 +324,13 @@ def _check_pool(parsed: PoolsFile, where: str, pool: Pool) -> None:
         raise SettingsError(f"{where}.engine={pool.engine}: takes no KV from {', '.join(prefilling)}")
     if {p.role for p in of_model} == {"prefill"}:
         raise SettingsError(f"{where}.role=prefill: no other pool of {pool.model} decodes")
+
+
+def _check_aliases(parsed: PoolsFile, path: Path) -> None:
+    tasks = {pool.model: pool.task for pool in parsed.pools.values()}
+    for name, alias in parsed.aliases.items():
+        if problem := alias_problem(name, alias, tasks):
+            raise SettingsError(f"{path}: aliases.{name}: {problem}")
 
 
 def _check_table(parsed: PoolsFile, where: str, model: str, table: Table | None, *, prefill: bool) -> None:

@@ -79,6 +79,13 @@ class Settings(BaseSettings):
     pools_file: Path = Path("pools.yaml")  # which models there are, on which engines
     home: Path = Path(".xylem")  # folder of models, logs and the embedded Valkey's data
 
+    # The folder of models that the pools file names by `hf://` or `s3://`, for all processes of this machine. None:
+    # `fetched` in XYLEM_HOME.
+    model_store: Path | None = None
+    # Bytes of all models in it: for a new one, those that were not used for the longest time are deleted. None that a
+    # process uses is.
+    model_store_bytes: Annotated[int, Field(gt=0)] = 500 * 2**30
+
     host: str = "127.0.0.1"  # the address that the API listens on
     port: Annotated[int, Field(ge=0, le=65535)] = 8000  # the port that the API listens on
     # The key of the endpoints under /admin. Without one they answer on loopback only, so set one behind a proxy.
@@ -159,7 +166,12 @@ class Settings(BaseSettings):
     stream_bytes: Annotated[int, Field(gt=0)] = 32 * 2**20
     stream_ttl_s: Annotated[int, Field(gt=0)] = 60  # how long Redis keeps these messages
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"  # of all processes; prompts are in no log
+    # Arguments of this worker's engine, before those of its pool, as JSON: `xylem worker --set` writes it.
+    engine_args: dict[str, Any] = {}
+
+    log_level: Literal["debug", "info", "warning", "error"] = (
+        "info"  # of all processes and engines; prompts are in no log
+    )
     log_json: bool = False  # one JSON object a line
 
     @field_validator("heartbeat_s", "stream_ttl_s")
@@ -193,6 +205,10 @@ class Settings(BaseSettings):
     @property
     def lora_store_path(self) -> Path:
         return (self.lora_store or self.home / "lora-store").resolve()
+
+    @property
+    def fetched_models(self) -> Path:
+        return (self.model_store or self.home / "fetched").resolve()
 
     @property
     def on_loopback(self) -> bool:

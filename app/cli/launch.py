@@ -34,7 +34,7 @@ def launch(
             valkey = stack.valkey(port, run_dir / "valkey")
             supervisor.start(valkey)
             supervisor.wait_ready(valkey)
-        for path in {pool.path for pool in pools.values() if pool.path}:
+        for path in {pool.path for pool in pools.values() if isinstance(pool.path, Path)}:
             if stack.needs_preparation(path, settings.home):
                 supervisor.run_once(stack.model(path), "preparing the model, about half a minute, once")
         env = stack.environment(settings)

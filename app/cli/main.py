@@ -11,6 +11,7 @@ from app.cli.chat import chat
 from app.cli.doctor import doctor
 from app.cli.keys import keys
 from app.cli.lora import lora
+from app.cli.models import models, pull
 from app.cli.up import up
 from app.cli.worker import worker
 
@@ -42,6 +43,8 @@ cli.command()(up)
 cli.command()(chat)
 cli.command()(doctor)
 cli.command()(api)
+cli.command()(pull)
+cli.command()(models)
 cli.add_typer(keys)
 cli.add_typer(batch)
 cli.add_typer(lora)

@@ -4,7 +4,9 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from app.cli import probes
@@ -14,7 +16,6 @@ from app.pools import Pool
 from app.settings import Settings
 
 _API_AND_FLOWER, _WORKERS, _STORE = range(3)  # the order of stopping: streams end before their workers do
-_SHIPPED = {"vllm": "cpu"}  # the names of pools files that differ from their engine's
 _CELERY = [sys.executable, "-m", "celery", "-A", "app"]
 
 
@@ -120,9 +121,19 @@ def cpu_shares(cores: list[int], count: int) -> list[str]:
 
 def default_pools(engine: str, home: Path, target: Path) -> None:
     """Write the shipped pools file of the engine, with this installation's model folder, to `target`."""
-    shipped = Path(__file__).parent / "pools" / f"{_SHIPPED.get(engine, engine)}.yaml"
+    name = vllm_build() if engine == "vllm" else engine
+    shipped = Path(__file__).parent / "pools" / f"{name}.yaml"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(shipped.read_text().replace("path: $MODELS", f"path: {(home / 'models').resolve()}"))
+
+
+def vllm_build() -> Literal["cpu", "gpu"]:
+    """Which of vLLM's two builds is installed; if none is, the one for CPUs."""
+    try:
+        version("vllm")
+    except PackageNotFoundError:
+        return "cpu"
+    return "gpu"
 
 
 def shipped_model(home: Path) -> Path:

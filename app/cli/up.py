@@ -39,6 +39,7 @@ def up(
     """Start Valkey, the API, workers and Flower; stop them all on Ctrl-C."""
     from app.cli import probes, stack
     from app.cli.launch import launch
+    from app.cli.models import fetch_all
     from app.cli.supervisor import Died, Interrupted
     from app.errors import SettingsError
     from app.pools import load_pools
@@ -71,6 +72,7 @@ def up(
         refuse(f"Redis does not answer at {without_password(redis)}: {problem}", code=1)
 
     settings = settings.model_copy(update={"pools_file": pools})
+    fetch_all(settings, declared.values())
     try:
         launch(settings, declared, workers, flower_port, run_dir, embedded=redis is None, verbose=verbose)
     except Died as exc:

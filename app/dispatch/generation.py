@@ -65,6 +65,7 @@ class Generation(GenerationBase):
         self._dispatcher, self._client_left, self._allowance = dispatcher, client_left, allowance
         self._begun, self._failure = begun, ""
         self._in_flight: list[InFlight] = []
+        self._entered = False
         self.answer = EventQueue()
         self.done: dict[int, Done] = {}  # prompt number → its end
         self._arrived = time.perf_counter()
@@ -75,7 +76,10 @@ class Generation(GenerationBase):
         self._numbers = {self.id if alone else RequestId(f"{self.id}-{i}"): i for i in range(len(self.prompts))}
 
     async def __aenter__(self) -> Self:
-        """Sends the prompts. Raises: RateLimited, NoWorker, Saturated, StoreDown."""
+        """Sends the prompts, the first time. Raises: RateLimited, NoWorker, Saturated, StoreDown."""
+        if self._entered:
+            return self
+        self._entered = True
         if self._client_left is not None:
             self._watching = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._watch, self._client_left)
         self._dispatcher.timelines.began(self.id, self._owner, self._in_flight)

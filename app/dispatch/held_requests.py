@@ -1,7 +1,7 @@
 """Held requests, in waiting lines: decides which are placed next, and which are refused. No I/O."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
@@ -37,6 +37,13 @@ class HeldRequests:
 
     def __iter__(self) -> Iterator[InFlight]:
         return chain.from_iterable(self._lines.values())
+
+    def has_line(self, pools: Collection[PoolId]) -> bool:
+        """Whether online requests wait for one of these pools, and not for an adapter."""
+        return any(
+            not aside and not adapter and any(pool in pools for group in groups for pool in group)
+            for groups, aside, adapter in self._lines
+        )
 
     def clear(self) -> None:
         self._lines = {}

@@ -38,6 +38,7 @@ class LivenessWatch:
         self._intervals = intervals
         self._wire, self._keys, self._dispatcher, self._inbox = wire, keys, dispatcher, inbox
         self._pools, self._adapters = pools, adapters
+        self.staffed: set[PoolId] | None = None  # the pools with a worker, as of the last look
         self._records_in_doubt = True  # Redis may have lost records of placed requests
 
     async def run(self) -> None:
@@ -101,9 +102,11 @@ class LivenessWatch:
         awaited = dict(chain.from_iterable(f.workers() for f in self._dispatcher.in_flight.values()))
         workers = known | awaited
         if not workers:
+            self.staffed = set()
             return
         alive = await self._wire.execute([("EXISTS", self._keys.worker(w)) for w in workers])
         dead = [w for w, lives in zip(workers, alive, strict=True) if not lives]
+        self.staffed = {pool for worker, pool in known.items() if worker not in dead}
         if dead and self._wire.is_steady():
             await self._remove_dead_workers({w: workers[w] for w in dead})
 

@@ -9,7 +9,7 @@ from app.dispatch.writing import Writing, dialect_name, writing_of
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
 from app.messages import Task
-from app.pools import PoolsFile, Select
+from app.pools import EndpointName, PoolsFile, Select
 from app.routing.pool_table import select
 from app.telemetry import Meters
 from app.tokenizer import Tokenizer, load_tokenizer
@@ -43,6 +43,7 @@ class Model:
     parent: str | None = None  # the model that this one is a LoRA adapter for
     adapter: str | None = None  # `Adapter.versioned` of that
     drafts: bool = False  # its engines draft tokens from the prompt: see `Pool.drafts`
+    endpoints: frozenset[EndpointName] | None = None  # that may use it; None: all
 
     @property
     def calls_tools(self) -> bool:
@@ -150,11 +151,14 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
         generates = pool.task == "generate"  # other models may have these files, but don't use them
         writing = writing_of(pool, tokenizer) if generates else Writing()
         defaults = generation_defaults(pool.model_dir) if generates and pool.generation_config == "auto" else {}
-        same = tokenizer, pool.context_len, writing, defaults, pool.task
-        if known and (known.tokenizer, known.context_len, known.writing, known.defaults, known.task) != same:
+        endpoints = None if pool.endpoints is None else frozenset(pool.endpoints)
+        same = tokenizer, pool.context_len, writing, defaults, pool.task, endpoints
+        if known and same != (
+            known.tokenizer, known.context_len, known.writing, known.defaults, known.task, known.endpoints
+        ):  # fmt: skip
             raise SettingsError(
-                f"pools.{pool_id}: other task, path, template, length, reasoning, dialect or generation_config than "
-                f"another pool of {pool.model}"
+                f"pools.{pool_id}: other task, path, template, length, reasoning, dialect, generation_config or "
+                f"endpoints than another pool of {pool.model}"
             )
         ids, prefill_ids = (known.pools, known.prefill_pools) if known else ((), ())
         if pool.role == "prefill":
@@ -175,7 +179,8 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             pool.task,
             pool.dimensions if pool.task == "embed" else (),
             pool.labels if pool.task == "classify" else (),
-            pool.drafts and (known is None or known.drafts),
+            drafts=pool.drafts and (known is None or known.drafts),
+            endpoints=endpoints,
         )
     return models
 

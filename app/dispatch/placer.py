@@ -78,6 +78,10 @@ class Placer:
         """How many requests are held."""
         return sum(1 for f in self._in_flight.values() if f.held_since and not f.job.worker)
 
+    def has_line(self, pools: Collection[PoolId]) -> bool:
+        """Whether requests are held for lack of room in these pools."""
+        return self._held.has_line(pools)
+
     async def place(self, inflight: InFlight) -> None:
         """Returns when the request is on its worker's queue, not awaited any more, or has been held for a while.
 

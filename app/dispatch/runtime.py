@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from app.dispatch.adapter_table import AdapterTable
+from app.dispatch.aliases import Aliases, B, Turn
 from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.liveness import LivenessWatch
@@ -21,10 +22,11 @@ from app.dispatch.pool_control import PoolControl
 from app.dispatch.request_lookup import RequestLookup
 from app.dispatch.token_inbox import TokenInbox
 from app.ending import end_tasks
-from app.errors import StoreDown
+from app.errors import RequestError, StoreDown
 from app.ids import PoolId, new_api_id
 from app.keys import Keys
-from app.pools import Pool, load_pools
+from app.model_store.pools import fetched_pools
+from app.pools import EndpointName, Pool, load_pools
 from app.settings import Settings
 from app.store import Wire, async_client, clock
 from app.store.wire_version import check, keep_noting, note
@@ -44,12 +46,25 @@ class Deployment:
     settings: Settings
     pools: Mapping[PoolId, Pool]
     models: dict[str, Model]
+    aliases: Aliases = field(default_factory=lambda: Aliases({}, {}), kw_only=True)
+    turn: Turn = field(default=Turn(), kw_only=True)
 
     @classmethod
     def read(cls, settings: Settings) -> "Deployment":
         """Raises: SettingsError."""
-        declared = load_pools(settings.pools_file)
-        return cls(settings, declared.pools, load_models(declared))
+        declared = fetched_pools(load_pools(settings.pools_file), settings, "text")
+        models = load_models(declared)
+        aliases = Aliases(declared.aliases, {name: model.task for name, model in models.items()})
+        return cls(settings, declared.pools, models, aliases=aliases)
+
+    def served(self, body: B, endpoint: EndpointName | None) -> B:
+        """The body with the name of a model instead of an alias. Raises: RequestError, if it isn't for the endpoint."""
+        name = self.aliases.model(body.model, getattr(body, "prompt_cache_key", None), self.turn)
+        model = self.models.get(name)
+        if endpoint and model is not None and model.endpoints is not None and endpoint not in model.endpoints:
+            given = ", ".join(sorted(model.endpoints))
+            raise RequestError(f"The model '{name}' is served for {given} only, not for {endpoint}.", param="model")
+        return body if name == body.model else body.renamed(name)
 
     @property
     def longest_context(self) -> int:
@@ -95,10 +110,19 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
     inbox = TokenInbox(wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
     watch = LivenessWatch(wire, keys, dispatcher, inbox, pools, settings.intervals, adapters)
     lookup = RequestLookup(wire, redis, keys, api, dispatcher.timelines)
+
+    def usable(name: str) -> bool:
+        """Whether a model has a worker, and nobody waits for one."""
+        model = known.models.get(name)
+        serving = model is not None and (watch.staffed is None or not watch.staffed.isdisjoint(model.pools))
+        return model is not None and serving and not dispatcher.placer.has_line(model.pools)
+
+    known.aliases.usable = usable
     IN_FLIGHT.set_function(lambda: len(dispatcher.in_flight))
     HELD.set_function(lambda: dispatcher.placer.held)
     background = [asyncio.create_task(part.run()) for part in (inbox, watch, lookup)]
     background.append(asyncio.create_task(keep_noting(wire, settings)))
+    background.append(asyncio.create_task(known.aliases.run(wire, keys)))
     try:
         with suppress(TimeoutError, StoreDown):
             async with asyncio.timeout(_SUBSCRIBED_S):
@@ -108,8 +132,9 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
                 check(strangers)
                 await adapters.refresh()
         yield Runtime(
-            settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup, adapters, control
-        )
+            settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup, adapters, control,
+            aliases=known.aliases,
+        )  # fmt: skip
     finally:
         await control.close()
         await end_tasks(background)

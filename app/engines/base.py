@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -37,6 +37,7 @@ class EngineInfo(Struct, frozen=True):
     computes: bool = True  # prompts, with the role decode; else it takes their KV only, through a Rendezvous
     max_adapters: int = 0  # LoRA adapters that it holds at once; 0: it takes none
     max_adapter_rank: int = 0
+    version: str = ""  # the engine's own, for people
 
 
 class EngineStats(Struct, frozen=True):
@@ -244,3 +245,19 @@ class Profiler(Protocol):
 
     async def stop_profile(self) -> None:
         """Writes the record where the engine's arguments say. Raises: RequestError when none was started."""
+
+
+@runtime_checkable
+class WarmsUp(Protocol):
+    """The capability to warm up in a way of its own: without it, the engine generates one token."""
+
+    async def warm_up(self) -> None:
+        """Compute a prompt, after `start`. Raises: EngineFailed."""
+
+
+@runtime_checkable
+class Configured(Protocol):
+    """The capability to tell what the engine itself is given, after all defaults and merging."""
+
+    def configuration(self) -> Mapping[str, Any]:
+        """Its arguments and environment, by name. Before `start`."""

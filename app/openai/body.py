@@ -1,8 +1,8 @@
 """The base of all request schemas: strict, frozen, and shown in the API's documentation."""
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 T = TypeVar("T")
 # Validation of a list ends at its first error: a million errors would be a million objects with messages.
@@ -18,6 +18,26 @@ class Body(BaseModel):
         """For `openapi_extra`: handlers parse the body themselves, without FastAPI's detour over dicts."""
         schema = inlined(cls.model_json_schema())
         return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+class NamesModel(Body):
+    """A body that names a model, or an alias of one."""
+
+    model: str
+    _asked: str = PrivateAttr("")
+
+    def renamed(self, model: str) -> Self:
+        """With the model that the alias stands for. What was derived from the body is forgotten."""
+        made = self.model_copy(update={"model": model})
+        for name in [name for name in vars(made) if name not in type(made).model_fields]:
+            del vars(made)[name]
+        made._asked = self.asked  # noqa: SLF001 (its own)
+        return made
+
+    @property
+    def asked(self) -> str:
+        """The client's name for the model."""
+        return self._asked or self.model
 
 
 class Query(Body):

@@ -13,12 +13,12 @@ from pydantic import Field
 from app.dispatch.inflight import RoutingHints
 from app.errors import RequestError
 from app.messages import Sampling, StoredChat
-from app.openai.body import MOST, Body, Some
+from app.openai.body import MOST, Body, NamesModel, Some
 from app.openai.conversation import Message, Messages, TextPart
 from app.openai.neutral import NEUTRAL_OF_TOKENIZE, Refused, neutral
 from app.openai.prompt import PromptRequest
 from app.openai.structured import StructuredRequest
-from app.pools import Count, NotNegative, Share
+from app.pools import Alias, AliasName, Count, NotNegative, Share
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TokenId = Annotated[int, Field(ge=0, lt=2**32)]
@@ -47,13 +47,12 @@ class RoutingOptions(Body):
     itl_ms: Annotated[float, Field(gt=0)] | None = None
 
 
-class ModelRequest(Body):
+class ModelRequest(NamesModel):
     """The base of all requests to a model. None always means "not given"."""
 
     # The fields with defaults in a model's own configuration.
     DEFAULTED: ClassVar[tuple[str, ...]] = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
-    model: str
     user: Annotated[str, Field(max_length=512)] | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None  # extension: lower is sooner
     timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None  # extension: seconds
@@ -240,8 +239,7 @@ class CompletionRequest(_CompletionsRequest):
 
 
 @neutral(NEUTRAL_OF_TOKENIZE)
-class TokenizeRequest(PromptRequest):
-    model: str
+class TokenizeRequest(PromptRequest, NamesModel):
     prompt: str | None = None
     messages: Annotated[Messages, Field(max_length=MOST)] | None = None
     add_special_tokens: bool | None = None
@@ -253,9 +251,20 @@ class TokenizeRequest(PromptRequest):
         self.check_prompt(self.messages or ())
 
 
-class DetokenizeRequest(Body):
-    model: str
+class DetokenizeRequest(NamesModel):
     tokens: Some[TokenId]
+
+
+class AliasChanges(Body):
+    """An alias that is null is as in the pools file again; one that isn't given stays."""
+
+    aliases: Annotated[dict[AliasName, Alias | None], Field(max_length=1000)]
+
+
+class AliasTable(Body):
+    """All aliases."""
+
+    aliases: dict[str, Alias]
 
 
 class LimitChanges(Body):

@@ -100,6 +100,7 @@ def pools() -> str:
         ("`disagg` of a pool", declared.Disagg),
         ("`aside` of a pool", declared.Aside),
         ("`reasoning` of a pool", declared.Reasoning),
+        ("`aliases.<name>`", declared.Alias),
         ("`select.<model>`", declared.Select),
         ("`prefill` and `decode` of `select`", declared.Table),
     )

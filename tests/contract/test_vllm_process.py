@@ -4,11 +4,14 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from app.engines import create_engine
 from app.errors import SettingsError
+from app.pools import Pool
 from tests.contract.conftest import make_pool
 from tests.stack import ROOT
 
@@ -73,3 +76,39 @@ def test_sockets_of_a_killed_worker_are_gone_after_the_next_start(
         assert kept.exists()
         ended.communicate("\n", timeout=20)
         assert list(tmp_path.glob("xylem-vllm-*")) == [last]
+
+
+def given_to_vllm(monkeypatch: pytest.MonkeyPatch, *, cpu: bool, role: str, **given: Any) -> Any:
+    """What vLLM gets on a machine with or without a GPU, for a pool of that role."""
+    from app.engines.vllm import args
+
+    monkeypatch.setattr(args, "current_platform", SimpleNamespace(is_cpu=lambda: cpu))
+    pool = {"model": "m", "engine": "vllm", "path": "/models/m", "max_model_len": 512, "role": role, "args": given}
+    return args.engine_args(Pool.model_validate(pool), "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "role", "given", "executor"),
+    [
+        (False, "prefill", {}, "mp"),
+        (False, "decode", {}, "mp"),
+        (False, "both", {}, None),  # vLLM's own choice
+        (False, "prefill", {"tensor_parallel_size": 2}, None),
+        (False, "prefill", {"distributed_executor_backend": "ray"}, "ray"),
+        (True, "prefill", {}, "app.engines.vllm.one_process.OneProcess"),
+    ],
+)
+def test_one_gpu_that_hands_kv_over_computes_in_a_process_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, cpu: bool, role: str, given: dict[str, Any], executor: str | None
+) -> None:
+    fields = given_to_vllm(monkeypatch, cpu=cpu, role=role, **given).fields
+    assert fields.get("distributed_executor_backend") == executor
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_our_log_level_is_vllms_unless_the_pool_says_another(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    monkeypatch.setenv("XYLEM_LOG_LEVEL", level)
+    found = given_to_vllm(monkeypatch, cpu=False, role="both")
+    assert found.environment["VLLM_LOGGING_LEVEL"] == level.upper()
+    own = given_to_vllm(monkeypatch, cpu=False, role="both", env={"VLLM_LOGGING_LEVEL": "ERROR"})
+    assert own.environment["VLLM_LOGGING_LEVEL"] == "ERROR"

@@ -70,12 +70,14 @@ WITH_BODY = [
     ("post", "/admin/pools/{pool}/sleep", 20), ("post", "/admin/pools/{pool}/wake", 20),
     ("post", "/admin/pools/{pool}/pause", 20), ("post", "/admin/pools/{pool}/resume", 20),
     ("post", "/admin/pools/{pool}/weights", 30), ("post", "/admin/pools/{pool}/profile", 20),
+    ("patch", "/admin/aliases", 20),
 ]  # fmt: skip
 WITHOUT = [
     ("get", "/admin/loras", 1), ("delete", "/admin/loras/{name}", 20),
     ("get", "/admin/pools/{pool}/limits", 10), ("get", "/admin/pools/{pool}/state", 5),
     ("post", "/admin/pools/{pool}/clear_kv_blocks", 10),
-    ("post", "/admin/clear_kv_blocks", 1), ("get", "/v1/models/{name}", 30), ("get", "/requests/{request}", 30),
+    ("post", "/admin/clear_kv_blocks", 1), ("get", "/admin/aliases", 1),
+    ("get", "/v1/models/{name}", 30), ("get", "/requests/{request}", 30),
     ("get", "/v1/responses/{response}", 30), ("get", "/v1/responses/{response}/input_items", 30),
     ("post", "/v1/responses/{response}/cancel", 20),
     ("delete", "/v1/responses/{response}", 20), ("get", "/v1/files", 30), ("get", "/v1/files/{file}", 20),

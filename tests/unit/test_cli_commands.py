@@ -142,3 +142,16 @@ def test_a_key_has_a_name_that_can_be_shown_and_limits_above_zero() -> None:
     """Before Redis is asked for anything."""
     for wrong in (["create", ""], ["create", "a\nb"], ["create", "x" * 65], ["create", "x", "--rpm", "0"]):
         assert _run("keys", *wrong).exit_code == 2
+
+
+def test_pull_names_the_models_that_there_are_and_models_shows_what_is_missing(tmp_path: Path) -> None:
+    """And without a remote model there is nothing to do."""
+    pools = tmp_path / "pools.yaml"
+    pools.write_text("pools: {p: {model: far, engine: mock, path: 'hf://org/tiny@v1'}, q: {model: near, engine: mock}}")
+    unknown = _run("pull", "other", "--pools", str(pools))
+    assert (unknown.exit_code, unknown.stderr.strip()) == (
+        2, f"xylem: {pools} has no model 'other' (it has: far, near)",
+    )  # fmt: skip
+    assert "has to be hf://organisation/name" in _run("pull", "hf://tiny").stderr
+    assert "nothing to fetch" in _run("pull", "near", "--pools", str(pools)).stderr
+    assert "hf://org/tiny@v1" in _run("models", "--pools", str(pools)).stdout

@@ -177,7 +177,7 @@ class BatchJobs:
         def check(body: bytes) -> str:
             asked = parse(endpoint.schema, body)
             asked.check()
-            return find_model(self._serving.models, asked.model, endpoint.task).name
+            return find_model(self._serving.models, self._serving.aliases.primary(asked.model), endpoint.task).name
 
         file = self._call(self._file_store.find(order.input, order.key))
         return split_input(

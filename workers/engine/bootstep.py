@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from app.celery import app, settings
 from app.ending import end_tasks
+from app.engine_args import with_args
 from app.engines import create_engine
 from app.engines.base import EngineInfo
 from app.errors import SettingsError, WireMismatch, XylemError
@@ -21,6 +22,7 @@ from app.ids import BATCH_QUEUE, PoolId, WorkerId, new_worker_id, place_id, work
 from app.keys import Keys
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex
+from app.model_store.pools import fetched_pool
 from app.pools import Pool, load_pools
 from app.runner import runner as runners
 from app.store import Wire, sync_client
@@ -36,6 +38,7 @@ from workers.engine.lease import LeaseKeeper
 from workers.engine.queue_handback import hand_back_queue
 from workers.engine.reservation_audit import ReservationAudit
 from workers.engine.state_keeper import StateKeeper
+from workers.engine.warm_up import warm_up
 from workers.engine.worker_commands import run_commands
 
 log = logger(__name__)
@@ -108,9 +111,12 @@ class EngineStep(bootsteps.StartStopStep):
         self.guard = ExitGuard(settings.redis_url, Keys(settings.deployment).worker(self.worker_id))
         try:
             _check_version()
-            engine = create_engine(self.pool, settings.address or address_towards(settings.redis_url))
+            pool = with_args(fetched_pool(self.pool, settings, "all"), settings.engine_args)
+            engine = create_engine(pool, settings.address or address_towards(settings.redis_url))
             self.runner = runners.Runner(engine, self.worker_id, settings, self.pool.aside)
             info = self.runner.load()
+            if pool.role == "prefill" and pool.warm_up:
+                self.runner.call(warm_up(engine, info))
         except WireMismatch as exc:
             raise SystemExit(1) from exc
         except XylemError as exc:
@@ -140,7 +146,7 @@ class EngineStep(bootsteps.StartStopStep):
             index = KvIndex(self.wire, runner.keys, self.pool_id, place_id(self.worker_id, rank))
             feeds.append(KvEventFeed(source, Ledger(self.pool.block_size), index))
         account = ReservationAudit(runner, worker_queue(self.pool_id, self.worker_id))
-        lease = LeaseKeeper(runner, self.pool_id, self.pool.role, info, kv_events=bool(events))
+        lease = LeaseKeeper(runner, self.pool_id, self.pool.role, info, kv_events=bool(events), engine=self.pool.engine)
         keeper = StateKeeper(runner, lease, self.pool_id, self.pool, feeds)
         adapters = keeper_of(runner, lease, self.pool_id, self.pool, info)
         following = [asyncio.create_task(feed.run()) for feed in feeds]

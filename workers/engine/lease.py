@@ -24,7 +24,9 @@ log = logger(__name__)
 class LeaseKeeper:
     """A worker that doesn't renew its lease for `lease_ttl_s` counts as dead."""
 
-    def __init__(self, runner: Runner, pool: PoolId, role: Role, info: EngineInfo, *, kv_events: bool) -> None:
+    def __init__(
+        self, runner: Runner, pool: PoolId, role: Role, info: EngineInfo, *, kv_events: bool, engine: str = ""
+    ) -> None:
         self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
         self._ended, self._writing = asyncio.Event(), asyncio.Lock()
         self.fresh = time.monotonic()  # when Redis last got it
@@ -48,6 +50,8 @@ class LeaseKeeper:
             seeds=info.seeds,
             computes=info.computes,
             max_adapters=info.max_adapters if isinstance(runner.engine, Adapters) else 0,
+            engine=engine,
+            engine_version=info.version,
         )
 
     async def register(self) -> None:
@@ -96,7 +100,7 @@ class LeaseKeeper:
             await self.tell()
 
     async def tell(self) -> None:
-        """Writes the lease now, behind earlier writes, once it is registered; without Redis, the next heartbeat does."""
+        """Writes the lease now, after earlier writes, once it is registered; without Redis, the next heartbeat does."""
         if not self._registered:
             return
         try:

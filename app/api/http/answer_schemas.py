@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from app.openai.body import inlined
+from app.pools import Alias
 
 
 class Shape(BaseModel):
@@ -281,6 +282,24 @@ class Capabilities(Shape):
     reasoning: bool
 
 
+class EngineAbilities(Shape):
+    kv_events: bool
+    kv_transfer: bool
+    grammars: list[str]  # kinds that it enforces
+    ranks: int  # data-parallel ranks of a worker
+
+
+class ServedBy(Shape):
+    pool: str
+    engine: str
+    versions: list[str]  # of its live workers' engines
+    workers: int  # live ones
+    task: str
+    role: str
+    endpoints: list[str] | None  # null: all that fit its task
+    capabilities: EngineAbilities
+
+
 class ModelCard(Shape):
     id: str
     object: Literal["model"]
@@ -291,6 +310,8 @@ class ModelCard(Shape):
     capabilities: Capabilities
     sampling_defaults: dict[str, float]  # of the model's generation_config.json, where a request says nothing
     parent: str | None = None  # of a LoRA adapter: the model that it is made for
+    alias: Alias | None = None  # what the name stands for, if it is no model's own
+    pools: list[ServedBy] | None = None  # not in the list of models
 
 
 class AdapterCard(Shape):

@@ -13,6 +13,7 @@ from app.api.http import answer_schemas
 from app.api.http.client_limits import check_priority
 from app.api.http.headers import explain_wanted
 from app.api.http.request_body import collect
+from app.api.openai.alias_turn import in_turn, other_plan
 from app.api.openai.sse_response import EventStream
 from app.api.resumable.disconnect import until_client_left
 from app.api.resumable.replay import Replay
@@ -49,9 +50,11 @@ async def answer(endpoint: CompletionEndpoint, request: Request) -> Response:
 
 async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
-    body, plan = await endpoint.understand(state, raw, explain=explain_wanted(scope))
+    turned, explain = in_turn(state, raw, scope), explain_wanted(scope)
+    body, plan = await endpoint.understand(turned, raw, explain=explain)
     check_priority(state, scope, body)
-    begin = partial(answer_to, state, endpoint.kind, body, scope, receive, plan)
+    other = other_plan(turned, endpoint, body, plan, raw, explain=explain)
+    begin = partial(answer_to, state, endpoint.kind, body, scope, receive, plan, other)
     goes_on = asks_to_keep(scope)  # the answer continues without its client
 
     def writer(call: GenerationBase) -> StreamWriter:

@@ -12,7 +12,8 @@ from app.api.http import answer_schemas
 from app.api.http.client_limits import check_priority
 from app.api.http.headers import explain_wanted
 from app.api.http.request_body import collect
-from app.api.resumable.resume import new_call
+from app.api.openai.alias_turn import other_plan
+from app.api.resumable.resume import placed_call
 from app.api.state import ApiState, state_of
 from app.endpoint_registry import CLASSIFY, EMBEDDINGS, RERANK, SCORE, Endpoint
 from app.openai.classify import ClassifyRequest
@@ -56,9 +57,11 @@ async def _handle(endpoint: Endpoint, request: Request) -> Response:
 
 async def handle(endpoint: Endpoint, state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError. Nothing is kept: a repeated request gets the same answer."""
-    body, plan = await endpoint.understand(state, raw, explain=explain_wanted(scope))
+    explain = explain_wanted(scope)
+    body, plan = await endpoint.understand(state, raw, explain=explain)
     check_priority(state, scope, body)
-    call = new_call(state, scope, receive, plan)
+    other = other_plan(state, endpoint, body, plan, raw, explain=explain)
+    call = await placed_call(state, scope, receive, plan, other)
     async with call:
         answer = await endpoint.writer(call, body).whole()
     many = len(plan.prompts) > 1

@@ -14,7 +14,7 @@ from app.api.state import ApiState, state_of
 from app.errors import Forbidden, ModelNotFound, RequestError
 from app.ids import PoolId
 from app.messages import ClearCache, Reply, decode_reply, encode
-from app.openai.schemas import LimitChanges
+from app.openai.schemas import AliasChanges, AliasTable, LimitChanges
 
 _REPLY_S = 10
 _COMMANDS_TTL_S = 60
@@ -73,6 +73,30 @@ async def change_limits(request: Request, state: Admin, pool: str) -> dict[str, 
             pipe.hset(key, field, str(value))
     await pipe.execute()
     return await get_limits(state, pool)
+
+
+@router.get("/aliases")
+async def get_aliases(state: Admin) -> AliasTable:
+    """The aliases as they are now, those of the pools file and those made at run time."""
+    await state.aliases.refresh(state.wire, state.keys)
+    return AliasTable(aliases=dict(state.aliases.table))
+
+
+@router.patch("/aliases", openapi_extra=AliasChanges.openapi())
+async def change_aliases(request: Request, state: Admin) -> AliasTable:
+    """Makes or replaces aliases, for all API replicas within a second or two. Null: as in the pools file again."""
+    given = (await read_short(request, AliasChanges)).aliases
+    for name, alias in given.items():
+        if alias is not None and (problem := state.aliases.problem(name, alias)):
+            raise RequestError(f"'aliases.{name}': {problem}.", param=f"aliases.{name}")
+    pipe = state.redis.pipeline(transaction=True)
+    for name, alias in given.items():
+        if alias is None:
+            pipe.hdel(state.keys.aliases(), name)
+        else:
+            pipe.hset(state.keys.aliases(), name, alias.model_dump_json())
+    await pipe.execute()
+    return await get_aliases(state)
 
 
 @router.post("/clear_kv_blocks")

@@ -1,6 +1,7 @@
 """GET /v1/models, /live, /health, /ready, /metrics, /requests, /version."""
 
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -13,11 +14,12 @@ from app.anthropic.model_cards import anthropics_card, anthropics_list
 from app.api.http.answer_schemas import ModelCard, ModelList
 from app.api.http.error_shape import is_anthropics
 from app.api.operations.deployment_metrics import DeploymentMetrics
-from app.api.state import state_of
+from app.api.state import ApiState, state_of
 from app.dispatch.models import Model
 from app.errors import ModelNotFound, StoreDown
 from app.ids import RequestId
 from app.messages import Lease
+from app.pools import Alias
 
 router = APIRouter()
 _JSON = "application/json"
@@ -25,8 +27,9 @@ _DEPLOYMENT = DeploymentMetrics()
 _NOT_READY: dict[int | str, dict[str, Any]] = {503: {"content": {"application/json": {}}, "description": "Not ready"}}
 
 
-def _card(model: Model, created: int) -> dict[str, Any]:
-    return {
+def _card(model: Model, created: int, alias: Alias | None = None) -> dict[str, Any]:
+    """`alias`: what its name stands for, if that is no model's own."""
+    return ({} if alias is None else {"alias": alias.model_dump()}) | {
         "id": model.name,
         "object": "model",
         "created": created,
@@ -43,23 +46,61 @@ def _card(model: Model, created: int) -> dict[str, Any]:
     }
 
 
-@router.get("/v1/models", response_model=ModelList)
+@router.get("/v1/models", response_model=ModelList, response_model_exclude_unset=True)
 async def models(request: Request) -> dict[str, Any] | Response:
-    """The models of the pools file, whether or not a worker is up. In Anthropic's shape with `anthropic-version`."""
+    """The models and aliases, whether or not a worker is up. In Anthropic's shape with `anthropic-version`."""
     state = state_of(request)
     if is_anthropics(request.scope):
-        return Response(orjson.dumps(anthropics_list(state.models.values(), state.started)), media_type=_JSON)
-    return {"object": "list", "data": [_card(m, state.started) for m in state.models.values()]}
+        return Response(orjson.dumps(anthropics_list(_named(state).values(), state.started)), media_type=_JSON)
+    table = state.aliases.table
+    return {"object": "list", "data": [_card(m, state.started, table.get(m.name)) for m in _named(state).values()]}
 
 
-@router.get("/v1/models/{name:path}", response_model=ModelCard)
+def _named(state: ApiState) -> dict[str, Model]:
+    """All models by name; an alias shows its primary model."""
+    aliases = state.aliases.table.items()
+    return state.models | {name: replace(state.models[alias.primary], name=name) for name, alias in aliases}
+
+
+@router.get("/v1/models/{name:path}", response_model=ModelCard, response_model_exclude_unset=True)
 async def one_model(request: Request, name: str) -> dict[str, Any] | Response:
     state = state_of(request)
-    if name not in state.models:
+    model = _named(state).get(name)
+    if model is None:
         raise ModelNotFound(f"The model '{name}' is not served here.", param="model")
     if is_anthropics(request.scope):
-        return Response(orjson.dumps(anthropics_card(state.models[name], state.started)), media_type=_JSON)
-    return _card(state.models[name], state.started)
+        return Response(orjson.dumps(anthropics_card(model, state.started)), media_type=_JSON)
+    return _card(model, state.started, state.aliases.table.get(name)) | {"pools": await _served_by(state, model)}
+
+
+async def _served_by(state: ApiState, model: Model) -> list[dict[str, Any]]:
+    """The model's pools with their live workers' engines; without Redis, no worker is known."""
+    names = [*model.pools, *model.prefill_pools]
+    try:
+        leases = await state.fleet.live(names)
+    except StoreDown:
+        leases = []
+    shown = []
+    for name in names:
+        pool, workers = state.pools[name], [lease.worker for lease in leases if lease.worker.pool == name]
+        shown.append(
+            {
+                "pool": name,
+                "engine": pool.engine,
+                "versions": sorted({worker.engine_version for worker in workers} - {""}),
+                "workers": len(workers),
+                "task": pool.task,
+                "role": pool.role,
+                "endpoints": pool.endpoints,
+                "capabilities": {
+                    "kv_events": any(worker.kv_events for worker in workers),
+                    "kv_transfer": any(worker.block_bytes for worker in workers),
+                    "grammars": sorted({kind for worker in workers for kind in worker.grammars}),
+                    "ranks": max((worker.ranks for worker in workers), default=0),
+                },
+            }
+        )
+    return shown
 
 
 @router.get("/live")

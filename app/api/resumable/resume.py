@@ -17,7 +17,7 @@ from app.api.state import ApiState
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.quota import Quota
-from app.errors import RequestError, StoreDown
+from app.errors import NoWorker, RequestError, Saturated, StoreDown
 from app.ids import RequestId, new_request_id
 from app.messages import Failed, KeptRequest, ResponseContext
 from app.openai.schemas import GenerationRequest
@@ -28,6 +28,7 @@ from app.telemetry import logger
 log = logger(__name__)
 
 T = TypeVar("T")
+Other = Callable[[], Awaitable[GenerationPlan]]
 
 _LARGE = 16 * 2**10  # bytes of a body that is compared in a thread
 _LONGEST_KEY = 255  # characters, as with other APIs
@@ -40,14 +41,37 @@ def asks_to_keep(scope: Scope) -> bool:
 
 
 async def answer_to(
-    state: ApiState, kind: str, body: GenerationRequest, scope: Scope, receive: Receive, plan: GenerationPlan
+    state: ApiState,
+    kind: str,
+    body: GenerationRequest,
+    scope: Scope,
+    receive: Receive,
+    plan: GenerationPlan,
+    other: Other | None = None,
 ) -> Generation | Replay:
-    """An answer for this connection, or a kept one. Raises: XylemError."""
+    """An answer for this connection, or a kept one. `other`: as in `placed_call`. Raises: XylemError."""
     if body.kept or asks_to_keep(scope):
         if plan.echo is not None:
             raise RequestError("An answer with 'echo' can't be resumed or joined.", param="echo")
         return await begin_or_join(state, kind, body, scope, plan)
-    return new_call(state, scope, receive, plan)
+    return await placed_call(state, scope, receive, plan, other)
+
+
+async def placed_call(
+    state: ApiState, scope: Scope, receive: Receive, plan: GenerationPlan, other: Other | None
+) -> Generation:
+    """An answer for this connection only. `other`: makes the plan for another model, if this one refuses.
+
+    With `other` the answer is on a worker already. Raises: XylemError.
+    """
+    call = new_call(state, scope, receive, plan)
+    if other is None:
+        return call
+    try:
+        return await call.__aenter__()
+    except (NoWorker, Saturated) as exc:
+        log.info("another_model_answers", refused=plan.model.name, x_request_id=x_request_id.of(scope), why=exc.code)
+        return new_call(state, scope, receive, await other())
 
 
 def new_call(state: ApiState, scope: Scope, receive: Receive, plan: GenerationPlan) -> Generation:

@@ -4,8 +4,10 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator, Mapping
+from importlib.metadata import version
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from app.engines.base import (
     EncodeRequest,
@@ -64,6 +66,9 @@ class MockEngine:
         self._vocabulary: Vocabulary | None = None  # set by start
         self._failure: EngineFailed | None = None
 
+    def configuration(self) -> Mapping[str, Any]:
+        return self._args.model_dump()
+
     async def start(self) -> EngineInfo:
         await asyncio.sleep(self._args.load_s / self._args.speedup)
         if self._args.fail_to_load is not None:
@@ -84,6 +89,7 @@ class MockEngine:
             grammars=GRAMMAR_KINDS,
             max_adapters=self._args.max_adapters,
             max_adapter_rank=self._args.max_adapter_rank,
+            version=version("xylem-serve"),
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:

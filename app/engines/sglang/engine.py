@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import structlog
@@ -52,7 +53,7 @@ class _Loaded:
 
 
 class SglangEngine:
-    """Implements `app.engines.base.Engine`, `Disaggregated`, `Encoder` and `PrefixResetter`.
+    """Implements `app.engines.base.Engine`, `Disaggregated`, `Encoder`, `PrefixResetter` and `WarmsUp`.
 
     A pool's `args` are fields of SGLang's ServerArgs, and `env`: environment variables to be set unless they are set
     already.
@@ -98,7 +99,11 @@ class SglangEngine:
             grammars=_grammars(),
             seeds=bool(self._args.fields.get("enable_deterministic_inference")),
             computes=self._pool.role != "decode",
+            version=version("sglang"),
         )
+
+    async def warm_up(self) -> None:
+        """Computes nothing: in a pool of role `prefill`, SGLang computes prompts only together with a decode worker."""
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
         if isinstance(request.handoff, KvHandle):

@@ -11,6 +11,7 @@ from vllm.config import KVEventsConfig, KVTransferConfig, StructuredOutputsConfi
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 
+from app.engines.log_level import log_level
 from app.engines.ports import free_ports
 from app.errors import SettingsError
 from app.pools import Pool
@@ -18,7 +19,6 @@ from app.pools import Pool
 _ENVIRONMENT = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # fork is unsafe, since a worker has threads
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
 }
 # vLLM uses one backend for all requests, by default the first request's choice; this one supports all grammars.
 _GRAMMARS = {"backend": "xgrammar"}
@@ -90,12 +90,11 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
     defaults = _DEFAULTS | (_GENERATING if pool.task == "generate" else _ENCODING)
     fields = {**defaults, **(_cpu_defaults(given) if current_platform.is_cpu() else {}), **given, **fixed}
     eager = current_platform.is_cpu() and fields["enforce_eager"]
-    ours = {**_ENVIRONMENT, **(_CPU_EAGER_ENVIRONMENT if eager else {})}
+    ours = {**_ENVIRONMENT, "VLLM_LOGGING_LEVEL": log_level(), **(_CPU_EAGER_ENVIRONMENT if eager else {})}
     if fields.get("kv_transfer_config") is not None:
         ours |= _FORCE_ENVIRONMENT | _side_channel(address, pool.data_parallel_size)
         fields["logits_processors"] = [*(fields.get("logits_processors") or ()), _FORCE]
-        if current_platform.is_cpu():
-            fields.setdefault("worker_extension_cls", _CORES)
+        fields = {**_transfer_defaults(fields), **fields}
     return EngineArgs({**ours, **environment}, fields)
 
 
@@ -105,6 +104,16 @@ def _check_speculation(given: dict[str, Any]) -> None:
             "args.speculative_config: not in pools with args.kv_transfer_config or a role: with it, vLLM takes no "
             "logits processor, and these pools have one"
         )
+
+
+def _transfer_defaults(fields: dict[str, Any]) -> dict[str, Any]:
+    if current_platform.is_cpu():
+        return {"worker_extension_cls": _CORES}
+    world = fields.get("tensor_parallel_size", 1) * fields.get("pipeline_parallel_size", 1)
+    if world == 1 and fields["kv_transfer_config"].kv_connector == _TRANSFER["kv_connector"]:
+        # In the engine core's own process, NIXL's threads and the core would wait for each other's Python lock.
+        return {"distributed_executor_backend": "mp"}
+    return {}
 
 
 def _cpu_defaults(given: Collection[str]) -> dict[str, Any]:

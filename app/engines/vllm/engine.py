@@ -8,11 +8,13 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 # Read when huggingface_hub is imported: models are local directories, and nothing is downloaded.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import structlog
+import vllm
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import PrometheusStatLogger
@@ -78,6 +80,9 @@ class VllmEngine:
         self.start_profile, self.stop_profile = control.start_profile, control.stop_profile
         self._speculates = bool(self._args.fields.get("speculative_config"))
 
+    def configuration(self) -> dict[str, Any]:
+        return {"environment": self._args.environment, "AsyncEngineArgs": self._args.fields}
+
     async def start(self) -> EngineInfo:
         for name, value in self._args.environment.items():
             os.environ.setdefault(name, value)
@@ -102,6 +107,7 @@ class VllmEngine:
             grammars=_grammars(config.structured_outputs_config.backend),
             max_adapters=most,
             max_adapter_rank=lora.max_lora_rank if lora else 0,
+            version=vllm.__version__,
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:

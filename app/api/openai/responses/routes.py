@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope
 from app.api.http.client_limits import check_priority
 from app.api.http.headers import explain_wanted
 from app.api.http.request_body import collect
+from app.api.openai.alias_turn import in_turn
 from app.api.openai.responses import answer_schemas as shapes
 from app.api.openai.responses.earlier import history_of
 from app.api.openai.responses.sse_response import Followed, ResponseStream
@@ -56,7 +57,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     """Raises: XylemError."""
     if any(name == b"last-event-id" for name, _ in scope["headers"]):
         raise RequestError("To resume a response, use GET with 'stream' and 'starting_after'.", param="Last-Event-ID")
-    body = await read_request(state, raw)
+    body = await read_request(in_turn(state, raw, scope), raw)
     check_priority(state, scope, body)
     history, history_json = await history_of(state, body, state.api_keys.owner(scope))
     longest = max(raw, history_json, key=len)

@@ -1,0 +1,123 @@
+"""Aliases: other names of models, with a fallback, and shares of the requests for other models."""
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from pydantic import ValidationError
+
+from app.errors import StoreDown
+from app.keys import Keys
+from app.messages import Task
+from app.pools import Alias, alias_problem
+from app.store import Wire
+from app.telemetry import logger
+
+log = logger(__name__)
+
+_EVERY_S = 1.0
+
+
+class Named(Protocol):
+    """A request's body."""
+
+    @property
+    def model(self) -> str: ...
+
+    def renamed(self, model: str) -> Any: ...
+
+
+B = TypeVar("B", bound=Named)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """How one request chooses among the models of an alias."""
+
+    key: str = ""  # equal keys choose the same; empty: each request chooses anew
+    fixed: bool = False  # by the key alone, whichever models have workers: the request may be a repeated one
+    refused: str = ""  # the model that has just refused it
+
+
+def choose(name: str, alias: Alias, key: str, usable: Callable[[str], bool]) -> str:
+    """The model of a request. Its share comes first, then the primary model, then the fallback.
+
+    `usable`: whether a model may have room. If none is, it is the first, whose error then tells why.
+    """
+    first = shared(name, alias, key)
+    order = dict.fromkeys([first, alias.primary, *([alias.fallback] if alias.fallback else ())])
+    return next((model for model in order if usable(model)), first)
+
+
+def shared(name: str, alias: Alias, key: str) -> str:
+    """The model that gets the share of which `key` is a part. With growing shares, a key changes its model once."""
+    digest = hashlib.sha256(f"{name}\0{key}".encode()).digest()
+    point = int.from_bytes(digest[:8]) / 2**64
+    for model, share in alias.split.items():
+        if point < share:
+            return model
+        point -= share
+    return alias.primary
+
+
+class Aliases:
+    """This process's table. A request reads no Redis for it."""
+
+    def __init__(self, declared: Mapping[str, Alias], tasks: Mapping[str, Task]) -> None:
+        """`declared`: those of the pools file. `tasks`: each model's."""
+        self._declared, self._tasks = dict(declared), dict(tasks)
+        self.table: Mapping[str, Alias] = self._declared
+        self.usable: Callable[[str], bool] = lambda _: True
+
+    def problem(self, name: str, alias: Alias) -> str | None:
+        return alias_problem(name, alias, self._tasks)
+
+    def primary(self, name: str) -> str:
+        """The model for which an alias stands in the first place, or `name` itself."""
+        alias = self.table.get(name)
+        return name if alias is None else alias.primary
+
+    def model(self, name: str, session: str | None, turn: Turn) -> str:
+        """The model for which `name` stands in this request."""
+        alias = self.table.get(name)
+        if alias is None:
+            return name
+        key = session or turn.key or secrets.token_hex(8)
+        if turn.fixed:
+            return shared(name, alias, key)
+        return choose(name, alias, key, lambda model: model != turn.refused and self.usable(model))
+
+    def has_other(self, name: str, model: str) -> bool:
+        """Whether a request that `model` refuses may go to another one."""
+        alias = self.table.get(name)
+        return alias is not None and bool({alias.primary, alias.fallback} - {None, model})
+
+    def changed(self, records: Mapping[bytes, bytes]) -> None:
+        """`records`: the hash in Redis. A bad one counts for nothing; it is not written by our own endpoint."""
+        table = dict(self._declared)
+        for name, raw in records.items():
+            try:
+                table[name.decode()] = Alias.model_validate_json(raw)
+            except (ValidationError, UnicodeDecodeError) as exc:
+                log.error("alias_not_understood", error=str(exc))
+        # This replica's pools file may be older than the one for which an alias was made.
+        self.table = {name: alias for name, alias in table.items() if self.problem(name, alias) is None}
+
+    async def refresh(self, wire: Wire, keys: Keys) -> None:
+        """Raises: StoreDown."""
+        (fields,) = await wire.execute([("HGETALL", keys.aliases())])
+        self.changed(dict(zip(fields[::2], fields[1::2], strict=True)))
+
+    async def run(self, wire: Wire, keys: Keys) -> None:
+        """Keeps up with Redis until cancelled. While Redis is away, what was known stays known."""
+        while True:
+            try:
+                await self.refresh(wire, keys)
+            except StoreDown as exc:
+                log.warning("aliases_not_read", error=exc.message)
+            except Exception:
+                log.exception("aliases_not_read")
+            await asyncio.sleep(_EVERY_S)

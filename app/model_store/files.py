@@ -1,0 +1,139 @@
+"""A model's remote files: what there is, and fetching one of them. All calls block."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from app.errors import ModelNotFetched
+from app.model_store.source import RemoteFile, RemoteModel
+
+PIECE = 32 * 2**20  # bytes of one request, and what a break can cost
+
+Count = Callable[[int], None]  # is told of so many bytes more
+
+
+@dataclass(frozen=True)
+class Listing:
+    version: str  # another one when any file has changed
+    files: tuple[RemoteFile, ...]
+
+
+class Remote:
+    """A model that fsspec can read."""
+
+    def __init__(self, source: RemoteModel, files: Any, root: str) -> None:
+        self._source, self._fs, self._root = source, files, root
+
+    def list(self) -> Listing:
+        """Raises: ModelNotFetched."""
+        raise NotImplementedError
+
+    def fetch(self, file: RemoteFile, version: str, folder: Path, count: Count) -> None:
+        """Into `folder`, going on where an earlier try stopped. Raises: ModelNotFetched."""
+        target = folder / file.name
+        part = target.with_name(f"{target.name}.{version[:12]}.part")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            # Not the hub's own download, which begins anew after a break.
+            with self._open(file, version) as source, part.open("ab") as sink:
+                count(sink.tell())
+                source.seek(sink.tell())
+                while piece := source.read(min(PIECE, file.size - sink.tell())):
+                    sink.write(piece)
+                    count(len(piece))
+        except Exception as exc:
+            raise _not_fetched(self._source, exc, file.name) from exc
+        part.rename(target)
+
+    def _open(self, file: RemoteFile, version: str) -> Any:
+        raise NotImplementedError
+
+
+def remote(source: RemoteModel) -> Remote:
+    """Raises: ModelNotFetched where the package for it is missing."""
+    return _Hub(source) if source.scheme == "hf" else _Bucket(source)
+
+
+class _Hub(Remote):
+    """Hugging Face's, or the server of HF_ENDPOINT, with the user's HF_TOKEN."""
+
+    def __init__(self, source: RemoteModel) -> None:
+        import huggingface_hub
+
+        endpoint = os.environ.get("HF_ENDPOINT")  # the library reads it only when it is imported
+        self._api = huggingface_hub.HfApi(endpoint=endpoint)
+        super().__init__(source, huggingface_hub.HfFileSystem(endpoint=endpoint), source.name)
+
+    def list(self) -> Listing:
+        source = self._source
+        try:
+            found = self._api.model_info(source.name, revision=source.revision, files_metadata=True)
+        except Exception as exc:
+            raise _not_fetched(source, exc) from exc
+        files = (RemoteFile(s.rfilename, s.size or 0, _hub_checksum(s)) for s in found.siblings or ())
+        return Listing(str(found.sha), tuple(files))
+
+    def _open(self, file: RemoteFile, version: str) -> Any:
+        path = f"{self._root}@{version}/{file.name}"
+        return self._fs.open(path, "rb", block_size=PIECE, cache_type="none", size=file.size)
+
+
+def _hub_checksum(sibling: Any) -> str:
+    if sibling.lfs is not None:
+        return f"sha256:{sibling.lfs.sha256}"
+    return f"git:{sibling.blob_id}" if sibling.blob_id else ""
+
+
+class _Bucket(Remote):
+    """S3 or a compatible storage, with the package `s3fs` and AWS's own variables."""
+
+    def __init__(self, source: RemoteModel) -> None:
+        try:
+            super().__init__(source, *fsspec.core.url_to_fs(str(source), use_listings_cache=False))
+        except (ImportError, ValueError) as exc:
+            raise _not_fetched(source, exc) from exc
+
+    def list(self) -> Listing:
+        try:
+            found = sorted(self._fs.find(self._root, detail=True).items())
+        except Exception as exc:
+            raise _not_fetched(self._source, exc) from exc
+        if not found:
+            raise ModelNotFetched(f"{self._source}: there are no files")
+        tags = [
+            (name.removeprefix(f"{self._root}/"), int(info["size"]), str(info.get("ETag", ""))) for name, info in found
+        ]
+        files = tuple(RemoteFile(name, size, _md5(tag)) for name, size, tag in tags)
+        return Listing(hashlib.sha256(repr(tags).encode()).hexdigest(), files)
+
+    def _open(self, file: RemoteFile, version: str) -> Any:  # noqa: ARG002 (a bucket has one version)
+        return self._fs.open(f"{self._root}/{file.name}", "rb", block_size=PIECE, cache_type="none", size=file.size)
+
+
+def _md5(etag: str) -> str:
+    """An object's ETag is its MD5, unless it was sent in parts."""
+    tag = etag.strip('"')
+    return f"md5:{tag}" if len(tag) == 32 and "-" not in tag else ""
+
+
+def checksum(path: Path, like: str) -> str:
+    """The file's checksum, of the same kind as `like`."""
+    kind = like.partition(":")[0]
+    if kind == "git":  # git hashes the size, too
+        made = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    else:
+        made = hashlib.new(kind, usedforsecurity=False)
+    with path.open("rb") as file:
+        while piece := file.read(PIECE):
+            made.update(piece)
+    return f"{kind}:{made.hexdigest()}"
+
+
+def _not_fetched(source: RemoteModel, exc: Exception, file: str = "") -> ModelNotFetched:
+    reason = str(exc).strip().partition("\n")[0] or type(exc).__name__
+    return ModelNotFetched(f"{source}{f', {file}' if file else ''}: {type(exc).__name__}: {reason[:300]}")

@@ -1,0 +1,135 @@
+"""Aliases over HTTP: a fallback model, shares of the requests, and changes at run time."""
+
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import yaml
+
+from tests.stack import Stack, mock_pool, stack, wait_until
+
+ALIASES = {"chat": {"primary": "big", "fallback": "small"}}
+# One request at a time, and nobody waits.
+BIG = mock_pool(model="big", max_running=1, step_ms=50.0) | {"busy": {"max_queued": 0, "max_held": 0}}
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    pools = {"pool-big": BIG, "pool-small": mock_pool(model="small"), "pool-new": mock_pool(model="new")}
+    env = {"XYLEM_DEPLOYMENT": "aliases", "XYLEM_ADMIN_KEY": "admin"}
+    with stack(valkey_url, tmp_path_factory.mktemp("aliases"), pools, **env) as s:
+        s.pools_file.write_text(yaml.safe_dump({"pools": pools, "aliases": ALIASES}))
+        s.api()
+        s.worker("pool-small", "small")
+        s.worker("pool-new", "new")
+        s.wait_ready(model="small")
+        s.wait_ready(model="new")
+        yield s
+
+
+@pytest.fixture(scope="module")
+def client(served: Stack) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
+
+
+def asked(client: openai.OpenAI, model: str = "chat", text: str = "Hello", **options: Any) -> str:
+    """Who answered."""
+    messages = [{"role": "user", "content": text}]
+    return client.chat.completions.create(model=model, messages=messages, **{"max_tokens": 2, **options}).model  # type: ignore[arg-type]
+
+
+def changed(served: Stack, **aliases: Any) -> httpx.Response:
+    headers = {"Authorization": "Bearer admin"}
+    return httpx.patch(f"{served.url}/admin/aliases", json={"aliases": aliases}, headers=headers, timeout=10)
+
+
+def test_models_lists_aliases(client: openai.OpenAI) -> None:
+    cards = {card.id: card.model_dump() for card in client.models.list()}
+    assert set(cards) == {"big", "small", "new", "chat"}
+    assert cards["chat"]["alias"] == {"primary": "big", "fallback": "small", "split": {}}
+    assert client.models.retrieve("chat").model_dump()["alias"]["primary"] == "big"
+
+
+def test_a_model_shows_the_engines_that_serve_it(client: openai.OpenAI) -> None:
+    shown = client.models.retrieve("small").model_dump()["pools"]
+    assert [(p["pool"], p["engine"], p["workers"], p["role"]) for p in shown] == [("pool-small", "mock", 1, "both")]
+    assert shown[0]["versions"] == [version("xylem-serve")]
+    assert shown[0]["capabilities"]["kv_events"]
+    assert client.models.retrieve("chat").model_dump()["pools"][0]["workers"] == 0  # its primary model's
+
+
+def test_the_fallback_answers_while_the_primary_model_has_no_worker_or_is_full(
+    served: Stack, client: openai.OpenAI
+) -> None:
+    """Streamed and whole, at each endpoint; a request that names the model itself is refused."""
+    assert asked(client) == "small"
+    assert client.responses.create(model="chat", input="Hi", max_output_tokens=2).model == "small"
+    with pytest.raises(openai.InternalServerError):
+        asked(client, "big")
+    worker = served.worker("pool-big", "big")
+    served.wait_ready(model="big")
+    wait_until(lambda: asked(client) == "big", "the primary model answers")
+    long = wait_until(lambda: _taken(client), "its only seat is taken")
+    assert asked(client) == "small"
+    messages = [{"role": "user", "content": "Hello"}]
+    chunks = client.chat.completions.create(model="chat", messages=messages, max_tokens=2, stream=True)  # type: ignore[call-overload]
+    assert {chunk.model for chunk in chunks} == {"small"}
+    with pytest.raises(openai.RateLimitError):
+        asked(client, "big")
+    long.close()
+    wait_until(lambda: asked(client) == "big", "its seat is free again")
+    worker.kill()
+    worker.wait()
+    served.wait_ready(0, model="big")
+    wait_until(lambda: _answers(client) == "small", "its worker's death is noticed")
+
+
+def _answers(client: openai.OpenAI) -> str:
+    """Who does; empty if nobody does soon: one that was placed before the death waits for another worker."""
+    try:
+        return asked(client, timeout=2)
+    except openai.APITimeoutError:
+        return ""
+
+
+def _taken(client: openai.OpenAI) -> Any:
+    """A long answer of the primary model; None while the seat of the one before is not free yet."""
+    messages = [{"role": "user", "content": "Long"}]
+    try:
+        return client.chat.completions.create(model="big", messages=messages, max_tokens=500, stream=True)  # type: ignore[call-overload]
+    except openai.RateLimitError:
+        return None
+
+
+def test_a_share_is_changed_at_run_time_and_a_session_keeps_its_version(served: Stack, client: openai.OpenAI) -> None:
+    made = changed(served, fast={"primary": "small", "split": {"new": 0.5}})
+    assert made.status_code == 200
+    assert set(made.json()["aliases"]) == {"chat", "fast"}
+    sessions = {f"s{number}": asked(client, "fast", prompt_cache_key=f"s{number}") for number in range(12)}
+    assert set(sessions.values()) == {"small", "new"}
+    for session, model in sessions.items():
+        assert asked(client, "fast", "More", prompt_cache_key=session) == model
+    assert {asked(client, "fast") for _ in range(24)} == {"small", "new"}
+    assert changed(served, fast={"primary": "new"}).status_code == 200
+    assert {asked(client, "fast") for _ in range(4)} == {"new"}
+    assert set(changed(served, fast=None).json()["aliases"]) == {"chat"}
+    with pytest.raises(openai.NotFoundError):
+        asked(client, "fast")
+
+
+def test_a_repeated_request_gets_the_answer_of_the_first_one(served: Stack, client: openai.OpenAI) -> None:
+    changed(served, fast={"primary": "small", "split": {"new": 0.5}})
+    for number in range(6):
+        options: dict[str, Any] = {"extra_headers": {"Idempotency-Key": f"k{number}"}, "text": f"Hello {number}"}
+        assert asked(client, "fast", **options) == asked(client, "fast", **options)
+
+
+def test_a_wrong_alias_or_no_admin_key_is_refused(served: Stack) -> None:
+    refused = changed(served, x={"primary": "nope"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "aliases.x")
+    assert changed(served, big={"primary": "small"}).status_code == 400
+    assert httpx.patch(f"{served.url}/admin/aliases", json={"aliases": {}}).status_code == 403
+    assert httpx.get(f"{served.url}/admin/aliases").status_code == 403

@@ -1,0 +1,223 @@
+"""Models from a hub and from S3: fetched once, checked, gone on with after a break, and kept within bounds."""
+
+import multiprocessing
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+import app.model_store.files
+from app.errors import ModelNotFetched
+from app.model_store.pools import fetched_pools
+from app.model_store.source import RemoteModel
+from app.model_store.store import ModelStore
+from app.pools import Pool, PoolsFile
+from app.settings import load_settings
+from tests.hub import Hub, hub_server
+from tests.s3 import s3_server
+
+TINY = RemoteModel("hf", "org/tiny", "main")
+OURS = Pool(model="m", engine="mock").model_dir
+WEIGHTS = bytes(range(256)) * 2**14  # 4 MiB
+PIECE = 2**20
+FILES = {
+    "config.json": (OURS / "config.json").read_bytes(),
+    "tokenizer.json": (OURS / "tokenizer.json").read_bytes(),
+    "model.safetensors": WEIGHTS,
+    "pytorch_model.bin": WEIGHTS,
+    "README.md": b"# tiny",
+}
+MOST = 2**30
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    monkeypatch.setattr(app.model_store.files, "PIECE", PIECE)
+    with hub_server(FILES) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ModelStore]:
+    made = ModelStore(tmp_path / "store", MOST)
+    yield made
+    made.close()
+
+
+def names(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_model_is_fetched_once_without_copies_in_other_formats(hub: Hub, store: ModelStore) -> None:
+    told: list[tuple[int, int]] = []
+    folder = store.obtain(TINY, "all", progress=lambda done, size: told.append((done, size)))
+    assert names(folder) == {"config.json", "tokenizer.json", "model.safetensors", "README.md"}
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+    size = sum(len(FILES[name]) for name in names(folder))
+    assert told[-1] == (size, size)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    hub.asked.clear()
+    assert store.obtain(TINY, "all") == folder
+    assert hub.asked == []
+    (row,) = store.stored()
+    assert row.record.complete
+    assert row.record.size == size
+    assert row.in_use
+
+
+def test_an_api_replica_fetches_no_weights_and_a_worker_then_only_these(hub: Hub, store: ModelStore) -> None:
+    folder = store.obtain(TINY, "text")
+    assert names(folder) == {"config.json", "tokenizer.json"}
+    hub.asked.clear()
+    assert store.obtain(TINY, "all") == folder
+    assert {name for name, _ in hub.fetched()} == {"model.safetensors", "README.md"}
+    assert store.obtain(TINY, "text") == folder
+
+
+def test_after_a_break_only_the_rest_is_fetched(hub: Hub, store: ModelStore) -> None:
+    hub.breaks_after = 2 * PIECE
+    with pytest.raises(ModelNotFetched, match=r"model\.safetensors"):
+        store.obtain(TINY, "all")
+    (row,) = store.stored()
+    assert not row.record.complete
+    hub.breaks_after = None
+    hub.asked.clear()
+    folder = store.obtain(TINY, "all")
+    assert [begin for name, begin in hub.fetched() if name == "model.safetensors"] == [2 * PIECE, 3 * PIECE]
+    assert "config.json" not in {name for name, _ in hub.fetched()}
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_file_with_a_wrong_checksum_is_refused_and_not_kept(hub: Hub, store: ModelStore, name: str) -> None:
+    hub.lies_about = name
+    with pytest.raises(ModelNotFetched, match=rf"{name} arrived with .* bytes and (sha256|git):"):
+        store.obtain(TINY, "all")
+    hub.lies_about = ""
+    assert (store.obtain(TINY, "all") / name).read_bytes() == FILES[name]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (RemoteModel("hf", "org/tiny", "no-such"), "hf://org/tiny@no-such: RevisionNotFound"),
+        (RemoteModel("hf", "org/other", "main"), "hf://org/other@main: RepositoryNotFound"),
+    ],
+)
+def test_what_is_not_there_is_named(hub: Hub, store: ModelStore, source: RemoteModel, reason: str) -> None:
+    with pytest.raises(ModelNotFetched, match=reason):
+        store.obtain(source, "all")
+
+
+def test_a_name_that_leaves_the_folder_is_refused(hub: Hub, store: ModelStore, tmp_path: Path) -> None:
+    hub.files = {**FILES, "../../evil.json": b"{}"}
+    with pytest.raises(ModelNotFetched, match="evil"):
+        store.obtain(TINY, "all")
+    assert not list(tmp_path.rglob("evil.json"))
+
+
+def test_a_pull_fetches_a_newer_version_beside_the_one_in_use(hub: Hub, store: ModelStore) -> None:
+    old = store.obtain(TINY, "all")
+    hub.commit, hub.files = "f" * 40, {**FILES, "config.json": b'{"new": true}'}
+    assert store.obtain(TINY, "all") == old
+    new = store.obtain(TINY, "all", refresh=True)
+    assert new != old
+    assert store.obtain(TINY, "all") == new
+    assert (old / "config.json").read_bytes() == FILES["config.json"]
+
+
+def test_the_least_recently_used_is_deleted_for_a_new_one_but_none_in_use(hub: Hub, tmp_path: Path) -> None:
+    size = sum(map(len, FILES.values())) - len(WEIGHTS)
+    folders = []
+    for number in range(3):
+        hub.commit = str(number) * 40
+        store = ModelStore(tmp_path / "store", 2 * size)
+        folders.append(store.obtain(TINY, "all", refresh=True))
+        store.close()
+    assert [folder.exists() for folder in folders] == [False, True, True]
+    hub.commit = "3" * 40
+    held = [ModelStore(tmp_path / "store", size) for _ in range(2)]
+    held[0].obtain(TINY, "all")  # the newest is in use
+    with pytest.raises(ModelNotFetched, match="XYLEM_MODEL_STORE_BYTES"):
+        held[1].obtain(TINY, "all", refresh=True)
+    assert [folder.exists() for folder in folders] == [False, False, True]
+    for store in held:
+        store.close()
+
+
+def _obtain(folder: Path) -> None:
+    ModelStore(folder, MOST).obtain(TINY, "all")
+
+
+def test_processes_that_start_together_fetch_once(hub: Hub, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_obtain, args=(tmp_path / "store",)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert sorted(name for name, begin in hub.fetched() if not begin) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
+    assert not ModelStore(tmp_path / "store", MOST).stored()[0].in_use  # locks end with their processes
+
+
+def test_a_bucket_is_fetched_checked_and_gone_on_with(tmp_path: Path, store: ModelStore) -> None:
+    source = RemoteModel("s3", "bucket/models/tiny")
+    with s3_server():
+        bucket = fsspec.filesystem("s3")
+        for name, data in FILES.items():
+            bucket.pipe_file(f"bucket/models/tiny/{name}", data)
+        text = store.obtain(source, "text")
+        assert names(text) == {"config.json", "tokenizer.json"}
+        (row,) = store.stored()
+        part = text / f"model.safetensors.{row.record.version[:12]}.part"
+        part.write_bytes(WEIGHTS[: 2**20])
+        told: list[int] = []
+        folder = store.obtain(source, "all", progress=lambda done, _: told.append(done))
+        assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+        assert not part.exists()
+        part_of_new = WEIGHTS[: 2**20][::-1]
+        bucket.pipe_file("bucket/models/tiny/config.json", b'{"new": 1}')
+        with pytest.raises(ModelNotFetched, match="md5"):
+            newer = ModelStore(tmp_path / "other", MOST)
+            _begin_wrongly(newer, source, part_of_new)
+        with pytest.raises(ModelNotFetched, match="no files"):
+            store.obtain(RemoteModel("s3", "bucket/none"), "all")
+
+
+def _begin_wrongly(store: ModelStore, source: RemoteModel, data: bytes) -> None:
+    """As if other bytes had arrived before a break."""
+    folder = store.obtain(source, "text")
+    (row,) = store.stored()
+    (folder / f"model.safetensors.{row.record.version[:12]}.part").write_bytes(data)
+    try:
+        store.obtain(source, "all")
+    finally:
+        store.close()
+
+
+def test_pools_get_the_folders_of_their_models(hub: Hub, tmp_path: Path) -> None:
+    """And nothing is looked up for a folder."""
+    settings = load_settings(home=tmp_path)
+    declared = PoolsFile.model_validate(
+        {
+            "pools": {
+                "a": {"model": "m", "engine": "mock", "path": "hf://org/tiny"},
+                "b": {"model": "n", "engine": "mock"},
+            }
+        }
+    )
+    found = fetched_pools(declared, settings, "text").pools
+    assert [pool.model_dir.is_dir() for pool in found.values()] == [True, True]
+    assert (found["a"].model_dir / "tokenizer.json").exists()  # type: ignore[index]
+    assert found["a"].model_dir.is_relative_to(tmp_path / "fetched")  # type: ignore[index]
+    hub.asked.clear()
+    fetched_pools(PoolsFile(pools={"b": declared.pools["b"]}), settings, "all")  # type: ignore[dict-item,index]
+    assert hub.asked == []

@@ -1,0 +1,144 @@
+"""Which model answers under an alias, and which endpoints a model has."""
+
+from pathlib import Path
+
+import pytest
+
+from app.anthropic.schemas import MessagesRequest
+from app.dispatch.aliases import Aliases, Turn, choose, shared
+from app.dispatch.models import load_models
+from app.dispatch.runtime import Deployment
+from app.errors import RequestError, SettingsError
+from app.messages import Task
+from app.openai.schemas import ChatRequest
+from app.openai.validation import parse
+from app.pools import Alias, Pool, PoolsFile, load_pools
+from app.settings import load_settings
+
+CHAT = Alias(primary="big", fallback="small", split={"new": 0.05})
+TASKS: dict[str, Task] = {"big": "generate", "small": "generate", "new": "generate", "vectors": "embed"}
+KEYS = [f"session-{number}" for number in range(4000)]
+
+
+def everything(_: str) -> bool:
+    return True
+
+
+def test_a_share_gets_about_its_part_of_all_sessions() -> None:
+    new = sum(shared("chat", CHAT, key) == "new" for key in KEYS)
+    assert 0.04 * len(KEYS) < new < 0.06 * len(KEYS)
+
+
+def test_a_session_keeps_its_version_and_a_growing_share_takes_none_back() -> None:
+    larger = CHAT.model_copy(update={"split": {"new": 0.3}})
+    for key in KEYS:
+        assert shared("chat", CHAT, key) == shared("chat", CHAT, key)
+        if shared("chat", CHAT, key) == "new":
+            assert shared("chat", larger, key) == "new"
+
+
+def test_two_aliases_do_not_send_the_same_sessions_to_their_new_versions() -> None:
+    half = CHAT.model_copy(update={"split": {"new": 0.5}})
+    same = sum(shared("one", half, key) == shared("two", half, key) for key in KEYS)
+    assert 0.4 * len(KEYS) < same < 0.6 * len(KEYS)
+
+
+@pytest.mark.parametrize(
+    ("gone", "answers"),
+    [
+        (set(), "new"),
+        ({"new"}, "big"),
+        ({"new", "big"}, "small"),
+        ({"new", "big", "small"}, "new"),  # whose error tells why
+    ],
+)
+def test_a_model_without_room_is_passed_over(gone: set[str], answers: str) -> None:
+    alias = Alias(primary="big", fallback="small", split={"new": 1.0})
+    assert choose("chat", alias, "x", lambda model: model not in gone) == answers
+
+
+def test_without_a_fallback_the_primary_model_is_chosen_whatever_happens() -> None:
+    assert choose("chat", Alias(primary="big"), "x", lambda _: False) == "big"
+
+
+def test_a_request_that_was_refused_goes_elsewhere_unless_it_may_be_a_repeated_one() -> None:
+    aliases = Aliases({"chat": Alias(primary="big", fallback="small")}, TASKS)
+    assert aliases.model("chat", None, Turn(refused="big")) == "small"
+    aliases.usable = lambda model: model != "big"
+    assert aliases.model("chat", None, Turn()) == "small"
+    assert aliases.model("chat", None, Turn(key="body", fixed=True)) == "big"
+    assert aliases.model("big", None, Turn()) == "big"  # a model's own name stands for itself
+    assert aliases.has_other("chat", "big")
+    assert not aliases.has_other("big", "big")
+
+
+def test_the_table_follows_redis_and_survives_what_it_does_not_understand() -> None:
+    aliases = Aliases({"chat": CHAT}, TASKS)
+    made = Alias(primary="small")
+    aliases.changed({b"chat": made.model_dump_json().encode(), b"bad": b"{", b"gone": b'{"primary": "no-such"}'})
+    assert aliases.table == {"chat": made}
+    aliases.changed({})
+    assert aliases.table == {"chat": CHAT}
+
+
+@pytest.mark.parametrize(
+    ("alias", "problem"),
+    [
+        ("big: {primary: small}", "aliases.big: there is a model of that name"),
+        ("x: {primary: other}", "aliases.x: primary: 'other' is no model"),
+        ("x: {primary: big, fallback: vectors}", "aliases.x: fallback: 'vectors' does embed"),
+        ("x: {primary: big, split: {nope: 0.1}}", "aliases.x: split: 'nope' is no model"),
+        ("x: {primary: big, split: {small: 0.6, big: 0.6}}", "aliases.x: the shares of split are 1.2"),
+        ("x: {primary: big, split: {small: 0}}", "aliases.x.split.small"),
+        ("'': {primary: big}", "aliases"),
+    ],
+)
+def test_a_wrong_alias_is_named(alias: str, problem: str, tmp_path: Path) -> None:
+    file = tmp_path / "pools.yaml"
+    pools = (
+        "a: {model: big, engine: mock}, b: {model: small, engine: mock}, c: {model: vectors, engine: mock, task: embed}"
+    )
+    file.write_text(f"pools: {{{pools}}}\naliases: {{{alias}}}")
+    with pytest.raises(SettingsError) as refused:
+        load_pools(file)
+    assert problem in refused.value.message
+
+
+def deployment(**aliases: Alias) -> Deployment:
+    pools = {"a": Pool(model="big", engine="mock"), "b": Pool(model="small", engine="mock", endpoints=["completions"])}
+    models = load_models(PoolsFile.model_validate({"pools": pools}))
+    return Deployment(load_settings(), {}, models, aliases=Aliases(aliases, dict.fromkeys(models, "generate")))
+
+
+def test_a_body_names_the_model_that_answers_and_remembers_the_alias() -> None:
+    state = deployment(chat=Alias(primary="big"))
+    body = parse(ChatRequest, b'{"model": "chat", "messages": [{"role": "user", "content": "x"}]}')
+    served = state.served(body, "chat")
+    assert (served.model, served.asked, body.model) == ("big", "chat", "chat")
+    assert b'"big"' in served.understood()
+
+
+def test_what_was_derived_from_a_body_names_the_model_too() -> None:
+    state = deployment(chat=Alias(primary="big"))
+    raw = b'{"model": "chat", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}'
+    body = parse(MessagesRequest, raw)
+    assert body.chat.model == "chat"
+    assert state.served(body, "messages").chat.model == "big"
+
+
+def test_an_endpoint_that_a_pool_does_not_name_is_refused() -> None:
+    state = deployment(chat=Alias(primary="small"))
+    for name in ("small", "chat"):
+        body = parse(ChatRequest, b'{"model": "%b", "messages": [{"role": "user", "content": "x"}]}' % name.encode())
+        with pytest.raises(RequestError, match="The model 'small' is served for completions only, not for chat"):
+            state.served(body, "chat")
+        assert state.served(body, "completions").model == "small"
+
+
+def test_pools_of_one_model_have_the_same_endpoints() -> None:
+    pools = {
+        "a": Pool(model="big", engine="mock"),
+        "b": Pool(model="big", engine="mock", endpoints=["chat"]),
+    }
+    with pytest.raises(SettingsError, match="endpoints"):
+        load_models(PoolsFile.model_validate({"pools": pools}))

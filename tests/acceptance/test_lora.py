@@ -312,6 +312,18 @@ def test_vllms_endpoints_do_the_same(clean: Stack) -> None:
     assert httpx.get(f"{clean.url}/admin/loras").json() == {"data": []}
 
 
+def test_no_adapter_has_the_name_of_an_alias(clean: Stack) -> None:
+    """Else the alias would answer for it."""
+    aliases = f"{clean.url}/admin/aliases"
+    add(clean, "taken", "one").raise_for_status()
+    refused = httpx.patch(aliases, json={"aliases": {"taken": {"primary": "mock"}}})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "aliases.taken")
+    httpx.patch(aliases, json={"aliases": {"other": {"primary": "mock"}}}).raise_for_status()
+    refused = add(clean, "other", "one")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "name")
+    httpx.patch(aliases, json={"aliases": {"other": None}}).raise_for_status()
+
+
 def test_only_an_admin_changes_adapters(clean: Stack) -> None:
     """With clients' keys asked for or not; and a client's key is good for the adapter as for its model."""
     token, port = "xyl-client", free_port()

@@ -53,7 +53,7 @@ class _Loaded:
 
 
 class SglangEngine:
-    """Implements `app.engines.base.Engine`, `Disaggregated`, `Encoder`, `PrefixResetter` and `WarmsUp`.
+    """Implements `app.engines.base.Engine`, `Disaggregated`, `Encoder`, `PrefixResetter`, `WarmsUp` and `Configured`.
 
     A pool's `args` are fields of SGLang's ServerArgs, and `env`: environment variables to be set unless they are set
     already.
@@ -71,6 +71,9 @@ class SglangEngine:
         self._loaded: _Loaded | None = None  # set by start
         self._failure = EngineFailed("The engine is not running.")
         own_sigquit()
+
+    def configuration(self) -> dict[str, Any]:
+        return {"environment": self._args.environment, "ServerArgs": self._args.fields}
 
     async def start(self) -> EngineInfo:
         for name, value in self._args.environment.items():

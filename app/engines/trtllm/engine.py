@@ -63,6 +63,9 @@ class TrtllmEngine:
         self._idle = asyncio.Event()
         self._idle.set()
 
+    def configuration(self) -> dict[str, Any]:
+        return {"environment": self._args.environment, "LLM": self._args.fields}
+
     async def start(self) -> EngineInfo:
         os.environ.update({name: value for name, value in self._args.environment.items() if name not in os.environ})
         began = time.monotonic()

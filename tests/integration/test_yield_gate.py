@@ -177,8 +177,9 @@ def test_beside_others_a_few_go_on_and_the_last_that_came_go_first(valkey_url: s
         other = start(w, threads, placed(redis_db, "online", tokens=800, aside=False))
         wait_until(lambda: 1 < w.engine.stats().running <= 1 + w.gates[0].most < 20, "most have gone", every_s=0.001)
         stayed = [aside_job.run for aside_job in w.gates[0]._inside]
-        assert stayed
-        assert stayed == came[: len(stayed)]
+        stay = [a == b for a, b in zip(stayed, came, strict=False)]
+        assert stay[0]
+        assert stay == sorted(stay, reverse=True), "behind these, one may have come back already"
         other.result()
         for work in works:
             work.result()

@@ -159,7 +159,7 @@ def test_an_answer_is_the_same_though_its_worker_is_killed_in_the_middle_of_its_
 def test_an_answer_is_the_same_though_its_worker_drains_in_the_middle_of_its_schema(
     served: Stack, client: OpenAI
 ) -> None:
-    count = 300  # more than a worker needs to notice that it is to end
+    count = 200  # more than a worker needs to notice that it is to end
     whole = client.chat.completions.create(**numbers(count)).choices[0]
     text, drained, answer = "", 0, ""
     for chunk in client.chat.completions.create(**numbers(count), stream=True):

@@ -595,7 +595,9 @@ async def test_abort_ends_a_resumed_answer(subject: Subject) -> None:
     await anext(stream)
     await subject.engine.abort(asked.id)
     async with asyncio.timeout(60):
-        assert [o.finish async for o in stream] in ([], ["abort"])
+        finishes = [o.finish async for o in stream]
+    assert [finish for finish in finishes if finish] in ([], ["abort"])
+    assert len(finishes) < 100, "besides what was out already"
     await subject.stats_become(idle, within_s=subject.soon_s)
 
 

@@ -172,17 +172,18 @@ class EngineStep(bootsteps.StartStopStep):
         await self.lease.end()
 
     def close(self, _worker: Any) -> None:
-        """SIGTERM: routing places no more requests here; running ones go on."""
+        """SIGTERM: routing places no more requests here; running ones have `drain_timeout_s` to end."""
         if hasattr(self, "lease"):
             self.runner.call(self.lease.drain())
+            state = self.lease.state
+            stopped = state.paused or state.asleep  # its requests don't go on by themselves
+            # Not in `stop`: Celery may stop its pool's step first, which waits for the tasks.
+            self.runner.give_up_after(0 if stopped else settings.drain_timeout_s)
 
     def stop(self, worker: Any) -> None:
         """Finishes running requests, gives those that never began back to their API replicas, and deregisters."""
         if not hasattr(self, "lease"):
             return
-        state = self.lease.state
-        stopped = state.paused or state.asleep  # its requests don't go on by themselves
-        self.runner.give_up_after(0 if stopped else settings.drain_timeout_s)
         # Celery may stop its pool's step after this one, so the tasks are awaited here. The pool's own step then does
         # nothing.
         worker.pool.stop()

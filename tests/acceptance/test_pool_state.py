@@ -232,6 +232,9 @@ def test_pause_keeps_answers_that_resume_goes_on_with(fleet: Stack) -> None:
         text = "".join(next(stream).choices[0].text for _ in range(3))
         change(fleet, "pause", mode="keep")
         assert sum(lease.load.running for lease in leases(fleet, POOL)) == 1
+        (refusal,) = change(fleet, "sleep", mode="wait")["refused"].values()
+        assert "paused" in refusal
+        change(fleet, "wake")
         change(fleet, "resume")
         text += "".join(chunk.choices[0].text for chunk in stream)
     assert text == expected

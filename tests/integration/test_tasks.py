@@ -232,3 +232,50 @@ def test_a_record_of_before_the_hop_is_run_on_the_rank_that_it_names(store_url: 
     with worker(store_url, D, "decode") as d:
         assert d.request(job).rank == 3
     assert run_id(R, 0) == job.run
+
+
+@pytest.mark.parametrize(
+    ("part", "weights", "closed", "code"),
+    [
+        ("decode", "v2", False, "returned"),
+        ("decode", "v1", True, "returned"),
+        ("prefill", "v2", False, "handoff_failed"),
+        ("prefill", "v1", True, "returned"),
+    ],
+)
+def test_what_needs_other_weights_or_comes_to_a_closed_worker_does_not_begin(
+    store_url: str, redis_db: "Redis", part: Literal["prefill", "decode"], weights: str, closed: bool, code: str
+) -> None:
+    """It is placed anew. Without the other weights, the worker that decodes computes the prompt."""
+    placed(redis_db, weights="v1")
+    name = P if part == "prefill" else D
+    with ThreadPoolExecutor() as threads, worker(store_url, name, part) as runner:
+        runner.weights, runner.closed = weights, closed
+        start(runner, threads, part).result()
+        runner.call(runner.emitter.drained())
+        assert [e.code for e in events(redis_db) if isinstance(e, Failed)] == [code]
+        assert len(events(redis_db)) == 1
+
+
+def test_deltas_name_the_weights_that_made_them(store_url: str, redis_db: "Redis") -> None:
+    placed(redis_db, stages=[DECODE], weights="v1")
+    with ThreadPoolExecutor() as threads, worker(store_url, D, "decode") as d:
+        d.weights = "v1"
+        start(d, threads, "decode").result()
+        d.call(d.emitter.drained())
+        assert {e.weights for e in events(redis_db) if isinstance(e, Delta)} == {"v1"}
+
+
+def test_kv_of_other_weights_is_refused_and_the_prompt_computed(store_url: str, redis_db: "Redis") -> None:
+    """Its handoff may come when the decode worker is another one by now."""
+    placed(redis_db)
+    with ThreadPoolExecutor() as threads, worker(store_url, P, "prefill") as p, worker(store_url, D, "decode") as d:
+        p.weights = "v1"
+        _job, lent, _handed = start(p, threads, "prefill").result()
+        assert lent.weights == "v1"
+        start(d, threads, "decode", lent).result()
+        d.call(d.emitter.drained())
+        (done,) = [e for e in events(redis_db) if isinstance(e, Done)]
+        assert "other weights" in done.timings[1].refused
+        assert done.timings[1].pulled is None
+        wait_until(lambda: free(p) and free(d), "all is free")

@@ -7,6 +7,7 @@ engine's loop.
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import TypeVar, cast
@@ -206,11 +207,11 @@ class StateKeeper:
         """The engine has them, and no KV of others: nor has the index."""
         runner = self._runner
         runner.weights, self._source, self._dropped = version, source, False
+        self._lease.state = replace(self._lease.state, weights=version)
         for feed, before in zip(self._feeds, clears or [feed.clears for feed in self._feeds], strict=True):
             await feed.forget(before, version)
         places = [place_id(runner.worker, rank) for rank in range(self._pool.data_parallel_size)]
         await runner.redis.unlink(*(runner.keys.predicted(self._pool_id, place) for place in places))
-        self._lease.state = replace(self._lease.state, weights=version)
         log.info("weights_changed", version=version)
 
     # Out of routing, and back.
@@ -227,6 +228,8 @@ class StateKeeper:
     async def _leaving(self, mode: PauseMode) -> AsyncIterator[None]:
         """Out of routing, with its requests gone unless `mode` keeps them; after a failure it comes back."""
         before, runner = self._state, self._runner
+        if mode == "wait" and before.paused and runner.runs:
+            raise RequestError("It is paused, so its requests don't end: resume it, or use the mode abort or keep.")
         await self._tell(replace(before, changing=True))
         try:
             if mode == "wait":
@@ -259,8 +262,11 @@ class StateKeeper:
         await self._tell(replace(state, changing=False))
 
     async def _check(self) -> None:
-        """One token on each rank, as for a client. Raises: EngineFailed."""
+        """One token on each rank, as for a client; or one of a request that was kept. Raises: EngineFailed."""
         engine, worker = self._runner.engine, self._runner.worker
+        if self._runner.runs:
+            await self._goes_on()
+            return
         for rank in range(self._pool.data_parallel_size):
             run = RunId(f"check-{worker}-{rank}")
             made = 0
@@ -277,6 +283,15 @@ class StateKeeper:
                 raise EngineFailed(f"No token within {_TOKEN_S:g} s.") from None
             if not made:
                 raise EngineFailed("It made no token.")
+
+    async def _goes_on(self) -> None:
+        """Returns after a token of its requests. Raises: EngineFailed."""
+        emitter, end = self._runner.emitter, time.monotonic() + _TOKEN_S
+        before = emitter.emitted + emitter.withheld
+        while self._runner.runs and emitter.emitted + emitter.withheld == before:
+            if time.monotonic() > end:
+                raise EngineFailed(f"No token within {_TOKEN_S:g} s.")
+            await asyncio.sleep(_LOOK_S)
 
     # What it may do.
 

@@ -167,5 +167,8 @@ def test_a_worker_refuses_a_version_that_it_does_not_have_any_more() -> None:
 
 def test_a_lease_of_a_version_before_names_no_adapters() -> None:
     worker_, *others = msgspec.msgpack.decode(encode(worker("w", "a@1").lease))
-    older = decode_lease(msgspec.msgpack.encode([worker_[:-2], *others[:-1]]))
+    before = worker_.index("w") + Worker.__struct_fields__.index("max_adapters")
+    older = decode_lease(
+        msgspec.msgpack.encode([worker_[:before], *others[: Lease.__struct_fields__.index("adapters") - 1]])
+    )
     assert (older.worker.adapters, older.worker.max_adapters, older.adapters) == ([], 0, AdapterReport())

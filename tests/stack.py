@@ -247,6 +247,12 @@ def timeline(s: Stack, request: str) -> dict[str, Any]:
     return found
 
 
+def pid_of_worker(s: Stack, pool: str, request: str) -> int:
+    """Of the worker that computes the running request now. Its lease may not show the load yet."""
+    worker = timeline(s, request)["workers"][-1]
+    return next(lease.worker.pid for lease in leases(s, pool) if lease.worker.id == worker)
+
+
 def worker_process(s: Stack, name: str) -> psutil.Process:
     """The latest whose log is `name`."""
     return psutil.Process(s.names[name].pid)

@@ -14,7 +14,7 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from tests.acceptance.test_recovery import data, lines
-from tests.stack import Stack, free_port, leases, mock_pool, stack, timeline, wait_until
+from tests.stack import Stack, free_port, leases, mock_pool, pid_of_worker, stack, timeline, wait_until
 
 POOL = "decode-pool-a"
 TEMPLATE = """{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
@@ -147,8 +147,7 @@ def test_an_answer_is_the_same_though_its_worker_is_killed_in_the_middle_of_its_
     for chunk in client.chat.completions.create(**numbers(), stream=True):
         text += chunk.choices[0].delta.content or ""
         if len(text) > 60 and not killed:
-            (busy,) = [lease for lease in leases(served, POOL) if lease.load.running]
-            killed = busy.worker.pid
+            killed = pid_of_worker(served, POOL, chunk.id)
             os.kill(killed, signal.SIGKILL)
     assert killed
     assert text == whole.message.content
@@ -165,8 +164,7 @@ def test_an_answer_is_the_same_though_its_worker_drains_in_the_middle_of_its_sch
     for chunk in client.chat.completions.create(**numbers(count), stream=True):
         text, answer = text + (chunk.choices[0].delta.content or ""), chunk.id
         if len(text) > 60 and not drained:
-            busy = timeline(served, answer)["workers"][-1]
-            (drained,) = [lease.worker.pid for lease in leases(served, POOL) if lease.worker.id == busy]
+            drained = pid_of_worker(served, POOL, answer)
             os.kill(drained, signal.SIGTERM)
     assert text == whole.message.content
     assert timeline(served, answer)["attempts"] == 2

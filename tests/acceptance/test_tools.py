@@ -12,7 +12,7 @@ from openai import OpenAI
 from openai.types.chat import ChatCompletion
 
 from tests.acceptance.test_recovery import lines
-from tests.stack import Stack, free_port, leases, mock_pool, stack, wait_until
+from tests.stack import Stack, free_port, leases, mock_pool, pid_of_worker, stack, wait_until
 
 POOL = "decode-pool-a"
 WEATHER: dict[str, Any] = {
@@ -134,8 +134,7 @@ def test_a_call_goes_on_though_its_worker_is_killed_in_the_middle(served: Stack,
             arguments += call.function.arguments or ""
             begun += [call.id] if call.id else []
         if len(arguments) > 60 and not killed:
-            (busy,) = [lease for lease in leases(served, POOL) if lease.load.running]
-            killed = busy.worker.pid
+            killed = pid_of_worker(served, POOL, chunk.id)
             os.kill(killed, signal.SIGKILL)
         if chunk.choices[0].finish_reason:
             assert chunk.choices[0].finish_reason == "tool_calls"

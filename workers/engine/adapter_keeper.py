@@ -93,15 +93,16 @@ class AdapterKeeper:
         now = time.monotonic()
         self._asked = {name: at for name, at in self._asked.items() if now - at < _ASKED_S}
         resting = {name for name, (at, _) in self._retry.items() if now < at}
+        wanted = [name for name in await self._wanted(resting) if name not in resting]
         step = next_step(
             self._info.max_adapters,
             {name: self._in_use.use(name) for name in self._held},
             self._current.keys(),
-            [name for name in await self._wanted(resting) if name not in resting],
+            wanted,
             [name for name in self._asked if name not in resting],
             time.monotonic(),
         )
-        await self._close(step.remove)
+        await self._close(step.remove)  # at once, before a request can begin with one of them
         for name in step.remove:
             await self._remove(name)
         if step.load is not None and step.load in self._current:
@@ -143,7 +144,13 @@ class AdapterKeeper:
 
     async def _remove(self, name: str) -> None:
         """Closed, and no request has it."""
-        await self._engine.remove_adapter(name)
+        try:
+            await self._engine.remove_adapter(name)
+        except EngineDead:
+            raise
+        except Exception:  # it keeps its slot, and its files, and is tried again
+            log.exception("adapter_not_removed", adapter=name)
+            return
         self._held.pop(name).release()
         self._in_use.forget(name)
         log.info("adapter_removed", adapter=name)

@@ -1,0 +1,151 @@
+"""The keeper of a worker's adapters, between a request that comes and one that waits for its slot."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from app.engines.base import EngineInfo
+from app.errors import AdapterFailed, EngineDead
+from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.keys import Keys
+from app.messages import Adapter, Job, Lease, Sampling, Worker, encode
+from app.pools import Pool
+from app.runner.adapters_in_use import AdaptersInUse
+from app.settings import load_settings
+from tests.lora import tiny_adapter
+from workers.engine.adapter_keeper import AdapterKeeper
+
+POOL, ME = PoolId("pool"), WorkerId("me")
+
+
+class Fake:
+    """Redis, lease and engine of one worker."""
+
+    def __init__(self, path: Path, *adapters: Adapter, slots: int = 1) -> None:
+        self.wanted, self.version = {a.name: a for a in adapters}, b"1"
+        self.meanwhile: Callable[[], Any] = lambda: None  # while the fleet is read
+        self.loaded: list[str] = []
+        self.told: list[list[str]] = []
+        self.breaks: Exception | None = None
+        worker = Worker(ME, POOL, "both", "h", 1, 16, 100, 8, 100, max_adapters=slots)
+        self._lease = encode(Lease(worker))
+        self.in_use = AdaptersInUse()
+        settings = load_settings(lora_sources=str(path), lora_store=path / "store")
+        runner = SimpleNamespace(redis=self, keys=Keys("x"), worker=ME, settings=settings, adapters=self.in_use)
+        pool = Pool.model_validate({"model": "m", "engine": "mock"})
+        info = EngineInfo(16, 100, 8, 100, max_adapters=slots, max_adapter_rank=8)
+        self.keeper = AdapterKeeper(cast(Any, runner), cast(Any, self), self, POOL, pool, info)
+
+    async def get(self, _key: str) -> bytes:
+        return self.version
+
+    async def hgetall(self, _key: str) -> dict[bytes, bytes]:
+        return {name.encode(): encode(a) for name, a in self.wanted.items()}
+
+    async def hkeys(self, _key: str) -> list[bytes]:
+        self.meanwhile()
+        return [ME.encode()]
+
+    async def mget(self, _keys: list[str]) -> list[bytes]:
+        return [self._lease]
+
+    async def tell(self) -> None:
+        self.told.append(list(self.in_use.open))
+
+    async def add_adapter(self, name: str, path: Path) -> None:
+        if self.breaks is not None:
+            raise self.breaks
+        assert (path / "adapter_model.safetensors").exists()
+        self.loaded.append(name)
+
+    async def remove_adapter(self, name: str) -> None:
+        assert not self.in_use.use(name).requests, "it has requests"
+        assert name not in self.in_use.open, "requests may come for it"
+        self.loaded.remove(name)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.keeper.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+def adapter(path: Path, name: str, least: int = 0, version: int = 1) -> Adapter:
+    source = path / name
+    return Adapter(
+        name, version, "m", str(source if source.exists() else tiny_adapter(source, name)), min_workers=least
+    )
+
+
+def job(name: str) -> Job:
+    return Job(RequestId("r"), 0, ApiId("a"), [1], Sampling(max_tokens=1), 2e9, adapter=name)
+
+
+async def test_an_adapter_that_a_request_has_just_got_is_not_put_out(tmp_path: Path) -> None:
+    """It was idle when the fleet began to be read; then a request came for it. The other one waits until that ends."""
+    fake = Fake(tmp_path, adapter(tmp_path, "a"), adapter(tmp_path, "b"))
+    async with fake.running():
+        fake.keeper.look("a@1")
+        await fake.until(lambda: fake.in_use.open == ["a@1"])
+        begun: list[Any] = []
+
+        def begin() -> None:
+            if not begun:
+                begun.append(fake.in_use.of(job("a@1")))
+                begun[0].__enter__()
+
+        fake.meanwhile = begin
+        fake.keeper.look("b@1")
+        await fake.until(lambda: bool(begun))
+        await asyncio.sleep(0.1)
+        assert fake.loaded == ["a@1"]
+        begun[0].__exit__(None, None, None)
+        await fake.until(lambda: fake.in_use.open == ["b@1"])
+        assert fake.loaded == ["b@1"]
+
+
+async def test_of_a_swap_the_old_version_is_refused_at_once_and_goes_after_its_last_request(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, adapter(tmp_path, "a", 1), slots=2)
+    async with fake.running():
+        await fake.until(lambda: fake.in_use.open == ["a@1"])
+        with fake.in_use.of(job("a@1")):
+            fake.wanted, fake.version = {"a": adapter(tmp_path, "a", 1, version=2)}, b"2"
+            fake.keeper.look()
+            await fake.until(lambda: fake.in_use.open == ["a@2"])
+            assert [] in fake.told  # neither, meanwhile
+            assert fake.loaded == ["a@1", "a@2"]
+        await fake.until(lambda: fake.loaded == ["a@2"])
+
+
+@pytest.mark.parametrize("exc", [AdapterFailed("bad weights"), ValueError("x")])
+async def test_what_breaks_is_told_and_does_no_harm(tmp_path: Path, exc: Exception) -> None:
+    fake = Fake(tmp_path, adapter(tmp_path, "a", 1), slots=2)
+    fake.breaks = exc
+    async with fake.running():
+        await fake.until(lambda: bool(fake.in_use.failed))
+        fake.breaks, fake.version = None, b"2"
+        fake.wanted["b"] = adapter(tmp_path, "b", 1)
+        fake.keeper.look()
+        await fake.until(lambda: fake.in_use.open == ["b@1"])
+        assert list(fake.in_use.failed) == ["a@1"]
+
+
+async def test_a_dead_engine_ends_it(tmp_path: Path) -> None:
+    """And the process with it."""
+    fake = Fake(tmp_path, adapter(tmp_path, "a", 1))
+    fake.breaks = EngineDead()
+    with pytest.raises(EngineDead):
+        await asyncio.wait_for(fake.keeper.run(), 10)

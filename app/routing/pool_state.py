@@ -19,14 +19,16 @@ def sleeps(awake_others: int, keep_awake: int) -> bool:
 
 
 def to_sleep(leases: Sequence[Lease], chosen: Sequence[WorkerId], keep_awake: int) -> list[WorkerId]:
-    """Those of `chosen` that have to go to sleep, those with the fewest requests first; `leases`: of the whole pool.
+    """Those of `chosen` that have to go to sleep: paused ones, then those with the fewest requests first.
 
-    So many are left out that `keep_awake` stay awake.
+    `leases`: of the whole pool. So many are left out that `keep_awake` stay awake.
     """
+    paused = [le.worker.id for le in leases if le.state.paused and not le.state.asleep and le.worker.id in chosen]
     candidates = [lease for lease in awake(leases) if lease.worker.id in chosen]
     candidates.sort(key=lambda lease: (lease.load.running + lease.load.waiting, lease.worker.id))
     staying = len(awake(leases)) - len(candidates)
-    return [lease.worker.id for lease in candidates[: max(0, len(candidates) - max(0, keep_awake - staying))]]
+    count = max(0, len(candidates) - max(0, keep_awake - staying))
+    return paused + [lease.worker.id for lease in candidates[:count]]
 
 
 def to_wake(leases: Sequence[Lease]) -> list[WorkerId]:

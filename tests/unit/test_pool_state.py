@@ -32,6 +32,12 @@ def test_those_that_nobody_asked_to_sleep_count_as_staying_awake() -> None:
     assert to_sleep(fleet, [WorkerId("a")], 2) == []
 
 
+def test_paused_ones_sleep_whoever_stays_awake() -> None:
+    fleet = [lease("a"), lease("b"), lease("c", paused="keep"), lease("d", paused="keep", asleep=1)]
+    assert to_sleep(fleet, ALL, 2) == ["c"]
+    assert to_sleep(fleet, ALL, 1) == ["c", "a"]
+
+
 def test_a_worker_that_starts_sleeps_unless_it_is_needed() -> None:
     assert not sleeps(0, 1)
     assert sleeps(1, 1)

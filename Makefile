@@ -17,7 +17,7 @@ help: ## this list
 run: .venv/.cpu ## install the packages and start the whole system with real vLLM
 	@$(BIN)/xylem up
 
-test: export PYTHONDONTWRITEBYTECODE = # so that a hundred processes compile their modules once
+test check: export PYTHONDONTWRITEBYTECODE = # so that a hundred processes compile their modules once
 test: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## install the packages and run all tests
 	@ops/redis-server.sh
 	@$(BIN)/pytest -m alone $$(grep -rl mark.alone --include '*.py' tests); alone=$$?; \

@@ -19,7 +19,7 @@ help: ## this list
 run: $(if $(filter sglang,$(ENGINE)),.venv/.sglang,.venv/.$(DEVICE)) ## [DEVICE=cpu] [ENGINE=sglang]: install the packages and start the whole system with real vLLM, on a GPU if there is one, or with SGLang
 	@$(BIN)/xylem up $(if $(ENGINE),--engine $(ENGINE))
 
-test: export PYTHONDONTWRITEBYTECODE = # so that a hundred processes compile their modules once
+test check: export PYTHONDONTWRITEBYTECODE = # so that a hundred processes compile their modules once
 test: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json ## install the packages and run all tests
 	@ops/redis-server.sh
 	@$(BIN)/pytest -m alone $$(grep -rl mark.alone --include '*.py' tests); alone=$$?; \

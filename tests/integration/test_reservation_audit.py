@@ -22,6 +22,8 @@ from app.tasks.celery_message import task_messages
 from app.tasks.decode import answer
 from tests.integration.test_tasks import API, DECODE, D, P, R, events, placed, redis_db, worker
 from tests.stack import wait_until
+from workers.engine import bootstep
+from workers.engine.bootstep import EngineStep
 from workers.engine.hang_watchdog import HangWatchdog
 from workers.engine.lease import LeaseKeeper
 from workers.engine.reservation_audit import ReservationAudit
@@ -144,7 +146,7 @@ def test_of_an_answer_that_is_all_out_only_the_end_is_sent(runner: Runner, redis
     assert [type(e) for e in events(redis_db)] == [Done]
 
 
-def answer_owner(runner: Runner) -> LeaseKeeper:
+def lease_keeper(runner: Runner) -> LeaseKeeper:
     async def make() -> LeaseKeeper:
         from app.engines.base import EngineInfo
 
@@ -156,7 +158,7 @@ def answer_owner(runner: Runner) -> LeaseKeeper:
 def test_a_worker_that_lives_again_keeps_its_account(runner: Runner, redis_db: "Redis") -> None:
     """Who buried it has set an end to its keys, whether it stood still or Redis was out of its reach."""
     placed(redis_db, stages=[DECODE])
-    lease = answer_owner(runner)
+    lease = lease_keeper(runner)
     runner.call(lease._write())
     kept = (KEYS.reservations(D), KEYS.queue(QUEUE, 3))
     redis_db.lpush(kept[1], b"{}")
@@ -170,7 +172,7 @@ def test_a_worker_that_lives_again_keeps_its_account(runner: Runner, redis_db: "
 def test_running_requests_of_a_worker_that_stood_still_are_given_back(runner: Runner, redis_db: "Redis") -> None:
     """Others have it by now, or will: its client hears nothing of a cancel."""
     placed(redis_db, stages=[DECODE], sampling=Sampling(max_tokens=3000, ignore_eos=True))
-    lease = answer_owner(runner)
+    lease = lease_keeper(runner)
     with ThreadPoolExecutor() as threads:
         running = threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None)))
         wait_until(lambda: any(isinstance(e, Delta) for e in events(redis_db)), "a token")
@@ -180,13 +182,30 @@ def test_running_requests_of_a_worker_that_stood_still_are_given_back(runner: Ru
     assert codes(redis_db) == ["returned"]
 
 
+def test_the_time_to_drain_begins_before_celery_stops_any_step(
+    runner: Runner, redis_db: "Redis", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In some processes Celery stops its pool first, and that waits for running requests."""
+    placed(redis_db, stages=[DECODE], sampling=Sampling(max_tokens=3000, ignore_eos=True))
+    step = EngineStep.__new__(EngineStep)
+    step.runner, step.lease = runner, lease_keeper(runner)
+    monkeypatch.setattr(bootstep, "settings", Settings(drain_timeout_s=0.1))
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None)))
+        wait_until(lambda: any(isinstance(e, Delta) for e in events(redis_db)), "a token")
+        step.close(None)
+        running.result(60)
+    wait_until(lambda: events(redis_db) and not isinstance(events(redis_db)[-1], Delta), "its end")
+    assert codes(redis_db) == ["returned"]
+
+
 @pytest.mark.parametrize("begun_s", [0, 0.05], ids=["before-its-first-step", "while-its-record-is-read"])
 def test_waiting_requests_of_a_worker_that_stood_still_are_given_back(
     runner: Runner, redis_db: "Redis", begun_s: float
 ) -> None:
     """Its KV elsewhere is given up."""
     job = placed(redis_db, stages=[DECODE])
-    lease = answer_owner(runner)
+    lease = lease_keeper(runner)
     given_up: list[int] = []
 
     async def give_up() -> None:
@@ -213,7 +232,7 @@ def test_what_a_replica_placed_that_was_only_thought_dead_goes_back_with_the_oth
     job = placed(redis_db, stages=[DECODE], sampling=Sampling(max_tokens=3000, ignore_eos=True))
     reserve(redis_db, job)
     redis_db.delete(KEYS.api(API))
-    look, lease = Looks(runner), answer_owner(runner)
+    look, lease = Looks(runner), lease_keeper(runner)
     with ThreadPoolExecutor() as threads:
         running = threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None)))
         wait_until(lambda: any(isinstance(e, Delta) for e in events(redis_db)), "a token")

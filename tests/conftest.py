@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import httpx2
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
@@ -20,7 +21,8 @@ from tests.stack import redis_server, valkey
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Every client of httpx and openai's reads all certificates, for 70 ms: for all of them together once is enough.
-httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)  # type: ignore[attr-defined]
+for _transport in (httpx._transports.default, httpx2._transports.default):
+    _transport.create_ssl_context = functools.cache(_transport.create_ssl_context)  # type: ignore[attr-defined]
 
 # How long it takes to think of an input says something of the machine, and of what else it does.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])

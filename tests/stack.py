@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,11 @@ class Stack:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @cached_property
+    def redis(self) -> Any:
+        """A client of it, as its administrator: each new one costs milliseconds, and many are asked in a loop."""
+        return Redis.from_url(self.redis_url)
+
     @property
     def deployment(self) -> str:
         return self.env.get("XYLEM_DEPLOYMENT", "xylem")
@@ -215,18 +221,16 @@ def stack(redis_url: str, directory: Path, pools: dict[str, dict[str, Any]], **e
 
 def leases(s: Stack, of: str | None = None) -> list[Lease]:
     """What the living workers of a pool say of themselves, or those of all pools."""
-    redis = Redis.from_url(s.redis_url)
-    found = [
-        decode_lease(raw) for key in redis.keys(f"{s.deployment}:worker:*") if isinstance(raw := redis.get(key), bytes)
-    ]
+    keys = s.redis.keys(f"{s.deployment}:worker:*")
+    found = [decode_lease(raw) for raw in (s.redis.mget(keys) if keys else ()) if raw is not None]
     return [lease for lease in found if of in (None, lease.worker.pool)]
 
 
 def metric(s: Stack, of: str, name: str) -> float:
     """`xylem_worker_<name>`, the sum of what the pool's workers tell."""
-    redis, total = Redis.from_url(s.redis_url), 0.0
+    total = 0.0
     for lease in leases(s, of):
-        raw = redis.get(f"{s.deployment}:metrics:{lease.worker.id}")
+        raw = s.redis.get(f"{s.deployment}:metrics:{lease.worker.id}")
         assert isinstance(raw, bytes)
         total += sum(told.value for told in decode_worker_metrics(raw) if told.name == f"xylem_worker_{name}")
     return total
@@ -237,7 +241,7 @@ def all_free(s: Stack, *pools: str) -> bool:
     engines = [lease for pool in pools for lease in leases(s, pool)]
     idle = all(e.load == Load(aside_most=e.load.aside_most) for e in engines)
     account = [f"{s.deployment}:{what}:{e.worker.id}" for e in engines for what in ("reservations", "prefilling")]
-    return idle and not Redis.from_url(s.redis_url).exists(*account)
+    return idle and not s.redis.exists(*account)
 
 
 def timeline(s: Stack, request: str) -> dict[str, Any]:

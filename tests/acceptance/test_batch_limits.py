@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from openai import OpenAI
-from redis import Redis
 
 from tests.acceptance.test_batch_work import TEXT, ended, line, progressed, results, submitted
 from tests.acceptance.test_security import create, xylem
@@ -48,7 +47,7 @@ def answered(c: OpenAI, batch: str) -> int:
 def test_a_batch_takes_what_its_keys_limit_lets_it_and_others_go_on_beside_it(fleet: Stack) -> None:
     """No line fails for it; half of the limit is left to online requests; who has none does not wait for who has."""
     rpm, lines = 20, 150
-    redis = Redis.from_url(fleet.redis_url)
+    redis = fleet.redis
     with client(fleet, "slow", "--rpm", str(rpm)) as slow, client(fleet, "free") as free:
         began = time.monotonic()
         batch = submitted(slow, asks(lines), TEXT)
@@ -79,6 +78,6 @@ def test_lines_are_charged_to_limits_of_their_own_where_a_key_has_them(fleet: St
         for left in ("2", "1", "0"):
             said = both.completions.with_raw_response.create(model="mock", prompt="hello", max_tokens=1)
             assert said.headers["x-ratelimit-remaining-requests"] == left
-    redis = Redis.from_url(fleet.redis_url)
+    redis = fleet.redis
     (account,) = redis.keys("batch-limits:spent:*:batch")
     assert float(redis.hget(account, "requests")) < 600  # type: ignore[arg-type]

@@ -12,7 +12,6 @@ import psutil
 import pytest
 from celery import Celery
 from openai import OpenAI
-from redis import Redis
 
 from app.messages import Lease
 from tests.stack import Stack, leases, metric, stack, timeline, wait_until
@@ -74,15 +73,14 @@ def have(
     """These workers and no others: who is there already stays. `of_prefill` is the environment of a new one."""
     wanted = Counter({prefill: prefillers, decode: decoders})
     missing = wanted.copy()
-    for name in POOLS:
-        for lease in leases(s, name):
-            if missing[name]:
-                missing[name] -= 1
-            else:
-                process_of(lease).kill()
+    for lease in leases(s):
+        if missing[lease.worker.pool]:
+            missing[lease.worker.pool] -= 1
+        else:
+            process_of(lease).kill()
     for name in missing.elements():
         s.worker(name, name, **of_prefill if name == prefill else {})
-    wait_until(lambda: Counter({name: len(leases(s, name)) for name in POOLS}) == wanted, f"{wanted}", 60)
+    wait_until(lambda: Counter(lease.worker.pool for lease in leases(s)) == wanted, f"{wanted}", 60)
     s.wait_ready(decoders, str(POOLS[decode]["model"]))
 
 
@@ -259,7 +257,7 @@ def test_task_events_and_logs_tell_of_the_handoff_and_of_neither_prompt_nor_answ
         receiver = watching.events.Receiver(connection, handlers={"task-received": received})
         capturing = threads.submit(receiver.capture, limit=None, timeout=60, wakeup=False)
         bound = f"{pair.deployment}:_kombu.binding.celeryev"
-        wait_until(lambda: Redis.from_url(pair.redis_url).scard(bound), "its queue is bound")
+        wait_until(lambda: pair.redis.scard(bound), "its queue is bound")
         answer = ask(pair, "zanzibar " + LONG, extra_headers={"x-request-id": "mine"})
         capturing.result()
     told = json.dumps(events)
@@ -278,7 +276,7 @@ def test_what_the_prefill_worker_had_cached_counts_as_cached(pair: Stack) -> Non
     wait_until(lambda: all_free(pair), "all is free again")
     (worker,) = httpx.post(f"{pair.url}/admin/pools/{DECODE}/clear_kv_blocks", timeout=30).json()["cleared"]
     index = f"{pair.deployment}:kv:{DECODE}:{worker}"
-    wait_until(lambda: not Redis.from_url(pair.redis_url).exists(index), "the index follows")
+    wait_until(lambda: not pair.redis.exists(index), "the index follows")
     again = ask(pair, prompt)
     assert len(seen(pair, again)["workers"]) == 2
     assert again.usage.prompt_tokens_details.cached_tokens > 1000
@@ -358,7 +356,7 @@ def test_several_prefill_workers_hand_over_to_several_that_decode(fleet: Stack) 
 
 def reserved(s: Stack) -> Lease | None:
     """The decode worker that is to answer something."""
-    redis = Redis.from_url(s.redis_url)
+    redis = s.redis
     return next((d for d in leases(s, DECODE) if redis.hlen(f"{s.deployment}:reservations:{d.worker.id}")), None)
 
 
@@ -415,7 +413,7 @@ def test_a_handoff_that_is_refused_is_a_local_prefill(fleet: Stack, name: str) -
 
 def test_a_decode_task_that_cant_be_enqueued_is_placed_anew(fleet: Stack) -> None:
     """Redis says no to the prefill worker, as it would when it is full. The API replica enqueues it then."""
-    redis = Redis.from_url(fleet.redis_url)
+    redis = fleet.redis
     name = fleet.deployment
     keys = [
         f"%R~{name}:*",

@@ -12,7 +12,6 @@ import psutil
 import pytest
 from openai import OpenAI
 from openai.types import FileObject
-from redis import Redis
 
 from app.batch.file_store import FileStore
 from app.batch.records import StoredFile
@@ -132,7 +131,7 @@ def test_a_file_lives_as_long_as_was_asked_and_is_then_gone_at_once(served: Stac
     assert over.id in stored(served)
     served.api("sweeper", port=free_port())
     wait_until(lambda: over.id not in stored(served), "its bytes are gone")
-    wait_until(lambda: not Redis.from_url(served.redis_url).exists("files:file:file-over"), "its record is gone")
+    wait_until(lambda: not served.redis.exists("files:file:file-over"), "its record is gone")
     assert client.files.content(made.id).content == LINE
     assert "Traceback" not in served.log("sweeper")
 

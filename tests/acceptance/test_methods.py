@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from redis import Redis
 
 from tests.acceptance.test_bad_input import CHAT, TEXT, refusal
 from tests.stack import Stack, mock_pool, stack, wait_until
@@ -56,7 +55,7 @@ def test_head_of_a_stream_does_not_wait_for_its_end(served: Stack, http: httpx.C
     assert head.headers["content-type"].startswith("text/event-stream")
     assert http.get(f"/v1/responses/{response}").json()["status"] in ("queued", "in_progress")
     assert http.post(f"/v1/responses/{response}/cancel").json()["status"] == "cancelled"
-    redis = Redis.from_url(served.redis_url)
+    redis = served.redis
     wait_until(lambda: not redis.keys("methods:reservations:*"), "the engine is free")
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import httpx
 import openai
 import pytest
-from redis import Redis
 
 from tests.stack import Stack, all_free, mock_pool, stack, valkey, wait_until
 
@@ -38,7 +37,7 @@ def served(stacked: Stack) -> Iterator[Stack]:
 def test_a_worker_whose_connection_breaks_meanwhile_comes_back(served: Stack) -> None:
     """Celery's consumer writes when it connects, and is refused."""
     full(served)
-    Redis.from_url(served.redis_url).execute_command("CLIENT", "KILL", "TYPE", "normal")
+    served.redis.execute_command("CLIENT", "KILL", "TYPE", "normal")
     wait_until(lambda: "Cannot connect" in served.log("worker"), "the worker is refused")
     free(served)
     answer = httpx.post(f"{served.url}/v1/completions", json=HELLO, timeout=60)
@@ -46,11 +45,11 @@ def test_a_worker_whose_connection_breaks_meanwhile_comes_back(served: Stack) ->
 
 
 def full(s: Stack) -> None:
-    Redis.from_url(s.redis_url).config_set("maxmemory", 1)
+    s.redis.config_set("maxmemory", 1)
 
 
 def free(s: Stack) -> None:
-    Redis.from_url(s.redis_url).config_set("maxmemory", 0)
+    s.redis.config_set("maxmemory", 0)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -14,7 +14,6 @@ import openai
 import pytest
 from openai import OpenAI
 from openai.types.responses import Response
-from redis import Redis
 
 from app.errors import OUTCOMES
 from tests.chaos.fleet import Fleet
@@ -350,7 +349,7 @@ def holder(s: Stack, name: str, *limits: str) -> OpenAI:
 
 def test_a_response_is_only_for_the_api_key_that_made_it(keyed: Stack) -> None:
     """To another one it isn't there. A key over its limit is told so with its headers."""
-    redis: Any = Redis.from_url(keyed.redis_url)
+    redis: Any = keyed.redis
     with holder(keyed, "alice") as alice, holder(keyed, "bob", "--rpm", "1") as bob:
         made = alice.responses.create(model="mock", input="x", max_output_tokens=2, background=True)
         assert finished(alice, made.id).status == "incomplete"
@@ -369,7 +368,7 @@ def test_a_response_is_only_for_the_api_key_that_made_it(keyed: Stack) -> None:
 
 def test_kept_answers_fill_redis_up_to_a_bound(keyed: Stack) -> None:
     """Of one API key: it is told so, whatever it has kept, and others go on. What is no part of a prompt is small."""
-    redis: Any = Redis.from_url(keyed.redis_url)
+    redis: Any = keyed.redis
     with holder(keyed, "carol") as carol, holder(keyed, "dave") as dave:
         kept, before = redis.keys("keyed:kept:*"), redis.info("memory")["used_memory"]
         for _ in range(4):

@@ -165,7 +165,7 @@ def test_cleared_caches_are_forgotten(fleet: tuple[Stack, list[str]]) -> None:
     assert cached(ask(urls[0], prompt, cache_salt="cleared")[0]) > 0
     answer = httpx.post(f"{urls[0]}/admin/pools/{POOL}/clear_kv_blocks", timeout=20).json()
     assert (len(answer["cleared"]), answer["refused"]) == (4, {})
-    wait_until(lambda: not Redis.from_url(s.redis_url).keys(f"{KEYS.prefix}kv:*"), "no entries", 2)
+    wait_until(lambda: not s.redis.keys(f"{KEYS.prefix}kv:*"), "no entries", 2)
     usage, why = ask(urls[0], prompt, cache_salt="cleared")
     assert (cached(usage), why["blocks_cached"]) == (0, 0)
 
@@ -193,7 +193,7 @@ def test_limits_are_seen_changed_and_checked(fleet: tuple[Stack, list[str]]) -> 
 def test_a_killed_workers_entries_are_gone_at_once(fleet: tuple[Stack, list[str]]) -> None:
     """Routing looks at leases first, and an API replica removes the rest."""
     s, urls = fleet
-    redis = Redis.from_url(s.redis_url)
+    redis = s.redis
     others = {lease.worker.id for lease in leases(s, POOL)}
     victim = s.worker(name="victim")
     s.wait_ready(5)

@@ -14,7 +14,6 @@ import openai
 import psutil
 import pytest
 from kombu import Connection
-from redis import Redis
 
 from tests.acceptance.test_bad_input import CHAT, JSON, TEXT, refusal
 from tests.stack import BIN, ROOT, Stack, free_port, leases, mock_pool, stack, wait_until
@@ -213,13 +212,13 @@ def test_a_revoked_keys_name_given_to_somebody_new_opens_nothing_of_its_holder(l
             with pytest.raises(openai.NotFoundError):
                 ask()
         assert new.responses.create(**asked, extra_headers=once).id != said.id
-    redis = Redis.from_url(locked.redis_url)
+    redis = locked.redis
     assert redis.zrange(f"locked:files-of:{id_}", 0, -1) == [file.id.encode()]  # an operator still finds them
 
 
 def test_a_key_is_neither_in_redis_nor_in_a_log(locked: Stack, key: str) -> None:
     """Nor is what could be used in its place."""
-    redis = Redis.from_url(locked.redis_url)
+    redis = locked.redis
     stored = redis.hgetall("locked:keys:api")
     assert b"alice" in stored  # type: ignore[operator]
     assert key.encode() not in b"".join(stored.values())  # type: ignore[union-attr]

@@ -39,7 +39,7 @@ def client(s: Stack) -> AsyncOpenAI:
 
 def reserved(s: Stack) -> dict[str, int]:
     """Requests reserved, by worker."""
-    redis = Redis.from_url(s.redis_url)
+    redis = s.redis
     return {key.decode(): redis.hlen(key) for key in redis.keys(f"{KEYS.prefix}reservations:*")}
 
 

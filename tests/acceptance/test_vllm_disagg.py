@@ -15,7 +15,6 @@ import httpx
 import psutil
 import pytest
 from openai import OpenAI
-from redis import Redis
 
 from app.tokenizer import load_tokenizer
 from tests.chaos.fleet import TEMPLATE
@@ -152,7 +151,7 @@ class Settled(NamedTuple):
 
 def settled(s: Stack) -> Settled:
     """What the decode worker has done, once all is free by leases that are younger than this call."""
-    redis, asked = Redis.from_url(s.redis_url), time.monotonic()
+    redis, asked = s.redis, time.monotonic()
 
     def free() -> bool:
         keys = [f"{s.deployment}:worker:{lease.worker.id}" for p in (PREFILL, DECODE) for lease in leases(s, p)]
@@ -294,7 +293,7 @@ def test_prompts_with_one_prefix_are_pulled_once_and_answered_as_by_one_worker(f
         counted.append(settled(fleet))
         cache = f"{fleet.deployment}:kv:{DECODE}:{counted[0].worker}"
         have = -(-len(prefix) // BLOCK)
-        wait_until(lambda: Redis.from_url(fleet.redis_url).scard(cache) >= have, "routing knows of the prefix")  # noqa: B023
+        wait_until(lambda: fleet.redis.scard(cache) >= have, "routing knows of the prefix")  # noqa: B023
     for answer, one in zip(answers, alone, strict=True):
         assert_same(answer, one)
     grown = list(pairwise(counted))
@@ -331,7 +330,7 @@ def test_a_client_that_leaves_between_the_tasks_leaves_nothing_behind(fleet: Sta
         with client(fleet, prompt=[3001, *words[:300]]):
             wait_until(lambda: lent(fleet), "the prompt's KV is lent")
         records = f"{fleet.deployment}:request:*"
-        wait_until(lambda: not Redis.from_url(fleet.redis_url).keys(records), "nobody waits for it any more")
+        wait_until(lambda: not fleet.redis.keys(records), "nobody waits for it any more")
     after = settled(fleet)
     assert (after.prefill_tokens, after.pulled_tokens) == (before.prefill_tokens, before.pulled_tokens)
     assert_nothing_held(fleet)

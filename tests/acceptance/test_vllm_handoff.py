@@ -23,6 +23,7 @@ from app.ids import RunId
 from app.messages import KvHandle, PartialOutput, Sampling, TokenLogprob
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
+from tests.preloaded import preload_vllm
 from tests.shallow import LAYERS, shallow_model
 from tests.stack import free_port
 
@@ -104,6 +105,7 @@ def logprobs(outputs: list[StepOutput]) -> list[TokenLogprob]:
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
     """Each on its own core: on the same one they slow each other ten-fold."""
+    preload_vllm()
     cores = sorted(psutil.Process().cpu_affinity())
     model = shallow_model()
     engines: list[VllmEngine] = []

@@ -1,10 +1,9 @@
 """A deployment whose parts may be killed, stopped and started again, Redis among them."""
 
-import os
 import shutil
 import signal
 import subprocess
-import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from tests.stack import BIN, Stack, free_port, leases, stop, wait_until
 
 # Of a pool whose chats may have tools.
 TEMPLATE = Path(__file__).parent / "template.jinja"
-MARK = "XYLEM_CHAOS"  # in the environment of every process of a fleet: who has it afterwards was left behind
 
 
 class Fleet:
@@ -33,14 +31,13 @@ class Fleet:
         forks: bool = True,
         **env: str,
     ) -> None:
-        """Of what is forked, `left_behind` sees nothing."""
-        self.directory, self.id = directory, uuid.uuid4().hex
+        self.directory = directory.absolute()
         self.redis_port = free_port()
         self.redis_process: subprocess.Popen[bytes] | None = None
         self.outages: list[tuple[float, float]] = []  # from and until when nobody could serve, monotonic
         (directory / "redis").mkdir(parents=True)
         # Slow machines stop processes for longer than the default lease lasts; faults must be ours.
-        env = {MARK: self.id, "XYLEM_DRAIN_TIMEOUT_S": "20", "XYLEM_LOG_JSON": "true", **env}
+        env = {"XYLEM_DRAIN_TIMEOUT_S": "20", "XYLEM_LOG_JSON": "true", **env}
         self.stack = Stack(f"redis://127.0.0.1:{self.redis_port}/0", directory, pools, env, forks=forks)
         self.api_ports = [free_port() for _ in range(apis)]
         self.worker_names = [(f"{pool}-{i}", pool) for pool in pools for i in range(workers)]
@@ -77,8 +74,8 @@ class Fleet:
         argv = [str(get_binary_path()), "--bind", "127.0.0.1", "--port", str(self.redis_port)]
         argv += ["--dir", str(self.directory / "redis"), "--appendonly", "yes", "--appendfsync", "everysec"]
         argv += ["--save", "", "--maxmemory-policy", "noeviction"]
-        env = os.environ | {MARK: self.id}
-        self.redis_process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, start_new_session=True)
+        with (self.directory / "redis.log").open("ab") as log:
+            self.redis_process = subprocess.Popen(argv, stdout=log, start_new_session=True)
         wait_until(self._redis_answers, "Redis answers", 20)
 
     def _redis_answers(self) -> bool:
@@ -128,14 +125,12 @@ class Fleet:
         return held + reserved
 
     def left_behind(self) -> list[int]:
-        """Processes of this fleet that still run."""
+        """Processes of this fleet that still run: what they write goes to its directory."""
         found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(MARK) == self.id and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process.pid)
-            except psutil.Error:
-                continue
+        for pid in psutil.pids():
+            with suppress(OSError):  # it has ended, or is a zombie
+                if self.directory in Path(f"/proc/{pid}/fd/1").readlink().parents:
+                    found.append(pid)
         return found
 
     def forget(self) -> None:

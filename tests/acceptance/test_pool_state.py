@@ -146,7 +146,7 @@ async def load(s: Stack, tokens: int = 60, at_once: int = 8) -> AsyncIterator[Lo
         await until(lambda: len(made.answers) >= at_once or made.errors)
         yield made
         count = len(made.answers)
-        await until(lambda: len(made.answers) >= count + 2 * at_once or made.errors)
+        await until(lambda: len(made.answers) >= count + at_once or made.errors)
     finally:
         over.set()
         await asyncio.gather(*tasks)

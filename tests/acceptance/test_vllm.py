@@ -135,7 +135,7 @@ def test_drafts_change_no_answer_and_are_counted_where_they_were_accepted(drafti
     assert metric(drafting.stack, POOL, "drafted_tokens") >= sum(counted)
     refused = httpx.post(url, json=asked | {"temperature": 1.0, "top_k": 5}, timeout=60)
     assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == "temperature"
+    assert "temperature=1.0" in refused.json()["error"]["message"]
     assert httpx.post(url, json=asked | {"top_k": 5}, timeout=60).json()["choices"] == plain["choices"]
 
 

@@ -20,7 +20,7 @@ from tests.shallow import shallow_model
 from tests.stack import free_port
 
 PROMPT = "The weights of a model decide what it says about"
-LONG = 120  # tokens of an answer that is caught in its middle
+LONG = 80  # tokens of an answer that is caught in its middle
 TURNED = "model.layers.1.mlp.down_proj.weight"  # the tensor in which the other weights differ
 can_change = pytest.mark.parametrize("subject", ["mock", "vllm", "sglang"], indirect=True, scope="module")
 

@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from msgspec.structs import replace
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from app.engines import create_engine
 from app.engines.base import GenerateRequest, StepOutput
@@ -145,6 +147,22 @@ def test_a_worker_whose_change_fails_serves_as_before(fleet_of_one: Kept, tmp_pa
     assert one.serves
     assert not one.ended
     one.runner.call(one.keeper._presence.prove())
+
+
+@pytest.mark.parametrize("command", [Sleep("c", 1, "wait"), Pause("c", "abort"), SetWeights("c", "v1", SENT, "wait")])
+def test_a_worker_that_loses_redis_in_a_change_serves_as_before(
+    fleet_of_one: Kept, monkeypatch: pytest.MonkeyPatch, command: StateCommand
+) -> None:
+    """It can't know whether requests are on their way to it."""
+    one = fleet_of_one
+    with monkeypatch.context() as away:
+        away.setattr(one.runner.redis, "hlen", AsyncMock(side_effect=RedisConnectionError))
+        with pytest.raises(RedisConnectionError):
+            one.executes(command)
+    assert one.told.state == EngineState()
+    assert one.serves
+    one.executes(command)
+    assert one.told.state != EngineState()
 
 
 def changed(command: StateCommand, what: str, error: XylemError) -> Any:

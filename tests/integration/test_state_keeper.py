@@ -1,9 +1,11 @@
 """What a worker does when its state can't be changed as wanted: on a mock engine and a real Redis, without Celery."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -48,7 +50,7 @@ class Kept:
     """A worker without its tasks."""
 
     def __init__(self, redis: "Redis", runner: Runner, pool: Pool) -> None:
-        self.redis, self.runner, self.ended = redis, runner, list[str]()
+        self.redis, self.runner, self.ended = redis, runner, list[tuple[int, int]]()
         self._info = runner.load()
         self.lease, self.keeper = runner.call(self._made(pool))
 
@@ -88,7 +90,7 @@ def kept(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **args: Any) -
     pool = Pool(model="mock", engine="mock", max_model_len=4096, args={"step_ms": 2.0, **args})
     runner = Runner(create_engine(pool), NAME, Settings(redis_url=url, deployment="test", weights_folder=folder))
     made = Kept(redis, runner, pool)
-    monkeypatch.setattr(presence.Presence, "end", staticmethod(made.ended.append))
+    monkeypatch.setattr(presence, "os", SimpleNamespace(getpid=os.getpid, kill=lambda *how: made.ended.append(how)))
     try:
         yield made
     finally:
@@ -193,6 +195,7 @@ def test_a_worker_ends_when_its_engine_is_of_no_use_any_more(
     with pytest.raises(XylemError):
         one.executes(command)
     assert one.ended
+    assert not one.serves
 
 
 async def _no_token(_: GenerateRequest) -> AsyncIterator[StepOutput]:

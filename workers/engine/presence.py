@@ -11,7 +11,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from app.engines.base import Encoder, EncodeRequest, GenerateRequest, Pauser, WarmsUp
-from app.errors import EngineFailed, RequestError, XylemError
+from app.errors import EngineDead, EngineFailed, RequestError, XylemError
 from app.ids import RunId
 from app.messages import EngineState, PauseMode, Sampling
 from app.pools import Pool
@@ -32,6 +32,7 @@ class Presence:
     def __init__(self, runner: Runner, lease: LeaseKeeper, pool: Pool) -> None:
         self._runner, self._lease, self._pool = runner, lease, pool
         self.awaits_weights = False  # those of the pool are still to come, through a transfer group
+        self._ends = False
 
     @property
     def state(self) -> EngineState:
@@ -60,7 +61,9 @@ class Presence:
                 await self._without_requests()
             await runner.emitter.drained()
             yield
-        except BaseException:
+        except BaseException as exc:
+            if isinstance(exc, EngineDead):
+                self.end(exc.message)
             await self._undo(before)
             raise
 
@@ -68,9 +71,10 @@ class Presence:
         await self._runner.wait_for_lent_blocks(_LENT_S)
 
     async def come_back(self, state: EngineState) -> None:
-        """To routing, unless it sleeps, is paused, or awaits weights."""
-        self._runner.closed = bool(state.asleep or state.paused or self.awaits_weights)
-        await self.tell(replace(state, weights=self._runner.weights, changing=self.awaits_weights))
+        """To routing, unless it sleeps, is paused, awaits weights, or ends."""
+        stays_out = self.awaits_weights or self._ends
+        self._runner.closed = bool(state.asleep or state.paused or stays_out)
+        await self.tell(replace(state, weights=self._runner.weights, changing=stays_out))
 
     async def prove(self) -> None:
         """One token on each rank, as for a client; or one of a request that was kept. Raises: EngineFailed."""
@@ -81,19 +85,22 @@ class Presence:
             for rank in range(self._pool.data_parallel_size):  # else it computes only together with another engine
                 await self._one_token(rank)
 
-    @staticmethod
-    def end(why: str) -> None:
+    def end(self, why: str) -> None:
         """Ends a worker whose engine is of no use: a restarted one takes over what its pool says."""
-        log.critical("engine_of_no_use", reason=why)
-        os.kill(os.getpid(), signal.SIGTERM)
+        if not self._ends:  # a second signal would end it at once
+            self._ends = True
+            log.critical("engine_of_no_use", reason=why)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     async def _undo(self, before: EngineState) -> None:
-        if isinstance(self._runner.engine, Pauser) and not before.paused and not before.asleep:
+        engine = self._runner.engine
+        if isinstance(engine, Pauser) and not (self._ends or before.paused or before.asleep):
             try:
-                await self._runner.engine.resume()
+                await engine.resume()
             except XylemError as exc:  # its requests would stand still for ever
                 self.end(exc.message)
-                return
+        if self._ends:
+            self._runner.give_all_back()
         await self.come_back(before)
 
     async def _without_requests(self) -> None:

@@ -33,6 +33,18 @@ def with_args(pool: Pool, overrides: Mapping[str, Any]) -> Pool:
     return Pool.model_validate(pool.model_dump(exclude_unset=True, exclude={"args_file"}) | {"args": args})
 
 
+def drafts(pool: Pool) -> bool:
+    """Whether its engines draft tokens from the prompt, by vLLM's or SGLang's argument. Raises: SettingsError.
+
+    An `args_file` may be on the hosts of workers only. Then it counts for nothing.
+    """
+    file = pool.args_file
+    args = merged(_read(file if file is not None and file.exists() else None), pool.args)
+    config = args.get("speculative_config")
+    method = config.get("method") if isinstance(config, dict) else args.get("speculative_algorithm")
+    return isinstance(method, str) and method.lower() == "ngram"
+
+
 def _read(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}

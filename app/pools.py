@@ -137,7 +137,8 @@ class Pool(_Part):
     wake_on_request: bool = False  # a request wakes a sleeping worker if none is awake, or all that are awake are full
     # The engine's own: fields of vLLM's AsyncEngineArgs, of TensorRT-LLM's LLM, or the mock's.
     args: dict[str, Any] = {}
-    # A YAML file of more such arguments, read by workers. Those of `args` go before them, key by key at every depth.
+    # A YAML file of more such arguments, read by workers, and by API replicas that have it, to know whether the engine
+    # drafts from prompts. Those of `args` go before them, key by key at every depth.
     args_file: Path | None = None
     # Whether a worker of role `prefill` computes a prompt before it is ready.
     warm_up: bool = True
@@ -186,13 +187,6 @@ class Pool(_Part):
         """The classes' names, in the order of their numbers. Raises: SettingsError, as above."""
         named = self._read("config.json").get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}  # Hugging Face's default
         return [named[number] for number in sorted(named, key=int)]
-
-    @property
-    def drafts(self) -> bool:
-        """Whether its engines draft tokens from the prompt, by vLLM's or SGLang's argument."""
-        config = self.args.get("speculative_config")
-        method = config.get("method") if isinstance(config, dict) else self.args.get("speculative_algorithm")
-        return isinstance(method, str) and method.lower() == "ngram"
 
     def _read(self, file: str) -> dict[str, Any]:
         try:

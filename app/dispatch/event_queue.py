@@ -71,6 +71,6 @@ class EventQueue:
 
 
 def _merged(events: list[Event]) -> list[Event]:
-    """Deltas of one choice as one delta; ends stay behind their deltas."""
-    deltas = merge(((e.request, e.index), e) for e in events if isinstance(e, Delta))
+    """Deltas of one choice and version of the weights as one delta; ends stay behind their deltas."""
+    deltas = merge(((e.request, e.index, e.weights), e) for e in events if isinstance(e, Delta))
     return [*(d for _, d in deltas), *(e for e in events if not isinstance(e, Delta))]

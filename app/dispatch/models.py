@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from app.dispatch.generation_defaults import generation_defaults
 from app.dispatch.inflight import RoutingHints
 from app.dispatch.writing import Writing, dialect_name, writing_of
+from app.engine_args import drafts
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
 from app.messages import Task
@@ -179,7 +180,7 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             pool.task,
             pool.dimensions if pool.task == "embed" else (),
             pool.labels if pool.task == "classify" else (),
-            drafts=pool.drafts and (known is None or known.drafts),
+            drafts=drafts(pool) and (known is None or known.drafts),
             endpoints=endpoints,
         )
     return models

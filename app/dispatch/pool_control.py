@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
 from app.dispatch.fleet_reader import FleetReader
@@ -37,14 +38,21 @@ class PoolControl:
 
     async def wanted(self, pool: PoolId) -> PoolState:
         """Raises: RedisError."""
-        raw = await self._redis.get(self._keys.pool_state(pool))
-        return PoolState() if raw is None else decode_pool_state(cast(bytes, raw))
+        return _decoded(await self._redis.get(self._keys.pool_state(pool)))
 
     async def want(self, pool: PoolId, **changes: Any) -> PoolState:
         """Changes fields of what is wanted. Raises: RedisError."""
-        state = replace(await self.wanted(pool), **changes)
-        await self._redis.set(self._keys.pool_state(pool), encode(state))
-        return state
+        key = self._keys.pool_state(pool)
+
+        async def change(pipe: "Pipeline") -> PoolState:
+            raw = await cast(Any, pipe.get(key))
+            state = replace(_decoded(raw), **changes)
+            pipe.multi()  # type: ignore[no-untyped-call]
+            pipe.set(key, encode(state))
+            return state
+
+        # Requests that wake the pool write it as well, beside whoever is alone.
+        return cast(PoolState, await self._redis.transaction(change, key, value_from_callable=True))
 
     async def workers(self, pool: PoolId) -> list[Lease]:
         """Of the living workers. Raises: StoreDown."""
@@ -68,7 +76,10 @@ class PoolControl:
         while True:
             await asyncio.sleep(_RENEW_S)
             try:
-                await self._redis.set(key, token, xx=True, ex=_LOCK_S)
+                if await self._redis.get(key) != token.encode():
+                    log.error("pool_lock_lost", key=key)  # Redis was away for too long
+                    return
+                await self._redis.expire(key, _LOCK_S)
             except (RedisError, OSError) as exc:
                 log.warning("pool_lock_not_renewed", error=repr(exc))
 
@@ -138,3 +149,7 @@ class PoolControl:
     async def close(self) -> None:
         for task in list(self._waking.values()):
             task.cancel()
+
+
+def _decoded(raw: bytes | str | None) -> PoolState:
+    return PoolState() if raw is None else decode_pool_state(cast(bytes, raw))

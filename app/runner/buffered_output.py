@@ -50,5 +50,5 @@ class BufferedOutput:
     def flush(self) -> None:
         """Sends the output kept back."""
         kept, self._kept, self._since = self._kept, [], time.monotonic()
-        for _, delta in merge(kept):
+        for _, delta in merge(((choice, d.weights), d) for choice, d in kept):
             self._emitter.emit(self._api, delta)

@@ -20,7 +20,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from tests.chaos.fleet import Fleet
 from tests.shallow import shallow_model
-from tests.stack import ROOT, leases, stop, wait_until
+from tests.stack import ROOT, leases, metric, stop, wait_until
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -54,6 +54,15 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Two workers with a few layers of it. The tests that end workers are at the end of this file."""
     engine = ENGINE | {"path": str(shallow_model())}
     with Fleet(tmp_path_factory.mktemp("vllm") / "two", {POOL: engine}, apis=1, workers=2, **ENV) as f:
+        yield f
+
+
+@pytest.fixture(scope="module")
+def drafting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """A worker with these layers that drafts from the prompt."""
+    drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 2}
+    engine = ENGINE | {"path": str(shallow_model()), "args": ENGINE["args"] | {"speculative_config": drafts}}
+    with Fleet(tmp_path_factory.mktemp("vllm") / "drafting", {POOL: engine}, apis=1, workers=1, **ENV) as f:
         yield f
 
 
@@ -107,6 +116,27 @@ def test_concurrent_streams_are_batched_and_each_is_right(one: Fleet) -> None:
         assert len(set(alone)) == len(countries)
 
     asyncio.run(run())
+
+
+def test_drafts_change_no_answer_and_are_counted_where_they_were_accepted(drafting: Fleet) -> None:
+    """By position in the metrics, and of a prediction in the usage. What a CPU would sample wrongly is refused."""
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": "one two three four five six, " * 8}]}
+    asked |= {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
+    url = f"{drafting.stack.url}/v1/chat/completions"
+    plain = httpx.post(url, json=asked, timeout=60).json()
+    text = plain["choices"][0]["message"]["content"]
+    predicted = httpx.post(url, json=asked | {"prediction": {"type": "content", "content": text}}, timeout=60).json()
+    assert predicted["choices"] == plain["choices"]
+    details = predicted["usage"]["completion_tokens_details"]
+    assert 0 < details["accepted_prediction_tokens"] <= 60
+    wait_until(lambda: metric(drafting.stack, POOL, "accepted_tokens_1"), "a heartbeat")
+    counted = [metric(drafting.stack, POOL, f"accepted_tokens_{position}") for position in (1, 2, 3)]
+    assert counted == sorted(counted, reverse=True)
+    assert metric(drafting.stack, POOL, "drafted_tokens") >= sum(counted)
+    refused = httpx.post(url, json=asked | {"temperature": 1.0, "top_k": 5}, timeout=60)
+    assert refused.status_code == 400
+    assert "temperature=1.0" in refused.json()["error"]["message"]
+    assert httpx.post(url, json=asked | {"top_k": 5}, timeout=60).json()["choices"] == plain["choices"]
 
 
 def test_a_repeated_prompt_is_found_in_the_cache(one: Fleet) -> None:

@@ -58,16 +58,32 @@ def _children() -> set[psutil.Process]:
     return {child for child in found if "resource_tracker" not in " ".join(child.cmdline())}
 
 
+def _profiling(folder: Path) -> dict[str, dict[str, Any]]:
+    """Arguments with which records are short."""
+    recorded = {"profiler": "torch", "torch_profiler_dir": str(folder), "torch_profiler_with_stack": False}
+    quiet = {"SGLANG_PROFILE_WITH_STACK": "false", "SGLANG_PROFILE_RECORD_SHAPES": "false"}
+    return {
+        "vllm": {"profiler_config": recorded},
+        "sglang": {"env": {"SGLANG_TORCH_PROFILER_DIR": str(folder), **quiet}},
+    }
+
+
+@pytest.fixture(scope="module")
+def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("profiles")
+
+
 @pytest_asyncio.fixture(loop_scope="module", scope="module", params=["mock", "trtllm", "vllm", "sglang"])
-async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+async def subject(request: pytest.FixtureRequest, profiles: Path) -> AsyncIterator[Subject]:
     if request.param == "vllm":
         preload_vllm()
-    pool, before = make_pool(request.param), _children()
-    with installed() if request.param == "trtllm" else nullcontext():
-        engine = create_engine(pool)
-        info = await engine.start()
-        soon_s = 6.0 if request.param in _REAL else 1.0
-        yield Subject(request.param, engine, info, load_tokenizer(pool.model_dir), _children() - before, soon_s)
-        await engine.close()
-    del engine
+    engine, before = request.param, _children()
+    pool = make_pool(engine, args=_ARGS[engine] | _profiling(profiles).get(engine, {}))
+    with installed() if engine == "trtllm" else nullcontext():
+        made = create_engine(pool)
+        info = await made.start()
+        soon_s = 6.0 if engine in _REAL else 1.0
+        yield Subject(engine, made, info, load_tokenizer(pool.model_dir), _children() - before, soon_s)
+        await made.close()
+    del made
     gc.collect()  # what vLLM leaves to the collector is collected while this suite's warning filters hold

@@ -20,6 +20,7 @@ from app.errors import EngineFailed, PromptTooLong, RequestError
 from app.ids import RequestId
 from app.messages import Grammar, PartialOutput
 from tests.contract.conftest import CONTEXT, MAX_RUNNING
+from tests.contract.state_cases import *  # noqa: F403 (it has tests only, on the same engines)
 from tests.contract.subject import Answer, Subject
 
 pytestmark = [

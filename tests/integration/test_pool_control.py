@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
+from app.dispatch import pool_control
 from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight
@@ -91,6 +92,27 @@ async def test_only_one_changes_a_pool(redis: "Redis", wire: Wire) -> None:
     async with one.alone(POOL):
         pass
     assert not await redis.exists(KEYS.pool_lock(POOL))
+
+
+async def test_one_that_was_away_too_long_does_not_take_the_lock_back(
+    redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_control, "_RENEW_S", 0.01)
+    async with control(redis, wire).alone(POOL):
+        await redis.set(KEYS.pool_lock(POOL), "another", ex=1)
+        await asyncio.sleep(0.1)
+        assert await redis.get(KEYS.pool_lock(POOL)) == b"another"
+        assert await redis.ttl(KEYS.pool_lock(POOL)) <= 1
+    assert await redis.get(KEYS.pool_lock(POOL)) == b"another"
+
+
+async def test_what_several_want_at_once_is_all_wanted(redis: "Redis", wire: Wire) -> None:
+    """Requests that wake the pool meet an operator who gives it other weights."""
+    one, other = control(redis, wire), control(redis, wire)
+    for turn in range(1, 21):
+        await asyncio.gather(one.want(POOL, weights=f"v{turn}"), other.want(POOL, keep_awake=turn))
+        wanted = await one.wanted(POOL)
+        assert (wanted.weights, wanted.keep_awake) == (f"v{turn}", turn)
 
 
 async def test_requests_wake_the_worker_that_wakes_soonest_and_once(redis: "Redis", wire: Wire) -> None:

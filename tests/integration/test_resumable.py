@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
-from app.api.resumable.owner import AnswerOwner
+from app.api.resumable.owner import AnswerOwner, as_kept
 from app.api.resumable.replay import Replay
 from app.api.resumable.store import Found, Lost, ResumableStore
 from app.dispatch.generation import Generation
@@ -435,3 +435,14 @@ async def gone(redis: "Redis", answers: list[KeptRequest]) -> bool:
     is_gone = not await redis.exists(*(KEYS.kept(k.id) for k in answers))
     await asyncio.sleep(0.01)
     return is_gone
+
+
+def test_the_log_has_all_of_a_delta() -> None:
+    """An answer that is adopted goes on with the weights that began it: a lost field is lost for good."""
+    everything: dict[str, Any] = {
+        "text": "t", "tokens": [1], "finish": "stop", "stop": "s",
+        "logprobs": [], "prompt_logprobs": [], "weights": "v1",
+    }  # fmt: skip
+    made = Delta(RequestId("other"), 7, index=1, **everything)
+    assert {"request", "attempt", "index", *everything} == set(Delta.__struct_fields__)
+    assert as_kept(R, 3, made) == Delta(R, 0, index=3, **everything)

@@ -8,7 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from app.cli.main import cli
-from app.engine_args import masked, merged, read_overrides, with_args
+from app.engine_args import drafts, masked, merged, read_overrides, with_args
 from app.engines.mock.engine import MockEngine
 from app.errors import EngineFailed, SettingsError
 from app.pools import Pool
@@ -104,3 +104,24 @@ async def test_warming_up_computes_a_prompt_on_each_rank(ranks: int) -> None:
         await engine.close()
     with pytest.raises(EngineFailed):
         await warm_up(engine, info)
+
+
+@pytest.mark.parametrize(
+    ("args", "drafting"),
+    [
+        ({}, False),
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 4}}, True),
+        ({"speculative_config": {"method": "draft_model"}}, False),
+        ({"speculative_config": "ngram"}, False),
+        ({"speculative_algorithm": "NGRAM"}, True),
+    ],
+)
+def test_an_engine_drafts_from_the_prompt_wherever_its_arguments_say_so(
+    tmp_path: Path, args: dict[str, object], drafting: bool
+) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text(yaml.safe_dump(args))
+    assert drafts(Pool(model="m", engine="mock", args=args)) == drafting
+    assert drafts(Pool(model="m", engine="mock", args_file=file)) == drafting
+    assert not drafts(Pool(model="m", engine="mock", args_file=file, args=dict.fromkeys(args)))
+    assert not drafts(Pool(model="m", engine="mock", args_file=tmp_path / "elsewhere.yaml"))

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from app.dispatch.event_queue import EventQueue
 from app.errors import Cancelled, XylemError
@@ -147,3 +148,13 @@ async def test_a_writer_that_breaks_ends_its_own_answer_only() -> None:
     (event,) = await taking
     assert isinstance(event, Failed)
     assert event.code == XylemError.code
+
+
+async def test_a_slow_reader_gets_few_deltas_each_of_one_version_of_the_weights() -> None:
+    answer = EventQueue()
+    for i in range(3000):
+        answer.push(replace(delta(i), weights="v1" if i < 500 else "v2"))
+    taken = await answer.take()
+    assert len(taken) < 1500
+    made = [(token, d.weights) for d in taken if isinstance(d, Delta) for token in d.tokens]
+    assert made == [(i, "v1" if i < 500 else "v2") for i in range(3000)]

@@ -1,17 +1,19 @@
-"""`prediction`: what is counted as accepted, and who may send one."""
+"""Speculation: what is counted as accepted of a `prediction`, and of what engines draft."""
 
 import json
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from msgspec.structs import replace
 
 from app.dialects.parts import Content, Part
 from app.dispatch.generation import Generation
+from app.engines.base import EngineStats
 from app.openai.prediction import PredictedChat, PredictedParts, accepted
 from app.openai.schemas import ChatRequest
-from app.pools import Pool
 from tests.unit.test_completion_writer import DELTA, call
+from workers.engine.metrics import metrics
 
 CODE = list(range(100, 150))
 
@@ -87,15 +89,18 @@ async def test_the_usage_says_how_much_of_it_came(parsed: bool) -> None:
     assert usage["completion_tokens_details"]["rejected_prediction_tokens"] == 1
 
 
-@pytest.mark.parametrize(
-    ("args", "drafts"),
-    [
-        ({}, False),
-        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 4}}, True),
-        ({"speculative_config": {"method": "draft_model"}}, False),
-        ({"speculative_config": "ngram"}, False),
-        ({"speculative_algorithm": "NGRAM"}, True),
-    ],
-)
-def test_pools_whose_engine_drafts_from_the_prompt_take_one(args: dict[str, Any], drafts: bool) -> None:
-    assert Pool(model="m", engine="mock", args=args).drafts == drafts
+@pytest.mark.parametrize("accepted", [(), (3, 1)])
+def test_metrics_tell_what_was_accepted_at_each_position(accepted: tuple[int, ...]) -> None:
+    """Only of engines that speculate."""
+    stats = EngineStats(drafts=len(accepted) * 2, drafted_tokens=8, accepted_tokens=accepted)
+    told = {metric.name: metric.value for metric in metrics(MagicMock(), stats)}
+    found = {name: value for name, value in told.items() if "draft" in name or "accepted" in name}
+    if not accepted:
+        assert found == {}
+        return
+    assert found == {
+        "xylem_worker_drafts": 4,
+        "xylem_worker_drafted_tokens": 8,
+        "xylem_worker_accepted_tokens_1": 3,
+        "xylem_worker_accepted_tokens_2": 1,
+    }

@@ -161,6 +161,7 @@ class EngineStep(bootsteps.StartStopStep):
         ]
         self.lease = lease
         await lease.register()
+        await keeper.adopt()
         if adapters is not None:
             self.background.append(asyncio.create_task(adapters.run()))
         for task in self.background:

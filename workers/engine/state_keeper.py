@@ -5,18 +5,14 @@ engine's loop.
 """
 
 import asyncio
-import os
-import signal
-import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Sequence
 from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
-from app.engines.base import Encoder, EncodeRequest, GenerateRequest, Pauser, Profiler, Sleeper, Weights
-from app.errors import EngineFailed, RequestError, XylemError
-from app.ids import PoolId, RunId, place_id
+from app.engines.base import Pauser, Profiler, Sleeper, Weights
+from app.errors import EngineDead, EngineFailed, RequestError, XylemError
+from app.ids import PoolId, WorkerId, place_id
 from app.messages import (
     EngineState,
     Pause,
@@ -24,7 +20,6 @@ from app.messages import (
     PoolState,
     Profile,
     Resume,
-    Sampling,
     SetWeights,
     Sleep,
     StateCommand,
@@ -39,15 +34,10 @@ from app.runner.runner import Runner
 from app.telemetry import logger
 from workers.engine.kv_event_feed import KvEventFeed
 from workers.engine.lease import LeaseKeeper
+from workers.engine.presence import Presence
 
 log = logger(__name__)
 T = TypeVar("T")
-
-_LOOK_S = 0.02  # how often to look whether all requests have ended
-_LENT_S = 60.0  # how long other engines may take to fetch KV; most leases on it are shorter
-_TOKEN_S = 120.0  # for the token after which the worker comes back
-_FIRST = -(2**31)  # the priority of that token
-_CHECK = Sampling(max_tokens=1, temperature=0.0)
 
 
 class StateKeeper:
@@ -56,7 +46,9 @@ class StateKeeper:
     def __init__(
         self, runner: Runner, lease: LeaseKeeper, pool_id: PoolId, pool: Pool, feeds: Sequence[KvEventFeed]
     ) -> None:
-        self._runner, self._lease, self._pool_id, self._pool, self._feeds = runner, lease, pool_id, pool, feeds
+        self._runner, self._pool_id, self._pool, self._feeds = runner, pool_id, pool, feeds
+        self._presence = Presence(runner, lease, pool)
+        self._adopted = PoolState()
         self._source: WeightsSource | None = None  # of the present weights
         self._dropped = False  # a sleep has dropped the weights, and they were not loaded since
         self._awake: set[str] = set()  # of a sleeping engine, the tags that have been woken
@@ -65,39 +57,54 @@ class StateKeeper:
     async def execute(self, command: StateCommand) -> None:
         """Raises: XylemError when the engine can't, or has failed."""
         async with self._one:
-            match command:
-                case Sleep():
-                    await self._sleep(command.level, command.mode)
-                case Wake():
-                    await self._wake(command.tags)
-                case Pause():
-                    await self._pause(command.mode)
-                case Resume():
-                    await self._resume()
-                case SetWeights():
-                    await self._set_weights(command.version, command.source, command.mode)
-                case Profile():
-                    profiler = self._able(Profiler, "be profiled")  # type: ignore[type-abstract]
-                    await (profiler.start_profile(command.name) if command.on else profiler.stop_profile())
+            try:
+                await self._execute(command)
+            except EngineDead as exc:
+                self._presence.end(exc.message)
+                raise
 
     async def adopt(self) -> None:
-        """Before the worker is registered: takes over the state of its pool. Raises: XylemError, RedisError."""
-        wanted = await self._wanted()
-        if wanted.weights:
-            if wanted.source is not None and not wanted.source.path:
+        """Takes over the state of its pool: before the worker is registered, and after.
+
+        Whoever changes the state between the two commands the registered workers only. Raises: XylemError, RedisError.
+        """
+        async with self._one:
+            wanted = await self._wanted()
+            if wanted != self._adopted:
+                await self._take_over(wanted)
+                self._adopted = wanted
+
+    async def _execute(self, command: StateCommand) -> None:
+        match command:
+            case Sleep():
+                await self._sleep(command.level, command.mode)
+            case Wake():
+                await self._wake(command.tags)
+            case Pause():
+                await self._pause(command.mode)
+            case Resume():
+                await self._resume()
+            case SetWeights():
+                await self._set_weights(command.version, command.source, command.mode)
+            case Profile():
+                profiler = self._able(Profiler, "be profiled")  # type: ignore[type-abstract]
+                await (profiler.start_profile(command.name) if command.on else profiler.stop_profile())
+
+    async def _take_over(self, wanted: PoolState) -> None:
+        if wanted.weights != self._runner.weights:
+            if _is_sent(wanted.source):
                 log.warning("weights_awaited", version=wanted.weights, reason="they came through a transfer group")
-                self._lease.state = replace(self._lease.state, changing=True)
+                self._presence.awaits_weights = True
+                await self._presence.come_back(self._state)
             else:
-                pauser, weights = self._able(Pauser, "pause"), self._weights(wanted.source)  # type: ignore[type-abstract]
-                await pauser.pause("wait")
-                await weights.update_weights(wanted.weights, wanted.source)
-                await pauser.resume()
-                await self._took(wanted.weights, wanted.source)
-        if wanted.paused:
-            await self._able(Pauser, "pause").pause(wanted.paused)  # type: ignore[type-abstract]
-            self._lease.state = replace(self._lease.state, paused=wanted.paused)
-            self._runner.closed = True
-        if wanted.sleep and sleeps(await self._awake_others(), wanted.keep_awake):
+                await self._set_weights(wanted.weights, wanted.source, "abort")
+        if wanted.paused and not self._state.asleep:
+            await self._pause(wanted.paused)
+        elif self._state.paused and not wanted.paused:
+            await self._resume()
+        if not wanted.sleep and self._state.asleep:
+            await self._wake(())
+        elif wanted.sleep and sleeps(await self._awake_others(), wanted.keep_awake):
             await self._sleep(wanted.sleep, "abort")
             if wanted.tags:
                 await self._wake(wanted.tags)
@@ -108,31 +115,35 @@ class StateKeeper:
         sleeper = self._able(Sleeper, "sleep")  # type: ignore[type-abstract]
         if self._state.asleep:
             return
-        async with self._leaving(mode):
-            await self._lent()
+        async with self._presence.leaving(mode):
+            await self._presence.lends_nothing()
             await sleeper.sleep(level, mode)
         self._awake, self._dropped = set(), level > 1
-        await self._tell(replace(self._state, asleep=level))
+        await self._presence.come_back(replace(self._state, asleep=level))
 
     async def _wake(self, tags: Sequence[str]) -> None:
-        sleeper = self._able(Sleeper, "sleep")  # type: ignore[type-abstract]
-        if not self._state.asleep:
+        sleeper, state = self._able(Sleeper, "sleep"), self._state  # type: ignore[type-abstract]
+        if not state.asleep:
             return
-        await self._tell(replace(self._state, changing=True))
+        await self._presence.tell(replace(state, changing=True))
         try:
             awake = await sleeper.wake(tags)
             self._awake |= set(tags or ("weights",))
             if awake:
-                pauser = self._able(Pauser, "pause")  # type: ignore[type-abstract]
-                await self._refresh_weights(pauser)
-                if self._state.paused:
-                    await pauser.pause("keep")
-                else:
-                    await pauser.resume()
-                    await self._check()
-                await self._come_back(replace(self._state, asleep=0))
+                await self._go_on()
+                state = replace(state, asleep=0)
         finally:
-            await self._tell(replace(self._state, changing=False))
+            await self._presence.come_back(state)
+
+    async def _go_on(self) -> None:
+        """After a sleep. Raises: XylemError."""
+        pauser = self._able(Pauser, "pause")  # type: ignore[type-abstract]
+        await self._refresh_weights(pauser)
+        if self._state.paused:
+            await pauser.pause("keep")
+        else:
+            await pauser.resume()
+            await self._presence.prove()
 
     async def _refresh_weights(self, pauser: Pauser) -> None:
         """Weights that the sleep has dropped, or that the pool has got meanwhile. Raises: XylemError."""
@@ -140,7 +151,7 @@ class StateKeeper:
         if wanted.weights == self._runner.weights and not self._dropped:
             return
         await pauser.pause("keep")
-        if wanted.source is not None and not wanted.source.path:
+        if _is_sent(wanted.source):
             raise EngineFailed("Its weights come through a transfer group, and have to be sent again.")
         await self._weights(wanted.source).update_weights(wanted.weights, wanted.source)
         await self._took(wanted.weights, wanted.source)
@@ -151,9 +162,9 @@ class StateKeeper:
             raise RequestError("It sleeps.")
         if self._state.paused:
             return
-        async with self._leaving(mode):
+        async with self._presence.leaving(mode):
             await pauser.pause(mode)
-        await self._tell(replace(self._state, paused=mode))
+        await self._presence.come_back(replace(self._state, paused=mode))
 
     async def _resume(self) -> None:
         pauser = self._able(Pauser, "pause")  # type: ignore[type-abstract]
@@ -161,30 +172,31 @@ class StateKeeper:
             return
         if not self._state.asleep:
             await pauser.resume()
-        await self._come_back(replace(self._state, paused=None))
+        await self._presence.come_back(replace(self._state, paused=None))
 
     async def _set_weights(self, version: str, source: WeightsSource | None, mode: PauseMode) -> None:
         engine, pauser = self._weights(source), self._able(Pauser, "pause")  # type: ignore[type-abstract]
         if version == self._runner.weights:
             return
         if self._state.asleep and "weights" not in self._awake:
-            if source is not None and not source.path:
+            if _is_sent(source):
                 raise RequestError("It sleeps: wake its weights first, with tags=['weights'].")
             return  # it takes them when it wakes
-        stopped = bool(self._state.paused or self._state.asleep)
-        if stopped:
+        if self._state.paused or self._state.asleep:
             await self._load(engine, version, source)
-            await self._tell(self._state)
+            await self._presence.come_back(self._state)
             return
-        async with self._leaving(mode):
-            await self._lent()
+        async with self._presence.leaving(mode):
+            await self._presence.lends_nothing()
             await pauser.pause(mode)
-            try:
-                await self._load(engine, version, source)
-            finally:
-                await pauser.resume()
-            await self._check()
-        await self._come_back(self._state)
+            await self._load(engine, version, source)
+            await pauser.resume()
+        try:
+            await self._presence.prove()
+        except EngineFailed as exc:
+            self._presence.end(exc.message)
+            raise
+        await self._presence.come_back(self._state)
 
     async def _load(self, engine: Weights, version: str, source: WeightsSource | None) -> None:
         """Loads weights; if that fails, those before. Raises: XylemError."""
@@ -194,12 +206,11 @@ class StateKeeper:
         except XylemError as exc:
             log.error("weights_not_changed", version=version, reason=exc.message)
             try:
-                if self._source is not None and not self._source.path:
+                if _is_sent(self._source):
                     raise EngineFailed("The weights before came through a transfer group.")
                 await engine.update_weights(self._runner.weights, self._source)
             except XylemError as gone:
-                log.critical("weights_lost", reason=gone.message)
-                os.kill(os.getpid(), signal.SIGTERM)  # a restarted worker loads what its pool says
+                self._presence.end(gone.message)
             raise
         await self._took(version, source, clears)
 
@@ -207,93 +218,18 @@ class StateKeeper:
         """The engine has them, and no KV of others: nor has the index."""
         runner = self._runner
         runner.weights, self._source, self._dropped = version, source, False
-        self._lease.state = replace(self._lease.state, weights=version)
+        self._presence.awaits_weights = False
         for feed, before in zip(self._feeds, clears or [feed.clears for feed in self._feeds], strict=True):
             await feed.forget(before, version)
         places = [place_id(runner.worker, rank) for rank in range(self._pool.data_parallel_size)]
         await runner.redis.unlink(*(runner.keys.predicted(self._pool_id, place) for place in places))
         log.info("weights_changed", version=version)
 
-    # Out of routing, and back.
+    # What it may do.
 
     @property
     def _state(self) -> EngineState:
-        return self._lease.state
-
-    async def _tell(self, state: EngineState) -> None:
-        self._lease.state = state
-        await self._lease.tell()
-
-    @asynccontextmanager
-    async def _leaving(self, mode: PauseMode) -> AsyncIterator[None]:
-        """Out of routing, with its requests gone unless `mode` keeps them; after a failure it comes back."""
-        before, runner = self._state, self._runner
-        if mode == "wait" and before.paused and runner.runs:
-            raise RequestError("It is paused, so its requests don't end: resume it, or use the mode abort or keep.")
-        await self._tell(replace(before, changing=True))
-        try:
-            if mode == "wait":
-                await self._without_requests()
-            runner.closed = True
-            if mode == "abort":
-                runner.give_all_back()
-                await self._without_requests()
-            await runner.emitter.drained()
-            yield
-        except BaseException:
-            if isinstance(runner.engine, Pauser) and not before.paused and not before.asleep:
-                await runner.engine.resume()
-            runner.closed = bool(before.asleep or before.paused or before.changing)
-            await self._tell(replace(before, weights=runner.weights))
-            raise
-        self._lease.state = replace(self._state, changing=False)
-
-    async def _without_requests(self) -> None:
-        """Returns when none runs here, is in its queue, or on its way from a prefill worker."""
-        runner, key = self._runner, self._runner.keys.reservations(self._runner.worker)
-        while runner.runs or await runner.redis.hlen(key):  # noqa: ASYNC110 (Redis has no event for it)
-            await asyncio.sleep(_LOOK_S)
-
-    async def _lent(self) -> None:
-        await self._runner.wait_for_lent_blocks(_LENT_S)
-
-    async def _come_back(self, state: EngineState) -> None:
-        self._runner.closed = bool(state.asleep or state.paused)
-        await self._tell(replace(state, changing=False))
-
-    async def _check(self) -> None:
-        """One token on each rank, as for a client; or one of a request that was kept. Raises: EngineFailed."""
-        engine, worker = self._runner.engine, self._runner.worker
-        if self._runner.runs:
-            await self._goes_on()
-            return
-        for rank in range(self._pool.data_parallel_size):
-            run = RunId(f"check-{worker}-{rank}")
-            made = 0
-            try:
-                async with asyncio.timeout(_TOKEN_S):
-                    if self._pool.task != "generate":
-                        asked = EncodeRequest(run, [[1]], self._pool.task, None, _FIRST, rank)
-                        made = len(await cast(Encoder, engine).encode(asked))
-                    else:
-                        request = GenerateRequest(run, [1], _CHECK, _FIRST, rank)
-                        async with aclosing(engine.generate(request)) as steps:
-                            made = sum([len(step.tokens) async for step in steps])
-            except TimeoutError:
-                raise EngineFailed(f"No token within {_TOKEN_S:g} s.") from None
-            if not made:
-                raise EngineFailed("It made no token.")
-
-    async def _goes_on(self) -> None:
-        """Returns after a token of its requests. Raises: EngineFailed."""
-        emitter, end = self._runner.emitter, time.monotonic() + _TOKEN_S
-        before = emitter.emitted + emitter.withheld
-        while self._runner.runs and emitter.emitted + emitter.withheld == before:
-            if time.monotonic() > end:
-                raise EngineFailed(f"No token within {_TOKEN_S:g} s.")
-            await asyncio.sleep(_LOOK_S)
-
-    # What it may do.
+        return self._presence.state
 
     def _able(self, capability: type[T], what: str) -> T:
         if not isinstance(self._runner.engine, capability):
@@ -312,6 +248,12 @@ class StateKeeper:
 
     async def _awake_others(self) -> int:
         redis, keys = self._runner.redis, self._runner.keys
-        others = await redis.hkeys(keys.pool(self._pool_id))
-        raws = [await redis.get(keys.worker(cast(bytes, other).decode())) for other in others]  # type: ignore[arg-type]
+        ids = {cast(bytes, other).decode() for other in await redis.hkeys(keys.pool(self._pool_id))}
+        others = ids - {self._runner.worker}
+        raws = [await redis.get(keys.worker(WorkerId(other))) for other in others]
         return sum(not decode_lease(cast(bytes, raw)).draining for raw in raws if raw is not None)
+
+
+def _is_sent(source: WeightsSource | None) -> bool:
+    """Whether a trainer sends the weights, through a transfer group."""
+    return source is not None and not source.path

@@ -145,7 +145,7 @@ class AnswerOwner:
             async with call:
                 while deltas := await call.deltas():
                     # In the log, a delta's index counts the choices of all prompts.
-                    batches.append(encode([_numbered(kept.id, choice, delta) for choice, delta in deltas]))
+                    batches.append(encode([as_kept(kept.id, choice, delta) for choice, delta in deltas]))
                     for _choice, delta in deltas:
                         call.count(delta)
                     await self._note(kept, epoch, batches, ended=False)
@@ -181,5 +181,5 @@ class AnswerOwner:
         self.wrote(kept.id).set()
 
 
-def _numbered(request: RequestId, choice: int, d: Delta) -> Delta:
-    return Delta(request, 0, d.text, d.tokens, choice, d.finish, d.stop, d.logprobs, d.prompt_logprobs)
+def as_kept(request: RequestId, choice: int, d: Delta) -> Delta:
+    return Delta(request, 0, d.text, d.tokens, choice, d.finish, d.stop, d.logprobs, d.prompt_logprobs, d.weights)

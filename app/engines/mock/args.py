@@ -9,7 +9,6 @@ from app.errors import SettingsError
 
 Positive = Annotated[float, Field(gt=0)]  # .inf too
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Change = Literal["pause", "sleep", "wake", "weights"]
 
 
 class HandoffArgs(BaseModel):
@@ -52,7 +51,6 @@ class MockArgs(BaseModel):
     sleep_s: NotNegative = 0.0
     wake_s: NotNegative = 0.0
     weights_s: NotNegative = 0.0  # to load other weights
-    fails_to: list[Change] = []  # these changes of its state fail
     hangs_on: str | None = None  # a prompt that contains this makes the engine hang, in a live process
 
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from app.engines.mock.args import Change, MockArgs
+from app.engines.mock.args import MockArgs
 from app.engines.mock.choice import Stream
 from app.engines.mock.core import Core
 from app.errors import EngineFailed, RequestError
@@ -40,7 +40,6 @@ class Control:
             raise EngineFailed("The engine has no weights: they were dropped, and not loaded again.")
 
     async def pause(self, mode: PauseMode) -> None:
-        await self._takes("pause", 0.0)
         if mode == "abort":
             for stream in list(self._streams()):
                 self._abort(stream)
@@ -61,14 +60,14 @@ class Control:
 
     async def sleep(self, level: int, mode: PauseMode) -> None:
         await self.pause(mode)
-        await self._takes("sleep", self._args.sleep_s)
+        await self._takes(self._args.sleep_s)
         await self._forget()
         self._asleep, self._dropped = list(TAGS), self._dropped or level > 1
 
     async def wake(self, tags: Sequence[str] = ()) -> bool:
         if unknown := [tag for tag in tags if tag not in TAGS]:
             raise RequestError(f"tags={unknown}: this engine has {list(TAGS)}.", param="tags")
-        await self._takes("wake", self._args.wake_s)
+        await self._takes(self._args.wake_s)
         self._asleep = [tag for tag in self._asleep if tags and tag not in tags]
         if not self._asleep and not self._dropped:
             await self.resume()
@@ -84,7 +83,7 @@ class Control:
             raise RequestError("The weights sleep: wake them first, with tags=['weights'].")
         if source is not None and source.path and not await asyncio.to_thread(Path(source.path).is_dir):
             raise EngineFailed(f"There is no folder {source.path}.")
-        await self._takes("weights", self._args.weights_s)
+        await self._takes(self._args.weights_s)
         await self._forget()
         self.weights, self._dropped = version, False
         for stream in self._streams():
@@ -106,7 +105,5 @@ class Control:
         for core in self._cores:
             await core.forget()
 
-    async def _takes(self, change: Change, seconds: float) -> None:
-        if change in self._args.fails_to:
-            raise EngineFailed(f"The mock engine fails to {change}, as args.fails_to says.")
+    async def _takes(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self._args.speedup)

@@ -87,6 +87,8 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
     if events is not None:
         fixed["kv_events_config"] = json.dumps(_kv_events(pool.data_parallel_size, events))
     on_cpu = not torch.accelerator.is_available()
+    if on_cpu and (method := given.get("speculative_algorithm")):
+        raise SettingsError(f"args.speculative_algorithm={method!r}: on a CPU, SGLang has no kernels for it")
     fields = {**_DEFAULTS, **(_cpu_defaults(pool) if on_cpu else {}), **_handoff(pool, on_cpu=on_cpu), **given, **fixed}
     ours = _ENVIRONMENT | (_CPU_ENVIRONMENT | _cores(pool.data_parallel_size) if on_cpu else {})
     return EngineArgs({**ours, **environment}, fields)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 from app.engines.sglang_plugin import GRAMMAR
@@ -59,6 +60,13 @@ def token_logprobs(meta: Mapping[str, Any], side: str, top: int, tokenizer: Toke
         )
         for (logprob, token, _), best in zip(entries, ranked, strict=True)
     ]
+
+
+def drafted(meta: Mapping[str, Any]) -> tuple[int, int, list[int]]:
+    """How often tokens were drafted for an answer, how many, and how many were accepted at each position."""
+    by_length = meta.get("spec_correct_drafts_histogram") or [0]  # how often so many of a draft were accepted
+    accepted = list(accumulate(reversed(by_length[1:])))[::-1]
+    return meta.get("spec_verify_ct", 0), meta.get("spec_num_proposed_drafts", 0), accepted
 
 
 def refusal(finish: Mapping[str, Any]) -> XylemError | None:

@@ -30,12 +30,14 @@ from app.engines.base import (
 from app.engines.checks import check_inputs, check_request
 from app.engines.sglang.args import CONTEXT_SPARE, engine_args
 from app.engines.sglang.choice import Choice
+from app.engines.sglang.control import Control
 from app.engines.sglang.convert import translate
 from app.engines.sglang.encoding import vectors
 from app.engines.sglang.processes import Processes, own_sigquit, remove_files
 from app.engines.sglang.requests import Running, run
 from app.engines.sglang.stats import Figuring
 from app.engines.sglang_plugin import is_loaded
+from app.engines.speculation import Speculation
 from app.errors import EngineDead, EngineFailed, HandoffFailed, RequestError, SettingsError
 from app.ids import RunId
 from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle, KvTransfer, Rendezvous
@@ -55,6 +57,8 @@ class _Loaded:
 class SglangEngine:
     """Implements `app.engines.base.Engine`, `Disaggregated`, `Encoder`, `PrefixResetter`, `WarmsUp` and `Configured`.
 
+    `control.py` has Pauser, Sleeper, Weights and Profiler.
+
     A pool's `args` are fields of SGLang's ServerArgs, and `env`: environment variables to be set unless they are set
     already.
     """
@@ -64,12 +68,17 @@ class SglangEngine:
         self._pool, self._address = pool, address
         self._args = engine_args(pool, address)
         self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
-        self._processes, self._figuring = Processes(), Figuring()
+        self._processes, self._figuring, self._speculation = Processes(), Figuring(), Speculation()
         self._requests: dict[RunId, Running] = {}
         self._encoding: dict[RunId, int] = {}  # inputs of each request
         self._pulled = 0  # tokens of prompts whose KV came from other engines
         self._loaded: _Loaded | None = None  # set by start
         self._failure = EngineFailed("The engine is not running.")
+        self._control = control = Control(lambda: self._ready().engine.tokenizer_manager, pool, self._args.fields)
+        self.pause, self.resume = control.pause, control.resume
+        self.sleep, self.wake, self.is_sleeping = control.sleep, control.wake, control.is_sleeping
+        self.update_weights = control.update_weights
+        self.start_profile, self.stop_profile = control.start_profile, control.stop_profile
         own_sigquit()
 
     def configuration(self) -> dict[str, Any]:
@@ -125,6 +134,7 @@ class SglangEngine:
 
     async def encode(self, request: EncodeRequest) -> bytes:
         loaded = self._ready()
+        self._control.check()
         check_inputs(request, self._pool, loaded.vocabulary_size)
         self._encoding[request.id] = len(request.inputs)
         try:
@@ -170,6 +180,9 @@ class SglangEngine:
             pulled_tokens=self._pulled,
             step_s=now.steps.base_s,
             request_step_s=now.steps.request_s,
+            drafts=self._speculation.drafts,
+            drafted_tokens=self._speculation.drafted,
+            accepted_tokens=tuple(self._speculation.accepted),
         )
 
     def kv_events(self) -> dict[int, KvEventSource]:
@@ -218,6 +231,7 @@ class SglangEngine:
 
     def _died(self) -> None:
         self._failure = EngineDead("One of SGLang's processes died.")
+        self._control.died()
         for running in self._requests.values():
             running.fail(self._failure)
 
@@ -225,13 +239,14 @@ class SglangEngine:
     def _runs(self, request: GenerateRequest) -> Iterator[Running]:
         """Its open choices begin. Raises: XylemError."""
         engine = self._ready().engine
+        self._control.check()
         self._check(request)
         running = self._requests[request.id] = Running()
         try:
             for index in range(request.sampling.n):
                 if not (request.begun and request.begun[index].finished):
                     choice = Choice(request, index, self._tokenizer, self._pool.context_len)
-                    running.start(index, run(engine, request, choice, index))
+                    running.start(index, run(engine, request, choice, index, self._speculation))
             yield running
         finally:
             del self._requests[request.id]

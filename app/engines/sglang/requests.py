@@ -10,7 +10,8 @@ from sglang.srt.entrypoints.engine import Engine
 
 from app.engines.base import GenerateRequest, StepOutput
 from app.engines.sglang.choice import Choice
-from app.engines.sglang.convert import logprob_arguments, sampling_params, translate
+from app.engines.sglang.convert import drafted, logprob_arguments, sampling_params, translate
+from app.engines.speculation import Speculation
 from app.errors import XylemError
 from app.messages import Rendezvous
 
@@ -83,7 +84,9 @@ class Running:
             self._line.put_nowait(translate(exc))
 
 
-async def run(engine: Engine, request: GenerateRequest, choice: Choice, index: int) -> AsyncGenerator[StepOutput, None]:
+async def run(
+    engine: Engine, request: GenerateRequest, choice: Choice, index: int, speculation: Speculation
+) -> AsyncGenerator[StepOutput, None]:
     """One choice's steps. Closing it aborts. Raises: SGLang's errors and ours."""
     chunks = await engine.async_generate(
         input_ids=choice.prompt,
@@ -102,6 +105,7 @@ async def run(engine: Engine, request: GenerateRequest, choice: Choice, index: i
             if step.tokens or step.finish is not None:
                 yield step
             if step.finish is not None:
+                speculation.add(*drafted(chunk["meta_info"]))
                 return
 
 

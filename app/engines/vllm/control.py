@@ -3,7 +3,8 @@
 On a CPU vLLM pauses for a sleep as elsewhere, but frees no memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 from vllm.platforms import current_platform
@@ -33,13 +34,15 @@ class Control:
             raise EngineFailed("The engine has no weights: they were dropped, and not loaded again.")
 
     async def pause(self, mode: PauseMode) -> None:
-        await self._engine().pause_generation(mode=mode, clear_cache=False)
+        with _ours():
+            await self._engine().pause_generation(mode=mode, clear_cache=False)
         self._paused = True
 
     async def resume(self) -> None:
         if self._asleep:
             raise RequestError("The engine sleeps.")
-        await self._engine().resume_generation()
+        with _ours():
+            await self._engine().resume_generation()
         self._paused = False
 
     async def sleep(self, level: int, mode: PauseMode) -> None:
@@ -47,7 +50,8 @@ class Control:
         if not current_platform.is_cpu() and not engine.vllm_config.model_config.enable_sleep_mode:
             raise RequestError("This pool's vLLM can't sleep: it needs args.enable_sleep_mode.")
         self._paused = True
-        await engine.sleep(level, mode)
+        with _ours():
+            await engine.sleep(level, mode)
         self._asleep, self._dropped = list(TAGS), self._dropped or level > 1
 
     async def wake(self, tags: Sequence[str] = ()) -> bool:
@@ -55,7 +59,8 @@ class Control:
             raise RequestError(f"tags={unknown}: this engine has {list(TAGS)}.", param="tags")
         rest = [tag for tag in tags if tag in self._asleep]  # vLLM wakes none if one of them is awake
         if self._asleep and (rest or not tags):
-            fully = await self._engine().wake_up(rest or None)
+            with _ours():
+                fully = await self._engine().wake_up(rest or None)
             self._asleep = [tag for tag in self._asleep if tags and tag not in tags]
             self._paused = not fully
         if self._dropped and not self._paused:  # vLLM goes on by itself, but has no weights
@@ -71,7 +76,7 @@ class Control:
             raise EngineFailed("The engine has to be paused while its weights change.")
         if "weights" in self._asleep:
             raise RequestError("The weights sleep: wake them first, with tags=['weights'].")
-        try:
+        with _ours():
             if source is not None and not source.path:
                 await self._receive(engine, source)
             else:
@@ -80,8 +85,6 @@ class Control:
             if not await engine.reset_prefix_cache(reset_running_requests=True):
                 raise EngineFailed("vLLM keeps KV for other engines.")
             await engine.update_weight_version(version)
-        except Exception as exc:
-            raise translate(exc) from exc
         self._dropped = False
 
     async def start_profile(self, name: str = "") -> None:
@@ -90,14 +93,16 @@ class Control:
             raise RequestError("This pool's vLLM can't be profiled: it needs args.profiler_config.")
         if self._profiles:
             raise RequestError("The profiler runs already.")
+        with _ours():
+            await engine.start_profile(name or None)
         self._profiles = True
-        await engine.start_profile(name or None)
 
     async def stop_profile(self) -> None:
         if not self._profiles:
             raise RequestError("The profiler does not run.")
         self._profiles = False
-        await self._engine().stop_profile()
+        with _ours():
+            await self._engine().stop_profile()
 
     async def _receive(self, engine: AsyncLLM, source: WeightsSource) -> None:
         """One update from the transfer group, which it joins first if told how."""
@@ -108,3 +113,12 @@ class Control:
         await engine.start_weight_update()
         await engine.update_weights(WeightTransferUpdateRequest(source.update or {}))
         await engine.finish_weight_update()
+
+
+@contextmanager
+def _ours() -> Iterator[None]:
+    """vLLM's errors as ours."""
+    try:
+        yield
+    except Exception as exc:
+        raise translate(exc) from exc

@@ -6,8 +6,8 @@ from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
+from app.engines.speculation import Speculation
 from app.engines.steps import StepMeter
-from app.engines.vllm.speculation import Speculation
 
 
 class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy skips vLLM
@@ -47,8 +47,8 @@ class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy 
             if scheduler_stats.kv_connector_stats:
                 self._transferred += sum(scheduler_stats.kv_connector_stats["bytes_transferred"])
                 self._transfer_s += sum(scheduler_stats.kv_connector_stats["transfer_duration"])
-            if scheduler_stats.spec_decoding_stats is not None:
-                self.speculation.add(scheduler_stats.spec_decoding_stats)
+            if (made := scheduler_stats.spec_decoding_stats) is not None:
+                self.speculation.add(made.num_drafts, made.num_draft_tokens, made.num_accepted_tokens_per_pos)
         if iteration_stats is not None:
             self.prefill_tokens += iteration_stats.prompt_token_stats.computed
             self.pulled_tokens += iteration_stats.prompt_token_stats.external_kv_transfer

@@ -1,10 +1,14 @@
-"""What operators do to an engine while it runs: pause it, put it to sleep, change its weights, profile it."""
+"""What operators do to an engine while it runs: pause it, put it to sleep, change its weights, profile it.
+
+`test_engine_contract.py` has loaded the engines, and runs these.
+"""
 
 import asyncio
 import json
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from app.engines.base import Pauser, Profiler, Sleeper, Weights
@@ -13,14 +17,12 @@ from app.messages import WeightsSource
 from tests.contract.conftest import model_dir
 from tests.contract.subject import Answer, Subject
 from tests.shallow import shallow_model
+from tests.stack import free_port
 
-pytestmark = [
-    pytest.mark.parametrize("subject", ["mock", "vllm"], indirect=True, scope="module"),  # the others can't do this yet
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(300),  # the first test of an engine loads it
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
-]
 PROMPT = "The weights of a model decide what it says about"
+LONG = 80  # tokens of an answer that is caught in its middle
+TURNED = "model.layers.1.mlp.down_proj.weight"  # the tensor in which the other weights differ
+can_change = pytest.mark.parametrize("subject", ["mock", "vllm", "sglang"], indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +31,14 @@ def other_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("weights")
     source = shallow_model(model_dir())
     weights = load_file(source / "model.safetensors")
-    name = "model.layers.1.mlp.down_proj.weight"
-    weights[name] = -weights[name]
+    weights[TURNED] = -weights[TURNED]
     save_file(weights, made / "model.safetensors", metadata={"format": "pt"})
     (made / "config.json").write_text(json.dumps(json.loads((source / "config.json").read_text())))
     return made
+
+
+def written(folder: Path) -> list[str]:
+    return [file.name for file in folder.rglob("*") if file.stat().st_size]
 
 
 def control(subject: Subject) -> tuple[Pauser, Sleeper, Weights]:
@@ -44,7 +49,7 @@ def control(subject: Subject) -> tuple[Pauser, Sleeper, Weights]:
     return engine, engine, engine
 
 
-async def begun(subject: Subject, found: Answer, tokens: int = 60) -> "asyncio.Task[None]":
+async def begun(subject: Subject, found: Answer, tokens: int = LONG) -> "asyncio.Task[None]":
     """A running answer with some output, which goes on filling `found`."""
 
     async def fill() -> None:
@@ -58,10 +63,11 @@ async def begun(subject: Subject, found: Answer, tokens: int = 60) -> "asyncio.T
     return task
 
 
+@can_change
 async def test_what_pause_keeps_goes_on_unchanged(subject: Subject) -> None:
     """Nothing is made while it is paused, and a new request waits."""
     pauser, _, _ = control(subject)
-    expected = (await subject.answer(PROMPT, max_tokens=60, ignore_eos=True)).tokens
+    expected = (await subject.answer(PROMPT, max_tokens=LONG, ignore_eos=True)).tokens
     found = Answer()
     task = await begun(subject, found)
     await pauser.pause("keep")
@@ -69,7 +75,7 @@ async def test_what_pause_keeps_goes_on_unchanged(subject: Subject) -> None:
     await asyncio.sleep(0.1)
     made = len(found.tokens)
     await asyncio.sleep(0.3)
-    assert len(found.tokens) == made < 60
+    assert len(found.tokens) == made < LONG
     assert not later.done()
     await pauser.resume()
     await task
@@ -77,17 +83,19 @@ async def test_what_pause_keeps_goes_on_unchanged(subject: Subject) -> None:
     assert len((await later).tokens) == 2
 
 
+@can_change
 async def test_pause_waits_for_what_runs(subject: Subject) -> None:
     pauser, _, _ = control(subject)
     found = Answer()
     task = await begun(subject, found)
     await pauser.pause("wait")
-    assert len(found.tokens) == 60
+    assert len(found.tokens) == LONG
     await task
     await pauser.resume()
     assert (await subject.answer(PROMPT, max_tokens=2)).finish == "length"
 
 
+@can_change
 async def test_pause_aborts_what_runs(subject: Subject) -> None:
     pauser, _, _ = control(subject)
     found = Answer()
@@ -99,6 +107,7 @@ async def test_pause_aborts_what_runs(subject: Subject) -> None:
     assert (await subject.answer(PROMPT, max_tokens=2)).finish == "length"
 
 
+@can_change
 @pytest.mark.parametrize("level", [1, 2])
 async def test_a_sleeping_engine_refuses_and_a_woken_one_answers(subject: Subject, level: int) -> None:
     """After level 2 its weights are loaded again first."""
@@ -118,12 +127,14 @@ async def test_a_sleeping_engine_refuses_and_a_woken_one_answers(subject: Subjec
     assert (await subject.answer(PROMPT)).tokens == expected
 
 
+@can_change
 async def test_an_unknown_tag_is_refused(subject: Subject) -> None:
     _, sleeper, _ = control(subject)
     with pytest.raises(RequestError, match="bed"):
         await sleeper.wake(["bed"])
 
 
+@can_change
 async def test_other_weights_answer_otherwise_and_use_no_older_kv(subject: Subject, other_weights: Path) -> None:
     pauser, _, weights = control(subject)
     prompt = PROMPT * 12  # some blocks
@@ -143,10 +154,11 @@ async def test_other_weights_answer_otherwise_and_use_no_older_kv(subject: Subje
     assert (await subject.answer(prompt)).tokens == before
 
 
+@can_change
 async def test_a_kept_answer_goes_on_with_the_new_weights(subject: Subject, other_weights: Path) -> None:
     """What a loop of reinforcement learning wants: its tokens so far, and all KV computed again."""
     pauser, _, weights = control(subject)
-    expected = (await subject.answer(PROMPT, max_tokens=60, ignore_eos=True)).tokens
+    expected = (await subject.answer(PROMPT, max_tokens=LONG, ignore_eos=True)).tokens
     found = Answer()
     task = await begun(subject, found)
     await pauser.pause("keep")
@@ -163,6 +175,7 @@ async def test_a_kept_answer_goes_on_with_the_new_weights(subject: Subject, othe
     await pauser.resume()
 
 
+@can_change
 async def test_weights_that_are_not_there_are_an_error(subject: Subject, tmp_path: Path) -> None:
     pauser, _, weights = control(subject)
     await pauser.pause("wait")
@@ -173,16 +186,55 @@ async def test_weights_that_are_not_there_are_an_error(subject: Subject, tmp_pat
     assert (await subject.answer(PROMPT, max_tokens=2)).finish == "length"
 
 
-async def test_profiling_needs_its_arguments_or_runs_once(subject: Subject) -> None:
+@can_change
+async def test_profiles_are_written_once_started(subject: Subject, profiles: Path) -> None:
     engine = subject.engine
     assert isinstance(engine, Profiler)
-    if subject.name == "vllm":
-        with pytest.raises(RequestError, match="profiler_config"):
-            await engine.start_profile()
-        return
-    await engine.start_profile()
+    with pytest.raises(RequestError, match="does not run"):
+        await engine.stop_profile()
+    await engine.start_profile("mine")
     with pytest.raises(RequestError, match="already"):
         await engine.start_profile()
+    await subject.answer(PROMPT, max_tokens=1)
     await engine.stop_profile()
     with pytest.raises(RequestError, match="does not run"):
         await engine.stop_profile()
+    if subject.name != "mock":
+        assert any(name.startswith("mine") for name in written(profiles))
+
+
+@pytest.mark.parametrize("subject", ["sglang"], indirect=True, scope="module")
+async def test_weights_come_through_a_transfer_group(subject: Subject, other_weights: Path) -> None:
+    """The tensor that differs, from a trainer in this process. vLLM's groups need accelerators."""
+    from sglang.srt.utils.common import init_custom_process_group
+
+    pauser, _, weights = control(subject)
+    before = (await subject.answer(PROMPT)).tokens
+    await pauser.pause("wait")
+    await weights.update_weights("v2", WeightsSource(str(other_weights)))
+    await pauser.resume()
+    expected = (await subject.answer(PROMPT)).tokens
+    await pauser.pause("wait")
+    await weights.update_weights("", None)
+    tensor, port = load_file(other_weights / "model.safetensors")[TURNED], free_port()
+
+    def train() -> None:
+        group = init_custom_process_group(
+            backend="gloo", init_method=f"tcp://127.0.0.1:{port}", world_size=2, rank=0, group_name="trainer"
+        )
+        torch.distributed.broadcast(tensor, src=0, group=group)
+
+    joins = {"master_address": "127.0.0.1", "master_port": port, "rank_offset": 1, "world_size": 2, "backend": "gloo"}
+    comes = {"names": [TURNED], "dtypes": [str(tensor.dtype).removeprefix("torch.")], "shapes": [list(tensor.shape)]}
+    named = {"group_name": "trainer"}
+    with pytest.raises(RequestError, match="colour"):
+        await weights.update_weights("v3", WeightsSource("", None, {"colour": 1}))
+    training = asyncio.create_task(asyncio.to_thread(train))
+    await weights.update_weights("v3", WeightsSource("", joins | named, comes | named))
+    await training
+    await pauser.resume()
+    assert (await subject.answer(PROMPT)).tokens == expected != before
+    await pauser.pause("wait")
+    await weights.update_weights("", None)
+    await pauser.resume()
+    assert (await subject.answer(PROMPT)).tokens == before

@@ -1,0 +1,203 @@
+"""Pausing, sleeping, changing weights and profiling a loaded SGLang.
+
+On a CPU SGLang goes through a sleep as elsewhere, but frees no memory.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from sglang.srt.managers.io_struct import (
+    BeginWeightUpdateReqInput,
+    ContinueGenerationReqInput,
+    EndWeightUpdateReqInput,
+    InitWeightsUpdateGroupReqInput,
+    PauseGenerationReqInput,
+    ProfileReq,
+    ReleaseMemoryOccupationReqInput,
+    ResumeMemoryOccupationReqInput,
+    UpdateWeightFromDiskReqInput,
+    UpdateWeightsFromDistributedReqInput,
+)
+
+from app.errors import EngineDead, EngineFailed, RequestError
+from app.messages import PauseMode, WeightsSource
+from app.pools import Pool
+
+T = TypeVar("T")
+M = TypeVar("M", bound=msgspec.Struct)
+
+TAGS = {"weights": ["weights"], "kv_cache": ["kv_cache", "cuda_graph"]}  # ours, and SGLang's for the same memory
+_PROFILES = "SGLANG_TORCH_PROFILER_DIR"
+_LOOK_S = 0.01
+
+
+class Control:
+    """Implements `app.engines.base`'s Pauser, Sleeper, Weights and Profiler.
+
+    A paused scheduler computes nothing and executes commands. `in_place` leaves requests their KV, with which neither
+    weights nor memory may change; `retract` takes it from them, and they are computed again.
+    """
+
+    def __init__(self, manager: Callable[[], Any], pool: Pool, fields: Mapping[str, Any]) -> None:
+        """`manager`: SGLang's TokenizerManager. `fields`: of its ServerArgs."""
+        self._manager, self._pool, self._fields = manager, pool, fields
+        self._on_cpu = fields.get("device") == "cpu"
+        self._paused = self._dropped = self._profiles = False  # `_dropped`: a sleep has dropped the weights
+        self._asleep: list[str] = []  # the tags of what sleeps
+        self._died = asyncio.Event()
+
+    def check(self) -> None:
+        """Raises: EngineFailed when no request can be taken."""
+        if self._asleep:
+            raise EngineFailed("The engine sleeps.")
+        if self._dropped:
+            raise EngineFailed("The engine has no weights: they were dropped, and not loaded again.")
+
+    def died(self) -> None:
+        """SGLang itself would wait for ever for the answer of a process that is gone."""
+        self._died.set()
+
+    async def pause(self, mode: PauseMode) -> None:
+        manager = self._manager()
+        async with manager.is_pause_cond:
+            manager.is_pause = True  # new requests wait here
+        if mode == "abort":
+            if self._paused:
+                await self._stop("retract")  # what stands still on the engine would be aborted in its next step only
+            manager.abort_request(abort_all=True)
+        if mode != "keep":
+            await self._ask(self._requests_end(manager))
+        await self._stop("in_place")
+        self._paused = True
+
+    async def resume(self) -> None:
+        if self._asleep:
+            raise RequestError("The engine sleeps.")
+        await self._manager().continue_generation(ContinueGenerationReqInput())
+        self._paused = False
+
+    async def sleep(self, level: int, mode: PauseMode) -> None:
+        if not self._on_cpu:
+            needed = ["enable_memory_saver", *(["enable_weights_cpu_backup"] if level == 1 else [])]
+            if missing := [f"args.{name}" for name in needed if not self._fields.get(name)]:
+                raise RequestError(f"This pool's SGLang can't sleep at level {level}: it needs {', '.join(missing)}.")
+        await self.pause(mode)
+        await self._stop("retract")
+        await self._ask(self._manager().release_memory_occupation(ReleaseMemoryOccupationReqInput()))
+        self._asleep, self._dropped = list(TAGS), self._dropped or level > 1
+
+    async def wake(self, tags: Sequence[str] = ()) -> bool:
+        if unknown := [tag for tag in tags if tag not in TAGS]:
+            raise RequestError(f"tags={unknown}: this engine has {list(TAGS)}.", param="tags")
+        if woken := [tag for tag in self._asleep if not tags or tag in tags]:
+            theirs = [name for tag in woken for name in TAGS[tag]]
+            await self._ask(self._manager().resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=theirs)))
+            self._asleep = [tag for tag in self._asleep if tag not in woken]
+        if woken and not self._asleep and not self._dropped:
+            await self.resume()
+        return not self._asleep
+
+    async def is_sleeping(self) -> bool:
+        return bool(self._asleep)
+
+    async def update_weights(self, version: str, source: WeightsSource | None) -> None:
+        if not self._paused:
+            raise EngineFailed("The engine has to be paused while its weights change.")
+        if "weights" in self._asleep:
+            raise RequestError("The weights sleep: wake them first, with tags=['weights'].")
+        manager = self._manager()
+        await self._stop("retract")
+        if source is not None and not source.path:
+            await self._receive(manager, source, version)
+        else:
+            path = str(self._pool.model_dir) if source is None else source.path
+            if not await asyncio.to_thread(os.path.isdir, path):
+                raise EngineFailed(f"There is no folder {path}.")  # SGLang would look for it on the hub
+            asked = UpdateWeightFromDiskReqInput(model_path=path, weight_version=version)
+            done, message, _ = await self._ask(manager.update_weights_from_disk(asked))
+            _succeeded(done=done, message=message)
+        self._dropped = False
+
+    async def start_profile(self, name: str = "") -> None:
+        if not os.environ.get(_PROFILES):
+            raise RequestError(f"This pool's SGLang can't be profiled: it needs args.env.{_PROFILES}.")
+        if self._profiles:
+            raise RequestError("The profiler runs already.")
+        kinds = ["CPU"] if self._on_cpu else ["CPU", "GPU"]
+        await self._profile(self._manager().start_profile(ProfileReq(activities=kinds, profile_prefix=name or None)))
+        self._profiles = True
+
+    async def stop_profile(self) -> None:
+        if not self._profiles:
+            raise RequestError("The profiler does not run.")
+        self._profiles = False
+        await self._profile(self._manager().stop_profile())
+
+    async def _stop(self, how: Literal["in_place", "retract"]) -> None:
+        """Returns when the scheduler stands still. Raises: RequestError, EngineDead."""
+        manager = self._manager()
+        if how == "retract" and self._pool.role != "both" and await manager.model_update_lock.is_locked():
+            raise RequestError("SGLang computes no KV again that came from another engine: use the mode wait or abort.")
+        await manager.pause_generation(PauseGenerationReqInput(mode=how))
+        await self._ask(manager.get_internal_state())
+
+    @staticmethod
+    async def _requests_end(manager: Any) -> None:
+        while await manager.model_update_lock.is_locked():  # noqa: ASYNC110 (SGLang's requests hold it)
+            await asyncio.sleep(_LOOK_S)
+
+    async def _receive(self, manager: Any, source: WeightsSource, version: str) -> None:
+        """One update from the transfer group, which it joins first if told how."""
+        if self._pool.data_parallel_size > 1:
+            raise RequestError("SGLang with several ranks is in no transfer group.")
+        if source.init is not None:
+            asked = _message(InitWeightsUpdateGroupReqInput, source.init, "transfer.init")
+            done, message = await self._ask(manager.init_weights_update_group(asked))
+            _succeeded(done=done, message=message)
+        update = {"weight_version": version} | (source.update or {})
+        comes = _message(UpdateWeightsFromDistributedReqInput, update, "transfer.update")
+        for step in (
+            manager.begin_weight_update(BeginWeightUpdateReqInput()),
+            manager.update_weights_from_distributed(comes),
+            manager.end_weight_update(EndWeightUpdateReqInput()),
+        ):
+            done, message = await self._ask(step)
+            _succeeded(done=done, message=message)
+
+    async def _profile(self, work: Coroutine[Any, Any, Any]) -> None:
+        try:
+            await self._ask(work)
+        except RuntimeError as exc:
+            raise EngineFailed(f"SGLang's profiler: {exc}") from exc
+
+    async def _ask(self, work: Awaitable[T]) -> T:
+        """Raises: EngineDead, and what `work` raises."""
+        task, death = asyncio.ensure_future(work), asyncio.create_task(self._died.wait())
+        try:
+            await asyncio.wait({task, death}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise EngineDead("One of SGLang's processes died.")
+            return task.result()
+        finally:
+            task.cancel()
+            death.cancel()
+
+
+def _succeeded(*, done: bool, message: str) -> None:
+    if not done:
+        raise EngineFailed(f"SGLang did not change its weights: {message}")
+
+
+def _message(kind: type[M], fields: dict[str, Any], where: str) -> M:
+    """Raises: RequestError for a field that SGLang doesn't have."""
+    if unknown := fields.keys() - set(kind.__struct_fields__):
+        raise RequestError(f"{where}: SGLang has no {', '.join(sorted(unknown))}.", param=where)
+    try:
+        made = kind(**fields)
+        msgspec.convert(msgspec.to_builtins(made), kind)  # looks at the types
+    except (TypeError, msgspec.ValidationError) as exc:
+        raise RequestError(f"{where}: {exc}", param=where) from None
+    return made

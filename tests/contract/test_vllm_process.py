@@ -14,6 +14,7 @@ from app.errors import SettingsError
 from app.pools import Pool
 from tests.contract.conftest import make_pool
 from tests.stack import ROOT
+from tests.unit.test_pool_examples import POOLS
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"
@@ -112,3 +113,9 @@ def test_our_log_level_is_vllms_unless_the_pool_says_another(monkeypatch: pytest
     assert found.environment["VLLM_LOGGING_LEVEL"] == level.upper()
     own = given_to_vllm(monkeypatch, cpu=False, role="both", env={"VLLM_LOGGING_LEVEL": "ERROR"})
     assert own.environment["VLLM_LOGGING_LEVEL"] == "ERROR"
+
+
+@pytest.mark.parametrize("pool", [pool for pool in POOLS.values() if pool.engine == "vllm"])
+def test_the_arguments_of_the_examples_are_vllms_own(pool: Pool) -> None:
+    """Of ops/pools; all give their length, so that no model is read."""
+    create_engine(pool.model_copy(update={"path": make_pool("vllm").path}))

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from jsonschema import Draft202012Validator
 
-from app.api.api_keys import is_open
+from app.api.api_keys import is_open, wants_admin_key
 from tests.acceptance.test_bad_input import CHAT, MESSAGES, TEXT
 from tests.stack import Stack, free_port, mock_pool, stack, wait_until
 
@@ -126,7 +126,7 @@ def test_each_endpoint_says_which_key_it_wants(served: Stack, document: dict[str
         assert {schemes[f"{name}_x"]["name"] for name in ("api_key", "admin_key")} == {"x-api-key"}
         for path, operations in found["paths"].items():
             for operation in operations.values():
-                key = "admin_key" if path.startswith("/admin/") else "api_key"
+                key = "admin_key" if wants_admin_key(path) else "api_key"
                 is_asked = key == "admin_key" or not is_open(path)
                 ways = [{name: []} for name in (key, f"{key}_x", f"{key}_azure")]
                 assert operation["security"] == ([*ways, *optional] if is_asked else [])

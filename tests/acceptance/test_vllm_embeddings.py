@@ -2,8 +2,10 @@
 
 from array import array
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from math import hypot, sqrt
+from multiprocessing import get_context
 from operator import mul
 from pathlib import Path
 from typing import Any
@@ -37,17 +39,6 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Of transformers: several, beside the engines' own, wait for each other, for minutes on a busy machine."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shallow_classifier(tmp_path_factory.mktemp("classifier"))
@@ -64,22 +55,44 @@ def url(classifier: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         wait_until(lambda: metric(f.stack, POOL, "prefill_tokens") > 1000, "what was computed is counted")
 
 
+def alone(asked: Callable[..., list[list[float]]], *args: Any) -> list[list[float]]:
+    """In a process of its own: in this one, engines may have changed what transformers computes with."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(asked, *args).result()
+
+
+def embeddings_of_transformers(texts: list[str]) -> list[list[float]]:
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    torch.set_num_threads(1)  # several, beside the engines' own, wait for each other, for minutes on a busy machine
+    tokenizer, model = AutoTokenizer.from_pretrained(MODEL_DIR), AutoModel.from_pretrained(MODEL_DIR).eval()
+    with torch.no_grad():
+        means = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0) for text in texts]
+    return [(mean / mean.norm()).tolist() for mean in means]
+
+
+def classes_of_transformers(texts: list[str], classifier: Path) -> list[list[float]]:
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    torch.set_num_threads(1)
+    tokenizer = AutoTokenizer.from_pretrained(classifier)
+    model = AutoModelForSequenceClassification.from_pretrained(classifier, dtype=torch.float32).eval()
+    with torch.no_grad():
+        return [model(**tokenizer(text, return_tensors="pt")).logits[0].softmax(0).tolist() for text in texts]
+
+
 def post(url: str, path: str, **body: Any) -> httpx.Response:
     return httpx.post(f"{url}{path}", json={"model": MODEL} | body, timeout=120)
 
 
 def test_embeddings_are_those_of_transformers(url: str) -> None:
     """Within 1e-5, over three jobs and texts of all lengths."""
-    import torch
-    from transformers import AutoModel, AutoTokenizer
-
     answer = post(url, "/v1/embeddings", input=TEXTS, encoding_format="base64").json()
-    tokenizer, model = AutoTokenizer.from_pretrained(MODEL_DIR), AutoModel.from_pretrained(MODEL_DIR).eval()
+    vectors = alone(embeddings_of_transformers, TEXTS)
     assert len(answer["data"]) == len(TEXTS)
-    for text, made in zip(TEXTS, answer["data"], strict=True):
-        with torch.no_grad():
-            mean = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
-        expected = (mean / mean.norm()).tolist()
+    for expected, made in zip(vectors, answer["data"], strict=True):
         assert array("f", b64decode(made["embedding"])).tolist() == pytest.approx(expected, abs=1e-5)
 
 
@@ -106,16 +119,9 @@ def test_scores_and_ranks_are_cosines_of_embeddings(url: str) -> None:
 
 def test_classes_are_those_of_transformers(url: str, classifier: Path) -> None:
     """Probabilities within 1e-4, and the names of the model's configuration."""
-    import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
     texts = [*TEXTS[:3], *TEXTS[4:20]]
     answer = post(url, "/v1/classify", model="classifier", input=texts).json()["data"]
-    tokenizer = AutoTokenizer.from_pretrained(classifier)
-    model = AutoModelForSequenceClassification.from_pretrained(classifier, dtype=torch.float32).eval()
-    for text, made in zip(texts, answer, strict=True):
-        with torch.no_grad():
-            expected = model(**tokenizer(text, return_tensors="pt")).logits[0].softmax(0).tolist()
+    for expected, made in zip(alone(classes_of_transformers, texts, classifier), answer, strict=True):
         assert max(expected) < 0.99  # else any head that is as sure would do
         assert made["probs"] == pytest.approx(expected, abs=1e-4)
         assert made["label"] == CLASSES[expected.index(max(expected))]

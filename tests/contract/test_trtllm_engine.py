@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.engines import create_engine
-from app.engines.base import GenerateRequest, StepOutput
+from app.engines.base import Configured, GenerateRequest, StepOutput
 from app.engines.trtllm.steering import Steering
 from app.errors import EngineFailed, HandoffFailed, RequestError, SettingsError
 from app.ids import RunId
@@ -101,6 +101,8 @@ async def test_a_worker_that_computes_prompts_warms_up_and_keeps_no_kv_for_anybo
     monkeypatch.setenv("XYLEM_LOG_LEVEL", "warning")
     made = create_engine(Pool(model="m", engine="trtllm", max_model_len=1024, role="prefill", args=SMALL))
     try:
+        assert isinstance(made, Configured)
+        assert made.configuration()["LLM"]["max_seq_len"] == 1024  # what `xylem worker --show-config` prints
         info = await made.start()
         await warm_up(made, info)
         stats = made.stats()

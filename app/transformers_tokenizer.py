@@ -1,10 +1,9 @@
 """A model's tokenizer as vLLM, SGLang and TensorRT-LLM load it: with transformers, which converts older formats.
 
-transformers is run in a process of its own: it would stay in an API replica, and bring torch with it.
+transformers is run in a process of its own, without torch, and leaves nothing in an API replica.
 """
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,9 +20,7 @@ def converted(model_dir: Path, special: Sequence[str]) -> tuple[tokenizers.Token
     """And the texts of its `special` tokens, by their names. Takes seconds. Raises: SettingsError."""
     argv = [sys.executable, "-m", __name__, str(model_dir), *special]
     try:
-        done = subprocess.run(
-            argv, env=os.environ | {"USE_TORCH": "0"}, capture_output=True, text=True, timeout=_LONGEST_S, check=True
-        )
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_LONGEST_S, check=True)
     except subprocess.SubprocessError as exc:
         said = (getattr(exc, "stderr", None) or str(exc)).strip().splitlines()[-1]
         raise SettingsError(f"path={model_dir}: no tokenizer there that transformers can convert ({said})") from exc
@@ -32,6 +29,7 @@ def converted(model_dir: Path, special: Sequence[str]) -> tuple[tokenizers.Token
 
 
 def _convert(model_dir: Path, special: Sequence[str]) -> tuple[str, dict[str, str | None]]:
+    sys.modules["torch"] = None  # type: ignore[assignment]  # else it is imported, for seconds
     from transformers import AutoTokenizer
 
     found = AutoTokenizer.from_pretrained(model_dir, local_files_only=True)

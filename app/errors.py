@@ -108,9 +108,6 @@ class ConversationLocked(RequestError):
 
     code = "conversation_locked"
 
-    def __init__(self) -> None:
-        super().__init__(param="conversation")
-
 
 class ModelNotFound(XylemError):
     """No such model is served here."""

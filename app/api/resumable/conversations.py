@@ -108,7 +108,7 @@ class ConversationStore:
             raise _gone(conversation)
         full, wait_ms = reply
         if full == b"locked":
-            raise ConversationLocked
+            raise ConversationLocked(param="conversation")
         if full == b"items":
             raise RequestError(f"A conversation has at most {MOST} items.", param="items")
         if full:

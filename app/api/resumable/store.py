@@ -85,7 +85,7 @@ class ResumableStore:
         more = encode(kept.chat) if kept.chat else "", "" if read is None else read
         ((full, first, wait_ms),) = await self._wire.execute([("EVAL", OWN, len(names), *names, *values, *most, *more)])
         if full == b"locked":
-            raise ConversationLocked
+            raise ConversationLocked(param="conversation")
         if full:
             whose = "this API key" if full == b"key" else "all clients"
             raise KeptFull(

@@ -5,7 +5,8 @@ XylemError
 │   └── ModelNotFetched  …or names a model that can't be fetched
 ├── WireMismatch         other processes have a version that this one does not understand; stops it
 ├── RequestError   400   the request can't be served as it stands
-│   └── PromptTooLong    …because prompt and answer don't fit the model
+│   ├── PromptTooLong    …because prompt and answer don't fit the model
+│   └── ConversationLocked …while another response is made in its conversation
 ├── Unauthorized   401   no API key of this deployment came with the request
 ├── Forbidden      403   an admin endpoint, without the admin key
 ├── FileQuotaUsed  403   the API key's files would be over their quota
@@ -100,6 +101,12 @@ class PromptTooLong(RequestError):
     """The prompt and the requested answer don't fit the model's context."""
 
     code = "context_length_exceeded"
+
+
+class ConversationLocked(RequestError):
+    """Another response is being made in this conversation. Try again when it has ended."""
+
+    code = "conversation_locked"
 
 
 class ModelNotFound(XylemError):

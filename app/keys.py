@@ -70,8 +70,9 @@ kept-bytes              hash, approximate bytes of kept answers with their logs,
                         Written by the api with them; expired ones are subtracted when the next is kept.
 kept-expiring           sorted set, "<id>|<API key>" → when it expires, ms since the epoch. Written with the above.
 conversation:<id>       hash: `record` (JSON: `created`, `metadata`), `key` (the API key that it is counted for),
-                        `of:<response>` for each response whose items it has. Written by the api; lives `keep_s` from
-                        its last change.
+                        `of:<response>` for each response whose items it has, `busy` (the key kept:<response> of the one
+                        that was begun last: the conversation is locked until that has an `end`, or is gone). Written by
+                        the api; lives `keep_s` from its last change.
 conversation-items:<id> list of JSON: its items, each with its id. Written with it, and lives as long.
 joined:<hash>           string, the id that a request with this Idempotency-Key got (SHA-256 of <key> below and
                         that key). Written by the api; lives as long as the answer could.

@@ -20,6 +20,7 @@ from app.ids import BATCH_QUEUE, PoolId
 from app.messages import Role, Task
 from app.model_store.source import ModelSource, RemoteModel
 from app.settings import explain
+from app.tokenizer import TokenizerMode
 
 Count = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -120,6 +121,9 @@ class Pool(_Part):
     max_model_len: Count | None = None  # tokens; the model's own when not given
     data_parallel_size: Count = 1  # ranks in one worker, each with a KV cache of its own
     chat_template: Path | None = None  # a Jinja file instead of the model's own
+    # `file`: the model's tokenizer.json. `engine`: what vLLM, SGLang and TensorRT-LLM load with transformers, such as a
+    # vocab.txt or tokenizer.model; API replicas and batch workers then need that package, too.
+    tokenizer_mode: TokenizerMode = "file"
     reasoning: Reasoning | None = None  # null: as the dialect has it
     # How the model writes reasoning and tool calls: one of our names, or that of a parser of vLLM's or SGLang's. null:
     # guessed from the chat template; `none`: all text is content. `reasoning` replaces the dialect's own markers.
@@ -231,7 +235,7 @@ class Select(_Part):
 class Alias(_Part):
     """Another name for a model, under which others may stand in for it. May be changed at run time."""
 
-    primary: str  # a model of this file, not an alias
+    primary: str  # a model of this file, not an alias; an alias that is made at run time may also name LoRA adapters
     # The model that answers while the primary one has no worker, or no room.
     fallback: str | None = None
     # By model: the share of the requests that it gets, such as 0.05 for a new version. A session keeps its version.

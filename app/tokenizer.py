@@ -1,11 +1,14 @@
-"""Text ↔ token ids, and chat messages → prompt text, of one model directory. No torch, no transformers."""
+"""Text ↔ token ids, and chat messages → prompt text, of one model directory.
+
+No torch, and no transformers but with `tokenizer_mode: engine`.
+"""
 
 import json
 from copy import copy
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import jinja2
 import tokenizers
@@ -17,6 +20,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from app.errors import RequestError, SettingsError
 from app.segments import Segments, independent
 
+TokenizerMode = Literal["file", "engine"]
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 _TOKEN_CHARS = 8  # tokens of ordinary text have fewer
 _PIECE = 2**15  # characters
 _UNSET = {"tools": None, "documents": None}  # as Hugging Face's renderer has them
@@ -26,18 +31,18 @@ _SHOWN = 500  # characters of a template's error, which may quote a message
 class Tokenizer:
     """Thread-safe after construction."""
 
-    def __init__(self, model_dir: Path, template_file: Path | None = None) -> None:
+    def __init__(self, model_dir: Path, template_file: Path | None = None, mode: TokenizerMode = "file") -> None:
         """Raises: SettingsError when the directory or the template can't be read."""
-        try:
-            self.raw = tokenizers.Tokenizer.from_file(str(model_dir / "tokenizer.json"))
-        except Exception as exc:  # the Rust library raises bare Exception
-            raise SettingsError(f"path={model_dir}: no readable tokenizer.json there ({exc})") from exc
+        config = _read_json(model_dir / "tokenizer_config.json")
+        if mode == "engine":
+            from app.transformers_tokenizer import converted
+
+            self.raw, self.special = converted(model_dir, _SPECIAL)
+        else:
+            self.raw = _from_file(model_dir)
+            self.special = {name: _token_text(config.get(name)) for name in _SPECIAL}
         self.raw.no_truncation()
         self.raw.no_padding()
-        config = _read_json(model_dir / "tokenizer_config.json")
-        self.special = {
-            name: _token_text(config.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")
-        }
         eos = self.special["eos_token"]
         self.eos_id: int | None = self.raw.token_to_id(eos) if eos else None
         self.vocab_size = self.raw.get_vocab_size(with_added_tokens=True)
@@ -46,7 +51,7 @@ class Tokenizer:
             self.compiled, self.template_variables = _compiled(self.template)
         except jinja2.TemplateError as exc:
             raise SettingsError(f"chat_template of {model_dir}: {exc}") from exc
-        spec = _read_json(model_dir / "tokenizer.json")
+        spec = _read_json(model_dir / "tokenizer.json") if mode == "file" else json.loads(self.raw.to_str())
         self._segments = Segments(self.raw, spec) if independent(spec) else None
         # Characters; None where a tokenizer changes the text first. The vocabulary has bytes, which are no fewer.
         self._longest_token = max(map(len, self.raw.get_vocab())) if self._segments else None
@@ -107,9 +112,18 @@ class Tokenizer:
 
 
 @lru_cache
-def load_tokenizer(model_dir: Path, template_file: Path | None = None) -> Tokenizer:
+def load_tokenizer(model_dir: Path, template_file: Path | None = None, mode: TokenizerMode = "file") -> Tokenizer:
     """One Tokenizer per model directory and process."""
-    return Tokenizer(model_dir, template_file)
+    return Tokenizer(model_dir, template_file, mode)
+
+
+def _from_file(model_dir: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+    except Exception as exc:  # the Rust library raises bare Exception
+        raise SettingsError(
+            f"path={model_dir}: no readable tokenizer.json there; tokenizer_mode: engine may read others ({exc})"
+        ) from exc
 
 
 def _read_json(path: Path) -> dict[str, Any]:

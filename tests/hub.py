@@ -19,7 +19,7 @@ class Hub:
     url: str
     files: Mapping[str, bytes]
     commit: str = "0123456789abcdef0123456789abcdef01234567"
-    breaks_after: int | None = None  # a large file's byte from which on nothing is sent
+    breaks_after: int | None = None  # a large file's byte before which connections break
     lies_about: str = ""  # a file whose checksum is a wrong one
     asked: list[tuple[str, str, int]] = field(default_factory=list)  # method, path, first byte
 
@@ -59,20 +59,20 @@ def hub_server(files: Mapping[str, bytes]) -> Iterator[Hub]:
         def _file(self, name: str, begin: int, end: int | None) -> None:
             data = hub.files[name]
             headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": hub.commit}
-            if len(data) > _LFS and hub.breaks_after is not None and begin >= hub.breaks_after:
-                self._answer(403, b"", {})
-                return
             body = data[begin : None if end is None else end + 1]
             headers["Content-Range"] = f"bytes {begin}-{begin + len(body) - 1}/{len(data)}"
-            self._answer(206, body, headers)
+            breaks = len(data) > _LFS and hub.breaks_after is not None and begin + len(body) > hub.breaks_after
+            self._answer(206, body, headers, sent=max(0, (hub.breaks_after or 0) - begin) if breaks else None)
 
-        def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        def _answer(self, status: int, body: bytes, headers: dict[str, str], *, sent: int | None = None) -> None:
+            """`sent`: only so many bytes of the body, and then the connection ends."""
             self.send_response(status)
             for key, value in ({"Content-Length": str(len(body))} | headers).items():
                 self.send_header(key, value)
             self.end_headers()
             if self.command == "GET":
-                self.wfile.write(body)
+                self.wfile.write(body[:sent])
+            self.close_connection |= sent is not None
 
         def log_message(self, *_: Any) -> None:
             pass

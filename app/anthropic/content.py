@@ -48,13 +48,6 @@ class ToolUse(_Block):
 Texts = Annotated[Some[TextBlock], Field(max_length=MOST)]
 
 
-class ToolResult(_Block):
-    type: Literal["tool_result"]
-    tool_use_id: CallId
-    content: Texts | str | None = None
-    is_error: bool | None = None  # not shown to the model: the content says it, too
-
-
 def _tag(given: Any) -> str:
     """Not the type itself: an error's path would seem to have it as a field's name."""
     return f"a {given.get('type') if isinstance(given, dict) else getattr(given, 'type', None)}"
@@ -67,6 +60,26 @@ class _ByType:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         by_tag = Discriminator(_tag, NOT_SUPPORTED, "Not supported", {"what": _BLOCKS})
         return by_tag.__get_pydantic_core_schema__(source, handler)
+
+
+class ToolReference(_Block):
+    """A tool that a client's own search has found. The model has seen it: deferred tools are shown like others."""
+
+    type: Literal["tool_reference"]
+    tool_name: Annotated[str, Field(min_length=1, max_length=256)]
+
+
+ResultBlock = Annotated[
+    Annotated[TextBlock, Tag("a text")] | Annotated[ToolReference, Tag("a tool_reference")],
+    _ByType(),
+]
+
+
+class ToolResult(_Block):
+    type: Literal["tool_result"]
+    tool_use_id: CallId
+    content: Annotated[Some[ResultBlock], Field(max_length=MOST)] | str | None = None
+    is_error: bool | None = None  # not shown to the model: the content says it, too
 
 
 UserBlock = Annotated[

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from app.anthropic.content import RedactedThinking, TextBlock, ThinkingBlock, ToolResult, ToolUse, Turn
+from app.anthropic.content import RedactedThinking, TextBlock, ThinkingBlock, ToolReference, ToolResult, ToolUse, Turn
 from app.errors import RequestError
 from app.openai.conversation import AssistantMessage, Message, PromptMessage, TextPart, ToolCall, ToolMessage
 from app.tokenizer import Tokenizer
@@ -41,8 +41,9 @@ def _prompt(role: Any, content: list[TextPart] | str) -> list[Message]:
     return [PromptMessage.model_construct(role=role, content=content)] if content else []
 
 
-def _parts(blocks: Sequence[TextBlock]) -> list[TextPart]:
-    return [TextPart.model_construct(type="text", text=block.text) for block in blocks]
+def _parts(blocks: Sequence[TextBlock | ToolReference]) -> list[TextPart]:
+    texts = (block.tool_name if isinstance(block, ToolReference) else block.text for block in blocks)
+    return [TextPart.model_construct(type="text", text=text) for text in texts]
 
 
 def _user(blocks: Sequence[TextBlock | ToolResult]) -> list[Message]:

@@ -25,7 +25,7 @@ class CustomTool(Body):
     cache_control: Hint = None
     eager_input_streaming: bool | None = None
     input_examples: list[Any] | None = None
-    defer_loading: Annotated[Literal[False] | None, Refused()] = None
+    defer_loading: bool | None = None  # no effect: without a tool search of the server's, all tools are shown at once
     allowed_callers: Some[Annotated[Literal["direct"], Refused("callers of type")]] | None = None
 
     def as_openais(self) -> Tool:

@@ -12,6 +12,7 @@ from app.cli.doctor import doctor
 from app.cli.keys import keys
 from app.cli.lora import lora
 from app.cli.models import models, pull
+from app.cli.report import log_to_stderr
 from app.cli.up import up
 from app.cli.worker import worker
 
@@ -37,6 +38,7 @@ def _options(
     ] = False,
 ) -> None:
     """Options of `xylem` itself."""
+    log_to_stderr()
 
 
 cli.command()(up)

@@ -132,7 +132,7 @@ def _row(row: "Stored") -> tuple[str, ...]:
     from rich.filesize import decimal
 
     record = row.record
-    complete = f"no, {record.there / max(1, record.size):.0%}"
+    complete = f"no, {row.there / max(1, record.size):.0%}"
     if record.complete:
         complete = "yes" if record.part == "all" else "without weights"
     used = datetime.fromtimestamp(row.used_at).astimezone().strftime("%Y-%m-%d %H:%M")

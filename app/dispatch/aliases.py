@@ -21,6 +21,13 @@ log = logger(__name__)
 _EVERY_S = 1.0
 
 
+class Served(Protocol):
+    """A model."""
+
+    @property
+    def task(self) -> Task: ...
+
+
 class Named(Protocol):
     """A request's body."""
 
@@ -38,7 +45,7 @@ class Turn:
     """How one request chooses among the models of an alias."""
 
     key: str = ""  # equal keys choose the same; empty: each request chooses anew
-    fixed: bool = False  # by the key alone, whichever models have workers: the request may be a repeated one
+    fixed: bool = False  # whichever models have workers: the request may be a repeated one
     refused: str = ""  # the model that has just refused it
 
 
@@ -48,8 +55,11 @@ def choose(name: str, alias: Alias, key: str, usable: Callable[[str], bool]) -> 
     `usable`: whether a model may have room. If none is, it is the first, whose error then tells why.
     """
     first = shared(name, alias, key)
-    order = dict.fromkeys([first, alias.primary, *([alias.fallback] if alias.fallback else ())])
-    return next((model for model in order if usable(model)), first)
+    return next((model for model in (first, *_in_line(alias)) if usable(model)), first)
+
+
+def _in_line(alias: Alias) -> list[str]:
+    return [model for model in (alias.primary, alias.fallback) if model]
 
 
 def shared(name: str, alias: Alias, key: str) -> str:
@@ -66,19 +76,21 @@ def shared(name: str, alias: Alias, key: str) -> str:
 class Aliases:
     """This process's table. A request reads no Redis for it."""
 
-    def __init__(self, declared: Mapping[str, Alias], tasks: Mapping[str, Task]) -> None:
-        """`declared`: those of the pools file. `tasks`: each model's."""
-        self._declared, self._tasks = dict(declared), dict(tasks)
+    def __init__(self, declared: Mapping[str, Alias], models: Mapping[str, Served]) -> None:
+        """`declared`: those of the pools file. `models`: by name, of the file and the LoRA adapters of now."""
+        self._declared, self._models = dict(declared), models
         self.table: Mapping[str, Alias] = self._declared
         self.usable: Callable[[str], bool] = lambda _: True
 
     def problem(self, name: str, alias: Alias) -> str | None:
-        return alias_problem(name, alias, self._tasks)
+        return alias_problem(name, alias, {model: served.task for model, served in self._models.items()})
 
     def primary(self, name: str) -> str:
         """The model for which an alias stands in the first place, or `name` itself."""
         alias = self.table.get(name)
-        return name if alias is None else alias.primary
+        if alias is None:
+            return name
+        return next((model for model in _in_line(alias) if model in self._models), alias.primary)
 
     def model(self, name: str, session: str | None, turn: Turn) -> str:
         """The model for which `name` stands in this request."""
@@ -87,13 +99,13 @@ class Aliases:
             return name
         key = session or turn.key or secrets.token_hex(8)
         if turn.fixed:
-            return shared(name, alias, key)
+            return choose(name, alias, key, self._models.__contains__)
         return choose(name, alias, key, lambda model: model != turn.refused and self.usable(model))
 
     def has_other(self, name: str, model: str) -> bool:
         """Whether a request that `model` refuses may go to another one."""
         alias = self.table.get(name)
-        return alias is not None and bool({alias.primary, alias.fallback} - {None, model})
+        return alias is not None and any(other != model and other in self._models for other in _in_line(alias))
 
     def changed(self, records: Mapping[bytes, bytes]) -> None:
         """`records`: the hash in Redis. A bad one counts for nothing; it is not written by our own endpoint."""
@@ -103,8 +115,8 @@ class Aliases:
                 table[name.decode()] = Alias.model_validate_json(raw)
             except (ValidationError, UnicodeDecodeError) as exc:
                 log.error("alias_not_understood", error=str(exc))
-        # This replica's pools file may be older than the one for which an alias was made.
-        self.table = {name: alias for name, alias in table.items() if self.problem(name, alias) is None}
+        # Its models may be unknown here: an adapter that was removed, or one of a newer pools file than this replica's.
+        self.table = {name: alias for name, alias in table.items() if name not in self._models}
 
     async def refresh(self, wire: Wire, keys: Keys) -> None:
         """Raises: StoreDown."""

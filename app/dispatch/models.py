@@ -148,7 +148,7 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
     models: dict[str, Model] = {}
     for pool_id, pool in declared.pools.items():
         known = models.get(pool.model)
-        tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
+        tokenizer = load_tokenizer(pool.model_dir, pool.chat_template, pool.tokenizer_mode)
         generates = pool.task == "generate"  # other models may have these files, but don't use them
         writing = writing_of(pool, tokenizer) if generates else Writing()
         defaults = generation_defaults(pool.model_dir) if generates and pool.generation_config == "auto" else {}
@@ -158,8 +158,8 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             known.tokenizer, known.context_len, known.writing, known.defaults, known.task, known.endpoints
         ):  # fmt: skip
             raise SettingsError(
-                f"pools.{pool_id}: other task, path, template, length, reasoning, dialect, generation_config or "
-                f"endpoints than another pool of {pool.model}"
+                f"pools.{pool_id}: other task, path, template, tokenizer_mode, length, reasoning, dialect, "
+                f"generation_config or endpoints than another pool of {pool.model}"
             )
         ids, prefill_ids = (known.pools, known.prefill_pools) if known else ((), ())
         if pool.role == "prefill":

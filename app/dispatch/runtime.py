@@ -54,8 +54,7 @@ class Deployment:
         """Raises: SettingsError."""
         declared = fetched_pools(load_pools(settings.pools_file), settings, "text")
         models = load_models(declared)
-        aliases = Aliases(declared.aliases, {name: model.task for name, model in models.items()})
-        return cls(settings, declared.pools, models, aliases=aliases)
+        return cls(settings, declared.pools, models, aliases=Aliases(declared.aliases, models))
 
     def served(self, body: B, endpoint: EndpointName | None) -> B:
         """The body with the name of a model instead of an alias. Raises: RequestError, if it isn't for the endpoint."""

@@ -67,6 +67,7 @@ class Stored:
 
     record: Record
     folder: Path
+    there: int  # bytes, also of files that have not arrived wholly
     in_use: bool
     used_at: float  # seconds since the epoch
 
@@ -99,8 +100,9 @@ class ModelStore:
         for path in self._folder.glob(".records/*"):
             record, lock = _read(path), self._lock_file(path.name)
             if record is not None:
-                row = Stored(record, self._folder / path.name, not self._is_free(path.name), lock.stat().st_mtime)
-                rows.append(row)
+                folder, used_at = self._folder / path.name, lock.stat().st_mtime
+                there = record.there + sum(part.stat().st_size for part in folder.rglob("*.part"))
+                rows.append(Stored(record, folder, there, not self._is_free(path.name), used_at))
         return sorted(rows, key=lambda row: -row.used_at)
 
     def close(self) -> None:

@@ -22,13 +22,14 @@ SNAPSHOT = _source("requests/snapshot")
 TRIM_STREAM = _source("requests/trim_stream")
 
 _KEPT_BYTES = _source("resumable/kept_bytes") + "\n"  # prepended to the scripts that count kept bytes
+_LOCKED = _source("resumable/locked") + "\n"  # prepended to those that ask whether a response is being made
 ADOPT = _source("resumable/adopt")
 APPEND = _KEPT_BYTES + _source("resumable/append")
 CANCEL = _KEPT_BYTES + _source("resumable/cancel")
-CONVERSE = _KEPT_BYTES + _source("resumable/converse")
+CONVERSE = _LOCKED + _KEPT_BYTES + _source("resumable/converse")
 END_CONVERSATION = _KEPT_BYTES + _source("resumable/end_conversation")
 FORGET = _KEPT_BYTES + _source("resumable/forget")
-OWN = _KEPT_BYTES + _source("resumable/own")
+OWN = _LOCKED + _KEPT_BYTES + _source("resumable/own")
 SET_CHAT = _KEPT_BYTES + _source("resumable/set_chat")
 SET_CONVERSATION = _KEPT_BYTES + _source("resumable/set_conversation")
 UNSAY = _KEPT_BYTES + _source("resumable/unsay")

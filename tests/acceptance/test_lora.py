@@ -65,8 +65,14 @@ _web, _OTHER = _Web(), free_port()
 @pytest.fixture
 def clean(served: Stack) -> Iterator[Stack]:
     yield served
+    made = httpx.get(f"{served.url}/admin/aliases").json()["aliases"]
+    alias(served, **dict.fromkeys(made)).raise_for_status()
     for one in httpx.get(f"{served.url}/admin/loras").json()["data"]:
         httpx.delete(f"{served.url}/admin/loras/{one['name']}", timeout=90).raise_for_status()
+
+
+def alias(s: Stack, **aliases: Any) -> httpx.Response:
+    return httpx.patch(f"{s.url}/admin/aliases", json={"aliases": aliases})
 
 
 def client(port: int, key: str = "-") -> OpenAI:
@@ -124,19 +130,25 @@ def test_an_adapter_is_a_model_of_its_own(clean: Stack) -> None:
     assert "mock" in listed
 
 
-def test_batches_name_it_as_their_model(clean: Stack) -> None:
+def test_batches_name_it_or_an_alias_as_their_model(clean: Stack) -> None:
     add(clean, "lined", "one").raise_for_status()
-    body = {"model": "lined", "messages": PROMPT, "max_tokens": 12, "temperature": 0}
-    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    alias(clean, named={"primary": "lined", "fallback": "mock"}).raise_for_status()
+    lines = [
+        {"custom_id": name, "method": "POST", "url": "/v1/chat/completions",
+         "body": {"model": name, "messages": PROMPT, "max_tokens": 12, "temperature": 0}}
+        for name in ("lined", "named")
+    ]  # fmt: skip
     clean.worker(BATCH_QUEUE, "batch")
     with client(clean.port) as c:
-        file = c.files.create(file=("in.jsonl", json.dumps(line).encode()), purpose="batch")
+        file = c.files.create(file=("in.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
         batch = c.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
         wait_until(lambda: c.batches.retrieve(batch.id).status == "completed", "the batch is done", 60)
         output = c.batches.retrieve(batch.id).output_file_id
         assert output
-        answered = json.loads(c.files.content(output).text)["response"]["body"]
-    assert answered["choices"][0]["message"]["content"] == ask(clean, "lined")
+        answered = [json.loads(line)["response"]["body"] for line in c.files.content(output).text.splitlines()]
+    assert [(a["model"], a["choices"][0]["message"]["content"]) for a in answered] == [
+        ("lined", ask(clean, "lined"))
+    ] * 2
 
 
 def test_its_prompts_are_cached_apart_and_found_again(clean: Stack) -> None:
@@ -314,14 +326,35 @@ def test_vllms_endpoints_do_the_same(clean: Stack) -> None:
 
 def test_no_adapter_has_the_name_of_an_alias(clean: Stack) -> None:
     """Else the alias would answer for it."""
-    aliases = f"{clean.url}/admin/aliases"
     add(clean, "taken", "one").raise_for_status()
-    refused = httpx.patch(aliases, json={"aliases": {"taken": {"primary": "mock"}}})
+    refused = alias(clean, taken={"primary": "mock"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "aliases.taken")
-    httpx.patch(aliases, json={"aliases": {"other": {"primary": "mock"}}}).raise_for_status()
+    alias(clean, other={"primary": "mock"}).raise_for_status()
     refused = add(clean, "other", "one")
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "name")
-    httpx.patch(aliases, json={"aliases": {"other": None}}).raise_for_status()
+
+
+def test_an_alias_stands_for_it_and_its_fallback_answers_when_it_is_removed(clean: Stack) -> None:
+    """Also a request that may be repeated, at each replica; an alias of nothing is no model."""
+    assert alias(clean, stands={"primary": "tuned"}).status_code == 400
+    add(clean, "tuned", "one").raise_for_status()
+    alias(clean, stands={"primary": "tuned", "fallback": "mock"}, alone={"primary": "tuned"}).raise_for_status()
+    wait_until(lambda: {"stands", "alone"} <= models(_OTHER).keys(), "the other replica knows them")
+
+    def answering(port: int, **headers: str) -> str:
+        with client(port) as c:
+            asked: Any = {"model": "stands", "messages": PROMPT, "max_tokens": 2, "extra_headers": headers}
+            return c.chat.completions.create(**asked).model
+
+    assert [answering(port) for port in (clean.port, _OTHER)] == ["tuned"] * 2
+    assert answering(clean.port, **{"Idempotency-Key": "a"}) == "tuned"
+    xylem(clean, "remove", "tuned")
+    wait_until(lambda: "tuned" not in models(_OTHER), "the other replica knows that it is gone")
+    assert [answering(port) for port in (clean.port, _OTHER)] == ["mock"] * 2
+    assert answering(clean.port, **{"Idempotency-Key": "b"}) == "mock"
+    assert {"stands", "alone"} & models(clean.port).keys() == {"stands"}
+    with pytest.raises(openai.NotFoundError):
+        ask(clean, "alone")
 
 
 def test_only_an_admin_changes_adapters(clean: Stack) -> None:

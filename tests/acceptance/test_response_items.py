@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 from openai import OpenAI
+from redis import Redis
 
 from tests.stack import Stack, free_port, leases, mock_pool, stack, wait_until
 
@@ -245,6 +246,24 @@ def test_a_conversation_has_what_was_said_in_it(client: OpenAI, other: OpenAI) -
     assert client.conversations.delete(begun.id).deleted
     with pytest.raises(openai.NotFoundError):
         other.conversations.retrieve(begun.id)
+
+
+def test_a_conversation_in_which_a_response_is_being_made_is_locked_at_every_replica(
+    served: Stack, client: OpenAI, other: OpenAI
+) -> None:
+    """In OpenAI's words; the response, of no replica that lives, is ended by hand."""
+    begun = client.conversations.create()
+    with Redis.from_url(served.redis_url) as redis:
+        redis.hset(f"{served.deployment}:kept:running", "owner", "nobody")
+        redis.hset(f"{served.deployment}:conversation:{begun.id}", "busy", f"{served.deployment}:kept:running")
+        for replica in (client, other):
+            with pytest.raises(openai.BadRequestError) as refused:
+                replica.responses.create(**asked("Hello.", conversation=begun.id))
+            assert (refused.value.code, refused.value.param) == ("conversation_locked", "conversation")
+            with pytest.raises(openai.BadRequestError, match="Another response"):
+                replica.conversations.items.create(begun.id, items=[{"role": "user", "content": "1"}])  # type: ignore[typeddict-item]
+        redis.hset(f"{served.deployment}:kept:running", "end", "ended")
+    assert other.responses.create(**asked("Hello.", conversation=begun.id)).output_text
 
 
 def test_a_prompt_is_counted_and_a_conversation_made_short(client: OpenAI, served: Stack) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.engines import create_engine
-from app.engines.base import GenerateRequest, StepOutput
+from app.engines.base import Configured, GenerateRequest, StepOutput
 from app.engines.trtllm.steering import Steering
 from app.errors import EngineFailed, HandoffFailed, RequestError, SettingsError
 from app.ids import RunId
@@ -19,7 +20,9 @@ from app.pools import Pool
 from tests.trtllm.double import installed
 from tests.trtllm.generated import Package
 from tests.trtllm.model import MOCK
+from workers.engine.warm_up import warm_up
 
+SMALL = {"env": {MOCK: json.dumps({"speedup": 50.0, "total_blocks": 64})}}
 PROMPT = [300 + i for i in range(70)]
 
 
@@ -87,6 +90,26 @@ async def test_pools_that_hand_nothing_over_say_so() -> None:
             await made.prefill(ask("a"))
         with pytest.raises(HandoffFailed):
             await answer(made, replace(ask("b"), handoff=KvHandle("h", 9e9, 1, {})))
+
+
+@pytest.mark.usefixtures("package")
+async def test_a_worker_that_computes_prompts_warms_up_and_keeps_no_kv_for_anybody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody would come for it. The engine's log has our level."""
+    monkeypatch.delenv("TLLM_LOG_LEVEL", raising=False)
+    monkeypatch.setenv("XYLEM_LOG_LEVEL", "warning")
+    made = create_engine(Pool(model="m", engine="trtllm", max_model_len=1024, role="prefill", args=SMALL))
+    try:
+        assert isinstance(made, Configured)
+        assert made.configuration()["LLM"]["max_seq_len"] == 1024  # what `xylem worker --show-config` prints
+        info = await made.start()
+        await warm_up(made, info)
+        stats = made.stats()
+        assert (stats.prefill_tokens, stats.running, stats.lent_blocks) == (4 * info.block_size, 0, 0)
+    finally:
+        await made.close()
+    assert os.environ["TLLM_LOG_LEVEL"] == "WARNING"
 
 
 @pytest.mark.usefixtures("package")

@@ -8,12 +8,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
+from app.engine_args import masked
 from app.engines import create_engine
+from app.engines.base import Configured
 from app.errors import SettingsError
 from app.pools import Pool
 from tests.contract.conftest import make_pool
 from tests.stack import ROOT
+from tests.unit.test_pool_examples import POOLS
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"
@@ -119,3 +123,13 @@ def test_our_log_level_is_vllms_unless_the_pool_says_another(monkeypatch: pytest
     assert found.environment["VLLM_LOGGING_LEVEL"] == level.upper()
     own = given_to_vllm(monkeypatch, cpu=False, role="both", env={"VLLM_LOGGING_LEVEL": "ERROR"})
     assert own.environment["VLLM_LOGGING_LEVEL"] == "ERROR"
+
+
+@pytest.mark.parametrize("pool", [pool for pool in POOLS.values() if pool.engine == "vllm"])
+def test_the_arguments_of_the_examples_are_vllms_own(pool: Pool) -> None:
+    """Of ops/pools; all give their length, so that no model is read. `xylem worker --show-config` can print them."""
+    engine = create_engine(pool.model_copy(update={"path": make_pool("vllm").path}))
+    assert isinstance(engine, Configured)
+    shown = yaml.safe_load(yaml.safe_dump(masked(engine.configuration())))["AsyncEngineArgs"]
+    assert shown["max_model_len"] == pool.max_model_len
+    assert pool.args.keys() <= shown.keys()

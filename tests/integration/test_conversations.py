@@ -1,9 +1,11 @@
 """Conversations against a real Redis: whose they are, what they take, and that a response is said in them once."""
 
+import asyncio
 import time
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from app.api.openai.responses.conversation_end import ConversationEnd
@@ -11,7 +13,7 @@ from app.api.resumable.conversations import ConversationStore
 from app.api.resumable.event_log import EventLog
 from app.api.resumable.owner import AnswerOwner
 from app.api.resumable.store import Lost, ResumableStore
-from app.errors import ConversationGone, KeptFull, RequestError
+from app.errors import ConversationGone, ConversationLocked, KeptFull, RequestError
 from app.ids import ApiId, ConversationId, KeyId, RequestId
 from app.keys import Keys
 from app.messages import Delta, Done, KeptRequest, ResponseContext, TokenLogprob, encode
@@ -138,3 +140,51 @@ async def test_a_response_is_in_its_conversation_before_its_end_is_visible(wire:
     assert isinstance(last, Done)
     assert len(await conversations.items(made.id, MINE)) == 2
     assert not any(isinstance(event, Done) for batch in seen[0] for event in batch)
+
+
+async def test_of_two_responses_at_once_one_is_made_in_a_conversation(wire: Wire) -> None:
+    """At whichever replica; the lock is free when that one has ended, or was cancelled, and nobody has to free it."""
+    conversations = store(wire)
+    made = await conversations.create(MINE, {}, [item("1")])
+    a, b = ResumableStore(wire, KEYS, ApiId("a"), 30), ResumableStore(wire, KEYS, ApiId("b"), 30)
+    one, two = asked(made.id), replace(asked(made.id), id=RequestId("resp_1"))
+    both = await asyncio.gather(a.put(one, read=1), b.put(two, read=1), return_exceptions=True)
+    assert [type(done) for done in both].count(ConversationLocked) == 1
+    first, second = (one, two) if both[0] == one.id else (two, one)
+    assert await a.put(first, read=1) == first.id  # sent twice
+    with pytest.raises(ConversationLocked):
+        await conversations.add(made.id, MINE, [item("2")])
+    await conversations.add_response(made.id, MINE, [item("2")], first.id, 0)
+    with pytest.raises(ConversationLocked):  # until its end is written
+        await b.put(second, read=2)
+    await a.note(first, 0, LOG, ended=True)
+    with pytest.raises(ConversationLocked):  # it has not read what was added
+        await b.put(second, read=1)
+    assert await b.put(second, read=2) == second.id
+    await a.cancel(second.id, [Done(second.id, 0)])
+    await conversations.add(made.id, MINE, [item("3")])
+    assert await a.put(replace(one, id=RequestId("resp_2")), read=3)
+    assert [b'"%d"' % n in raw for n, raw in enumerate(await conversations.items(made.id, MINE), 1)] == [True] * 3
+
+
+async def test_a_repeated_request_joins_the_response_that_locks_its_conversation(wire: Wire) -> None:
+    made = await store(wire).create(MINE, {}, [])
+    answers = ResumableStore(wire, KEYS, ApiId("a"), 30)
+    assert await answers.put(asked(made.id), join="k", read=0) == R
+    assert await answers.put(replace(asked(made.id), id=RequestId("resp_1")), join="k", read=0) == R
+
+
+async def test_a_response_that_redis_has_forgotten_and_gets_again_locks_its_conversation(
+    wire: Wire, redis: "Redis"
+) -> None:
+    """Unless another one was begun meanwhile, which keeps the lock; a deleted conversation isn't made again."""
+    made, gone = await store(wire).create(MINE, {}, []), asked(ConversationId("conv_gone"))
+    answers, other = ResumableStore(wire, KEYS, ApiId("a"), 30), replace(asked(made.id), id=RequestId("resp_1"))
+    for begun, busy in ((R, R), (other.id, other.id)):
+        await redis.delete(KEYS.kept(R))
+        if begun == other.id:
+            await answers.put(other, read=0)
+        await answers.note(asked(made.id), 0, LOG[:1], ended=False)
+        assert await redis.hget(KEYS.conversation(made.id)[0], "busy") == KEYS.kept(busy).encode()  # type: ignore[misc]
+    await answers.put(gone, read=0)
+    assert not await redis.exists(*KEYS.conversation(ConversationId("conv_gone")))

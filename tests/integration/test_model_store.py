@@ -1,13 +1,18 @@
 """Models from a hub and from S3: fetched once, checked, gone on with after a break, and kept within bounds."""
 
 import multiprocessing
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
 import pytest
+from typer.testing import CliRunner
 
 import app.model_store.files
+from app.cli.main import cli
 from app.errors import ModelNotFetched
 from app.model_store.pools import fetched_pools
 from app.model_store.source import RemoteModel
@@ -34,6 +39,9 @@ MOST = 2**30
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setattr(app.model_store.files, "PIECE", PIECE)
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)  # between its tries
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)  # engines of tests in this process have set it
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     with hub_server(FILES) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         yield server
@@ -77,7 +85,7 @@ def test_an_api_replica_fetches_no_weights_and_a_worker_then_only_these(hub: Hub
 
 
 def test_after_a_break_only_the_rest_is_fetched(hub: Hub, store: ModelStore) -> None:
-    hub.breaks_after = 2 * PIECE
+    hub.breaks_after = 2 * PIECE + 7
     with pytest.raises(ModelNotFetched, match=r"model\.safetensors"):
         store.obtain(TINY, "all")
     (row,) = store.stored()
@@ -168,6 +176,42 @@ def test_processes_that_start_together_fetch_once(hub: Hub, tmp_path: Path) -> N
     assert not ModelStore(tmp_path / "store", MOST).stored()[0].in_use  # locks end with their processes
 
 
+def test_a_pull_that_broke_is_finished_by_two_at_once_and_only_one_of_them_fetches(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the command line, the two as processes of their own."""
+    monkeypatch.setenv("XYLEM_HOME", str(tmp_path))
+    pull = ["pull", "hf://org/tiny"]
+    hub.breaks_after = 2 * PIECE + 7
+    broken = CliRunner().invoke(cli, pull)
+    assert (broken.exit_code, "hf://org/tiny@main, model.safetensors:" in broken.stderr) == (1, True)
+    assert "no, 51%" in CliRunner().invoke(cli, ["models"], env={"COLUMNS": "250"}).stdout
+    hub.breaks_after = None
+    hub.asked.clear()
+    argv = [sys.executable, "-m", "app.cli", *pull]
+    both = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    folders = {process.communicate(timeout=60)[0].strip() for process in both}
+    assert [process.returncode for process in both] == [0, 0]
+    (folder,) = folders
+    assert (Path(folder) / "model.safetensors").read_bytes() == WEIGHTS
+    assert [begin for name, begin in hub.fetched() if name == "model.safetensors"] == [2 * PIECE]
+    assert "yes" in CliRunner().invoke(cli, ["models"], env={"COLUMNS": "250"}).stdout
+
+
+@pytest.mark.parametrize(
+    ("lie", "room", "said"), [("config.json", "", "git:"), ("", "1000", "XYLEM_MODEL_STORE_BYTES")]
+)
+def test_a_pull_of_a_wrong_or_too_large_model_fails_and_says_why(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: str, room: str, said: str
+) -> None:
+    monkeypatch.setenv("XYLEM_HOME", str(tmp_path))
+    if room:
+        monkeypatch.setenv("XYLEM_MODEL_STORE_BYTES", room)
+    hub.lies_about = lie
+    done = CliRunner().invoke(cli, ["pull", "hf://org/tiny"])
+    assert (done.exit_code, said in done.stderr, done.stdout) == (1, True, "")
+
+
 def test_a_bucket_is_fetched_checked_and_gone_on_with(tmp_path: Path, store: ModelStore) -> None:
     source = RemoteModel("s3", "bucket/models/tiny")
     with s3_server():
@@ -203,8 +247,8 @@ def _begin_wrongly(store: ModelStore, source: RemoteModel, data: bytes) -> None:
         store.close()
 
 
-def test_pools_get_the_folders_of_their_models(hub: Hub, tmp_path: Path) -> None:
-    """And nothing is looked up for a folder."""
+def test_pools_get_the_folders_of_their_models(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is looked up for a folder, anywhere."""
     settings = load_settings(home=tmp_path)
     declared = PoolsFile.model_validate(
         {
@@ -218,6 +262,6 @@ def test_pools_get_the_folders_of_their_models(hub: Hub, tmp_path: Path) -> None
     assert [pool.model_dir.is_dir() for pool in found.values()] == [True, True]
     assert (found["a"].model_dir / "tokenizer.json").exists()  # type: ignore[index]
     assert found["a"].model_dir.is_relative_to(tmp_path / "fetched")  # type: ignore[index]
-    hub.asked.clear()
-    fetched_pools(PoolsFile(pools={"b": declared.pools["b"]}), settings, "all")  # type: ignore[dict-item,index]
-    assert hub.asked == []
+    monkeypatch.setattr(socket, "socket", None)
+    kept = PoolsFile(pools={"b": declared.pools["b"]})  # type: ignore[dict-item,index]
+    assert fetched_pools(kept, settings, "all") == kept

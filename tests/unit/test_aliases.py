@@ -17,6 +17,7 @@ from app.settings import load_settings
 
 CHAT = Alias(primary="big", fallback="small", split={"new": 0.05})
 TASKS: dict[str, Task] = {"big": "generate", "small": "generate", "new": "generate", "vectors": "embed"}
+MODELS = {name: Pool(model=name, engine="mock", task=task) for name, task in TASKS.items()}
 KEYS = [f"session-{number}" for number in range(4000)]
 
 
@@ -62,7 +63,7 @@ def test_without_a_fallback_the_primary_model_is_chosen_whatever_happens() -> No
 
 
 def test_a_request_that_was_refused_goes_elsewhere_unless_it_may_be_a_repeated_one() -> None:
-    aliases = Aliases({"chat": Alias(primary="big", fallback="small")}, TASKS)
+    aliases = Aliases({"chat": Alias(primary="big", fallback="small")}, MODELS)
     assert aliases.model("chat", None, Turn(refused="big")) == "small"
     aliases.usable = lambda model: model != "big"
     assert aliases.model("chat", None, Turn()) == "small"
@@ -73,12 +74,32 @@ def test_a_request_that_was_refused_goes_elsewhere_unless_it_may_be_a_repeated_o
 
 
 def test_the_table_follows_redis_and_survives_what_it_does_not_understand() -> None:
-    aliases = Aliases({"chat": CHAT}, TASKS)
+    aliases = Aliases({"chat": CHAT}, MODELS)
     made = Alias(primary="small")
-    aliases.changed({b"chat": made.model_dump_json().encode(), b"bad": b"{", b"gone": b'{"primary": "no-such"}'})
+    aliases.changed({b"chat": made.model_dump_json().encode(), b"bad": b"{", b"big": made.model_dump_json().encode()})
     assert aliases.table == {"chat": made}
     aliases.changed({})
     assert aliases.table == {"chat": CHAT}
+
+
+def test_an_adapter_may_stand_under_an_alias_and_its_fallback_answers_when_it_is_removed() -> None:
+    """Also to a request that may be a repeated one, and for the limits of a batch."""
+    models = dict(MODELS) | {"tuned": MODELS["big"]}
+    aliases = Aliases({}, models)
+    alias = Alias(primary="big", split={"tuned": 1.0})
+    assert aliases.problem("chat", alias) is None
+    aliases.changed({b"chat": alias.model_dump_json().encode(), b"only": b'{"primary":"tuned","fallback":"small"}'})
+    aliases.usable = models.__contains__
+    names = [(name, turn) for name in ("chat", "only") for turn in (Turn(), Turn(key="body", fixed=True))]
+    assert [aliases.model(name, None, turn) for name, turn in names] == ["tuned"] * 4
+    assert (aliases.primary("only"), aliases.has_other("only", "tuned")) == ("tuned", True)
+    del models["tuned"]
+    assert [aliases.model(name, None, turn) for name, turn in names] == ["big", "big", "small", "small"]
+    assert (aliases.primary("only"), aliases.has_other("only", "small")) == ("small", False)
+    assert "'tuned' is no model" in (aliases.problem("chat", alias) or "")
+    models["only"] = MODELS["small"]
+    aliases.changed({b"only": b'{"primary":"small"}'})
+    assert aliases.table == {}  # a model's own name stands for itself
 
 
 @pytest.mark.parametrize(
@@ -107,7 +128,7 @@ def test_a_wrong_alias_is_named(alias: str, problem: str, tmp_path: Path) -> Non
 def deployment(**aliases: Alias) -> Deployment:
     pools = {"a": Pool(model="big", engine="mock"), "b": Pool(model="small", engine="mock", endpoints=["completions"])}
     models = load_models(PoolsFile.model_validate({"pools": pools}))
-    return Deployment(load_settings(), {}, models, aliases=Aliases(aliases, dict.fromkeys(models, "generate")))
+    return Deployment(load_settings(), {}, models, aliases=Aliases(aliases, models))
 
 
 def test_a_body_names_the_model_that_answers_and_remembers_the_alias() -> None:

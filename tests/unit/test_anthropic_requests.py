@@ -94,7 +94,8 @@ def test_what_is_meant_by_anthropic_is_taken(fields: dict[str, Any]) -> None:
     ({"foo": 1}, "foo", "not supported"),
     ({"mcp_servers": [{}]}, "mcp_servers", "at most 0"),
     ({"tools": [{"type": "web_search_20260209", "name": "web_search"}]}, "tools.0.type", "'web_search_20260209'"),
-    ({"tools": [TOOL | {"defer_loading": True}]}, "tools.0.defer_loading", "not supported"),
+    ({"tools": [{"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}]},
+     "tools.0.type", "'tool_search_tool_regex_20251119'"),
     ({"tools": [TOOL | {"input_schema": {"type": "text"}}]}, "tools.0.input_schema", "'object'"),
     ({"tools": [TOOL, TOOL]}, "tools.1.name", "two tools"),
     ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "g"}}, "tool_choice.name", "no tool of that name"),
@@ -134,6 +135,18 @@ def test_a_choice_of_tools_is_the_chats(choice: dict[str, Any], chats: Any) -> N
         {"type": "function",
          "function": {"name": "get_time", "description": "of day", "parameters": TOOL["input_schema"]}}
     ]  # fmt: skip
+
+
+def test_a_deferred_tool_is_in_the_prompt_and_what_a_clients_own_search_finds_is_named() -> None:
+    search = TOOL | {"name": "ToolSearch"}
+    found = {"type": "tool_reference", "tool_name": "get_time", **CACHED}
+    body = asked(
+        ASK, assistant(USE | {"name": "ToolSearch"}), user(RESULT | {"content": [text("Found:"), found]}),
+        tools=[search, TOOL | {"defer_loading": True}],
+    )  # fmt: skip
+    body.check()
+    assert [tool.function.name for tool in body.chat.tools or ()] == ["ToolSearch", "get_time"]
+    assert shown(body)[-1] == {"role": "tool", "content": "Found:\nget_time", "tool_call_id": "toolu_1"}
 
 
 def test_what_a_grammar_has_to_promise_is_the_chats() -> None:

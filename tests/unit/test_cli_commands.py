@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,21 @@ def test_doctor_says_what_to_do_and_fails_when_something_blocks(tmp_path: Path) 
     assert checks["Redis"]["state"] == checks["pools"]["state"] == "fail"
     assert "colour" in checks["pools"]["found"]
     assert all(check["advice"] for check in checks.values() if check["state"] == "fail")
+
+
+def test_doctor_shows_what_each_pool_runs(tmp_path: Path) -> None:
+    """Engine, version, abilities, model; a model that is not fetched yet is no failure."""
+    pools = tmp_path / "pools.yaml"
+    pools.write_text(
+        "pools: {p: {model: far, engine: vllm, path: 'hf://org/tiny@v1', task: embed, endpoints: [embeddings]},"
+        " q: {model: m, engine: mock, role: prefill, max_model_len: 99}, r: {model: m, engine: mock, role: decode}}"
+    )
+    done = _run("doctor", "--json", "--pools", str(pools))
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert done.exit_code == 0
+    assert checks["pool q"]["found"] == f"mock {version('xylem-serve')}: generate, prefill; built-in model, 99 tokens"
+    assert checks["pool p"]["found"].endswith("embed, embeddings; hf://org/tiny@v1")
+    assert "xylem pull" in checks["pool p"]["advice"]
 
 
 def test_up_refuses_an_engine_that_is_not_installed(tmp_path: Path) -> None:

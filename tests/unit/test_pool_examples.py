@@ -1,27 +1,47 @@
 """The examples of pools files."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from app.engines.trtllm.args import engine_args as trtllms
 from app.model_store.source import RemoteModel
-from app.pools import load_pools
+from app.pools import Pool, load_pools
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "ops" / "pools").glob("*.yaml"))
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "ops" / "pools").glob("*.yaml"))
+POOLS = {f"{file.stem}-{name}": pool for file in EXAMPLES for name, pool in load_pools(file).pools.items()}
 
 
-@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_an_example_parses(file: Path) -> None:
-    assert load_pools(file).pools
+def fields_of(contract: str, class_: str) -> dict[str, Any]:
+    found = json.loads((ROOT / "tests" / "contract" / "apis" / contract).read_text())["classes"][class_]
+    return dict(found["fields"])
 
 
 def test_there_is_one_for_each_engine_and_mode() -> None:
-    files = [load_pools(file) for file in EXAMPLES]
-    pools = [pool for file in files for pool in file.pools.values()]
+    pools = POOLS.values()
+    engines = ("mock", "vllm", "sglang", "trtllm")
     assert {(pool.engine, pool.role) for pool in pools} >= {
-        (engine, role) for engine in ("mock", "vllm") for role in ("both", "prefill", "decode")
+        (engine, role) for engine in engines for role in ("both", "prefill", "decode")
     }
-    assert {pool.task for pool in pools} >= {"generate", "embed"}
+    assert {(pool.engine, pool.task) for pool in pools} >= {
+        ("mock", "embed"), ("vllm", "embed"), ("vllm", "classify"), ("sglang", "embed"),
+    }  # fmt: skip
+    assert {pool.engine for pool in pools if pool.data_parallel_size > 1} >= {"vllm", "sglang", "trtllm"}
     assert any(isinstance(pool.path, RemoteModel) for pool in pools)
-    assert any(pool.data_parallel_size > 1 for pool in pools)
-    assert any(file.aliases for file in files)
+    assert any(pool.args.get("backend") == "autodeploy" for pool in pools)
+    assert any(load_pools(file).aliases for file in EXAMPLES)
+
+
+@pytest.mark.parametrize("pool", [pool for pool in POOLS.values() if pool.engine == "sglang"])
+def test_the_arguments_of_an_sglang_are_its_own(pool: Pool) -> None:
+    """vLLM's are checked where vLLM is imported: tests/contract/test_vllm_process.py."""
+    assert pool.args.keys() <= fields_of("sglang-0.5.23.json", "ServerArgs").keys()
+
+
+@pytest.mark.parametrize("pool", [pool for pool in POOLS.values() if pool.engine == "trtllm"])
+def test_the_arguments_of_a_trtllm_are_its_own(pool: Pool) -> None:
+    made = pool.model_copy(update={"max_model_len": 1024})
+    assert trtllms(made).fields.keys() <= fields_of("tensorrt_llm.json", "TorchLlmArgs").keys()

@@ -180,10 +180,12 @@ def test_reasoning_is_counted_and_enclosed() -> None:
 
 
 def test_tools_are_functions_to_the_model_and_keep_their_own_names() -> None:
-    body = asked(tools=[WEATHER, PATCH, CRM], tool_choice={"type": "allowed_tools", "mode": "auto", "tools": [
+    deferred = WEATHER | {"defer_loading": True, "allowed_callers": ["direct"]}  # without effect
+    body = asked(tools=[deferred, PATCH, CRM], tool_choice={"type": "allowed_tools", "mode": "auto", "tools": [
         {"type": "function", "name": "get_weather", "namespace": "crm"}, {"type": "custom", "name": "patch"},
     ]})  # fmt: skip
     body.check()
+    assert next(tool.function.name for tool in body.chat_tools() or ()) == "get_weather"
     shown = [tool.for_template()["function"] for tool in body.as_chat().offered]
     assert [function["name"] for function in shown] == ["patch", "crm__get_weather"]
     assert shown[1]["description"] == "Customers.\n\nWeather."

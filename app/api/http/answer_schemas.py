@@ -287,6 +287,8 @@ class EngineAbilities(Shape):
     kv_transfer: bool
     grammars: list[str]  # kinds that it enforces
     ranks: int  # data-parallel ranks of a worker
+    seeds: bool  # the same seed gives the same answer
+    adapters: int  # LoRA adapters that a worker holds at once
 
 
 class ServedBy(Shape):

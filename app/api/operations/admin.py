@@ -86,9 +86,9 @@ async def get_aliases(state: Admin) -> AliasTable:
 async def change_aliases(request: Request, state: Admin) -> AliasTable:
     """Makes or replaces aliases, for all API replicas within a second or two. Null: as in the pools file again."""
     given = (await read_short(request, AliasChanges)).aliases
+    await state.adapters.refresh()  # an alias may stand for one that another replica has just added
     for name, alias in given.items():
-        taken = "there is a LoRA adapter of that name" if state.adapters.current(name) else None
-        if alias is not None and (problem := taken or state.aliases.problem(name, alias)):
+        if alias is not None and (problem := state.aliases.problem(name, alias)):
             raise RequestError(f"'aliases.{name}': {problem}.", param=f"aliases.{name}")
     pipe = state.redis.pipeline(transaction=True)
     for name, alias in given.items():

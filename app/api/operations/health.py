@@ -57,9 +57,9 @@ async def models(request: Request) -> dict[str, Any] | Response:
 
 
 def _named(state: ApiState) -> dict[str, Model]:
-    """All models by name; an alias shows its primary model."""
-    aliases = state.aliases.table.items()
-    return state.models | {name: replace(state.models[alias.primary], name=name) for name, alias in aliases}
+    """All models by name; an alias shows its primary model, or the fallback where that one is gone."""
+    stands_for = {name: state.models.get(state.aliases.primary(name)) for name in state.aliases.table}
+    return state.models | {name: replace(model, name=name) for name, model in stands_for.items() if model}
 
 
 @router.get("/v1/models/{name:path}", response_model=ModelCard, response_model_exclude_unset=True)
@@ -97,6 +97,8 @@ async def _served_by(state: ApiState, model: Model) -> list[dict[str, Any]]:
                     "kv_transfer": any(worker.block_bytes for worker in workers),
                     "grammars": sorted({kind for worker in workers for kind in worker.grammars}),
                     "ranks": max((worker.ranks for worker in workers), default=0),
+                    "seeds": any(worker.seeds for worker in workers),
+                    "adapters": max((worker.max_adapters for worker in workers), default=0),
                 },
             }
         )

@@ -8,7 +8,7 @@ import orjson
 from msgspec import Struct
 
 from app.api.resumable.store import Lost
-from app.errors import ConversationGone, KeptFull, RequestError
+from app.errors import ConversationGone, ConversationLocked, KeptFull, RequestError
 from app.ids import ConversationId, KeyId, RequestId, new_conversation_id
 from app.keys import Keys
 from app.openai.body import MOST
@@ -69,7 +69,7 @@ class ConversationStore:
         return list(found)
 
     async def add(self, conversation: ConversationId, key: KeyId, items: Sequence[dict[str, Any]]) -> None:
-        """Raises: KeptFull; RequestError when there would be too many."""
+        """Raises: KeptFull, ConversationLocked; RequestError when there would be too many."""
         self._check(await self._converse(conversation, key, items), conversation)
 
     async def add_response(
@@ -107,6 +107,8 @@ class ConversationStore:
         if reply == 0 and conversation is not None:
             raise _gone(conversation)
         full, wait_ms = reply
+        if full == b"locked":
+            raise ConversationLocked(param="conversation")
         if full == b"items":
             raise RequestError(f"A conversation has at most {MOST} items.", param="items")
         if full:

@@ -97,8 +97,9 @@ async def begin_or_join(
     *,
     background: bool = False,
     response: ResponseContext = ResponseContext(),  # noqa: B008 (frozen)
+    read: int | None = None,
 ) -> Replay:
-    """A new kept answer, or one to resume or join. Raises: XylemError."""
+    """A new kept answer, or one to resume or join. `read`: as in `ResumableStore.put`. Raises: XylemError."""
     headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
     last = headers.get(b"last-event-id", "")
     if last:
@@ -111,7 +112,7 @@ async def begin_or_join(
     if allowance is not None and not join:  # refused here, so that nothing is kept of it
         await allowance.admit(sum(map(len, plan.prompts)))
     kept = replace(new_kept(state, kind, body, scope, plan, background=background), response=response)
-    first = await patiently(state, lambda: _put(state, kept, join))
+    first = await patiently(state, lambda: _put(state, kept, join, read))
     if first != kept.id:
         return await _read(state, first, kind, body, scope, plan, 0)
     return start(state, kept, plan, allowance)
@@ -129,10 +130,10 @@ async def patiently(state: ApiState, ask: Callable[[], Awaitable[T]]) -> T:
         await asyncio.sleep(_RETRY_S)
 
 
-async def _put(state: ApiState, kept: KeptRequest, join: str) -> RequestId:
-    first = await state.resumable_store.put(kept, join=join)
+async def _put(state: ApiState, kept: KeptRequest, join: str, read: int | None) -> RequestId:
+    first = await state.resumable_store.put(kept, join=join, read=read)
     if first != kept.id and await _was_refused(state, first):  # a client that tries again is served
-        first = await state.resumable_store.put(kept, join=join, instead_of=first)
+        first = await state.resumable_store.put(kept, join=join, instead_of=first, read=read)
     return first
 
 

@@ -7,8 +7,17 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from app.errors import Cancelled, KeptFull, NoWorker, RateLimited, RequestNotFound, Saturated, StoreDown
-from app.ids import ApiId, KeyId, RequestId
+from app.errors import (
+    Cancelled,
+    ConversationLocked,
+    KeptFull,
+    NoWorker,
+    RateLimited,
+    RequestNotFound,
+    Saturated,
+    StoreDown,
+)
+from app.ids import ApiId, ConversationId, KeyId, RequestId
 from app.keys import Keys
 from app.messages import Event, KeptRequest, decode_events, decode_kept, encode
 from app.store import ADOPT, APPEND, CANCEL, FORGET, OWN, Wire
@@ -48,21 +57,35 @@ class ResumableStore:
         return self._wire.connected_before
 
     async def put(
-        self, kept: KeptRequest, epoch: int = 0, join: str = "", instead_of: str = "", *, bounded: bool = True
+        self,
+        kept: KeptRequest,
+        epoch: int = 0,
+        join: str = "",
+        instead_of: str = "",
+        *,
+        read: int | None = None,
+        bounded: bool = True,
     ) -> RequestId:
         """Keeps a request, owned by this replica. Returns the id of the first request with the same `join` key.
 
-        `instead_of`: a former request with that key, to be replaced. Raises: KeptFull, unless not `bounded`.
+        It locks its conversation until the answer's end. `read`: how many items of that the request has read.
+        `instead_of`: a former request with that key, to be replaced.
+        Raises: ConversationLocked, unless `read` is None; KeptFull, unless not `bounded`.
         """
         keys = self._keys
         joined = keys.joined(hashlib.sha256(f"{kept.key}\0{join}".encode()).hexdigest())
         life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
         own = keys.kept(kept.id)
-        names = own, keys.kept_of(self.api), keys.answer_owners(), joined if join else own, *keys.kept_account()
+        conversation = ConversationId(kept.response.conversation)
+        extended = keys.conversation(conversation) if conversation else (own, own)
+        first_of = joined if join else own
+        names = own, keys.kept_of(self.api), keys.answer_owners(), first_of, *extended, *keys.kept_account()
         values = kept.id, self.api, encode(kept), life_ms, epoch, kept.id if join else "", instead_of, kept.key
         most = self._most if bounded else ("", "")
-        chat = encode(kept.chat) if kept.chat else ""
-        ((full, first, wait_ms),) = await self._wire.execute([("EVAL", OWN, len(names), *names, *values, *most, chat)])
+        more = encode(kept.chat) if kept.chat else "", "" if read is None else read
+        ((full, first, wait_ms),) = await self._wire.execute([("EVAL", OWN, len(names), *names, *values, *most, *more)])
+        if full == b"locked":
+            raise ConversationLocked(param="conversation")
         if full:
             whose = "this API key" if full == b"key" else "all clients"
             raise KeptFull(

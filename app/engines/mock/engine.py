@@ -33,7 +33,7 @@ from app.errors import EngineDead, EngineFailed, RequestError, SettingsError, Xy
 from app.ids import RunId
 from app.messages import GRAMMAR_KINDS, KvHandle, Rendezvous
 from app.pools import Pool
-from app.tokenizer import load_tokenizer
+from app.tokenizer import Tokenizer, load_tokenizer
 
 
 class MockEngine:
@@ -73,7 +73,7 @@ class MockEngine:
         await asyncio.sleep(self._args.load_s / self._args.speedup)
         if self._args.fail_to_load is not None:
             raise EngineFailed(self._args.fail_to_load)
-        tokenizer = await asyncio.to_thread(load_tokenizer, self._pool.model_dir, self._pool.chat_template)
+        tokenizer = await asyncio.to_thread(self._tokenizer)
         self._vocabulary = await asyncio.to_thread(Vocabulary, tokenizer)
         self._rooms.start()
         for core in self._cores:
@@ -202,7 +202,7 @@ class MockEngine:
             return {}
         open_ = _open_choices(request)
         begun = [request.begun[i].tokens if request.begun else [] for i in open_]
-        tokenizer = load_tokenizer(self._pool.model_dir, self._pool.chat_template)
+        tokenizer = self._tokenizer()
         return dict(zip(open_, await asyncio.to_thread(grammar_states, tokenizer, grammar, begun), strict=True))
 
     def _submit(self, request: GenerateRequest, grammars: Mapping[int, GrammarState], *, lends: bool = False) -> Stream:
@@ -251,16 +251,19 @@ class MockEngine:
         """The tokens of the scripted answer to this prompt, if there is one."""
         if not self._args.script or request.adapter is not None:
             return []
-        tokenizer = load_tokenizer(self._pool.model_dir, self._pool.chat_template)
+        tokenizer = self._tokenizer()
         prompt = tokenizer.decode(request.prompt)
         text = next((text for sign, text in self._args.script.items() if sign in prompt), "")
         return tokenizer.encode(text, add_special_tokens=False)
+
+    def _tokenizer(self) -> Tokenizer:
+        return load_tokenizer(self._pool.model_dir, self._pool.chat_template, self._pool.tokenizer_mode)
 
     def _break(self, tokens: list[int], core: Core) -> None:
         """Dies or hangs, if the pool's `dies_on` or `hangs_on` matches: as real engines do on some inputs."""
         if self._args.dies_on is None and self._args.hangs_on is None:
             return
-        prompt = load_tokenizer(self._pool.model_dir, self._pool.chat_template).decode(tokens)
+        prompt = self._tokenizer().decode(tokens)
         if self._args.dies_on is not None and self._args.dies_on in prompt:
             os.kill(os.getpid(), signal.SIGKILL)
         core.hangs |= self._args.hangs_on is not None and self._args.hangs_on in prompt

@@ -67,7 +67,7 @@ class SglangEngine:
         """Raises: SettingsError (unknown arguments)."""
         self._pool, self._address = pool, address
         self._args = engine_args(pool, address)
-        self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
+        self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template, pool.tokenizer_mode)
         self._processes, self._figuring, self._speculation = Processes(), Figuring(), Speculation()
         self._requests: dict[RunId, Running] = {}
         self._encoding: dict[RunId, int] = {}  # inputs of each request

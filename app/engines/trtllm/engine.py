@@ -9,9 +9,13 @@ from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from app.engines.log_level import log_level
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # models are directories here, nothing is looked up
+os.environ.setdefault("TLLM_LOG_LEVEL", log_level())  # TensorRT-LLM reads it when it is imported
 
 import structlog
+import tensorrt_llm
 from tensorrt_llm.llmapi.llm import LLM
 from tensorrt_llm.llmapi.llm_args import CacheTransceiverConfig, KvCacheConfig, SchedulerConfig
 
@@ -53,7 +57,7 @@ class TrtllmEngine:
     def __init__(self, pool: Pool, address: str = "127.0.0.1") -> None:  # noqa: ARG002 (its transceiver finds its own)
         """Raises: SettingsError (bad arguments)."""
         self._pool, self._args = pool, engine_args(pool)
-        self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
+        self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template, pool.tokenizer_mode)
         self._loaded: Loaded | None = None  # set by start
         self._live: dict[RunId, Run] = {}
         self._iterations = Iterations()
@@ -96,6 +100,7 @@ class TrtllmEngine:
             ranks=pool.data_parallel_size,
             block_bytes=size if self._loaded.lender is not None else 0,
             grammars=_grammars(fields),
+            version=str(getattr(tensorrt_llm, "__version__", "")),
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:

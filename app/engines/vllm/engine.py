@@ -70,7 +70,7 @@ class VllmEngine:
         self._engine: AsyncLLM | None = None  # set by start
         self._lender: Lender | None = None  # set by start where the pool hands KV over
         self._adapters = Loaded(0)  # set by start where the pool's args have enable_lora
-        self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template)
+        self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template, pool.tokenizer_mode)
         self._blocks = 0
         self._processes: list[BaseProcess] = []
         self._control = control = Control(self._loaded, str(pool.model_dir))

@@ -31,7 +31,7 @@ def _kind_of(given: Any) -> str | None:
 class _Hints(Body):
     """Fields for tool search and program runs, which this server doesn't have."""
 
-    defer_loading: Literal[False] | None = None
+    defer_loading: bool | None = None  # no effect: all tools are shown at once
     allowed_callers: list[Literal["direct"]] | None = None
 
 

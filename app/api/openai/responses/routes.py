@@ -65,7 +65,10 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     if not body.kept:
         return await _not_kept(state, body, plan, context, scope, receive)
     context = replace(context, history=history_json, conversation=body.conversation_id or "")
-    begin = partial(begin_or_join, state, KIND, body, scope, plan, background=bool(body.background), response=context)
+    begin = partial(
+        begin_or_join, state, KIND, body, scope, plan,
+        background=bool(body.background), response=context, read=len(history.items),
+    )  # fmt: skip
     # A client that repeats its request when the connection breaks wants the answer to continue meanwhile.
     goes_on = body.background or asks_to_keep(scope)
     if body.stream:

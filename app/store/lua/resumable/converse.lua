@@ -5,13 +5,15 @@
 -- ARGV  1 id  2 API key  3 life, ms, from now on  4 record (JSON) to create it with; '' if it must exist
 --       5 response, or ''  6 its epoch  7 items at most  8 kept bytes of that API key at most  9 of all keys at most
 --       (7 to 9 '': no limit)  10… items (JSON)
--- returns {the limit reached: '', 'key', 'all' or 'items', ms until the next kept answer or conversation expires};
+-- returns {the limit reached: '', 'key', 'all' or 'items'; 'locked': a response is being made in it; ms until the next kept answer or conversation expires};
 --         0: it is not known; -1: another replica owns the response.
 local begun = ARGV[4] ~= ''
 if not begun and redis.call('HGET', KEYS[1], 'key') ~= ARGV[2] then return 0 end
 if ARGV[5] ~= '' then
   if redis.call('HGET', KEYS[3], 'epoch') ~= ARGV[6] then return -1 end
   if redis.call('HSETNX', KEYS[1], 'of:' .. ARGV[5], '1') == 0 then return {'', 0} end
+elseif locked(KEYS[1]) then
+  return {'locked', 0}
 end
 local bytes = begun and #ARGV[4] + 512 or 0
 for i = 10, #ARGV do bytes = bytes + #ARGV[i] + 32 end

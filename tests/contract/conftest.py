@@ -1,6 +1,7 @@
 """The engines that the contract is tested on, each loaded once per module."""
 
 import gc
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
@@ -68,3 +69,18 @@ async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
         await engine.close()
     del engine
     gc.collect()  # what vLLM leaves to the collector is collected while this suite's warning filters hold
+
+
+@pytest.fixture(scope="module")
+def other_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shallow model with one layer's output turned round: as large, and it says something else."""
+    from safetensors.torch import load_file, save_file
+
+    made = tmp_path_factory.mktemp("weights")
+    source = shallow_model(model_dir())
+    weights = load_file(source / "model.safetensors")
+    name = "model.layers.1.mlp.down_proj.weight"
+    weights[name] = -weights[name]
+    save_file(weights, made / "model.safetensors", metadata={"format": "pt"})
+    (made / "config.json").write_text(json.dumps(json.loads((source / "config.json").read_text())))
+    return made

@@ -1,18 +1,14 @@
 """What operators do to an engine while it runs: pause it, put it to sleep, change its weights, profile it."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file, save_file
 
 from app.engines.base import Pauser, Profiler, Sleeper, Weights
 from app.errors import EngineFailed, RequestError, XylemError
 from app.messages import WeightsSource
-from tests.contract.conftest import model_dir
 from tests.contract.subject import Answer, Subject
-from tests.shallow import shallow_model
 
 pytestmark = [
     pytest.mark.parametrize("subject", ["mock", "vllm"], indirect=True, scope="module"),  # the others can't do this yet
@@ -21,19 +17,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
 ]
 PROMPT = "The weights of a model decide what it says about"
-
-
-@pytest.fixture(scope="module")
-def other_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shallow model with one layer's output turned round: as large, and it says something else."""
-    made = tmp_path_factory.mktemp("weights")
-    source = shallow_model(model_dir())
-    weights = load_file(source / "model.safetensors")
-    name = "model.layers.1.mlp.down_proj.weight"
-    weights[name] = -weights[name]
-    save_file(weights, made / "model.safetensors", metadata={"format": "pt"})
-    (made / "config.json").write_text(json.dumps(json.loads((source / "config.json").read_text())))
-    return made
 
 
 def control(subject: Subject) -> tuple[Pauser, Sleeper, Weights]:

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -28,7 +29,8 @@ from app.engines.base import (
     StepOutput,
 )
 from app.engines.checks import check_inputs, check_request
-from app.engines.sglang.args import CONTEXT_SPARE, engine_args
+from app.engines.sglang.adapters import Loaded as Adapters
+from app.engines.sglang.args import CONTEXT_SPARE, adapters_held, engine_args
 from app.engines.sglang.choice import Choice
 from app.engines.sglang.convert import translate
 from app.engines.sglang.encoding import vectors
@@ -53,7 +55,7 @@ class _Loaded:
 
 
 class SglangEngine:
-    """Implements `app.engines.base.Engine`, `Disaggregated`, `Encoder`, `PrefixResetter`, `WarmsUp` and `Configured`.
+    """Implements `app.engines.base.Engine` and Adapters, Disaggregated, Encoder, PrefixResetter, WarmsUp, Configured.
 
     A pool's `args` are fields of SGLang's ServerArgs, and `env`: environment variables to be set unless they are set
     already.
@@ -67,6 +69,9 @@ class SglangEngine:
         self._processes, self._figuring = Processes(), Figuring()
         self._requests: dict[RunId, Running] = {}
         self._encoding: dict[RunId, int] = {}  # inputs of each request
+        most = adapters_held(self._args.fields)
+        self._adapters = Adapters(most, pool.model_dir)
+        self._max_adapters = most
         self._pulled = 0  # tokens of prompts whose KV came from other engines
         self._loaded: _Loaded | None = None  # set by start
         self._failure = EngineFailed("The engine is not running.")
@@ -102,6 +107,8 @@ class SglangEngine:
             grammars=_grammars(),
             seeds=bool(self._args.fields.get("enable_deterministic_inference")),
             computes=self._pool.role != "decode",
+            max_adapters=self._max_adapters,
+            max_adapter_rank=self._args.fields["max_lora_rank"] if self._max_adapters else 0,
             version=version("sglang"),
         )
 
@@ -188,6 +195,12 @@ class SglangEngine:
             return False
         return bool((await self._ready().engine.tokenizer_manager.flush_cache()).success)
 
+    async def add_adapter(self, name: str, path: Path) -> None:
+        await self._adapters.add(self._ready().engine, name, path)
+
+    async def remove_adapter(self, name: str) -> None:
+        await self._adapters.remove(self._ready().engine, name)
+
     async def close(self) -> None:
         loaded, self._loaded = self._loaded, None
         self._processes.forget()
@@ -240,6 +253,7 @@ class SglangEngine:
         """What SGLang doesn't refuse, or not before it breaks: a token that the model doesn't have ends its process."""
         if request.id in self._requests:
             raise RequestError(f"A request with the id {request.id} is running already.")
+        self._adapters.check(request.adapter)
         s = request.sampling
         check_request(request, vocabulary_size=self._ready().vocabulary_size, context_len=self._pool.context_len)
         if s.seed is not None and s.temperature > 0 and not self._args.fields.get("enable_deterministic_inference"):

@@ -92,6 +92,7 @@ async def run(engine: Engine, request: GenerateRequest, choice: Choice, index: i
         stream=True,
         priority=request.priority,
         cache_salt=request.cache_salt,
+        lora_path=request.adapter,
         routed_dp_rank=request.rank if engine.server_args.dp_size > 1 else None,
         **logprob_arguments(choice.sampling),
         **_room(request.handoff, index),

@@ -60,11 +60,11 @@ class StateKeeper:
         self._source: WeightsSource | None = None  # of the present weights
         self._dropped = False  # a sleep has dropped the weights, and they were not loaded since
         self._awake: set[str] = set()  # of a sleeping engine, the tags that have been woken
-        self._one = asyncio.Lock()
+        self.changing = asyncio.Lock()  # held while one goes on
 
     async def execute(self, command: StateCommand) -> None:
         """Raises: XylemError when the engine can't, or has failed."""
-        async with self._one:
+        async with self.changing:
             match command:
                 case Sleep():
                     await self._sleep(command.level, command.mode)

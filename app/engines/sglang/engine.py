@@ -69,9 +69,8 @@ class SglangEngine:
         self._processes, self._figuring = Processes(), Figuring()
         self._requests: dict[RunId, Running] = {}
         self._encoding: dict[RunId, int] = {}  # inputs of each request
-        most = adapters_held(self._args.fields)
-        self._adapters = Adapters(most, pool.model_dir)
-        self._max_adapters = most
+        self._max_adapters = adapters_held(self._args.fields)
+        self._adapters = Adapters(self._max_adapters, pool.model_dir)
         self._pulled = 0  # tokens of prompts whose KV came from other engines
         self._loaded: _Loaded | None = None  # set by start
         self._failure = EngineFailed("The engine is not running.")

@@ -26,7 +26,10 @@ def download(url: str, into: IO[bytes], most: int, networks: Collection[str] = (
     times = httpx.Timeout(_SILENT_S, connect=_CONNECT_S)
     try:
         with (
-            httpx.Client(timeout=times, follow_redirects=False, trust_env=False) as client,
+            # No proxy of the environment: it would look the name up again. Its certificates (SSL_CERT_FILE) count.
+            httpx.Client(
+                verify=httpx.create_ssl_context(), timeout=times, follow_redirects=False, trust_env=False
+            ) as client,
             client.stream(
                 "GET",
                 pinned,

@@ -47,6 +47,11 @@ def placement(
         ]
         rank = f"{to.rank}a" if job.aside else to.rank
         values += [rank, to.blocks, to.tokens, to.pulls, message]
+    if job.adapter is not None:
+        adapters, _ = keys.loras()
+        name, _, version = job.adapter.rpartition("@")
+        names.append(adapters)
+        values += [name, version]
     hashes = inflight.hashes(pools[places[0].pool].block_size, job.weights or "")
     return "EVAL", PLACE, len(names), *names, job.run, encode(job), ttl_ms, hashes, job.reply_to, *values
 

@@ -16,7 +16,7 @@ from app.pools import Pool, Routing
 from app.routing.adapter_load import may_load
 from app.routing.candidates import Ask, Decision, Option, Placement
 from app.routing.disagg import SplitPlacement, place_split
-from app.routing.policy import Part, can_serve, place, reserve
+from app.routing.policy import Part, can_prefill, can_serve, place, reserve
 
 _MAX_PLACINGS = 5  # of one attempt
 _RECENT = 32  # how many requests placed just before are compared for a common prefix
@@ -150,18 +150,28 @@ class PlacementRound:
     def _without_adapter(
         self, inflight: InFlight, adapter: Adapter, ask: Ask, rng: Random, turn: int
     ) -> XylemError | None:
-        """Why nobody answers with its adapter. The worker that would do so for the least is asked to load it."""
-        places = [o for group in inflight.groups for pool in group for o in self._places(inflight, pool)]
-        here = [o for o in places if can_serve(o.candidate)]
-        try:
-            options = may_load(adapter, here)
-            if not options:
+        """Why nobody answers with its adapter. The worker that would do so for the least is asked to load it.
+
+        Where the answering workers compute no prompts, a prefill worker has to have it too.
+        """
+        sides: list[tuple[Groups, Part]] = [(inflight.groups, "all")]
+        if not any(lease.worker.computes for lease in self.leases(inflight)):
+            sides.append((inflight.prefill_groups, "prefill"))
+        asked = False
+        for groups, part in sides:
+            able = [o for group in groups for pool in group for o in self._able(inflight, pool)]
+            able = [o for o in able if (can_prefill if part == "prefill" else can_serve)(o.candidate)]
+            if not able:
                 return None
-            rules = inflight.rules(self._pools[inflight.groups[0][0]].routing)
-            self.asks.add((place(ask, options, rules, rng, turn).placement.worker, adapter.versioned))
-        except (AdapterFailed, Saturated) as exc:
-            return exc
-        return NoWorker(f"The adapter '{adapter.name}' is being loaded. Try again.")
+            if any(adapter.versioned in o.candidate.lease.worker.adapters for o in able):
+                continue
+            try:
+                options, rules = may_load(adapter, able), inflight.rules(self._pools[groups[0][0]].routing)
+                self.asks.add((place(ask, options, rules, rng, turn, part=part).placement.worker, adapter.versioned))
+            except (AdapterFailed, Saturated) as exc:
+                return exc
+            asked = True
+        return NoWorker(f"The adapter '{adapter.name}' is being loaded. Try again.") if asked else None
 
     def _split(
         self,
@@ -209,12 +219,15 @@ class PlacementRound:
             self._placed.append((to, self._hashes(inflight, to.pool)))
 
     def _options(self, inflight: InFlight, pool: PoolId) -> list[Option]:
-        """The places that have the request's adapter and weights, and support its grammar and seed."""
+        """The places that are able, and have the request's adapter."""
+        options, adapter = self._able(inflight, pool), inflight.job.adapter
+        return options if adapter is None else [o for o in options if adapter in o.candidate.lease.worker.adapters]
+
+    def _able(self, inflight: InFlight, pool: PoolId) -> list[Option]:
+        """The places that have the request's weights, and support its grammar and seed."""
         options, grammar, weights = self._places(inflight, pool), inflight.job.sampling.grammar, inflight.weights
         if weights is not None:  # an answer goes on with the weights that began it
             options = _of_weights(options, weights)
-        if (adapter := inflight.job.adapter) is not None:
-            options = [o for o in options if adapter in o.candidate.lease.worker.adapters]
         if grammar is not None:
             options = [o for o in options if grammar.kind in o.candidate.lease.worker.grammars]
         return [o for o in options if o.candidate.lease.worker.seeds] if _is_seeded(inflight) else options

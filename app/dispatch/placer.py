@@ -32,6 +32,7 @@ log = logger(__name__)
 # short request, and at such a load the wait is a small part of the time to the first token.
 _BUSY, _GATHER_S = 32, 0.002
 _ASK_AGAIN_S = 1.0
+_SWAPPED = -1  # what place.lua says of an adapter
 _COMMANDS_TTL_S = 60
 _ROUND = 64  # requests: Redis does nothing else while it matches their prompts
 _ROUND_TOKENS = 2**18  # of their prompts: the event loop does nothing else while it hashes and writes them
@@ -305,6 +306,9 @@ class Placer:
                     self._hold(inflight, written)
                 else:
                     self._settle(inflight, written)
+            elif written == _SWAPPED:  # since this replica looked: it soon looks again
+                inflight.unplace()
+                self._hold(inflight, NoWorker(f"The adapter '{inflight.adapter_name}' has just changed. Try again."))
             elif written:
                 self._settle(inflight, None)
             else:  # the worker's lease ended between the two round trips: decide again

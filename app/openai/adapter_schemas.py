@@ -1,6 +1,6 @@
 """What admins may say of LoRA adapters."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -33,6 +33,7 @@ class LoadLora(Body):
     lora_name: Name
     lora_path: Source
     load_inplace: bool = False  # another version of one that is there
+    is_3d_lora_weight: Literal[False] = False  # a layout of experts that other engines don't have
     model: str | None = None  # extension: that it is made for, where several are served
     sha256: str = ""  # extension
 

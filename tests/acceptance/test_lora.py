@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -79,8 +80,8 @@ def client(port: int, key: str = "-") -> OpenAI:
     return OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=key, max_retries=0)
 
 
-def ask(s: Stack, model: str, port: int | None = None) -> str:
-    with client(port or s.port) as c:
+def ask(s: Stack, model: str, port: int | None = None, c: OpenAI | None = None) -> str:
+    with nullcontext(c) if c is not None else client(port or s.port) as c:
         made = c.chat.completions.create(model=model, messages=PROMPT, max_tokens=12, temperature=0)  # type: ignore[arg-type]
     assert made.model == model
     text = made.choices[0].message.content
@@ -180,19 +181,22 @@ def test_after_a_swap_no_answer_is_stale(clean: Stack) -> None:
     seen: list[tuple[float, str]] = []
 
     def load(port: int) -> None:
-        while not over.is_set():
-            began = time.monotonic()
-            seen.append((began, ask(clean, "hot", port)))
+        with client(port) as c:
+            while not over.is_set():
+                began = time.monotonic()
+                seen.append((began, ask(clean, "hot", c=c)))
 
     with ThreadPoolExecutor(8) as threads:
         running = [threads.submit(load, port) for port in (clean.port, _OTHER) * 4]
-        wait_until(lambda: len(seen) > 20, "load")
-        swapped = httpx.post(f"{clean.url}/admin/loras/hot", json={"source": source(clean, "two")}, timeout=90)
-        acknowledged[0] = time.monotonic()
-        swapped.raise_for_status()
-        after = len(seen)
-        wait_until(lambda: len(seen) > after + 60, "load after the swap")
-        over.set()
+        try:
+            wait_until(lambda: len(seen) > 20, "load")
+            swapped = httpx.post(f"{clean.url}/admin/loras/hot", json={"source": source(clean, "two")}, timeout=90)
+            acknowledged[0] = time.monotonic()
+            swapped.raise_for_status()
+            after = len(seen)
+            wait_until(lambda: len(seen) > after + 60, "load after the swap", 60)
+        finally:
+            over.set()
         for one in running:
             one.result()
     assert len(swapped.json()["workers"]) == WORKERS

@@ -161,18 +161,21 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
         client.chat.completions.update(chat.id, metadata={"a": "b"})
         assert [found.id for found in client.chat.completions.list(metadata={"a": "b"}).data] == [chat.id]
         client.chat.completions.delete(chat.id)
-        line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": asked_of_batch()}
-        file = client.files.create(file=("in.jsonl", json.dumps(line).encode()), purpose="batch")
-        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
-        other = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
-        client.batches.cancel(other.id)
-        wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", "the batch is done")
-        assert len(list(client.batches.list())) == 2
         adapter = {"name": "sql", "model": "mock", "source": str(tiny_adapter(s.directory / "sql", "w"))}
         made = httpx.post(f"{s.url}/admin/loras", json=adapter, timeout=90)
         assert len(made.json().get("workers", ())) == 2, (made.text, guarded.refused())
         for prompt in ([5] * 10, list(range(5, 505))):
             assert client.completions.create(model="sql", prompt=prompt, max_tokens=2).choices
+        body = asked_of_batch() | {"model": "sql"}
+        line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": body}
+        file = client.files.create(file=("in.jsonl", json.dumps(line).encode()), purpose="batch")
+        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
+        other = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
+        client.batches.cancel(other.id)
+        wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", "the batch is done")
+        done = client.batches.retrieve(batch.id)
+        assert done.error_file_id is None, (client.files.content(done.error_file_id).text, guarded.refused())
+        assert len(list(client.batches.list())) == 2
         assert httpx.delete(f"{s.url}/admin/loras/sql", timeout=90).status_code == 200
         assert file.id in [f.id for f in client.files.list()]
         client.files.delete(file.id)

@@ -1,6 +1,7 @@
 """The engines that the contract is tested on, each loaded once per module."""
 
 import gc
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
@@ -22,6 +23,7 @@ from tests.trtllm.model import MOCK
 
 MAX_RUNNING = 4
 CONTEXT = 512
+TURNED = "model.layers.1.mlp.down_proj.weight"  # the tensor in which `other_weights` differ
 _ARGS: dict[str, dict[str, Any]] = {
     # Slow enough that a request can be caught in the middle, fast enough to wait for.
     "mock": {"speedup": 2.0, "answer_tokens": 8, "total_blocks": 256},
@@ -87,3 +89,17 @@ async def subject(request: pytest.FixtureRequest, profiles: Path) -> AsyncIterat
         await made.close()
     del made
     gc.collect()  # what vLLM leaves to the collector is collected while this suite's warning filters hold
+
+
+@pytest.fixture(scope="module")
+def other_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shallow model with one layer's output turned round: as large, and it says something else."""
+    from safetensors.torch import load_file, save_file
+
+    made = tmp_path_factory.mktemp("weights")
+    source = shallow_model(model_dir())
+    weights = load_file(source / "model.safetensors")
+    weights[TURNED] = -weights[TURNED]
+    save_file(weights, made / "model.safetensors", metadata={"format": "pt"})
+    (made / "config.json").write_text(json.dumps(json.loads((source / "config.json").read_text())))
+    return made

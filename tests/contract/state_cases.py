@@ -4,37 +4,20 @@
 """
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from app.engines.base import Pauser, Profiler, Sleeper, Weights
 from app.errors import EngineFailed, RequestError, XylemError
 from app.messages import WeightsSource
-from tests.contract.conftest import model_dir
+from tests.contract.conftest import TURNED
 from tests.contract.subject import Answer, Subject
-from tests.shallow import shallow_model
 from tests.stack import free_port
 
 PROMPT = "The weights of a model decide what it says about"
 LONG = 80  # tokens of an answer that is caught in its middle
-TURNED = "model.layers.1.mlp.down_proj.weight"  # the tensor in which the other weights differ
 can_change = pytest.mark.parametrize("subject", ["mock", "vllm", "sglang"], indirect=True, scope="module")
-
-
-@pytest.fixture(scope="module")
-def other_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shallow model with one layer's output turned round: as large, and it says something else."""
-    made = tmp_path_factory.mktemp("weights")
-    source = shallow_model(model_dir())
-    weights = load_file(source / "model.safetensors")
-    weights[TURNED] = -weights[TURNED]
-    save_file(weights, made / "model.safetensors", metadata={"format": "pt"})
-    (made / "config.json").write_text(json.dumps(json.loads((source / "config.json").read_text())))
-    return made
 
 
 def written(folder: Path) -> list[str]:
@@ -206,6 +189,8 @@ async def test_profiles_are_written_once_started(subject: Subject, profiles: Pat
 @pytest.mark.parametrize("subject", ["sglang"], indirect=True, scope="module")
 async def test_weights_come_through_a_transfer_group(subject: Subject, other_weights: Path) -> None:
     """The tensor that differs, from a trainer in this process. vLLM's groups need accelerators."""
+    import torch
+    from safetensors.torch import load_file
     from sglang.srt.utils.common import init_custom_process_group
 
     pauser, _, weights = control(subject)

@@ -4,6 +4,7 @@ import ast
 import asyncio
 import gc
 import json
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
@@ -16,12 +17,13 @@ import zmq.asyncio
 from msgspec.structs import replace
 
 from app.engines import create_engine
-from app.engines.base import Disaggregated, Engine, EngineStats, GenerateRequest, KvEventSource
+from app.engines.base import Adapters, Disaggregated, Engine, EngineStats, GenerateRequest, KvEventSource
 from app.engines.mock.vocabulary import Vocabulary
 from app.ids import RunId
 from app.kv.events import BlockStored, KvEvent, decode_batch
 from app.messages import Grammar, PartialOutput, Sampling
 from app.pools import Pool
+from tests.lora import make_adapter
 from tests.trtllm.contract import Use, contract
 from tests.trtllm.double import installed
 from tests.trtllm.model import MOCK
@@ -50,7 +52,7 @@ def ask(id_: str, prompt: list[int] = PROMPT, **sampling: Any) -> GenerateReques
 @asynccontextmanager
 async def engine(**settings: Any) -> AsyncIterator[Any]:
     mock = json.dumps({"speedup": 50.0, "total_blocks": 64, "answer_tokens": 900})
-    args = {"env": {MOCK: mock}, "scheduler_config": {"enable_prefix_aware_scheduling": True}}
+    args = {"env": {MOCK: mock}, "scheduler_config": {"enable_prefix_aware_scheduling": True}, "enable_lora": True}
     pool = Pool(model="m", engine="trtllm", max_model_len=1024, data_parallel_size=2, args=args, **settings)
     made = create_engine(pool)
     try:
@@ -101,11 +103,22 @@ async def use_everything() -> None:
         assert [*behind.tokens, *(t for o in rest for t in o.tokens)] == [
             t for o in await answer(computes, plain) for t in o.tokens
         ]
+        await adapted(decodes)
         await aborted(decodes)
         stored = {rank: await replayed(source) for rank, source in decodes.kv_events().items()}
         assert any(isinstance(e, BlockStored) and e.extra_keys == [["salt"], None, None] for e in stored[1])
         assert any(isinstance(e, BlockStored) and e.token_ids[:64] == PROMPT[:64] for e in stored[0])
+        assert any(isinstance(e, BlockStored) and e.lora_name == "sql@1" for e in stored[0])
         assert all(isinstance(e, BlockStored) for e in stored[0] + stored[1])
+
+
+async def adapted(made: Engine) -> None:
+    assert isinstance(made, Adapters)
+    with tempfile.TemporaryDirectory() as folder:
+        await made.add_adapter("sql@1", make_adapter(Path(folder) / "sql", 0))
+        [one, *_] = await answer(made, replace(ask("sql"), adapter="sql@1"))
+        [other, *_] = await answer(made, ask("plain"))
+        assert one.tokens != other.tokens
 
 
 async def aborted(made: Engine) -> None:

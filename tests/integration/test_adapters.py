@@ -98,13 +98,44 @@ async def test_a_request_waits_for_its_adapter_and_gets_the_version_of_its_time(
     await asyncio.wait_for(sending, 10)
     record = await redis.get(KEYS.request(first.job.run))
     assert decode_job(record).adapter == new.versioned
-    gone = asyncio.create_task(d.send(inflight("s", new.versioned)))
     await registry.remove("sql")
     await table.refresh()
-    await asyncio.wait_for(gone, 10)  # it was placed before
     late = inflight("t", new.versioned)
     with pytest.raises(ModelNotFound, match="'sql'"):
         await d.send(late)
+
+
+async def test_a_replica_that_has_not_heard_of_a_swap_places_nothing_on_the_old_version(
+    redis: "Redis", wire: Wire
+) -> None:
+    """Though a worker still says that it has it: both hear of it later, and then the new one is asked for."""
+    registry = AdapterRegistry(redis, KEYS)
+    old, _ = await registry.add(SQL)
+    models = load_models(PoolsFile.model_validate({"pools": {str(k): v.model_dump() for k, v in POOLS.items()}}))
+    table = AdapterTable(wire, KEYS, models)
+    await table.refresh()
+    d = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, POOLS, 10), POOLS, patience_s=20, adapter=table.current)
+    await register(redis, KEYS, "w", max_adapters=2, adapters=[old.versioned])
+    before = inflight("b", old.versioned)
+    await d.send(before)
+    assert before.job.worker == "w"
+    new, _ = await registry.swap("sql", lambda a: replace(a, source="/y"))
+    late, plain = inflight("l", old.versioned), inflight("p", None)
+    sending = asyncio.create_task(d.send(late))
+    await eventually(lambda: late.held_since > 0)
+    await d.send(plain)
+    assert (plain.job.worker, late.job.worker, sending.done()) == ("w", "", False)
+    assert not await redis.exists(KEYS.request(late.job.run))
+    await register(redis, KEYS, "w", max_adapters=2, adapters=[old.versioned, new.versioned])
+    await table.refresh()
+    await asyncio.wait_for(sending, 10)
+    assert decode_job(await redis.get(KEYS.request(late.job.run))).adapter == new.versioned
+    await registry.remove("sql")
+    removed = asyncio.create_task(d.send(inflight("r", new.versioned)))
+    await asyncio.sleep(0.05)
+    await table.refresh()
+    with pytest.raises(ModelNotFound):
+        await asyncio.wait_for(removed, 10)
 
 
 async def test_one_that_nobody_can_load_is_refused_while_another_waits(redis: "Redis", wire: Wire) -> None:

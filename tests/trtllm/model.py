@@ -85,6 +85,8 @@ class Model:
         self.eos = load_tokenizer(self.pool.model_dir).eos_id
         self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._numbers = [count() for _ in range(ranks)]
+        self.adapters: dict[int, Any] = {}  # by its number: under an old one it serves what that was
+        self._cached: list[str] = []  # the last used one last
         self._started: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -124,6 +126,22 @@ class Model:
     def shutdown(self) -> None:
         if self._loop is not None:
             asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
+
+    async def adapter(self, asked: Any) -> str | None:
+        """The mock's name of it, which is loaded now if it was not asked for before."""
+        if asked is None:
+            return None
+        if not self.given.get("enable_lora"):
+            raise RuntimeError("enable_lora is off")
+        first = self.adapters.setdefault(_of(asked)["lora_int_id"], asked)
+        name: str = _of(first)["lora_name"]
+        if name in self._cached:
+            self._cached.remove(name)
+        elif len(self._cached) == _of(self.given["lora_config"])["max_cpu_loras"]:
+            await self.mock.remove_adapter(self._cached.pop(0))
+        self._cached.append(name)
+        await self.mock.add_adapter(name, Path(_of(first)["lora_path"]))
+        return name
 
     def run(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -224,8 +242,10 @@ class Tap:
             for i, known in enumerate(event.block_hashes)
         ]
         data = {"type": "stored", "parent_hash": event.parent_block_hash, "blocks": blocks}
-        salts = [salt for keys in event.extra_keys or [] for salt in keys or ()]
-        return data | ({"cache_salt": salts[0]} if salts else {})
+        keys = list(event.extra_keys[0] or []) if event.extra_keys else []
+        names = {_of(asked)["lora_name"] for asked in self._model.adapters.values()}
+        name = keys.pop(0) if keys and keys[0] in names else None
+        return data | ({"lora_name": name} if name else {}) | ({"cache_salt": keys[0]} if keys else {})
 
 
 def _completion() -> dict[str, Any]:
@@ -242,6 +262,7 @@ class Generation:
         self._model, self._id, self._inputs, self._p, self._given = model, id_, list(inputs), p, given
         self._came: asyncio.Queue[StepOutput | Exception | KvHandle] = asyncio.Queue()
         self._aborted = False
+        self._adapter: str | None = None  # the mock's
         self._again: list[StepOutput] = []  # what it is given, and gives again with the first output
         disaggregated = given.get("disaggregated_params")
         self._apart = _of(disaggregated) if disaggregated is not None else {}
@@ -303,6 +324,7 @@ class Generation:
             if self._aborted:
                 self._came.put_nowait(StepOutput("", [], finish="abort"))
                 return
+            self._adapter = await self._model.adapter(self._given.get("lora_request"))
             if self._apart.get("request_type") == "context_only":
                 await self._prefill()
                 return
@@ -354,6 +376,7 @@ class Generation:
             self._given.get("cache_salt"),
             handoff,
             [PartialOutput(begun)] if begun else [],
+            adapter=self._adapter,
         )
 
     def _unknown(self, tokens: list[int]) -> list[TokenLogprob] | None:

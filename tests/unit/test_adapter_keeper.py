@@ -13,7 +13,7 @@ from app.engines.base import EngineInfo
 from app.errors import AdapterFailed, EngineDead
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
-from app.messages import Adapter, Job, Lease, Sampling, Worker, encode
+from app.messages import Adapter, EngineState, Job, Lease, Sampling, Worker, encode
 from app.pools import Pool
 from app.runner.adapters_in_use import AdaptersInUse
 from app.settings import load_settings
@@ -35,11 +35,12 @@ class Fake:
         worker = Worker(ME, POOL, "both", "h", 1, 16, 100, 8, 100, max_adapters=slots)
         self._lease = encode(Lease(worker))
         self.in_use = AdaptersInUse()
+        self.state, self.changing = EngineState(), asyncio.Lock()
         settings = load_settings(lora_sources=str(path), lora_store=path / "store")
         runner = SimpleNamespace(redis=self, keys=Keys("x"), worker=ME, settings=settings, adapters=self.in_use)
         pool = Pool.model_validate({"model": "m", "engine": "mock"})
         info = EngineInfo(16, 100, 8, 100, max_adapters=slots, max_adapter_rank=8)
-        self.keeper = AdapterKeeper(cast(Any, runner), cast(Any, self), self, POOL, pool, info)
+        self.keeper = AdapterKeeper(cast(Any, runner), cast(Any, self), self, POOL, pool, info, self.changing)
 
     async def get(self, _key: str) -> bytes:
         return self.version
@@ -141,6 +142,42 @@ async def test_what_breaks_is_told_and_does_no_harm(tmp_path: Path, exc: Excepti
         fake.keeper.look()
         await fake.until(lambda: fake.in_use.open == ["b@1"])
         assert list(fake.in_use.failed) == ["a@1"]
+
+
+async def test_an_engine_that_sleeps_is_left_alone(tmp_path: Path) -> None:
+    """Or goes to sleep while the files are fetched: it has no memory for weights. Nobody gets old ones all the same."""
+    fake = Fake(tmp_path, adapter(tmp_path, "a", 1), slots=2)
+    async with fake.running():
+        await fake.until(lambda: fake.in_use.open == ["a@1"])
+        async with fake.changing:
+            fake.wanted, fake.version = {"a": adapter(tmp_path, "a", 1, version=2)}, b"2"
+            fake.keeper.look()
+            await fake.until(lambda: fake.told[-1] == [])
+            fake.state = EngineState(asleep=2)
+        fake.keeper.look()
+        await asyncio.sleep(0.1)
+        assert (fake.loaded, fake.in_use.open) == (["a@1"], [])
+        fake.state = EngineState()
+        await fake.until(lambda: fake.loaded == ["a@2"])
+        await fake.until(lambda: fake.in_use.open == ["a@2"])
+
+
+async def test_what_was_being_fetched_when_the_engine_fell_asleep_is_loaded_when_it_wakes(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, adapter(tmp_path, "a"))
+    async with fake.running():
+        begun: list[Any] = []
+        fake.meanwhile = lambda: begun or begun.append(asyncio.create_task(fake.changing.acquire()))
+        fake.keeper.look("a@1")
+        await fake.until((tmp_path / "store" / "a@1" / "files").is_dir)
+        await asyncio.sleep(0.1)
+        assert (fake.changing.locked(), fake.loaded) == (True, [])
+        fake.state = EngineState(asleep=1)
+        fake.changing.release()
+        await asyncio.sleep(0.1)
+        assert fake.loaded == []
+        fake.state = EngineState()
+        fake.keeper.look("a@1")
+        await fake.until(lambda: fake.in_use.open == ["a@1"])
 
 
 async def test_a_dead_engine_ends_it(tmp_path: Path) -> None:

@@ -76,6 +76,46 @@ async def test_where_nobody_has_it_the_worker_that_has_it_soonest_is_asked() -> 
     assert decided(SQL, worker("slow", load_s=3.0), failed)[1] == {("slow", "sql@2")}
 
 
+async def test_of_those_that_are_asked_each_can_do_the_rest_of_what_it_wants() -> None:
+    """A worker that has the adapter, but samples differently each time, doesn't keep another from loading it."""
+    has = worker("has", "sql@2")
+    random = replace(has, lease=replace(has.lease, worker=replace(has.lease.worker, seeds=False)))
+    seeded = request(SQL)
+    seeded.job = replace(seeded.job, sampling=Sampling(max_tokens=8, seed=1, temperature=1.0))
+    round_ = PlacementRound([seeded], POOLS)
+    round_.views = {POOL: PoolView([random, worker("other")], [[Overlap(0, 0)] * 2])}
+    with pytest.raises(NoWorker, match="is being loaded"):
+        round_.decide(seeded, Random(1), 0)
+    assert round_.asks == {("other", "sql@2")}
+
+
+@pytest.mark.parametrize(
+    ("decoding", "computing", "asked"),
+    [((), (), {"d", "p"}), (("sql@2",), (), {"p"}), ((), ("sql@2",), {"d"}), (("sql@2",), ("sql@2",), set())],
+)
+async def test_where_decode_workers_compute_no_prompts_a_prefill_worker_has_it_too(
+    decoding: tuple[str, ...], computing: tuple[str, ...], asked: set[str]
+) -> None:
+    """Else nobody would ever compute the prompt."""
+    pair = []
+    for name, role, adapters in (("d", "decode", decoding), ("p", "prefill", computing)):
+        made = worker(name, *adapters, pool=POOL if name == "d" else OTHER)
+        changed = replace(
+            made.lease.worker, role=role, computes=name == "p", block_bytes=64, meets_at="host:1" if name == "p" else ""
+        )
+        pair.append(replace(made, lease=replace(made.lease, worker=changed)))
+    inflight = request(SQL)
+    inflight.prefill_groups = ((OTHER,),)
+    round_ = PlacementRound([inflight], POOLS)
+    round_.views = {pool: PoolView([one], [[Overlap(0, 0)]]) for pool, one in zip((POOL, OTHER), pair, strict=True)}
+    if asked:
+        with pytest.raises(NoWorker, match="is being loaded"):
+            round_.decide(inflight, Random(1), 0)
+    else:
+        assert list(round_.decide(inflight, Random(1), 0)) == ["prefill", "decode"]
+    assert {name for name, _ in round_.asks} == asked
+
+
 async def test_it_is_told_at_once_if_nobody_can_load_it() -> None:
     failed = {"sql@2": "its rank is 99"}
     assert decided(SQL, worker("a", failed=failed), worker("b", failed=failed)) == (

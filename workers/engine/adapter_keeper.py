@@ -36,9 +36,12 @@ class AdapterKeeper:
     """Fetches, loads, and only then has the lease say so; what is not wanted any more goes the other way round."""
 
     def __init__(
-        self, runner: Runner, lease: LeaseKeeper, engine: Adapters, pool_id: PoolId, pool: Pool, info: EngineInfo
-    ) -> None:
+        self, runner: Runner, lease: LeaseKeeper, engine: Adapters, pool_id: PoolId, pool: Pool, info: EngineInfo,
+        changing: asyncio.Lock,
+    ) -> None:  # fmt: skip
+        """`changing`: held while the engine's state changes. What sleeps has no memory for weights."""
         self._runner, self._lease, self._engine, self._info = runner, lease, engine, info
+        self._changing = changing
         self._pool_id, self._pool, self._in_use = pool_id, pool, runner.adapters
         settings = runner.settings
         self._store = LocalStore(settings.lora_store_path, settings.lora_store_bytes)
@@ -88,7 +91,7 @@ class AdapterKeeper:
                 return
             loading, self._loading = self._loading, None
             loading.result()  # EngineDead
-        if not self._current and not self._held:
+        if self._stands_still or not (self._current or self._held):
             return
         now = time.monotonic()
         self._asked = {name: at for name, at in self._asked.items() if now - at < _ASKED_S}
@@ -142,10 +145,18 @@ class AdapterKeeper:
         if names:
             await self._lease.tell()
 
+    @property
+    def _stands_still(self) -> bool:
+        """The engine sleeps, or is about to, or gets other weights: what is to be loaded or removed waits."""
+        return self._changing.locked() or bool(self._lease.state.asleep)
+
     async def _remove(self, name: str) -> None:
         """Closed, and no request has it."""
         try:
-            await self._engine.remove_adapter(name)
+            async with self._changing:
+                if self._lease.state.asleep:
+                    return
+                await self._engine.remove_adapter(name)
         except EngineDead:
             raise
         except Exception:  # it keeps its slot, and its files, and is tried again
@@ -160,10 +171,13 @@ class AdapterKeeper:
         try:
             held = await self._hold(adapter)
             try:
-                await self._engine.add_adapter(name, held.path)
-            except BaseException:
-                held.release()
-                raise
+                async with self._changing:
+                    if not self._lease.state.asleep:
+                        await self._engine.add_adapter(name, held.path)
+                        self._held[name] = held
+            finally:
+                if name not in self._held:
+                    held.release()
         except EngineDead:
             raise
         except XylemError as exc:
@@ -172,7 +186,8 @@ class AdapterKeeper:
             log.exception("adapter_broke", adapter=name)
             self._failed(name, f"It could not be loaded ({type(exc).__name__}).")
         else:
-            self._held[name] = held
+            if name not in self._held:
+                return
             took = time.monotonic() - began
             self._in_use.load_s = took if not self._in_use.load_s else (self._in_use.load_s + took) / 2
             self._asked.pop(name, None)
@@ -216,10 +231,10 @@ def _let_go(holding: asyncio.Future[Held]) -> None:
 
 
 def keeper_of(
-    runner: Runner, lease: LeaseKeeper, pool_id: PoolId, pool: Pool, info: EngineInfo
+    runner: Runner, lease: LeaseKeeper, pool_id: PoolId, pool: Pool, info: EngineInfo, changing: asyncio.Lock
 ) -> AdapterKeeper | None:
     """None for an engine that takes no adapters."""
     engine = runner.engine
     if not isinstance(engine, Adapters) or not info.max_adapters:
         return None
-    return AdapterKeeper(runner, lease, engine, pool_id, pool, info)
+    return AdapterKeeper(runner, lease, engine, pool_id, pool, info, changing)

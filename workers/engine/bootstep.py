@@ -148,7 +148,7 @@ class EngineStep(bootsteps.StartStopStep):
         account = ReservationAudit(runner, worker_queue(self.pool_id, self.worker_id))
         lease = LeaseKeeper(runner, self.pool_id, self.pool.role, info, kv_events=bool(events), engine=self.pool.engine)
         keeper = StateKeeper(runner, lease, self.pool_id, self.pool, feeds)
-        adapters = keeper_of(runner, lease, self.pool_id, self.pool, info)
+        adapters = keeper_of(runner, lease, self.pool_id, self.pool, info, keeper.changing)
         following = [asyncio.create_task(feed.run()) for feed in feeds]
         await keeper.adopt()
         self.background = following + [

@@ -52,11 +52,11 @@ class StateKeeper:
         self._source: WeightsSource | None = None  # of the present weights
         self._dropped = False  # a sleep has dropped the weights, and they were not loaded since
         self._awake: set[str] = set()  # of a sleeping engine, the tags that have been woken
-        self._one = asyncio.Lock()
+        self.changing = asyncio.Lock()  # held while one goes on
 
     async def execute(self, command: StateCommand) -> None:
         """Raises: XylemError when the engine can't, or has failed."""
-        async with self._one:
+        async with self.changing:
             try:
                 await self._execute(command)
             except EngineDead as exc:
@@ -68,7 +68,7 @@ class StateKeeper:
 
         Whoever changes the state between the two commands the registered workers only. Raises: XylemError, RedisError.
         """
-        async with self._one:
+        async with self.changing:
             wanted = await self._wanted()
             if wanted != self._adopted:
                 await self._take_over(wanted)

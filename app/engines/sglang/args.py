@@ -42,6 +42,14 @@ _CPU_DEFAULTS = {
     "mem_fraction_static": 0.3,
 }
 _CPU_TOKENS = 16_384  # in the KV cache, or as many as one request may have
+# Of pools whose args have enable_lora, since adapters come when SGLang runs; the rank is vLLM's.
+_LORA = {
+    "max_lora_rank": 16,
+    # Its "all" also keeps room for embeddings and the last layer, as wide as the vocabulary.
+    "lora_target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+}
+_CPU_LORA = {"lora_backend": "torch_native"}
+_BATCHED_LORAS = 8  # SGLang's own
 CONTEXT_SPARE = 8  # tokens: SGLang takes no prompt and gives no answer to the very end of the context
 # True deltas, and tokens are all that is taken: text is made here, for answers of all engines alike.
 _FIXED = {"incremental_streaming_output": True, "stream_interval": 1, "skip_server_warmup": True}
@@ -65,6 +73,10 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
             f"data_parallel_size={pool.data_parallel_size}: nobody finds the second rank of an SGLang that prefills, "
             "but with args.enable_dp_attention"
         )
+    if given.get("lora_paths"):
+        raise SettingsError(f"args.lora_paths={given['lora_paths']!r}: adapters are added with `xylem lora add`")
+    if given.get("enable_lora") and pool.data_parallel_size > 1:
+        raise SettingsError(f"data_parallel_size={pool.data_parallel_size}: SGLang loads adapters with one rank only")
     if pool.task == "embed":
         _check_pooling(pool.model_dir)
     fixed = _FIXED | {
@@ -89,7 +101,14 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
     on_cpu = not torch.accelerator.is_available()
     if on_cpu and (method := given.get("speculative_algorithm")):
         raise SettingsError(f"args.speculative_algorithm={method!r}: on a CPU, SGLang has no kernels for it")
-    fields = {**_DEFAULTS, **(_cpu_defaults(pool) if on_cpu else {}), **_handoff(pool, on_cpu=on_cpu), **given, **fixed}
+    fields = {
+        **_DEFAULTS,
+        **(_cpu_defaults(pool) if on_cpu else {}),
+        **_handoff(pool, on_cpu=on_cpu),
+        **_lora(given, on_cpu=on_cpu),
+        **given,
+        **fixed,
+    }
     ours = _ENVIRONMENT | (_CPU_ENVIRONMENT | _cores(pool.data_parallel_size) if on_cpu else {})
     return EngineArgs({**ours, **environment}, fields)
 
@@ -111,6 +130,19 @@ def _check_pooling(model: Path) -> None:
 
 def _cpu_defaults(pool: Pool) -> dict[str, Any]:
     return _CPU_DEFAULTS | {"max_total_tokens": max(_CPU_TOKENS, pool.context_len + 2 * pool.block_size)}
+
+
+def adapters_held(fields: dict[str, Any]) -> int:
+    """How many LoRA adapters it has at once; 0: it takes none."""
+    if not fields.get("enable_lora"):
+        return 0
+    return int(fields.get("max_loaded_loras") or fields.get("max_loras_per_batch") or _BATCHED_LORAS)
+
+
+def _lora(given: dict[str, Any], *, on_cpu: bool) -> dict[str, Any]:
+    if not given.get("enable_lora"):
+        return {}
+    return _LORA | (_CPU_LORA if on_cpu else {})
 
 
 def _handoff(pool: Pool, *, on_cpu: bool) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -28,7 +29,8 @@ from app.engines.base import (
     StepOutput,
 )
 from app.engines.checks import check_inputs, check_request
-from app.engines.sglang.args import CONTEXT_SPARE, engine_args
+from app.engines.sglang.adapters import Loaded as Adapters
+from app.engines.sglang.args import CONTEXT_SPARE, adapters_held, engine_args
 from app.engines.sglang.choice import Choice
 from app.engines.sglang.control import Control
 from app.engines.sglang.convert import translate
@@ -55,7 +57,7 @@ class _Loaded:
 
 
 class SglangEngine:
-    """Implements `app.engines.base.Engine`, `Disaggregated`, `Encoder`, `PrefixResetter`, `WarmsUp` and `Configured`.
+    """Implements `app.engines.base.Engine` and Adapters, Disaggregated, Encoder, PrefixResetter, WarmsUp, Configured.
 
     `control.py` has Pauser, Sleeper, Weights and Profiler.
 
@@ -71,6 +73,8 @@ class SglangEngine:
         self._processes, self._figuring, self._speculation = Processes(), Figuring(), Speculation()
         self._requests: dict[RunId, Running] = {}
         self._encoding: dict[RunId, int] = {}  # inputs of each request
+        self._max_adapters = adapters_held(self._args.fields)
+        self._adapters = Adapters(self._max_adapters, pool.model_dir)
         self._pulled = 0  # tokens of prompts whose KV came from other engines
         self._loaded: _Loaded | None = None  # set by start
         self._failure = EngineFailed("The engine is not running.")
@@ -111,6 +115,8 @@ class SglangEngine:
             grammars=_grammars(),
             seeds=bool(self._args.fields.get("enable_deterministic_inference")),
             computes=self._pool.role != "decode",
+            max_adapters=self._max_adapters,
+            max_adapter_rank=self._args.fields["max_lora_rank"] if self._max_adapters else 0,
             version=version("sglang"),
         )
 
@@ -201,6 +207,12 @@ class SglangEngine:
             return False
         return bool((await self._ready().engine.tokenizer_manager.flush_cache()).success)
 
+    async def add_adapter(self, name: str, path: Path) -> None:
+        await self._adapters.add(self._ready().engine, name, path)
+
+    async def remove_adapter(self, name: str) -> None:
+        await self._adapters.remove(self._ready().engine, name)
+
     async def close(self) -> None:
         loaded, self._loaded = self._loaded, None
         self._processes.forget()
@@ -255,6 +267,7 @@ class SglangEngine:
         """What SGLang doesn't refuse, or not before it breaks: a token that the model doesn't have ends its process."""
         if request.id in self._requests:
             raise RequestError(f"A request with the id {request.id} is running already.")
+        self._adapters.check(request.adapter)
         s = request.sampling
         check_request(request, vocabulary_size=self._ready().vocabulary_size, context_len=self._pool.context_len)
         if s.seed is not None and s.temperature > 0 and not self._args.fields.get("enable_deterministic_inference"):

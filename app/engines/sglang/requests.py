@@ -95,6 +95,7 @@ async def run(
         stream=True,
         priority=request.priority,
         cache_salt=request.cache_salt,
+        lora_path=request.adapter,
         routed_dp_rank=request.rank if engine.server_args.dp_size > 1 else None,
         **logprob_arguments(choice.sampling),
         **_room(request.handoff, index),

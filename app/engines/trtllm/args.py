@@ -23,6 +23,7 @@ _DEFAULTS = {
     "guided_decoding_backend": "xgrammar",
     "kv_cache_config": {"event_buffer_max_size": _EVENTS},
 }
+_LORA = {"lora_config": {"max_lora_rank": 16, "max_loras": 4, "max_cpu_loras": 4}}  # else it has no bounds
 _TRANSCEIVER = {"cache_transceiver_config": {"backend": "NIXL"}}
 _CONTEXT_ONLY = {"disable_overlap_scheduler": True}  # TensorRT-LLM has none in servers that only compute prompts
 # A connector moves whole blocks; part of one, found in the cache, would be counted and not moved.
@@ -89,6 +90,7 @@ def _defaults(pool: Pool, said: Mapping[str, Any]) -> dict[str, Any]:
         _DEFAULTS,
         _TRANSCEIVER if pool.role != "both" else {},
         _CONTEXT_ONLY if pool.role == "prefill" else {},
+        _LORA if said.get("enable_lora") else {},
         _CONNECTOR if said.get("kv_connector_config") is not None else {},
     )
 

@@ -16,22 +16,24 @@ os.environ.setdefault("TLLM_LOG_LEVEL", log_level())  # TensorRT-LLM reads it wh
 
 import structlog
 import tensorrt_llm
+from tensorrt_llm._torch.peft.lora.config import LoraConfig
 from tensorrt_llm.llmapi.llm import LLM
 from tensorrt_llm.llmapi.llm_args import CacheTransceiverConfig, KvCacheConfig, SchedulerConfig
 
 from app.engines.base import EngineInfo, EngineStats, GenerateRequest, KvEventSource, Prefilled, StepOutput
 from app.engines.checks import check_request
 from app.engines.kv_publisher import KvEventArgs, KvPublisher
+from app.engines.trtllm.adapters import Adapters
 from app.engines.trtllm.args import engine_args
 from app.engines.trtllm.convert import translate
 from app.engines.trtllm.events import RankEvents
 from app.engines.trtllm.handoff import Compatible, Lender, block_bytes
 from app.engines.trtllm.requests import Loaded, Run
 from app.engines.trtllm.stats import Iterations
-from app.errors import EngineFailed, RequestError, SettingsError
+from app.errors import AdapterFailed, EngineDead, EngineFailed, RequestError, SettingsError, XylemError
 from app.grammars.compile import check
 from app.ids import RunId
-from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle
+from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle, Sampling
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 
@@ -42,6 +44,7 @@ _CLOSE_S = 2.0  # for aborted requests to end
 _CONFIGS = {
     "kv_cache_config": KvCacheConfig,
     "cache_transceiver_config": CacheTransceiverConfig,
+    "lora_config": LoraConfig,
     "scheduler_config": SchedulerConfig,
 }
 
@@ -49,7 +52,7 @@ log = structlog.get_logger(__name__)
 
 
 class TrtllmEngine:
-    """Implements `app.engines.base.Engine` and `Disaggregated`.
+    """Implements `app.engines.base.Engine`, `Adapters` and `Disaggregated`.
 
     A pool's `args` are fields of TensorRT-LLM's LLM, and `backend`, `engine_args`, `override_engine_args` and `env`.
     """
@@ -80,9 +83,12 @@ class TrtllmEngine:
         config, ends = _model(pool.model_dir, self._tokenizer.eos_id)
         cache = fields["kv_cache_config"]
         size = block_bytes(config, block_size, str(cache.get("dtype") or "auto"))
+        lora = fields["lora_config"] if fields.get("enable_lora") else {}
+        most = lora.get("max_cpu_loras") or lora.get("max_loras") or 0
         self._loaded = Loaded(
             llm, self._tokenizer, ends, config.get("vocab_size", self._tokenizer.vocab_size), pool.context_len,
             pool.data_parallel_size, size, block_size, _lender(fields, block_size, size, config),
+            Adapters(most, pool.model_dir),
         )  # fmt: skip
         if cache.get("event_buffer_max_size") and cache.get("enable_block_reuse", True):
             ranks = range(pool.data_parallel_size)
@@ -101,6 +107,8 @@ class TrtllmEngine:
             block_bytes=size if self._loaded.lender is not None else 0,
             grammars=_grammars(fields),
             version=str(getattr(tensorrt_llm, "__version__", "")),
+            max_adapters=most,
+            max_adapter_rank=lora["max_lora_rank"] if most else 0,
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
@@ -144,6 +152,24 @@ class TrtllmEngine:
     def kv_events(self) -> dict[int, KvEventSource]:
         return {rank: publisher.source for rank, publisher in enumerate(self._publishers)}
 
+    async def add_adapter(self, name: str, path: Path) -> None:
+        adapters = self._ready().adapters
+        if not await adapters.add(name, path):
+            return
+        # It is read with a first request, so one token says whether it can be.
+        tried = GenerateRequest(RunId(f"adapter {name}"), [0], Sampling(max_tokens=1, temperature=0.0), adapter=name)
+        try:
+            async for _ in self.generate(tried):
+                pass
+        except BaseException as exc:
+            adapters.remove(name)
+            if not isinstance(exc, XylemError) or isinstance(exc, EngineDead):
+                raise
+            raise AdapterFailed(f"TensorRT-LLM can't load the adapter '{name}': {exc.message}") from exc
+
+    async def remove_adapter(self, name: str) -> None:
+        self._ready().adapters.remove(name)
+
     async def close(self) -> None:
         loaded, self._loaded = self._loaded, None
         if loaded is None:
@@ -179,9 +205,7 @@ class TrtllmEngine:
     @contextmanager
     def _runs(self, request: GenerateRequest) -> Iterator[Run]:
         """Count the request while it is in the engine. Raises: XylemError only."""
-        loaded = self._loaded
-        if loaded is None:
-            raise EngineFailed("The engine is not running.")
+        loaded = self._ready()
         if request.id in self._live:
             raise RequestError(f"A request with the id {request.id} is running already.")
         check_request(request, vocabulary_size=self._tokenizer.vocab_size, context_len=loaded.context_len)
@@ -195,6 +219,11 @@ class TrtllmEngine:
             del self._live[request.id]
             if not self._live:
                 self._idle.set()
+
+    def _ready(self) -> Loaded:
+        if self._loaded is None:
+            raise EngineFailed("The engine is not running.")
+        return self._loaded
 
     def _poll(self, what: str, ask: Callable[..., AsyncIterable[Any]], take: Callable[[Any], None]) -> None:
         self._polls.append(asyncio.create_task(self._polling(what, ask, take), name=f"trtllm-{what}"))

@@ -14,12 +14,13 @@ from tensorrt_llm.scheduling_params import SchedulingParams
 
 from app.engines.base import GenerateRequest, Prefilled, StepOutput
 from app.engines.streams import merged
+from app.engines.trtllm.adapters import Adapters
 from app.engines.trtllm.convert import finish_reason, priority, sampling_params
 from app.engines.trtllm.handoff import Lender, keeping
 from app.engines.trtllm.reader import ChoiceReader
 from app.engines.trtllm.steering import Steering
 from app.engines.trtllm.submitted import Submitted
-from app.errors import EngineFailed, HandoffFailed, RequestError
+from app.errors import AdapterFailed, EngineFailed, HandoffFailed, RequestError
 from app.messages import KvTransfer, PartialOutput, Sampling
 from app.tokenizer import Tokenizer
 
@@ -40,6 +41,7 @@ class Loaded:
     block_bytes: int
     block_size: int
     lender: Lender | None  # of pools that hand KV over
+    adapters: Adapters
     prefill_tokens: int = 0
     pulled_tokens: int = 0
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # requests that are to be aborted when they may be
@@ -139,7 +141,7 @@ class Run:
                     if step.finish is not None:
                         return
             raise EngineFailed("TensorRT-LLM ended the request without a reason.")
-        except (RequestError, HandoffFailed):
+        except (RequestError, HandoffFailed, AdapterFailed):
             raise
         except Exception as exc:
             if pulls is not None:  # nothing has come yet: the prompt can be computed here
@@ -166,7 +168,7 @@ class Run:
         *,
         streaming: bool,
     ) -> Submitted:
-        """Raises: RequestError."""
+        """Raises: RequestError, AdapterFailed."""
         request, loaded = self._request, self._loaded
         params = sampling_params(
             s,
@@ -176,12 +178,14 @@ class Run:
             vocabulary=loaded.vocabulary,
             steering=steering,
         )
+        adapter = loaded.adapters.request(request.adapter)
         rank = SchedulingParams(attention_dp_rank=request.rank, attention_dp_relax=False) if loaded.ranks > 1 else None
         session = request.session
         try:
             result = loaded.llm.generate_async(
                 prompt,
                 params,
+                lora_request=adapter,
                 streaming=streaming,
                 disaggregated_params=disaggregated,
                 scheduling_params=rank,

@@ -69,7 +69,8 @@ class VllmEngine:
         self._live: dict[RunId, int] = {}  # choices, or inputs, of each request in flight
         self._engine: AsyncLLM | None = None  # set by start
         self._lender: Lender | None = None  # set by start where the pool hands KV over
-        self._adapters = Loaded(0)  # set by start where the pool's args have enable_lora
+        self._adapters = Loaded(0, pool.model_dir)  # set by start where the pool's args have enable_lora
+        self._model_dir = pool.model_dir
         self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template, pool.tokenizer_mode)
         self._blocks = 0
         self._processes: list[BaseProcess] = []
@@ -95,7 +96,7 @@ class VllmEngine:
         self._lender = Lender(config, self._stats) if config.kv_transfer_config is not None else None
         lora = config.lora_config
         most = (lora.max_cpu_loras or lora.max_loras) if lora else 0
-        self._adapters = Loaded(most)
+        self._adapters = Loaded(most, self._model_dir)
         log.info("vllm loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
         return EngineInfo(
             block_size=config.cache_config.block_size,
@@ -174,7 +175,10 @@ class VllmEngine:
             raise translate(exc) from exc
 
     async def remove_adapter(self, name: str) -> None:
-        await self._adapters.remove(self._loaded(), name)
+        try:
+            await self._adapters.remove(self._loaded(), name)
+        except EngineDeadError as exc:
+            raise translate(exc) from exc
 
     async def close(self) -> None:
         engine, self._engine = self._engine, None

@@ -2,25 +2,35 @@
 --
 -- KEYS  1 request:<run>  2 prefix:<run>, and for each worker, in the order of the stages:
 --       worker:<id>  reservations:<worker>  load:<worker>  prefilling:<worker>  its queue's list
+--       and last, for a LoRA adapter: loras
 -- ARGV  1 run  2 Job (msgpack)  3 the record's life, ms  4 the prompt's packed block hashes  5 the API replica that
 --       awaits the request, and for each worker:
 --       rank ('<rank>a': aside, see app/keys.py)  blocks  prompt tokens to compute  blocks to pull
 --       Celery message ('': Celery's chain brings it)
--- returns 1; 0 and nothing written when a worker's lease has ended
+--       and last, for a LoRA adapter: its name  its version
+-- returns 1; 0 and nothing written when a worker's lease has ended; -1 and nothing written when the adapter was swapped
+-- or removed: what is asked for after a swap never meets the old weights, however late replicas and workers hear of it
 -- Sent twice, the second does nothing while the record exists.
 if redis.call('EXISTS', KEYS[1]) == 1 then
   return 1
 end
-for k = 3, #KEYS, 5 do
+local last = #KEYS - 4
+for k = 3, last, 5 do
   if redis.call('EXISTS', KEYS[k]) == 0 then
     return 0
+  end
+end
+if (#KEYS - 2) % 5 == 1 then
+  local adapter = redis.call('HGET', KEYS[#KEYS], ARGV[#ARGV - 1])
+  if not adapter or cmsgpack.unpack(adapter)[2] ~= tonumber(ARGV[#ARGV]) then
+    return -1
   end
 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 if ARGV[4] ~= '' then
   redis.call('SET', KEYS[2], ARGV[4], 'PX', ARGV[3])
 end
-for k = 3, #KEYS, 5 do
+for k = 3, last, 5 do
   local rank, blocks, tokens, pulls, message = ARGV[k + 3], ARGV[k + 4], ARGV[k + 5], ARGV[k + 6], ARGV[k + 7]
   local load = KEYS[k + 2]
   redis.call('HSET', KEYS[k + 1], ARGV[1], table.concat({blocks, tokens, rank, pulls, ARGV[5]}, ','))

@@ -314,6 +314,8 @@ def test_a_worker_that_starts_in_a_sleeping_pool_sleeps(fleet: Stack) -> None:
         ("weights", {"version": "", "path": "/etc"}, "version"),
         ("resume", {"workers": ["nobody"]}, "workers"),
         ("profile", {"action": "look"}, "action"),
+        ("experts", {"action": "look"}, "action"),
+        ("scale_elastic_ep", {"data_parallel_size": 0}, "data_parallel_size"),
     ],
 )
 def test_what_can_not_be_is_refused_with_its_field(fleet: Stack, what: str, body: dict[str, Any], named: str) -> None:
@@ -337,3 +339,13 @@ def test_profiles_start_and_stop(fleet: Stack) -> None:
     refused = change(fleet, "profile", action="start")["refused"]
     assert all("already" in reason for reason in refused.values())
     assert len(change(fleet, "profile", action="stop")["done"]) == 3
+
+
+def test_experts_are_recorded_and_ranks_changed_where_the_engine_can(fleet: Stack) -> None:
+    assert len(change(fleet, "experts", action="start")["done"]) == 3
+    assert len(change(fleet, "experts", action="dump")["done"]) == 3
+    assert len(change(fleet, "experts", action="stop")["done"]) == 3
+    assert set(change(fleet, "experts", action="dump")["refused"].values()) == {"Nothing is recorded."}
+    refused = change(fleet, "scale_elastic_ep", data_parallel_size=2)["refused"]
+    assert set(refused.values()) == {"Engine mock can't change its ranks."}
+    assert len(refused) == 3

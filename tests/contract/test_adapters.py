@@ -1,6 +1,5 @@
 """LoRA adapters, on every engine that takes them."""
 
-import asyncio
 import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,8 +7,6 @@ from typing import cast
 
 import pytest
 import pytest_asyncio
-import zmq
-import zmq.asyncio
 from msgspec.structs import replace
 
 from app.engines import create_engine
@@ -17,8 +14,6 @@ from app.engines.base import Adapters, GenerateRequest
 from app.errors import AdapterFailed
 from app.ids import RunId
 from app.kv.blocks import prompt_hashes
-from app.kv.events import decode_batch
-from app.kv.ledger import Ledger
 from app.messages import PartialOutput
 from app.tokenizer import load_tokenizer
 from tests.contract.conftest import make_pool
@@ -119,16 +114,7 @@ async def test_its_kv_is_told_as_routing_looks_for_it(subject: Subject, folders:
     for adapter, salt in kinds:
         request = replace(asked, id=RunId(f"kv-{adapter}-{salt}"), adapter=adapter, cache_salt=salt)
         [_ async for _ in subject.engine.generate(request)]
-    ledger = Ledger(subject.info.block_size)
-    with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as replay:
-        replay.connect(subject.engine.kv_events()[0].replay_endpoint)
-        await replay.send_multipart((b"", bytes(8)))
-        async with asyncio.timeout(20):
-            while True:
-                _empty, _topic, number, payload = await replay.recv_multipart()
-                if int.from_bytes(number, "big", signed=True) < 0:
-                    break
-                ledger.apply(decode_batch(payload).events)
+    ledger = await subject.replayed()
     assert ledger.unknown == 0
     there, size = set(ledger.blocks()), subject.info.block_size
     expected = [prompt_hashes(prompt, size, salt, adapter) for adapter, salt in kinds]

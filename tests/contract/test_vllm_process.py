@@ -1,5 +1,6 @@
 """vLLM's arguments, and the sockets of its processes. No engine is loaded here."""
 
+import inspect
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from app.engines import create_engine
-from app.errors import SettingsError
+from app.engines.base import EngineInfo
+from app.errors import RequestError, SettingsError
 from app.pools import Pool
 from tests.contract.conftest import make_pool
 from tests.stack import ROOT
@@ -112,3 +114,59 @@ def test_our_log_level_is_vllms_unless_the_pool_says_another(monkeypatch: pytest
     assert found.environment["VLLM_LOGGING_LEVEL"] == level.upper()
     own = given_to_vllm(monkeypatch, cpu=False, role="both", env={"VLLM_LOGGING_LEVEL": "ERROR"})
     assert own.environment["VLLM_LOGGING_LEVEL"] == "ERROR"
+
+
+class Elastic:
+    """What the adapter has of an AsyncLLM; scaling ends as it is told."""
+
+    def __init__(self, ends: Exception | None = None, **parallel: Any) -> None:
+        defaults = {"enable_elastic_ep": True, "data_parallel_backend": "ray"}
+        self.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(**defaults | parallel))
+        self.logger_manager, self._logger_ref = "vLLM's", ["vLLM's"]
+        self.ends, self.asked = ends, dict[str, Any]()
+
+    async def scale_elastic_ep(self, **asked: Any) -> None:
+        self.asked = asked
+        if self.ends is not None:
+            raise self.ends
+
+
+async def scaled(engine: Elastic, ranks: int, monkeypatch: pytest.MonkeyPatch) -> EngineInfo:
+    from app.engines.vllm import elastic
+
+    monkeypatch.setattr(elastic, "StatLoggerManager", lambda *given, **settings: (*given, settings))
+    adapter: Any = create_engine(make_pool("vllm"))
+    adapter._engine, adapter._info = engine, EngineInfo(32, 100, 4, 512)
+    info: EngineInfo = await adapter.scale(ranks)
+    return info
+
+
+async def test_ranks_change_while_vllm_runs_and_its_figures_still_come_to_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.metrics.loggers import StatLoggerManager
+
+    engine = Elastic()
+    assert (await scaled(engine, 4, monkeypatch)).ranks == 4
+    inspect.signature(AsyncLLM.scale_elastic_ep).bind(None, **engine.asked)
+    assert engine.asked == {"new_data_parallel_size": 4}
+    *given, settings = engine.logger_manager
+    inspect.signature(StatLoggerManager).bind(*given, **settings)
+    assert given == [engine.vllm_config, [0, 1, 2, 3]]
+    assert engine._logger_ref == [engine.logger_manager]
+
+
+@pytest.mark.parametrize("engine", [Elastic(enable_elastic_ep=False), Elastic(data_parallel_backend="mp")])
+async def test_ranks_that_vllm_can_not_change_are_refused(engine: Elastic, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RequestError, match="enable_elastic_ep"):
+        await scaled(engine, 4, monkeypatch)
+    assert not engine.asked
+    with pytest.raises(RequestError, match="minimum"):
+        await scaled(Elastic(ValueError("minimum is 2")), 1, monkeypatch)
+
+
+def test_each_of_several_ranks_publishes_at_a_place_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there will be several."""
+    assert given_to_vllm(monkeypatch, cpu=False, role="both").fields["kv_events_config"].endpoint.startswith("ipc://")
+    elastic = given_to_vllm(monkeypatch, cpu=False, role="both", **{"enable-elastic-ep": True}).fields
+    assert elastic["kv_events_config"].endpoint == "tcp://*:0"
+    assert elastic["enable_elastic_ep"] is True

@@ -14,17 +14,29 @@ from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
-from app.engines.base import Encoder, EncodeRequest, GenerateRequest, Pauser, Profiler, Sleeper, Weights
+from app.engines.base import (
+    Elastic,
+    Encoder,
+    EncodeRequest,
+    ExpertRecorder,
+    GenerateRequest,
+    Pauser,
+    Profiler,
+    Sleeper,
+    Weights,
+)
 from app.errors import EngineFailed, RequestError, XylemError
-from app.ids import PoolId, RunId, place_id
+from app.ids import PlaceId, PoolId, RunId, place_id
 from app.messages import (
     EngineState,
     Pause,
     PauseMode,
     PoolState,
     Profile,
+    RecordExperts,
     Resume,
     Sampling,
+    Scale,
     SetWeights,
     Sleep,
     StateCommand,
@@ -79,6 +91,11 @@ class StateKeeper:
                 case Profile():
                     profiler = self._able(Profiler, "be profiled")  # type: ignore[type-abstract]
                     await (profiler.start_profile(command.name) if command.on else profiler.stop_profile())
+                case RecordExperts():
+                    recorder = self._able(ExpertRecorder, "record experts")  # type: ignore[type-abstract]
+                    await recorder.record_experts(command.action)
+                case Scale():
+                    await self._scale(command.ranks)
 
     async def adopt(self) -> None:
         """Before the worker is registered: takes over the state of its pool. Raises: XylemError, RedisError."""
@@ -163,6 +180,25 @@ class StateKeeper:
             await pauser.resume()
         await self._come_back(replace(self._state, paused=None))
 
+    async def _scale(self, ranks: int) -> None:
+        elastic = self._able(Elastic, "change its ranks")  # type: ignore[type-abstract]
+        if self._state.asleep or self._state.paused:
+            raise RequestError("It sleeps, or is paused.")
+        if ranks == len(self._places):
+            return
+        async with self._leaving("wait"):
+            await self._lent()
+            runner, before = self._runner, self._places
+            info = await elastic.scale(ranks)
+            runner.take(info)
+            self._lease.take(info)
+            gone = [place for place in before if place not in self._places]
+            keys = [key(self._pool_id, place) for place in gone for key in (runner.keys.kv, runner.keys.kv_rebuilt)]
+            if keys:
+                await runner.redis.unlink(*keys)
+            await self._check()
+        await self._come_back(self._state)
+
     async def _set_weights(self, version: str, source: WeightsSource | None, mode: PauseMode) -> None:
         engine, pauser = self._weights(source), self._able(Pauser, "pause")  # type: ignore[type-abstract]
         if version == self._runner.weights:
@@ -210,8 +246,7 @@ class StateKeeper:
         self._lease.state = replace(self._lease.state, weights=version)
         for feed, before in zip(self._feeds, clears or [feed.clears for feed in self._feeds], strict=True):
             await feed.forget(before, version)
-        places = [place_id(runner.worker, rank) for rank in range(self._pool.data_parallel_size)]
-        await runner.redis.unlink(*(runner.keys.predicted(self._pool_id, place) for place in places))
+        await runner.redis.unlink(*(runner.keys.predicted(self._pool_id, place) for place in self._places))
         log.info("weights_changed", version=version)
 
     # Out of routing, and back.
@@ -219,6 +254,11 @@ class StateKeeper:
     @property
     def _state(self) -> EngineState:
         return self._lease.state
+
+    @property
+    def _places(self) -> list[PlaceId]:
+        """Its data-parallel ranks."""
+        return [place_id(self._runner.worker, rank) for rank in range(len(self._runner.gates))]
 
     async def _tell(self, state: EngineState) -> None:
         self._lease.state = state
@@ -267,7 +307,7 @@ class StateKeeper:
         if self._runner.runs:
             await self._goes_on()
             return
-        for rank in range(self._pool.data_parallel_size):
+        for rank in range(len(self._places)):
             run = RunId(f"check-{worker}-{rank}")
             made = 0
             try:

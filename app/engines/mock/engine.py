@@ -39,7 +39,7 @@ from app.tokenizer import load_tokenizer
 class MockEngine:
     """Implements `app.engines.base.Engine` and Adapters, Disaggregated, Encoder and PrefixResetter.
 
-    `control.py` has Pauser, Sleeper, Weights and Profiler.
+    `control.py` has Pauser, Sleeper, Weights, Profiler and ExpertRecorder.
     """
 
     def __init__(self, pool: Pool, address: str = "127.0.0.1") -> None:
@@ -62,6 +62,7 @@ class MockEngine:
         self.sleep, self.wake, self.is_sleeping = control.sleep, control.wake, control.is_sleeping
         self.update_weights = control.update_weights
         self.start_profile, self.stop_profile = control.start_profile, control.stop_profile
+        self.record_experts = control.record_experts
         self._arrivals = count()
         self._vocabulary: Vocabulary | None = None  # set by start
         self._failure: EngineFailed | None = None

@@ -15,6 +15,7 @@ from app.engines import create_engine
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 from tests.contract.subject import Subject
+from tests.forkserver import sglang_forks
 from tests.shallow import shallow_model
 from tests.trtllm.double import installed
 from tests.trtllm.model import MOCK
@@ -59,8 +60,10 @@ def _children() -> set[psutil.Process]:
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module", params=["mock", "trtllm", "vllm", "sglang"])
 async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
-    pool, before = make_pool(request.param), _children()
-    with installed() if request.param == "trtllm" else nullcontext():
+    pool = make_pool(request.param)
+    around = {"trtllm": installed, "sglang": sglang_forks}.get(request.param, nullcontext)
+    with around():
+        before = _children()
         engine = create_engine(pool)
         info = await engine.start()
         soon_s = 6.0 if request.param in _REAL else 1.0

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -341,11 +342,21 @@ def test_profiles_start_and_stop(fleet: Stack) -> None:
     assert len(change(fleet, "profile", action="stop")["done"]) == 3
 
 
-def test_experts_are_recorded_and_ranks_changed_where_the_engine_can(fleet: Stack) -> None:
+def test_experts_are_recorded(fleet: Stack) -> None:
     assert len(change(fleet, "experts", action="start")["done"]) == 3
     assert len(change(fleet, "experts", action="dump")["done"]) == 3
     assert len(change(fleet, "experts", action="stop")["done"]) == 3
     assert set(change(fleet, "experts", action="dump")["refused"].values()) == {"Nothing is recorded."}
-    refused = change(fleet, "scale_elastic_ep", data_parallel_size=2)["refused"]
-    assert set(refused.values()) == {"Engine mock can't change its ranks."}
-    assert len(refused) == 3
+
+
+def test_workers_change_their_ranks_and_serve_with_all_of_them(fleet: Stack) -> None:
+    """More, and fewer again."""
+    expected = ask(fleet).choices[0].text
+    for ranks in (2, 1):
+        told = change(fleet, "scale_elastic_ep", data_parallel_size=ranks)
+        assert (len(told["done"]), told["refused"]) == (3, {})
+        assert [lease.worker.ranks for lease in leases(fleet, POOL)] == [ranks] * 3
+        with ThreadPoolExecutor(12) as threads:  # more than one rank of each has seats for
+            answers = list(threads.map(lambda _: ask(fleet), range(12)))
+        assert {answer.choices[0].text for answer in answers} == {expected}
+    assert all(worker["takes_requests"] for worker in shown(fleet)["workers"].values())

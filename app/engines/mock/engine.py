@@ -37,7 +37,7 @@ from app.tokenizer import load_tokenizer
 
 
 class MockEngine:
-    """Implements `app.engines.base.Engine` and Adapters, Disaggregated, Encoder and PrefixResetter.
+    """Implements `app.engines.base.Engine` and Adapters, Disaggregated, Elastic, Encoder and PrefixResetter.
 
     `control.py` has Pauser, Sleeper, Weights, Profiler and ExpertRecorder.
     """
@@ -79,6 +79,21 @@ class MockEngine:
         self._rooms.start()
         for core in self._cores:
             await core.start(self._broke)
+        return self._info()
+
+    async def scale(self, ranks: int) -> EngineInfo:
+        if self._encodings:
+            raise RequestError("A mock engine that encodes can't change its ranks.")
+        for core in self._cores[ranks:]:
+            await core.close()
+        del self._cores[ranks:]
+        for rank in range(len(self._cores), ranks):
+            core = Core(self._args, self._pool, rank, self._rooms, self._steps)
+            await core.start(self._broke)
+            self._cores.append(core)
+        return self._info()
+
+    def _info(self) -> EngineInfo:
         return EngineInfo(
             block_size=self._pool.block_size,
             total_blocks=self._args.total_blocks,

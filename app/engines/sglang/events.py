@@ -30,11 +30,8 @@ def event_config(ranks: int, given: Any) -> dict[str, Any]:
 def event_sources(config: str, ranks: int) -> dict[int, KvEventSource]:
     """`config`: ServerArgs' `kv_events_config`."""
     said = json.loads(config)
-    endpoints = said["endpoint"], said["replay_endpoint"]
-    return {
-        rank: KvEventSource(*(_of_rank(endpoint, rank) for endpoint in endpoints), said.get("topic", ""))
-        for rank in range(ranks)
-    }
+    publishes, replays, topic = said["endpoint"], said["replay_endpoint"], said.get("topic", "")
+    return {rank: KvEventSource(_of_rank(publishes, rank), _of_rank(replays, rank), topic) for rank in range(ranks)}
 
 
 def _of_rank(endpoint: str, rank: int) -> str:

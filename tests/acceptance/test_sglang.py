@@ -164,12 +164,9 @@ def test_an_answer_of_vllms_goes_on_at_sglang(fleet: Stack) -> None:
                 last = line or last
         return text, last
 
-    def running(pool: str) -> int:
-        return max((lease.load.running for lease in leases(fleet, pool)), default=0)
-
     with ThreadPoolExecutor() as threads:
-        answers = [threads.submit(read) for _ in range(6)]  # more than one of the two has seats for
-        wait_until(lambda: running(SGLANG) and running(VLLM), "both engines have some")
+        answers = [threads.submit(read) for _ in range(6)]  # SGLang has seats for four
+        wait_until(lambda: any(lease.load.running for lease in leases(fleet, VLLM)), "vLLM has some")
         fleet.names[VLLM].kill()
         assert {answer.result(200) for answer in answers} == {(usual, "data: [DONE]")}
 

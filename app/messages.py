@@ -32,6 +32,7 @@ Task = Literal["generate", "embed", "classify"]
 StageKind = Literal["prefill", "decode", "encode"]
 
 
+ExpertAction = Literal["start", "stop", "dump"]  # see `engines.base.ExpertRecorder`
 PauseMode = Literal["abort", "wait", "keep"]  # what becomes of running requests: see `engines.base.Pauser`
 PAUSE_MODES: tuple[PauseMode, ...] = get_args(PauseMode)
 GrammarKind = Literal["json", "regex", "choice", "grammar", "tag"]
@@ -427,7 +428,21 @@ class Profile(Struct, frozen=True, array_like=True, tag="f"):
     name: str = ""
 
 
-StateCommand = Sleep | Wake | Pause | Resume | SetWeights | Profile
+class RecordExperts(Struct, frozen=True, array_like=True, tag="x"):
+    """Start or stop the record of how tokens are spread over the model's experts, or write it down."""
+
+    id: str
+    action: ExpertAction
+
+
+class Scale(Struct, frozen=True, array_like=True, tag="n"):
+    """Leave routing, have another number of data-parallel ranks, and come back."""
+
+    id: str
+    ranks: int
+
+
+StateCommand = Sleep | Wake | Pause | Resume | SetWeights | Profile | RecordExperts | Scale
 WorkerCommand = Cancel | ClearCache | LoadAdapter | StateCommand
 
 

@@ -29,7 +29,7 @@ settings.register_profile("tests", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tests")
 
 RINGS = ("contract", "acceptance", "chaos", "fuzz", "integration", "unit", "gpu")
-REAL_ENGINE = ("tests/contract/", "tests/acceptance/test_vllm")
+REAL_ENGINE = ("tests/contract/", "tests/acceptance/test_vllm", "tests/acceptance/test_sglang")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

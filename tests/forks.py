@@ -26,7 +26,7 @@ _IMPORTED = (
     "kombu.transport.redis", "uvicorn", "uvloop", "workers.engine.kv_event_feed", "workers.engine.hang_watchdog",
 )  # fmt: skip
 # What the engines' own processes import is here too: they are forked as well, where engines spawn them.
-_ENGINES = {
+ENGINES = {
     "sglang": (
         "app.engines.sglang", "sglang.srt.managers.scheduler", "sglang.srt.managers.data_parallel_controller",
         "sglang.srt.managers.detokenizer_manager", "sglang.srt.models.registry",
@@ -36,7 +36,8 @@ _ENGINES = {
         "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.llama",
     ),
 }  # fmt: skip
-_READ_AT_IMPORT = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "1", "TORCH_COMPILE_DISABLE": "1"}  # by SGLang, and torch for it
+# By SGLang, and torch for it.
+READ_AT_IMPORT = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "1", "TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1"}
 
 
 class Forked(subprocess.Popen[bytes]):
@@ -44,7 +45,7 @@ class Forked(subprocess.Popen[bytes]):
 
     def __init__(self, args: list[str], cwd: Path, env: dict[str, str], log: Path, *, engine: str = "mock") -> None:
         """`engine`: which it is going to import."""
-        self.args, self.returncode, self._server = args, None, _server(engine if engine in _ENGINES else "mock")
+        self.args, self.returncode, self._server = args, None, _server(engine if engine in ENGINES else "mock")
         self.pid = self._server.ask({"args": args, "cwd": str(cwd), "env": env, "log": str(log)})
 
     def poll(self) -> int | None:
@@ -70,7 +71,7 @@ class _Server:
             stdout=subprocess.PIPE,
             start_new_session=True,
             # numpy starts no threads when it is imported
-            env=os.environ | {"OPENBLAS_NUM_THREADS": "1"} | (_READ_AT_IMPORT if engine == "sglang" else {}),
+            env=os.environ | {"OPENBLAS_NUM_THREADS": "1"} | (READ_AT_IMPORT if engine == "sglang" else {}),
         )
         self._lock = threading.Lock()
 
@@ -124,7 +125,7 @@ def _become(args: list[str], cwd: str, env: dict[str, str], log: str) -> list[st
 
 def _main() -> None:
     engine = sys.argv[1]
-    for name in (*_IMPORTED, *_ENGINES.get(engine, ())):
+    for name in (*_IMPORTED, *ENGINES.get(engine, ())):
         import_module(name)
     assert len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
     if engine == "sglang":

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from app.ids import RunId
 from app.messages import (
+    ExpertAction,
     FinishReason,
     GrammarKind,
     Handoff,
@@ -245,6 +246,22 @@ class Profiler(Protocol):
 
     async def stop_profile(self) -> None:
         """Writes the record where the engine's arguments say. Raises: RequestError when none was started."""
+
+
+@runtime_checkable
+class ExpertRecorder(Protocol):
+    """The capability to record how tokens are spread over the experts of its model."""
+
+    async def record_experts(self, action: ExpertAction) -> None:
+        """`dump` writes where its arguments say, and forgets. Raises: RequestError (it can't), EngineFailed."""
+
+
+@runtime_checkable
+class Elastic(Protocol):
+    """The capability to change the number of its data-parallel ranks."""
+
+    async def scale(self, ranks: int) -> EngineInfo:
+        """What it is then. Only while it has no requests. Raises: RequestError (it can't), EngineFailed."""
 
 
 @runtime_checkable

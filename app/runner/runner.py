@@ -147,13 +147,17 @@ class Runner:
         except (RedisError, OSError) as exc:
             raise StoreDown(f"XYLEM_REDIS_URL: Redis does not answer: {exc}") from exc
         info = await self.engine.start()
-        self.throughput = Throughput(info.ranks, info.max_running * info.ranks)
-        self.gates = [YieldGate(info, self._rules, self.engine.stats, self.throughput.read) for _ in range(info.ranks)]
+        self.take(info)
         self.block_size, self.computes = info.block_size, info.computes
         self.emitter = TokenEmitter(self.redis, self.keys, self.worker, self.settings)
         self._emitting = asyncio.create_task(self.emitter.run())
         self._emitting.add_done_callback(end_process)
         return info
+
+    def take(self, info: EngineInfo) -> None:
+        """What the engine is, before its first request or while it has none."""
+        self.throughput = Throughput(info.ranks, info.max_running * info.ranks)
+        self.gates = [YieldGate(info, self._rules, self.engine.stats, self.throughput.read) for _ in range(info.ranks)]
 
     def _give_up(self) -> None:
         self._stopping = True

@@ -3,6 +3,7 @@
 SGLang loads it in each of its processes. The adapter (`app/engines/sglang/`) knows nothing of it.
 """
 
+import logging
 from typing import Any
 
 _CONN = "sglang.srt.disaggregation.nixl.conn"
@@ -15,6 +16,8 @@ def register() -> None:
 
     if torch.cuda.is_available():
         return
+    # It warns of each model whose code can't be imported: here, of all that have kernels of their own.
+    logging.getLogger("sglang.srt.models.registry").setLevel(logging.ERROR)
     # The KV lies in this host's memory, and NIXL is told so.
     HookRegistry.register(f"{_CONN}._normalize_kv_mem_kinds", _in_memory, HookType.REPLACE)
     HookRegistry.register(f"{_CONN}._unpack_kv_mem_kinds", _in_memory, HookType.REPLACE)

@@ -4,6 +4,7 @@ import asyncio
 import re
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -359,6 +360,8 @@ def test_a_sleeping_pool_refuses_requests_by_name(fleet: Stack) -> None:
         ("weights", {"version": "", "path": "/etc"}, "version"),
         ("resume", {"workers": ["nobody"]}, "workers"),
         ("profile", {"action": "look"}, "action"),
+        ("experts", {"action": "look"}, "action"),
+        ("scale_elastic_ep", {"data_parallel_size": 0}, "data_parallel_size"),
     ],
 )
 def test_what_can_not_be_is_refused_with_its_field(fleet: Stack, what: str, body: dict[str, Any], named: str) -> None:
@@ -382,3 +385,23 @@ def test_profiles_start_and_stop(fleet: Stack) -> None:
     refused = change(fleet, "profile", action="start")["refused"]
     assert all("already" in reason for reason in refused.values())
     assert len(change(fleet, "profile", action="stop")["done"]) == 3
+
+
+def test_experts_are_recorded(fleet: Stack) -> None:
+    assert len(change(fleet, "experts", action="start")["done"]) == 3
+    assert len(change(fleet, "experts", action="dump")["done"]) == 3
+    assert len(change(fleet, "experts", action="stop")["done"]) == 3
+    assert set(change(fleet, "experts", action="dump")["refused"].values()) == {"Nothing is recorded."}
+
+
+def test_workers_change_their_ranks_and_serve_with_all_of_them(fleet: Stack) -> None:
+    """More, and fewer again."""
+    expected = ask(fleet).choices[0].text
+    for ranks in (2, 1):
+        told = change(fleet, "scale_elastic_ep", data_parallel_size=ranks)
+        assert (len(told["done"]), told["refused"]) == (3, {})
+        assert [lease.worker.ranks for lease in leases(fleet, POOL)] == [ranks] * 3
+        with ThreadPoolExecutor(12) as threads:  # more than one rank of each has seats for
+            answers = list(threads.map(lambda _: ask(fleet), range(12)))
+        assert {answer.choices[0].text for answer in answers} == {expected}
+    assert all(worker["takes_requests"] for worker in shown(fleet)["workers"].values())

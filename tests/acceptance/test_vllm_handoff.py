@@ -23,7 +23,7 @@ from app.ids import RunId
 from app.messages import KvHandle, PartialOutput, Sampling, TokenLogprob
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
-from tests.preloaded import preload_vllm
+from tests.forkserver import forks_of
 from tests.shallow import LAYERS, shallow_model
 from tests.stack import free_port
 
@@ -105,7 +105,6 @@ def logprobs(outputs: list[StepOutput]) -> list[TokenLogprob]:
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
     """Each on its own core: on the same one they slow each other ten-fold."""
-    preload_vllm()
     cores = sorted(psutil.Process().cpu_affinity())
     model = shallow_model()
     engines: list[VllmEngine] = []
@@ -114,7 +113,7 @@ async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
         settings = {"model": "test", "engine": "vllm", "path": model, "role": role, "block_size": BLOCK}
         args = {"kv_cache_memory_bytes": 2**28}
         pool = Pool.model_validate(settings | {"max_running": 4, "max_model_len": 1024, "args": args})
-        with pytest.MonkeyPatch.context() as env:  # which each engine's processes inherit
+        with forks_of("vllm"), pytest.MonkeyPatch.context() as env:  # which each engine's processes inherit
             env.setenv("VLLM_CPU_OMP_THREADS_BIND", str(cores[i % len(cores)]))
             env.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(free_port()))
             engines.append(cast("VllmEngine", create_engine(pool)))

@@ -4,7 +4,7 @@ import gc
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from app.engines import create_engine
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 from tests.contract.subject import Subject
-from tests.preloaded import preload_vllm
+from tests.forkserver import forks_of
 from tests.shallow import shallow_model
 from tests.trtllm.double import installed
 from tests.trtllm.model import MOCK
@@ -75,13 +75,19 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("profiles")
 
 
+def loading(engine: str) -> AbstractContextManager[None]:
+    """What an engine needs around it here."""
+    if engine == "trtllm":
+        return installed()
+    return forks_of(engine) if engine in _REAL else nullcontext()
+
+
 @pytest_asyncio.fixture(loop_scope="module", scope="module", params=["mock", "trtllm", "vllm", "sglang"])
 async def subject(request: pytest.FixtureRequest, profiles: Path) -> AsyncIterator[Subject]:
-    if request.param == "vllm":
-        preload_vllm()
-    engine, before = request.param, _children()
+    engine = request.param
     pool = make_pool(engine, args=_ARGS[engine] | _profiling(profiles).get(engine, {}))
-    with installed() if engine == "trtllm" else nullcontext():
+    with loading(engine):
+        before = _children()
         made = create_engine(pool)
         info = await made.start()
         soon_s = 6.0 if engine in _REAL else 1.0

@@ -8,9 +8,13 @@ from itertools import count
 from typing import Any
 
 import psutil
+import zmq
+import zmq.asyncio
 
-from app.engines.base import Engine, EngineInfo, EngineStats, GenerateRequest, StepOutput
+from app.engines.base import Engine, EngineInfo, EngineStats, GenerateRequest, PrefixResetter, StepOutput
 from app.ids import RequestId
+from app.kv.events import decode_batch
+from app.kv.ledger import Ledger
 from app.messages import FinishReason, Sampling
 from app.tokenizer import Tokenizer
 
@@ -77,6 +81,34 @@ class Subject:
     async def answer(self, prompt: str | list[int], **settings: Any) -> Answer:
         [choice] = await self.choices(prompt, **settings)
         return choice
+
+    async def replayed(self, rank: int = 0) -> Ledger:
+        """What all KV events of a rank come to that it has published so far."""
+        ledger = Ledger(self.info.block_size)
+        with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as replay:
+            replay.connect(self.engine.kv_events()[rank].replay_endpoint)
+            await replay.send_multipart((b"", bytes(8)))
+            async with asyncio.timeout(20):
+                while True:
+                    _empty, _topic, number, payload = await replay.recv_multipart()
+                    if int.from_bytes(number, "big", signed=True) < 0:
+                        return ledger
+                    ledger.apply(decode_batch(payload).events)
+
+    async def ledger_becomes(self, wanted: Callable[[set[bytes]], bool], rank: int = 0) -> Ledger:
+        """`wanted`: of the blocks. Engines publish a moment later, in a thread."""
+        deadline = time.monotonic() + 30
+        while not wanted(set((ledger := await self.replayed(rank)).blocks())):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        return ledger
+
+    async def clear(self) -> None:
+        """It refuses while blocks are held."""
+        deadline = time.monotonic() + self.soon_s
+        assert isinstance(self.engine, PrefixResetter)
+        while not await self.engine.reset_prefix_cache():
+            assert time.monotonic() < deadline
 
     async def stats_become(self, wanted: Callable[[EngineStats], bool], *, within_s: float) -> EngineStats:
         deadline = time.monotonic() + within_s

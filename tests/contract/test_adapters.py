@@ -1,6 +1,5 @@
 """LoRA adapters, on every engine that takes them."""
 
-import asyncio
 import gc
 import json
 from collections.abc import AsyncIterator
@@ -11,8 +10,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import pytest_asyncio
-import zmq
-import zmq.asyncio
 from msgspec.structs import replace
 from safetensors.numpy import load_file, save_file
 
@@ -21,14 +18,11 @@ from app.engines.base import Adapters, GenerateRequest, Pauser, Sleeper, Weights
 from app.errors import AdapterFailed
 from app.ids import RunId
 from app.kv.blocks import prompt_hashes
-from app.kv.events import decode_batch
-from app.kv.ledger import Ledger
 from app.messages import PartialOutput, WeightsSource
 from app.tokenizer import load_tokenizer
-from tests.contract.conftest import make_pool
+from tests.contract.conftest import loading, make_pool
 from tests.contract.subject import Subject
 from tests.lora import make_adapter
-from tests.trtllm.double import installed
 from tests.trtllm.model import MOCK
 
 pytestmark = [
@@ -73,7 +67,7 @@ _MERGED = {"one": [365, 365, 339, 339, 365, 365, 365, 365], "two": [284] * 8}
 @pytest_asyncio.fixture(loop_scope="module", scope="module", params=["mock", "trtllm", "vllm", "sglang"])
 async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
     pool = make_pool(request.param, args=_ARGS[request.param])
-    with installed() if request.param == "trtllm" else nullcontext():
+    with loading(request.param):
         engine = create_engine(pool)
         info = await engine.start()
         yield Subject(request.param, engine, info, load_tokenizer(pool.model_dir), set(), 6.0)
@@ -180,16 +174,7 @@ async def test_its_kv_is_told_as_routing_looks_for_it(subject: Subject, folders:
     for adapter, salt in kinds:
         request = replace(asked, id=RunId(f"kv-{adapter}-{salt}"), adapter=adapter, cache_salt=salt)
         [_ async for _ in subject.engine.generate(request)]
-    ledger = Ledger(subject.info.block_size)
-    with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as replay:
-        replay.connect(subject.engine.kv_events()[0].replay_endpoint)
-        await replay.send_multipart((b"", bytes(8)))
-        async with asyncio.timeout(20):
-            while True:
-                _empty, _topic, number, payload = await replay.recv_multipart()
-                if int.from_bytes(number, "big", signed=True) < 0:
-                    break
-                ledger.apply(decode_batch(payload).events)
+    ledger = await subject.replayed()
     assert ledger.unknown == 0
     there, size = set(ledger.blocks()), subject.info.block_size
     expected = [prompt_hashes(prompt, size, salt, adapter) for adapter, salt in kinds]

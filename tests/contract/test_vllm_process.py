@@ -1,5 +1,6 @@
 """vLLM's arguments, and the sockets of its processes. No engine is loaded here."""
 
+import inspect
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -12,8 +13,8 @@ import yaml
 
 from app.engine_args import masked
 from app.engines import create_engine
-from app.engines.base import Configured
-from app.errors import SettingsError
+from app.engines.base import Configured, EngineInfo
+from app.errors import RequestError, SettingsError
 from app.pools import Pool
 from tests.contract.conftest import make_pool
 from tests.stack import ROOT
@@ -133,3 +134,59 @@ def test_the_arguments_of_the_examples_are_vllms_own(pool: Pool) -> None:
     shown = yaml.safe_load(yaml.safe_dump(masked(engine.configuration())))["AsyncEngineArgs"]
     assert shown["max_model_len"] == pool.max_model_len
     assert pool.args.keys() <= shown.keys()
+
+
+class Elastic:
+    """What the adapter has of an AsyncLLM; scaling ends as it is told."""
+
+    def __init__(self, ends: Exception | None = None, **parallel: Any) -> None:
+        defaults = {"enable_elastic_ep": True, "data_parallel_backend": "ray"}
+        self.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(**defaults | parallel))
+        self.logger_manager, self._logger_ref = "vLLM's", ["vLLM's"]
+        self.ends, self.asked = ends, dict[str, Any]()
+
+    async def scale_elastic_ep(self, **asked: Any) -> None:
+        self.asked = asked
+        if self.ends is not None:
+            raise self.ends
+
+
+async def scaled(engine: Elastic, ranks: int, monkeypatch: pytest.MonkeyPatch) -> EngineInfo:
+    from app.engines.vllm import elastic
+
+    monkeypatch.setattr(elastic, "StatLoggerManager", lambda *given, **settings: (*given, settings))
+    adapter: Any = create_engine(make_pool("vllm"))
+    adapter._engine, adapter._info = engine, EngineInfo(32, 100, 4, 512)
+    info: EngineInfo = await adapter.scale(ranks)
+    return info
+
+
+async def test_ranks_change_while_vllm_runs_and_its_figures_still_come_to_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.metrics.loggers import StatLoggerManager
+
+    engine = Elastic()
+    assert (await scaled(engine, 4, monkeypatch)).ranks == 4
+    inspect.signature(AsyncLLM.scale_elastic_ep).bind(None, **engine.asked)
+    assert engine.asked == {"new_data_parallel_size": 4}
+    *given, settings = engine.logger_manager
+    inspect.signature(StatLoggerManager).bind(*given, **settings)
+    assert given == [engine.vllm_config, [0, 1, 2, 3]]
+    assert engine._logger_ref == [engine.logger_manager]
+
+
+@pytest.mark.parametrize("engine", [Elastic(enable_elastic_ep=False), Elastic(data_parallel_backend="mp")])
+async def test_ranks_that_vllm_can_not_change_are_refused(engine: Elastic, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RequestError, match="enable_elastic_ep"):
+        await scaled(engine, 4, monkeypatch)
+    assert not engine.asked
+    with pytest.raises(RequestError, match="minimum"):
+        await scaled(Elastic(ValueError("minimum is 2")), 1, monkeypatch)
+
+
+def test_each_of_several_ranks_publishes_at_a_place_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there will be several."""
+    assert given_to_vllm(monkeypatch, cpu=False, role="both").fields["kv_events_config"].endpoint.startswith("ipc://")
+    elastic = given_to_vllm(monkeypatch, cpu=False, role="both", **{"enable-elastic-ep": True}).fields
+    assert elastic["kv_events_config"].endpoint == "tcp://*:0"
+    assert elastic["enable_elastic_ep"] is True

@@ -66,6 +66,10 @@ class LeaseKeeper:
         self._draining = True
         await self.tell()
 
+    def take(self, info: EngineInfo) -> None:
+        """The engine's ranks have changed; told with the next lease."""
+        self._worker = replace(self._worker, ranks=info.ranks, total_blocks=info.total_blocks)
+
     @property
     def _stays_out(self) -> bool:
         """Whether it takes no requests."""

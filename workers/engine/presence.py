@@ -10,7 +10,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from app.engines.base import Encoder, EncodeRequest, GenerateRequest, Pauser, WarmsUp
+from app.engines.base import Encoder, EncodeRequest, EngineInfo, GenerateRequest, Pauser, WarmsUp
 from app.errors import EngineDead, EngineFailed, RequestError, XylemError
 from app.ids import RunId
 from app.messages import EngineState, PauseMode, Sampling
@@ -67,6 +67,11 @@ class Presence:
             await self._undo(before)
             raise
 
+    def take(self, info: EngineInfo) -> None:
+        """What the worker can do has changed, and is told when it comes back."""
+        self._runner.take(info)
+        self._lease.take(info)
+
     async def lends_nothing(self) -> None:
         await self._runner.wait_for_lent_blocks(_LENT_S)
 
@@ -82,7 +87,7 @@ class Presence:
         if runner.runs:
             await self._goes_on()
         elif runner.computes and not (self._pool.role == "prefill" and isinstance(runner.engine, WarmsUp)):
-            for rank in range(self._pool.data_parallel_size):  # else it computes only together with another engine
+            for rank in range(len(runner.gates)):  # else it computes only together with another engine
                 await self._one_token(rank)
 
     def end(self, why: str) -> None:

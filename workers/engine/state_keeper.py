@@ -10,16 +10,18 @@ from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
-from app.engines.base import Pauser, Profiler, Sleeper, Weights
+from app.engines.base import Elastic, ExpertRecorder, Pauser, Profiler, Sleeper, Weights
 from app.errors import EngineDead, EngineFailed, RequestError, XylemError
-from app.ids import PoolId, WorkerId, place_id
+from app.ids import PlaceId, PoolId, WorkerId, place_id
 from app.messages import (
     EngineState,
     Pause,
     PauseMode,
     PoolState,
     Profile,
+    RecordExperts,
     Resume,
+    Scale,
     SetWeights,
     Sleep,
     StateCommand,
@@ -89,6 +91,11 @@ class StateKeeper:
             case Profile():
                 profiler = self._able(Profiler, "be profiled")  # type: ignore[type-abstract]
                 await (profiler.start_profile(command.name) if command.on else profiler.stop_profile())
+            case RecordExperts():
+                recorder = self._able(ExpertRecorder, "record experts")  # type: ignore[type-abstract]
+                await recorder.record_experts(command.action)
+            case Scale():
+                await self._scale(command.ranks)
 
     async def _take_over(self, wanted: PoolState) -> None:
         if wanted.weights != self._runner.weights:
@@ -174,6 +181,24 @@ class StateKeeper:
             await pauser.resume()
         await self._presence.come_back(replace(self._state, paused=None))
 
+    async def _scale(self, ranks: int) -> None:
+        elastic = self._able(Elastic, "change its ranks")  # type: ignore[type-abstract]
+        if self._state.asleep or self._state.paused:
+            raise RequestError("It sleeps, or is paused.")
+        if ranks == len(self._places):
+            return
+        async with self._presence.leaving("wait"):
+            await self._presence.lends_nothing()
+            runner, before = self._runner, self._places
+            info = await elastic.scale(ranks)
+            self._presence.take(info)
+            gone = [place for place in before if place not in self._places]
+            keys = [key(self._pool_id, place) for place in gone for key in (runner.keys.kv, runner.keys.kv_rebuilt)]
+            if keys:
+                await runner.redis.unlink(*keys)
+            await self._presence.prove()
+        await self._presence.come_back(self._state)
+
     async def _set_weights(self, version: str, source: WeightsSource | None, mode: PauseMode) -> None:
         engine, pauser = self._weights(source), self._able(Pauser, "pause")  # type: ignore[type-abstract]
         if version == self._runner.weights:
@@ -221,8 +246,7 @@ class StateKeeper:
         self._presence.awaits_weights = False
         for feed, before in zip(self._feeds, clears or [feed.clears for feed in self._feeds], strict=True):
             await feed.forget(before, version)
-        places = [place_id(runner.worker, rank) for rank in range(self._pool.data_parallel_size)]
-        await runner.redis.unlink(*(runner.keys.predicted(self._pool_id, place) for place in places))
+        await runner.redis.unlink(*(runner.keys.predicted(self._pool_id, place) for place in self._places))
         log.info("weights_changed", version=version)
 
     # What it may do.
@@ -230,6 +254,11 @@ class StateKeeper:
     @property
     def _state(self) -> EngineState:
         return self._presence.state
+
+    @property
+    def _places(self) -> list[PlaceId]:
+        """Its data-parallel ranks."""
+        return [place_id(self._runner.worker, rank) for rank in range(len(self._runner.gates))]
 
     def _able(self, capability: type[T], what: str) -> T:
         if not isinstance(self._runner.engine, capability):

@@ -15,7 +15,21 @@ from app.api.state import ApiState
 from app.dispatch.pool_control import Command, Outcome
 from app.errors import RequestError
 from app.ids import PoolId, WorkerId
-from app.messages import Lease, Pause, PauseMode, Profile, Resume, SetWeights, Sleep, Wake, WeightsSource, encode
+from app.messages import (
+    ExpertAction,
+    Lease,
+    Pause,
+    PauseMode,
+    Profile,
+    RecordExperts,
+    Resume,
+    Scale,
+    SetWeights,
+    Sleep,
+    Wake,
+    WeightsSource,
+    encode,
+)
 from app.openai.body import Body
 from app.routing.pool_state import allowed, to_sleep
 
@@ -58,6 +72,14 @@ class WeightsBody(Body):
     rolling: bool = True  # one worker after the other
     keep_awake: Annotated[int, Field(ge=0, le=2**31)] | None = None  # rolling: all but so many at a time
     timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0  # for each worker
+
+
+class ExpertsBody(Chosen):
+    action: ExpertAction  # `dump` writes what was recorded where the engine's arguments say, and forgets it
+
+
+class ScaleBody(Chosen):
+    data_parallel_size: Annotated[int, Field(ge=1, le=1024)]  # of each worker
 
 
 class ProfileBody(Chosen):
@@ -167,6 +189,20 @@ async def profile(request: Request, state: Admin, pool: str) -> dict[str, Any]:
     name, body = known_pool(state, pool), await read_short(request, ProfileBody)
     on = body.action == "start"
     return await _changed(state, name, lambda: _order(state, name, body, lambda i: Profile(i, on, body.name)))
+
+
+@router.post("/experts", openapi_extra=ExpertsBody.openapi())
+async def record_experts(request: Request, state: Admin, pool: str) -> dict[str, Any]:
+    """Starts or stops the record of how tokens are spread over the model's experts, or writes it down."""
+    name, body = known_pool(state, pool), await read_short(request, ExpertsBody)
+    return await _changed(state, name, lambda: _order(state, name, body, lambda i: RecordExperts(i, body.action)))
+
+
+@router.post("/scale_elastic_ep", openapi_extra=ScaleBody.openapi())
+async def scale_elastic_ep(request: Request, state: Admin, pool: str) -> dict[str, Any]:
+    """Workers leave routing, finish their requests, and come back with that many data-parallel ranks."""
+    name, body = known_pool(state, pool), await read_short(request, ScaleBody)
+    return await _changed(state, name, lambda: _order(state, name, body, lambda i: Scale(i, body.data_parallel_size)))
 
 
 def _source(body: WeightsBody) -> WeightsSource | None:

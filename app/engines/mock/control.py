@@ -11,14 +11,14 @@ from app.engines.mock.args import MockArgs
 from app.engines.mock.choice import Stream
 from app.engines.mock.core import Core
 from app.errors import EngineFailed, RequestError
-from app.messages import PauseMode, WeightsSource
+from app.messages import ExpertAction, PauseMode, WeightsSource
 
 TAGS = ("weights", "kv_cache")  # as vLLM names the parts of its memory
 _LOOK_S = 0.002
 
 
 class Control:
-    """Implements `app.engines.base`'s Pauser, Sleeper, Weights and Profiler for all cores of one engine."""
+    """Implements `app.engines.base`'s Pauser, Sleeper, Weights, Profiler and ExpertRecorder, for all cores."""
 
     def __init__(
         self,
@@ -29,7 +29,8 @@ class Control:
     ) -> None:
         self._args, self._cores, self._streams, self._abort = args, cores, streams, abort
         self.weights = ""  # the version
-        self._paused = self._dropped = self._profiles = False  # `_dropped`: level 2 has dropped the weights
+        self._paused = self._dropped = False  # `_dropped`: level 2 has dropped the weights
+        self._profiles = self._records = False
         self._asleep: list[str] = []  # the tags of what sleeps
 
     def check(self) -> None:
@@ -99,6 +100,12 @@ class Control:
         if not self._profiles:
             raise RequestError("The profiler does not run.")
         self._profiles = False
+
+    async def record_experts(self, action: ExpertAction) -> None:
+        if action != "dump":
+            self._records = action == "start"
+        elif not self._records:
+            raise RequestError("Nothing is recorded.")
 
     async def _forget(self) -> None:
         """Forgets all KV. Raises: EngineFailed while some of it is with other engines, or promised to them."""

@@ -37,9 +37,9 @@ from app.tokenizer import Tokenizer, load_tokenizer
 
 
 class MockEngine:
-    """Implements `app.engines.base.Engine` and Adapters, Disaggregated, Encoder and PrefixResetter.
+    """Implements `app.engines.base.Engine` and Adapters, Disaggregated, Elastic, Encoder and PrefixResetter.
 
-    `control.py` has Pauser, Sleeper, Weights and Profiler.
+    `control.py` has Pauser, Sleeper, Weights, Profiler and ExpertRecorder.
     """
 
     def __init__(self, pool: Pool, address: str = "127.0.0.1") -> None:
@@ -62,6 +62,7 @@ class MockEngine:
         self.sleep, self.wake, self.is_sleeping = control.sleep, control.wake, control.is_sleeping
         self.update_weights = control.update_weights
         self.start_profile, self.stop_profile = control.start_profile, control.stop_profile
+        self.record_experts = control.record_experts
         self._arrivals = count()
         self._vocabulary: Vocabulary | None = None  # set by start
         self._failure: EngineFailed | None = None
@@ -78,6 +79,21 @@ class MockEngine:
         self._rooms.start()
         for core in self._cores:
             await core.start(self._broke)
+        return self._info()
+
+    async def scale(self, ranks: int) -> EngineInfo:
+        if self._encodings:
+            raise RequestError("A mock engine that encodes can't change its ranks.")
+        for core in self._cores[ranks:]:
+            await core.close()
+        del self._cores[ranks:]
+        for rank in range(len(self._cores), ranks):
+            core = Core(self._args, self._pool, rank, self._rooms, self._steps)
+            await core.start(self._broke)
+            self._cores.append(core)
+        return self._info()
+
+    def _info(self) -> EngineInfo:
         return EngineInfo(
             block_size=self._pool.block_size,
             total_blocks=self._args.total_blocks,

@@ -2,14 +2,16 @@
 
 import json
 import os
-import secrets
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import torch
 from sglang.srt.server_args import ServerArgs
 
+from app.engines.log_level import log_level
 from app.engines.ports import free_ports
+from app.engines.sglang.events import event_config
 from app.errors import SettingsError
 from app.pools import Pool
 
@@ -22,7 +24,6 @@ _ENVIRONMENT = {
     "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL": "2",
 }
 _DEFAULTS = {
-    "log_level": "error",  # it warns of each model's code that can't be imported
     "enable_priority_scheduling": True,
     "schedule_low_priority_values_first": True,
     "grammar_backend": "xgrammar",
@@ -62,7 +63,7 @@ class EngineArgs(NamedTuple):
 
 def engine_args(pool: Pool, address: str) -> EngineArgs:
     """Raises: SettingsError naming the bad argument."""
-    given = dict(pool.args)
+    given = _by_field(pool.args)
     environment = given.pop("env", {})
     if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
         raise SettingsError(f"args.env={environment!r}: must map names to strings")
@@ -97,11 +98,12 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
             raise SettingsError(f"args.{key}={value!r}: the pool's own settings say this")
     events = given.pop("kv_events_config", {} if pool.task == "generate" else None)  # null turns them off
     if events is not None:
-        fixed["kv_events_config"] = json.dumps(_kv_events(pool.data_parallel_size, events))
+        fixed["kv_events_config"] = json.dumps(event_config(pool.data_parallel_size, events))
     on_cpu = not torch.accelerator.is_available()
     if on_cpu and (method := given.get("speculative_algorithm")):
         raise SettingsError(f"args.speculative_algorithm={method!r}: on a CPU, SGLang has no kernels for it")
     fields = {
+        "log_level": log_level().lower(),
         **_DEFAULTS,
         **(_cpu_defaults(pool) if on_cpu else {}),
         **_handoff(pool, on_cpu=on_cpu),
@@ -111,6 +113,25 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
     }
     ours = _ENVIRONMENT | (_CPU_ENVIRONMENT | _cores(pool.data_parallel_size) if on_cpu else {})
     return EngineArgs({**ours, **environment}, fields)
+
+
+def _by_field(given: Mapping[str, Any]) -> dict[str, Any]:
+    """By ServerArgs' own names; SGLang's YAML and command line have more for some. Raises: SettingsError."""
+    names: dict[str, str] = {}
+    for field, hint in get_type_hints(ServerArgs, include_extras=True).items():
+        for meta in getattr(hint, "__metadata__", ()):
+            names |= dict.fromkeys(map(_plain, getattr(meta, "aliases", None) or ()), field)
+    made: dict[str, Any] = {}
+    for key, value in given.items():
+        name = names.get(_plain(key), _plain(key))
+        if name in made:
+            raise SettingsError(f"args.{key}={value!r}: args says {name} twice")
+        made[name] = value
+    return made
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("--").replace("-", "_")
 
 
 def _check_pooling(model: Path) -> None:
@@ -154,20 +175,6 @@ def _handoff(pool: Pool, *, on_cpu: bool) -> dict[str, Any]:
     elif on_cpu:
         found["disaggregation_decode_retraction_backup"] = "cpu_tensor"
     return found
-
-
-def _kv_events(ranks: int, given: Any) -> dict[str, Any]:
-    """Published on this host unless the pool says where; replay is always on, since missed events must be had."""
-    if not isinstance(given, dict):
-        raise SettingsError(f"args.kv_events_config={given!r}: has to be a mapping, or null")
-    if ranks > 1:  # each rank's port is the first one + its number
-        first = free_ports(2 * ranks)
-        defaults = {"endpoint": f"tcp://*:{first}", "replay_endpoint": f"tcp://*:{first + ranks}"}
-    else:  # abstract sockets leave no files
-        path = f"ipc://@xylem-{secrets.token_hex(8)}"
-        defaults = {"endpoint": f"{path}-events", "replay_endpoint": f"{path}-replay"}
-    # Its default format has hashes that salts and adapters don't wholly keep apart.
-    return {"publisher": "zmq", "format": "dynamo", **defaults, **given}
 
 
 def _cores(ranks: int) -> dict[str, str]:

@@ -1,18 +1,18 @@
 """The adapter: one SGLang engine and the requests on it."""
 
 import asyncio
-import json
 import math
 import os
 import signal
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ from app.engines.sglang.choice import Choice
 from app.engines.sglang.control import Control
 from app.engines.sglang.convert import translate
 from app.engines.sglang.encoding import vectors
+from app.engines.sglang.events import event_sources
 from app.engines.sglang.processes import Processes, own_sigquit, remove_files
 from app.engines.sglang.requests import Running, run
 from app.engines.sglang.stats import Figuring
@@ -42,11 +43,12 @@ from app.engines.sglang_plugin import is_loaded
 from app.engines.speculation import Speculation
 from app.errors import EngineDead, EngineFailed, HandoffFailed, RequestError, SettingsError
 from app.ids import RunId
-from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle, KvTransfer, Rendezvous
+from app.messages import GRAMMAR_KINDS, ExpertAction, GrammarKind, KvHandle, KvTransfer, Rendezvous
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 
 @dataclass
@@ -57,7 +59,8 @@ class _Loaded:
 
 
 class SglangEngine:
-    """Implements `app.engines.base.Engine` and Adapters, Disaggregated, Encoder, PrefixResetter, WarmsUp, Configured.
+    """Implements `app.engines.base.Engine`, and of what an engine can besides: Adapters, Disaggregated, Encoder,
+    PrefixResetter, WarmsUp, Configured and ExpertRecorder.
 
     `control.py` has Pauser, Sleeper, Weights and Profiler.
 
@@ -83,6 +86,7 @@ class SglangEngine:
         self.sleep, self.wake, self.is_sleeping = control.sleep, control.wake, control.is_sleeping
         self.update_weights = control.update_weights
         self.start_profile, self.stop_profile = control.start_profile, control.stop_profile
+        self._end = asyncio.Event()  # from then on SGLang answers nobody
         own_sigquit()
 
     def configuration(self) -> dict[str, Any]:
@@ -93,7 +97,8 @@ class SglangEngine:
             os.environ.setdefault(name, value)
         began = time.monotonic()
         try:
-            engine = await asyncio.to_thread(self._processes.load, self._args.fields)
+            fields = self._args.fields
+            engine = await asyncio.to_thread(self._processes.load, partial(Engine, **fields), fields["log_level"])
         except (ValueError, TypeError, AssertionError, ImportError, NotImplementedError, OSError) as exc:
             raise SettingsError(f"SGLang refuses these engine arguments: {exc}") from exc
         except Exception as exc:
@@ -144,7 +149,7 @@ class SglangEngine:
         check_inputs(request, self._pool, loaded.vocabulary_size)
         self._encoding[request.id] = len(request.inputs)
         try:
-            return await vectors(loaded.engine, request)
+            return await self._answered(vectors(loaded.engine, request))
         except Exception as exc:
             raise translate(exc) from exc
         finally:
@@ -192,20 +197,19 @@ class SglangEngine:
         )
 
     def kv_events(self) -> dict[int, KvEventSource]:
-        if "kv_events_config" not in self._args.fields:
-            return {}
-        config = json.loads(self._args.fields["kv_events_config"])
-        return {
-            rank: KvEventSource(
-                _of_rank(config["endpoint"], rank), _of_rank(config["replay_endpoint"], rank), config.get("topic", "")
-            )
-            for rank in range(self._pool.data_parallel_size)
-        }
+        config = self._args.fields.get("kv_events_config")
+        return event_sources(config, self._pool.data_parallel_size) if config else {}
 
     async def reset_prefix_cache(self) -> bool:
         if self._requests or self._encoding:  # with several ranks the first one's answer is all that is told
             return False
-        return bool((await self._ready().engine.tokenizer_manager.flush_cache()).success)
+        return bool((await self._answered(self._ready().engine.tokenizer_manager.flush_cache())).success)
+
+    async def record_experts(self, action: ExpertAction) -> None:
+        if not self._args.fields.get("expert_distribution_recorder_mode"):  # else its processes would end
+            raise RequestError("SGLang records no experts without args.expert_distribution_recorder_mode.")
+        manager = self._ready().engine.tokenizer_manager
+        await self._answered(getattr(manager, f"{action}_expert_distribution_record")())
 
     async def add_adapter(self, name: str, path: Path) -> None:
         await self._adapters.add(self._ready().engine, name, path)
@@ -216,6 +220,7 @@ class SglangEngine:
     async def close(self) -> None:
         loaded, self._loaded = self._loaded, None
         self._processes.forget()
+        self._end.set()
         for running in list(self._requests.values()):
             running.abort()
         if loaded is not None:
@@ -244,8 +249,21 @@ class SglangEngine:
     def _died(self) -> None:
         self._failure = EngineDead("One of SGLang's processes died.")
         self._control.died()
+        self._end.set()
         for running in self._requests.values():
             running.fail(self._failure)
+
+    async def _answered(self, asked: Coroutine[Any, Any, T]) -> T:
+        """What SGLang answers; it would not say that it died. Raises: SGLang's errors, EngineFailed."""
+        answer, end = asyncio.ensure_future(asked), asyncio.ensure_future(self._end.wait())
+        try:
+            await asyncio.wait((answer, end), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise type(self._failure)(self._failure.message)
+            return answer.result()
+        finally:
+            answer.cancel()
+            end.cancel()
 
     @contextmanager
     def _runs(self, request: GenerateRequest) -> Iterator[Running]:
@@ -305,11 +323,3 @@ def _grammars() -> tuple[GrammarKind, ...]:
         log.warning("sglang_plugin_not_loaded", reason="the installed package is older, or SGLANG_PLUGINS is set")
         return ()
     return GRAMMAR_KINDS
-
-
-def _of_rank(endpoint: str, rank: int) -> str:
-    """Where to connect: a rank's port is the first one's + its number."""
-    if not endpoint.startswith("tcp://"):
-        return endpoint
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    return f"tcp://{'127.0.0.1' if host in ('*', '0.0.0.0') else host}:{int(port) + rank}"  # noqa: S104

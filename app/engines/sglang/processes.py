@@ -13,12 +13,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import structlog
-from sglang.srt.entrypoints.engine import Engine
-from sglang.srt.managers.load_snapshot import shm_path_for
+
+if TYPE_CHECKING:
+    from sglang.srt.entrypoints.engine import Engine
 
 _END_S = 10.0  # how long a killed process may take to vanish
 
@@ -40,29 +41,31 @@ def _heard(_signal: int, _frame: object) -> None:
 
 def remove_files(ports: Any) -> None:
     """Those of its sockets, and of what `stats` reads: SGLang leaves them. `ports`: its PortArgs."""
+    from sglang.srt.managers.load_snapshot import shm_path_for
+
     sockets = [name for name in vars(ports).values() if isinstance(name, str) and name.startswith("ipc://")]
     for path in (*(name.removeprefix("ipc://") for name in sockets), shm_path_for(ports.instance_id)):
         Path(path).unlink(missing_ok=True)
 
 
 class Processes:
-    """Those that were started while `load` ran."""
+    """Those that `load` has started, and no other children of this process."""
 
     def __init__(self) -> None:
         self.found: list[psutil.Process] = []
         self._watched: dict[int, asyncio.AbstractEventLoop] = {}  # by file descriptor
 
-    def load(self, fields: dict[str, Any]) -> Engine:
-        """Blocks. Raises what SGLang raises; then none of its processes is left."""
+    def load(self, make: "Callable[[], Engine]", level: str) -> "Engine":
+        """`level`: of its log. Blocks. Raises what SGLang raises; then none of its processes is left."""
         others = set(psutil.Process().children(recursive=True))
         try:
-            with _own_logging(fields["log_level"]):
-                engine = Engine(**fields)
+            with _own_logging(level):
+                engine = make()
+            self.found = [psutil.Process(pid) for pid in engine.get_all_child_pids()]
         except BaseException:
             self.found = self._started(others)
             self.end()
             raise
-        self.found = self._started(others)
         atexit.unregister(engine.shutdown)
         if (watchdog := engine.tokenizer_manager._subprocess_watchdog) is not None:  # noqa: SLF001 (it sends SIGQUIT)
             watchdog.stop()

@@ -49,7 +49,7 @@ class EngineArgs(NamedTuple):
 
 def engine_args(pool: Pool, address: str) -> EngineArgs:
     """Raises: SettingsError naming the bad argument."""
-    given = dict(pool.args)
+    given = {name.replace("-", "_"): value for name, value in pool.args.items()}  # as vLLM's own YAML has them
     environment = given.pop("env", {})
     if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
         raise SettingsError(f"args.env={environment!r}: must map names to strings")
@@ -76,7 +76,9 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
         given["kv_transfer_config"] = ours | transfer
     given.setdefault("structured_outputs_config", {})
     makers: dict[str, Callable[..., Any]] = {
-        "kv_events_config": partial(_kv_events_config, ranks=pool.data_parallel_size),
+        "kv_events_config": partial(
+            _kv_events_config, several=pool.data_parallel_size > 1 or bool(given.get("enable_elastic_ep"))
+        ),
         "kv_transfer_config": KVTransferConfig,
         "structured_outputs_config": partial(StructuredOutputsConfig, **_GRAMMARS),
     }
@@ -140,9 +142,9 @@ def vllm_config(fields: dict[str, Any]) -> VllmConfig:
         raise SettingsError(f"vLLM refuses these engine arguments: {exc}") from exc
 
 
-def _kv_events_config(*, ranks: int, **given: Any) -> KVEventsConfig:
+def _kv_events_config(*, several: bool, **given: Any) -> KVEventsConfig:
     """Endpoints on this host unless the pool sets them; replay is always on, to recover lost events."""
-    if ranks > 1:  # each rank needs an endpoint of its own: vLLM lets the system choose the ports
+    if several:  # each rank needs an endpoint of its own: vLLM lets the system choose the ports
         defaults = {"endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0"}
     else:  # abstract sockets leave no files behind
         path = f"ipc://@xylem-{secrets.token_hex(8)}"

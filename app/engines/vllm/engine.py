@@ -15,6 +15,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import structlog
 import vllm
+from msgspec.structs import replace
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import PrometheusStatLogger
@@ -33,6 +34,7 @@ from app.engines.vllm.adapters import Loaded
 from app.engines.vllm.args import engine_args, vllm_config
 from app.engines.vllm.control import Control
 from app.engines.vllm.convert import translate
+from app.engines.vllm.elastic import scale
 from app.engines.vllm.encoding import vectors
 from app.engines.vllm.handoff import Lender, block_bytes
 from app.engines.vllm.requests import answer, can_force, discard, prefill
@@ -56,7 +58,7 @@ log = structlog.get_logger(__name__)
 class VllmEngine:
     """Implements `app.engines.base.Engine`, `Adapters`, `Disaggregated`, `Encoder` and `PrefixResetter`.
 
-    `control.py` has Pauser, Sleeper, Weights and Profiler.
+    `control.py` has Pauser, Sleeper, Weights and Profiler, `elastic.py` has Elastic.
 
     A pool's `args` are fields of vLLM's AsyncEngineArgs, and `env`: environment variables to be set
     unless they are set already.
@@ -98,7 +100,7 @@ class VllmEngine:
         most = (lora.max_cpu_loras or lora.max_loras) if lora else 0
         self._adapters = Loaded(most, self._model_dir)
         log.info("vllm loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
-        return EngineInfo(
+        self._info = EngineInfo(
             block_size=config.cache_config.block_size,
             total_blocks=self._blocks,
             max_running=config.scheduler_config.max_num_seqs,
@@ -110,6 +112,7 @@ class VllmEngine:
             max_adapter_rank=lora.max_lora_rank if lora else 0,
             version=vllm.__version__,
         )
+        return self._info
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
         with self._runs(request, request.sampling.n) as engine:
@@ -179,6 +182,11 @@ class VllmEngine:
             await self._adapters.remove(self._loaded(), name)
         except EngineDeadError as exc:
             raise translate(exc) from exc
+
+    async def scale(self, ranks: int) -> EngineInfo:
+        await scale(self._loaded(), ranks, self._stats)
+        self._info = replace(self._info, ranks=ranks)
+        return self._info
 
     async def close(self) -> None:
         engine, self._engine = self._engine, None

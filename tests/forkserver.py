@@ -1,0 +1,67 @@
+"""Engines' processes as forks of one that has imported what they run: each import takes longer than loading a model."""
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver, spawn
+from typing import Any
+
+import pytest
+
+from tests.forks import ENGINES, READ_AT_IMPORT
+
+_servers: dict[str, forkserver.ForkServer] = {}
+
+
+def _take(environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(int(environment.get("OMP_NUM_THREADS", "1")))
+
+
+_prepare = spawn.get_preparation_data
+
+
+class _Environment:
+    """Of whoever pickles it, for whoever unpickles it: a fork has that of the server otherwise."""
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[dict[str, str]]]:
+        return _take, (dict(os.environ),)
+
+
+def _prepared(name: str) -> dict[str, Any]:
+    """A fork's own processes are its forks: it would begin another server."""
+    return _prepare(name) | {"environment": _Environment(), "start_method": "fork"}
+
+
+@contextmanager
+def forks_of(engine: str) -> Iterator[None]:
+    """SGLang and vLLM want them spawned. Whatever starts an engine meanwhile starts this one."""
+    chosen, choose = multiprocessing.get_start_method(allow_none=True), multiprocessing.set_start_method
+    with pytest.MonkeyPatch.context() as patch:
+        server = _server(engine)
+        for name in ("ensure_running", "get_inherited_fds", "connect_to_new_process"):
+            patch.setattr(forkserver, name, getattr(server, name))
+        patch.setattr(spawn, "get_preparation_data", _prepared)
+        choose("forkserver", force=True)
+        patch.setattr(multiprocessing, "set_start_method", lambda *_, **__: None)
+        if engine == "vllm":
+            patch.setattr("vllm.v1.engine.utils.get_mp_context", lambda: multiprocessing.get_context("forkserver"))
+        yield
+    choose(chosen, force=True)
+
+
+def _server(engine: str) -> forkserver.ForkServer:
+    """Of this engine: it runs until this process ends."""
+    if engine not in _servers:
+        server = _servers[engine] = forkserver.ForkServer()
+        server.set_forkserver_preload([__name__, *ENGINES[engine]])
+        with pytest.MonkeyPatch.context() as patch:
+            if engine == "sglang":
+                for name, value in READ_AT_IMPORT.items():
+                    patch.setenv(name, value)
+            server.ensure_running()
+    return _servers[engine]

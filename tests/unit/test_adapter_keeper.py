@@ -186,3 +186,14 @@ async def test_a_dead_engine_ends_it(tmp_path: Path) -> None:
     fake.breaks = EngineDead()
     with pytest.raises(EngineDead):
         await asyncio.wait_for(fake.keeper.run(), 10)
+
+
+@pytest.mark.parametrize("steps", range(4))
+async def test_it_ends_though_something_comes_at_that_moment(tmp_path: Path, steps: int) -> None:
+    fake = Fake(tmp_path, adapter(tmp_path, "a", 1))
+    async with asyncio.timeout(10), fake.running():
+        await fake.until(lambda: fake.in_use.open == ["a@1"])
+        await asyncio.sleep(0.05)  # it awaits the next request
+        fake.keeper.look()
+        for _ in range(steps):
+            await asyncio.sleep(0)

@@ -74,7 +74,8 @@ class AdapterKeeper:
                 except (RedisError, OSError) as exc:
                     log.warning("adapters_not_read", error=repr(exc))
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._soon.wait(), _EVERY_S)
+                    async with asyncio.timeout(_EVERY_S):  # Python 3.11's wait_for may take no notice of the end
+                        await self._soon.wait()
                 self._soon.clear()
         finally:
             if self._loading is not None:

@@ -116,7 +116,8 @@ class Handoffs:
                 await self._rooms.leave(handoff)
             else:
                 place = _place(handoff)
-                await asyncio.wait_for(self.link.tell(place, _free(place)), self._args.timeout_s)
+                async with asyncio.timeout(self._args.timeout_s):
+                    await self.link.tell(place, _free(place))
 
     async def close(self) -> None:
         await asyncio.gather(*self._pushing)

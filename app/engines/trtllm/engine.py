@@ -178,7 +178,8 @@ class TrtllmEngine:
             for run in self._live.values():
                 run.abort()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), _CLOSE_S)
+                async with asyncio.timeout(_CLOSE_S):
+                    await self._idle.wait()
         finally:
             ending = [*self._polls, *loaded.tasks]
             for task in ending:

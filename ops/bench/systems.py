@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from app.cli.probes import has_batch_leader
 from app.ids import BATCH_QUEUE, PoolId
 from app.keys import Keys
 from ops.bench.load import System, tools_dir
-from ops.bench.processes import Unavailable, free_port, process, tail, wait_until
+from ops.bench.processes import Unavailable, process, tail, wait_until
+from tests.stack import free_port
 
 _BIN = Path(sys.executable).parent
 _POOL = "decode-pool-a"
 _ENGINE_START_S = 240.0
+_SUBSTITUTES = Path(__file__).parent / "engines/substitutes"
 _ENGINE_ENV = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
@@ -129,7 +132,10 @@ def sglang_server(
     run_dir: Path, model_dir: Path, engine_args: Mapping[str, Any], more_env: Mapping[str, str] | None = None
 ) -> AbstractContextManager[System]:
     """SGLang's. `engine_args`: fields of its ServerArgs. Raises: Unavailable."""
-    return _own_server("sglang", "sglang.launch_server", "--model-path", run_dir, model_dir, engine_args, more_env)
+    env = dict(more_env or {})
+    if find_spec("soundfile") is None:  # the server alone imports it, not the engine
+        env["PYTHONPATH"] = os.pathsep.join([str(_SUBSTITUTES), os.environ.get("PYTHONPATH", "")])
+    return _own_server("sglang", "sglang.launch_server", "--model-path", run_dir, model_dir, engine_args, env)
 
 
 @contextmanager

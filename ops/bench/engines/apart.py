@@ -8,6 +8,7 @@ import httpx
 
 from ops.bench.engines import pools
 from ops.bench.engines.prompts import prompts
+from ops.bench.engines.timeline import timeline
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
 from ops.bench.systems import fleet
@@ -47,9 +48,9 @@ def _answers(run_dir: Path, roles: dict[str, str], tokens: int) -> list[list[int
             if not answered.is_success:
                 raise Unavailable(f"{run_dir.name}: {answered.text[:200]}")
             answer = answered.json()
-            (told,) = client.get(f"/requests/{answer['id']}").json()["prompts"]
-            if len(told["workers"]) != len(roles):
-                raise Unavailable(f"{run_dir.name}: an answer was computed by {told['workers']}")
+            computed = timeline(client, answer["id"])["workers"]
+            if len(computed) != len(roles):
+                raise Unavailable(f"{run_dir.name}: an answer was computed by {computed}")
             made: list[int] = answer["choices"][0]["token_ids"]
             return made
 

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 
 from ops.bench.engines.streams import Answer, chats, stream_all
+from ops.bench.engines.timeline import timeline
 from ops.bench.parts import Say
-from ops.bench.processes import Unavailable
 
 _ALONE = 20  # requests, one after the other
 
@@ -34,10 +34,7 @@ def _split(url: str, answers: Sequence[Answer]) -> list[tuple[float, float]]:
     found = []
     with httpx.Client(base_url=url, timeout=10) as client:
         for answer in answers:
-            told = client.get(f"/requests/{answer.id}")
-            if not told.is_success:
-                raise Unavailable(f"/requests/{answer.id}: {told.text[:200]}")
-            (prompt,) = told.json()["prompts"]
+            prompt = timeline(client, answer.id)
             taken = prompt["arrived"] + prompt["workers"][0]["taken_s"]
             first = prompt["arrived"] + prompt["workers"][-1]["first_token_s"]
             found.append((1e3 * (taken - answer.sent), 1e3 * (answer.first - first)))

@@ -33,7 +33,7 @@ def swap(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
     sources = (out_dir / "sources").resolve()
     paths = {name: str(tiny_adapter(sources / name, f"weights {name}")) for name in _NAMES}
     pool = mock_pool(block_size=16, step_ms=2.0, max_adapters=3, adapter_load_s=0.05)
-    env = {"XYLEM_LORA_SOURCES": str(sources)}
+    env = {"XYLEM_LORA_SOURCES": str(sources), "XYLEM_LORA_STORE": str(out_dir / "store")}
     say("starting two API replicas and two workers")
     try:
         with Fleet(out_dir / "fleet", {"decode-pool-a": pool}, workers=2, forks=False, **env) as up:

@@ -1,28 +1,35 @@
 """Our own time of a request: from the client to the engine, and from the engine's first output to the client."""
 
-import statistics
 from collections.abc import Sequence
+from itertools import accumulate
+from random import Random
+from statistics import median
 from typing import Any
 
 import httpx
 
-from ops.bench.engines.streams import Answer, chats, stream_all
+from ops.bench.engines.streams import Answer, chats, stream_at
 from ops.bench.engines.timeline import timeline
 from ops.bench.parts import Say
 
-_ALONE = 20  # requests, one after the other
+_PER_S, _TOKENS = 1.0, 16  # arrivals, and tokens of each answer: a third of what SGLang can do on two cores
+_REQUESTS, _QUICK_REQUESTS = 60, 20
 
 
-def own_times(url: str, under_load: Sequence[Answer], model: str, say: Say) -> dict[str, Any]:
-    """Milliseconds, p50: of those answers, and of some without any other request. Raises: Unavailable."""
-    say("own time of single requests")
-    alone = stream_all(url, chats([model], _ALONE, 4, seed=1000), 1)
-    loaded, single = _split(url, under_load), _split(url, alone)
+def own_times(url: str, in_bursts: Sequence[Answer], model: str, quick: bool, say: Say) -> dict[str, Any]:
+    """Milliseconds, p50, of requests with Poisson arrivals; and of those that came several at a time.
+
+    Raises: Unavailable.
+    """
+    say("own time of a request")
+    count, random = _QUICK_REQUESTS if quick else _REQUESTS, Random(1)
+    at = list(accumulate(random.expovariate(_PER_S) for _ in range(count)))
+    found = _split(url, stream_at(url, chats([model], count, _TOKENS, seed=1000), at))
     return {
-        "sglang_own_ms_p50": _p50([to + back for to, back in loaded]),
-        "sglang_own_in_ms_p50": _p50([to for to, _ in loaded]),
-        "sglang_own_out_ms_p50": _p50([back for _, back in loaded]),
-        "sglang_own_alone_ms_p50": _p50([to + back for to, back in single]),
+        "sglang_own_ms_p50": median(to + back for to, back in found),
+        "sglang_own_in_ms_p50": median(to for to, _ in found),
+        "sglang_own_out_ms_p50": median(back for _, back in found),
+        "sglang_own_burst_ms_p50": median(to + back for to, back in _split(url, in_bursts)),
     }
 
 
@@ -39,7 +46,3 @@ def _split(url: str, answers: Sequence[Answer]) -> list[tuple[float, float]]:
             first = prompt["arrived"] + prompt["workers"][-1]["first_token_s"]
             found.append((1e3 * (taken - answer.sent), 1e3 * (answer.first - first)))
     return found
-
-
-def _p50(values: Sequence[float]) -> float:
-    return statistics.median(values)

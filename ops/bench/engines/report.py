@@ -26,7 +26,7 @@ TARGETS: dict[str, tuple[float, bool] | None] = {  # the target, and whether it 
     "sglang_other_cores": None,
     "sglang_own_in_ms_p50": None,
     "sglang_own_out_ms_p50": None,
-    "sglang_own_alone_ms_p50": None,
+    "sglang_own_burst_ms_p50": None,
     "lora_tokens_per_s": None,
     "lora_own_server_tokens_per_s": None,
     "lora_other_cores": None,

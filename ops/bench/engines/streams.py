@@ -1,4 +1,4 @@
-"""Streams chats over HTTP, a fixed number at a time, with the load generator's connections."""
+"""Streams chats over HTTP with the load generator's connections."""
 
 import asyncio
 import json
@@ -43,11 +43,30 @@ def chats(models: Sequence[str], count: int, tokens: int, seed: int) -> list[dic
 
 def stream_all(url: str, bodies: Sequence[dict[str, Any]], at_a_time: int) -> list[Answer]:
     """Blocks until the last answer. Raises: Unavailable when one fails, or has another number of tokens."""
-    answers = uvloop.run(_stream_all(url, bodies, at_a_time))
-    wrong = {a.tokens for a in answers} - {body["max_tokens"] for body in bodies}
-    if wrong:
-        raise Unavailable(f"{url}: answers of {wrong} tokens")
+    left, answers = iter(bodies), list[Answer]()
+
+    async def several() -> None:
+        for body in left:
+            answers.append(await _stream(url, body))
+
+    async def run() -> None:
+        await asyncio.gather(*(several() for _ in range(at_a_time)))
+
+    uvloop.run(run())
     return answers
+
+
+def stream_at(url: str, bodies: Sequence[dict[str, Any]], at: Sequence[float]) -> list[Answer]:
+    """Each is asked for at its time, in seconds from now. Blocks and raises as `stream_all`."""
+
+    async def one(body: dict[str, Any], delay_s: float) -> Answer:
+        await asyncio.sleep(delay_s)
+        return await _stream(url, body)
+
+    async def run() -> list[Answer]:
+        return await asyncio.gather(*map(one, bodies, at))
+
+    return uvloop.run(run())
 
 
 def tokens_per_s(answers: Sequence[Answer]) -> float:
@@ -55,24 +74,19 @@ def tokens_per_s(answers: Sequence[Answer]) -> float:
     return sum(a.tokens for a in answers) / (max(a.ended for a in answers) - min(a.sent for a in answers))
 
 
-async def _stream_all(url: str, bodies: Sequence[dict[str, Any]], at_a_time: int) -> list[Answer]:
-    conn, parts, left = loadgen().Conn, urllib.parse.urlsplit(url), iter(bodies)
-    epoch = time.time() - time.perf_counter()  # the connections' times are of the latter
-    answers: list[Answer] = []
-
-    async def one() -> None:
-        for body in left:
-            _, c = await asyncio.get_running_loop().create_connection(
-                lambda: keeping_id(conn), parts.hostname, parts.port
-            )
-            r = await asyncio.wait_for(c.send(_request(parts.netloc, body)), _LIMIT_S)
-            c.transport.close()
-            if r.error is not None:
-                raise Unavailable(f"{url}: {r.error}")
-            answers.append(Answer(c.id, epoch + r.start, epoch + r.first, epoch + r.end, r.tokens))
-
-    await asyncio.gather(*(one() for _ in range(at_a_time)))
-    return answers
+async def _stream(url: str, body: dict[str, Any]) -> Answer:
+    """Raises: Unavailable."""
+    conn, parts, loop = loadgen().Conn, urllib.parse.urlsplit(url), asyncio.get_running_loop()
+    _, c = await loop.create_connection(lambda: keeping_id(conn), parts.hostname, parts.port)
+    epoch = time.time() - time.perf_counter()  # the connection's times are of the latter
+    try:
+        r = await asyncio.wait_for(c.send(_request(parts.netloc, body)), _LIMIT_S)
+    except TimeoutError:
+        raise Unavailable(f"{url}: an answer took over {_LIMIT_S:.0f} s") from None
+    c.transport.close()
+    if r.error is not None or r.tokens != body["max_tokens"]:
+        raise Unavailable(f"{url}: {r.error or f'an answer has {r.tokens} tokens'}")
+    return Answer(c.id, epoch + r.start, epoch + r.first, epoch + r.end, r.tokens)
 
 
 def _request(host: str, body: dict[str, Any]) -> bytes:

@@ -14,7 +14,7 @@ from ops.bench.disagg.play import Cpu
 from ops.bench.engines import pools
 from ops.bench.engines.own_time import own_times
 from ops.bench.engines.streams import Answer, chats, stream_all, tokens_per_s
-from ops.bench.load import System
+from ops.bench.load import System, tools_dir
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
 from ops.bench.systems import fleet, sglang_server, vllm_server
@@ -41,6 +41,7 @@ class Sides:
 
 def sglang_throughput(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
+    tools_dir()  # has the client, and is missed before anything is loaded
     out_dir.mkdir(parents=True)
     with ExitStack() as up:
         say("starting SGLang's own server")
@@ -51,11 +52,12 @@ def sglang_throughput(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
             fleet(out_dir / "xylem", {_POOL: pools.sglang_pool()}, {_POOL: 1}, more_env=pools.ONE_THREAD)
         )
         found, answers = _compared("sglang", Sides(ours, theirs, [pools.MODEL]), out_dir, quick, say)
-        return found | own_times(ours.url, answers, pools.MODEL, say)
+        return found | own_times(ours.url, answers, pools.MODEL, quick, say)
 
 
 def lora_throughput(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
+    tools_dir()
     sources = (out_dir / "adapters").resolve()
     paths = {name: str(make_adapter(sources / name, seed, layers=_LAYERS)) for seed, name in enumerate(_ADAPTERS)}
     cores = pools.own_cores()

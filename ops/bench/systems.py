@@ -25,7 +25,7 @@ from tests.stack import free_port
 
 _BIN = Path(sys.executable).parent
 _POOL = "decode-pool-a"
-_ENGINE_START_S = 240.0
+_ENGINE_START_S = 480.0
 _SUBSTITUTES = Path(__file__).parent / "engines/substitutes"
 _ENGINE_ENV = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 

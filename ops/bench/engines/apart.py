@@ -11,47 +11,59 @@ from ops.bench.engines.prompts import prompts
 from ops.bench.engines.timeline import timeline
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
-from ops.bench.systems import fleet
+from tests.stack import leases, stack, valkey, wait_until
 
-_PROMPTS, _TOKENS, _QUICK_TOKENS = 20, 64, 24
+_PROMPTS, _TOKENS = 20, 64
 _AT_A_TIME = 4
-_PREFILL, _DECODE = "prefill-pool-a", "decode-pool-a"
+_LOADS_S = 480.0
+_WORKERS = {"together": 1, "apart": 2}  # of each model
 
 
 def apart(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
-    out_dir.mkdir(parents=True)
-    tokens = _QUICK_TOKENS if quick else _TOKENS
-    say("one worker of SGLang")
-    together = _answers(out_dir / "together", {_DECODE: "both"}, tokens)
-    say("two workers of SGLang, prefill and decode")
-    separate = _answers(out_dir / "apart", {_PREFILL: "prefill", _DECODE: "decode"}, tokens)
+    (out_dir / "redis").mkdir(parents=True)
+    model = pools.model_dir(quick)
+    entries = {
+        "decode-pool-b": pools.sglang_pool(model) | {"model": "together"},
+        "prefill-pool-a": pools.sglang_pool(model) | {"model": "apart", "role": "prefill"},
+        "decode-pool-a": pools.sglang_pool(model) | {"model": "apart", "role": "decode"},
+    }
+    try:
+        with (
+            valkey(out_dir / "redis") as redis,
+            stack(redis, out_dir, entries, XYLEM_LEASE_TTL_S="6", **pools.SHARED_CORES) as s,
+            httpx.Client(base_url=s.url, timeout=_LOADS_S) as client,
+        ):
+            s.api()
+            say("loading three workers of SGLang")
+            for name in entries:
+                s.worker(name, name)
+            wait_until(lambda: all(leases(s, name) for name in entries), "all workers are there", _LOADS_S)
+            say("20 prompts at one worker, and at two")
+            together, separate = (_answers(client, name) for name in _WORKERS)
+    except (httpx.HTTPError, AssertionError) as exc:
+        raise Unavailable(repr(exc)) from exc
     equal = sum(one == other for one, other in zip(together, separate, strict=True))
     return {
-        "sglang_pd": {"prompts": _PROMPTS, "tokens": tokens, "equal": equal},
+        "sglang_pd": {"prompts": _PROMPTS, "tokens": _TOKENS, "equal": equal},
         "sglang_pd_equal": equal / _PROMPTS,
     }
 
 
-def _answers(run_dir: Path, roles: dict[str, str], tokens: int) -> list[list[int]]:
-    """Token ids of each answer. Raises: Unavailable, also when one was not computed by all of the workers."""
-    entries = {name: pools.sglang_pool(role) for name, role in roles.items()}
-    with (
-        fleet(run_dir, entries, dict.fromkeys(entries, 1), more_env=pools.ONE_THREAD) as system,
-        httpx.Client(base_url=system.url, timeout=300) as client,
-        ThreadPoolExecutor(_AT_A_TIME) as threads,
-    ):
+def _answers(client: httpx.Client, model: str) -> list[list[int]]:
+    """Token ids of each answer. Raises: Unavailable, also when one was not computed by as many workers as it should."""
 
-        def ask(prompt: str) -> list[int]:
-            body = {"model": system.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-            answered = client.post("/v1/completions", json=body | {"return_token_ids": True})
-            if not answered.is_success:
-                raise Unavailable(f"{run_dir.name}: {answered.text[:200]}")
-            answer = answered.json()
-            computed = timeline(client, answer["id"])["workers"]
-            if len(computed) != len(roles):
-                raise Unavailable(f"{run_dir.name}: an answer was computed by {computed}")
-            made: list[int] = answer["choices"][0]["token_ids"]
-            return made
+    def ask(prompt: str) -> list[int]:
+        body = {"model": model, "prompt": prompt, "max_tokens": _TOKENS, "temperature": 0, "ignore_eos": True}
+        answered = client.post("/v1/completions", json=body | {"return_token_ids": True})
+        if not answered.is_success:
+            raise Unavailable(f"{model}: {answered.text[:200]}")
+        answer = answered.json()
+        computed = timeline(client, answer["id"])["workers"]
+        if len(computed) != _WORKERS[model]:
+            raise Unavailable(f"{model}: an answer was computed by {computed}")
+        made: list[int] = answer["choices"][0]["token_ids"]
+        return made
 
+    with ThreadPoolExecutor(_AT_A_TIME) as threads:
         return list(threads.map(ask, prompts(_PROMPTS)))

@@ -18,7 +18,7 @@ _PROMPTS, _QUICK_PROMPTS = 50, 8
 _TOKENS = 64
 _BEFORE = 8  # tokens that each answer has when its worker is killed
 _CLOSE = 1e-2  # of logprob
-_LOADS_S = 300.0
+_LOADS_S = 480.0
 _VLLM, _SGLANG = "decode-pool-v", "decode-pool-s"
 _ENV = {
     "XYLEM_STALL_S": "600",  # a frozen engine is not a hanging one
@@ -31,11 +31,11 @@ _ENV = {
 def migration(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
     (out_dir / "redis").mkdir(parents=True)
-    entries = {_VLLM: pools.vllm_pool(), _SGLANG: pools.sglang_pool()}
+    model = pools.model_dir(quick)
+    entries = {_VLLM: pools.vllm_pool(model), _SGLANG: pools.sglang_pool(model)}
     asked = prompts(_QUICK_PROMPTS if quick else _PROMPTS)
     try:
         with valkey(out_dir / "redis") as url, stack(url, out_dir, entries, **_ENV) as s:
-            s.forks = False
             s.api()
             return _both_ways(_Engines(s, say), asked)
     except (httpx.HTTPError, AssertionError) as exc:

@@ -5,6 +5,7 @@ from typing import Any
 
 from app.cli.stack import cpu_shares, usable_cores
 from ops.bench.processes import Unavailable
+from tests.shallow import shallow_model
 
 MODEL = "bench"
 _SHAPE = {"block_size": 32, "max_model_len": 2048}
@@ -26,17 +27,16 @@ def own_cores() -> dict[str, str]:
     return {"VLLM_CPU_OMP_THREADS_BIND": cpu_shares(usable_cores(), 1)[0], "TORCH_COMPILE_DISABLE": "1"}
 
 
-def model_dir() -> Path:
-    """Raises: Unavailable."""
+def model_dir(quick: bool = False) -> Path:
+    """`quick`: its first layers only, for what is no matter of speed. Raises: Unavailable."""
     path = Path(".xylem/models/SmolLM2-135M-Instruct").resolve()
     if not (path / "model.safetensors").exists():
         raise Unavailable(f"no model in {path}: `make run` makes it")
-    return path
+    return shallow_model(path) if quick else path
 
 
-def sglang_pool(role: str = "both") -> dict[str, Any]:
-    """Raises: Unavailable."""
-    return _pool("sglang", _SGLANG) | {"role": role}
+def sglang_pool(path: Path) -> dict[str, Any]:
+    return _pool("sglang", path, _SGLANG)
 
 
 def sglang_arguments() -> dict[str, Any]:
@@ -45,9 +45,9 @@ def sglang_arguments() -> dict[str, Any]:
     return _SGLANG | shape
 
 
-def vllm_pool(**more: Any) -> dict[str, Any]:
-    """`more`: further engine arguments. Raises: Unavailable."""
-    return _pool("vllm", _VLLM | more)
+def vllm_pool(path: Path, **more: Any) -> dict[str, Any]:
+    """`more`: further engine arguments."""
+    return _pool("vllm", path, _VLLM | more)
 
 
 def vllm_arguments(**more: Any) -> dict[str, Any]:
@@ -55,6 +55,5 @@ def vllm_arguments(**more: Any) -> dict[str, Any]:
     return {**_VLLM, **_SHAPE, "max_num_seqs": _SEATS, **more}
 
 
-def _pool(engine: str, args: dict[str, Any]) -> dict[str, Any]:
-    path = str(model_dir())
-    return {"model": MODEL, "engine": engine, "path": path, "max_running": _SEATS, **_SHAPE, "args": args}
+def _pool(engine: str, path: Path, args: dict[str, Any]) -> dict[str, Any]:
+    return {"model": MODEL, "engine": engine, "path": str(path), "max_running": _SEATS, **_SHAPE, "args": args}

@@ -49,7 +49,9 @@ def sglang_throughput(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
         theirs = up.enter_context(own)
         say("starting the system with SGLang")
         ours = up.enter_context(
-            fleet(out_dir / "xylem", {_POOL: pools.sglang_pool()}, {_POOL: 1}, more_env=pools.ONE_THREAD)
+            fleet(
+                out_dir / "xylem", {_POOL: pools.sglang_pool(pools.model_dir())}, {_POOL: 1}, more_env=pools.ONE_THREAD
+            )
         )
         found, answers = _compared("sglang", Sides(ours, theirs, [pools.MODEL]), out_dir, quick, say)
         return found | own_times(ours.url, answers, pools.MODEL, quick, say)
@@ -68,7 +70,9 @@ def lora_throughput(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
         theirs = up.enter_context(vllm_server(out_dir / "own", pools.model_dir(), arguments, cores))
         say("starting the system with vLLM")
         env = cores | {"XYLEM_LORA_SOURCES": str(sources)}
-        ours = up.enter_context(fleet(out_dir / "xylem", {_POOL: pools.vllm_pool(**_LORA)}, {_POOL: 1}, more_env=env))
+        ours = up.enter_context(
+            fleet(out_dir / "xylem", {_POOL: pools.vllm_pool(pools.model_dir(), **_LORA)}, {_POOL: 1}, more_env=env)
+        )
         for name, path in paths.items():
             asked = {"name": name, "source": path, "model": pools.MODEL}
             added = httpx.post(f"{ours.url}/admin/loras", json=asked, timeout=90)

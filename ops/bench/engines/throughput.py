@@ -21,7 +21,7 @@ from ops.bench.systems import fleet, sglang_server, vllm_server
 from tests.lora import make_adapter
 
 _STREAMS = 8
-_TOKENS = 48  # of each answer
+_TOKENS, _QUICK_TOKENS = 48, 32  # of each answer
 _PAIRS, _QUICK_PAIRS = 10, 6
 _ROUNDS, _QUICK_ROUNDS = 2, 1  # answers of each stream in a run
 _POOL = "decode-pool-a"
@@ -86,10 +86,10 @@ def _compared(key: str, sides: Sides, out_dir: Path, quick: bool, say: Say) -> t
     """Medians over pairs of runs, and our answers. Raises: Unavailable."""
     rows: list[dict[str, float]] = []
     answers: list[Answer] = []
-    pairs, count = (_QUICK_PAIRS, _QUICK_ROUNDS) if quick else (_PAIRS, _ROUNDS)
+    pairs, count, tokens = (_QUICK_PAIRS, _QUICK_ROUNDS, _QUICK_TOKENS) if quick else (_PAIRS, _ROUNDS, _TOKENS)
     for pair in range(-1, pairs):  # the first warms up
         say(f"{key}: pair {pair + 1} of {pairs}")
-        bodies = chats(sides.models, count * _STREAMS, _TOKENS, seed=pair)
+        bodies = chats(sides.models, count * _STREAMS, tokens, seed=pair)
         cpu = Cpu({**sides.ours.watch, "theirs": sides.theirs.watch["api"]})
         speed: dict[str, float] = {}
         for side in ("ours", "theirs") if pair % 2 else ("theirs", "ours"):

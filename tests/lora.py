@@ -11,12 +11,12 @@ from tests.shallow import LAYERS
 _HIDDEN, _KV = 576, 192  # of SmolLM2
 
 
-def make_adapter(folder: Path, seed: int, rank: int = 8, scale: float = 0.2) -> Path:
-    """For the model of `tests/shallow.py`."""
+def make_adapter(folder: Path, seed: int, rank: int = 8, scale: float = 0.2, layers: int = LAYERS) -> Path:
+    """For the model of `tests/shallow.py`, or one with more layers."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(seed)
     weights = {}
-    for layer in range(LAYERS):
+    for layer in range(layers):
         for name, out in (("q_proj", _HIDDEN), ("v_proj", _KV)):
             at = f"base_model.model.model.layers.{layer}.self_attn.{name}"
             for part, shape in (("lora_A", (rank, _HIDDEN)), ("lora_B", (out, rank))):

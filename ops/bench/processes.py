@@ -3,7 +3,6 @@
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,10 +66,3 @@ def tail(log: Path) -> str:
     """The last lines of a log, on one line."""
     lines = log.read_text(errors="replace").strip().splitlines()[-_LOG_LINES:]
     return f"{log.name}: " + (" | ".join(lines) or "(empty)")
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port

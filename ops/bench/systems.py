@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from app.cli.probes import has_batch_leader
 from app.ids import BATCH_QUEUE, PoolId
 from app.keys import Keys
 from ops.bench.load import System, tools_dir
-from ops.bench.processes import Unavailable, free_port, process, tail, wait_until
+from ops.bench.processes import Unavailable, process, tail, wait_until
+from tests.stack import free_port
 
 _BIN = Path(sys.executable).parent
 _POOL = "decode-pool-a"
-_ENGINE_START_S = 240.0
+_ENGINE_START_S = 480.0
+_SUBSTITUTES = Path(__file__).parent / "engines/substitutes"
 _ENGINE_ENV = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
@@ -116,19 +119,51 @@ def dynamo(run_dir: Path, model_dir: Path, speedup: int, **settings: object) -> 
             _run([str(script), "down", str(run_dir)], run_dir / "down.log", env, 60)
 
 
-@contextmanager
-def vllm_server(run_dir: Path, model_dir: Path, engine_args: Mapping[str, Any]) -> Iterator[System]:
+def vllm_server(
+    run_dir: Path, model_dir: Path, engine_args: Mapping[str, Any], more_env: Mapping[str, str] | None = None
+) -> AbstractContextManager[System]:
     """vLLM's own OpenAI server. `engine_args` as in the pools file. Raises: Unavailable."""
+    return _own_server(
+        "vllm", "vllm.entrypoints.openai.api_server", "--model", run_dir, model_dir, engine_args, more_env
+    )
+
+
+def sglang_server(
+    run_dir: Path, model_dir: Path, engine_args: Mapping[str, Any], more_env: Mapping[str, str] | None = None
+) -> AbstractContextManager[System]:
+    """SGLang's. `engine_args`: fields of its ServerArgs. Raises: Unavailable."""
+    env = dict(more_env or {})
+    if find_spec("soundfile") is None:  # the server alone imports it, not the engine
+        env["PYTHONPATH"] = os.pathsep.join([str(_SUBSTITUTES), os.environ.get("PYTHONPATH", "")])
+    return _own_server("sglang", "sglang.launch_server", "--model-path", run_dir, model_dir, engine_args, env)
+
+
+@contextmanager
+def _own_server(
+    name: str, module: str, model: str, run_dir: Path, model_dir: Path,
+    engine_args: Mapping[str, Any], more_env: Mapping[str, str] | None,
+) -> Iterator[System]:  # fmt: skip
+    """`model`: the argument for its folder."""
     run_dir.mkdir(parents=True)
-    port, log = free_port(), run_dir / "vllm.log"
-    options = {f"--{name.replace('_', '-')}": value for name, value in engine_args.items()}
-    flags = [name if value is True else f"{name}={value}" for name, value in options.items()]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host=127.0.0.1", f"--port={port}"]
-    model = ["--model", str(model_dir), "--served-model-name", "bench"]
-    with process([*command, *model, *flags], log, _ENGINE_ENV) as server:
+    port, log = free_port(), run_dir / f"{name}.log"
+    command = [sys.executable, "-m", module, "--host=127.0.0.1", f"--port={port}"]
+    command += [model, str(model_dir), "--served-model-name", "bench", *_flags(engine_args)]
+    with process(command, log, {**_ENGINE_ENV, **(more_env or {})}) as server:
         url = f"http://127.0.0.1:{port}"
         wait_until(lambda: _get(f"{url}/health") is not None, _ENGINE_START_S, {log: server})
-        yield System("vllm", url, "bench", {"api": [server.pid]})
+        yield System(name, url, "bench", {"api": [server.pid]})
+
+
+def _flags(engine_args: Mapping[str, Any]) -> list[str]:
+    """{"enforce_eager": True, "lora_modules": ["a=b", "c=d"]} → ["--enforce-eager", "--lora-modules", "a=b", "c=d"]"""
+    flags: list[str] = []
+    for name, value in engine_args.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, list):
+            flags += [flag, *value]
+        else:
+            flags.append(flag if value is True else f"{flag}={value}")
+    return flags
 
 
 def _run(command: list[str], log: Path, env: Mapping[str, str], limit_s: float) -> None:

@@ -51,7 +51,7 @@ def poisson(seed: int, per_s: float, seconds: float, shapes: Sequence[tuple[int,
 
 async def play(system: System, requests: Sequence[Asked], seed: int) -> list[Served]:
     """Blocks until the last answer. Raises: Unavailable when a request fails."""
-    conn = _loadgen().Conn
+    conn = loadgen().Conn
     url = urllib.parse.urlsplit(system.url)
     loop = asyncio.get_running_loop()
     began = time.perf_counter() + 0.2
@@ -59,7 +59,7 @@ async def play(system: System, requests: Sequence[Asked], seed: int) -> list[Ser
     async def one(number: int, asked: Asked) -> Served:
         payload = _payload(system, Random(f"{seed}/{number}"), asked)
         await asyncio.sleep(began + asked.at - time.perf_counter())
-        _, c = await loop.create_connection(lambda: _keeping_id(conn), url.hostname, url.port)
+        _, c = await loop.create_connection(lambda: keeping_id(conn), url.hostname, url.port)
         r = await asyncio.wait_for(c.send(payload), _LIMIT_S)
         c.transport.close()
         if r.error is not None:
@@ -82,7 +82,7 @@ def _payload(system: System, rng: Random, asked: Asked) -> bytes:
     return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def _keeping_id(conn: Any) -> Any:
+def keeping_id(conn: Any) -> Any:
     """A connection of the load generator that remembers the id of the answer."""
 
     class WithId(conn):  # type: ignore[misc]
@@ -96,7 +96,7 @@ def _keeping_id(conn: Any) -> Any:
     return WithId(True)
 
 
-def _loadgen() -> Any:
+def loadgen() -> Any:
     if str(tools_dir()) not in sys.path:
         sys.path.insert(0, str(tools_dir()))
     import loadgen  # type: ignore[import-not-found]

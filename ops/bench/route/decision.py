@@ -26,7 +26,8 @@ from app.messages import Job, Lease, Sampling, Speeds, Worker, encode
 from app.pools import Pool
 from app.store import Wire, async_client
 from ops.bench.parts import Say
-from ops.bench.processes import free_port, process, wait_until
+from ops.bench.processes import process, wait_until
+from tests.stack import free_port
 
 POOL, KEYS, BLOCK = PoolId("bench"), Keys("bench"), 32
 TOTAL_BLOCKS = 1_000_000

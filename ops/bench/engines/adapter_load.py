@@ -1,0 +1,42 @@
+"""How long one call takes to bring an adapter to four workers, without the engines' own loading."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from ops.bench.parts import Say
+from ops.bench.processes import Unavailable
+from ops.bench.systems import fleet
+from tests.lora import tiny_adapter
+from tests.stack import mock_pool
+
+_POOL = "decode-pool-a"
+_WORKERS = 4
+_ENGINE_S = 0.2  # what each mock takes to load an adapter
+_TIMES, _QUICK_TIMES = 20, 6
+
+
+def fleet_load(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """The longest of several calls. Raises: Unavailable."""
+    sources = (out_dir / "adapters").resolve()
+    times = _QUICK_TIMES if quick else _TIMES
+    entry, env = mock_pool(adapter_load_s=_ENGINE_S), {"XYLEM_LORA_SOURCES": str(sources)}
+    took: list[float] = []
+    say("starting four workers")
+    with (
+        fleet(out_dir / "xylem", {_POOL: entry}, {_POOL: _WORKERS}, more_env=env) as up,
+        httpx.Client(base_url=up.url, timeout=90) as client,
+    ):
+        for number in range(times):
+            say(f"adapter {number + 1} of {times}")
+            path = tiny_adapter(sources / f"a{number}", f"weights {number}")
+            asked = {"name": f"a{number}", "source": str(path), "model": up.model, "min_workers": _WORKERS}
+            began = time.perf_counter()
+            added = client.post("/admin/loras", json=asked)
+            took.append(time.perf_counter() - began - _ENGINE_S)
+            if not added.is_success or len(added.json()["workers"]) != _WORKERS:
+                raise Unavailable(f"not all workers have the adapter: {added.text[:300]}")
+            client.delete(f"/admin/loras/a{number}").raise_for_status()
+    return {"lora_fleet_loads_s": took, "lora_fleet_load_s": max(took)}

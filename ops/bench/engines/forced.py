@@ -1,0 +1,59 @@
+"""Answers token by token, and what the engine that serves now would rather have said at each of these tokens."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import httpx
+
+from ops.bench.processes import Unavailable
+
+_LIMIT_S = 900.0
+
+
+@dataclass
+class Begun:
+    """An answer, as far as it has come."""
+
+    prompt: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+
+
+def streamed(url: str, prompt: str, tokens: int, into: Begun) -> None:
+    """Blocks until the end. Raises: Unavailable."""
+    body = {"model": "bench", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    body |= {"stream": True, "return_token_ids": True}
+    with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=_LIMIT_S) as answer:
+        last = ""
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                chunk = json.loads(line[6:])
+                if "error" in chunk:
+                    raise Unavailable(f"an answer broke: {chunk['error']}")
+                for choice in chunk["choices"]:
+                    into.text += choice["text"]
+                    into.prompt = choice.get("prompt_token_ids") or into.prompt
+                    into.tokens += choice.get("token_ids") or []
+            last = line or last
+    if last != "data: [DONE]" or len(into.tokens) != tokens:
+        had = f"{len(into.tokens)} of {tokens} tokens"
+        raise Unavailable(f"an answer has {had}, status {answer.status_code}: {last[:200]}")
+
+
+def forced_gaps(url: str, answers: Sequence[Begun]) -> list[float]:
+    """Of each token of each answer, how far its logprob is below that of the likeliest one. Raises: Unavailable."""
+    gaps: list[float] = []
+    for answer in answers:
+        body = {"model": "bench", "prompt": [*answer.prompt, *answer.tokens], "max_tokens": 1, "temperature": 0}
+        told = httpx.post(f"{url}/v1/completions", json=body | {"prompt_logprobs": 1}, timeout=_LIMIT_S)
+        if not told.is_success:
+            raise Unavailable(f"prompt logprobs: {told.text[:200]}")
+        scores = told.json()["choices"][0]["prompt_logprobs"][len(answer.prompt) :]
+        gaps += [gap(token, of) for token, of in zip(answer.tokens, scores, strict=True)]
+    return gaps
+
+
+def gap(token: int, scores: dict[str, dict[str, float]]) -> float:
+    """From the likeliest token's logprob down to this one's; `scores` as in `prompt_logprobs`."""
+    return max(score["logprob"] for score in scores.values()) - scores[str(token)]["logprob"]

@@ -1,0 +1,48 @@
+"""Our own time of a request: from the client to the engine, and from the engine's first output to the client."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from random import Random
+from statistics import median
+from typing import Any
+
+import httpx
+
+from ops.bench.engines.streams import Answer, chats, stream_at
+from ops.bench.engines.timeline import timeline
+from ops.bench.parts import Say
+
+_PER_S, _TOKENS = 1.0, 16  # arrivals, and tokens of each answer: a third of what SGLang can do on two cores
+_REQUESTS, _QUICK_REQUESTS = 60, 20
+
+
+def own_times(url: str, in_bursts: Sequence[Answer], model: str, quick: bool, say: Say) -> dict[str, Any]:
+    """Milliseconds, p50, of requests with Poisson arrivals; and of those that came several at a time.
+
+    Raises: Unavailable.
+    """
+    say("own time of a request")
+    count, random = _QUICK_REQUESTS if quick else _REQUESTS, Random(1)
+    at = list(accumulate(random.expovariate(_PER_S) for _ in range(count)))
+    found = _split(url, stream_at(url, chats([model], count, _TOKENS, seed=1000), at))
+    return {
+        "sglang_own_ms_p50": median(to + back for to, back in found),
+        "sglang_own_in_ms_p50": median(to for to, _ in found),
+        "sglang_own_out_ms_p50": median(back for _, back in found),
+        "sglang_own_burst_ms_p50": median(to + back for to, back in _split(url, in_bursts)),
+    }
+
+
+def _split(url: str, answers: Sequence[Answer]) -> list[tuple[float, float]]:
+    """Milliseconds until the engine was asked, and from its first output on, for each answer. Raises: Unavailable.
+
+    The worker's times are Redis' clock; it runs on this machine, so it is the client's clock as well.
+    """
+    found = []
+    with httpx.Client(base_url=url, timeout=10) as client:
+        for answer in answers:
+            prompt = timeline(client, answer.id)
+            taken = prompt["arrived"] + prompt["workers"][0]["taken_s"]
+            first = prompt["arrived"] + prompt["workers"][-1]["first_token_s"]
+            found.append((1e3 * (taken - answer.sent), 1e3 * (answer.first - first)))
+    return found

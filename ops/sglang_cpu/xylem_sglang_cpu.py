@@ -1,13 +1,15 @@
-"""A plugin of SGLang's: two of its assumptions about GPUs, undone where there is none.
+"""A plugin of SGLang's: three of its assumptions about GPUs, undone where there is none.
 
 SGLang loads it in each of its processes. The adapter (`app/engines/sglang/`) knows nothing of it.
 """
 
 import logging
+import sys
 from typing import Any
 
 _CONN = "sglang.srt.disaggregation.nixl.conn"
 _MAKERS = ("empty", "full", "ones", "tensor", "zeros")
+_PROGRESS_EVERY_US = 1000  # the longest sleep of NIXL's progress thread; NIXL's Python sets 0
 
 
 def register() -> None:
@@ -21,6 +23,8 @@ def register() -> None:
     # The KV lies in this host's memory, and NIXL is told so.
     HookRegistry.register(f"{_CONN}._normalize_kv_mem_kinds", _in_memory, HookType.REPLACE)
     HookRegistry.register(f"{_CONN}._unpack_kv_mem_kinds", _in_memory, HookType.REPLACE)
+    # Else NIXL's progress thread takes a whole core, also when nothing is to be done.
+    HookRegistry.register(f"{_CONN}.NixlKVManager.__init__", _let_nixl_sleep, HookType.BEFORE)
     # Pinning is for copies to a GPU.
     torch.Tensor.pin_memory = lambda tensor, *_args, **_kwargs: tensor
     for name in _MAKERS:
@@ -36,3 +40,18 @@ def _unpinned(make: Any) -> Any:
         return make(*args, **kwargs)
 
     return unpinned
+
+
+def _let_nixl_sleep(*_args: Any, **_kwargs: Any) -> None:
+    from nixl._api import nixl_agent
+
+    bindings = sys.modules[nixl_agent.__module__].nixlBind  # the package of this CUDA version
+    bindings.nixlAgent = _sleepy(bindings.nixlAgent)
+
+
+def _sleepy(make: Any) -> Any:
+    def agent(name: str, config: Any) -> Any:
+        config.pthrDelay = _PROGRESS_EVERY_US
+        return make(name, config)
+
+    return agent

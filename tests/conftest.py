@@ -29,7 +29,13 @@ settings.register_profile("tests", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tests")
 
 RINGS = ("contract", "acceptance", "chaos", "fuzz", "integration", "unit", "gpu")
-REAL_ENGINE = ("tests/contract/", "tests/acceptance/test_vllm", "tests/acceptance/test_sglang")
+REAL_ENGINE = tuple(
+    f"tests/{path}"
+    for path in (
+        "contract/test_adapters", "contract/test_engine_contract", "contract/test_sglang", "contract/test_vllm",
+        "acceptance/test_sglang", "acceptance/test_vllm",
+    )
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -223,7 +223,9 @@ async def test_kv_that_came_from_another_engine_is_not_computed_again() -> None:
     from app.engines.sglang.control import Control
 
     for role in ("prefill", "decode"):
-        control = Control(lambda: manager(has_requests=True), make_pool("sglang", role=role), {"device": "cpu"})
+        control = Control(
+            lambda: manager(has_requests=True), make_pool("sglang", role=role), {"device": "cpu"}, asyncio.ensure_future
+        )
         await control.pause("keep")
         with pytest.raises(RequestError, match="another engine"):
             await control.update_weights("v1", None)
@@ -232,16 +234,13 @@ async def test_kv_that_came_from_another_engine_is_not_computed_again() -> None:
         assert not await control.is_sleeping()
 
 
-async def test_who_waits_for_sglang_is_told_of_its_death() -> None:
-    """It answers no command then, and says nothing."""
-    from app.engines.sglang.control import Control
-
-    dead = manager()
-    dead.get_internal_state = asyncio.Event().wait
-    control = Control(lambda: dead, make_pool("sglang"), {"device": "cpu"})
-    pausing = asyncio.create_task(control.pause("keep"))
-    await asyncio.sleep(0)
-    control.died()
+async def test_a_change_is_told_when_sglang_dies() -> None:
+    engine, manager = loaded()
+    manager.is_pause_cond, manager.pause_generation = asyncio.Condition(), AsyncMock()  # type: ignore[attr-defined]
+    pausing = asyncio.create_task(engine.pause("keep"))
+    while "get_internal_state" not in manager.asked:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    engine._died()
     with pytest.raises(EngineDead):
         await pausing
 
@@ -259,7 +258,7 @@ async def test_a_sleep_that_would_free_nothing_or_lose_the_weights_is_refused_by
 ) -> None:
     from app.engines.sglang.control import Control
 
-    control = Control(manager, make_pool("sglang"), fields)
+    control = Control(manager, make_pool("sglang"), fields, asyncio.ensure_future)
     with pytest.raises(RequestError, match=f"it needs {missing}."):
         await control.sleep(level, "wait")
 

@@ -1,5 +1,6 @@
 """Two data-parallel ranks of a real SGLang: each has a cache of its own, and the end of one is the end of both."""
 
+import gc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -33,6 +34,8 @@ async def ranks() -> AsyncIterator[Subject]:
         info = await engine.start()
         yield Subject("sglang", engine, info, load_tokenizer(pool.model_dir), set(), 6.0)
         await engine.close()
+    del engine
+    gc.collect()
 
 
 async def answered(subject: Subject, rank: int) -> tuple[list[int], int]:

@@ -70,6 +70,7 @@ WITH_BODY = [
     ("post", "/admin/pools/{pool}/sleep", 20), ("post", "/admin/pools/{pool}/wake", 20),
     ("post", "/admin/pools/{pool}/pause", 20), ("post", "/admin/pools/{pool}/resume", 20),
     ("post", "/admin/pools/{pool}/weights", 30), ("post", "/admin/pools/{pool}/profile", 20),
+    ("post", "/admin/pools/{pool}/experts", 20), ("post", "/admin/pools/{pool}/scale_elastic_ep", 20),
     ("patch", "/admin/aliases", 20),
 ]  # fmt: skip
 WITHOUT = [

@@ -22,11 +22,10 @@ from sglang.srt.managers.io_struct import (
     UpdateWeightsFromDistributedReqInput,
 )
 
-from app.errors import EngineDead, EngineFailed, RequestError
+from app.errors import EngineFailed, RequestError
 from app.messages import PauseMode, WeightsSource
 from app.pools import Pool
 
-T = TypeVar("T")
 M = TypeVar("M", bound=msgspec.Struct)
 
 TAGS = {"weights": ["weights"], "kv_cache": ["kv_cache", "cuda_graph"]}  # ours, and SGLang's for the same memory
@@ -41,13 +40,18 @@ class Control:
     weights nor memory may change; `retract` takes it from them, and they are computed again.
     """
 
-    def __init__(self, manager: Callable[[], Any], pool: Pool, fields: Mapping[str, Any]) -> None:
-        """`manager`: SGLang's TokenizerManager. `fields`: of its ServerArgs."""
-        self._manager, self._pool, self._fields = manager, pool, fields
+    def __init__(
+        self,
+        manager: Callable[[], Any],
+        pool: Pool,
+        fields: Mapping[str, Any],
+        answered: Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]],
+    ) -> None:
+        """`manager`: SGLang's TokenizerManager. `fields`: of its ServerArgs. `answered`: awaits its answer."""
+        self._manager, self._pool, self._fields, self._answered = manager, pool, fields, answered
         self._on_cpu = fields.get("device") == "cpu"
         self._paused = self._dropped = self._profiles = False  # `_dropped`: a sleep has dropped the weights
         self._asleep: list[str] = []  # the tags of what sleeps
-        self._died = asyncio.Event()
 
     def check(self) -> None:
         """Raises: EngineFailed when no request can be taken."""
@@ -55,10 +59,6 @@ class Control:
             raise EngineFailed("The engine sleeps.")
         if self._dropped:
             raise EngineFailed("The engine has no weights: they were dropped, and not loaded again.")
-
-    def died(self) -> None:
-        """SGLang itself would wait for ever for the answer of a process that is gone."""
-        self._died.set()
 
     async def pause(self, mode: PauseMode) -> None:
         manager = self._manager()
@@ -69,7 +69,7 @@ class Control:
                 await self._stop("retract")  # what stands still on the engine would be aborted in its next step only
             manager.abort_request(abort_all=True)
         if mode != "keep":
-            await self._ask(self._requests_end(manager))
+            await self._answered(self._requests_end(manager))
         await self._stop("in_place")
         self._paused = True
 
@@ -86,7 +86,7 @@ class Control:
                 raise RequestError(f"This pool's SGLang can't sleep at level {level}: it needs {', '.join(missing)}.")
         await self.pause(mode)
         await self._stop("retract")
-        await self._ask(self._manager().release_memory_occupation(ReleaseMemoryOccupationReqInput()))
+        await self._answered(self._manager().release_memory_occupation(ReleaseMemoryOccupationReqInput()))
         self._asleep, self._dropped = list(TAGS), self._dropped or level > 1
 
     async def wake(self, tags: Sequence[str] = ()) -> bool:
@@ -94,7 +94,7 @@ class Control:
             raise RequestError(f"tags={unknown}: this engine has {list(TAGS)}.", param="tags")
         if woken := [tag for tag in self._asleep if not tags or tag in tags]:
             theirs = [name for tag in woken for name in TAGS[tag]]
-            await self._ask(self._manager().resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=theirs)))
+            await self._answered(self._manager().resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=theirs)))
             self._asleep = [tag for tag in self._asleep if tag not in woken]
         if woken and not self._asleep and not self._dropped:
             await self.resume()
@@ -117,7 +117,7 @@ class Control:
             if not await asyncio.to_thread(os.path.isdir, path):
                 raise EngineFailed(f"There is no folder {path}.")  # SGLang would look for it on the hub
             asked = UpdateWeightFromDiskReqInput(model_path=path, weight_version=version)
-            done, message, _ = await self._ask(manager.update_weights_from_disk(asked))
+            done, message, _ = await self._answered(manager.update_weights_from_disk(asked))
             _succeeded(done=done, message=message)
         self._dropped = False
 
@@ -142,7 +142,7 @@ class Control:
         if how == "retract" and self._pool.role != "both" and await manager.model_update_lock.is_locked():
             raise RequestError("SGLang computes no KV again that came from another engine: use the mode wait or abort.")
         await manager.pause_generation(PauseGenerationReqInput(mode=how))
-        await self._ask(manager.get_internal_state())
+        await self._answered(manager.get_internal_state())
 
     @staticmethod
     async def _requests_end(manager: Any) -> None:
@@ -155,7 +155,7 @@ class Control:
             raise RequestError("SGLang with several ranks is in no transfer group.")
         if source.init is not None:
             asked = _message(InitWeightsUpdateGroupReqInput, source.init, "transfer.init")
-            done, message = await self._ask(manager.init_weights_update_group(asked))
+            done, message = await self._answered(manager.init_weights_update_group(asked))
             _succeeded(done=done, message=message)
         update = {"weight_version": version} | (source.update or {})
         comes = _message(UpdateWeightsFromDistributedReqInput, update, "transfer.update")
@@ -164,26 +164,14 @@ class Control:
             manager.update_weights_from_distributed(comes),
             manager.end_weight_update(EndWeightUpdateReqInput()),
         ):
-            done, message = await self._ask(step)
+            done, message = await self._answered(step)
             _succeeded(done=done, message=message)
 
     async def _profile(self, work: Coroutine[Any, Any, Any]) -> None:
         try:
-            await self._ask(work)
+            await self._answered(work)
         except RuntimeError as exc:
             raise EngineFailed(f"SGLang's profiler: {exc}") from exc
-
-    async def _ask(self, work: Awaitable[T]) -> T:
-        """Raises: EngineDead, and what `work` raises."""
-        task, death = asyncio.ensure_future(work), asyncio.create_task(self._died.wait())
-        try:
-            await asyncio.wait({task, death}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise EngineDead("One of SGLang's processes died.")
-            return task.result()
-        finally:
-            task.cancel()
-            death.cancel()
 
 
 def _succeeded(*, done: bool, message: str) -> None:

@@ -81,7 +81,9 @@ class SglangEngine:
         self._pulled = 0  # tokens of prompts whose KV came from other engines
         self._loaded: _Loaded | None = None  # set by start
         self._failure = EngineFailed("The engine is not running.")
-        self._control = control = Control(lambda: self._ready().engine.tokenizer_manager, pool, self._args.fields)
+        self._control = control = Control(
+            lambda: self._ready().engine.tokenizer_manager, pool, self._args.fields, self._answered
+        )
         self.pause, self.resume = control.pause, control.resume
         self.sleep, self.wake, self.is_sleeping = control.sleep, control.wake, control.is_sleeping
         self.update_weights = control.update_weights
@@ -248,7 +250,6 @@ class SglangEngine:
 
     def _died(self) -> None:
         self._failure = EngineDead("One of SGLang's processes died.")
-        self._control.died()
         self._end.set()
         for running in self._requests.values():
             running.fail(self._failure)

@@ -61,6 +61,8 @@ class Processes:
         try:
             with _own_logging(level):
                 engine = make()
+            engine.loop.close()  # made for this thread, and for calls that the adapter doesn't use
+            asyncio.set_event_loop(None)
             self.found = [psutil.Process(pid) for pid in engine.get_all_child_pids()]
         except BaseException:
             self.found = self._started(others)

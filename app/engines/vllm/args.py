@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
-from vllm.config import KVEventsConfig, KVTransferConfig, StructuredOutputsConfig, VllmConfig
+from vllm.config import KVEventsConfig, KVTransferConfig, ProfilerConfig, StructuredOutputsConfig, VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 
@@ -80,6 +80,8 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
             _kv_events_config, several=pool.data_parallel_size > 1 or bool(given.get("enable_elastic_ep"))
         ),
         "kv_transfer_config": KVTransferConfig,
+        # Of the engine's processes: torch's profiler in the worker's own, with its many threads, has ended it.
+        "profiler_config": partial(ProfilerConfig, ignore_frontend=True),
         "structured_outputs_config": partial(StructuredOutputsConfig, **_GRAMMARS),
     }
     for key, make in makers.items():

@@ -28,7 +28,7 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 Label = Annotated[str, Field(max_length=64)]
 Metadata = Annotated[dict[Label, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
 MOST_BIASES = 2**16  # of all prompts of a request together: each prompt's job has all of them
-MOST_LOGPROBS = 24_576  # of prompts' tokens in one answer: they come in one message, which is decoded at once
+MOST_LOGPROBS = 20_480  # of prompts' tokens in one answer: they come in one message, which is decoded at once
 ASIDE_PRIORITY = 100  # of aside requests that name none
 
 

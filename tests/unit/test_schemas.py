@@ -352,9 +352,9 @@ def test_logprobs_of_prompts_are_not_streamed_and_bounded() -> None:
     """vLLM refuses them in a stream too."""
     with pytest.raises(RequestError, match="'prompt_logprobs' is not available in a stream"):
         chat(prompt_logprobs=1, stream=True).check()
-    chat(prompt_logprobs=1, n=2).check_logprobs(6144)
-    with pytest.raises(RequestError, match="24576"):
-        chat(prompt_logprobs=1, n=2).check_logprobs(6145)
+    chat(prompt_logprobs=1, n=2).check_logprobs(5120)
+    with pytest.raises(RequestError, match="20480"):
+        chat(prompt_logprobs=1, n=2).check_logprobs(5121)
     assert chat(prompt_logprobs=1).sampling(5, logprobs=None).prompt_logprobs == 1
 
 

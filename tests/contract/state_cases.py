@@ -100,6 +100,10 @@ async def test_a_sleeping_engine_refuses_and_a_woken_one_answers(subject: Subjec
     assert await sleeper.is_sleeping()
     with pytest.raises(EngineFailed, match="sleeps"):
         await subject.answer(PROMPT)
+    with pytest.raises(RequestError, match="The weights sleep"):
+        await weights.update_weights("", None)
+    with pytest.raises(RequestError, match="sleeps"):
+        await subject.engine.resume()  # type: ignore[attr-defined]
     assert not await sleeper.wake(["weights"])
     if level > 1:
         await weights.update_weights("", None)

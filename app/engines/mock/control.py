@@ -10,14 +10,14 @@ from pathlib import Path
 from app.engines.mock.args import MockArgs
 from app.engines.mock.choice import Stream
 from app.engines.mock.core import Core
+from app.engines.operator_state import OperatorState
 from app.errors import EngineFailed, RequestError
 from app.messages import ExpertAction, PauseMode, WeightsSource
 
-TAGS = ("weights", "kv_cache")  # as vLLM names the parts of its memory
 _LOOK_S = 0.002
 
 
-class Control:
+class Control(OperatorState):
     """Implements `app.engines.base`'s Pauser, Sleeper, Weights, Profiler and ExpertRecorder, for all cores."""
 
     def __init__(
@@ -27,18 +27,10 @@ class Control:
         streams: Callable[[], Iterable[Stream]],
         abort: Callable[[Stream], None],
     ) -> None:
+        super().__init__()
         self._args, self._cores, self._streams, self._abort = args, cores, streams, abort
         self.weights = ""  # the version
-        self._paused = self._dropped = False  # `_dropped`: level 2 has dropped the weights
-        self._profiles = self._records = False
-        self._asleep: list[str] = []  # the tags of what sleeps
-
-    def check(self) -> None:
-        """Raises: EngineFailed when no request can be taken."""
-        if self._asleep:
-            raise EngineFailed("The engine sleeps.")
-        if self._dropped:
-            raise EngineFailed("The engine has no weights: they were dropped, and not loaded again.")
+        self._records = False
 
     async def pause(self, mode: PauseMode) -> None:
         if mode == "abort":
@@ -53,8 +45,7 @@ class Control:
         self._paused = True
 
     async def resume(self) -> None:
-        if self._asleep:
-            raise RequestError("The engine sleeps.")
+        self._check_resume()
         self._paused = False
         for core in self._cores:
             core.resume()
@@ -63,25 +54,18 @@ class Control:
         await self.pause(mode)
         await self._takes(self._args.sleep_s)
         await self._forget()
-        self._asleep, self._dropped = list(TAGS), self._dropped or level > 1
+        self._fell_asleep(level)
 
     async def wake(self, tags: Sequence[str] = ()) -> bool:
-        if unknown := [tag for tag in tags if tag not in TAGS]:
-            raise RequestError(f"tags={unknown}: this engine has {list(TAGS)}.", param="tags")
+        self._check_tags(tags)
         await self._takes(self._args.wake_s)
         self._asleep = [tag for tag in self._asleep if tags and tag not in tags]
         if not self._asleep and not self._dropped:
             await self.resume()
         return not self._asleep
 
-    async def is_sleeping(self) -> bool:
-        return bool(self._asleep)
-
     async def update_weights(self, version: str, source: WeightsSource | None) -> None:
-        if not self._paused:
-            raise EngineFailed("The engine has to be paused while its weights change.")
-        if "weights" in self._asleep:
-            raise RequestError("The weights sleep: wake them first, with tags=['weights'].")
+        self._check_update()
         if source is not None and source.path and not await asyncio.to_thread(Path(source.path).is_dir):
             raise EngineFailed(f"There is no folder {source.path}.")
         await self._takes(self._args.weights_s)
@@ -92,13 +76,11 @@ class Control:
                 choice.use(version)
 
     async def start_profile(self, name: str = "") -> None:  # noqa: ARG002 (nothing is written)
-        if self._profiles:
-            raise RequestError("The profiler runs already.")
+        self._check_profile(runs=False)
         self._profiles = True
 
     async def stop_profile(self) -> None:
-        if not self._profiles:
-            raise RequestError("The profiler does not run.")
+        self._check_profile(runs=True)
         self._profiles = False
 
     async def record_experts(self, action: ExpertAction) -> None:

@@ -22,18 +22,19 @@ from sglang.srt.managers.io_struct import (
     UpdateWeightsFromDistributedReqInput,
 )
 
+from app.engines.operator_state import OperatorState
 from app.errors import EngineFailed, RequestError
 from app.messages import PauseMode, WeightsSource
 from app.pools import Pool
 
 M = TypeVar("M", bound=msgspec.Struct)
 
-TAGS = {"weights": ["weights"], "kv_cache": ["kv_cache", "cuda_graph"]}  # ours, and SGLang's for the same memory
+_MEMORY = {"weights": ["weights"], "kv_cache": ["kv_cache", "cuda_graph"]}  # ours, and SGLang's for the same memory
 _PROFILES = "SGLANG_TORCH_PROFILER_DIR"
 _LOOK_S = 0.01
 
 
-class Control:
+class Control(OperatorState):
     """Implements `app.engines.base`'s Pauser, Sleeper, Weights and Profiler.
 
     A paused scheduler computes nothing and executes commands. `in_place` leaves requests their KV, with which neither
@@ -48,17 +49,9 @@ class Control:
         answered: Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]],
     ) -> None:
         """`manager`: SGLang's TokenizerManager. `fields`: of its ServerArgs. `answered`: awaits its answer."""
+        super().__init__()
         self._manager, self._pool, self._fields, self._answered = manager, pool, fields, answered
         self._on_cpu = fields.get("device") == "cpu"
-        self._paused = self._dropped = self._profiles = False  # `_dropped`: a sleep has dropped the weights
-        self._asleep: list[str] = []  # the tags of what sleeps
-
-    def check(self) -> None:
-        """Raises: EngineFailed when no request can be taken."""
-        if self._asleep:
-            raise EngineFailed("The engine sleeps.")
-        if self._dropped:
-            raise EngineFailed("The engine has no weights: they were dropped, and not loaded again.")
 
     async def pause(self, mode: PauseMode) -> None:
         manager = self._manager()
@@ -74,8 +67,7 @@ class Control:
         self._paused = True
 
     async def resume(self) -> None:
-        if self._asleep:
-            raise RequestError("The engine sleeps.")
+        self._check_resume()
         await self._manager().continue_generation(ContinueGenerationReqInput())
         self._paused = False
 
@@ -87,27 +79,20 @@ class Control:
         await self.pause(mode)
         await self._stop("retract")
         await self._answered(self._manager().release_memory_occupation(ReleaseMemoryOccupationReqInput()))
-        self._asleep, self._dropped = list(TAGS), self._dropped or level > 1
+        self._fell_asleep(level)
 
     async def wake(self, tags: Sequence[str] = ()) -> bool:
-        if unknown := [tag for tag in tags if tag not in TAGS]:
-            raise RequestError(f"tags={unknown}: this engine has {list(TAGS)}.", param="tags")
+        self._check_tags(tags)
         if woken := [tag for tag in self._asleep if not tags or tag in tags]:
-            theirs = [name for tag in woken for name in TAGS[tag]]
+            theirs = [name for tag in woken for name in _MEMORY[tag]]
             await self._answered(self._manager().resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=theirs)))
             self._asleep = [tag for tag in self._asleep if tag not in woken]
         if woken and not self._asleep and not self._dropped:
             await self.resume()
         return not self._asleep
 
-    async def is_sleeping(self) -> bool:
-        return bool(self._asleep)
-
     async def update_weights(self, version: str, source: WeightsSource | None) -> None:
-        if not self._paused:
-            raise EngineFailed("The engine has to be paused while its weights change.")
-        if "weights" in self._asleep:
-            raise RequestError("The weights sleep: wake them first, with tags=['weights'].")
+        self._check_update()
         manager = self._manager()
         await self._stop("retract")
         if source is not None and not source.path:
@@ -124,15 +109,13 @@ class Control:
     async def start_profile(self, name: str = "") -> None:
         if not os.environ.get(_PROFILES):
             raise RequestError(f"This pool's SGLang can't be profiled: it needs args.env.{_PROFILES}.")
-        if self._profiles:
-            raise RequestError("The profiler runs already.")
+        self._check_profile(runs=False)
         kinds = ["CPU"] if self._on_cpu else ["CPU", "GPU"]
         await self._profile(self._manager().start_profile(ProfileReq(activities=kinds, profile_prefix=name or None)))
         self._profiles = True
 
     async def stop_profile(self) -> None:
-        if not self._profiles:
-            raise RequestError("The profiler does not run.")
+        self._check_profile(runs=True)
         self._profiles = False
         await self._profile(self._manager().stop_profile())
 

@@ -10,28 +10,19 @@ from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, Wei
 from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from app.engines.operator_state import OperatorState
 from app.engines.vllm.convert import translate
 from app.errors import EngineFailed, RequestError
 from app.messages import PauseMode, WeightsSource
 
-TAGS = ("weights", "kv_cache")
 
-
-class Control:
+class Control(OperatorState):
     """Implements `app.engines.base`'s Pauser, Sleeper, Weights and Profiler."""
 
     def __init__(self, engine: Callable[[], AsyncLLM], path: str) -> None:
         """`path`: of the weights that it is started with."""
+        super().__init__()
         self._engine, self._path = engine, path
-        self._paused = self._dropped = self._profiles = False  # `_dropped`: level 2 has dropped the weights
-        self._asleep: list[str] = []  # the tags of what sleeps
-
-    def check(self) -> None:
-        """Raises: EngineFailed when no request can be taken."""
-        if self._asleep:
-            raise EngineFailed("The engine sleeps.")
-        if self._dropped:
-            raise EngineFailed("The engine has no weights: they were dropped, and not loaded again.")
 
     async def pause(self, mode: PauseMode) -> None:
         with _ours():
@@ -39,8 +30,7 @@ class Control:
         self._paused = True
 
     async def resume(self) -> None:
-        if self._asleep:
-            raise RequestError("The engine sleeps.")
+        self._check_resume()
         with _ours():
             await self._engine().resume_generation()
         self._paused = False
@@ -52,11 +42,10 @@ class Control:
         self._paused = True
         with _ours():
             await engine.sleep(level, mode)
-        self._asleep, self._dropped = list(TAGS), self._dropped or level > 1
+        self._fell_asleep(level)
 
     async def wake(self, tags: Sequence[str] = ()) -> bool:
-        if unknown := [tag for tag in tags if tag not in TAGS]:
-            raise RequestError(f"tags={unknown}: this engine has {list(TAGS)}.", param="tags")
+        self._check_tags(tags)
         rest = [tag for tag in tags if tag in self._asleep]  # vLLM wakes none if one of them is awake
         if self._asleep and (rest or not tags):
             with _ours():
@@ -67,15 +56,9 @@ class Control:
             await self.pause("keep")
         return not self._asleep
 
-    async def is_sleeping(self) -> bool:
-        return bool(self._asleep)
-
     async def update_weights(self, version: str, source: WeightsSource | None) -> None:
         engine = self._engine()
-        if not self._paused:
-            raise EngineFailed("The engine has to be paused while its weights change.")
-        if "weights" in self._asleep:
-            raise RequestError("The weights sleep: wake them first, with tags=['weights'].")
+        self._check_update()
         with _ours():
             if source is not None and not source.path:
                 await self._receive(engine, source)
@@ -91,15 +74,13 @@ class Control:
         engine = self._engine()
         if engine.vllm_config.profiler_config.profiler is None:
             raise RequestError("This pool's vLLM can't be profiled: it needs args.profiler_config.")
-        if self._profiles:
-            raise RequestError("The profiler runs already.")
+        self._check_profile(runs=False)
         with _ours():
             await engine.start_profile(name or None)
         self._profiles = True
 
     async def stop_profile(self) -> None:
-        if not self._profiles:
-            raise RequestError("The profiler does not run.")
+        self._check_profile(runs=True)
         self._profiles = False
         with _ours():
             await self._engine().stop_profile()

@@ -12,6 +12,9 @@ import pytest
 
 from tests.forks import ENGINES, READ_AT_IMPORT
 
+# An engine's idle threads spin, on cores that other tests need.
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+
 _servers: dict[str, forkserver.ForkServer] = {}
 
 
@@ -43,6 +46,8 @@ def forks_of(engine: str) -> Iterator[None]:
     chosen, choose = multiprocessing.get_start_method(allow_none=True), multiprocessing.set_start_method
     with pytest.MonkeyPatch.context() as patch:
         server = _server(engine)
+        for name, value in _ONE_THREAD.items():
+            patch.setenv(name, value)
         for name in ("ensure_running", "get_inherited_fds", "connect_to_new_process"):
             patch.setattr(forkserver, name, getattr(server, name))
         patch.setattr(spawn, "get_preparation_data", _prepared)

@@ -8,6 +8,10 @@ from safetensors.numpy import save_file
 
 from tests.shallow import LAYERS
 
+STORY = "Once upon a time there was a cat who lived in a house by the sea, and every morning it went down to the water."
+# What transformers 5.19 says behind it, with the products of the adapter of seed 0 or 1 added to the shallow model's
+# weights. (In a process of its own: SGLang changes what it computes.)
+MERGED = {"one": [365, 365, 339, 339, 365, 365, 365, 365], "two": [284] * 8}
 _HIDDEN, _KV = 576, 192  # of SmolLM2
 
 

@@ -234,12 +234,17 @@ def test_data_parallel_ranks_are_routed_to_by_their_own_caches(fleet: tuple[Stac
     s, _ = fleet
     s.worker("ranks", "ranks")
     s.wait_ready(model="ranks")
-    ranks = {}
+    ranks: dict[str, int] = {}
+
+    def known() -> int:
+        return sum(s.redis.scard(key) for key in s.redis.keys(f"{KEYS.prefix}kv:ranks:*"))
+
     for name in map(str, range(20)):  # by chance both ranks get some, but once in half a million
-        prompt = f"{name} {WORDS * 15}"
+        prompt, before = f"{name} {WORDS * 15}", known()
         _, why = ask(s.url, prompt, model="ranks")
         ranks[name] = why["rank"]
         assert len(why["candidates"]) == 2
+        wait_until(lambda before=before: known() > before, "its KV events are there")  # type: ignore[misc]
         usage, why = ask(s.url, prompt, model="ranks")
         assert why["rank"] == ranks[name]
         assert cached(usage) > 0

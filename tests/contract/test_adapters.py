@@ -22,7 +22,7 @@ from app.messages import PartialOutput, WeightsSource
 from app.tokenizer import load_tokenizer
 from tests.contract.conftest import loading, make_pool
 from tests.contract.subject import Subject
-from tests.lora import make_adapter
+from tests.lora import MERGED, STORY, make_adapter
 from tests.trtllm.model import MOCK
 
 pytestmark = [
@@ -57,11 +57,6 @@ _SPOILT = {
     "rank": ("sglang",),
     "more": _REAL,
 }
-STORY = "Once upon a time there was a cat who lived in a house by the sea, and every morning it went down to the water."
-
-# What transformers 5.19 says behind it, with the adapter's products added to the model's weights. (In a process of its
-# own: SGLang changes what it computes.)
-_MERGED = {"one": [365, 365, 339, 339, 365, 365, 365, 365], "two": [284] * 8}
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module", params=["mock", "trtllm", "vllm", "sglang"])
@@ -79,7 +74,7 @@ async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     path = tmp_path_factory.mktemp("adapters")
-    made = {name: make_adapter(path / name, seed) for seed, name in enumerate(("one", "two", "three"))}
+    made = {name: make_adapter(path / name, seed) for seed, name in enumerate((*MERGED, "three"))}
     made["nowhere"] = path / "nowhere"
     return made | {name: _spoilt(path / name, name) for name in _SPOILT}
 
@@ -143,7 +138,7 @@ async def test_real_engines_answer_as_the_merged_model_does(subject: Subject, fo
     """So all of them give the same tokens, for the model and for each adapter. The double's model is the mock's."""
     real, (plain, _) = subject.name in _REAL, await answer(subject, None)
     assert not real or plain == [216, *(28, 284) * 3, 28]
-    for name, tokens in _MERGED.items():
+    for name, tokens in MERGED.items():
         await loras(subject).add_adapter(f"{name}@4", folders[name])
         made, _ = await answer(subject, f"{name}@4")
         assert made == tokens if real else made != plain

@@ -14,7 +14,8 @@ from tests.chaos.load import make_structured_cases
 from tests.chaos.run import Report, run
 from tests.stack import ROOT, mock_pool
 
-_KILLS = 50  # on the mock
+_KILLS = 50
+_FEW = 8  # on vLLM, in a quick run
 _VLLM = {
     "model": "smollm2",
     "engine": "vllm",
@@ -39,9 +40,9 @@ def on_vllm(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
     """Greedy answers, two workers. Raises: Unavailable."""
     if find_spec("vllm") is None:
         raise Unavailable("vLLM is not installed")
-    kills = 2 if quick else 8
+    kills = _FEW if quick else _KILLS
     cases = make_structured_cases("smollm2", 6, random.Random(1), temperature=0, most=(60, 120))
-    with Fleet(out_dir, {"decode-pool-a": _VLLM}, workers=2, forks=False, **_ONE_THREAD) as fleet:
+    with Fleet(out_dir, {"decode-pool-a": _VLLM}, workers=2, **_ONE_THREAD) as fleet:
         return _figures("vllm", _killed(fleet, cases, kills, 4, say), kills)
 
 

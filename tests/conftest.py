@@ -39,7 +39,7 @@ REAL_ENGINE = tuple(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test's folder is its marker. What takes long begins first, so that two processes end together."""
+    """A test's folder is its marker. What takes long begins first, so that all processes end together."""
     for item in items:
         item.add_marker(ring(item))
     items.sort(key=lambda item: (not item.nodeid.startswith(REAL_ENGINE), RINGS.index(ring(item))))

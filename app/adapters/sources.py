@@ -35,7 +35,9 @@ def check_source(source: str, sha256: str, allowed: Collection[str]) -> Source:
         if not found.is_archive:
             raise RequestError("A source that comes by HTTP has to be a tar file.", param="source")
     if not any(_is_below(found, _parsed(one)) for one in allowed):
-        raise RequestError("This source is not allowed: XYLEM_LORA_SOURCES says which are.", param="source")
+        raise RequestError(
+            f"This source is not allowed. XYLEM_LORA_SOURCES has: {', '.join(allowed) or 'none'}.", param="source"
+        )
     return found
 
 

@@ -20,7 +20,9 @@ PATH = "/v1/batches"
 Id = Annotated[str, typer.Argument(metavar="ID", help="As `submit` printed it.")]
 Output = Annotated[Path | None, typer.Option("--output", help="File for the answers.")]
 Errors = Annotated[Path | None, typer.Option("--errors", help="File for the errors of failed lines.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit code 1 unless it completed.")]
+Wait = Annotated[
+    bool, typer.Option("--wait", help="Wait until it has ended; exit code 1 unless it completed and no line failed.")
+]
 
 
 @batch.command()
@@ -119,7 +121,7 @@ def _get(client: Any, id_: str) -> Any:
 
 
 def _wait_and_save(client: Any, id_: str, output: Path | None, errors: Path | None) -> None:
-    """Exits with code 1 if the batch did not complete."""
+    """Exits with code 1 if the batch did not complete, or a line failed."""
     try:
         found = await_end(client, f"{PATH}/{id_}")
     except KeyboardInterrupt:
@@ -129,5 +131,5 @@ def _wait_and_save(client: Any, id_: str, output: Path | None, errors: Path | No
     report(found, err)
     if output or errors:
         save(client, found, output, errors, to_stdout=False)
-    if found["status"] != "completed":
+    if found["status"] != "completed" or found["request_counts"]["failed"]:
         raise typer.Exit(1)

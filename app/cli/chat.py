@@ -19,7 +19,7 @@ def chat(
     question: Annotated[str | None, typer.Argument(help="Ask this, print the answer, and exit.")] = None,
     url: Url = HERE,
     model: Annotated[str | None, typer.Option(help="A model of that API; its first one if not given.")] = None,
-    temperature: Annotated[float, typer.Option(help="0: always the likeliest token.")] = 0.3,
+    temperature: Annotated[float, typer.Option(help="0: always the likeliest token.")] = 0.0,
     key: Key = None,
 ) -> None:
     """Chat with a model. Ctrl-C stops an answer, Ctrl-D ends the chat."""
@@ -79,6 +79,8 @@ def stream(client: Any, options: Options, messages: list[Message]) -> Iterator[s
                 raise ApiError(chunk["error"]["message"])
             for choice in chunk["choices"]:
                 yield choice["delta"].get("content") or ""
+                if choice.get("finish_reason") == "length":
+                    err.print(f"\n[dim]cut off after {options['max_tokens']} tokens[/]", end="")
 
 
 def _first_model(client: Any) -> str:

@@ -89,5 +89,6 @@ def _report(made: dict[str, Any]) -> None:
     for worker, reason in made["failed"].items():
         err.print(f"{worker}: {reason}", markup=False)
     if made["failed"] and not made["workers"]:
-        refuse(f"no worker could load {made['name']}", code=1)
+        name = made["name"]
+        refuse(f"no worker could load {name}. They go on trying; to give it up: xylem lora remove {name}", code=1)
     err.print(f"{made['name']}@{made['version']}: {len(made['workers'])} workers", markup=False)

@@ -43,7 +43,10 @@ def report(batch: Any, to: Console) -> None:
 
 
 def save(client: Any, batch: Any, output: Path | None, errors: Path | None, *, to_stdout: bool) -> None:
-    """Writes the answers, and the errors of failed lines; without a path for these, prints only their number."""
+    """Writes the answers, and the errors of failed lines: files of before have nothing of others afterwards.
+
+    Without a path for the errors, prints only their number.
+    """
     answers, failures = batch["output_file_id"], batch["error_file_id"]
     if not (answers or failures):
         refuse(f"{batch['id']} is {batch['status']} and has no results", code=1)
@@ -51,8 +54,12 @@ def save(client: Any, batch: Any, output: Path | None, errors: Path | None, *, t
         _write(client, answers, output)
     elif not answers:
         err.print("no line was answered")
+    for path, there in ((output, answers), (errors, failures)):
+        if path and not there and path.exists():
+            path.write_bytes(b"")
     if failures and errors:
         _write(client, failures, errors)
+        err.print(f"{batch['request_counts']['failed']} lines failed: {errors} says why", markup=False, soft_wrap=True)
     elif failures:
         hint = f"; see them with: xylem batch results {batch['id']} --errors PATH"
         err.print(f"{batch['request_counts']['failed']} lines failed{hint}", markup=False, soft_wrap=True)

@@ -144,7 +144,10 @@ class PlacementRound:
         elif grammar is not None and found:
             return NoWorker("No live worker of this model holds answers to a format. Try again.")
         if _is_seeded(inflight) and found and not any(w.seeds for w in found):
-            return RequestError("This model's engines sample differently each time.", param="seed")
+            return RequestError(
+                "seed: this model's engines sample differently each time. Leave it out, or set temperature to 0.",
+                param="seed",
+            )
         return None
 
     def _without_adapter(

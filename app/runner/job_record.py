@@ -4,25 +4,25 @@ import asyncio
 from typing import cast
 
 import msgspec
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
+from app.errors import StoreDown
 from app.ids import RunId
 from app.keys import Keys
 from app.messages import Job, decode_job
+from app.store import Wire
 from app.telemetry import logger
 
 log = logger(__name__)
 RETRY_S = 0.2
 
 
-async def fetch(redis: "Redis", keys: Keys, run: RunId) -> Job | None:
+async def fetch(wire: Wire, keys: Keys, run: RunId) -> Job | None:
     """None when nobody awaits it. Waits while Redis is unreachable: without the record no replica could be told."""
     while True:
         try:
-            record = cast(bytes | None, await redis.get(keys.request(run)))
-        except (RedisError, OSError) as exc:
-            log.warning("record_not_read", run=run, error=repr(exc))
+            (record,) = cast(list[bytes | None], await wire.execute([("GET", keys.request(run))]))
+        except StoreDown as exc:
+            log.warning("record_not_read", run=run, error=exc.message)
             await asyncio.sleep(RETRY_S)
         else:
             break

@@ -1,7 +1,7 @@
 """Runs requests on the engine, on the engine's own event loop in its own thread.
 
-A Celery task is a thread that submits and waits; the engine batches. `RUNNER` is set once, by the
-worker's bootstep; the tasks of the process find it there.
+A prefill task is a thread that submits and waits, other tasks begin here at once; the engine batches. `RUNNER` is set
+once, by the worker's bootstep; the tasks of the process find it there.
 """
 
 import asyncio
@@ -31,13 +31,14 @@ from app.runner.throughput import Throughput
 from app.runner.token_emitter import TokenEmitter
 from app.runner.yield_gate import YieldGate
 from app.settings import Settings
-from app.store import async_client
+from app.store import Wire, async_client
 from app.telemetry import logger
 
 log = logger(__name__)
 T = TypeVar("T")
 Work = Callable[[Job], Coroutine[Any, Any, T]]
 Afterwards = Callable[[], Awaitable[None]] | None
+RunArgs = tuple[RequestId, int, Work[T], Afterwards]  # of `Runner.run`
 _RULES = Aside()
 _LAST_EVENTS_S = 5.0  # how long a worker that ends waits until its last events are in Redis
 
@@ -79,6 +80,21 @@ class Runner:
         """
         return self.call(self._run(run_id(request, attempt), work, nobody_waits))
 
+    def start(
+        self,
+        request: RequestId,
+        attempt: int,
+        work: Work[None],
+        nobody_waits: Afterwards,
+        ended: Callable[[BaseException | None], None],
+    ) -> None:
+        """As `run`, on the engine's loop and without waiting; `ended` is called with an error that `work` left."""
+
+        def over(task: asyncio.Task[None]) -> None:
+            ended(None if task.cancelled() else task.exception())
+
+        self._loop.create_task(self._run(run_id(request, attempt), work, nobody_waits)).add_done_callback(over)
+
     def tell(self, job: Job, event: PrefillDone | Failed) -> None:
         """Tells the API replica whether a computed prompt's decode task is in its queue."""
         self._loop.call_soon_threadsafe(self.emitter.emit, job.reply_to, event)
@@ -107,6 +123,12 @@ class Runner:
     def stopping(self) -> bool:
         """Whether the worker is giving its requests back: a cancelled one goes back to its API replica."""
         return self._stopping
+
+    async def wait_for_runs(self) -> None:
+        """Returns when all runs that have begun are over."""
+        while self._running:
+            await asyncio.wait(self._running.values())
+            await asyncio.sleep(0)  # they leave the list a moment later
 
     async def wait_for_lent_blocks(self, seconds: float) -> None:
         """Returns when other engines have pulled the KV that this one computed for them, or after `seconds`."""
@@ -149,7 +171,8 @@ class Runner:
         info = await self.engine.start()
         self.take(info)
         self.block_size, self.computes = info.block_size, info.computes
-        self.emitter = TokenEmitter(self.redis, self.keys, self.worker, self.settings)
+        self._wire = Wire(self.redis)
+        self.emitter = TokenEmitter(self._wire, self.keys, self.worker, self.settings)
         self._emitting = asyncio.create_task(self.emitter.run())
         self._emitting.add_done_callback(end_process)
         return info
@@ -172,6 +195,7 @@ class Runner:
         await self.emitter.drained(_LAST_EVENTS_S)
         self._emitting.cancel()
         await self.engine.close()
+        self._wire.close()
         await self.redis.aclose()
 
     def request(self, job: Job, handoff: Handoff | None = None) -> GenerateRequest:
@@ -319,7 +343,7 @@ class Runner:
             self._fail(job, Returned())
 
     async def _fetch(self, run: RunId) -> Job | None:
-        return await fetch(self.redis, self.keys, run)
+        return await fetch(self._wire, self.keys, run)
 
 
 def _priority(job: Job) -> int:

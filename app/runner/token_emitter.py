@@ -5,15 +5,13 @@ import math
 import time
 from collections.abc import Sequence
 
-from redis.asyncio import Redis
-from redis.asyncio.client import Pipeline
-from redis.exceptions import RedisError
-
+from app.errors import StoreDown
 from app.ids import ApiId, RunId, WorkerId
 from app.keys import Keys
 from app.messages import Event, EventBatch, Job, encode
 from app.settings import Settings
-from app.store import RELEASE, TRIM_STREAM
+from app.store import RELEASE, TRIM_STREAM, Wire
+from app.store.wire import Command
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -25,8 +23,8 @@ _MOST = 50_000  # unsent events, some megabytes; Redis takes them in one message
 class TokenEmitter:
     """Collects the events of one engine step. Lives on the engine's event loop."""
 
-    def __init__(self, redis: "Redis", keys: Keys, worker: WorkerId, settings: Settings) -> None:
-        self._redis, self._keys, self._worker = redis, keys, worker
+    def __init__(self, wire: Wire, keys: Keys, worker: WorkerId, settings: Settings) -> None:
+        self._wire, self._keys, self._worker = wire, keys, worker
         self._stream_bytes, self._ttl_s = settings.stream_bytes, settings.stream_ttl_s
         self._trimmed: dict[ApiId, float] = {}  # monotonic: when this worker last trimmed each stream
         self._written: dict[ApiId, int] = {}  # bytes since then
@@ -117,10 +115,10 @@ class TokenEmitter:
         at_most = self._stream_bytes // _SHARES
         return self._written[api] >= at_most or now >= self._trimmed.get(api, -math.inf) + self._ttl_s / 4
 
-    def _trim(self, pipe: "Pipeline", api: ApiId, now: float) -> None:
-        out, ttl_ms = self._keys.out(api), self._ttl_s * 1000
-        pipe.eval(TRIM_STREAM, 2, out, self._keys.out_marks(api), self._written.get(api, 0), self._stream_bytes, ttl_ms)
-        self._written[api], self._trimmed[api] = 0, now
+    def _trim(self, api: ApiId, now: float) -> Command:
+        out, marks, ttl_ms = self._keys.out(api), self._keys.out_marks(api), self._ttl_s * 1000
+        written, self._written[api], self._trimmed[api] = self._written.get(api, 0), 0, now
+        return ("EVAL", TRIM_STREAM, 2, out, marks, written, self._stream_bytes, ttl_ms)
 
     async def _send(
         self,
@@ -128,29 +126,26 @@ class TokenEmitter:
         released: list[tuple[RunId, WorkerId, str]],
         trim: Sequence[ApiId] = (),
     ) -> list[ApiId]:
-        """Repeats the whole pipeline until Redis has it: receivers drop repeated batches by `seq`.
+        """Repeats all commands until Redis has it: receivers drop repeated batches by `seq`.
 
         Returns the API replicas that weren't subscribed.
         """
         now = time.monotonic()
-        pipe = self._redis.pipeline(transaction=False)
+        commands: list[Command] = []
         for api, _seq, data in steps:
             out = self._keys.out(api)
-            pipe.xadd(out, {"s": data})
-            pipe.publish(out, data)
+            commands += ("XADD", out, "*", "s", data), ("PUBLISH", out, data)
             self._written[api] = self._written.get(api, 0) + len(data)
         for run, worker, what in released:
             keys = self._keys.release(run, worker)
-            pipe.eval(RELEASE, len(keys), *keys, run, what)
-        for api in trim or [api for api, _, _ in steps if self._is_due(api, now)]:
-            self._trim(pipe, api, now)
-        commands = list(pipe.command_stack)
+            commands.append(("EVAL", RELEASE, len(keys), *keys, run, what))
+        due = trim or [api for api, _, _ in steps if self._is_due(api, now)]
+        commands += [self._trim(api, now) for api in due]
         while True:
             try:
-                replies = await pipe.execute()
+                replies = await self._wire.execute(commands)
                 return [api for (api, _, _), heard in zip(steps, replies[1::2], strict=False) if not heard]
-            except (RedisError, OSError) as exc:
+            except StoreDown as exc:
                 # No connection, out of memory, loading, read-only after a failover: all are temporary.
-                log.warning("emit_retried", error=repr(exc))
+                log.warning("emit_retried", error=exc.message)
             await asyncio.sleep(_RETRY_S)
-            pipe.command_stack = commands.copy()

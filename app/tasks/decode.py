@@ -5,7 +5,7 @@ Its arguments are ids and a handoff: prompts must not be in the broker's message
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -18,8 +18,9 @@ from app.errors import EngineFailed, HandoffFailed, Returned
 from app.ids import ApiId
 from app.messages import Delta, Done, Handoff, Job, KvHandle, KvTransfer, Timing
 from app.runner.buffered_output import BufferedOutput
-from app.runner.runner import RUNNER, Runner
+from app.runner.runner import RUNNER, RunArgs, Runner
 from app.store import clock
+from app.tasks import DIRECT
 from app.tasks.celery_message import read_args
 from app.telemetry import logger
 
@@ -27,14 +28,18 @@ log = logger(__name__)
 Emit = Callable[[ApiId, Delta], None]
 
 
-@shared_task(name="app.tasks.decode.decode")
+def run_args(args: Sequence[Any]) -> RunArgs[None]:
+    runner, (handoff, request, attempt) = RUNNER.get(), read_args(args)
+    return request, attempt, lambda job: answer(runner, job, handoff), lambda: _discard(runner, handoff)
+
+
+@shared_task(name="app.tasks.decode.decode", Strategy=DIRECT, run_args=staticmethod(run_args))
 def decode(*args: Any) -> None:
     """Runs one request to its terminal event; the answer leaves through the runner's emitter.
 
     `args`: request id and attempt; before them, if another worker computed the prompt, the handoff as JSON.
     """
-    runner, (handoff, request, attempt) = RUNNER.get(), read_args(args)
-    runner.run(request, attempt, lambda job: answer(runner, job, handoff), lambda: _discard(runner, handoff))
+    RUNNER.get().run(*run_args(args))
 
 
 class _PromptReport(Struct):

@@ -1,6 +1,7 @@
 """The encode task: makes the vectors of all inputs of one job, or of none. Repeating it gives the same."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from celery import shared_task
@@ -8,16 +9,21 @@ from celery import shared_task
 from app.engines.base import Encoder
 from app.errors import EngineFailed
 from app.messages import Done, Job, Timing, Vectors
-from app.runner.runner import RUNNER, Runner
+from app.runner.runner import RUNNER, RunArgs, Runner
 from app.store import clock
+from app.tasks import DIRECT
 from app.tasks.celery_message import read_args
 
 
-@shared_task(name="app.tasks.encode.encode")
+def run_args(args: Sequence[Any]) -> RunArgs[None]:
+    runner, (_, request, attempt) = RUNNER.get(), read_args(args)
+    return request, attempt, lambda job: answer(runner, job), None
+
+
+@shared_task(name="app.tasks.encode.encode", Strategy=DIRECT, run_args=staticmethod(run_args))
 def encode(*args: Any) -> None:
     """Runs one job to its terminal event; `args` are request id and attempt."""
-    runner, (_, request, attempt) = RUNNER.get(), read_args(args)
-    runner.run(request, attempt, lambda job: answer(runner, job))
+    RUNNER.get().run(*run_args(args))
 
 
 async def answer(runner: Runner, job: Job) -> None:

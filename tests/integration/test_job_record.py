@@ -3,32 +3,33 @@
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 
+from app.errors import StoreDown
 from app.messages import encode
 from app.runner import job_record as record
+from app.store import Wire
 from tests.integration.test_dispatch import KEYS, job
 
 
-async def test_a_record_is_waited_for_while_redis_is_away(redis: "Redis", monkeypatch: Any) -> None:
+async def test_a_record_is_waited_for_while_redis_is_away(redis: "Redis", wire: Wire, monkeypatch: Any) -> None:
     """Without it nobody could be told of the request."""
     asked = job()
     await redis.set(KEYS.request(asked.run), encode(asked))
-    real, failures = redis.get, [RedisConnectionError(), OSError()]
+    real, failures = wire.execute, [StoreDown("away"), StoreDown("away")]
 
-    async def get(key: str) -> Any:
+    async def execute(commands: Any) -> Any:
         if failures:
             raise failures.pop()
-        return await real(key)
+        return await real(commands)
 
     monkeypatch.setattr(record, "RETRY_S", 0.01)
-    monkeypatch.setattr(redis, "get", get)
-    assert await record.fetch(redis, KEYS, asked.run) == asked
+    monkeypatch.setattr(wire, "execute", execute)
+    assert await record.fetch(wire, KEYS, asked.run) == asked
     assert not failures
 
 
-async def test_no_record_and_one_that_is_not_understood_are_none(redis: "Redis") -> None:
+async def test_no_record_and_one_that_is_not_understood_are_none(redis: "Redis", wire: Wire) -> None:
     run = job().run
-    assert await record.fetch(redis, KEYS, run) is None
+    assert await record.fetch(wire, KEYS, run) is None
     await redis.set(KEYS.request(run), b"\xc1")
-    assert await record.fetch(redis, KEYS, run) is None
+    assert await record.fetch(wire, KEYS, run) is None

@@ -63,9 +63,11 @@ async def inbox(wire: Wire) -> AsyncIterator[Seen]:
 async def emitter(
     redis: "Redis", worker: WorkerId = WORKER, settings: Settings | None = None
 ) -> AsyncIterator[TokenEmitter]:
-    e = TokenEmitter(redis, KEYS, worker, settings or Settings())
+    wire = Wire(redis)
+    e = TokenEmitter(wire, KEYS, worker, settings or Settings())
     async with beside(e.run()):
         yield e
+    wire.close()
 
 
 async def step(redis: "Redis", seq: int, *, publish: bool, worker: WorkerId = WORKER) -> None:

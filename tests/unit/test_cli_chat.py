@@ -5,10 +5,10 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from app.cli.chat import stream
+from app.cli.chat import Options, stream
 from app.cli.client import ApiError
 
-_OPTIONS = {"model": "mock"}
+_OPTIONS: Options = {"model": "mock"}
 _MESSAGES = [{"role": "user", "content": "hello"}]
 
 
@@ -25,6 +25,14 @@ def test_the_pieces_of_an_answer_come_in_order() -> None:
     )
     with _client(lambda _: httpx.Response(200, text=body)) as client:
         assert "".join(stream(client, _OPTIONS, _MESSAGES)) == "Paris"
+
+
+def test_an_answer_that_is_cut_off_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """Small models may never end by themselves."""
+    body = 'data: {"choices": [{"delta": {"content": "on and on"}, "finish_reason": "length"}]}\n\n'
+    with _client(lambda _: httpx.Response(200, text=body)) as client:
+        assert "".join(stream(client, _OPTIONS | {"max_tokens": 3}, _MESSAGES)) == "on and on"
+    assert "cut off after 3 tokens" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from workers.engine.lease import LeaseKeeper
 from workers.engine.queue_handback import hand_back_queue
 from workers.engine.reservation_audit import ReservationAudit
 from workers.engine.state_keeper import StateKeeper
+from workers.engine.task_events import TaskEventsStep
 from workers.engine.warm_up import warm_up
 from workers.engine.worker_commands import run_commands
 
@@ -188,6 +189,7 @@ class EngineStep(bootsteps.StartStopStep):
         # Celery may stop its pool's step after this one, so the tasks are awaited here. The pool's own step then does
         # nothing.
         worker.pool.stop()
+        self.runner.call(self.runner.wait_for_runs())
         try:
             self.runner.call(self._deregister())
             self.runner.call(hand_back_queue(self.runner, worker_queue(self.pool_id, self.worker_id)))
@@ -206,3 +208,4 @@ class EngineStep(bootsteps.StartStopStep):
 
 
 app.steps["worker"].add(EngineStep)
+app.steps["consumer"].add(TaskEventsStep)

@@ -1,0 +1,79 @@
+"""Requests as operators see them with Celery's own commands, though Celery's pool does not run them."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from redis import Redis
+
+from app.ids import QueueName, RequestId
+from app.keys import PRIORITY_STEPS, Keys
+from app.tasks.celery_message import DECODE_TASK, task_message
+from tests.stack import BIN, ROOT, Stack, mock_pool, stack, wait_until
+
+POOL, KEYS = QueueName("decode-pool-a"), Keys("xylem")
+SLOW = {"model": "mock", "prompt": "a secret prompt", "max_tokens": 1500, "ignore_eos": True, "stream": True}
+SHORT = {"model": "mock", "prompt": "hello", "max_tokens": 2}
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    Redis.from_url(valkey_url).flushall()
+    with stack(valkey_url, tmp_path_factory.mktemp("control"), {POOL: mock_pool(step_ms=10.0)}) as s:
+        s.api()
+        s.worker()
+        s.wait_ready()
+        yield s
+
+
+def inspected(s: Stack, what: str, *args: str) -> Any:
+    """What its only worker answers to `celery inspect`."""
+    command = [str(BIN / "celery"), "-A", "app", "inspect", what, "--json", *args]
+    said = subprocess.run(command, cwd=ROOT, env=s.environment(), check=True, capture_output=True, text=True)
+    (answer,) = json.loads(said.stdout).values()
+    return answer
+
+
+def queued(s: Stack, message: bytes) -> None:
+    s.redis.lpush(KEYS.queue(POOL, PRIORITY_STEPS[1]), message)
+
+
+def test_a_running_request_is_listed_without_its_prompt_and_counted_once(served: Stack) -> None:
+    processed = inspected(served, "stats")["total"].get(DECODE_TASK, 0)
+    with httpx.stream("POST", f"{served.url}/v1/completions", json=SLOW, timeout=30) as answer:
+        lines = answer.iter_lines()
+        request = json.loads(next(lines).removeprefix("data: "))["id"]
+        (task,) = inspected(served, "active")
+        assert (task["name"], task["id"]) == (DECODE_TASK, request)
+        assert request in task["args"]
+        assert inspected(served, "query_task", request)[request][0] == "active"
+        assert inspected(served, "reserved") == []
+        assert "secret" not in json.dumps(task)
+    wait_until(lambda: inspected(served, "active") == [], "the client's leaving ended it")
+    assert inspected(served, "stats")["total"][DECODE_TASK] == processed + 1
+
+
+@pytest.mark.parametrize("args", ['["only one"]', '[1, {"no": "array"}, {}]', "no JSON"])
+def test_a_message_that_cannot_be_understood_fails_alone(served: Stack, args: str) -> None:
+    """Celery says so in the log, and the next request is answered."""
+    message = json.loads(task_message(DECODE_TASK, POOL, RequestId("cmpl-odd"), 0, PRIORITY_STEPS[1]))
+    message["properties"]["body_encoding"], message["body"] = None, args
+    before = served.log("worker").count("not the arguments of")
+    queued(served, json.dumps(message).encode())
+    wait_until(lambda: served.log("worker").count("not the arguments of") > before, "the worker says so")
+    assert httpx.post(f"{served.url}/v1/completions", json=SHORT, timeout=30).status_code == 200
+
+
+def test_a_revoked_task_never_begins(served: Stack) -> None:
+    """And the worker's others do."""
+    command = [str(BIN / "celery"), "-A", "app", "control", "revoke", "cmpl-gone"]
+    subprocess.run(command, cwd=ROOT, env=served.environment(), check=True, capture_output=True)
+    assert inspected(served, "revoked") == ["cmpl-gone"]
+    processed = inspected(served, "stats")["total"][DECODE_TASK]
+    queued(served, task_message(DECODE_TASK, POOL, RequestId("cmpl-gone"), 0, PRIORITY_STEPS[1]))
+    assert httpx.post(f"{served.url}/v1/completions", json=SHORT, timeout=30).status_code == 200
+    wait_until(lambda: not served.redis.exists(KEYS.queue(POOL, PRIORITY_STEPS[1])), "it was taken")
+    assert inspected(served, "stats")["total"][DECODE_TASK] == processed + 1

@@ -17,6 +17,10 @@ class ProcessSlot(Generic[T]):
         assert self._value is None, "a process has one"
         self._value = value
 
+    def __bool__(self) -> bool:
+        """Whether it is set: this is such a process."""
+        return self._value is not None
+
     def get(self) -> T:
         assert self._value is not None, f"these tasks run in {self._where}"
         return self._value

@@ -15,6 +15,10 @@ from ops.bench.stats import Finding
 _COLUMNS = 4  # panels in a row
 _ORDER = (
     "api_cpu_per_request_ratio",
+    "worker_cpu_ms_per_request",
+    "fleet_cpu_per_request_ratio",
+    "requests_per_s_ratio",
+    "fleet_cpu_per_token_ratio",
     "api_cpu_per_token_ratio",
     "api_cpu_per_token_saturated_ratio",
     "long_prompt_cpu_ratio",
@@ -38,7 +42,7 @@ def findings_table(findings: Iterable[Finding]) -> Table:
     for f in findings:
         floor = "≥" if f.at_least else "≤"
         mark = {True: "[green]met[/]", False: "[red]missed[/]", None: "[yellow]not measured[/]"}[f.met]
-        other = "" if f.compare == "growth" else f"{f.rival} {_spread(f.theirs)}"
+        other = "" if f.compare in ("growth", "ours") else f"{f.rival} {_spread(f.theirs)}"
         compared = _spread(f.pairs) if f.value is not None else "-"
         table.add_row(
             f"{f.title}\n[dim]{f.unit}[/]", _spread(f.ours), other, f"{compared}\n[dim]{f.compare}[/]",

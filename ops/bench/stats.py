@@ -7,7 +7,8 @@ from typing import Literal
 
 from ops.bench.load import Line
 
-Compare = Literal["ratio", "delta", "growth"]  # growth: of our side alone, from the first figure to the last
+# Of our side alone are growth, from the first figure to the last, and ours, the figure itself.
+Compare = Literal["ratio", "delta", "growth", "ours"]
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,11 @@ class Finding:
 
     @property
     def pairs(self) -> list[float]:
-        """Repetition by repetition: ours / theirs, or ours - theirs. One for growth."""
+        """Repetition by repetition: ours / theirs, ours - theirs, or ours. One for growth."""
         if self.compare == "growth":
             return [self.ours[-1] - self.ours[0]] if self.ours else []
+        if self.compare == "ours":
+            return list(self.ours)
         both = zip(self.ours, self.theirs, strict=False)
         return [a / b if self.compare == "ratio" else a - b for a, b in both]
 

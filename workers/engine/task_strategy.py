@@ -18,6 +18,8 @@ from celery.worker.strategy import default
 
 from app.runner.runner import RUNNER, RunArgs
 
+_JSON = "application/json"
+
 
 class _Taken:
     """A task in Celery's own lists, which hold it weakly."""
@@ -41,6 +43,8 @@ class _Taken:
 def direct(task: Task, app: Any, consumer: Any, **options: Any) -> Any:
     """What Celery calls with each message for `task`, whose `run_args` makes the arguments of `Runner.run`."""
     usual = default(task, app, consumer, **options)
+    if not RUNNER:  # a batch worker
+        return usual
 
     def take(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
         headers = message.headers
@@ -61,9 +65,6 @@ def direct(task: Task, app: Any, consumer: Any, **options: Any) -> Any:
         return None
 
     return take
-
-
-_JSON = "application/json"
 
 
 def _begin(consumer: Any, taken: _Taken, run: RunArgs[None]) -> None:

@@ -131,8 +131,9 @@ def test_wait_fetches_answers_and_errors_at_the_batchs_end(served: Stack, lines:
         complete(served, id_, completed=2, failed=1, output=output_file(served, answers),
                  errors_file=output_file(served, b"{}\n"))  # fmt: skip
         said, why = process.communicate(timeout=20)
-        assert (process.returncode, said) == (0, "")
+        assert (process.returncode, said) == (1, ""), "a line failed"
         assert "completed: 2 of 3 lines done, 1 failed" in why
+        assert f"1 lines failed: {failed} says why" in why.replace("\n", "")
         assert out.read_bytes() == answers
         assert failed.read_bytes() == b"{}\n"
 

@@ -24,13 +24,19 @@ _JSON = "application/json"
 class _Taken:
     """A task in Celery's own lists, which hold it weakly."""
 
-    __slots__ = ("__weakref__", "began", "headers", "id", "name", "task")
+    __slots__ = ("__weakref__", "began", "eventer", "headers", "id", "name", "task")
     acknowledged = True
 
-    def __init__(self, task: Task, headers: dict[str, Any]) -> None:
+    def __init__(self, task: Task, headers: dict[str, Any], eventer: Any) -> None:
         self.task, self.headers = task, headers
+        self.eventer = eventer  # Celery sets the one of each later connection to the broker
         self.id, self.name = headers["id"], task.name
         self.began = time.time()
+
+    def tell(self, what: str, **fields: Any) -> None:
+        """Flower."""
+        if self.eventer is not None:
+            self.eventer.send(f"task-{what}", uuid=self.id, **fields)
 
     def info(self, safe: bool = False) -> dict[str, Any]:  # noqa: ARG002 (nothing in it is secret)
         return {
@@ -49,40 +55,37 @@ def direct(task: Task, app: Any, consumer: Any, **options: Any) -> Any:
     def take(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
         headers = message.headers
         try:
-            if headers["id"] in state.revoked or headers["eta"] or headers["expires"] or message.content_type != _JSON:
-                return usual(message, body, ack, reject, callbacks, **more)
-            run: RunArgs[None] = task.run_args(orjson.loads(message.body)[0])
-            taken = _Taken(task, headers)
+            usually = message.content_type != _JSON or headers["eta"] or headers["expires"]
+            run: RunArgs[None] | None = None
+            if not (usually or headers["id"] in state.revoked):
+                run = task.run_args(orjson.loads(message.body)[0])
         except (LookupError, TypeError, ValueError) as exc:  # Celery rejects the message, and lives
             raise InvalidTaskError(f"not the arguments of {task.name}: {exc!r}") from exc
+        if run is None:
+            return usual(message, body, ack, reject, callbacks, **more)
+        taken = _Taken(task, headers, consumer.event_dispatcher)
         state.task_reserved(taken)
-        _tell(
-            consumer, "received", taken,
+        taken.tell(
+            "received",
             name=taken.name, args=headers["argsrepr"], kwargs=headers["kwargsrepr"], root_id=headers["root_id"],
             parent_id=headers["parent_id"], retries=headers["retries"], eta=None, expires=None,
         )  # fmt: skip
-        RUNNER.get().soon(partial(_begin, consumer, taken, run))
+        RUNNER.get().soon(partial(_begin, taken, run))
         return None
 
     return take
 
 
-def _begin(consumer: Any, taken: _Taken, run: RunArgs[None]) -> None:
+def _begin(taken: _Taken, run: RunArgs[None]) -> None:
     """On the engine's loop."""
     state.task_accepted(taken)
-    _tell(consumer, "started", taken)
-    RUNNER.get().start(*run, partial(_end, consumer, taken))
+    taken.tell("started")
+    RUNNER.get().start(*run, partial(_end, taken))
 
 
-def _end(consumer: Any, taken: _Taken, error: BaseException | None) -> None:
+def _end(taken: _Taken, error: BaseException | None) -> None:
     state.task_ready(taken)
     if error is None:
-        _tell(consumer, "succeeded", taken, result="None", runtime=time.time() - taken.began)
+        taken.tell("succeeded", result="None", runtime=time.time() - taken.began)
     else:
-        _tell(consumer, "failed", taken, exception=type(error).__name__, traceback="")
-
-
-def _tell(consumer: Any, what: str, taken: _Taken, **fields: Any) -> None:
-    """To Flower. The dispatcher changes when the broker's connection does."""
-    if (dispatcher := consumer.event_dispatcher) is not None:
-        dispatcher.send(f"task-{what}", uuid=taken.id, **fields)
+        taken.tell("failed", exception=type(error).__name__, traceback="")

@@ -2,7 +2,9 @@
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -12,9 +14,9 @@ from redis import Redis
 from app.ids import QueueName, RequestId
 from app.keys import PRIORITY_STEPS, Keys
 from app.tasks.celery_message import DECODE_TASK, task_message
-from tests.stack import BIN, ROOT, Stack, mock_pool, stack, wait_until
+from tests.stack import BIN, ROOT, Stack, mock_pool, stack, stop, wait_until
 
-POOL, KEYS = QueueName("decode-pool-a"), Keys("xylem")
+POOL, NARROW, KEYS = QueueName("decode-pool-a"), "narrow-pool", Keys("xylem")
 SLOW = {"model": "mock", "prompt": "a secret prompt", "max_tokens": 1500, "ignore_eos": True, "stream": True}
 SHORT = {"model": "mock", "prompt": "hello", "max_tokens": 2}
 
@@ -22,7 +24,8 @@ SHORT = {"model": "mock", "prompt": "hello", "max_tokens": 2}
 @pytest.fixture(scope="module")
 def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     Redis.from_url(valkey_url).flushall()
-    with stack(valkey_url, tmp_path_factory.mktemp("control"), {POOL: mock_pool(step_ms=10.0)}) as s:
+    pools = {POOL: mock_pool(step_ms=10.0), NARROW: mock_pool(model="narrow", max_running=1, step_ms=1.0)}
+    with stack(valkey_url, tmp_path_factory.mktemp("control"), pools) as s:
         s.api()
         s.worker()
         s.wait_ready()
@@ -77,3 +80,17 @@ def test_a_revoked_task_never_begins(served: Stack) -> None:
     assert httpx.post(f"{served.url}/v1/completions", json=SHORT, timeout=30).status_code == 200
     wait_until(lambda: not served.redis.exists(KEYS.queue(POOL, PRIORITY_STEPS[1])), "it was taken")
     assert inspected(served, "stats")["total"][DECODE_TASK] == processed + 1
+
+
+def test_a_worker_with_one_seat_takes_the_next_message_when_a_task_ends(served: Stack) -> None:
+    """And not when something else happens to wake Celery: a few times a second."""
+    served.worker(NARROW, "narrow")
+    served.wait_ready(model="narrow")
+    body = SHORT | {"model": "narrow"}
+    with httpx.Client(base_url=served.url, timeout=60) as http, ThreadPoolExecutor(24) as threads:
+        began = time.monotonic()
+        answers = list(threads.map(lambda _: http.post("/v1/completions", json=body).status_code, range(240)))
+        took = time.monotonic() - began
+    stop(served.names["narrow"])
+    assert answers == [200] * 240
+    assert took < 9, "three messages each 250 ms are 20 s"

@@ -39,6 +39,7 @@ from workers.engine.queue_handback import hand_back_queue
 from workers.engine.reservation_audit import ReservationAudit
 from workers.engine.state_keeper import StateKeeper
 from workers.engine.task_events import TaskEventsStep
+from workers.engine.task_room import TaskRoomStep
 from workers.engine.warm_up import warm_up
 from workers.engine.worker_commands import run_commands
 
@@ -208,4 +209,4 @@ class EngineStep(bootsteps.StartStopStep):
 
 
 app.steps["worker"].add(EngineStep)
-app.steps["consumer"].add(TaskEventsStep)
+app.steps["consumer"] |= {TaskEventsStep, TaskRoomStep}

@@ -17,6 +17,7 @@ from celery.worker import state
 from celery.worker.strategy import default
 
 from app.runner.runner import RUNNER, RunArgs
+from workers.engine.task_room import ROOM
 
 _JSON = "application/json"
 
@@ -84,7 +85,7 @@ def _begin(taken: _Taken, run: RunArgs[None]) -> None:
 
 
 def _end(taken: _Taken, error: BaseException | None) -> None:
-    state.task_ready(taken)
+    ROOM.task_ended(taken)
     if error is None:
         taken.tell("succeeded", result="None", runtime=time.time() - taken.began)
     else:

@@ -1,0 +1,50 @@
+"""Wakes Celery's loop when a task ends: it takes no messages while a worker has as many as it may have."""
+
+import os
+from typing import Any
+
+from celery import bootsteps
+from celery.worker import state
+from celery.worker.consumer.tasks import Tasks
+
+
+class _Room:
+    """Of this process. From Celery's own strategy its loop hears of a task's end by other ways."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+        self._limit = 0
+
+    def watch(self, consumer: Any) -> None:
+        if self._fd < 0:  # not before: a fork would share it with its parent
+            self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._limit = consumer.pool.num_processes  # which is what Celery holds the tasks to
+        consumer.hub.add_reader(self._fd, self._woken)
+
+    def unwatch(self, consumer: Any) -> None:
+        consumer.hub.remove(self._fd)
+
+    def task_ended(self, task: Any) -> None:
+        """From any thread. Celery's loop may be about to see one more."""
+        full = len(state.reserved_requests) >= self._limit - 1
+        state.task_ready(task)
+        if full:
+            os.eventfd_write(self._fd, 1)
+
+    def _woken(self) -> None:
+        os.eventfd_read(self._fd)
+
+
+ROOM = _Room()
+
+
+class TaskRoomStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no types
+    """Begun anew with each connection to the broker."""
+
+    requires = (Tasks,)
+
+    def start(self, consumer: Any) -> None:
+        ROOM.watch(consumer)
+
+    def stop(self, consumer: Any) -> None:
+        ROOM.unwatch(consumer)

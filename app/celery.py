@@ -59,8 +59,8 @@ app.conf.update(
     result_backend=None,
     task_ignore_result=True,
     task_acks_late=False,
-    # One process, one engine (fork and CUDA don't mix). A thread only submits and waits. Tasks for which no thread
-    # is free stay in Redis, from where they can be taken back.
+    # One process, one engine (fork and CUDA don't mix). A prefill's thread submits and waits; decode and
+    # encode tasks need none (`task_strategy.py`). Tasks beyond the concurrency stay in Redis, and can be taken back.
     worker_pool="threads",
     worker_disable_prefetch=True,
     worker_prefetch_multiplier=1,

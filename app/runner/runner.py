@@ -128,7 +128,7 @@ class Runner:
         """Returns when all runs that have begun are over."""
         while self._running:
             await asyncio.wait(self._running.values())
-            await asyncio.sleep(0)  # they leave the list a moment later
+            await asyncio.sleep(0.01)  # they leave the list a moment later
 
     async def wait_for_lent_blocks(self, seconds: float) -> None:
         """Returns when other engines have pulled the KV that this one computed for them, or after `seconds`."""
@@ -246,9 +246,11 @@ class Runner:
         task: asyncio.Task[T | None] = asyncio.ensure_future(self._serve(run, work, nobody_waits))
         self._running[run] = task
         await asyncio.wait([task])
-        del self._running[run]
-        if task.cancelled():  # before the task began
-            await self._not_begun(run, nobody_waits)
+        try:
+            if task.cancelled():  # before the task began
+                await self._not_begun(run, nobody_waits)
+        finally:
+            del self._running[run]
         self._returned.discard(run)
         self._dropped.discard(run)
         return None if task.cancelled() else task.result()

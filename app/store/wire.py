@@ -133,7 +133,7 @@ class Wire:
             await asyncio.sleep(wait_s)
             try:
                 replies = await self._try(commands)
-            except (RedisError, OSError, TimeoutError) as exc:
+            except (RedisError, OSError, TimeoutError, hiredis.HiredisError) as exc:
                 failure = exc
                 self.close()  # it may hang
                 continue

@@ -70,6 +70,16 @@ def test_a_message_that_cannot_be_understood_fails_alone(served: Stack, args: st
     assert httpx.post(f"{served.url}/v1/completions", json=SHORT, timeout=30).status_code == 200
 
 
+def test_a_message_without_what_only_flower_needs_is_a_task_all_the_same(served: Stack) -> None:
+    """Its request is not there any more, so nothing comes of it; `celery inspect` and Flower bear it."""
+    message = json.loads(task_message(DECODE_TASK, POOL, RequestId("cmpl-bare"), 0, PRIORITY_STEPS[1]))
+    message["headers"] = {name: message["headers"][name] for name in ("lang", "task", "id")}
+    queued(served, json.dumps(message).encode())
+    wait_until(lambda: not served.redis.exists(KEYS.queue(POOL, PRIORITY_STEPS[1])), "it was taken")
+    assert httpx.post(f"{served.url}/v1/completions", json=SHORT, timeout=30).status_code == 200
+    assert inspected(served, "active") == []
+
+
 def test_a_revoked_task_never_begins(served: Stack) -> None:
     """And the worker's others do."""
     command = [str(BIN / "celery"), "-A", "app", "control", "revoke", "cmpl-gone"]

@@ -527,9 +527,9 @@ async def test_an_outage_does_not_empty_the_line(redis: "Redis", wire: Wire) -> 
     await asyncio.sleep(0.3)
     assert d.placer.held == 1
     assert not held.done()
-    reader.read = real  # type: ignore[method-assign]
     await redis.flushdb()
     await register(redis, KEYS, "w2")
+    reader.read = real  # type: ignore[method-assign]
     await asyncio.wait_for(held, 5)
 
 

@@ -7,9 +7,11 @@ from celery import bootsteps
 from celery.worker import state
 from celery.worker.consumer.tasks import Tasks
 
+_BESIDE = 3
+
 
 class _Room:
-    """Of this process. From Celery's own strategy its loop hears of a task's end by other ways."""
+    """Of this process."""
 
     def __init__(self) -> None:
         self._fd = -1
@@ -24,11 +26,9 @@ class _Room:
     def unwatch(self, consumer: Any) -> None:
         consumer.hub.remove(self._fd)
 
-    def task_ended(self, task: Any) -> None:
-        """From any thread. Celery's loop may be about to see one more."""
-        full = len(state.reserved_requests) >= self._limit - 1
-        state.task_ready(task)
-        if full:
+    def wake_if_full(self) -> None:
+        """From any thread, after a task has ended. Celery may have looked before that, and others end beside it."""
+        if len(state.reserved_requests) >= self._limit - _BESIDE and self._fd >= 0:
             os.eventfd_write(self._fd, 1)
 
     def _woken(self) -> None:

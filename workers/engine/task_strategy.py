@@ -25,12 +25,12 @@ _JSON = "application/json"
 class _Taken:
     """A task in Celery's own lists, which hold it weakly."""
 
-    __slots__ = ("__weakref__", "began", "eventer", "headers", "id", "name", "task")
+    __slots__ = ("__weakref__", "began", "eventer", "headers", "hostname", "id", "name", "task")
     acknowledged = True
 
-    def __init__(self, task: Task, headers: dict[str, Any], eventer: Any) -> None:
-        self.task, self.headers = task, headers
-        self.eventer = eventer  # Celery sets the one of each later connection to the broker
+    def __init__(self, task: Task, headers: dict[str, Any], consumer: Any) -> None:
+        self.task, self.headers, self.hostname = task, headers, consumer.hostname
+        self.eventer = consumer.event_dispatcher  # Celery sets the one of each later connection to the broker
         self.id, self.name = headers["id"], task.name
         self.began = time.time()
 
@@ -41,10 +41,14 @@ class _Taken:
 
     def info(self, safe: bool = False) -> dict[str, Any]:  # noqa: ARG002 (nothing in it is secret)
         return {
-            "id": self.id, "name": self.name, "args": self.headers["argsrepr"], "kwargs": self.headers["kwargsrepr"],
-            "type": self.name, "hostname": self.headers["origin"], "time_start": self.began,
+            "id": self.id, "name": self.name, "type": self.name, "hostname": self.hostname,
+            "args": self.headers.get("argsrepr"), "kwargs": self.headers.get("kwargsrepr"), "time_start": self.began,
             "acknowledged": self.acknowledged, "delivery_info": {}, "worker_pid": os.getpid(),
         }  # fmt: skip
+
+    def cancel(self, *_: Any, **__: Any) -> None:
+        """Celery ends at once: all requests go back to their API replicas."""
+        RUNNER.get().give_up_after(0)
 
 
 def direct(task: Task, app: Any, consumer: Any, **options: Any) -> Any:
@@ -56,7 +60,7 @@ def direct(task: Task, app: Any, consumer: Any, **options: Any) -> Any:
     def take(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
         headers = message.headers
         try:
-            usually = message.content_type != _JSON or headers["eta"] or headers["expires"]
+            usually = message.content_type != _JSON or headers.get("eta") or headers.get("expires")
             run: RunArgs[None] | None = None
             if not (usually or headers["id"] in state.revoked):
                 run = task.run_args(orjson.loads(message.body)[0])
@@ -64,12 +68,13 @@ def direct(task: Task, app: Any, consumer: Any, **options: Any) -> Any:
             raise InvalidTaskError(f"not the arguments of {task.name}: {exc!r}") from exc
         if run is None:
             return usual(message, body, ack, reject, callbacks, **more)
-        taken = _Taken(task, headers, consumer.event_dispatcher)
+        taken = _Taken(task, headers, consumer)
         state.task_reserved(taken)
         taken.tell(
             "received",
-            name=taken.name, args=headers["argsrepr"], kwargs=headers["kwargsrepr"], root_id=headers["root_id"],
-            parent_id=headers["parent_id"], retries=headers["retries"], eta=None, expires=None,
+            name=taken.name, args=headers.get("argsrepr"), kwargs=headers.get("kwargsrepr"),
+            root_id=headers.get("root_id"), parent_id=headers.get("parent_id"), retries=headers.get("retries", 0),
+            eta=None, expires=None,
         )  # fmt: skip
         RUNNER.get().soon(partial(_begin, taken, run))
         return None
@@ -85,7 +90,8 @@ def _begin(taken: _Taken, run: RunArgs[None]) -> None:
 
 
 def _end(taken: _Taken, error: BaseException | None) -> None:
-    ROOM.task_ended(taken)
+    state.task_ready(taken)
+    ROOM.wake_if_full()
     if error is None:
         taken.tell("succeeded", result="None", runtime=time.time() - taken.began)
     else:

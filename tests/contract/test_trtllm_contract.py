@@ -51,7 +51,7 @@ def ask(id_: str, prompt: list[int] = PROMPT, **sampling: Any) -> GenerateReques
 
 @asynccontextmanager
 async def engine(**settings: Any) -> AsyncIterator[Any]:
-    mock = json.dumps({"speedup": 20.0, "total_blocks": 64, "answer_tokens": 900})
+    mock = json.dumps({"speedup": 10.0, "total_blocks": 64, "answer_tokens": 900})
     args = {"env": {MOCK: mock}, "scheduler_config": {"enable_prefix_aware_scheduling": True}, "enable_lora": True}
     pool = Pool(model="m", engine="trtllm", max_model_len=1024, data_parallel_size=2, args=args, **settings)
     made = create_engine(pool)
@@ -123,7 +123,7 @@ async def adapted(made: Engine) -> None:
 
 async def aborted(made: Engine) -> None:
     """Three that run until they are told to stop."""
-    long = {"max_tokens": 900, "ignore_eos": True}
+    long = {"max_tokens": 400, "ignore_eos": True}
     requests = [replace(ask(f"long{i}", [i + 9] * 100, **long), rank=i % 2) for i in range(3)]
     streams = [made.generate(request) for request in requests]
     for stream in streams:

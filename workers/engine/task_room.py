@@ -7,11 +7,11 @@ from celery import bootsteps
 from celery.worker import state
 from celery.worker.consumer.tasks import Tasks
 
-_BESIDE = 3
+_BESIDE = 3  # tasks that may end at the same moment, in other threads
 
 
 class _Room:
-    """Of this process."""
+    """Of this process; its loop may be any connection's."""
 
     def __init__(self) -> None:
         self._fd = -1
@@ -27,7 +27,7 @@ class _Room:
         consumer.hub.remove(self._fd)
 
     def wake_if_full(self) -> None:
-        """From any thread, after a task has ended. Celery may have looked before that, and others end beside it."""
+        """From any thread, after a task has ended: Celery may have seen no room just before that."""
         if len(state.reserved_requests) >= self._limit - _BESIDE and self._fd >= 0:
             os.eventfd_write(self._fd, 1)
 

@@ -35,7 +35,7 @@ class _Taken:
         self.began = time.time()
 
     def tell(self, what: str, **fields: Any) -> None:
-        """Flower."""
+        """Sends Flower an event."""
         if self.eventer is not None:
             self.eventer.send(f"task-{what}", uuid=self.id, **fields)
 
@@ -60,9 +60,9 @@ def direct(task: Task, app: Any, consumer: Any, **options: Any) -> Any:
     def take(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
         headers = message.headers
         try:
-            usually = message.content_type != _JSON or headers.get("eta") or headers.get("expires")
             run: RunArgs[None] | None = None
-            if not (usually or headers["id"] in state.revoked):
+            needs_celery = message.content_type != _JSON or headers.get("eta") or headers.get("expires")
+            if not (needs_celery or headers["id"] in state.revoked):
                 run = task.run_args(orjson.loads(message.body)[0])
         except (LookupError, TypeError, ValueError) as exc:  # Celery rejects the message, and lives
             raise InvalidTaskError(f"not the arguments of {task.name}: {exc!r}") from exc

@@ -24,7 +24,7 @@ PREFIX = "msg_"
 
 async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[MessagesRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = state.served(await parse_off_loop(MessagesRequest, raw), "messages")
+    body = await state.served(await parse_off_loop(MessagesRequest, raw), "messages")
     compiles = await state.off_loop(raw, lambda: body.chat.compiles or body.chat.binds_calls)
     return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain), compiles=compiles)
 
@@ -41,7 +41,7 @@ def _plan(state: Deployment, body: MessagesRequest, *, explain: bool) -> Generat
 
 async def count(state: Deployment, raw: bytes) -> int:
     """The tokens of a prompt, which need not fit the context. Raises: XylemError."""
-    body = state.served(await parse_off_loop(CountRequest, raw), "messages")
+    body = await state.served(await parse_off_loop(CountRequest, raw), "messages")
     return await state.off_loop(raw, lambda: _counted(state, body))
 
 

@@ -49,13 +49,9 @@ class Turn:
     refused: str = ""  # the model that has just refused it
 
 
-def choose(name: str, alias: Alias, key: str, usable: Callable[[str], bool]) -> str:
-    """The model of a request. Its share comes first, then the primary model, then the fallback.
-
-    `usable`: whether a model may have room. If none is, it is the first, whose error then tells why.
-    """
-    first = shared(name, alias, key)
-    return next((model for model in (first, *_in_line(alias)) if usable(model)), first)
+def choose(name: str, alias: Alias, key: str, rank: Callable[[str], int]) -> str:
+    """The model of a request: of the highest rank. Its share comes first, then the primary model, then the fallback."""
+    return max((shared(name, alias, key), *_in_line(alias)), key=rank)
 
 
 def _in_line(alias: Alias) -> list[str]:
@@ -97,10 +93,14 @@ class Aliases:
         alias = self.table.get(name)
         if alias is None:
             return name
-        key = session or turn.key or secrets.token_hex(8)
-        if turn.fixed:
-            return choose(name, alias, key, self._models.__contains__)
-        return choose(name, alias, key, lambda model: model != turn.refused and self.usable(model))
+
+        def rank(model: str) -> int:
+            """Whether it may have room is of a fraction of a second ago, so that no model is excluded by it."""
+            if model == turn.refused:
+                return -1
+            return (model in self._models) + (not turn.fixed and self.usable(model))
+
+        return choose(name, alias, session or turn.key or secrets.token_hex(8), rank)
 
     def has_other(self, name: str, model: str) -> bool:
         """Whether a request that `model` refuses may go to another one."""

@@ -56,8 +56,13 @@ class Deployment:
         models = load_models(declared)
         return cls(settings, declared.pools, models, aliases=Aliases(declared.aliases, models))
 
-    def served(self, body: B, endpoint: EndpointName | None) -> B:
+    async def look(self) -> None:
+        """Reads anew the models and aliases that are only in Redis: without Redis there are none."""
+
+    async def served(self, body: B, endpoint: EndpointName | None) -> B:
         """The body with the name of a model instead of an alias. Raises: RequestError, if it isn't for the endpoint."""
+        if body.model not in self.models and body.model not in self.aliases.table:
+            await self.look()  # another replica may have just added it
         name = self.aliases.model(body.model, getattr(body, "prompt_cache_key", None), self.turn)
         model = self.models.get(name)
         if endpoint and model is not None and model.endpoints is not None and endpoint not in model.endpoints:
@@ -90,6 +95,11 @@ class Runtime(Deployment):
     lookup: RequestLookup
     adapters: AdapterTable
     control: PoolControl
+
+    async def look(self) -> None:
+        with suppress(StoreDown):
+            await self.adapters.refresh()
+            await self.aliases.refresh(self.wire, self.keys)
 
 
 @asynccontextmanager

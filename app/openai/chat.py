@@ -23,7 +23,7 @@ from app.openai.validation import parse_off_loop
 
 async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[ChatRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = state.served(await parse_off_loop(ChatRequest, raw), "chat")
+    body = await state.served(await parse_off_loop(ChatRequest, raw), "chat")
     body.check()
     model = find_model(state.models, body.model)
     if body.prediction is not None and not model.drafts:

@@ -20,7 +20,7 @@ class ClassifyRequest(ModelRequest):
 
 async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[ClassifyRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = state.served(await parse_off_loop(ClassifyRequest, raw), "classify")
+    body = await state.served(await parse_off_loop(ClassifyRequest, raw), "classify")
     return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
 
 

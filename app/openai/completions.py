@@ -28,7 +28,7 @@ async def understand(
     state: Deployment, raw: bytes, *, explain: bool = False
 ) -> tuple[CompletionRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = state.served(await parse_off_loop(CompletionRequest, raw, state.longest_context), "completions")
+    body = await state.served(await parse_off_loop(CompletionRequest, raw, state.longest_context), "completions")
     body.check()
     body = body.filled(find_model(state.models, body.model).defaults)
     work = partial(_plan, state, body, explain=explain)

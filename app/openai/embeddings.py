@@ -29,7 +29,7 @@ async def understand(
     state: Deployment, raw: bytes, *, explain: bool = False
 ) -> tuple[EmbeddingRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = state.served(await parse_off_loop(EmbeddingRequest, raw, state.longest_context), "embeddings")
+    body = await state.served(await parse_off_loop(EmbeddingRequest, raw, state.longest_context), "embeddings")
     return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
 
 

@@ -37,7 +37,7 @@ class RerankRequest(ModelRequest):
 
 async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[RerankRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = state.served(await parse_off_loop(RerankRequest, raw), "rerank")
+    body = await state.served(await parse_off_loop(RerankRequest, raw), "rerank")
     body.check()
     return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
 

@@ -38,7 +38,7 @@ class ScoreRequest(ModelRequest):
 
 async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[ScoreRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = state.served(await parse_off_loop(ScoreRequest, raw), "score")
+    body = await state.served(await parse_off_loop(ScoreRequest, raw), "score")
     body.check()
     return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
 

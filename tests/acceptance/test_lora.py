@@ -114,6 +114,17 @@ def having(s: Stack, name: str) -> list[str]:
     return [one.worker.id for one in leases(s) if any(a.startswith(f"{name}@") for a in one.worker.adapters)]
 
 
+def test_another_replica_knows_an_adapter_or_an_alias_as_soon_as_it_was_added(clean: Stack) -> None:
+    """Though it looks for changes only a few times a second: several in a row, each asked for at once."""
+    for number in range(4):
+        name, other = f"new-{number}", f"alias-{number}"
+        assert add(clean, name, "one").status_code == 200
+        assert ask(clean, name, _OTHER)
+        alias(clean, **{other: {"primary": name}}).raise_for_status()
+        with client(_OTHER) as c:
+            assert c.models.retrieve(other).id == other
+
+
 def test_an_adapter_is_a_model_of_its_own(clean: Stack) -> None:
     """From the command line to the answer, at each replica; the model itself answers as before."""
     plain = ask(clean, "mock")

@@ -69,6 +69,8 @@ def test_a_request_that_was_refused_goes_elsewhere_unless_it_may_be_a_repeated_o
     assert aliases.model("chat", None, Turn()) == "small"
     assert aliases.model("chat", None, Turn(key="body", fixed=True)) == "big"
     assert aliases.model("big", None, Turn()) == "big"  # a model's own name stands for itself
+    aliases.usable = lambda _: False  # as of a fraction of a second ago: the other model is tried anyway
+    assert aliases.model("chat", None, Turn(refused="big")) == "small"
     assert aliases.has_other("chat", "big")
     assert not aliases.has_other("big", "big")
 
@@ -131,29 +133,29 @@ def deployment(**aliases: Alias) -> Deployment:
     return Deployment(load_settings(), {}, models, aliases=Aliases(aliases, models))
 
 
-def test_a_body_names_the_model_that_answers_and_remembers_the_alias() -> None:
+async def test_a_body_names_the_model_that_answers_and_remembers_the_alias() -> None:
     state = deployment(chat=Alias(primary="big"))
     body = parse(ChatRequest, b'{"model": "chat", "messages": [{"role": "user", "content": "x"}]}')
-    served = state.served(body, "chat")
+    served = await state.served(body, "chat")
     assert (served.model, served.asked, body.model) == ("big", "chat", "chat")
     assert b'"big"' in served.understood()
 
 
-def test_what_was_derived_from_a_body_names_the_model_too() -> None:
+async def test_what_was_derived_from_a_body_names_the_model_too() -> None:
     state = deployment(chat=Alias(primary="big"))
     raw = b'{"model": "chat", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}'
     body = parse(MessagesRequest, raw)
     assert body.chat.model == "chat"
-    assert state.served(body, "messages").chat.model == "big"
+    assert (await state.served(body, "messages")).chat.model == "big"
 
 
-def test_an_endpoint_that_a_pool_does_not_name_is_refused() -> None:
+async def test_an_endpoint_that_a_pool_does_not_name_is_refused() -> None:
     state = deployment(chat=Alias(primary="small"))
     for name in ("small", "chat"):
         body = parse(ChatRequest, b'{"model": "%b", "messages": [{"role": "user", "content": "x"}]}' % name.encode())
         with pytest.raises(RequestError, match="The model 'small' is served for completions only, not for chat"):
-            state.served(body, "chat")
-        assert state.served(body, "completions").model == "small"
+            await state.served(body, "chat")
+        assert (await state.served(body, "completions")).model == "small"
 
 
 def test_pools_of_one_model_have_the_same_endpoints() -> None:

@@ -180,6 +180,7 @@ class BatchJobs:
             return find_model(self._serving.models, self._serving.aliases.primary(asked.model), endpoint.task).name
 
         file = self._call(self._file_store.find(order.input, order.key))
+        self._call(self._serving.look())  # a replica may have just added a model
         return split_input(
             self._storage, order, file.path, check, self._settings.max_body,
             lambda: self.handling.get(order.id) != batch.status,

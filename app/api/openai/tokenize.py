@@ -22,7 +22,7 @@ async def tokenize(request: Request) -> Response:
     """The token ids of a prompt or of a conversation, which need not fit the context."""
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
-    body = state.served(await parse_off_loop(TokenizeRequest, raw), None)
+    body = await state.served(await parse_off_loop(TokenizeRequest, raw), None)
     slow = body.chat_template is not None  # to compile
     return _json(await state.off_loop(raw, lambda: _tokenized(state, body), compiles=slow))
 
@@ -33,7 +33,7 @@ async def detokenize(request: Request) -> Response:
     state = state_of(request)
     most = max((model.most_tokens for model in state.models.values()), default=0) * _ID + _REST
     raw = await collect(request.scope, request.receive, min(most, state.settings.max_body))
-    body = state.served(await parse_off_loop(DetokenizeRequest, raw, state.longest_context), None)
+    body = await state.served(await parse_off_loop(DetokenizeRequest, raw, state.longest_context), None)
     return _json(await state.off_loop(raw, lambda: _detokenized(state, body)))
 
 

@@ -65,6 +65,8 @@ def _named(state: ApiState) -> dict[str, Model]:
 @router.get("/v1/models/{name:path}", response_model=ModelCard, response_model_exclude_unset=True)
 async def one_model(request: Request, name: str) -> dict[str, Any] | Response:
     state = state_of(request)
+    if name not in _named(state):
+        await state.look()
     model = _named(state).get(name)
     if model is None:
         raise ModelNotFound(f"The model '{name}' is not served here.", param="model")

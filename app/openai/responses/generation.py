@@ -31,7 +31,7 @@ class Source(Protocol):
 
 async def read_request(state: Deployment, raw: bytes) -> ResponseRequest:
     """Raises: XylemError."""
-    body = state.served(await parse_off_loop(ResponseRequest, raw), "responses")
+    body = await state.served(await parse_off_loop(ResponseRequest, raw), "responses")
     body.check()
     return body.filled(find_model(state.models, body.model).defaults)  # the response shows the values that are used
 

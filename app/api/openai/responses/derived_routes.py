@@ -31,7 +31,7 @@ async def input_tokens(request: Request) -> dict[str, Any]:
     """The number of tokens in the prompt of such a request."""
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
-    body = state.served(await parse_off_loop(ResponseRequest, raw), "responses")
+    body = await state.served(await parse_off_loop(ResponseRequest, raw), "responses")
     body.check()
     history, history_json = await history_of(state, body, state.api_keys.owner(request.scope))
     plan, _ = await response_plan(state, body, history, max(raw, history_json, key=len), explain=False)
@@ -47,7 +47,7 @@ async def compact(request: Request) -> Response:
     raw = await collect(request.scope, request.receive, state.settings.max_body)
     asked = await parse_off_loop(CompactRequest, raw)
     check_priority(state, request.scope, asked)
-    return await _compact(state, state.served(asked.as_response(), "responses"), raw, request)
+    return await _compact(state, await state.served(asked.as_response(), "responses"), raw, request)
 
 
 async def _compact(state: ApiState, body: ResponseRequest, raw: bytes, request: Request) -> Response:

@@ -44,7 +44,7 @@ class LivenessWatch:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as both:
             both.create_task(self._end_overdue())
-            both.create_task(self._look())
+            both.create_task(self._keep_looking())
 
     async def _end_overdue(self) -> None:
         """Apart from the looks, which may wait long for Redis."""
@@ -55,15 +55,19 @@ class LivenessWatch:
             except Exception:
                 log.exception("watch_failed")
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """One look. Raises: StoreDown."""
+        await self._renew_lease()
+        if self._adapters is not None:
+            await self._adapters.refresh()
+        await self._look_for_dead_workers()
+        await self._look_for_forgotten_requests()
+
+    async def _keep_looking(self) -> None:
         while True:
             await asyncio.sleep(self._intervals.look_s)
             try:
-                await self._renew_lease()
-                if self._adapters is not None:
-                    await self._adapters.refresh()
-                await self._look_for_dead_workers()
-                await self._look_for_forgotten_requests()
+                await self.look()
             except StoreDown as exc:
                 log.warning("workers_not_looked_at", error=exc.message)
             except Exception:

@@ -1,6 +1,7 @@
 """Real SGLang: prefill and decode apart over NIXL, and workers of SGLang and vLLM that serve one model.
 
-All of them have the same few layers of a model. What kills a worker is at the end.
+All of them have the same few layers of a model; one folder of the two has a tokenizer that only engines read. What
+kills a worker is at the end.
 """
 
 import json
@@ -56,15 +57,29 @@ def first_token_model(directory: Path) -> Path:
     return made
 
 
+def model_of_engines(directory: Path) -> Path:
+    """The few layers without a tokenizer.json: its vocabulary and merges as older models have them."""
+    made = shutil.copytree(shallow_model(), directory)
+    tokenizer = json.loads((made / "tokenizer.json").read_text())
+    (made / "tokenizer.json").unlink()
+    (made / "vocab.json").write_text(json.dumps(tokenizer["model"]["vocab"]))
+    (made / "merges.txt").write_text("\n".join(" ".join(merge) for merge in tokenizer["model"]["merges"]))
+    config = json.loads((made / "tokenizer_config.json").read_text())
+    added = {str(t["id"]): {k: v for k, v in t.items() if k != "id"} for t in tokenizer["added_tokens"]}
+    config |= {"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": added}
+    (made / "tokenizer_config.json").write_text(json.dumps(config))
+    return made
+
+
 @pytest.fixture(scope="module")
 def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     path = tmp_path_factory.mktemp("sglang")
-    model = shallow_model()
+    model, others = shallow_model(), model_of_engines(path / "engines")
     pools = {
         PREFILL: pool(APART, "sglang", model, "prefill"),
         DECODE: pool(APART, "sglang", model, "decode"),
-        SGLANG: pool(MIXED, "sglang", model),
-        VLLM: pool(MIXED, "vllm", model),
+        SGLANG: pool(MIXED, "sglang", others) | {"tokenizer_mode": "engine"},
+        VLLM: pool(MIXED, "vllm", others) | {"tokenizer_mode": "engine"},
         EMBED: {"model": VECTORS, "engine": "sglang", "task": "embed", "path": str(first_token_model(path / "embeds"))},
     }
     env = {
@@ -117,6 +132,17 @@ def test_prefill_and_decode_apart_give_the_answers_of_both_together(fleet: Stack
         chat(client, MIXED, ASKED[0]).choices[0].message.content
     }
     wait_until(lambda: all_free(fleet, PREFILL) and all_free(fleet, DECODE), "nothing is held")
+
+
+def test_a_tokenizer_that_only_engines_read_is_the_one_that_the_api_uses(fleet: Stack) -> None:
+    """In prompts and in answers; what the test above compares was tokenised in both ways."""
+
+    def tokens(model: str, prompt: str) -> list[int]:
+        body = {"model": model, "prompt": prompt}
+        return list(httpx.post(f"{fleet.url}/tokenize", json=body).json()["tokens"])
+
+    for prompt in ("The lighthouse keeper", "<|im_start|>user\nÄpfel, 日本<|im_end|>"):
+        assert tokens(MIXED, prompt) == tokens(APART, prompt)
 
 
 def test_a_client_that_leaves_leaves_nothing_behind_at_either_side(fleet: Stack, client: OpenAI) -> None:

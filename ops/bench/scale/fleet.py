@@ -1,0 +1,80 @@
+"""A simulated fleet in Redis, written with the product's own commands: leases, reservations and prefix indices."""
+
+import time
+from random import Random
+from typing import Any
+
+from msgspec.structs import replace
+
+from app.dispatch.event_queue import EventQueue
+from app.dispatch.inflight import InFlight, RoutingHints
+from app.dispatch.placement_commands import placement
+from app.ids import ApiId, PlaceId, PoolId, RequestId, WorkerId
+from app.keys import Keys
+from app.kv.blocks import HASH_BYTES
+from app.kv.ledger import Changes
+from app.kv.prefix_index import KvIndex
+from app.messages import Job, Lease, Sampling, Speeds, Stage, Worker, encode
+from app.pools import Pool
+from app.routing.candidates import Placement
+from app.store import Wire
+
+POOL, KEYS, BLOCK = PoolId("decode-pool-a"), Keys("bench"), 16
+POOLS = {POOL: Pool(model="bench", engine="mock", block_size=BLOCK)}
+BLOCKS = 1_000_000  # of all caches together
+PROMPT = 128  # blocks of a prompt
+_SHARED, _SYSTEM_PROMPTS = 32, 16  # leading blocks of a conversation that others have, too; how many of these
+_WAITING = 2  # requests that wait for their prefill on each worker
+_CHUNK = 20_000  # blocks written at once
+
+_random = Random(1)
+_systems = [_random.randbytes(_SHARED * HASH_BYTES) for _ in range(_SYSTEM_PROMPTS)]
+
+
+def worker(number: int) -> Worker:
+    return Worker(WorkerId(f"{number:08x}"), POOL, "both", "here", 1, BLOCK, 100_000, 64, 131_072, kv_events=True)
+
+
+def conversation(random: Random) -> bytes:
+    """Packed hashes: a system prompt, and what nobody else has said."""
+    return random.choice(_systems) + random.randbytes((PROMPT - _SHARED) * HASH_BYTES)
+
+
+def request(number: int, hashes: bytes) -> InFlight:
+    """Of a prompt with these block hashes: hashing is the prompt's cost, not the placement's."""
+    tokens = [0] * (len(hashes) // HASH_BYTES * BLOCK + 1)
+    job = Job(RequestId(f"r{number}"), 0, ApiId("bench"), tokens, Sampling(64), time.time() + 600)
+    inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
+    inflight._hashes[BLOCK, ""] = hashes  # noqa: SLF001
+    return inflight
+
+
+async def fill(client: Any, wire: Wire, workers: int) -> list[bytes]:
+    """A fleet of so many workers that hold a million blocks; the conversations in their caches."""
+    await client.flushall()
+    random, held = Random(2), []
+    own = PROMPT - _SHARED
+    each = max(1, BLOCKS // workers // own)
+    for number in range(workers):
+        await register(client, worker(number))
+        mine = [conversation(random) for _ in range(each)]
+        held += mine[:4]
+        blocks = list(dict.fromkeys(row[i : i + HASH_BYTES] for row in mine for i in range(0, len(row), HASH_BYTES)))
+        index = KvIndex(wire, KEYS, POOL, PlaceId(worker(number).id))
+        for i in range(0, len(blocks), _CHUNK):
+            await index.write(Changes(False, blocks[i : i + _CHUNK], []))
+        await wire.execute([_waiting(random, number * _WAITING + i, worker(number)) for i in range(_WAITING)])
+    return held
+
+
+async def register(client: Any, own: Worker) -> None:
+    """As `workers/engine/lease.py` does."""
+    await client.set(KEYS.worker(own.id), encode(Lease(own, speeds=Speeds(20_000.0, 1.0, 0.5, 10.0))))
+    await client.hset(KEYS.pool(own.pool), own.id, "1,1")
+
+
+def _waiting(random: Random, number: int, to: Worker) -> Any:
+    inflight = request(-1 - number, conversation(random))
+    place = Placement(POOL, to.id, 0, PROMPT, random.randrange(100, PROMPT * BLOCK), 0)
+    inflight.job = replace(inflight.job, stages=[Stage("decode", to.pool, to.id, 0)], weights="")
+    return placement(KEYS, POOLS, inflight, [place], to)

@@ -1,0 +1,93 @@
+"""How many blocks a second the prefix index takes, and how many bytes each takes there."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections import deque
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import redis
+import uvloop
+
+from app.ids import PlaceId
+from app.kv.blocks import HASH_BYTES
+from app.kv.ledger import Changes
+from app.kv.prefix_index import KvIndex
+from app.store import Wire, async_client
+from ops.bench.parts import Say
+from ops.bench.processes import Unavailable, process, tail
+from ops.bench.route.decision import valkey
+from ops.bench.scale.fleet import BLOCKS, KEYS, POOL, worker
+
+WRITERS = 2  # processes
+WORKERS = 16  # in all
+_BATCH = 64  # blocks that one step of an engine stores; as many are evicted
+
+
+def index(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """Stored blocks a second, with an eviction for each, over 1 M blocks; and bytes of each. Raises: Unavailable."""
+    seconds = 5 if quick else 20
+    with valkey(directory) as port, ExitStack() as up:
+        say(f"index: {BLOCKS:,} blocks of {WORKERS} workers, then as many as it takes for {seconds} s")
+        store = redis.Redis(port=port)
+        before = int(store.info("memory")["used_memory"])  # type: ignore[index]
+        logs = [directory / f"writer-{i}.log" for i in range(WRITERS)]
+        runs = []
+        for i, log in enumerate(logs):
+            command = [sys.executable, "-m", "ops.bench.scale.index", str(port), str(i), str(seconds)]
+            runs.append(up.enter_context(process(command, log)))
+        for log, run in zip(logs, runs, strict=True):
+            try:
+                code = run.wait(seconds + 120)
+            except subprocess.TimeoutExpired:
+                raise Unavailable(f"a writer did not end: {tail(log)}") from None
+            if code:
+                raise Unavailable(f"a writer failed: {tail(log)}")
+        figures = [[float(x) for x in log.read_text().splitlines()[-1].split()] for log in logs]
+        filled = int(store.info("memory")["used_memory"])  # type: ignore[index]
+    stored, took = sum(f[0] for f in figures), max(f[1] for f in figures)
+    return {"events_per_s": stored / took, "bytes_per_block": (filled - before) / BLOCKS}
+
+
+async def _write(port: int, number: int, seconds: float) -> None:
+    """Fills this process's share of the caches, then stores and evicts; prints stored blocks and seconds."""
+    client = async_client(f"redis://127.0.0.1:{port}/0")
+    wire, random = Wire(client), Random(number)
+    feeds = [_Feed(wire, PlaceId(worker(i).id), random) for i in range(number, WORKERS, WRITERS)]
+    for feed in feeds:
+        await feed.index.write(Changes(False, list(feed.held), []))
+    await client.incr("filled")
+    while int(await client.get("filled")) < WRITERS:  # noqa: ASYNC110 (another process changes it)
+        await asyncio.sleep(0.01)
+    stored, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        await asyncio.gather(*(feed.step() for feed in feeds))
+        stored += _BATCH * len(feeds)
+    sys.stdout.write(f"{stored} {time.perf_counter() - began}\n")
+    wire.close()
+    await client.aclose()
+
+
+class _Feed:
+    """A worker's part of the index, whose cache is full."""
+
+    def __init__(self, wire: Wire, place: PlaceId, random: Random) -> None:
+        self.index, self._random = KvIndex(wire, KEYS, POOL, place), random
+        self.held = deque(self._blocks(BLOCKS // WORKERS))
+
+    async def step(self) -> None:
+        new = self._blocks(_BATCH)
+        self.held.extend(new)
+        await self.index.write(Changes(False, new, [self.held.popleft() for _ in new]))
+
+    def _blocks(self, count: int) -> list[bytes]:
+        raw = self._random.randbytes(count * HASH_BYTES)
+        return [raw[i : i + HASH_BYTES] for i in range(0, len(raw), HASH_BYTES)]
+
+
+if __name__ == "__main__":
+    uvloop.run(_write(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))

@@ -1,0 +1,121 @@
+"""A placement's CPU in Redis and in the API process, and how long a round of 64 holds the API's event loop."""
+
+import asyncio
+import gc
+import time
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any
+
+import uvloop
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.inflight import InFlight
+from app.dispatch.placement_commands import placement
+from app.dispatch.placement_round import PlacementRound
+from app.kv.blocks import HASH_BYTES
+from app.store import Wire, async_client
+from ops.bench.parts import Say
+from ops.bench.route.decision import valkey
+from ops.bench.scale.fleet import KEYS, POOLS, PROMPT, fill, request
+
+WORKERS = (64, 256, 1000)
+ROUND = 64
+
+
+class Cost(Struct):
+    """Of the rounds of one size at one size of the fleet; milliseconds."""
+
+    redis_ms: float  # CPU of Redis for a placement: reading and writing
+    api_ms: float  # CPU of this process for one
+    block_ms: float  # the longest that a round held the event loop, median over the rounds
+    round_ms: float  # from the first read to the last reply, median
+
+
+def placing(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """The figures at 1,000 workers, and all by the number of workers."""
+    with valkey(directory) as port:
+        costs = uvloop.run(_placing(port, 8 if quick else 30, say))
+    alone, full = costs[WORKERS[-1], 1], costs[WORKERS[-1], ROUND]
+    return {
+        "place_redis_ms_1000": alone.redis_ms,
+        "place_api_ms_1000": alone.api_ms,
+        "round64_block_ms_1000": full.block_ms,
+        "placing": [{"workers": workers, "round": size} | asdict(cost) for (workers, size), cost in costs.items()],
+    }
+
+
+async def _placing(port: int, rounds: int, say: Say) -> dict[tuple[int, int], Cost]:
+    client = async_client(f"redis://127.0.0.1:{port}/0")
+    wire = Wire(client)
+    costs = {}
+    try:
+        for workers in WORKERS:
+            say(f"placing: a million blocks on {workers:,} workers")
+            held = await fill(client, wire, workers)
+            for size in (1, ROUND):
+                say(f"placing: rounds of {size} on {workers:,} workers")
+                costs[workers, size] = await _cost(client, wire, held, size, rounds * (4 if size == 1 else 1))
+    finally:
+        wire.close()
+        await client.aclose()
+    return costs
+
+
+async def _cost(client: Any, wire: Wire, held: list[bytes], size: int, rounds: int) -> Cost:
+    fleet, random = FleetReader(wire, KEYS, POOLS, 1024), Random(size)
+    made = [[request(i * size + j, _asked(random, held)) for j in range(size)] for i in range(rounds + 2)]
+    for in_flight in made[-2:]:  # not measured: what a replica knows from the rounds before
+        await _round(wire, fleet, in_flight, random)
+    gc.collect()
+    redis_s, api_s, blocks, took = await redis_cpu(client), time.process_time(), [], []
+    for in_flight in made[:rounds]:
+        longest = asyncio.create_task(_longest_step())
+        await asyncio.sleep(0)
+        began = time.perf_counter()
+        await _round(wire, fleet, in_flight, random)
+        took.append(time.perf_counter() - began)
+        longest.cancel()
+        blocks.append(await longest)
+    count = rounds * size
+    api_s, redis_s = time.process_time() - api_s, await redis_cpu(client) - redis_s
+    return Cost(1e3 * redis_s / count, 1e3 * api_s / count, 1e3 * median(blocks), 1e3 * median(took))
+
+
+async def _round(wire: Wire, fleet: FleetReader, in_flight: list[InFlight], random: Random) -> None:
+    """As `Placer` does it."""
+    round_ = PlacementRound(in_flight, POOLS, fleet.weights)
+    round_.views = await fleet.read(round_.prompts())
+    commands = []
+    for turn, inflight in enumerate(in_flight):
+        places = round_.assign(inflight, random, turn)
+        commands.append(placement(KEYS, POOLS, inflight, places, round_.lease(places[0]).worker))
+    if 0 in await wire.execute_each(commands):
+        raise AssertionError("a worker's lease has ended")
+
+
+async def _longest_step() -> float:
+    """Seconds that other tasks held the event loop at most, until cancelled."""
+    longest, last = 0.0, time.perf_counter()
+    try:
+        while True:
+            await asyncio.sleep(0)
+            now = time.perf_counter()
+            longest, last = max(longest, now - last), now
+    except asyncio.CancelledError:
+        return longest
+
+
+async def redis_cpu(client: Any) -> float:
+    """Seconds that Redis has used."""
+    info = await client.info("cpu")
+    return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
+
+
+def _asked(random: Random, held: list[bytes]) -> bytes:
+    """A conversation that some worker has, as far as the second half of it, with another end."""
+    known = random.randrange(PROMPT // 2, PROMPT) * HASH_BYTES
+    return random.choice(held)[:known] + random.randbytes(PROMPT * HASH_BYTES - known)

@@ -1,0 +1,73 @@
+"""What the API replicas' looks for dead workers cost Redis."""
+
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from app.dispatch.adapter_table import AdapterTable
+from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.liveness import LivenessWatch
+from app.dispatch.token_inbox import TokenInbox
+from app.ids import ApiId
+from app.intervals import Intervals
+from app.store import Wire, async_client
+from ops.bench.parts import Say
+from ops.bench.route.decision import valkey
+from ops.bench.scale.fleet import KEYS, POOLS, fill
+from ops.bench.scale.placing import WORKERS, redis_cpu
+
+REPLICAS = (1, 10, 100)
+
+
+def watching(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """The share of a core that Redis needs, by workers and replicas."""
+    with valkey(directory) as port:
+        shares = uvloop.run(_watching(port, 3 if quick else 10, say))
+    return {
+        "watch_redis_share_1000x100": shares[WORKERS[-1], REPLICAS[-1]],
+        "watching": [{"workers": w, "replicas": r, "share": share} for (w, r), share in shares.items()],
+    }
+
+
+async def _watching(port: int, looks: int, say: Say) -> dict[tuple[int, int], float]:
+    client = async_client(f"redis://127.0.0.1:{port}/0")
+    wire = Wire(client)
+    shares = {}
+    try:
+        for workers in WORKERS:
+            say(f"watching: {workers:,} workers")
+            await fill(client, wire, workers)
+            for replicas in REPLICAS:
+                say(f"watching: {workers:,} workers, {replicas} replicas")
+                shares[workers, replicas] = await _share(client, replicas, looks)
+    finally:
+        wire.close()
+        await client.aclose()
+    return shares
+
+
+async def _share(client: Any, replicas: int, looks: int) -> float:
+    """All replicas look one after the other, each so often; in a deployment they do so each `look_s`."""
+    wires = [Wire(client) for _ in range(replicas)]
+    watches = [_watch(wire, ApiId(f"api{i}")) for i, wire in enumerate(wires)]
+    try:
+        for watch in watches:  # not measured: what a replica reads at its start
+            await watch.look()
+        used = await redis_cpu(client)
+        for _ in range(looks):
+            for watch in watches:
+                await watch.look()
+        used = await redis_cpu(client) - used
+    finally:
+        for wire in wires:
+            wire.close()
+    return used / looks / Intervals().look_s
+
+
+def _watch(wire: Wire, api: ApiId) -> LivenessWatch:
+    fleet = FleetReader(wire, KEYS, POOLS, 1024)
+    dispatcher = Dispatcher(wire, KEYS, api, fleet, POOLS)
+    inbox = TokenInbox(wire, KEYS, api, dispatcher.deliver, dispatcher.worker_lost)
+    return LivenessWatch(wire, KEYS, dispatcher, inbox, POOLS, adapters=AdapterTable(wire, KEYS, {}))

@@ -37,8 +37,13 @@ def served(stacked: Stack) -> Iterator[Stack]:
 def test_a_worker_whose_connection_breaks_meanwhile_comes_back(served: Stack) -> None:
     """Celery's consumer writes when it connects, and is refused."""
     full(served)
-    served.redis.execute_command("CLIENT", "KILL", "TYPE", "normal")
-    wait_until(lambda: "Cannot connect" in served.log("worker"), "the worker is refused")
+
+    def refused() -> bool:
+        # Again and again: a connection that breaks between two reads is opened anew without a write.
+        served.redis.execute_command("CLIENT", "KILL", "TYPE", "normal")
+        return "Cannot connect" in served.log("worker")
+
+    wait_until(refused, "the worker is refused", every_s=0.5)
     free(served)
     answer = httpx.post(f"{served.url}/v1/completions", json=HELLO, timeout=60)
     assert answer.status_code == 200, answer.text

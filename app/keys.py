@@ -31,8 +31,17 @@ worker:<id>             string, msgpack `messages.Lease`. The worker is alive wh
 metrics:<worker>        string, msgpack list of `messages.WorkerMetric`. Written with its lease; lives as long.
 api:<id>                string, "1". The API replica is alive while it exists. Written by it four times a second; lives
                         `api_ttl_s`.
-kv:<pool>:<place>       set of 8-byte block hashes (`kv.blocks`): what that KV cache holds. Written by the worker
-                        from its engine's KV events; gone with the worker. `…:new` while it is rebuilt.
+changed:<pool>          sorted set, worker → when its lease became another one or ended, µs since the epoch: API
+                        replicas read the leases of these. Written by worker and api; forgets after an hour.
+watched:<pool>          string, "1". While it is there, an API replica has just read all leases of the pool, and others
+                        need not. Written by api; lives four fifths of the time between two looks.
+cached:<pool>           hash, 8-byte block hash (`kv.blocks`) → the KV caches that hold it: their numbers, 4 bytes each,
+                        big endian, in order. Written by workers from their engines' KV events. Numbers of caches that
+                        are gone or were cleared count for nothing, and are removed by the api a minute later.
+cached-count:<pool>     hash, a cache's packed number → in how many entries of the above it is. Written with it.
+cache-numbers           string, the number that was given last: each cache gets one when it is created, cleared or
+                        written anew, and none is given twice. Written by workers; never expires.
+sweeping:<pool>         string, the API replica that removes caches that are gone. Lives 60 s after its last step.
 predicted:<pool>:<place>  sorted set, block hash → when that guess expires, ms since the epoch. Used instead of the
                         above for engines without KV events. Written by the api at placement.
 reservations:<worker>   hash, run → "b,t,r,p,a", for runs that are placed and not finished: b KV blocks, t uncached
@@ -40,12 +49,16 @@ reservations:<worker>   hash, run → "b,t,r,p,a", for runs that are placed and 
                         API replica that awaits the run. An aside run has "<r>a" for r here and below: it is counted
                         apart, and online requests don't see it as load.
                         Written by the api at placement and the worker at the end; gone with the worker.
-load:<worker>           hash, the sums of the above for each rank r: `requests.r`, `blocks.r`; and for those without a
-                        first token `waiting.r` (how many), `pulls.r`, `tokens.r`, and `since.r`, ms since the epoch,
-                        when the first of the waiting prompts began.
-                        Written with them, recounted by the worker every second.
+loads:<pool>            hash, place → the sums of the above, packed (`lua/requests/load.lua`): requests, blocks; of
+                        those without a first token the tokens to compute, how many they are, and the blocks to pull;
+                        aside requests and their blocks; when the first waiting prompt began, ms since the epoch.
+                        Written with them, recounted by the worker every second; a field is gone with the worker.
+load:<worker>           hash, the same sums by field, as wire version 1 reads them. Recounted by the worker every
+                        second.
 prefilling:<worker>     hash, run → its prompt's first block hash (8 bytes) and its rank, of requests without a first
                         token. Written with reservations.
+starting:<pool>:<hash>  hash, run → place, of requests without a first token whose 1st, 4th, 16th … block has that
+                        hash (8 bytes). Written with the above; lives as long as the last of these requests may.
 prefix:<run>            string, the packed block hashes of such a request's prompt. Lives as long.
 request:<run>           string, msgpack `messages.Job`. Gone means done or cancelled.
                         Written by the api; lives until the deadline and 30 s more.
@@ -152,6 +165,9 @@ class Keys:
     def reservations(self, worker: WorkerId) -> str:
         return f"{self.prefix}reservations:{worker}"
 
+    def loads(self, pool: PoolId) -> str:
+        return f"{self.prefix}loads:{pool}"
+
     def load(self, worker: WorkerId) -> str:
         return f"{self.prefix}load:{worker}"
 
@@ -186,11 +202,21 @@ class Keys:
     def pool_lock(self, pool: PoolId) -> str:
         return f"{self.pool_state(pool)}:lock"
 
-    def kv(self, pool: PoolId, place: PlaceId) -> str:
-        return f"{self.prefix}kv:{pool}:{place}"
+    def changed(self, pool: PoolId) -> str:
+        return f"{self.prefix}changed:{pool}"
 
-    def kv_rebuilt(self, pool: PoolId, place: PlaceId) -> str:
-        return f"{self.kv(pool, place)}:new"
+    def watched(self, pool: PoolId) -> str:
+        return f"{self.prefix}watched:{pool}"
+
+    def cached(self, pool: PoolId) -> tuple[str, str]:
+        """The prefix index, and the counts of its entries."""
+        return f"{self.prefix}cached:{pool}", f"{self.prefix}cached-count:{pool}"
+
+    def cache_numbers(self) -> str:
+        return f"{self.prefix}cache-numbers"
+
+    def sweeping(self, pool: PoolId) -> str:
+        return f"{self.prefix}sweeping:{pool}"
 
     def predicted(self, pool: PoolId, place: PlaceId) -> str:
         return f"{self.prefix}predicted:{pool}:{place}"
@@ -201,12 +227,16 @@ class Keys:
     def blocks(self, run: RunId) -> str:
         return f"{self.prefix}prefix:{run}"
 
-    def release(self, run: RunId, worker: WorkerId) -> tuple[str, ...]:
+    def starting(self, pool: PoolId) -> str:
+        """How the keys `starting:<pool>:<hash>` begin."""
+        return f"{self.prefix}starting:{pool}:"
+
+    def release(self, run: RunId, worker: WorkerId, pool: PoolId) -> tuple[str, ...]:
         """The keys of `release.lua`."""
         return (
             self.request(run),
             self.reservations(worker),
-            self.load(worker),
+            self.loads(pool),
             self.prefilling(worker),
             self.blocks(run),
         )

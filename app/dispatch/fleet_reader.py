@@ -1,38 +1,45 @@
-"""The fleet as Redis knows it, in one round trip."""
+"""The fleet as Redis knows it, in one round trip.
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+Leases are kept here, and only those that have changed are read again: a round of placement reads what is reserved, and
+which caches have its prompts. What a lease says of load and speeds is as old as the last `refresh`.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from app.ids import PoolId
+from app.dispatch.pool_fleet import ENTRY, PoolFleet, PoolView
+from app.ids import PlaceId, PoolId, WorkerId, place_id
+from app.intervals import Intervals
 from app.keys import Keys
 from app.messages import WIRE_VERSION, Lease, decode_lease
 from app.pools import Pool
-from app.routing.candidates import Candidate, Limits
-from app.store import SNAPSHOT, Wire
+from app.routing.candidates import Limits
+from app.store import MATCH, Command, Wire
 from app.telemetry import logger
 
 log = logger(__name__)
 
-
-class Overlap(Struct, frozen=True):
-    """Leading blocks of one prompt at one place."""
-
-    cached: int
-    coming: int
-
-
-class PoolView(Struct, frozen=True):
-    candidates: list[Candidate]
-    overlaps: list[list[Overlap]]  # for each prompt asked about, one for each candidate
-    lately: bool = False  # it has a worker in any state, or had one within the last `patience_s`
+# Wire version 1 counts in a hash of each worker; in the order of an entry, for its format.
+_FIELDS = (
+    "requests.{0}", "blocks.{0}", "tokens.{0}", "waiting.{0}", "pulls.{0}", "requests.{0}a", "blocks.{0}a", "since.{0}",
+)  # fmt: skip
+# How seldom a process reads all leases when others do it, too: for the speeds and loads that they tell.
+_REFRESH_S, _REFRESH_S_PER_WORKER = 2.0, 0.005
+_CLAIM = 0.8  # of the time between two looks, for which one process has claimed to read them: timers are not exact
 
 
 class FleetReader:
-    def __init__(self, wire: Wire, keys: Keys, pools: Mapping[PoolId, Pool], max_queued: int) -> None:
+    def __init__(
+        self, wire: Wire, keys: Keys, pools: Mapping[PoolId, Pool], max_queued: int, look_s: float = Intervals().look_s
+    ) -> None:
+        """`look_s`: how often some process of the deployment is to read all leases, and so to find dead workers."""
+        self._claim_ms = max(1, round(look_s * 1000 * _CLAIM))
         self._wire, self._keys = wire, keys
         self._limits = {
             name: Limits(
@@ -44,33 +51,85 @@ class FleetReader:
             )
             for name, pool in pools.items()
         }
-        self.weights: dict[
-            PoolId, str
-        ] = {}  # the version that most workers of a pool had in the last read, if not its own
-        self._leases: dict[bytes, Lease] = {}  # decoded: a lease changes twice a second, and every round reads it
+        # The version that most workers of a pool had in the last read, if not its own.
+        self.weights: dict[PoolId, str] = {}
+        self._fleets = {name: PoolFleet() for name in pools}
+        self._refreshed = dict.fromkeys(pools, -math.inf)  # by `look`, monotonic
 
     async def read(self, wanted: Mapping[PoolId, Sequence[bytes]]) -> dict[PoolId, PoolView]:
         """Each pool's live places, and how many blocks of each packed prompt (block hashes) they have cached.
 
         Raises: StoreDown.
         """
+        await self.refresh([pool for pool in wanted if self._fleets[pool].known < 0])
+        questions = {pool: self._question(pool, prompts) for pool, prompts in wanted.items()}
+        replies = iter(await self._wire.execute([c for q in questions.values() for c in q.commands]))
+        found = {pool: [next(replies) for _ in q.commands] for pool, q in questions.items()}
+        await self._take({pool: reply[0] for pool, reply in found.items()})
+        views = {pool: self._view(pool, q, found[pool]) for pool, q in questions.items()}
+        empty = [pool for pool, view in views.items() if not view.candidates]
+        seen = await self._wire.execute([("EXISTS", self._keys.seen(pool)) for pool in empty])
+        return views | {pool: replace(views[pool], lately=bool(was)) for pool, was in zip(empty, seen, strict=True)}
+
+    async def refresh(self, pools: Sequence[PoolId]) -> None:
+        """Reads all leases of these pools. Raises: StoreDown."""
         keys = self._keys
-        commands = [
-            ("EVAL", SNAPSHOT, 1, keys.pool(pool), keys.prefix, pool, *prompts) for pool, prompts in wanted.items()
-        ]
-        replies = await self._wire.execute(commands)
-        known = self._leases
-        raws = {row[0] for _limits, _lately, *rows in replies for row in rows}
-        self._leases = {raw: lease for raw in raws if (lease := known.get(raw) or _decoded(raw)) is not None}
-        return {
-            pool: self._view(pool, len(prompts), reply)
-            for (pool, prompts), reply in zip(wanted.items(), replies, strict=True)
+        asked = [(("ZRANGE", keys.changed(p), -1, -1, "WITHSCORES"), ("HKEYS", keys.pool(p))) for p in pools]
+        replies = await self._wire.execute(list(chain.from_iterable(asked)))
+        members = {
+            pool: [WorkerId(w.decode()) for w in reply] for pool, reply in zip(pools, replies[1::2], strict=True)
         }
+        leases = await self._read_leases([worker for workers in members.values() for worker in workers])
+        for pool, last in zip(pools, replies[::2], strict=True):
+            fleet = self._fleets[pool]
+            fleet.known = float(last[1]) if last else 0.0
+            fleet.lapsed = {worker for worker in members[pool] if worker not in leases}
+            fleet.set({worker: leases.get(worker) for worker in members[pool]})
+
+    def questions(self) -> list[Command]:
+        """Of one look: which leases have changed, and whether this process is the one that reads them all."""
+        return [c for pool in self._fleets for c in (self._changes(pool), self._claim(pool))]
+
+    async def answered(self, replies: Sequence[Any], now: float) -> None:
+        """The replies to `questions`; `now`: monotonic. Reads leases. Raises: StoreDown."""
+        claimed = dict(zip(self._fleets, replies[1::2], strict=True))
+        due = [
+            pool
+            for pool, fleet in self._fleets.items()
+            if fleet.known < 0
+            or claimed[pool] == b"OK"
+            or now - self._refreshed[pool] >= max(_REFRESH_S, _REFRESH_S_PER_WORKER * len(fleet.leases))
+        ]
+        await self.refresh(due)
+        self._refreshed |= dict.fromkeys(due, now)
+        changes = dict(zip(self._fleets, replies[::2], strict=True))
+        await self._take({pool: found for pool, found in changes.items() if pool not in due})
+
+    def forget(self, pools: Sequence[PoolId]) -> None:
+        """What is known of their workers is wrong: the next read reads them all."""
+        for pool in pools:
+            self._fleets[pool].known = -1.0
 
     async def live(self, pools: Sequence[PoolId]) -> list[Lease]:
         """The leases of the pools' live workers. Raises: StoreDown."""
-        views = await self.read(dict.fromkeys(pools, ()))
-        return [c.lease for view in views.values() for c in view.candidates if c.rank == 0]
+        await self.refresh(pools)
+        return [lease for pool in pools for lease in self._fleets[pool].leases.values()]
+
+    def has_worker(self, pools: Collection[PoolId]) -> bool:
+        """Whether any of the pools has one, as of the last look; also if nobody has looked yet."""
+        fleets = [self._fleets[pool] for pool in pools]
+        return any(fleet.leases or fleet.known < 0 for fleet in fleets)
+
+    def missing(self, awaited: Mapping[WorkerId, PoolId]) -> dict[WorkerId, PoolId]:
+        """Workers without a lease that is understood, as of the last look: those that requests are on, and members."""
+        known = {worker for fleet in self._fleets.values() for worker in fleet.leases}
+        lapsed = {worker: pool for pool, fleet in self._fleets.items() for worker in fleet.lapsed}
+        return lapsed | {worker: pool for worker, pool in awaited.items() if worker not in known}
+
+    def removed(self, workers: Mapping[WorkerId, PoolId]) -> None:
+        """They are no members of their pools any more."""
+        for worker, pool in workers.items():
+            self._fleets[pool].lapsed.discard(worker)
 
     def limits(self, pool: PoolId, changed: Sequence[bytes] = ()) -> Limits:
         """The pool's limits, with those `changed` at run time: a hash as Redis returns it."""
@@ -84,20 +143,64 @@ class FleetReader:
             log.warning("limits_not_understood", pool=pool, error=str(exc))
             return limits
 
-    def _view(self, pool: PoolId, prompts: int, reply: Sequence[Any]) -> PoolView:
-        limits = self.limits(pool, reply[0])
-        candidates = []
-        overlaps: list[list[Overlap]] = [[] for _ in range(prompts)]
-        for raw, rank, requests, blocks, tokens, waiting, head_ms, pulls, aside, aside_blocks, *found in reply[2:]:
-            if raw not in self._leases:
-                continue
-            sums = requests, blocks, tokens, waiting, head_ms / 1000, pulls, aside, aside_blocks
-            candidates.append(Candidate(self._leases[raw], limits, rank, *sums))
-            for i, overlap in enumerate(overlaps):
-                overlap.append(Overlap(found[2 * i], found[2 * i + 1]))
-        versions = Counter(c.lease.state.weights for c in candidates)
-        self.weights[pool] = versions.most_common(1)[0][0] if versions else ""
-        return PoolView(candidates, overlaps, bool(reply[1]))
+    def _claim(self, pool: PoolId) -> Command:
+        return "SET", self._keys.watched(pool), "1", "NX", "PX", self._claim_ms
+
+    def _changes(self, pool: PoolId) -> Command:
+        known = f"({self._fleets[pool].known:.0f}"
+        return "ZRANGE", self._keys.changed(pool), known, "+inf", "BYSCORE", "WITHSCORES"
+
+    def _question(self, pool: PoolId, prompts: Sequence[bytes]) -> "_Question":
+        keys, fleet = self._keys, self._fleets[pool]
+        guessed, older = fleet.guessed, fleet.older
+        commands: list[Command] = [
+            self._changes(pool),
+            ("HGETALL", keys.limits(pool)),
+            ("HGETALL", keys.loads(pool)),
+            *(("HMGET", keys.load(worker), *(f.format(rank) for f in _FIELDS)) for worker, rank in older),
+        ]
+        if prompts:
+            index, _ = keys.cached(pool)
+            commands.append(("EVAL", MATCH, 1, index, keys.prefix, pool, len(guessed), *guessed, *prompts))
+        return _Question(commands, guessed, older, bool(prompts))
+
+    async def _take(self, changes: Mapping[PoolId, Sequence[bytes]]) -> None:
+        """Reads the leases that have changed: for each pool worker, score, worker, score, …. Raises: StoreDown."""
+        changed = {pool: [WorkerId(w.decode()) for w in found[::2]] for pool, found in changes.items() if found}
+        leases = await self._read_leases([worker for workers in changed.values() for worker in workers])
+        for pool, workers in changed.items():
+            fleet = self._fleets[pool]
+            fleet.known = max(fleet.known, *map(float, changes[pool][1::2]))
+            fleet.set(fleet.leases | {worker: leases.get(worker) for worker in workers})
+
+    async def _read_leases(self, workers: Sequence[WorkerId]) -> dict[WorkerId, Lease | None]:
+        """Those that live; None: the lease isn't understood. Raises: StoreDown."""
+        if not workers:
+            return {}
+        (raws,) = await self._wire.execute([("MGET", *map(self._keys.worker, workers))])
+        return {worker: _decoded(raw) for worker, raw in zip(workers, raws, strict=True) if raw is not None}
+
+    def _view(self, pool: PoolId, question: "_Question", reply: Sequence[Any]) -> PoolView:
+        _changes, limits, loads, *more = reply
+        fleet = self._fleets[pool]
+        entries = dict(zip(loads[::2], loads[1::2], strict=True))
+        for (worker, rank), fields in zip(question.older, more, strict=False):
+            entries[place_id(worker, rank).encode()] = ENTRY.pack(*(max(0, int(field or 0)) for field in fields))
+        candidates = fleet.candidates(entries, self.limits(pool, limits))
+        self.weights[pool] = fleet.weights
+        matches = fleet.matches(more[-1], question.guessed) if question.has_prompts else []
+        return PoolView(
+            candidates, matches, fleet.indices, fleet.homes, fleet.lines, fleet.speeds, bool(candidates)
+        )  # fmt: skip
+
+
+class _Question(Struct, frozen=True):
+    """The commands that read a pool, and what of its workers they depend on."""
+
+    commands: list[Command]
+    guessed: list[PlaceId]
+    older: list[tuple[WorkerId, int]]
+    has_prompts: bool
 
 
 def _decoded(raw: bytes) -> Lease | None:

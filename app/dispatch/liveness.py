@@ -7,13 +7,14 @@ from itertools import chain
 
 from app.dispatch.adapter_table import AdapterTable
 from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.token_inbox import TokenInbox
 from app.errors import StoreDown
 from app.ids import PoolId, RunId, WorkerId, place_id, run_id, worker_queue
 from app.intervals import Intervals
 from app.keys import PRIORITY_STEPS, Keys
 from app.pools import Pool
-from app.store import Command, Wire, clock
+from app.store import TELL, Command, Wire, clock
 from app.tasks.celery_message import read_task_message
 from app.telemetry import WORKERS_LOST, logger
 
@@ -31,14 +32,14 @@ class LivenessWatch:
         keys: Keys,
         dispatcher: Dispatcher,
         inbox: TokenInbox,
+        fleet: FleetReader,
         pools: Mapping[PoolId, Pool],
+        adapters: AdapterTable,
         intervals: Intervals = _INTERVALS,
-        adapters: AdapterTable | None = None,
     ) -> None:
         self._intervals = intervals
         self._wire, self._keys, self._dispatcher, self._inbox = wire, keys, dispatcher, inbox
-        self._pools, self._adapters = pools, adapters
-        self.staffed: set[PoolId] | None = None  # the pools with a worker, as of the last look
+        self._fleet, self._pools, self._adapters = fleet, pools, adapters
         self._records_in_doubt = True  # Redis may have lost records of placed requests
 
     async def run(self) -> None:
@@ -55,11 +56,22 @@ class LivenessWatch:
             except Exception:
                 log.exception("watch_failed")
 
-    async def look(self) -> None:
-        """One look. Raises: StoreDown."""
-        await self._renew_lease()
-        if self._adapters is not None:
-            await self._adapters.refresh()
+    async def look(self, now: float) -> None:
+        """One look: one round trip, if nothing has changed. `now`: monotonic. Raises: StoreDown."""
+        own, ttl_ms = self._keys.api(self._dispatcher.api), round(self._intervals.api_ttl_s * 1000)
+        # PEXPIRE first: Redis accepts it even when it is out of memory.
+        lease: list[Command] = [("PEXPIRE", own, ttl_ms), ("SET", own, "1", "PX", ttl_ms), ("TIME",)]
+        asked = time.monotonic()
+        replies = await self._wire.execute_each([*lease, self._adapters.question, *self._fleet.questions()])
+        lived, _, theirs, version, *of_fleet = replies
+        for reply in (version, *of_fleet[::2]):  # the other replies may be refusals, without memory
+            if isinstance(reply, StoreDown):
+                raise reply
+        if not isinstance(theirs, StoreDown):
+            clock.heard(asked, theirs)
+        self._records_in_doubt = self._records_in_doubt or not lived or not self._wire.is_steady()
+        await self._adapters.answered(version)
+        await self._fleet.answered(of_fleet, now)
         await self._look_for_dead_workers()
         await self._look_for_forgotten_requests()
 
@@ -67,22 +79,11 @@ class LivenessWatch:
         while True:
             await asyncio.sleep(self._intervals.look_s)
             try:
-                await self.look()
+                await self.look(time.monotonic())
             except StoreDown as exc:
                 log.warning("workers_not_looked_at", error=exc.message)
             except Exception:
                 log.exception("watch_failed")
-
-    async def _renew_lease(self) -> None:
-        own, ttl_ms = self._keys.api(self._dispatcher.api), round(self._intervals.api_ttl_s * 1000)
-        asked = time.monotonic()
-        # PEXPIRE first: Redis accepts it even when it is out of memory.
-        lived, _, theirs = await self._wire.execute_each(
-            [("PEXPIRE", own, ttl_ms), ("SET", own, "1", "PX", ttl_ms), ("TIME",)]
-        )
-        if not isinstance(theirs, StoreDown):
-            clock.heard(asked, theirs)
-        self._records_in_doubt = self._records_in_doubt or not lived or not self._wire.is_steady()
 
     async def _look_for_forgotten_requests(self) -> None:
         """Finds requests without a record: Redis lost its last second, or a worker believed this replica dead."""
@@ -101,18 +102,13 @@ class LivenessWatch:
         self._records_in_doubt = False
 
     async def _look_for_dead_workers(self) -> None:
-        members = await self._wire.execute([("HKEYS", self._keys.pool(p)) for p in self._pools])
-        known = {WorkerId(w.decode()): pool for pool, ids in zip(self._pools, members, strict=True) for w in ids}
         awaited = dict(chain.from_iterable(f.workers() for f in self._dispatcher.in_flight.values()))
-        workers = known | awaited
-        if not workers:
-            self.staffed = set()
-            return
-        alive = await self._wire.execute([("EXISTS", self._keys.worker(w)) for w in workers])
-        dead = [w for w, lives in zip(workers, alive, strict=True) if not lives]
-        self.staffed = {pool for worker, pool in known.items() if worker not in dead}
+        missing = self._fleet.missing(awaited)
+        # A lease that is not understood is one, too.
+        alive = await self._wire.execute([("EXISTS", self._keys.worker(w)) for w in missing])
+        dead = {worker: pool for (worker, pool), lives in zip(missing.items(), alive, strict=True) if not lives}
         if dead and self._wire.is_steady():
-            await self._remove_dead_workers({w: workers[w] for w in dead})
+            await self._remove_dead_workers(dead)
 
     async def _remove_dead_workers(self, dead: dict[WorkerId, PoolId]) -> None:
         await self._inbox.repair()  # their last events may be unread in the stream
@@ -124,6 +120,7 @@ class LivenessWatch:
         commands = [self._removal(worker, pool) for worker, pool in dead.items()]
         commands.append([("EXPIRE", record, _LEFTOVER_TTL_S, "LT") for record in records])
         await self._wire.execute(list(chain.from_iterable(commands)))
+        self._fleet.removed(dead)
         for worker, pool in dead.items():
             count = self._dispatcher.worker_lost(worker, queued=queued)
             log.error("worker_lost", worker=worker, pool=pool, requests=count)
@@ -140,11 +137,12 @@ class LivenessWatch:
     def _removal(self, worker: WorkerId, pool: PoolId) -> list[Command]:
         keys, queue = self._keys, worker_queue(pool, worker)
         places = [place_id(worker, rank) for rank in range(self._pools[pool].data_parallel_size)]
-        caches = [key(pool, place) for place in places for key in (keys.kv, keys.kv_rebuilt, keys.predicted)]
         account = [keys.reservations(worker), keys.load(worker), keys.prefilling(worker)]
         leftovers = [*account, *(keys.queue(queue, s) for s in PRIORITY_STEPS)]
         return [
             ("HDEL", keys.pool(pool), worker),
-            ("UNLINK", *caches),  # a worker that comes back writes them anew
+            ("HDEL", keys.loads(pool), *places),  # a worker that comes back writes them anew
+            ("UNLINK", *(keys.predicted(pool, place) for place in places)),
+            ("EVAL", TELL, 1, keys.changed(pool), worker),
             *(("EXPIRE", key, _LEFTOVER_TTL_S) for key in leftovers),
         ]

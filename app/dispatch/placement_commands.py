@@ -35,24 +35,24 @@ def placement(
     if len(places) > 1 and job.aside:  # two workers share no gate, so it is last in the queues of both engines
         job = inflight.job = replace(job, aside=False, priority=job.priority + ASIDE_PRIORITY)
     inflight.before_first = [] if in_sequence and job.sampling.n == 1 else None
+    hashes = inflight.hashes(pools[places[0].pool].block_size, job.weights or "")
     names = [keys.request(job.run), keys.blocks(job.run)]
     values: list[str | int | bytes] = []
     for to, message in zip(places, messages, strict=True):
         names += [
             keys.worker(to.worker),
             keys.reservations(to.worker),
-            keys.load(to.worker),
+            keys.loads(to.pool),
             keys.prefilling(to.worker),
             keys.queue(worker_queue(to.pool, to.worker), step),
         ]
         rank = f"{to.rank}a" if job.aside else to.rank
-        values += [rank, to.blocks, to.tokens, to.pulls, message]
+        values += [to.worker, keys.starting(to.pool), rank, to.blocks, to.tokens, to.pulls, message]
     if job.adapter is not None:
         adapters, _ = keys.loras()
         name, _, version = job.adapter.rpartition("@")
         names.append(adapters)
         values += [name, version]
-    hashes = inflight.hashes(pools[places[0].pool].block_size, job.weights or "")
     return "EVAL", PLACE, len(names), *names, job.run, encode(job), ttl_ms, hashes, job.reply_to, *values
 
 

@@ -1,22 +1,27 @@
 """The decisions of one round of placement. No I/O."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from types import MappingProxyType
+from typing import cast
 
 from msgspec.structs import replace
 
-from app.dispatch.fleet_reader import PoolView
 from app.dispatch.inflight import Groups, InFlight
+from app.dispatch.pool_fleet import PoolView
 from app.errors import AdapterFailed, NoWorker, RequestError, Saturated, WeightsChanged, XylemError
-from app.ids import PoolId, WorkerId
+from app.ids import PoolId, WorkerId, place_id
 from app.kv.blocks import common_blocks
 from app.messages import Adapter, Lease, Stage, StageKind
 from app.pools import Pool, Routing
 from app.routing.adapter_load import may_load
-from app.routing.candidates import Ask, Decision, Option, Placement
+from app.routing.candidates import Ask, Candidate, Decision, Matches, Option, Placement
+from app.routing.cost import Fleet
 from app.routing.disagg import SplitPlacement, place_split
-from app.routing.policy import Part, can_prefill, can_serve, place, reserve
+from app.routing.lines import Lines
+from app.routing.policy import Part, can_prefill, can_serve, loaded, place
+from app.routing.shortlist import home, shortlist
+from app.store import clock
 
 _MAX_PLACINGS = 5  # of one attempt
 _RECENT = 32  # how many requests placed just before are compared for a common prefix
@@ -40,6 +45,8 @@ class PlacementRound:
                 asking[inflight] = len(asking)
         self._alone = len(in_flight) == 1
         self._placed: list[tuple[Placement, bytes]] = []
+        self._now = clock.now()
+        self._fleets: dict[tuple[PoolId, ...], Fleet | None] = {}
         self.views: dict[PoolId, PoolView] = {}
         self.asks: set[tuple[WorkerId, str]] = set()  # to load an adapter for which a request waits
 
@@ -76,13 +83,16 @@ class PlacementRound:
         job = inflight.job
         context = len(inflight.context)
         to_come = job.sampling.max_tokens - (context - len(job.prompt))
-        ask = Ask(context, to_come, job.sampling.n, inflight.wishes.session, job.aside, holds=job.inputs is None)
+        ask = Ask(
+            context, to_come, job.sampling.n, inflight.wishes.session, job.aside, job.inputs is None, self._now
+        )  # fmt: skip
         refused: XylemError = NoWorker()
         for group in inflight.groups:
-            options = [option for pool in group for option in self._options(inflight, pool)]
             rules = inflight.rules(self._pools[group[0]].routing)
             try:
-                stages = self._stages(inflight, ask, options, rules, rng, turn)
+                stages = self._shortly(inflight, ask, group, rules, rng)
+                if stages is None:
+                    stages = self._stages(inflight, ask, group, rules, rng, turn)
             except NoWorker as exc:
                 refused = refused if isinstance(refused, Saturated) else exc
                 continue
@@ -99,14 +109,47 @@ class PlacementRound:
             refused = self._without_adapter(inflight, inflight.adapter, ask, rng, turn) or refused
         raise refused
 
+    def _shortly(
+        self, inflight: InFlight, ask: Ask, group: tuple[PoolId, ...], rules: Routing, rng: Random
+    ) -> dict[StageKind, Decision] | None:
+        """What `_stages` decides, of many places without a look at each; None: each has to be looked at."""
+        whole = inflight.handoff is None and not inflight.prefill_groups and not ask.aside
+        if not whole or inflight.wishes.explain or rules.policy != "kv" or rules.temperature:
+            return None
+        fleet = self._fleet(group)
+        if fleet is None or any(self.views[pool].lines is None or not self._looks_at_prefixes(pool) for pool in group):
+            return None
+        options, fits = [], self._fits(inflight)
+        for pool in group:
+            view, homes = self.views[pool], []
+            if ask.session is not None and rules.affinity_s > 0:
+                own = home(ask.session, view.candidates, view.homes, fits)
+                if own is None:
+                    return None
+                homes.append(own)
+            lines, matches = cast(Lines, view.lines), self._matches(inflight, pool)
+            options += shortlist(ask, view.candidates, lines, matches, fleet, rules.prefill_weight, fits, homes)
+        if not options:
+            return None
+        decision = place(ask, options, rules, rng, fleet=fleet)
+        return {"decode" if inflight.job.inputs is None else "encode": decision}
+
+    def _fleet(self, group: tuple[PoolId, ...]) -> Fleet | None:
+        """The speeds of the pools together; None where there is no worker."""
+        if group not in self._fleets:
+            speeds = {pool: told for pool in group if (told := self.views[pool].speeds) is not None and told.places}
+            self._fleets[group] = Fleet.together(speeds) if speeds else None
+        return self._fleets[group]
+
     def _stages(
-        self, inflight: InFlight, ask: Ask, options: list[Option], rules: Routing, rng: Random, turn: int
+        self, inflight: InFlight, ask: Ask, group: tuple[PoolId, ...], rules: Routing, rng: Random, turn: int
     ) -> dict[StageKind, Decision]:
         """Raises: NoWorker, Saturated, RequestError."""
+        options = [option for pool in group for option in self._options(inflight, pool)]
         able = [o for o in options if o.candidate.lease.worker.computes]
         part: Part = "all" if inflight.handoff is None else "decode"
         try:
-            decision = place(ask, able, rules, rng, turn, part=part)
+            decision = place(ask, able, rules, rng, turn, part=part, fleet=self._fleet(group))
         except (NoWorker, Saturated):
             if len(able) == len(options):
                 raise
@@ -213,11 +256,16 @@ class PlacementRound:
 
     def lease(self, to: Placement) -> Lease:
         """The chosen worker's lease."""
-        return next(c.lease for c in self.views[to.pool].candidates if c.lease.worker.id == to.worker)
+        return self._candidate(to).lease
+
+    def _candidate(self, to: Placement) -> Candidate:
+        view = self.views[to.pool]
+        return view.candidates[view.indices[place_id(to.worker, to.rank)]]
 
     def _reserve(self, to: Placement, inflight: InFlight) -> None:
         view = self.views[to.pool]
-        self.views[to.pool] = replace(view, candidates=reserve(view.candidates, to, aside=inflight.job.aside))
+        index = view.indices[place_id(to.worker, to.rank)]
+        view.candidates[index] = loaded(view.candidates[index], to, aside=inflight.job.aside)
         if not self._alone:
             self._placed.append((to, self._hashes(inflight, to.pool)))
 
@@ -228,32 +276,41 @@ class PlacementRound:
 
     def _able(self, inflight: InFlight, pool: PoolId) -> list[Option]:
         """The places that have the request's weights, and support its grammar and seed."""
-        options, grammar, weights = self._places(inflight, pool), inflight.job.sampling.grammar, inflight.weights
-        if weights is not None:  # an answer goes on with the weights that began it
-            options = _of_weights(options, weights)
-        if grammar is not None:
-            options = [o for o in options if grammar.kind in o.candidate.lease.worker.grammars]
-        return [o for o in options if o.candidate.lease.worker.seeds] if _is_seeded(inflight) else options
+        matches, fits = self._matches(inflight, pool), self._fits(inflight, adapter=False)
+        return [matches.option(i, c) for i, c in enumerate(self.views[pool].candidates) if fits(c)]
 
-    def _places(self, inflight: InFlight, pool: PoolId) -> list[Option]:
-        view = self.views[pool]
+    def _fits(self, inflight: InFlight, *, adapter: bool = True) -> Callable[[Candidate], bool]:
+        """Whether a place can go on with the request; `adapter`: also whether it has the adapter."""
+        job, weights, seeded = inflight.job, inflight.weights, _is_seeded(inflight)
+        kind = None if job.sampling.grammar is None else job.sampling.grammar.kind
+        wanted = job.adapter if adapter else None
+
+        def fits(c: Candidate) -> bool:
+            worker = c.lease.worker
+            if weights is not None and c.lease.state.weights != weights:  # an answer goes on with its weights
+                return False
+            has_adapter = wanted is None or wanted in worker.adapters
+            return has_adapter and (kind is None or kind in worker.grammars) and (worker.seeds or not seeded)
+
+        return fits
+
+    def _matches(self, inflight: InFlight, pool: PoolId) -> Matches:
         if not self._looks_at_prefixes(pool):
-            return [Option(c) for c in view.candidates]
-        overlaps = view.overlaps[self._asking[pool][inflight]]
-        coming = self._coming(inflight, pool)
-        return [
-            Option(c, o.cached, max(o.coming, coming.get((c.lease.worker.id, c.rank), 0)))
-            for c, o in zip(view.candidates, overlaps, strict=True)
-        ]
+            return Matches()
+        matches = self.views[pool].matches[self._asking[pool][inflight]]
+        if coming := self._coming(inflight, pool):
+            both = {i: max(blocks, matches.coming.get(i, 0)) for i, blocks in coming.items()}
+            matches = replace(matches, coming={**matches.coming, **both})
+        return matches
 
-    def _coming(self, inflight: InFlight, pool: PoolId) -> dict[tuple[WorkerId, int], int]:
+    def _coming(self, inflight: InFlight, pool: PoolId) -> dict[int, int]:
         """By place: the prompt's leading blocks that requests placed in this round will leave in its cache."""
-        mine = self._hashes(inflight, pool)
-        found: dict[tuple[WorkerId, int], int] = {}
+        mine, indices = self._hashes(inflight, pool), self.views[pool].indices
+        found: dict[int, int] = {}
         for to, hashes in self._placed[-_RECENT:]:
             if to.pool == pool and (blocks := common_blocks(mine, hashes)):
-                place_ = to.worker, to.rank
-                found[place_] = max(blocks, found.get(place_, 0))
+                index = indices[place_id(to.worker, to.rank)]
+                found[index] = max(blocks, found.get(index, 0))
         return found
 
     def _hashes(self, inflight: InFlight, pool: PoolId) -> bytes:

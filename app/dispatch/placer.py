@@ -35,6 +35,7 @@ _ASK_AGAIN_S = 1.0
 _SWAPPED = -1  # what place.lua says of an adapter
 _COMMANDS_TTL_S = 60
 _ROUND = 64  # requests: Redis does nothing else while it matches their prompts
+_STRIDE = 8  # requests that are decided about before the event loop does something else
 _ROUND_TOKENS = 2**18  # of their prompts: the event loop does nothing else while it hashes and writes them
 
 
@@ -195,37 +196,47 @@ class Placer:
         predictions: list[Command] = []
         for inflight in in_flight:
             self._held.looks_again(inflight.line)
-        for inflight in in_flight:
-            began = time.perf_counter()
-            if time.monotonic() > inflight.ends_at:
-                self._settle(inflight, DeadlineOver())
-                continue
-            try:
-                places = round_.assign(inflight, self._rng, next(self._turns))
-                command = placement(self._keys, self._pools, inflight, places, round_.lease(places[0]).worker)
-            except Saturated:
-                self._wakes(round_, inflight)
-                self._held.full(inflight.line)
-                self._hold(inflight)
-                continue
-            except NoWorker as exc:
-                self._without_worker(inflight, exc, round_)
-                continue
-            except Exception as exc:  # noqa: BLE001 (one request that can't be placed doesn't stop the others)
-                self._settle(inflight, exc)
-                continue
-            commands.append(command)
-            placed.append(inflight)
-            for to in places:
-                predictions += prediction(self._keys, self._pools[to.pool], inflight, to, round_.lease(to))
-                blocks = len(inflight.hashes(self._pools[to.pool].block_size, inflight.job.weights or "")) // HASH_BYTES
-                self._routed[to.pool].decided(to.cached, blocks, time.perf_counter() - began)
+        for number, inflight in enumerate(in_flight):
+            if number % _STRIDE == _STRIDE - 1:
+                await asyncio.sleep(0)
+            decided = self._decide(round_, inflight)
+            if decided is not None:
+                commands.append(decided[0])
+                predictions += decided[1]
+                placed.append(inflight)
         await self._write(placed, commands + predictions + self._ask(round_.asks))
         for pool, view in round_.views.items():
             self._routed[pool].shared([c.requests for c in view.candidates])
         for inflight in placed:
             if not self._awaited(inflight):
                 self.stop_later(inflight.job)
+
+    def _decide(self, round_: PlacementRound, inflight: InFlight) -> tuple[Command, list[Command]] | None:
+        """The command that places it, and those that predict what its caches will have; None: it waits, or ends."""
+        began = time.perf_counter()
+        if time.monotonic() > inflight.ends_at:
+            self._settle(inflight, DeadlineOver())
+            return None
+        try:
+            places = round_.assign(inflight, self._rng, next(self._turns))
+            command = placement(self._keys, self._pools, inflight, places, round_.lease(places[0]).worker)
+        except Saturated:
+            self._wakes(round_, inflight)
+            self._held.full(inflight.line)
+            self._hold(inflight)
+            return None
+        except NoWorker as exc:
+            self._without_worker(inflight, exc, round_)
+            return None
+        except Exception as exc:  # noqa: BLE001 (one request that can't be placed doesn't stop the others)
+            self._settle(inflight, exc)
+            return None
+        predictions: list[Command] = []
+        for to in places:
+            predictions += prediction(self._keys, self._pools[to.pool], inflight, to, round_.lease(to))
+            blocks = len(inflight.hashes(self._pools[to.pool].block_size, inflight.job.weights or "")) // HASH_BYTES
+            self._routed[to.pool].decided(to.cached, blocks, time.perf_counter() - began)
+        return command, predictions
 
     def _resolved(self, inflight: InFlight) -> bool:
         """Its adapter, if it wants one, is there, and it is of today's version; else its wait is over."""
@@ -311,7 +322,8 @@ class Placer:
                 self._hold(inflight, NoWorker(f"The adapter '{inflight.adapter_name}' has just changed. Try again."))
             elif written:
                 self._settle(inflight, None)
-            else:  # the worker's lease ended between the two round trips: decide again
+            else:  # a worker's lease has ended: decide again
+                self._fleet.forget([stage.pool for stage in inflight.job.stages])
                 inflight.unplace()
                 self._waiting.append(inflight)
         if any(inflight.held_since and inflight.job.worker for inflight in placed):

@@ -16,6 +16,7 @@ from app.dispatch.adapter_table import AdapterTable
 from app.dispatch.aliases import Aliases, B, Turn
 from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.index_sweep import IndexSweep
 from app.dispatch.liveness import LivenessWatch
 from app.dispatch.models import Model, load_models
 from app.dispatch.pool_control import PoolControl
@@ -109,7 +110,7 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
     keys, api = Keys(settings.deployment), new_api_id()
     redis = async_client(settings.redis_url)
     wire = Wire(redis, steady_after_s=settings.intervals.steady_s)
-    fleet = FleetReader(wire, keys, pools, settings.max_queued)
+    fleet = FleetReader(wire, keys, pools, settings.max_queued, settings.intervals.look_s)
     adapters = AdapterTable(wire, keys, known.models)
     control = PoolControl(redis, keys, fleet)
     dispatcher = Dispatcher(
@@ -117,19 +118,19 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
         adapters.current, control.wake_soon,
     )  # fmt: skip
     inbox = TokenInbox(wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
-    watch = LivenessWatch(wire, keys, dispatcher, inbox, pools, settings.intervals, adapters)
+    watch = LivenessWatch(wire, keys, dispatcher, inbox, fleet, pools, adapters, settings.intervals)
     lookup = RequestLookup(wire, redis, keys, api, dispatcher.timelines)
 
     def usable(name: str) -> bool:
         """Whether a model has a worker, and nobody waits for one."""
         model = known.models.get(name)
-        serving = model is not None and (watch.staffed is None or not watch.staffed.isdisjoint(model.pools))
-        return model is not None and serving and not dispatcher.placer.has_line(model.pools)
+        return model is not None and fleet.has_worker(model.pools) and not dispatcher.placer.has_line(model.pools)
 
     known.aliases.usable = usable
     IN_FLIGHT.set_function(lambda: len(dispatcher.in_flight))
     HELD.set_function(lambda: dispatcher.placer.held)
-    background = [asyncio.create_task(part.run()) for part in (inbox, watch, lookup)]
+    sweep = IndexSweep(wire, keys, api, fleet, list(pools))
+    background = [asyncio.create_task(part.run()) for part in (inbox, watch, lookup, sweep)]
     background.append(asyncio.create_task(keep_noting(wire, settings)))
     background.append(asyncio.create_task(known.aliases.run(wire, keys)))
     try:

@@ -52,13 +52,7 @@ def prompt_hashes(
 
 
 def common_blocks(a: bytes, b: bytes) -> int:
-    """How many leading blocks two packed prompts share, by binary search."""
-    low, high = 0, min(len(a), len(b)) // HASH_BYTES
-    while low < high:
-        middle = (low + high + 1) // 2
-        end = middle * HASH_BYTES
-        if a[end - HASH_BYTES : end] == b[end - HASH_BYTES : end]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    """How many leading blocks two packed prompts share."""
+    size = min(len(a), len(b))
+    differing = int.from_bytes(a[:size]) ^ int.from_bytes(b[:size])  # its highest bit is in the first byte that differs
+    return (size - (differing.bit_length() + 7) // 8) // HASH_BYTES

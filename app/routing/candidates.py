@@ -1,5 +1,7 @@
 """The inputs and the result of a routing decision."""
 
+from collections.abc import Mapping, Sequence
+
 from msgspec import Struct
 
 from app.ids import PoolId, WorkerId
@@ -27,7 +29,7 @@ class Candidate(Struct, frozen=True):
     blocks: int = 0  # KV blocks that these requests hold or will hold
     tokens: int = 0  # prompt tokens to compute, of requests without a first token
     waiting: int = 0  # requests without a first token
-    head_s: float = 0.0  # seconds since the first of them began
+    since: float = 0.0  # when the first of them began, seconds since the epoch
     pulls: int = 0  # blocks to pull from prefill workers, for requests without a first token
     # Aside requests, and the blocks that they hold or will hold; not in the numbers above.
     aside: int = 0
@@ -43,6 +45,18 @@ class Option(Struct, frozen=True):
     loading_s: float = 0.0  # until its adapter is loaded there
 
 
+class Matches(Struct, frozen=True):
+    """What a pool's places have of one prompt; places are indices of its candidates."""
+
+    # So many leading blocks, and the places that hold them; the deepest first, and a place's first entry counts.
+    depths: Sequence[tuple[int, frozenset[int]]] = ()
+    coming: Mapping[int, int] = {}  # by place: leading blocks that requests waiting there will leave in the cache
+
+    def option(self, place: int, candidate: Candidate) -> Option:
+        cached = next((depth for depth, places in self.depths if place in places), 0)
+        return Option(candidate, cached, max(cached, self.coming.get(place, 0)))
+
+
 class Ask(Struct, frozen=True):
     """A request to be placed."""
 
@@ -52,6 +66,7 @@ class Ask(Struct, frozen=True):
     session: str | None = None  # requests of one session prefer the same place
     aside: bool = False  # gives way to online requests
     holds: bool = True  # it holds KV blocks until its end; inputs don't
+    now: float = 0.0  # when it is placed, seconds since the epoch
 
 
 class Placement(Struct, frozen=True):

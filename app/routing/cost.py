@@ -1,10 +1,11 @@
 """The `kv` policy's cost of a place, in seconds: README.md derives it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from app.ids import PoolId
+from app.messages import Lease
 from app.routing.candidates import Ask, Candidate, Cost, Option
 
 EXPECTED_ANSWER = 256  # the most tokens of an answer that blocks are reserved for: most are shorter than `max_tokens`
@@ -16,28 +17,44 @@ _STEP_S = 0.02  # by which a full engine's step is longer than an empty one's
 _PULLED_BYTES_PER_S = 3e9  # assumed for a worker that has pulled no KV yet: a copy within one host
 
 
+class PoolSpeeds(Struct, frozen=True):
+    """Of a pool's places together: they are identical, so their mean predicts each better than its own last minute."""
+
+    places: int
+    prefill_tokens_per_s: float  # the mean; as assumed if none has computed a prompt yet
+    prefills_per_s: float  # the sum, here and below
+    busy: float
+
+    @classmethod
+    def of(cls, leases: Sequence[Lease], guess: float = _TOKENS_PER_S) -> "PoolSpeeds":
+        speeds = [lease.speeds for lease in leases]
+        measured = [s.prefill_tokens_per_s for s in speeds if s.prefill_tokens_per_s > 0]
+        return cls(
+            len(speeds), _mean(measured, guess), sum(s.prefills_per_s for s in speeds), sum(s.busy for s in speeds)
+        )
+
+
 class Fleet(Struct, frozen=True):
     """The speeds that the places have in common."""
 
-    # A pool's workers are identical: their mean predicts each one better than its own last minute does.
     tokens_per_s: dict[PoolId, float]
     delay_rate: float  # 1/s: requests delayed by each second that a queue gets longer
 
     @classmethod
-    def of(cls, options: Sequence[Option], others: Sequence[Option] = ()) -> "Fleet":
+    def of(cls, places: Sequence[Candidate], others: Sequence[Candidate] = ()) -> "Fleet":
         """`others`: their speeds are assumed for a pool that has computed no prompt yet."""
-        leases = [o.candidate.lease for o in options]
-        per_s = sum(lease.speeds.prefills_per_s for lease in leases) / len(leases)
-        busy = sum(lease.speeds.busy for lease in leases) / len(leases)
-        speeds: dict[PoolId, list[float]] = {lease.worker.pool: [] for lease in leases}
-        for lease in leases:
-            if lease.speeds.prefill_tokens_per_s > 0:
-                speeds[lease.worker.pool].append(lease.speeds.prefill_tokens_per_s)
-        guess = _mean([s for o in others if (s := o.candidate.lease.speeds.prefill_tokens_per_s) > 0], _TOKENS_PER_S)
-        return cls(
-            {pool: _mean(measured, guess) for pool, measured in speeds.items()},
-            _DELAYED_SHARE * per_s / (1 - min(busy, _BUSY_MOST)),
-        )
+        pools: dict[PoolId, list[Lease]] = {}
+        for c in places:
+            pools.setdefault(c.lease.worker.pool, []).append(c.lease)
+        guess = _mean([s for c in others if (s := c.lease.speeds.prefill_tokens_per_s) > 0], _TOKENS_PER_S)
+        return cls.together({pool: PoolSpeeds.of(leases, guess) for pool, leases in pools.items()})
+
+    @classmethod
+    def together(cls, pools: Mapping[PoolId, PoolSpeeds]) -> "Fleet":
+        count = sum(p.places for p in pools.values())
+        per_s, busy = (sum(p.prefills_per_s for p in pools.values()), sum(p.busy for p in pools.values()))
+        rate = _DELAYED_SHARE * per_s / count / (1 - min(busy / count, _BUSY_MOST))
+        return cls({pool: p.prefill_tokens_per_s for pool, p in pools.items()}, rate)
 
 
 def _mean(values: Sequence[float], otherwise: float) -> float:
@@ -46,11 +63,26 @@ def _mean(values: Sequence[float], otherwise: float) -> float:
 
 def kv_cost(ask: Ask, option: Option, fleet: Fleet, weight: float) -> Cost:
     """Seconds until the first token, and the delay of other requests in seconds."""
-    c = option.candidate
-    speed = fleet.tokens_per_s[c.lease.worker.pool]
-    wait = max(0.0, c.tokens / speed - c.head_s) + _wait_for_blocks(ask, option) + _STEP_S * load(c) + option.loading_s
+    speed = fleet.tokens_per_s[option.candidate.lease.worker.pool]
+    wait = line(option.candidate, fleet, ask.now) + _wait_for_blocks(ask, option) + option.loading_s
     prefill = uncached_tokens(ask, option) / speed
-    return Cost(wait, prefill, weight * fleet.delay_rate * prefill * (wait + prefill / 2))
+    return Cost(wait, prefill, others_cost(fleet, weight, wait, prefill))
+
+
+def others_cost(fleet: Fleet, weight: float, wait: float, prefill: float) -> float:
+    """Seconds by which a prefill delays other requests."""
+    return weight * fleet.delay_rate * prefill * (wait + prefill / 2)
+
+
+def line(c: Candidate, fleet: Fleet, now: float) -> float:
+    """The part of the wait that is the same for all prompts: seconds. More load never lowers it."""
+    begun_s = max(0.0, now - c.since) if c.since else 0.0
+    return max(0.0, c.tokens / fleet.tokens_per_s[c.lease.worker.pool] - begun_s) + load_part(c)
+
+
+def load_part(c: Candidate) -> float:
+    """Seconds by which a fuller engine takes longer."""
+    return _STEP_S * load(c)
 
 
 def pull_cost(ask: Ask, option: Option) -> Cost:
@@ -58,7 +90,7 @@ def pull_cost(ask: Ask, option: Option) -> Cost:
     c = option.candidate
     speed = c.lease.speeds.pulled_bytes_per_s or _PULLED_BYTES_PER_S
     block_s = c.lease.worker.block_bytes / speed
-    wait = _wait_for_blocks(ask, option) + _STEP_S * load(c) + c.pulls * block_s
+    wait = _wait_for_blocks(ask, option) + load_part(c) + c.pulls * block_s
     return Cost(wait, missing_blocks(ask, option) * block_s)
 
 

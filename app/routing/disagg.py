@@ -58,11 +58,12 @@ def _is_better(
 ) -> bool:
     """By the pool's `remote_wait_s` if set, else by the total delay of all requests, in seconds."""
     longest = far.candidate.limits.remote_wait_s
-    there = kv_cost(ask, far, Fleet.of(prefills, decodes), 1.0)
+    sides = [o.candidate for o in prefills], [o.candidate for o in decodes]
+    there = kv_cost(ask, far, Fleet.of(*sides), 1.0)
     if longest is not None:
         return there.wait <= longest
     pull = pull_cost(ask, target)
-    here = kv_cost(ask, home, Fleet.of(decodes, prefills), 1.0)
+    here = kv_cost(ask, home, Fleet.of(*sides[::-1]), 1.0)
     return there.total + _HOP_S + pull.total <= here.total + here.prefill * _decoding(home.candidate)
 
 

@@ -18,9 +18,18 @@ Part = Literal["all", "prefill", "decode"]
 
 
 def place(
-    ask: Ask, options: Sequence[Option], rules: Routing, rng: Random, turn: int = 0, *, part: Part = "all"
+    ask: Ask,
+    options: Sequence[Option],
+    rules: Routing,
+    rng: Random,
+    turn: int = 0,
+    *,
+    part: Part = "all",
+    fleet: Fleet | None = None,
 ) -> Decision:
     """The place for one request or one stage of it, and what to reserve there. `turn` counts up, for `round_robin`.
+
+    `fleet`: the speeds of all places, where the options are a shortlist of them.
 
     Raises: NoWorker when no place can serve it, Saturated when all that can are full.
     """
@@ -38,7 +47,7 @@ def place(
     if rules.policy == "kv" and part == "decode":
         scored = [(o, pull_cost(ask, o)) for o in free]
     elif rules.policy == "kv":
-        fleet = Fleet.of(able)
+        fleet = fleet or Fleet.of([o.candidate for o in able])
         scored = [(o, kv_cost(ask, o, fleet, rules.prefill_weight)) for o in free]
     else:
         scored = _SCORES[rules.policy](free, rng, turn)
@@ -54,10 +63,9 @@ def _placement(ask: Ask, best: Option, part: Part) -> Placement:
     return Placement(lease.worker.pool, lease.worker.id, best.candidate.rank, blocks, to_compute, best.cached, to_pull)
 
 
-def reserve(fleet: Sequence[Candidate], to: Placement, *, aside: bool = False) -> list[Candidate]:
-    """The fleet with the placement reserved, for the next decision of the same round."""
-    loaded = _loaded_aside if aside else _loaded
-    return [loaded(c, to) if (c.lease.worker.id, c.rank) == (to.worker, to.rank) else c for c in fleet]
+def loaded(c: Candidate, to: Placement, *, aside: bool = False) -> Candidate:
+    """The place with the placement reserved, for the next decision of the same round."""
+    return _loaded_aside(c, to) if aside else _loaded(c, to)
 
 
 def _loaded_aside(c: Candidate, to: Placement) -> Candidate:
@@ -98,7 +106,7 @@ def pick(scored: Sequence[tuple[Option, Cost]], rules: Routing, session: str | N
     costs = [cost.total for _, cost in scored]
     low, high = min(costs), max(costs)
     if session is not None:
-        home, cost = max(scored, key=lambda s: _affinity(session, s[0].candidate))
+        home, cost = max(scored, key=lambda s: affinity(session, s[0].candidate))
         if cost.total <= low + rules.affinity_s:
             return home
     spread = (high - low) * rules.temperature
@@ -108,7 +116,7 @@ def pick(scored: Sequence[tuple[Option, Cost]], rules: Routing, session: str | N
     return rng.choice([o for o, cost in scored if cost.total == low])
 
 
-def _affinity(session: str, c: Candidate) -> int:
+def affinity(session: str, c: Candidate) -> int:
     """Rendezvous hashing: when a worker comes or goes, only its own sessions move."""
     return xxh3_64_intdigest(f"{session}\0{c.lease.worker.id}\0{c.rank}".encode())
 

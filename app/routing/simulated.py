@@ -33,7 +33,7 @@ class Policy:
         )
 
     def __call__(self, blocks: Sequence[int], workers: Any) -> int:
-        ask = Ask(workers.input_tokens, max_tokens=1)
+        ask = Ask(workers.input_tokens, max_tokens=1, now=workers.now)
         options = [self._option(i, w, workers.now, len(blocks)) for i, w in enumerate(workers)]
         to = place(ask, options, self._rules, self._rng).placement
         chosen = int(to.worker)
@@ -56,7 +56,7 @@ class Policy:
         line = self._line[index]
         candidate = Candidate(
             lease, _LIMITS, 0, worker.active_requests, 0, sum(line.values()), len(line),
-            now - self._since[index] if line else 0.0,
+            self._since[index] if line else 0.0,
         )  # fmt: skip
         coming = blocks - (worker.potential_blocks - worker.active_blocks)
         return Option(candidate, worker.cached_blocks, max(coming, worker.cached_blocks))

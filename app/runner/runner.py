@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from app.engines.base import EncodeRequest, Engine, EngineInfo, GenerateRequest
 from app.errors import Cancelled, EngineDead, EngineFailed, HandoffFailed, Returned, StoreDown, XylemError
-from app.ids import RequestId, RunId, WorkerId, run_id
+from app.ids import PoolId, RequestId, RunId, WorkerId, run_id
 from app.keys import Keys
 from app.messages import ASIDE_PRIORITY, Failed, Handoff, Job, KvHandle, PrefillDone, Stage
 from app.pools import Aside
@@ -46,9 +46,11 @@ _LAST_EVENTS_S = 5.0  # how long a worker that ends waits until its last events 
 class Runner:
     """One engine, the requests on it, and the emitter of their tokens."""
 
-    def __init__(self, engine: Engine, worker: WorkerId, settings: Settings, rules: Aside = _RULES) -> None:
+    def __init__(
+        self, engine: Engine, worker: WorkerId, pool: PoolId, settings: Settings, rules: Aside = _RULES
+    ) -> None:
         """`rules`: for aside requests."""
-        self.engine, self.worker, self.settings, self._rules = engine, worker, settings, rules
+        self.engine, self.worker, self.pool, self.settings, self._rules = engine, worker, pool, settings, rules
         self.keys = Keys(settings.deployment)
         self.redis: Redis
         self.emitter: TokenEmitter
@@ -172,7 +174,7 @@ class Runner:
         self.take(info)
         self.block_size, self.computes = info.block_size, info.computes
         self._wire = Wire(self.redis)
-        self.emitter = TokenEmitter(self._wire, self.keys, self.worker, self.settings)
+        self.emitter = TokenEmitter(self._wire, self.keys, self.worker, self.pool, self.settings)
         self._emitting = asyncio.create_task(self.emitter.run())
         self._emitting.add_done_callback(end_process)
         return info

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from app.errors import StoreDown
-from app.ids import ApiId, RunId, WorkerId
+from app.ids import ApiId, PoolId, RunId, WorkerId
 from app.keys import Keys
 from app.messages import Event, EventBatch, Job, encode
 from app.settings import Settings
@@ -23,13 +23,13 @@ _MOST = 50_000  # unsent events, some megabytes; Redis takes them in one message
 class TokenEmitter:
     """Collects the events of one engine step. Lives on the engine's event loop."""
 
-    def __init__(self, wire: Wire, keys: Keys, worker: WorkerId, settings: Settings) -> None:
-        self._wire, self._keys, self._worker = wire, keys, worker
+    def __init__(self, wire: Wire, keys: Keys, worker: WorkerId, pool: PoolId, settings: Settings) -> None:
+        self._wire, self._keys, self._worker, self._pool = wire, keys, worker, pool
         self._stream_bytes, self._ttl_s = settings.stream_bytes, settings.stream_ttl_s
         self._trimmed: dict[ApiId, float] = {}  # monotonic: when this worker last trimmed each stream
         self._written: dict[ApiId, int] = {}  # bytes since then
         self._events: dict[ApiId, list[Event]] = {}
-        self._released: list[tuple[RunId, WorkerId, str]] = []
+        self._released: list[tuple[RunId, WorkerId, PoolId, str]] = []
         self._seq: dict[ApiId, int] = {}
         self.emitted = 0
         self.withheld = 0  # outputs that are sent later, several as one
@@ -59,7 +59,7 @@ class TokenEmitter:
         """Sends the terminal event, and removes reservations and record."""
         self.release(job.run)
         if job.worker != self._worker:  # the decode worker has a reservation, too
-            self._account(job.run, job.worker, "ended")
+            self._account(job.run, job.worker, "ended", job.stages[-1].pool)
         self.emit(job.reply_to, event)
 
     def release(self, run: RunId) -> None:
@@ -74,8 +74,8 @@ class TokenEmitter:
         """The run's first token is out: its prompt isn't waiting any more."""
         self._account(run, self._worker, "prefilled")
 
-    def _account(self, run: RunId, worker: WorkerId, what: str) -> None:
-        self._released.append((run, worker, what))
+    def _account(self, run: RunId, worker: WorkerId, what: str, pool: PoolId | None = None) -> None:
+        self._released.append((run, worker, pool or self._pool, what))
         self._wake.set()
         self._idle.clear()
 
@@ -123,7 +123,7 @@ class TokenEmitter:
     async def _send(
         self,
         steps: list[tuple[ApiId, int, bytes]],
-        released: list[tuple[RunId, WorkerId, str]],
+        released: list[tuple[RunId, WorkerId, PoolId, str]],
         trim: Sequence[ApiId] = (),
     ) -> list[ApiId]:
         """Repeats all commands until Redis has it: receivers drop repeated batches by `seq`.
@@ -136,9 +136,9 @@ class TokenEmitter:
             out = self._keys.out(api)
             commands += ("XADD", out, "*", "s", data), ("PUBLISH", out, data)
             self._written[api] = self._written.get(api, 0) + len(data)
-        for run, worker, what in released:
-            keys = self._keys.release(run, worker)
-            commands.append(("EVAL", RELEASE, len(keys), *keys, run, what))
+        for run, worker, pool, what in released:
+            keys, starting = self._keys.release(run, worker, pool), self._keys.starting(pool)
+            commands.append(("EVAL", RELEASE, len(keys), *keys, run, what, worker, starting))
         due = trim or [api for api, _, _ in steps if self._is_due(api, now)]
         commands += [self._trim(api, now) for api in due]
         while True:

@@ -15,10 +15,11 @@ def _source(name: str) -> str:
     return "\n".join(line for line in lines if not line.lstrip().startswith("--"))
 
 
-PLACE = _source("requests/place")
-RECONCILE = _source("requests/reconcile")
-RELEASE = _source("requests/release")
-SNAPSHOT = _source("requests/snapshot")
+_LOAD = _source("requests/load") + "\n"  # prepended to the scripts that count what is reserved
+MATCH = _source("requests/match")
+PLACE = _LOAD + _source("requests/place")
+RECONCILE = _LOAD + _source("requests/reconcile")
+RELEASE = _LOAD + _source("requests/release")
 TRIM_STREAM = _source("requests/trim_stream")
 
 _KEPT_BYTES = _source("resumable/kept_bytes") + "\n"  # prepended to the scripts that count kept bytes
@@ -50,5 +51,9 @@ ADD_FILE = _source("files/add_file")
 REMOVE_FILE = _source("files/remove_file")
 
 CHARGE = _source("quota/charge")
+
+SWEEP_INDEX = _source("index/sweep")
+TELL = _source("index/tell")
+WRITE_INDEX = _source("index/write")
 
 NOTE_VERSION = _source("versions/note")

@@ -128,12 +128,12 @@ async def hand_over(runner: Runner, job: Job) -> Lease | None:
     A record that is gone isn't written again: nobody awaits that request, and the decode task finds no record.
     """
     keys = runner.keys
-    account = keys.release(job.run, runner.worker)
+    account = keys.release(job.run, runner.worker, runner.pool)
     while True:
         pipe = runner.redis.pipeline(transaction=False)
         pipe.set(keys.request(job.run), encode(job), xx=True, keepttl=True)
         pipe.get(keys.worker(job.worker))
-        pipe.eval(RELEASE, len(account), *account, job.run, "left")
+        pipe.eval(RELEASE, len(account), *account, job.run, "left", runner.worker, keys.starting(runner.pool))
         try:
             _written, lease, _released = await pipe.execute()
         except (RedisError, OSError) as exc:

@@ -13,9 +13,9 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 from redis import Redis
 
-from app.ids import place_id
 from app.keys import Keys
-from tests.stack import Stack, free_port, leases, mock_pool, stack, wait_until
+from app.messages import Lease
+from tests.stack import Stack, free_port, indexed_blocks, leases, mock_pool, stack, wait_until
 
 KEYS, POOL = Keys("xylem"), "decode-pool-a"
 WORDS = "the quick brown fox jumps over the lazy dog and runs "
@@ -164,7 +164,7 @@ def test_cleared_caches_are_forgotten(fleet: tuple[Stack, list[str]]) -> None:
     wait_until(lambda: cached(ask(urls[0], prompt, cache_salt="cleared")[0]), "its KV events are there")
     answer = httpx.post(f"{urls[0]}/admin/pools/{POOL}/clear_kv_blocks", timeout=20).json()
     assert (len(answer["cleared"]), answer["refused"]) == (4, {})
-    wait_until(lambda: not s.redis.keys(f"{KEYS.prefix}kv:*"), "no entries", 2)
+    assert indexed_blocks(s, POOL) == 0
     usage, why = ask(urls[0], prompt, cache_salt="cleared")
     assert (cached(usage), why["blocks_cached"]) == (0, 0)
 
@@ -189,26 +189,29 @@ def test_limits_are_seen_changed_and_checked(fleet: tuple[Stack, list[str]]) -> 
     assert page.status_code == 403  # a page in somebody's browser must not reach what has no key
 
 
-def test_a_killed_workers_entries_are_gone_at_once(fleet: tuple[Stack, list[str]]) -> None:
-    """Routing looks at leases first, and an API replica removes the rest."""
+def test_a_killed_workers_cache_counts_for_nothing_at_once(fleet: tuple[Stack, list[str]]) -> None:
+    """Nobody else gets its number, nor a prompt that it had: its entries are removed later."""
     s, urls = fleet
     redis = s.redis
     others = {lease.worker.id for lease in leases(s, POOL)}
     victim = s.worker(name="victim")
     s.wait_ready(5)
-    (id_,) = {lease.worker.id for lease in leases(s, POOL)} - others
     numbers = count()
 
-    def cached_there() -> int:
+    def cached_there() -> Lease | None:
         for number in islice(numbers, 8):
             ask(urls[0], f"{number} on the victim " + WORDS * 15)
-        return int(redis.exists(KEYS.kv(POOL, place_id(id_, 0))))  # type: ignore[arg-type]
+        (lease,) = [lease for lease in leases(s, POOL) if lease.worker.id not in others]
+        return lease if lease.caches[0] else None
 
-    wait_until(cached_there, "the victim has something cached")
+    gone = wait_until(cached_there, "the victim has something cached")
     victim.send_signal(signal.SIGKILL)
     s.wait_ready(4)
-    wait_until(lambda: len(redis.hkeys(KEYS.pool(POOL))) == 4, "it is buried", 15)  # type: ignore[arg-type]
-    assert not redis.keys(f"{KEYS.prefix}kv:*:{id_}*")
+    wait_until(lambda: len(redis.hkeys(KEYS.pool(POOL))) == 4, "it is no member any more", 15)  # type: ignore[arg-type]
+    assert not redis.hexists(KEYS.loads(POOL), gone.worker.id)
+    for number in range(next(numbers)):
+        assert ask(urls[0], f"{number} on the victim " + WORDS * 15)
+    assert gone.caches[0] not in [number for lease in leases(s, POOL) for number in lease.caches]
 
 
 def test_admin_endpoints_want_the_key(valkey_url: str, tmp_path: Path) -> None:
@@ -236,15 +239,12 @@ def test_data_parallel_ranks_are_routed_to_by_their_own_caches(fleet: tuple[Stac
     s.wait_ready(model="ranks")
     ranks: dict[str, int] = {}
 
-    def known() -> int:
-        return sum(s.redis.scard(key) for key in s.redis.keys(f"{KEYS.prefix}kv:ranks:*"))
-
     for name in map(str, range(20)):  # by chance both ranks get some, but once in half a million
-        prompt, before = f"{name} {WORDS * 15}", known()
+        prompt, before = f"{name} {WORDS * 15}", indexed_blocks(s, "ranks")
         _, why = ask(s.url, prompt, model="ranks")
         ranks[name] = why["rank"]
         assert len(why["candidates"]) == 2
-        wait_until(lambda before=before: known() > before, "its KV events are there")  # type: ignore[misc]
+        wait_until(lambda before=before: indexed_blocks(s, "ranks") > before, "its KV events are there")  # type: ignore[misc]
         usage, why = ask(s.url, prompt, model="ranks")
         assert why["rank"] == ranks[name]
         assert cached(usage) > 0

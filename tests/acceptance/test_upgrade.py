@@ -22,7 +22,7 @@ from tests.chaos.run import run
 from tests.stack import ROOT, leases, mock_pool, wait_until
 
 # The last commit of the wire version before ours; while there is none, the first commit of ours.
-BEFORE = "35b2948ddb3b53eb4bf7f4d4a4199aae608299fe"
+BEFORE = "d51097e0d64b643bc6baa212914e9fcd083517ce"
 DECODE, PREFILL = "decode-pool-a", "prefill-pool-a"
 POOLS = {
     DECODE: mock_pool(step_ms=10.0, answer_tokens=1000) | {"role": "decode", "disagg": {"remote_tokens": 64}},
@@ -78,9 +78,11 @@ def replacement(name: str) -> Fault:
     return replace
 
 
-def test_nothing_is_lost_when_a_fleet_is_upgraded_under_load(fleet: Fleet, before: Path) -> None:
+@pytest.mark.parametrize("first", ["workers", "replicas"])
+def test_nothing_is_lost_when_a_fleet_is_upgraded_under_load(fleet: Fleet, before: Path, first: str) -> None:
     """Streams that others can resume or not, prompts that are computed apart, and a batch."""
-    names = [name for name, _ in fleet.worker_names] + ["batch", "api-0", "api-1"]
+    workers, replicas = [name for name, _ in fleet.worker_names], ["batch", "api-0", "api-1"]
+    names = workers + replicas if first == "workers" else replicas + workers
     assert imported(fleet, before) == before / "app"
     assert {psutil.Process(fleet.process(name).pid).cwd() for name in names} == {str(before)}
     with OpenAI(base_url=f"{fleet.urls()[1]}/v1", api_key="none", max_retries=0) as c:

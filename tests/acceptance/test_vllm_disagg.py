@@ -19,7 +19,18 @@ from openai import OpenAI
 from app.tokenizer import load_tokenizer
 from tests.chaos.fleet import TEMPLATE
 from tests.shallow import shallow_model
-from tests.stack import ROOT, Stack, all_free, leases, metric, stack, timeline, wait_until, worker_process
+from tests.stack import (
+    ROOT,
+    Stack,
+    all_free,
+    indexed_blocks,
+    leases,
+    metric,
+    stack,
+    timeline,
+    wait_until,
+    worker_process,
+)
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -291,9 +302,8 @@ def test_prompts_with_one_prefix_are_pulled_once_and_answered_as_by_one_worker(f
     for prompt in prompts:
         answers.append(ask(fleet, cache_salt="prefix", prompt=prompt, logprobs=1))
         counted.append(settled(fleet))
-        cache = f"{fleet.deployment}:kv:{DECODE}:{counted[0].worker}"
         have = -(-len(prefix) // BLOCK)
-        wait_until(lambda: fleet.redis.scard(cache) >= have, "routing knows of the prefix")  # noqa: B023
+        wait_until(lambda: indexed_blocks(fleet, DECODE) >= have, "routing knows of the prefix")  # noqa: B023
     for answer, one in zip(answers, alone, strict=True):
         assert_same(answer, one)
     grown = list(pairwise(counted))

@@ -1,17 +1,23 @@
 """A clean Redis, its keys, and workers that exist only as leases."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest_asyncio
 from redis.asyncio import Redis
 
+from app.dispatch.adapter_table import AdapterTable
+from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.liveness import LivenessWatch
+from app.dispatch.token_inbox import TokenInbox
 from app.ending import end_tasks
 from app.ids import PoolId, WorkerId
 from app.keys import Keys
 from app.messages import Lease, Worker, encode
-from app.store import Wire, async_client
+from app.pools import Pool
+from app.store import TELL, Wire, async_client
 from tests.leases import changed
 
 POOL = PoolId("decode-pool-a")
@@ -59,9 +65,21 @@ async def register(
     own = told.worker
     await redis.set(keys.worker(own.id), encode(told), px=round(ttl_s * 1000))
     await redis.hset(keys.pool(own.pool), own.id, f"{own.ranks},{int(own.kv_events)}")
+    await redis.eval(TELL, 1, keys.changed(own.pool), own.id)
     return own.id
 
 
 async def had_worker(redis: "Redis", keys: Keys, lately_s: float = 60) -> None:
     """The last of the pool's workers has gone, and for `lately_s` seconds it is not long ago."""
     await redis.set(keys.seen(POOL), "1", px=round(lately_s * 1000))
+
+
+async def nobody_told() -> None:
+    """For an index whose number the test knows."""
+
+
+def watch_of(wire: Wire, keys: Keys, dispatcher: Dispatcher, pools: Mapping[PoolId, Pool]) -> LivenessWatch:
+    """Of that dispatcher's replica."""
+    inbox = TokenInbox(wire, keys, dispatcher.api, dispatcher.deliver, dispatcher.worker_lost)
+    fleet = FleetReader(wire, keys, pools, 1024)
+    return LivenessWatch(wire, keys, dispatcher, inbox, fleet, pools, AdapterTable(wire, keys, {}))

@@ -29,7 +29,7 @@ from app.messages import (
     encode,
 )
 from app.pools import Pool, PoolsFile
-from app.store import Wire, clock
+from app.store import TELL, Wire, clock
 from tests.integration.conftest import POOL, register
 
 KEYS, API = Keys("adapters"), ApiId("api")
@@ -154,6 +154,7 @@ async def test_one_that_nobody_can_load_is_refused_while_another_waits(redis: "R
     assert raw is not None
     told = AdapterReport({made.versioned: "no weights"})
     await redis.set(KEYS.worker(WorkerId("w")), encode(replace(decode_lease(raw), adapters=told)), px=60_000)
+    await redis.eval(TELL, 1, KEYS.changed(POOL), "w")
     with pytest.raises(AdapterFailed, match="can't be loaded"):
         await asyncio.wait_for(sending, 10)
 

@@ -10,8 +10,6 @@ from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight, RoutingHints
-from app.dispatch.liveness import LivenessWatch
-from app.dispatch.token_inbox import TokenInbox
 from app.ids import ApiId, PoolId, RequestId, WorkerId, run_id, worker_queue
 from app.keys import Keys
 from app.messages import (
@@ -37,7 +35,7 @@ from app.pools import Pool
 from app.store import Wire
 from app.tasks.celery_message import read_task_message
 from tests.background import beside
-from tests.integration.conftest import POOL, register
+from tests.integration.conftest import POOL, register, watch_of
 
 KEYS, API, PREFILL, R = Keys("test"), ApiId("api1"), PoolId("prefill-pool-a"), RequestId("r1")
 POOLS = {
@@ -181,7 +179,7 @@ async def test_a_request_is_retried_when_the_worker_that_holds_it_dies(redis: "R
     three = await decoder(redis, "d2")
     if when == "handed":
         await redis.delete(KEYS.worker(two))
-    async with beside(LivenessWatch(wire, KEYS, d, TokenInbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS).run()):
+    async with beside(watch_of(wire, KEYS, d, POOLS).run()):
         for _ in range(300):
             if f.job.attempt == 1 and f.job.worker:
                 break

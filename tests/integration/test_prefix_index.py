@@ -10,24 +10,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from app.dispatch.fleet_reader import FleetReader, Overlap
+from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.pool_fleet import ENTRY
 from app.engines.kv_publisher import KvEvent, KvEventArgs, KvPublisher
 from app.engines.mock.blocks import BlockManager, BlockTable
 from app.ids import PlaceId, place_id
 from app.keys import Keys
 from app.kv.blocks import chain, prompt_hashes, root
-from app.kv.ledger import Ledger
-from app.kv.prefix_index import KvIndex
+from app.kv.ledger import Changes, Ledger
+from app.kv.prefix_index import KvIndex, packed
 from app.pools import Pool
-from app.store import Wire
+from app.routing.candidates import Option
+from app.store import WRITE_INDEX, Wire
 from tests.background import beside
-from tests.integration.conftest import POOL, register
+from tests.integration.conftest import POOL, nobody_told, register
 from workers.engine.kv_event_feed import KvEventFeed
 
 pytestmark = pytest.mark.both_servers
 
-KEYS, PLACE, SIZE = Keys("test"), PlaceId("w1"), 4
-KEY = KEYS.kv(POOL, PLACE)
+KEYS, SIZE = Keys("test"), 4
+INDEX, COUNT = KEYS.cached(POOL)
 
 
 class LossyPublisher(KvPublisher):
@@ -52,6 +54,7 @@ class Cache:
     publisher: LossyPublisher
     prompts: list[tuple[list[int], str | None]] = field(default_factory=list)
     feed: KvEventFeed = field(init=False)
+    index: KvIndex = field(init=False)
 
     def run(self, tokens: list[int], salt: str | None = None) -> None:
         table = BlockTable(salt)
@@ -90,7 +93,8 @@ async def feeding(
     cache = Cache(BlockManager(total, SIZE, record_events=True), publisher)
     if cached:
         cache.run(list(cached))
-    cache.feed = KvEventFeed(publisher.source, Ledger(SIZE), KvIndex(wire, KEYS, POOL, PLACE), check_s)
+    cache.index = KvIndex(wire, KEYS, POOL, nobody_told)
+    cache.feed = KvEventFeed(publisher.source, Ledger(SIZE), cache.index, check_s)
     try:
         async with beside(cache.feed.run()):
             yield cache
@@ -98,9 +102,23 @@ async def feeding(
         await publisher.close()
 
 
-async def becomes(redis: "Redis", expected: Callable[[set[bytes]], bool], what: str, within_s: float = 5) -> None:
+async def indexed(redis: "Redis", cache: Cache) -> set[bytes]:
+    """The blocks that stand under the cache's number."""
+    own = packed(cache.index.number)
+    while True:
+        count, entries = await redis.hget(COUNT, own), await redis.hgetall(INDEX)
+        if await redis.hget(COUNT, own) == count:  # nothing was written meanwhile
+            break
+    found = {block for block, caches in entries.items() if own in {caches[i : i + 4] for i in range(0, len(caches), 4)}}
+    assert int(count or 0) == len(found)
+    return found
+
+
+async def becomes(
+    redis: "Redis", cache: Cache, expected: Callable[[set[bytes]], bool], what: str, within_s: float = 5
+) -> None:
     async with asyncio.timeout(within_s):
-        while not expected(found := set(await redis.smembers(KEY))):  # noqa: ASYNC110 (Redis has no event for it)
+        while not expected(found := await indexed(redis, cache)):  # noqa: ASYNC110 (Redis has no event for it)
             await asyncio.sleep(0.01)
     assert expected(found), what
 
@@ -138,81 +156,84 @@ async def test_the_index_is_what_the_cache_holds(redis: "Redis", wire: Wire, ops
             elif name == "drop":
                 cache.publisher.drop = args[0]  # type: ignore[assignment]
             elif name == "forget":
-                await redis.delete(KEY)
+                await redis.delete(INDEX, COUNT)
             else:
                 await asyncio.sleep(0.01)
-        await becomes(redis, lambda found: found == cache.held(), "the cache")
+        await becomes(redis, cache, lambda found: found == cache.held(), "the cache")
 
 
 async def test_the_index_is_cleared_when_lost_events_cannot_be_replayed(redis: "Redis", wire: Wire) -> None:
     """The engine's buffer is too short: all that was known goes, and what comes after counts again."""
     async with feeding(wire, buffer_steps=1) as cache:
         cache.run([1] * 12)
-        await becomes(redis, lambda found: len(found) == 3, "three blocks")
+        await becomes(redis, cache, lambda found: len(found) == 3, "three blocks")
         cache.publisher.drop = 3
         for salt in ("x", "y", "z"):  # each evicts some
             cache.run([0] * 16, salt)
         cache.run([0, 1, 0, 1], "last")
-        await becomes(redis, lambda found: found == {chain(root(["last"]), [0, 1, 0, 1], SIZE)[0]}, "what is certain")
-        assert set(await redis.smembers(KEY)) <= cache.held()
+        await becomes(
+            redis, cache, lambda found: found == {chain(root(["last"]), [0, 1, 0, 1], SIZE)[0]}, "what is certain"
+        )
+        assert await indexed(redis, cache) <= cache.held()
 
 
 async def test_a_feed_that_starts_late_learns_all(redis: "Redis", wire: Wire) -> None:
     """What was published before the subscription arrived is asked for."""
     async with feeding(wire, cached=[1] * 12) as cache:
-        await becomes(redis, lambda found: len(found) == 3 and found == cache.held(), "all three blocks")
+        await becomes(redis, cache, lambda found: len(found) == 3 and found == cache.held(), "all three blocks")
 
 
 async def test_clearing_is_seen_at_once(redis: "Redis", wire: Wire) -> None:
     """`forget` reads first what was said before; vLLM tells of the clearing only with its next step."""
     async with feeding(wire) as cache:
         cache.run([0] * 8)
-        await becomes(redis, lambda found: len(found) == 2, "two blocks")
+        await becomes(redis, cache, lambda found: len(found) == 2, "two blocks")
         cache.publisher.drop = 1
         cache.run([1] * 12)
         await cache.feed.forget(cache.feed.clears)
-        assert not await redis.exists(KEY)
+        assert not await indexed(redis, cache)
         await asyncio.sleep(0.3)  # nothing that was said before the clearing comes back
-        assert not await redis.exists(KEY)
+        assert not await indexed(redis, cache)
         cache.blocks.clear()  # its event comes now, and then a block
         cache.run([0] * 4)
-        await becomes(redis, lambda found: len(found) == 1, "the block after it")
+        await becomes(redis, cache, lambda found: len(found) == 1, "the block after it")
 
 
 async def test_what_came_after_the_engines_own_clearing_stays(redis: "Redis", wire: Wire) -> None:
     """A request may come between the engine's reset and the index's."""
     async with feeding(wire) as cache:
         cache.run([1] * 12)
-        await becomes(redis, lambda found: len(found) == 3, "three blocks")
+        await becomes(redis, cache, lambda found: len(found) == 3, "three blocks")
         before = cache.feed.clears
         cache.clear()
         cache.run([0] * 4)
         await cache.feed.forget(before)
-        await becomes(redis, lambda found: found == {chain(root(), [0] * 4, SIZE)[0]}, "the block after it")
+        await becomes(redis, cache, lambda found: found == {chain(root(), [0] * 4, SIZE)[0]}, "the block after it")
         await asyncio.sleep(0.2)
-        assert await redis.scard(KEY) == 1
+        assert len(await indexed(redis, cache)) == 1
 
 
 async def test_a_batch_that_cannot_be_read_clears_what_was_known(redis: "Redis", wire: Wire) -> None:
     """An engine of another version may have removed blocks with it. The worker goes on."""
     async with feeding(wire) as cache:
         cache.run([1] * 12)
-        await becomes(redis, lambda found: len(found) == 3, "three blocks")
+        await becomes(redis, cache, lambda found: len(found) == 3, "three blocks")
         publisher = cache.publisher
         publisher._pub.send_multipart((b"", publisher._seq.to_bytes(8, "big"), b"\x93\x00\x91\x01\x00"))
         publisher._seq += 1
-        await becomes(redis, lambda found: not found, "nothing")
+        await becomes(redis, cache, lambda found: not found, "nothing")
         cache.run([0] * 4)
-        await becomes(redis, lambda found: found == {chain(root(), [0] * 4, SIZE)[0]}, "what came after it")
+        await becomes(redis, cache, lambda found: found == {chain(root(), [0] * 4, SIZE)[0]}, "what came after it")
 
 
 async def test_a_redis_that_forgot_is_told_again(redis: "Redis", wire: Wire) -> None:
     """It came back without its last second, and the engine is idle."""
     async with feeding(wire) as cache:
         cache.run([1] * 12)
-        await becomes(redis, lambda found: len(found) == 3, "three blocks")
-        await redis.srem(KEY, (await redis.smembers(KEY)).pop())
-        await becomes(redis, lambda found: found == cache.held(), "three blocks again")
+        await becomes(redis, cache, lambda found: len(found) == 3, "three blocks")
+        own = packed(cache.index.number)
+        await redis.eval(WRITE_INDEX, 2, INDEX, COUNT, own, "remove", (await indexed(redis, cache)).pop())
+        await becomes(redis, cache, lambda found: found == cache.held(), "three blocks again")
 
 
 async def test_lost_events_are_asked_for_at_once(redis: "Redis", wire: Wire) -> None:
@@ -222,20 +243,20 @@ async def test_lost_events_are_asked_for_at_once(redis: "Redis", wire: Wire) -> 
         cache.publisher.drop = 1
         cache.run([1] * 12)
         cache.run([0] * 8)
-        await becomes(redis, lambda found: found == cache.held(), "all five")
+        await becomes(redis, cache, lambda found: found == cache.held(), "all five")
 
 
 async def test_redis_away_loses_nothing(redis: "Redis", wire: Wire) -> None:
     """Writes fail for a while; afterwards the set is whole."""
     async with feeding(wire) as cache:
         cache.run([1] * 12)
-        await becomes(redis, lambda found: len(found) == 3, "three blocks")
+        await becomes(redis, cache, lambda found: len(found) == 3, "three blocks")
         await redis.config_set("maxmemory", 1)  # refuses writes
         cache.run([0] * 8)
         await asyncio.sleep(0.3)
-        assert len(await redis.smembers(KEY)) == 3
+        assert len(await indexed(redis, cache)) == 3
         await redis.config_set("maxmemory", 0)
-        await becomes(redis, lambda found: found == cache.held(), "all five")
+        await becomes(redis, cache, lambda found: found == cache.held(), "all five")
 
 
 def reader(wire: Wire) -> FleetReader:
@@ -263,19 +284,20 @@ async def test_a_match_is_as_long_as_the_shared_prefix(
     await redis.flushall()
     names = []
     for i, tokens in enumerate(cached):
-        names.append(await register(redis, KEYS, f"w{i}", kv_events=i % 2 == 0))
-        for block in chain(root(), tokens, SIZE):
-            if i % 2 == 0:
-                await redis.sadd(KEYS.kv(POOL, place_id(names[-1], 0)), block)
-            else:
-                await redis.zadd(KEYS.predicted(POOL, place_id(names[-1], 0)), {block: 9e15})
+        index = KvIndex(wire, KEYS, POOL, nobody_told)
+        blocks_ = list(dict.fromkeys(chain(root(), tokens, SIZE)))
+        if i % 2 == 0:
+            await index.write(Changes(False, blocks_, []))
+        elif blocks_:
+            await redis.zadd(KEYS.predicted(POOL, PlaceId(f"w{i}")), dict.fromkeys(blocks_, 9e15))
+        names.append(await register(redis, KEYS, f"w{i}", kv_events=i % 2 == 0, caches=[index.number]))
     view = (await reader(wire).read({POOL: [prompt_hashes(p, SIZE) for p in asked]}))[POOL]
-    for prompt, overlaps in zip(asked, view.overlaps, strict=True):
-        for candidate, overlap in zip(view.candidates, overlaps, strict=True):
+    for prompt, matches in zip(asked, view.matches, strict=True):
+        for place, candidate in enumerate(view.candidates):
             there = set(chain(root(), cached[names.index(candidate.lease.worker.id)], SIZE))
             mine = chain(root(), prompt[: (len(prompt) - 1) // SIZE * SIZE] if prompt else [], SIZE)
             expected = next((i for i, block in enumerate(mine) if block not in there), len(mine))
-            assert overlap == Overlap(expected, expected)
+            assert matches.option(place, candidate) == Option(candidate, expected, expected)
 
 
 async def test_guesses_expire(redis: "Redis", wire: Wire) -> None:
@@ -285,15 +307,17 @@ async def test_guesses_expire(redis: "Redis", wire: Wire) -> None:
     key = KEYS.predicted(POOL, place_id(worker, 0))
     await redis.zadd(key, {hashes[0]: 9e15, hashes[1]: 9e15, hashes[2]: 1})
     view = (await reader(wire).read({POOL: [b"".join(hashes)]}))[POOL]
-    assert view.overlaps == [[Overlap(2, 2)]]
+    assert view.matches[0].option(0, view.candidates[0]).cached == 2
 
 
 async def test_ranks_are_places_of_their_own(redis: "Redis", wire: Wire) -> None:
     """Each has its own cache and its own load."""
-    worker = await register(redis, KEYS, "w1", ranks=2)
     hashes = chain(root(), [1] * 12, SIZE)
-    await redis.sadd(KEYS.kv(POOL, place_id(worker, 1)), *hashes[:2])
-    await redis.hset(KEYS.load(worker), mapping={"requests.0": 3, "requests.1": 1})
+    index = KvIndex(wire, KEYS, POOL, nobody_told)
+    await index.write(Changes(False, hashes[:2], []))
+    worker = await register(redis, KEYS, "w1", ranks=2, caches=[0, index.number])
+    loads = {place_id(worker, rank): ENTRY.pack(3 - rank, *[0] * 7) for rank in (0, 1)}
+    await redis.hset(KEYS.loads(POOL), mapping=loads)
     view = (await reader(wire).read({POOL: [b"".join(hashes)]}))[POOL]
-    assert [(c.rank, c.requests) for c in view.candidates] == [(0, 3), (1, 1)]
-    assert view.overlaps == [[Overlap(0, 0), Overlap(2, 2)]]
+    assert [(c.rank, c.requests) for c in view.candidates] == [(0, 3), (1, 2)]
+    assert [view.matches[0].option(i, c).cached for i, c in enumerate(view.candidates)] == [0, 2]

@@ -15,7 +15,6 @@ from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import ChoiceOutput, InFlight
-from app.dispatch.liveness import LivenessWatch
 from app.dispatch.token_inbox import TokenInbox
 from app.errors import NoWorker, Saturated, StoreDown
 from app.ids import RequestId, WorkerId, run_id, worker_queue
@@ -23,7 +22,7 @@ from app.messages import Cancel, Delta, Done, Event, EventBatch, Failed, Samplin
 from app.pools import Pool
 from app.store import Command, Wire
 from tests.background import beside
-from tests.integration.conftest import POOL, had_worker, register
+from tests.integration.conftest import POOL, had_worker, register, watch_of
 from tests.integration.test_dispatch import API, KEYS, POOLS, attempts, inflight, job, queued
 
 R1 = RequestId("r1")
@@ -167,7 +166,7 @@ async def test_time_held_for_room_does_not_shorten_the_patience_for_an_outage(re
     await asyncio.sleep(0.2)
     assert d.placer.held == 1
     await redis.set(KEYS.worker(worker), lease)
-    await redis.delete(KEYS.load(worker))
+    await redis.hdel(KEYS.loads(POOL), worker)
     await asyncio.wait_for(held, 5)
     assert (RequestId("held"), 0) in await queued(redis, worker)
 
@@ -236,7 +235,7 @@ async def test_a_worker_that_had_not_begun_a_request_did_not_die_of_it(redis: "R
         await redis.rpop(KEYS.queue(worker_queue(POOL, worker), 3))
     await redis.delete(KEYS.worker(worker))
     wire.steady_s = lambda: 60.0  # type: ignore[method-assign]
-    async with beside(LivenessWatch(wire, KEYS, d, TokenInbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS).run()):
+    async with beside(watch_of(wire, KEYS, d, POOLS).run()):
         await until(lambda: all(f.job.attempt == 1 for f in d.in_flight.values()))
         assert [d.in_flight[request].deaths for request in (begun, waiting)] == [1, 0]
 
@@ -332,7 +331,7 @@ async def test_what_redis_has_forgotten_is_placed_again(redis: "Redis", wire: Wi
     """A Redis without its last second, or workers that dropped it while this replica had no lease."""
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
-    watch = LivenessWatch(wire, KEYS, d, TokenInbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
+    watch = watch_of(wire, KEYS, d, POOLS)
     await d.send(inflight(job()))
     await redis.delete(KEYS.request(run_id(R1, 0)), KEYS.queue(worker_queue(POOL, worker), 3), KEYS.api(API))
     async with beside(watch.run()):
@@ -349,7 +348,7 @@ async def test_records_of_a_worker_and_a_replica_that_died_together_expire(redis
     await redis.delete(KEYS.worker(worker))
     other = dispatcher(wire)
     wire.steady_s = lambda: 60.0  # type: ignore[method-assign]
-    watch = LivenessWatch(wire, KEYS, other, TokenInbox(wire, KEYS, API, other.deliver, other.worker_lost), POOLS)
+    watch = watch_of(wire, KEYS, other, POOLS)
     async with beside(watch.run()):
         async with asyncio.timeout(5):
             while await redis.ttl(KEYS.request(run)) > 600:  # noqa: ASYNC110
@@ -362,7 +361,7 @@ async def test_what_has_ended_is_not_taken_for_forgotten(redis: "Redis", wire: W
     """Its record is gone, since its last event is there: that is read first."""
     worker = await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire), EventQueue()
-    watch = LivenessWatch(wire, KEYS, d, TokenInbox(wire, KEYS, API, d.deliver, d.worker_lost), POOLS)
+    watch = watch_of(wire, KEYS, d, POOLS)
     await d.send(inflight(job(), answer))
     await redis.xadd(KEYS.out(API), {"s": encode(EventBatch(worker, 1, [Done(R1, 0)]))})
     await redis.delete(KEYS.request(run_id(R1, 0)))

@@ -150,7 +150,7 @@ def lease_keeper(runner: Runner) -> LeaseKeeper:
     async def make() -> LeaseKeeper:
         from app.engines.base import EngineInfo
 
-        return LeaseKeeper(runner, PoolId("decode"), "both", EngineInfo(32, 512, 64, 4096), kv_events=False)
+        return LeaseKeeper(runner, PoolId("decode"), "both", EngineInfo(32, 512, 64, 4096))
 
     return runner.call(make())
 

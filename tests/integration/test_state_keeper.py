@@ -55,7 +55,7 @@ class Kept:
         self.lease, self.keeper = runner.call(self._made(pool))
 
     async def _made(self, pool: Pool) -> tuple[LeaseKeeper, StateKeeper]:
-        lease = LeaseKeeper(self.runner, POOL, "both", self._info, kv_events=False)
+        lease = LeaseKeeper(self.runner, POOL, "both", self._info)
         return lease, StateKeeper(self.runner, lease, POOL, pool, [])
 
     def wants(self, state: PoolState) -> None:
@@ -88,7 +88,7 @@ def kept(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **args: Any) -
     redis = Redis.from_url(url)
     redis.flushall()
     pool = Pool(model="mock", engine="mock", max_model_len=4096, args={"step_ms": 2.0, **args})
-    runner = Runner(create_engine(pool), NAME, Settings(redis_url=url, deployment="test", weights_folder=folder))
+    runner = Runner(create_engine(pool), NAME, POOL, Settings(redis_url=url, deployment="test", weights_folder=folder))
     made = Kept(redis, runner, pool)
     monkeypatch.setattr(presence, "os", SimpleNamespace(getpid=os.getpid, kill=lambda *how: made.ended.append(how)))
     try:

@@ -8,13 +8,16 @@ from msgspec.structs import astuple, replace
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
-from app.dispatch.fleet_reader import FleetReader, Overlap
+from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.pool_fleet import ENTRY
 from app.ids import ApiId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import Keys
+from app.kv.ledger import Changes
+from app.kv.prefix_index import KvIndex
 from app.pools import Pool
 from app.routing.candidates import Candidate, Limits
-from app.store import PLACE, RECONCILE, RELEASE, Wire
-from tests.integration.conftest import POOL, register
+from app.store import PLACE, RECONCILE, RELEASE, Wire, clock
+from tests.integration.conftest import POOL, nobody_told, register
 
 pytestmark = pytest.mark.both_servers
 
@@ -36,15 +39,21 @@ async def place(
     keys, values = [KEYS.request(run), KEYS.blocks(run)], [run, b"record", 60_000, hashes, API]
     for to, tokens, pulls, message in ((worker, 100, 0, b"message"), (then, 0, 3, b"")):
         if to is not None:
-            account = KEYS.reservations(to), KEYS.load(to), KEYS.prefilling(to)
+            account = KEYS.reservations(to), KEYS.loads(POOL), KEYS.prefilling(to)
             keys += [KEYS.worker(to), *account, KEYS.queue(worker_queue(POOL, to))]
-            values += [rank, 7, tokens, pulls, message]
+            values += [to, KEYS.starting(POOL), rank, 7, tokens, pulls, message]
     return int(await redis.eval(PLACE, len(keys), *keys, *values))
 
 
 async def release(redis: "Redis", worker: WorkerId, what: str = "ended") -> int:
     run = run_id(REQUEST, 0)
-    return int(await redis.eval(RELEASE, 5, *KEYS.release(run, worker), run, what))
+    return int(await redis.eval(RELEASE, 5, *KEYS.release(run, worker, POOL), run, what, worker, KEYS.starting(POOL)))
+
+
+async def reconcile(redis: "Redis", worker: WorkerId, *dead: bytes | str, ranks: int = 1) -> list[list[bytes]]:
+    keys = KEYS.reservations(worker), KEYS.loads(POOL), KEYS.prefilling(worker), KEYS.load(worker)
+    found: list[list[bytes]] = await redis.eval(RECONCILE, 4, *keys, KEYS.prefix, POOL, worker, ranks, *dead)
+    return found
 
 
 async def candidates(wire: Wire) -> list[Candidate]:
@@ -123,10 +132,10 @@ async def test_the_first_queued_prefill_starts_on_arrival_or_after_its_predecess
     await asyncio.sleep(0.1)
     await place(redis, worker, RequestId("chatcmpl-2"))
     (first,) = await candidates(wire)
-    assert 0.1 <= first.head_s < 1
+    assert 0.1 <= clock.now() - first.since < 1
     await release(redis, worker, "prefilled")
     (second,) = await candidates(wire)
-    assert second.head_s < 0.1
+    assert clock.now() - second.since < 0.1
     assert second.waiting == 1
 
 
@@ -137,16 +146,20 @@ async def test_a_prefix_that_is_on_its_way_counts(redis: "Redis", wire: Wire, ra
     hashes = [bytes([i]) * 8 for i in range(20)]
     await place(redis, worker, hashes=b"".join(hashes[:12]), rank=rank)
     asked = [b"".join([*hashes[:9], b"another!"]), b"another!", b""]
-    view = (await fleet(wire).read({POOL: asked}))[POOL]
-    nothing = Overlap(0, 0)
-    there = [[Overlap(0, 9), nothing][rank], [nothing, Overlap(0, 9)][rank]]
-    assert view.overlaps == [there, [nothing] * 2, [nothing] * 2]
-    await redis.sadd(KEYS.kv(POOL, place_id(worker, rank)), *hashes[:4])
-    view = (await fleet(wire).read({POOL: asked}))[POOL]
-    assert view.overlaps[0][rank] == Overlap(4, 9)
+
+    async def found() -> list[list[tuple[int, int]]]:
+        view = (await fleet(wire).read({POOL: asked}))[POOL]
+        options = [[m.option(i, c) for i, c in enumerate(view.candidates)] for m in view.matches]
+        return [[(o.cached, o.coming) for o in of_prompt] for of_prompt in options]
+
+    nothing = (0, 0)
+    assert await found() == [[[(0, 9), nothing][rank], [nothing, (0, 9)][rank]], [nothing] * 2, [nothing] * 2]
+    index = KvIndex(wire, KEYS, POOL, nobody_told)
+    await index.write(Changes(False, hashes[:4], []))
+    await register(redis, KEYS, "w1", ranks=2, caches=[0, index.number] if rank else [index.number, 0])
+    assert (await found())[0][rank] == (4, 9)
     await release(redis, worker, "prefilled")
-    view = (await fleet(wire).read({POOL: asked}))[POOL]
-    assert view.overlaps[0][rank] == Overlap(4, 4)
+    assert (await found())[0][rank] == (4, 4)
 
 
 async def test_an_account_that_went_wrong_is_put_right(redis: "Redis", wire: Wire) -> None:
@@ -156,28 +169,26 @@ async def test_an_account_that_went_wrong_is_put_right(redis: "Redis", wire: Wir
     await place(redis, worker, RequestId("chatcmpl-2"), hashes=b"12345678")
     await release(redis, worker, "prefilled")
     await redis.delete(KEYS.request(run_id(RequestId("chatcmpl-2"), 0)))
-    await redis.hset(KEYS.load(worker), mapping={"requests.0": 77, "tokens.0": -5, "blocks.1": 9})
-    account = KEYS.reservations(worker), KEYS.load(worker), KEYS.prefilling(worker)
+    await redis.hset(KEYS.loads(POOL), worker, ENTRY.pack(77, 5, 5, 5, 5, 5, 5, 0))
     dropped = run_id(RequestId("chatcmpl-2"), 0).encode()
-    assert await redis.eval(RECONCILE, 3, *account, KEYS.prefix) == [[run_id(REQUEST, 0).encode()], [API], [dropped]]
+    assert await reconcile(redis, worker) == [[run_id(REQUEST, 0).encode()], [API], [dropped]]
     (candidate,) = await candidates(wire)
     assert (candidate.requests, candidate.blocks, candidate.tokens, candidate.waiting) == (1, 7, 0, 0)
     assert await redis.hkeys(KEYS.reservations(worker)) == [run_id(REQUEST, 0).encode()]
     assert await redis.exists(KEYS.prefilling(worker), KEYS.blocks(run_id(RequestId("chatcmpl-2"), 0))) == 0
-    assert await redis.hget(KEYS.load(worker), "blocks.1") == b"0"
+    assert await redis.hgetall(KEYS.load(worker)) == {b"requests.0": b"1", b"blocks.0": b"7"}, "for the version before"
 
 
 async def test_what_a_dead_api_replica_had_placed_is_dropped_once_it_is_given_up(redis: "Redis", wire: Wire) -> None:
     """Who asks says which replicas it has given up; one that lives is not among them, whatever it says."""
     worker = await register(redis, KEYS, "w1")
     await place(redis, worker)
-    account = KEYS.reservations(worker), KEYS.load(worker), KEYS.prefilling(worker)
     run = run_id(REQUEST, 0)
     await redis.set(KEYS.api(ApiId(API.decode())), "1")
-    assert await redis.eval(RECONCILE, 3, *account, KEYS.prefix, API) == [[run.encode()], [], []]
+    assert await reconcile(redis, worker, API) == [[run.encode()], [], []]
     await redis.delete(KEYS.api(ApiId(API.decode())))
-    assert await redis.eval(RECONCILE, 3, *account, KEYS.prefix, "other") == [[run.encode()], [API], []]
-    assert await redis.eval(RECONCILE, 3, *account, KEYS.prefix, API) == [[], [API], [run.encode()]]
+    assert await reconcile(redis, worker, "other") == [[run.encode()], [API], []]
+    assert await reconcile(redis, worker, API) == [[], [API], [run.encode()]]
     assert not await redis.exists(KEYS.request(run), KEYS.reservations(worker), KEYS.prefilling(worker))
     (candidate,) = await candidates(wire)
     assert (candidate.requests, candidate.blocks, candidate.tokens, candidate.waiting) == (0, 0, 0, 0)
@@ -227,9 +238,8 @@ async def test_nothing_is_written_when_either_worker_is_gone(redis: "Redis") -> 
 async def test_a_recount_knows_what_is_to_be_pulled(redis: "Redis", wire: Wire) -> None:
     one, two = await register(redis, KEYS, "w1"), await register(redis, KEYS, "w2")
     await place(redis, one, then=two)
-    await redis.delete(KEYS.load(two))
-    account = KEYS.reservations(two), KEYS.load(two), KEYS.prefilling(two)
-    assert (await redis.eval(RECONCILE, 3, *account, KEYS.prefix))[2] == []
+    await redis.hdel(KEYS.loads(POOL), two)
+    assert (await reconcile(redis, two))[2] == []
     assert next(c.pulls for c in await candidates(wire) if c.lease.worker.id == two) == 3
 
 
@@ -259,14 +269,15 @@ async def test_aside_reservations_are_counted_apart(redis: "Redis", wire: Wire) 
     await place(redis, worker, RequestId("chatcmpl-2"), rank=1)
     _, both = await candidates(wire)
     assert (both.aside, both.aside_blocks) == (1, 7)
-    assert (both.requests, both.blocks, both.tokens, both.waiting, both.head_s < 1) == (1, 7, 100, 1, True)
-    account = KEYS.reservations(worker), KEYS.load(worker), KEYS.prefilling(worker)
-    await redis.hset(KEYS.load(worker), mapping={"requests.1a": 5, "blocks.1a": 99, "requests.0a": 3})
-    await redis.eval(RECONCILE, 3, *account, KEYS.prefix)
-    anew = (await candidates(wire))[1]
-    assert replace(anew, head_s=both.head_s) == both, "counted anew it is the same"
+    assert (both.requests, both.blocks, both.tokens, both.waiting) == (1, 7, 100, 1)
+    wrong = {place_id(worker, 0): ENTRY.pack(0, 0, 0, 0, 0, 3, 0, 0), place_id(worker, 1): ENTRY.pack(*[9] * 7, 5.0)}
+    await redis.hset(KEYS.loads(POOL), mapping=wrong)
+    await reconcile(redis, worker, ranks=2)
+    none, anew = await candidates(wire)
+    assert replace(anew, since=both.since) == both, "counted anew it is the same"
+    assert none.aside == 0
     await release(redis, worker, "prefilled")
-    assert await redis.hmget(KEYS.load(worker), "requests.1a", "tokens.1a", "waiting.1a") == [b"1", b"0", b"0"]
+    assert (await candidates(wire))[1].aside == 1
     await release(redis, worker)
     none, one = await candidates(wire)
     assert (one.aside, one.aside_blocks, one.requests, one.waiting) == (0, 0, 1, 1)
@@ -280,10 +291,10 @@ async def test_entries_of_an_older_version_are_released_and_counted(redis: "Redi
         run = run_id(RequestId(name), 0)
         await redis.hset(KEYS.reservations(worker), run, entry)
         await redis.set(KEYS.request(run), b"record")
-    await redis.eval(RECONCILE, 3, KEYS.reservations(worker), KEYS.load(worker), KEYS.prefilling(worker), KEYS.prefix)
+    await reconcile(redis, worker)
     (before,) = await candidates(wire)
     assert (before.requests, before.blocks) == (2, 14)
     run = run_id(RequestId("b"), 0)
-    assert await redis.eval(RELEASE, 5, *KEYS.release(run, worker), run, "ended") == 1
+    assert await redis.eval(RELEASE, 5, *KEYS.release(run, worker, POOL), run, "ended", worker, "") == 1
     (after,) = await candidates(wire)
     assert (after.requests, after.blocks) == (1, 7)

@@ -59,7 +59,7 @@ def worker(url: str, name: WorkerId, role: str, **args: Any) -> Iterator[Runner]
             "args": {"step_ms": 2.0, "total_blocks": 512, "handoff": {"lease_s": 0.3, "gb_per_s": 1.0}, **args},
         }
     )
-    runner = Runner(create_engine(pool), name, Settings(redis_url=url, deployment="test"))
+    runner = Runner(create_engine(pool), name, PoolId("pool"), Settings(redis_url=url, deployment="test"))
     runner.load()
     try:
         yield runner

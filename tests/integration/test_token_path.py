@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from app.dispatch.runtime import Deployment, running
 from app.dispatch.token_inbox import TokenInbox
-from app.ids import ApiId, RequestId, WorkerId
+from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.messages import Delta, Event, EventBatch, decode_event_batch, encode
 from app.runner.token_emitter import TokenEmitter
@@ -64,7 +64,7 @@ async def emitter(
     redis: "Redis", worker: WorkerId = WORKER, settings: Settings | None = None
 ) -> AsyncIterator[TokenEmitter]:
     wire = Wire(redis)
-    e = TokenEmitter(wire, KEYS, worker, settings or Settings())
+    e = TokenEmitter(wire, KEYS, worker, PoolId("pool"), settings or Settings())
     async with beside(e.run()):
         yield e
     wire.close()

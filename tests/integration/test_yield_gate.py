@@ -35,7 +35,7 @@ def worker(url: str, *, aside: dict[str, float] | None = None, max_running: int 
             "args": {"step_ms": 2.0, "total_blocks": 512, **args},
         }
     )
-    runner = Runner(create_engine(pool), W, Settings(redis_url=url, deployment="test"), pool.aside)
+    runner = Runner(create_engine(pool), W, PoolId("pool"), Settings(redis_url=url, deployment="test"), pool.aside)
     runner.load()
     try:
         yield runner

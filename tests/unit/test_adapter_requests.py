@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from app.dispatch.adapter_table import AdapterTable
 from app.dispatch.event_queue import EventQueue
-from app.dispatch.fleet_reader import Overlap, PoolView
 from app.dispatch.inflight import InFlight, RoutingHints
 from app.dispatch.models import find_model, load_models
 from app.dispatch.placement_round import PlacementRound
@@ -21,6 +20,7 @@ from app.pools import Pool, PoolsFile
 from app.routing.candidates import Candidate, Limits
 from app.runner.adapters_in_use import AdaptersInUse
 from app.store import Wire
+from tests.leases import pool_view
 
 POOL, OTHER = PoolId("pool"), PoolId("other")
 POOLS = {
@@ -50,7 +50,7 @@ def decided(adapter: Adapter | None, *workers: Candidate) -> tuple[str, set[tupl
     """Where it goes, or why nowhere; and who is asked to load."""
     inflight = request(adapter)
     round_ = PlacementRound([inflight], POOLS)
-    round_.views = {POOL: PoolView(list(workers), [[Overlap(0, 0)] * len(workers)])}
+    round_.views = {POOL: pool_view(workers)}
     try:
         return round_.decide(inflight, Random(1), 0)["decode"].placement.worker, round_.asks
     except (NoWorker, AdapterFailed, Saturated) as exc:
@@ -83,7 +83,7 @@ async def test_of_those_that_are_asked_each_can_do_the_rest_of_what_it_wants() -
     seeded = request(SQL)
     seeded.job = replace(seeded.job, sampling=Sampling(max_tokens=8, seed=1, temperature=1.0))
     round_ = PlacementRound([seeded], POOLS)
-    round_.views = {POOL: PoolView([random, worker("other")], [[Overlap(0, 0)] * 2])}
+    round_.views = {POOL: pool_view([random, worker("other")])}
     with pytest.raises(NoWorker, match="is being loaded"):
         round_.decide(seeded, Random(1), 0)
     assert round_.asks == {("other", "sql@2")}
@@ -107,7 +107,7 @@ async def test_where_decode_workers_compute_no_prompts_a_prefill_worker_has_it_t
     inflight = request(SQL)
     inflight.prefill_groups = ((OTHER,),)
     round_ = PlacementRound([inflight], POOLS)
-    round_.views = {pool: PoolView([one], [[Overlap(0, 0)]]) for pool, one in zip((POOL, OTHER), pair, strict=True)}
+    round_.views = {pool: pool_view([one]) for pool, one in zip((POOL, OTHER), pair, strict=True)}
     if asked:
         with pytest.raises(NoWorker, match="is being loaded"):
             round_.decide(inflight, Random(1), 0)

@@ -13,7 +13,7 @@ from app.messages import Lease, Speeds, Worker
 from app.pools import Routing
 from app.routing.candidates import Ask, Candidate, Limits, Option
 from app.routing.disagg import SplitPlacement, place_split, still_fits
-from app.routing.policy import place, reserve
+from app.routing.policy import loaded, place
 from tests.leases import changed
 
 ASK = Ask(prompt_tokens=4000, max_tokens=100)
@@ -128,7 +128,7 @@ def test_a_placement_apart_is_counted_before_the_next() -> None:
     apart = decide([Option(fleet[0])], [Option(fleet[1])])
     assert apart is not None
     for to in (apart.prefill.placement, apart.decode.placement):
-        fleet = reserve(fleet, to)
+        fleet = [loaded(c, to) if c.lease.worker.id == to.worker else c for c in fleet]
     assert [(c.requests, c.tokens, c.waiting, c.pulls) for c in fleet] == [(1, 4000, 1, 0), (1, 0, 1, 250)]
 
 

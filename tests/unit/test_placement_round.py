@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from app.dispatch.event_queue import EventQueue
-from app.dispatch.fleet_reader import Overlap, PoolView
 from app.dispatch.inflight import InFlight, RoutingHints
 from app.dispatch.placement_round import PlacementRound
 from app.errors import NoWorker, RequestError
@@ -27,6 +26,7 @@ from app.messages import (
 )
 from app.pools import Pool
 from app.routing.candidates import Candidate, Limits
+from tests.leases import pool_view
 
 POOL = PoolId("pool")
 POOLS = {POOL: Pool.model_validate({"model": "m", "engine": "mock", "routing": {"policy": "least_loaded"}})}
@@ -42,7 +42,7 @@ async def placed(grammar: Grammar | None, *workers: Candidate, **sampling: Any) 
     job = Job(RequestId("r"), 0, ApiId("a"), [1, 2], Sampling(max_tokens=8, grammar=grammar, **sampling), 2e9)
     inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
     round_ = PlacementRound([inflight], POOLS)
-    round_.views = {POOL: PoolView(list(workers), [])}
+    round_.views = {POOL: pool_view(workers)}
     return round_.decide(inflight, Random(1), 0)["decode"].placement.worker
 
 
@@ -62,8 +62,7 @@ async def stages(decodes: Candidate, *prefills: Candidate, aside: bool = False, 
     job = Job(RequestId("r"), 0, ApiId("a"), [1, 2], sampling, 2e9, aside=aside, **changes)
     inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints(), ((PREFILL,),))
     round_ = PlacementRound([inflight], APART)
-    nothing = [Overlap(0, 0)] * len(prefills)
-    round_.views = {POOL: PoolView([decodes], []), PREFILL: PoolView(list(prefills), [nothing])}
+    round_.views = {POOL: pool_view([decodes]), PREFILL: pool_view(prefills)}
     return {kind: decision.placement.worker for kind, decision in round_.decide(inflight, Random(1), 0).items()}
 
 

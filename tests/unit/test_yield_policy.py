@@ -11,7 +11,7 @@ from app.errors import NoWorker, Saturated
 from app.pools import Aside, Routing
 from app.routing.candidates import Ask, Limits, Option
 from app.routing.cost import EXPECTED_ANSWER, held_blocks
-from app.routing.policy import can_serve, is_full, place, reserve
+from app.routing.policy import can_serve, is_full, loaded, place
 from app.routing.preemptible import FULL
 from app.runner.yield_policy import EngineLoad, Need, may_enter, most, pause, taken, too_many
 from tests.leases import changed
@@ -105,7 +105,7 @@ def test_aside_requests_see_each_other_as_load() -> None:
 def test_what_was_placed_in_this_round_counts_apart() -> None:
     o = option("w", aside_most=1)
     to = place(ASIDE, [o], KV, Random(0)).placement
-    (after,) = reserve([o.candidate], to, aside=True)
+    after = loaded(o.candidate, to, aside=True)
     assert (after.aside, after.aside_blocks, after.requests, held_blocks(after)) == (1, to.blocks, 0, 0)
     with pytest.raises(Saturated):
         place(ASIDE, [Option(after)], KV, Random(0))

@@ -18,7 +18,7 @@ from app.engine_args import with_args
 from app.engines import create_engine
 from app.engines.base import EngineInfo
 from app.errors import SettingsError, WireMismatch, XylemError
-from app.ids import BATCH_QUEUE, PoolId, WorkerId, new_worker_id, place_id, worker_queue
+from app.ids import BATCH_QUEUE, PoolId, WorkerId, new_worker_id, worker_queue
 from app.keys import Keys
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex
@@ -115,7 +115,7 @@ class EngineStep(bootsteps.StartStopStep):
             _check_version()
             pool = with_args(fetched_pool(self.pool, settings, "all"), settings.engine_args)
             engine = create_engine(pool, settings.address or address_towards(settings.redis_url))
-            self.runner = runners.Runner(engine, self.worker_id, settings, self.pool.aside)
+            self.runner = runners.Runner(engine, self.worker_id, self.pool_id, settings, self.pool.aside)
             info = self.runner.load()
             if pool.role == "prefill" and pool.warm_up:
                 self.runner.call(warm_up(engine, info))
@@ -143,12 +143,17 @@ class EngineStep(bootsteps.StartStopStep):
         runner = self.runner
         self.wire = Wire(runner.redis)
         events = runner.engine.kv_events()
-        feeds = []
-        for rank, source in events.items():
-            index = KvIndex(self.wire, runner.keys, self.pool_id, place_id(self.worker_id, rank))
-            feeds.append(KvEventFeed(source, Ledger(self.pool.block_size), index))
+
+        async def renumbered() -> None:
+            await lease.tell()
+
+        caches = [KvIndex(self.wire, runner.keys, self.pool_id, renumbered) for _ in events]
+        feeds = [
+            KvEventFeed(source, Ledger(self.pool.block_size), cache)
+            for (_rank, source), cache in zip(sorted(events.items()), caches, strict=True)
+        ]
         account = ReservationAudit(runner, worker_queue(self.pool_id, self.worker_id))
-        lease = LeaseKeeper(runner, self.pool_id, self.pool.role, info, kv_events=bool(events), engine=self.pool.engine)
+        lease = LeaseKeeper(runner, self.pool_id, self.pool.role, info, caches, self.pool.engine)
         keeper = StateKeeper(runner, lease, self.pool_id, self.pool, feeds)
         adapters = keeper_of(runner, lease, self.pool_id, self.pool, info, keeper.changing)
         following = [asyncio.create_task(feed.run()) for feed in feeds]

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -12,9 +13,10 @@ from redis.exceptions import RedisError
 from app.engines.base import Adapters, EngineInfo
 from app.ids import PoolId, place_id, worker_queue
 from app.keys import PRIORITY_STEPS
-from app.messages import EngineState, Lease, Load, Role, Worker, encode
+from app.kv.prefix_index import KvIndex
+from app.messages import AdapterReport, EngineState, Lease, Load, Role, Speeds, Worker, encode
 from app.runner.runner import Runner, end_process
-from app.store import clock
+from app.store import TELL, clock
 from app.telemetry import logger
 from workers.engine.metrics import metrics
 
@@ -25,12 +27,21 @@ class LeaseKeeper:
     """A worker that doesn't renew its lease for `lease_ttl_s` counts as dead."""
 
     def __init__(
-        self, runner: Runner, pool: PoolId, role: Role, info: EngineInfo, *, kv_events: bool, engine: str = ""
+        self,
+        runner: Runner,
+        pool: PoolId,
+        role: Role,
+        info: EngineInfo,
+        caches: Sequence[KvIndex] = (),
+        engine: str = "",
     ) -> None:
+        """`caches`: of each rank, what its KV events are written to; none without KV events."""
         self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
         self._ended, self._writing = asyncio.Event(), asyncio.Lock()
         self.fresh = time.monotonic()  # when Redis last got it
         self._draining = self._registered = False
+        self._caches = caches
+        self._told: Lease | None = None  # as API replicas were last told of it, without load and speeds
         self.state = EngineState()  # told with the next lease
         self._worker = Worker(
             id=runner.worker,
@@ -43,7 +54,7 @@ class LeaseKeeper:
             max_running=info.max_running,
             max_model_len=info.max_model_len,
             ranks=info.ranks,
-            kv_events=kv_events,
+            kv_events=bool(caches),
             block_bytes=info.block_bytes,
             meets_at=info.meets_at,
             grammars=list(info.grammars),
@@ -85,11 +96,11 @@ class LeaseKeeper:
         places = [place_id(worker, rank) for rank in range(self._worker.ranks)]
         pipe = self._redis.pipeline(transaction=True)
         pipe.unlink(keys.worker(worker), keys.metrics(worker), keys.commands(worker))
-        pipe.unlink(keys.reservations(worker), keys.load(worker))
-        pipe.unlink(
-            keys.prefilling(worker), *(k(pool, p) for p in places for k in (keys.kv, keys.kv_rebuilt, keys.predicted))
-        )
+        pipe.unlink(keys.reservations(worker), keys.load(worker), keys.prefilling(worker))
+        pipe.unlink(*(keys.predicted(pool, place) for place in places))
+        pipe.hdel(keys.loads(pool), *places)
         pipe.hdel(keys.pool(pool), worker)
+        pipe.eval(TELL, 1, keys.changed(pool), worker)
         await pipe.execute()
 
     async def _keep(self) -> None:
@@ -127,7 +138,9 @@ class LeaseKeeper:
         if own.max_adapters:
             own = replace(own, adapters=runner.adapters.open)
         speeds, adapters = runner.throughput.online.read(time.monotonic()), runner.adapters.report()
-        lease = Lease(own, load, speeds, self._stays_out, adapters=adapters, state=self.state)
+        caches = [cache.number for cache in self._caches[: own.ranks]]
+        lease = Lease(own, load, speeds, self._stays_out, adapters=adapters, state=self.state, caches=caches)
+        lasting = replace(lease, load=Load(), speeds=Speeds(), adapters=AdapterReport(adapters.failed))
         seen = keys.seen(own.pool)
         pipe = self._redis.pipeline(transaction=False)
         ttl_ms, patience_ms = round(settings.lease_ttl_s * 1000), max(1, round(settings.patience_s * 1000))
@@ -137,9 +150,13 @@ class LeaseKeeper:
         pipe.set(keys.worker(own.id), encode(lease), px=ttl_ms)
         pipe.set(seen, "1", px=patience_ms)
         pipe.hset(keys.pool(own.pool), own.id, f"{own.ranks},{int(own.kv_events)}")
+        if lasting != self._told:
+            pipe.eval(TELL, 1, keys.changed(own.pool), own.id)
         pipe.time()
         asked = time.monotonic()
         lived, *_, theirs = await pipe.execute()
+        # API replicas that found it dead have to hear of it again.
+        self._told = lasting if lived or self._told is None else None
         clock.heard(asked, theirs)
         if not lived:  # an API replica found the worker dead, and made these keys expire
             for key in self._account():

@@ -49,9 +49,10 @@ class ReservationAudit:
         """One look; `now`: monotonic. Raises: RedisError, OSError."""
         runner, keys = self._runner, self._runner.keys
         worker = runner.worker
-        account = keys.reservations(worker), keys.load(worker), keys.prefilling(worker)
+        account = keys.reservations(worker), keys.loads(runner.pool), keys.prefilling(worker), keys.load(worker)
         dead = [api for api, since in self._missing.items() if now - since >= runner.settings.intervals.drop_s]
-        reply = await runner.redis.eval(RECONCILE, len(account), *account, keys.prefix, *dead)
+        own = keys.prefix, runner.pool, worker, len(runner.gates)
+        reply = await runner.redis.eval(RECONCILE, len(account), *account, *own, *dead)
         reserved, missing, dropped = ([x.decode() for x in part] for part in cast(list[list[bytes]], reply))
         self._missing = {ApiId(api): self._missing.get(ApiId(api), now) for api in missing}
         for run in dropped:

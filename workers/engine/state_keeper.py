@@ -193,9 +193,8 @@ class StateKeeper:
             info = await elastic.scale(ranks)
             self._presence.take(info)
             gone = [place for place in before if place not in self._places]
-            keys = [key(self._pool_id, place) for place in gone for key in (runner.keys.kv, runner.keys.kv_rebuilt)]
-            if keys:
-                await runner.redis.unlink(*keys)
+            if gone:
+                await runner.redis.hdel(runner.keys.loads(self._pool_id), *gone)
             await self._presence.prove()
         await self._presence.come_back(self._state)
 

@@ -19,9 +19,12 @@ from app.dispatch.event_queue import EventQueue
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight, RoutingHints
 from app.dispatch.placement_round import PlacementRound
+from app.dispatch.pool_fleet import ENTRY
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
+from app.kv.ledger import Changes
+from app.kv.prefix_index import KvIndex
 from app.messages import Job, Lease, Sampling, Speeds, Worker, encode
 from app.pools import Pool
 from app.store import Wire, async_client
@@ -69,7 +72,7 @@ async def _decision(port: int, quick: bool, say: Say) -> dict[str, Any]:
     fleet = FleetReader(wire, KEYS, _POOLS, 1024)
     try:
         say("decision: one million blocks on 16 workers")
-        prompts, bytes_per_block = await _fill(client, 16, TOTAL_BLOCKS)
+        prompts, bytes_per_block = await _fill(client, wire, 16, TOTAL_BLOCKS)
         gc.collect()  # as the API process does at its start
         gc.freeze()
         gc.set_threshold(10_000, 20, 20)
@@ -79,9 +82,9 @@ async def _decision(port: int, quick: bool, say: Say) -> dict[str, Any]:
         curve_workers = {}
         for workers in (1, 4, 16, 64, 256):
             say(f"decision: {workers} workers")
-            prompts, _ = await _fill(client, workers, TOTAL_BLOCKS)
+            prompts, _ = await _fill(client, wire, workers, TOTAL_BLOCKS)
             curve_workers[workers] = await _alone(fleet, prompts, 50 if quick else 200)
-        prompts, _ = await _fill(client, 16, TOTAL_BLOCKS)
+        prompts, _ = await _fill(client, wire, 16, TOTAL_BLOCKS)
         curve_blocks = {}
         for blocks in (1, 8, 64, 512, PROMPT_BLOCKS):
             say(f"decision: prompts of {blocks} blocks")
@@ -101,7 +104,7 @@ async def _decision(port: int, quick: bool, say: Say) -> dict[str, Any]:
     }
 
 
-async def _fill(client: Any, workers: int, blocks: int) -> tuple[list[bytes], float]:
+async def _fill(client: Any, wire: Wire, workers: int, blocks: int) -> tuple[list[bytes], float]:
     """An index of so many blocks; prompts whose prefixes are spread over the workers; bytes of each entry."""
     await client.flushall()
     before = int((await client.info("memory"))["used_memory"])
@@ -110,31 +113,36 @@ async def _fill(client: Any, workers: int, blocks: int) -> tuple[list[bytes], fl
     held: list[list[bytes]] = [[] for _ in range(workers)]
     for i, row in enumerate(rows):
         held[i % workers].append(row)
-    pipe = client.pipeline(transaction=False)
-    for i, own in enumerate(held):
+    caches = []
+    for own in held:
+        index = KvIndex(wire, KEYS, POOL, _nobody_told)
         for row in own:
-            pipe.sadd(KEYS.kv(POOL, f"w{i}"), *(row[j : j + 8] for j in range(0, len(row), 8)))  # type: ignore[arg-type]
-            if len(pipe.command_stack) > 50:
-                await pipe.execute()
-    await pipe.execute()
+            await index.write(Changes(False, [row[j : j + HASH_BYTES] for j in range(0, len(row), HASH_BYTES)], []))
+        caches.append(index.number)
     after = int((await client.info("memory"))["used_memory"])
     for i in range(workers):
         worker = Worker(WorkerId(f"w{i}"), POOL, "both", "here", 1, BLOCK, 100_000, 64, 131_072, kv_events=True)
-        lease = Lease(worker, speeds=Speeds(20_000.0, 1.0, 0.5, 10.0))
+        lease = Lease(worker, speeds=Speeds(20_000.0, 1.0, 0.5, 10.0), caches=[caches[i]])
         await client.set(KEYS.worker(lease.worker.id), encode(lease))
         await client.hset(KEYS.pool(POOL), lease.worker.id, "1,1")
-        load = {"requests.0": i % 7 + _LINE, "blocks.0": 900, "tokens.0": 5000, "waiting.0": _LINE, "since.0": 0}
-        await client.hset(KEYS.load(lease.worker.id), mapping=load)
+        load = ENTRY.pack(i % 7 + _LINE, 900, 5000, _LINE, 0, 0, 0, 1.0)
+        await client.hset(KEYS.loads(POOL), lease.worker.id, load)
         for j in range(_LINE):
             run = RunId(f"r{i}-{j}.0")
             row = random.choice(rows)
-            await client.hset(KEYS.prefilling(lease.worker.id), run, row[:HASH_BYTES] + b"0")
+            for level in (4**power for power in range(PROMPT_BLOCKS.bit_length() // 2 + 1)):
+                block = row[(level - 1) * HASH_BYTES : level * HASH_BYTES]
+                await client.hset(KEYS.starting(POOL).encode() + block, run, lease.worker.id)
             await client.set(KEYS.blocks(run), row)
     prompts = []
     for row in rows[:400]:  # a prefix that one worker has, and a rest that none has
         known = random.randrange(PROMPT_BLOCKS) * HASH_BYTES
         prompts.append(row[:known] + random.randbytes(PROMPT_BLOCKS * HASH_BYTES - known))
     return prompts, (after - before) / (len(rows) * PROMPT_BLOCKS)
+
+
+async def _nobody_told() -> None:
+    pass
 
 
 @cache
@@ -146,7 +154,7 @@ async def _decide(fleet: FleetReader, hashes: bytes, rng: Random) -> None:
     tokens = _tokens(len(hashes) // HASH_BYTES * BLOCK + 1)
     job = Job(RequestId("r"), 0, ApiId("a"), tokens, Sampling(64), 0.0)
     inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
-    inflight._hashes[BLOCK] = hashes  # noqa: SLF001 (hashing is the prompt's, not the decision's)
+    inflight._hashes[BLOCK, ""] = hashes  # noqa: SLF001 (hashing is the prompt's, not the decision's)
     round_ = PlacementRound([inflight], _POOLS)
     round_.views = await fleet.read(round_.prompts())
     round_.decide(inflight, rng, 0)

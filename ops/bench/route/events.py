@@ -12,7 +12,7 @@ import redis
 import uvloop
 
 from app.engines.kv_publisher import BlockRemoved, BlockStored, KvEventArgs, KvPublisher
-from app.ids import PlaceId, PoolId
+from app.ids import PoolId
 from app.keys import Keys
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex
@@ -38,11 +38,9 @@ def events(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
         rate = OFFERED / WORKERS
         runs = [
             up.enter_context(
-                process(
-                    [sys.executable, "-m", "ops.bench.route.events", *map(str, (port, i, rate, seconds, start))], log
-                )
+                process([sys.executable, "-m", "ops.bench.route.events", *map(str, (port, rate, seconds, start))], log)
             )
-            for i, log in enumerate(logs)
+            for log in logs
         ]
         for log, run in zip(logs, runs, strict=True):
             try:
@@ -52,7 +50,8 @@ def events(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
             if code:
                 raise Unavailable(f"a feed failed: {tail(log)}")
         figures = [[float(x) for x in log.read_text().splitlines()[-1].split()] for log in logs]
-        entries = sum(redis.Redis(port=port).scard(_KEYS.kv(_POOL, PlaceId(f"w{i}"))) for i in range(WORKERS))  # type: ignore[misc]
+        counts: Any = redis.Redis(port=port).hvals(_KEYS.cached(_POOL)[1])
+        entries = sum(map(int, counts))
     stored = sum(f[0] for f in figures)
     return {
         "events_per_s": stored / max(f[1] for f in figures),
@@ -62,12 +61,13 @@ def events(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     }
 
 
-async def _worker(port: int, number: int, rate: float, seconds: float, start: float) -> None:
+async def _worker(port: int, rate: float, seconds: float, start: float) -> None:
     """Publishes at `rate` blocks a second from `start` on; prints blocks, seconds until all were in, lateness, CPU."""
     client = async_client(f"redis://127.0.0.1:{port}/0")
-    wire, place = Wire(client), PlaceId(f"w{number}")
+    wire = Wire(client)
+    index = KvIndex(wire, _KEYS, _POOL, _nobody_told)
     publisher = KvPublisher(KvEventArgs())
-    feed = KvEventFeed(publisher.source, Ledger(BLOCK), KvIndex(wire, _KEYS, _POOL, place))
+    feed = KvEventFeed(publisher.source, Ledger(BLOCK), index)
     following = asyncio.create_task(feed.run())
     tokens = list(range(BLOCK * _BATCH))
     batches = int(seconds * rate / _BATCH)
@@ -81,7 +81,7 @@ async def _worker(port: int, number: int, rate: float, seconds: float, start: fl
         publisher.publish([BlockStored(hashes, None, tokens, BLOCK), *([BlockRemoved(old)] if old else [])])
     published = time.time()
     entries = min(_KEEP, batches * _BATCH)
-    while await client.scard(_KEYS.kv(_POOL, place)) != entries:  # type: ignore[misc]
+    while await index.size() != entries:
         await asyncio.sleep(0.005)
         if time.time() - published > 30:
             raise SystemExit("30 s behind")
@@ -94,5 +94,9 @@ async def _worker(port: int, number: int, rate: float, seconds: float, start: fl
     await client.aclose()
 
 
+async def _nobody_told() -> None:
+    pass
+
+
 if __name__ == "__main__":
-    uvloop.run(_worker(int(sys.argv[1]), int(sys.argv[2]), *map(float, sys.argv[3:6])))
+    uvloop.run(_worker(int(sys.argv[1]), *map(float, sys.argv[2:5])))

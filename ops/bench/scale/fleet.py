@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.inflight import InFlight, RoutingHints
 from app.dispatch.placement_commands import placement
-from app.ids import ApiId, PlaceId, PoolId, RequestId, WorkerId
+from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
 from app.kv.ledger import Changes
@@ -19,7 +19,7 @@ from app.pools import Pool
 from app.routing.candidates import Placement
 from app.store import Wire
 
-POOL, KEYS, BLOCK = PoolId("decode-pool-a"), Keys("bench"), 16
+POOL, API, KEYS, BLOCK = PoolId("decode-pool-a"), ApiId("bench"), Keys("bench"), 16
 POOLS = {POOL: Pool(model="bench", engine="mock", block_size=BLOCK)}
 BLOCKS = 1_000_000  # of all caches together
 PROMPT = 128  # blocks of a prompt
@@ -43,7 +43,7 @@ def conversation(random: Random) -> bytes:
 def request(number: int, hashes: bytes) -> InFlight:
     """Of a prompt with these block hashes: hashing is the prompt's cost, not the placement's."""
     tokens = [0] * (len(hashes) // HASH_BYTES * BLOCK + 1)
-    job = Job(RequestId(f"r{number}"), 0, ApiId("bench"), tokens, Sampling(64), time.time() + 600)
+    job = Job(RequestId(f"r{number}"), 0, API, tokens, Sampling(64), time.time() + 600)
     inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
     inflight._hashes[BLOCK, ""] = hashes  # noqa: SLF001
     return inflight
@@ -56,21 +56,25 @@ async def fill(client: Any, wire: Wire, workers: int) -> list[bytes]:
     own = PROMPT - _SHARED
     each = max(1, BLOCKS // workers // own)
     for number in range(workers):
-        await register(client, worker(number))
         mine = [conversation(random) for _ in range(each)]
         held += mine[:4]
         blocks = list(dict.fromkeys(row[i : i + HASH_BYTES] for row in mine for i in range(0, len(row), HASH_BYTES)))
-        index = KvIndex(wire, KEYS, POOL, PlaceId(worker(number).id))
+        index = KvIndex(wire, KEYS, POOL, nobody_told)
         for i in range(0, len(blocks), _CHUNK):
             await index.write(Changes(False, blocks[i : i + _CHUNK], []))
+        await register(client, worker(number), index.number)
         await wire.execute([_waiting(random, number * _WAITING + i, worker(number)) for i in range(_WAITING)])
     return held
 
 
-async def register(client: Any, own: Worker) -> None:
+async def register(client: Any, own: Worker, cache: int) -> None:
     """As `workers/engine/lease.py` does."""
-    await client.set(KEYS.worker(own.id), encode(Lease(own, speeds=Speeds(20_000.0, 1.0, 0.5, 10.0))))
+    await client.set(KEYS.worker(own.id), encode(Lease(own, speeds=Speeds(20_000.0, 1.0, 0.5, 10.0), caches=[cache])))
     await client.hset(KEYS.pool(own.pool), own.id, "1,1")
+
+
+async def nobody_told() -> None:
+    pass
 
 
 def _waiting(random: Random, number: int, to: Worker) -> Any:

@@ -13,7 +13,6 @@ from typing import Any
 import redis
 import uvloop
 
-from app.ids import PlaceId
 from app.kv.blocks import HASH_BYTES
 from app.kv.ledger import Changes
 from app.kv.prefix_index import KvIndex
@@ -21,7 +20,7 @@ from app.store import Wire, async_client
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, process, tail
 from ops.bench.route.decision import valkey
-from ops.bench.scale.fleet import BLOCKS, KEYS, POOL, worker
+from ops.bench.scale.fleet import BLOCKS, KEYS, POOL, nobody_told
 
 WRITERS = 2  # processes
 WORKERS = 16  # in all
@@ -57,7 +56,7 @@ async def _write(port: int, number: int, seconds: float) -> None:
     """Fills this process's share of the caches, then stores and evicts; prints stored blocks and seconds."""
     client = async_client(f"redis://127.0.0.1:{port}/0")
     wire, random = Wire(client), Random(number)
-    feeds = [_Feed(wire, PlaceId(worker(i).id), random) for i in range(number, WORKERS, WRITERS)]
+    feeds = [_Feed(wire, random) for _ in range(number, WORKERS, WRITERS)]
     for feed in feeds:
         await feed.index.write(Changes(False, list(feed.held), []))
     await client.incr("filled")
@@ -75,8 +74,8 @@ async def _write(port: int, number: int, seconds: float) -> None:
 class _Feed:
     """A worker's part of the index, whose cache is full."""
 
-    def __init__(self, wire: Wire, place: PlaceId, random: Random) -> None:
-        self.index, self._random = KvIndex(wire, KEYS, POOL, place), random
+    def __init__(self, wire: Wire, random: Random) -> None:
+        self.index, self._random = KvIndex(wire, KEYS, POOL, nobody_told), random
         self.held = deque(self._blocks(BLOCKS // WORKERS))
 
     async def step(self) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import time
+from collections.abc import Awaitable
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -12,15 +13,14 @@ import uvloop
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight
-from app.dispatch.placement_commands import placement
-from app.dispatch.placement_round import PlacementRound
 from app.kv.blocks import HASH_BYTES
 from app.store import Wire, async_client
 from ops.bench.parts import Say
 from ops.bench.route.decision import valkey
-from ops.bench.scale.fleet import KEYS, POOLS, PROMPT, fill, request
+from ops.bench.scale.fleet import API, KEYS, POOLS, PROMPT, fill, request
 
 WORKERS = (64, 256, 1000)
 ROUND = 64
@@ -66,35 +66,34 @@ async def _placing(port: int, rounds: int, say: Say) -> dict[tuple[int, int], Co
 
 
 async def _cost(client: Any, wire: Wire, held: list[bytes], size: int, rounds: int) -> Cost:
-    fleet, random = FleetReader(wire, KEYS, POOLS, 1024), Random(size)
-    made = [[request(i * size + j, _asked(random, held)) for j in range(size)] for i in range(rounds + 2)]
-    for in_flight in made[-2:]:  # not measured: what a replica knows from the rounds before
-        await _round(wire, fleet, in_flight, random)
+    dispatcher, random = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, POOLS, 1024), POOLS), Random(size)
+    made = iter([[request(i * size + j, _asked(random, held)) for j in range(size)] for i in range(2 * rounds + 2)])
+    for _ in range(2):  # not measured: what a replica knows from the rounds before
+        await _round(dispatcher, next(made))
     gc.collect()
-    redis_s, api_s, blocks, took = await redis_cpu(client), time.process_time(), [], []
-    for in_flight in made[:rounds]:
-        longest = asyncio.create_task(_longest_step())
-        await asyncio.sleep(0)
+    redis_s, api_s, took = await redis_cpu(client), time.process_time(), []
+    for _ in range(rounds):
         began = time.perf_counter()
-        await _round(wire, fleet, in_flight, random)
+        await _round(dispatcher, next(made))
         took.append(time.perf_counter() - began)
-        longest.cancel()
-        blocks.append(await longest)
     count = rounds * size
     api_s, redis_s = time.process_time() - api_s, await redis_cpu(client) - redis_s
+    blocks = [await _blocked(_round(dispatcher, in_flight)) for in_flight in made]
     return Cost(1e3 * redis_s / count, 1e3 * api_s / count, 1e3 * median(blocks), 1e3 * median(took))
 
 
-async def _round(wire: Wire, fleet: FleetReader, in_flight: list[InFlight], random: Random) -> None:
-    """As `Placer` does it."""
-    round_ = PlacementRound(in_flight, POOLS, fleet.weights)
-    round_.views = await fleet.read(round_.prompts())
-    commands = []
-    for turn, inflight in enumerate(in_flight):
-        places = round_.assign(inflight, random, turn)
-        commands.append(placement(KEYS, POOLS, inflight, places, round_.lease(places[0]).worker))
-    if 0 in await wire.execute_each(commands):
-        raise AssertionError("a worker's lease has ended")
+async def _blocked(work: Awaitable[None]) -> float:
+    """The longest time in seconds for which `work` held the event loop."""
+    longest = asyncio.create_task(_longest_step())
+    await asyncio.sleep(0)
+    await work
+    longest.cancel()
+    return await longest
+
+
+async def _round(dispatcher: Dispatcher, in_flight: list[InFlight]) -> None:
+    await asyncio.gather(*(dispatcher.send(inflight) for inflight in in_flight))
+    dispatcher.in_flight.clear()
 
 
 async def _longest_step() -> float:

@@ -15,7 +15,7 @@ from app.intervals import Intervals
 from app.store import Wire, async_client
 from ops.bench.parts import Say
 from ops.bench.route.decision import valkey
-from ops.bench.scale.fleet import KEYS, POOLS, fill
+from ops.bench.scale.fleet import KEYS, POOL, POOLS, fill
 from ops.bench.scale.placing import WORKERS, redis_cpu
 
 REPLICAS = (1, 10, 100)
@@ -24,7 +24,7 @@ REPLICAS = (1, 10, 100)
 def watching(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     """The share of a core that Redis needs, by workers and replicas."""
     with valkey(directory) as port:
-        shares = uvloop.run(_watching(port, 3 if quick else 10, say))
+        shares = uvloop.run(_watching(port, 20 if quick else 60, say))
     return {
         "watch_redis_share_1000x100": shares[WORKERS[-1], REPLICAS[-1]],
         "watching": [{"workers": w, "replicas": r, "share": share} for (w, r), share in shares.items()],
@@ -49,25 +49,31 @@ async def _watching(port: int, looks: int, say: Say) -> dict[tuple[int, int], fl
 
 
 async def _share(client: Any, replicas: int, looks: int) -> float:
-    """All replicas look one after the other, each so often; in a deployment they do so each `look_s`."""
+    """All replicas look one after the other, each so often; in a deployment they do so each `look_s`.
+
+    The looks are told that this is so: now and then, by their clock, one reads all leases. Before each turn the last
+    turn's claim ends, as it would by Redis' clock.
+    """
+    look_s = Intervals().look_s
     wires = [Wire(client) for _ in range(replicas)]
     watches = [_watch(wire, ApiId(f"api{i}")) for i, wire in enumerate(wires)]
     try:
         for watch in watches:  # not measured: what a replica reads at its start
-            await watch.look()
+            await watch.look(0.0)
         used = await redis_cpu(client)
-        for _ in range(looks):
+        for i in range(looks):
+            await client.unlink(KEYS.watched(POOL))
             for watch in watches:
-                await watch.look()
+                await watch.look((i + 1) * look_s)
         used = await redis_cpu(client) - used
     finally:
         for wire in wires:
             wire.close()
-    return used / looks / Intervals().look_s
+    return used / looks / look_s
 
 
 def _watch(wire: Wire, api: ApiId) -> LivenessWatch:
     fleet = FleetReader(wire, KEYS, POOLS, 1024)
     dispatcher = Dispatcher(wire, KEYS, api, fleet, POOLS)
     inbox = TokenInbox(wire, KEYS, api, dispatcher.deliver, dispatcher.worker_lost)
-    return LivenessWatch(wire, KEYS, dispatcher, inbox, POOLS, adapters=AdapterTable(wire, KEYS, {}))
+    return LivenessWatch(wire, KEYS, dispatcher, inbox, fleet, POOLS, AdapterTable(wire, KEYS, {}))

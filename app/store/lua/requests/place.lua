@@ -1,12 +1,12 @@
 -- Places one request on one worker, or on a prefill and a decode worker: completely or not at all.
 --
 -- KEYS  1 request:<run>  2 prefix:<run>, and for each worker, in the order of the stages:
---       worker:<id>  reservations:<worker>  load:<worker>  prefilling:<worker>  its queue's list
+--       worker:<id>  reservations:<worker>  loads:<pool>  prefilling:<worker>  its queue's list
 --       and last, for a LoRA adapter: loras
 -- ARGV  1 run  2 Job (msgpack)  3 the record's life, ms  4 the prompt's packed block hashes  5 the API replica that
 --       awaits the request, and for each worker:
---       rank ('<rank>a': aside, see app/keys.py)  blocks  prompt tokens to compute  blocks to pull
---       Celery message ('': Celery's chain brings it)
+--       its id  how the keys starting:<pool>:… begin  rank ('<rank>a': aside, see app/keys.py)  blocks
+--       prompt tokens to compute  blocks to pull  Celery message ('': Celery's chain brings it)
 --       and last, for a LoRA adapter: its name  its version
 -- returns 1; 0 and nothing written when a worker's lease has ended; -1 and nothing written when the adapter was swapped
 -- or removed: what is asked for after a swap never meets the old weights, however late replicas and workers hear of it
@@ -30,19 +30,20 @@ redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 if ARGV[4] ~= '' then
   redis.call('SET', KEYS[2], ARGV[4], 'PX', ARGV[3])
 end
+local first = string.sub(ARGV[4], 1, 8)
+local arg = 6
 for k = 3, last, 5 do
-  local rank, blocks, tokens, pulls, message = ARGV[k + 3], ARGV[k + 4], ARGV[k + 5], ARGV[k + 6], ARGV[k + 7]
-  local load = KEYS[k + 2]
+  local worker, begin, rank, blocks, tokens, pulls, message = unpack(ARGV, arg, arg + 6)
+  arg = arg + 7
   redis.call('HSET', KEYS[k + 1], ARGV[1], table.concat({blocks, tokens, rank, pulls, ARGV[5]}, ','))
-  redis.call('HINCRBY', load, 'requests.' .. rank, 1)
-  redis.call('HINCRBY', load, 'blocks.' .. rank, blocks)
-  redis.call('HINCRBY', load, 'waiting.' .. rank, 1)
-  redis.call('HINCRBY', load, 'pulls.' .. rank, pulls)
-  if redis.call('HINCRBY', load, 'tokens.' .. rank, tokens) == tonumber(tokens) then
-    local clock = redis.call('TIME')
-    redis.call('HSET', load, 'since.' .. rank, clock[1] * 1000 + math.floor(clock[2] / 1000))
+  count(KEYS[k + 2], worker, rank, 1, tonumber(blocks), tonumber(tokens), 1, tonumber(pulls))
+  redis.call('HSET', KEYS[k + 3], ARGV[1], first .. rank)
+  if string.sub(rank, -1) ~= 'a' then
+    for _, key in ipairs(starting_keys(begin, ARGV[4])) do
+      redis.call('HSET', key, ARGV[1], place_of(worker, rank))
+      redis.call('PEXPIRE', key, ARGV[3])
+    end
   end
-  redis.call('HSET', KEYS[k + 3], ARGV[1], string.sub(ARGV[4], 1, 8) .. rank)
   if message ~= '' then
     redis.call('LPUSH', KEYS[k + 4], message)
   end

@@ -1,0 +1,127 @@
+"""The workers of one pool, as this process last heard of them. No I/O."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from random import Random
+from struct import Struct as Layout
+from struct import unpack
+from typing import Any
+
+from msgspec import Struct
+
+from app.ids import PlaceId, WorkerId, place_id
+from app.messages import WIRE_VERSION, Lease
+from app.routing.candidates import Candidate, Limits, Matches
+from app.routing.cost import PoolSpeeds
+from app.routing.lines import Lines
+
+ENTRY = Layout("<7id")  # of `loads:<pool>`: requests, blocks, tokens, waiting, pulls, aside, their blocks, since (ms)
+_MANY = 16  # places; of fewer, looking at all of them is faster than finding some
+_MOST_HOLDERS = 1000
+_NOTHING = ENTRY.pack(*[0] * 8)
+
+
+class PoolView(Struct, frozen=True):
+    """The pool for one round of placement."""
+
+    candidates: list[Candidate]
+    matches: list[Matches]  # of each prompt that was asked about
+    indices: dict[PlaceId, int]  # of the candidates
+    homes: dict[str, list[int]] = {}  # here and below as `PoolFleet` has it
+    lines: Lines | None = None
+    speeds: PoolSpeeds | None = None
+    lately: bool = False  # it has a worker in any state, or had one within the last `patience_s`
+
+
+class PoolFleet:
+    def __init__(self) -> None:
+        self.known = -1.0  # the score of the last change that was read; below 0: nothing was read yet
+        self.leases: dict[WorkerId, Lease] = {}
+        self.indices: dict[PlaceId, int] = {}  # of the places in the candidates
+        self.guessed: list[PlaceId] = []  # those whose engines report no KV events
+        self.older: list[tuple[WorkerId, int]] = []  # those of workers of the wire version before, with their ranks
+        self.lapsed: set[WorkerId] = set()  # members of the pool that have no lease
+        self.weights = ""  # the version that most workers have, if it isn't the pool's own
+        self.homes: dict[str, list[int]] = {}  # by session: the places that it prefers, see `routing/shortlist.py`
+        self.lines: Lines | None = None  # where there are many places, and all compute prompts
+        self.speeds: PoolSpeeds | None = None
+        self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
+        self._caches: dict[int, int] = {}  # number of a KV cache → its place's index
+        self._holders: dict[bytes, frozenset[int]] = {}  # packed numbers → places: those of hot prefixes are read once
+        self._places: list[tuple[Lease, int]] = []
+        self._names: list[bytes] = []  # of the places
+        self._entries: list[bytes] = []
+        self._candidates: list[Candidate] = []
+        self._limits: Limits | None = None
+
+    def set(self, leases: Mapping[WorkerId, Lease | None]) -> None:
+        """Takes over the leases of all workers; None: it has gone, or its lease isn't understood."""
+        self.leases = {worker: lease for worker, lease in leases.items() if lease is not None}
+        places = [(lease, rank) for lease in self.leases.values() for rank in range(lease.worker.ranks)]
+        names = [place_id(lease.worker.id, rank) for lease, rank in places]
+        self.homes.clear()
+        self._holders.clear()
+        self._names, self._entries, self._limits = [name.encode() for name in names], [], None
+        self.indices = {name: i for i, name in enumerate(names)}
+        self._caches = {lease.caches[rank]: i for i, (lease, rank) in enumerate(places) if rank < len(lease.caches)}
+        self._caches.pop(0, None)  # caches that never held a block
+        self.guessed = [name for name, (lease, _) in zip(names, places, strict=True) if not lease.worker.kv_events]
+        self.older = [(lease.worker.id, rank) for lease, rank in places if lease.wire < WIRE_VERSION]
+        self._places = places
+        versions = Counter(lease.state.weights for lease in self.leases.values())
+        self.weights = versions.most_common(1)[0][0] if versions else ""
+
+    def candidates(self, entries: Mapping[bytes, bytes], limits: Limits) -> list[Candidate]:
+        """Each place with what is reserved there; those that have not changed are the same objects as before."""
+        now = [entries.get(name, _NOTHING) for name in self._names]
+        if limits != self._limits:
+            self._limits, self._entries = limits, []
+            self._candidates = [self._candidate(i, entry) for i, entry in enumerate(now)]
+            self._begin_lines()
+        elif now != self._entries:
+            for i, (entry, before) in enumerate(zip(now, self._entries, strict=True)):
+                if entry != before:
+                    c = self._candidates[i] = self._candidate(i, entry)
+                    if self.lines is not None:
+                        self.lines.change(i, c)
+        self._entries = now
+        return self._candidates.copy()
+
+    def _begin_lines(self) -> None:
+        self.speeds = PoolSpeeds.of([lease for lease, _rank in self._places])
+        many = len(self._places) >= _MANY and all(lease.worker.computes for lease in self.leases.values())
+        self.lines = Lines(self._candidates, self.speeds, self._rng) if many else None
+
+    def _candidate(self, index: int, entry: bytes) -> Candidate:
+        assert self._limits is not None
+        lease, rank = self._places[index]
+        requests, blocks, tokens, waiting, pulls, aside, aside_blocks, since_ms = ENTRY.unpack(entry)
+        return Candidate(
+            lease, self._limits, rank, requests, blocks, tokens, waiting, since_ms / 1000, pulls, aside, aside_blocks
+        )
+
+    def matches(self, replies: Sequence[Sequence[Any]], guessed: Sequence[PlaceId]) -> list[Matches]:
+        """Of each prompt, from the reply of `match.lua`, which was asked about the `guessed` places."""
+        if len(self._holders) > _MOST_HOLDERS:
+            self._holders.clear()
+        return [self._matches(reply, guessed) for reply in replies]
+
+    def _matches(self, reply: Sequence[Any], guessed: Sequence[PlaceId]) -> Matches:
+        depths, starting, guesses = reply
+        found = []
+        for depth, caches in zip(depths[::2], depths[1::2], strict=True):
+            if caches not in self._holders:
+                numbers = unpack(f">{len(caches) // 4}I", caches)
+                self._holders[caches] = frozenset([self._caches[n] for n in numbers if n in self._caches])
+            found.append((depth, self._holders[caches]))
+        if any(guesses):
+            named = [(name, blocks) for name, blocks in zip(guessed, guesses, strict=True) if blocks]
+            found += [(blocks, frozenset([self.indices[name]])) for name, blocks in named if name in self.indices]
+            found.sort(key=itemgetter(0), reverse=True)
+        coming: dict[int, int] = {}
+        for name, blocks in zip(starting[::2], starting[1::2], strict=True):
+            place = self.indices.get(PlaceId(name.decode()))
+            if place is not None:
+                coming[place] = max(blocks, coming.get(place, 0))
+        return Matches(found, coming)

@@ -1,0 +1,51 @@
+-- Prepended to the scripts that count what is reserved: one place's entry of `loads:<pool>`, see app/keys.py.
+local ENTRY = '<i4i4i4i4i4i4i4d'
+
+local function now_ms()
+  local clock = redis.call('TIME')
+  return clock[1] * 1000 + math.floor(clock[2] / 1000)
+end
+
+local function place_of(worker, rank)
+  return rank == '0' and worker or worker .. '.' .. rank
+end
+
+-- The entry's sums, as a list in the order of ENTRY:
+-- requests, blocks, tokens, waiting, pulls, aside requests, their blocks, and when the first waiting prompt began.
+local function sums_of(loads, place)
+  local raw = redis.call('HGET', loads, place)
+  if not raw then return {0, 0, 0, 0, 0, 0, 0, 0} end
+  return {struct.unpack(ENTRY, raw)}
+end
+
+-- Sums of a place where an older version has released what it did not reserve may be below zero for a second.
+local function write_sums(loads, place, sums)
+  for i = 1, 7 do sums[i] = math.max(0, sums[i]) end
+  redis.call('HSET', loads, place, struct.pack(ENTRY, unpack(sums)))
+end
+
+-- `rank`: '<rank>a' for an aside request, whose prompt counts nowhere. The changes of the sums follow it.
+local function count(loads, worker, rank, requests, blocks, tokens, waiting, pulls)
+  local aside = string.sub(rank, -1) == 'a'
+  if aside and requests == 0 and blocks == 0 then return end
+  local place = place_of(worker, aside and string.sub(rank, 1, -2) or rank)
+  local sums = sums_of(loads, place)
+  if aside then
+    sums[6], sums[7] = sums[6] + requests, sums[7] + blocks
+  else
+    if tokens < 0 or (waiting > 0 and sums[3] == 0) then sums[8] = now_ms() end
+    for i, change in ipairs({requests, blocks, tokens, waiting, pulls}) do sums[i] = sums[i] + change end
+  end
+  write_sums(loads, place, sums)
+end
+
+-- The keys `starting:<pool>:<hash>` of a waiting prompt: those of its 1st, 4th, 16th … block, so that the requests that
+-- share the most with another prompt are found first. `begin`: how these keys begin; `hashes`: its packed blocks.
+local function starting_keys(begin, hashes)
+  local keys, index = {}, 1
+  while index * 8 <= #hashes do
+    keys[#keys + 1] = begin .. string.sub(hashes, index * 8 - 7, index * 8)
+    index = index * 4
+  end
+  return keys
+end

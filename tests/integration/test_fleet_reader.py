@@ -1,0 +1,149 @@
+"""What a replica knows of its fleet without reading it all: leases that changed, and caches that are gone."""
+
+import pytest
+from msgspec.structs import replace
+from redis.asyncio import Redis
+
+from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.index_sweep import IndexSweep
+from app.ids import ApiId, WorkerId, place_id
+from app.keys import Keys
+from app.kv.ledger import Changes
+from app.kv.prefix_index import KvIndex, packed
+from app.messages import decode_lease, encode
+from app.pools import Pool
+from app.store import TELL, Wire
+from tests.integration.conftest import POOL, nobody_told, register
+
+pytestmark = pytest.mark.both_servers
+
+KEYS, SIZE = Keys("test"), 32
+POOLS = {POOL: Pool(model="m", engine="mock", block_size=SIZE)}
+
+
+def reader(wire: Wire) -> FleetReader:
+    return FleetReader(wire, KEYS, POOLS, 10)
+
+
+async def seen(fleet: FleetReader) -> dict[str, bool]:
+    """The workers that the next round of placement knows, and whether they drain."""
+    view = (await fleet.read({POOL: []}))[POOL]
+    return {c.lease.worker.id: c.lease.draining for c in view.candidates}
+
+
+async def written(redis: "Redis", worker: WorkerId, *, told: bool, **changes: bool) -> None:
+    raw = await redis.get(KEYS.worker(worker))
+    assert isinstance(raw, bytes)
+    await redis.set(KEYS.worker(worker), encode(replace(decode_lease(raw), **changes)))
+    if told:
+        await redis.eval(TELL, 1, KEYS.changed(POOL), worker)
+
+
+async def test_the_next_round_knows_a_lease_that_changed_came_or_went(redis: "Redis", wire: Wire) -> None:
+    """Without reading the others: a change that nobody told is seen by the next look only."""
+    fleet = reader(wire)
+    one, two = await register(redis, KEYS, "one"), await register(redis, KEYS, "two")
+    assert await seen(fleet) == {one: False, two: False}
+    await written(redis, one, told=True, draining=True)
+    await written(redis, two, told=False, draining=True)
+    three = await register(redis, KEYS, "three")
+    assert await seen(fleet) == {one: True, two: False, three: False}
+    await redis.delete(KEYS.worker(one))
+    await redis.eval(TELL, 1, KEYS.changed(POOL), one)
+    assert await seen(fleet) == {two: False, three: False}
+    await fleet.answered(await wire.execute(fleet.questions()), 1.0)
+    assert await seen(fleet) == {two: True, three: False}
+
+
+async def test_of_many_processes_one_reads_all_leases_in_each_interval(redis: "Redis", wire: Wire) -> None:
+    """The others read what has changed, and seldom all."""
+    worker = await register(redis, KEYS, "w")
+    fleets = [reader(wire) for _ in range(5)]
+    for fleet in fleets:
+        await fleet.answered(await wire.execute(fleet.questions()), 0.0)
+    await redis.delete(KEYS.watched(POOL))
+    await written(redis, worker, told=False, draining=True)
+    for fleet in fleets:
+        await fleet.answered(await wire.execute(fleet.questions()), 0.25)
+    assert [await seen(fleet) for fleet in fleets] == [{worker: True}, *[{worker: False}] * 4]
+    for fleet in fleets:
+        await fleet.answered(await wire.execute(fleet.questions()), 10.0)
+    assert [await seen(fleet) for fleet in fleets] == [{worker: True}] * 5
+
+
+async def test_changes_that_redis_forgot_are_read_anew(redis: "Redis", wire: Wire) -> None:
+    """It came back empty, and workers have written their leases again."""
+    fleet = reader(wire)
+    await register(redis, KEYS, "old")
+    assert set(await seen(fleet)) == {"old"}
+    await redis.flushall()
+    await register(redis, KEYS, "new")
+    assert "new" in await seen(fleet)
+    await fleet.answered(await wire.execute(fleet.questions()), 10.0)
+    assert set(await seen(fleet)) == {"new"}
+
+
+async def test_a_member_without_a_lease_is_missing_until_it_is_removed(redis: "Redis", wire: Wire) -> None:
+    fleet = reader(wire)
+    dead, awaited = await register(redis, KEYS, "dead"), WorkerId("awaited")
+    await redis.delete(KEYS.worker(dead))
+    await fleet.answered(await wire.execute(fleet.questions()), 0.0)
+    assert fleet.missing({awaited: POOL}) == {dead: POOL, awaited: POOL}
+    fleet.removed({dead: POOL})
+    assert fleet.missing({}) == {}
+
+
+async def test_a_worker_of_the_wire_version_before_is_counted_by_its_own_hash(redis: "Redis", wire: Wire) -> None:
+    """It recounts that one each second; and API replicas of that version read it of ours."""
+    worker = await register(redis, KEYS, "old", wire=1, ranks=2)
+    sums = {"requests.1": 3, "blocks.1": 40, "tokens.1": 500, "waiting.1": 2, "requests.1a": 1, "since.1": 5000}
+    await redis.hset(KEYS.load(worker), mapping=sums)  # type: ignore[arg-type]
+    none, rank = (await reader(wire).read({POOL: []}))[POOL].candidates
+    assert (none.requests, none.since) == (0, 0)
+    assert (rank.requests, rank.blocks, rank.tokens, rank.waiting, rank.aside, rank.since) == (3, 40, 500, 2, 1, 5.0)
+
+
+async def filled(redis: "Redis", wire: Wire, name: str, blocks: list[bytes]) -> KvIndex:
+    index = KvIndex(wire, KEYS, POOL, nobody_told)
+    await index.write(Changes(False, blocks, []))
+    await register(redis, KEYS, name, caches=[index.number])
+    return index
+
+
+async def test_caches_that_are_gone_are_swept_out_of_the_index(redis: "Redis", wire: Wire) -> None:
+    """After a minute, in steps, by one process; what others hold stays."""
+    blocks = [number.to_bytes(8, "big") for number in range(3000)]
+    gone, stays = await filled(redis, wire, "gone", blocks), await filled(redis, wire, "stays", blocks[:1000])
+    entries, counts = KEYS.cached(POOL)
+    sweeps = [IndexSweep(wire, KEYS, ApiId(name), reader(wire), [POOL]) for name in ("a", "b")]
+    for sweep in sweeps:
+        await sweep.look(0.0)
+    await redis.delete(KEYS.worker(WorkerId("gone")))
+    for sweep in sweeps:
+        await sweep.look(1.0)
+        await sweep.look(60.0)
+    assert await redis.hlen(entries) == len(blocks), "not yet: it may be a worker that just starts"
+    for sweep in sweeps:
+        await sweep.look(61.0)
+    assert await redis.hgetall(entries) == dict.fromkeys(blocks[:1000], packed(stays.number))
+    assert await redis.hgetall(counts) == {packed(stays.number): b"1000"}
+    assert await redis.get(KEYS.sweeping(POOL)) == b"a"
+    assert gone.number != stays.number
+
+
+async def test_a_cleared_cache_counts_for_nothing_at_once(redis: "Redis", wire: Wire) -> None:
+    """Its worker tells its new number before anything stands under it."""
+    hashes = [bytes([i]) * 8 for i in range(4)]
+    index = await filled(redis, wire, "w", hashes)
+    fleet = reader(wire)
+
+    async def cached() -> int:
+        view = (await fleet.read({POOL: [b"".join(hashes)]}))[POOL]
+        return view.matches[0].option(view.indices[place_id(WorkerId("w"), 0)], view.candidates[0]).cached
+
+    assert await cached() == 4
+    before = index.number
+    await index.write(Changes(True, hashes[:2], []))
+    assert index.number != before
+    await register(redis, KEYS, "w", caches=[index.number])
+    assert await cached() == 2

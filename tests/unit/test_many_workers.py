@@ -1,0 +1,89 @@
+"""A round of placement over a pool with many workers decides as one that looks at each of them."""
+
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from app.dispatch.event_queue import EventQueue
+from app.dispatch.inflight import InFlight, RoutingHints
+from app.dispatch.placement_round import PlacementRound
+from app.dispatch.pool_fleet import ENTRY, PoolFleet, PoolView
+from app.errors import NoWorker, RequestError, Saturated
+from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.messages import Grammar, Job, Lease, Load, Sampling, Speeds, Worker
+from app.pools import Pool
+from app.routing.candidates import Limits, Matches
+
+POOL, BLOCK, COUNT = PoolId("pool"), 16, 60
+POOLS = {POOL: Pool(model="m", engine="mock", block_size=BLOCK)}
+
+
+def leases(random: Random) -> dict[WorkerId, Lease | None]:
+    """Some hold answers to formats, some have an adapter, some drain, some give no seeds."""
+    found: dict[WorkerId, Lease | None] = {}
+    for number in range(COUNT):
+        worker = Worker(
+            WorkerId(f"w{number}"), POOL, "both", "host", 1, BLOCK, 400, random.randint(2, 6), 4096,
+            grammars=["json"] if random.random() < 0.3 else [], seeds=random.random() < 0.5,
+            adapters=["sql@1"] if random.random() < 0.2 else [],
+        )  # fmt: skip
+        speeds = Speeds(random.uniform(1000, 20_000), 2.0, 0.3, 5.0)
+        load = Load(used_blocks=random.randint(0, 400), aside_most=2)
+        found[worker.id] = Lease(worker, load, speeds, draining=random.random() < 0.1)
+    return found
+
+
+def entries(random: Random) -> dict[bytes, bytes]:
+    def entry() -> bytes:
+        requests, blocks, tokens = random.randint(0, 8), random.randint(0, 300), random.randint(0, 3000)
+        return ENTRY.pack(requests, blocks, tokens, 1, 0, 0, 0, random.uniform(1e12, 2e12))
+
+    return {f"w{number}".encode(): entry() for number in range(COUNT)}
+
+
+def matches(random: Random) -> Matches:
+    everybody = frozenset(i for i in range(COUNT) if random.random() < 0.7)
+    some = frozenset(random.sample(sorted(everybody), 3))
+    return Matches([(random.randint(20, 30), some), (10, everybody)], {random.randrange(COUNT): 15})
+
+
+def asked(random: Random) -> InFlight:
+    sampling = Sampling(
+        64,
+        temperature=1.0,
+        seed=1 if random.random() < 0.3 else None,
+        grammar=Grammar("json", "{}") if random.random() < 0.3 else None,
+    )
+    job = Job(RequestId("r"), 0, ApiId("a"), [7] * 500, sampling, 2e9)
+    job = replace(job, adapter="sql@1") if random.random() < 0.3 else job
+    session = "session" if random.random() < 0.5 else None
+    return InFlight(job, ((POOL,),), EventQueue(), RoutingHints(session=session))
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_it_costs_as_little_as_the_best_of_all(seed: int) -> None:
+    """Whatever the request needs, and also when nobody has that or all are full; through a round of ten."""
+    random = Random(seed)
+    fleet, limits = PoolFleet(), Limits(max_queued=random.randint(0, 3))
+    fleet.set(leases(random))
+    fleet.candidates(entries(random), limits)
+    candidates = fleet.candidates(entries(random), limits)  # the second time the lines follow
+    in_flight, found = [asked(random) for _ in range(10)], [matches(random) for _ in range(10)]
+    shortly, whole = PlacementRound(in_flight, POOLS), PlacementRound(in_flight, POOLS)
+    view = PoolView(candidates, found, fleet.indices, fleet.homes, fleet.lines, fleet.speeds, lately=True)
+    shortly.views = {POOL: view}
+    assert view.lines is not None
+    for inflight in in_flight:
+        # The fleet of the same moment, of which each is looked at: the client wants to know what it cost.
+        whole.views = {POOL: replace(view, candidates=view.candidates.copy(), lines=None)}
+        whole._now, whole._placed = shortly._now, shortly._placed.copy()
+        outcomes = []
+        for round_ in (whole, shortly):
+            try:
+                (decision,) = round_.decide(inflight, Random(seed), 0).values()
+                own = next(c for o, c in decision.scored if o.candidate.lease.worker.id == decision.placement.worker)
+                outcomes.append(round(own.total, 9))
+            except (NoWorker, Saturated, RequestError) as exc:
+                outcomes.append(type(exc))
+        assert outcomes[0] == outcomes[1]

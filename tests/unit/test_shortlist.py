@@ -1,0 +1,121 @@
+"""The shortlist of places, against a look at all of them."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from app.errors import NoWorker, Saturated
+from app.pools import Routing
+from app.routing.candidates import Ask, Candidate, Limits, Matches, Option
+from app.routing.cost import Fleet, PoolSpeeds, kv_cost
+from app.routing.lines import Lines
+from app.routing.policy import affinity, can_serve, is_full, loaded, place
+from app.routing.shortlist import home, shortlist
+from tests.unit.test_policy import candidate, paces
+
+BLOCK, PROMPT = 16, 40  # tokens of a block, blocks of a prompt
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> list[Candidate]:
+    """Places of one pool, more and less loaded, some of them alike, full or draining."""
+    speeds = draw(paces)
+    kinds = [
+        candidate(
+            "",
+            limits=Limits(draw(st.integers(0, 2))),
+            block_size=BLOCK,
+            total_blocks=draw(st.integers(PROMPT, 10 * PROMPT)),
+            max_running=draw(st.integers(1, 4)),
+            speeds=speeds,
+            used_blocks=draw(st.integers(0, 10 * PROMPT)),
+            draining=draw(st.booleans()) and draw(st.booleans()),
+            requests=draw(st.integers(0, 5)),
+            blocks=draw(st.integers(0, 5 * PROMPT)),
+            tokens=draw(st.integers(0, 10_000)),
+            waiting=1,
+            since=draw(st.floats(-10, 0)),
+        )
+        for _ in range(draw(st.integers(1, 6)))
+    ]
+    chosen = [draw(st.sampled_from(kinds)) for _ in range(draw(st.integers(1, 40)))]
+    return [_named(c, f"w{i}") for i, c in enumerate(chosen)]
+
+
+def _named(c: Candidate, name: str) -> Candidate:
+    return replace(c, lease=replace(c.lease, worker=replace(c.lease.worker, id=name)))
+
+
+@st.composite
+def matches_of(draw: st.DrawFn, places: int) -> Matches:
+    """Nested sets of places, the deepest first; and blocks that come soon."""
+    index = st.integers(0, places - 1)
+    depths = sorted(draw(st.sets(st.integers(1, PROMPT), max_size=4)), reverse=True)
+    held: set[int] = set()
+    found = []
+    for depth in depths:
+        held |= draw(st.sets(index))
+        found.append((depth, frozenset(held)))
+    return Matches(found, draw(st.dictionaries(index, st.integers(1, PROMPT), max_size=3)))
+
+
+@given(st.data(), fleets(), st.sampled_from([0.0, 1.0, 3.0]), st.sampled_from([None, "session"]), st.integers(0, 9))
+def test_it_has_a_place_as_cheap_as_the_cheapest_of_all_through_a_whole_round(
+    data: st.DataObject, places: list[Candidate], weight: float, session: str | None, seed: int
+) -> None:
+    """And a session's own place, if it is free. A placement makes its place's line longer for those that follow."""
+    rules, rng = Routing(prefill_weight=weight), Random(seed)
+    allowed = [i for i, c in enumerate(places) if can_serve(c)]
+    if not allowed:
+        return
+    fleet, homes = Fleet.of(places), dict[str, list[int]]()
+    lines = Lines(places, PoolSpeeds.of([c.lease for c in places]), rng)
+    now = 0.0
+    for _ in range(5):
+        ask = Ask(data.draw(st.integers(1, PROMPT * BLOCK)), 64, data.draw(st.integers(1, 2)), session, now=now)
+        matches = data.draw(matches_of(len(places)))
+        free = [matches.option(i, places[i]) for i in allowed if not is_full(places[i])]
+        own = home(session, places, homes, anything) if session else None
+        found = shortlist(ask, places, lines, matches, fleet, weight, anything, [] if own is None else [own])
+        if not free:
+            assert found == []
+            with pytest.raises((NoWorker, Saturated)):
+                place(ask, found, rules, rng, fleet=fleet)
+            return
+        least = min(kv_cost(ask, o, fleet, weight).total for o in free)
+        assert min(kv_cost(ask, o, fleet, weight).total for o in found) == least
+        assert all(o in free for o in found)
+        if own is not None:
+            assert places[own] == max((o.candidate for o in free), key=lambda c: affinity("session", c))
+        to = place(ask, found, rules, rng, fleet=fleet).placement
+        taken = int(to.worker.removeprefix("w"))
+        places[taken] = loaded(places[taken], to)
+        if data.draw(st.booleans()):  # the next round begins
+            now += data.draw(st.floats(0, 5))
+            lines.change(taken, places[taken])
+
+
+def anything(_: Candidate) -> bool:
+    return True
+
+
+def chosen(places: list[Candidate], matches: Matches, tokens: int, seed: int) -> list[Option]:
+    lines = Lines(places, PoolSpeeds.of([c.lease for c in places]), Random(seed))
+    return shortlist(Ask(tokens, 64), places, lines, matches, Fleet.of(places), 1.0, anything)
+
+
+def test_few_of_many_places_are_looked_at() -> None:
+    """Though all of them have the beginning of the prompt, and one has all of it."""
+    places = [candidate(f"w{i}", block_size=BLOCK, total_blocks=10_000, requests=i % 7) for i in range(1000)]
+    matches = Matches([(PROMPT, frozenset([500])), (20, frozenset(range(1000)))])
+    assert len(chosen(places, matches, PROMPT * BLOCK + 1, 1)) < 10
+
+
+def test_equal_places_take_turns() -> None:
+    """Replicas that see the same idle fleet at the same moment don't all choose the same worker."""
+    places = [candidate(f"w{i}", block_size=BLOCK, total_blocks=10_000) for i in range(100)]
+    first = {chosen(places, Matches(), 64, seed)[0].candidate.lease.worker.id for seed in range(50)}
+    assert len(first) > 20

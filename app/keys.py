@@ -40,8 +40,9 @@ cached:<pool>           hash, 8-byte block hash (`kv.blocks`) → the KV caches 
                         are gone or were cleared count for nothing, and are removed by the api a minute later.
 cached-count:<pool>     hash, a cache's packed number → in how many entries of the above it is. Written with it.
 cache-numbers           string, the number that was given last: each cache gets one when it is created, cleared or
-                        written anew, and none is given twice. Written by workers; never expires.
-sweeping:<pool>         string, the API replica that removes caches that are gone. Lives 60 s after its last step.
+                        written anew, and none is given twice unless Redis loses this. Never expires.
+sweeping:<pool>         string, the API replica that removes what workers that are gone have left. Lives 60 s after its
+                        last look.
 predicted:<pool>:<place>  sorted set, block hash → when that guess expires, ms since the epoch. Used instead of the
                         above for engines without KV events. Written by the api at placement.
 reservations:<worker>   hash, run → "b,t,r,p,a", for runs that are placed and not finished: b KV blocks, t uncached

@@ -66,6 +66,9 @@ class FleetReader:
         replies = iter(await self._wire.execute([c for q in questions.values() for c in q.commands]))
         found = {pool: [next(replies) for _ in q.commands] for pool, q in questions.items()}
         await self._take({pool: reply[0] for pool, reply in found.items()})
+        for pool, question in questions.items():
+            if question.older:
+                self._fleets[pool].replace(self._older(question, found[pool].pop(3)))
         views = {pool: self._view(pool, q, found[pool]) for pool, q in questions.items()}
         empty = [pool for pool, view in views.items() if not view.candidates]
         seen = await self._wire.execute([("EXISTS", self._keys.seen(pool)) for pool in empty])
@@ -157,6 +160,7 @@ class FleetReader:
             self._changes(pool),
             ("HGETALL", keys.limits(pool)),
             ("HGETALL", keys.loads(pool)),
+            *([("MGET", *(keys.worker(worker) for worker, _rank in older))] if older else []),
             *(("HMGET", keys.load(worker), *(f.format(rank) for f in _FIELDS)) for worker, rank in older),
         ]
         if prompts:
@@ -164,13 +168,19 @@ class FleetReader:
             commands.append(("EVAL", MATCH, 1, index, keys.prefix, pool, len(guessed), *guessed, *prompts))
         return _Question(commands, guessed, older, bool(prompts))
 
+    def _older(self, question: "_Question", raws: Sequence[bytes | None]) -> dict[WorkerId, Lease | None]:
+        """The leases of workers of wire version 1, which tell no change."""
+        workers = [worker for worker, _rank in question.older]
+        return {worker: None if raw is None else _decoded(raw) for worker, raw in zip(workers, raws, strict=True)}
+
     async def _take(self, changes: Mapping[PoolId, Sequence[bytes]]) -> None:
         """Reads the leases that have changed: for each pool worker, score, worker, score, …. Raises: StoreDown."""
         changed = {pool: [WorkerId(w.decode()) for w in found[::2]] for pool, found in changes.items() if found}
         leases = await self._read_leases([worker for workers in changed.values() for worker in workers])
         for pool, workers in changed.items():
             fleet = self._fleets[pool]
-            fleet.known = max(fleet.known, *map(float, changes[pool][1::2]))
+            if fleet.known >= 0:  # else all are read next
+                fleet.known = max(fleet.known, *map(float, changes[pool][1::2]))
             fleet.set(fleet.leases | {worker: leases.get(worker) for worker in workers})
 
     async def _read_leases(self, workers: Sequence[WorkerId]) -> dict[WorkerId, Lease | None]:

@@ -1,4 +1,4 @@
-"""Removes caches that are gone from the prefix index: in short steps, by one process at a time."""
+"""Removes what workers that are gone have left: from the prefix index in short steps, by one process at a time."""
 
 import asyncio
 import time
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from app.dispatch.fleet_reader import FleetReader
 from app.errors import StoreDown
-from app.ids import ApiId, PoolId
+from app.ids import ApiId, PoolId, place_id
 from app.keys import Keys
 from app.kv.prefix_index import packed
-from app.store import SWEEP_INDEX, Wire
+from app.store import SWEEP_INDEX, Command, Wire
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -17,14 +17,15 @@ log = logger(__name__)
 _EVERY_S = 10.0
 # A number that no lease has for so long belongs to nobody: a worker that starts has one before its lease.
 _GONE_S = 60.0
-_STEP, _PAUSE_S = 500, 0.02  # entries: Redis does nothing else for half a millisecond
+_STEP, _PAUSE_S = 100, 0.005  # entries: Redis does nothing else meanwhile, and one may name a thousand caches
+_MOST = 1000  # numbers in one sweep: a script takes so many arguments
 _LOCK_S = 60
 
 
 class IndexSweep:
     def __init__(self, wire: Wire, keys: Keys, api: ApiId, fleet: FleetReader, pools: Sequence[PoolId]) -> None:
         self._wire, self._keys, self._api, self._fleet, self._pools = wire, keys, api, fleet, pools
-        self._gone: dict[bytes, float] = {}  # packed numbers that no lease has, and since when, monotonic
+        self._gone: dict[bytes, float] = {}  # packed numbers and places that no lease has, and since when, monotonic
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -38,20 +39,37 @@ class IndexSweep:
                 log.exception("index_not_swept")
 
     async def look(self, now: float) -> None:
-        """Sweeps what has been gone for long enough; `now`: monotonic. Raises: StoreDown."""
-        counted = await self._wire.execute([("HKEYS", self._keys.cached(pool)[1]) for pool in self._pools])
-        live = {packed(n) for lease in await self._fleet.live(self._pools) for n in lease.caches}
-        gone = {number for numbers in counted for number in numbers} - live
-        self._gone = {number: self._gone.get(number, now) for number in gone}
-        for pool, numbers in zip(self._pools, counted, strict=True):
-            old = [n for n in numbers if n in gone and now - self._gone[n] >= _GONE_S]
-            if old and await self._is_mine(pool):
-                await self._sweep(pool, old)
+        """Sweeps what has been gone for long enough, if that is this process's part. `now`: monotonic.
+
+        Raises: StoreDown.
+        """
+        own = [pool for pool in self._pools if await self._is_mine(pool)]
+        live = await self._fleet.live(own)
+        caches = {packed(n) for lease in live for n in lease.caches}
+        places = {place_id(lease.worker.id, rank).encode() for lease in live for rank in range(lease.worker.ranks)}
+        counted, loads = [], []
+        if own:
+            asked = [("HKEYS", key) for pool in own for key in (self._keys.cached(pool)[1], self._keys.loads(pool))]
+            replies = await self._wire.execute(asked)
+            counted, loads = replies[::2], replies[1::2]
+        gone = {name for names in counted for name in names} - caches
+        gone |= {name for names in loads for name in names} - places
+        self._gone = {name: self._gone.get(name, now) for name in gone}
+        old = {name for name, since in self._gone.items() if now - since >= _GONE_S}
+        for pool, numbers, held in zip(own, counted, loads, strict=True):
+            if left := old.intersection(held):
+                await self._wire.execute([("HDEL", self._keys.loads(pool), *left)])
+            if swept := old.intersection(numbers):
+                await self._sweep(pool, sorted(swept)[:_MOST])
 
     async def _is_mine(self, pool: PoolId) -> bool:
+        """Whether no other process sweeps, as far as Redis knows: without memory it lets nobody say so."""
         key = self._keys.sweeping(pool)
-        _, holder = await self._wire.execute([("SET", key, self._api, "NX", "EX", _LOCK_S), ("GET", key)])
-        return bool(holder == self._api.encode())
+        claim: list[Command] = [("SET", key, self._api, "NX", "EX", _LOCK_S), ("GET", key)]
+        _, holder = await self._wire.execute_each(claim)
+        if holder == self._api.encode():
+            await self._wire.execute([("EXPIRE", key, _LOCK_S)])
+        return holder is None or holder == self._api.encode()
 
     async def _sweep(self, pool: PoolId, gone: Sequence[bytes]) -> None:
         cursor = b"0"

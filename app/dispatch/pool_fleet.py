@@ -60,9 +60,11 @@ class PoolFleet:
         self.leases = {worker: lease for worker, lease in leases.items() if lease is not None}
         places = [(lease, rank) for lease in self.leases.values() for rank in range(lease.worker.ranks)]
         names = [place_id(lease.worker.id, rank) for lease, rank in places]
-        self.homes.clear()
+        encoded = [name.encode() for name in names]
+        if encoded != self._names:
+            self.homes = {}  # a round that goes on with the places of before has the other one
         self._holders.clear()
-        self._names, self._entries, self._limits = [name.encode() for name in names], [], None
+        self._names, self._entries, self._limits = encoded, [], None
         self.indices = {name: i for i, name in enumerate(names)}
         self._caches = {lease.caches[rank]: i for i, (lease, rank) in enumerate(places) if rank < len(lease.caches)}
         self._caches.pop(0, None)  # caches that never held a block
@@ -71,6 +73,11 @@ class PoolFleet:
         self._places = places
         versions = Counter(lease.state.weights for lease in self.leases.values())
         self.weights = versions.most_common(1)[0][0] if versions else ""
+
+    def replace(self, leases: Mapping[WorkerId, Lease | None]) -> None:
+        """Takes over the leases of some workers."""
+        if any(self.leases.get(worker) != lease for worker, lease in leases.items()):
+            self.set({**self.leases, **leases})
 
     def candidates(self, entries: Mapping[bytes, bytes], limits: Limits) -> list[Candidate]:
         """Each place with what is reserved there; those that have not changed are the same objects as before."""

@@ -6,13 +6,14 @@ from redis.asyncio import Redis
 
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.index_sweep import IndexSweep
+from app.dispatch.pool_fleet import ENTRY
 from app.ids import ApiId, WorkerId, place_id
 from app.keys import Keys
 from app.kv.ledger import Changes
 from app.kv.prefix_index import KvIndex, packed
 from app.messages import decode_lease, encode
 from app.pools import Pool
-from app.store import TELL, Wire
+from app.store import SWEEP_INDEX, TELL, Wire
 from tests.integration.conftest import POOL, nobody_told, register
 
 pytestmark = pytest.mark.both_servers
@@ -103,6 +104,41 @@ async def test_a_worker_of_the_wire_version_before_is_counted_by_its_own_hash(re
     assert (rank.requests, rank.blocks, rank.tokens, rank.waiting, rank.aside, rank.since) == (3, 40, 500, 2, 1, 5.0)
 
 
+async def test_a_worker_of_the_wire_version_before_tells_no_change_and_is_read_each_round(
+    redis: "Redis", wire: Wire
+) -> None:
+    fleet = reader(wire)
+    worker, other = await register(redis, KEYS, "old", wire=1), await register(redis, KEYS, "new")
+    assert await seen(fleet) == {worker: False, other: False}
+    await written(redis, worker, told=False, draining=True)
+    assert await seen(fleet) == {worker: True, other: False}
+    await redis.delete(KEYS.worker(worker))
+    assert await seen(fleet) == {other: False}
+
+
+async def test_a_look_in_progress_does_not_hide_that_all_leases_have_to_be_read(redis: "Redis", wire: Wire) -> None:
+    fleet = reader(wire)
+    worker, other = await register(redis, KEYS, "w"), await register(redis, KEYS, "other")
+    await fleet.answered(await wire.execute(fleet.questions()), 0.0)
+    await written(redis, other, told=True, draining=True)
+    replies = await wire.execute(fleet.questions())
+    await redis.delete(KEYS.worker(worker))
+    fleet.forget([POOL])  # a placement found it dead
+    await fleet.answered([replies[0], None], 0.1)
+    assert await seen(fleet) == {other: True}
+
+
+async def test_a_round_that_goes_on_while_a_worker_leaves_misleads_no_later_one(redis: "Redis", wire: Wire) -> None:
+    """What it finds out of a session's places is of the places that it knows."""
+    fleet = reader(wire)
+    workers = [await register(redis, KEYS, f"w{i}") for i in range(3)]
+    view = (await fleet.read({POOL: []}))[POOL]
+    await redis.delete(KEYS.worker(workers[0]))
+    await fleet.refresh([POOL])
+    view.homes["session"] = [2]
+    assert (await fleet.read({POOL: []}))[POOL].homes == {}
+
+
 async def filled(redis: "Redis", wire: Wire, name: str, blocks: list[bytes]) -> KvIndex:
     index = KvIndex(wire, KEYS, POOL, nobody_told)
     await index.write(Changes(False, blocks, []))
@@ -129,6 +165,41 @@ async def test_caches_that_are_gone_are_swept_out_of_the_index(redis: "Redis", w
     assert await redis.hgetall(counts) == {packed(stays.number): b"1000"}
     assert await redis.get(KEYS.sweeping(POOL)) == b"a"
     assert gone.number != stays.number
+
+
+async def test_a_sweep_that_was_interrupted_shows_in_the_counts(redis: "Redis", wire: Wire) -> None:
+    """Whose cache is not gone after all writes it anew."""
+    blocks = [number.to_bytes(8, "big") for number in range(3000)]
+    index = await filled(redis, wire, "w", blocks)
+    entries, counts = KEYS.cached(POOL)
+    await redis.eval(SWEEP_INDEX, 2, entries, counts, "0", 500, packed(index.number))
+    assert await index.size() == await redis.hlen(entries) < len(blocks)
+
+
+async def test_what_is_gone_is_swept_though_redis_has_no_memory(redis: "Redis", wire: Wire) -> None:
+    blocks = [number.to_bytes(8, "big") for number in range(100)]
+    gone, stays = await filled(redis, wire, "gone", blocks), await filled(redis, wire, "stays", blocks[:50])
+    await redis.delete(KEYS.worker(WorkerId("gone")))
+    sweep = IndexSweep(wire, KEYS, ApiId("a"), reader(wire), [POOL])
+    await redis.config_set("maxmemory", 1)
+    try:
+        await sweep.look(0.0)
+        await sweep.look(61.0)
+    finally:
+        await redis.config_set("maxmemory", 0)
+    assert await redis.hgetall(KEYS.cached(POOL)[1]) == {packed(stays.number): b"50"}
+    assert gone.number != stays.number
+
+
+async def test_loads_of_workers_that_are_gone_are_removed(redis: "Redis", wire: Wire) -> None:
+    """Those of a worker of another version, say, which knew nothing of them."""
+    worker = await register(redis, KEYS, "w", ranks=2)
+    places = [place_id(worker, 0), place_id(worker, 1), place_id(worker, 2), place_id(WorkerId("gone"), 0)]
+    await redis.hset(KEYS.loads(POOL), mapping={place: ENTRY.pack(*[1] * 8) for place in places})
+    sweep = IndexSweep(wire, KEYS, ApiId("a"), reader(wire), [POOL])
+    for now in (0.0, 61.0):
+        await sweep.look(now)
+    assert set(await redis.hkeys(KEYS.loads(POOL))) == {place.encode() for place in places[:2]}
 
 
 async def test_a_cleared_cache_counts_for_nothing_at_once(redis: "Redis", wire: Wire) -> None:

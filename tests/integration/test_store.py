@@ -298,3 +298,36 @@ async def test_entries_of_an_older_version_are_released_and_counted(redis: "Redi
     assert await redis.eval(RELEASE, 5, *KEYS.release(run, worker, POOL), run, "ended", worker, "") == 1
     (after,) = await candidates(wire)
     assert (after.requests, after.blocks) == (1, 7)
+
+
+async def test_a_prompt_that_nobody_released_leads_no_other_to_its_place_for_good(redis: "Redis", wire: Wire) -> None:
+    """Its record of blocks is gone with the request; later requests of the same beginning remove the rest."""
+    worker, hashes = await register(redis, KEYS, "w1"), b"12345678" * 4
+    key = KEYS.starting(POOL).encode() + hashes[:8]
+    for number in range(20):
+        await place(redis, worker, RequestId(f"lost-{number}"), hashes)
+        await redis.unlink(KEYS.blocks(run_id(RequestId(f"lost-{number}"), 0)))
+    left = await redis.hlen(key)
+    for number in range(100):
+        await place(redis, worker, RequestId(f"waits-{number}"), hashes)
+    waiting = {run_id(RequestId(f"waits-{number}"), 0).encode() for number in range(100)}
+    runs = set(await redis.hkeys(key))
+    assert waiting <= runs
+    assert len(runs - waiting) < left <= 20
+
+
+async def test_a_key_of_waiting_prompts_lives_as_long_as_the_last_of_them(redis: "Redis", wire: Wire) -> None:
+    worker, hashes = await register(redis, KEYS, "w1"), b"12345678"
+    key = KEYS.starting(POOL).encode() + hashes
+    await place(redis, worker, RequestId("one"), hashes)
+    await redis.pexpire(key, 90_000)  # as if one with a later deadline had come
+    await place(redis, worker, RequestId("two"), hashes)
+    assert await redis.pttl(key) > 60_000
+
+
+async def test_a_release_brings_back_no_load_of_a_worker_that_is_gone(redis: "Redis", wire: Wire) -> None:
+    worker = await register(redis, KEYS, "w1")
+    await place(redis, worker)
+    await redis.hdel(KEYS.loads(POOL), worker)
+    assert await release(redis, worker) == 1
+    assert await redis.hgetall(KEYS.loads(POOL)) == {}

@@ -150,13 +150,14 @@ class LeaseKeeper:
         pipe.set(keys.worker(own.id), encode(lease), px=ttl_ms)
         pipe.set(seen, "1", px=patience_ms)
         pipe.hset(keys.pool(own.pool), own.id, f"{own.ranks},{int(own.kv_events)}")
-        if lasting != self._told:
+        told, self._told = self._told, None  # if the reply is lost, nobody knows what was told
+        if lasting != told:
             pipe.eval(TELL, 1, keys.changed(own.pool), own.id)
         pipe.time()
         asked = time.monotonic()
         lived, *_, theirs = await pipe.execute()
         # API replicas that found it dead have to hear of it again.
-        self._told = lasting if lived or self._told is None else None
+        self._told = lasting if lived or told is None else None
         clock.heard(asked, theirs)
         if not lived:  # an API replica found the worker dead, and made these keys expire
             for key in self._account():

@@ -12,10 +12,10 @@ end
 
 -- The entry's sums, as a list in the order of ENTRY:
 -- requests, blocks, tokens, waiting, pulls, aside requests, their blocks, and when the first waiting prompt began.
+-- nil: it has none.
 local function sums_of(loads, place)
   local raw = redis.call('HGET', loads, place)
-  if not raw then return {0, 0, 0, 0, 0, 0, 0, 0} end
-  return {struct.unpack(ENTRY, raw)}
+  return raw and {struct.unpack(ENTRY, raw)}
 end
 
 -- Sums of a place where an older version has released what it did not reserve may be below zero for a second.
@@ -30,6 +30,10 @@ local function count(loads, worker, rank, requests, blocks, tokens, waiting, pul
   if aside and requests == 0 and blocks == 0 then return end
   local place = place_of(worker, aside and string.sub(rank, 1, -2) or rank)
   local sums = sums_of(loads, place)
+  if not sums then
+    if requests <= 0 then return end -- of a worker that is gone
+    sums = {0, 0, 0, 0, 0, 0, 0, 0}
+  end
   if aside then
     sums[6], sums[7] = sums[6] + requests, sums[7] + blocks
   else

@@ -26,6 +26,16 @@ if (#KEYS - 2) % 5 == 1 then
     return -1
   end
 end
+
+-- Adds the run to a key `starting:<pool>:<hash>`; and removes from it one that waits no more, if it meets one: who
+-- released that run knew neither its prompt nor this key.
+local function start(key, place)
+  redis.call('HSET', key, ARGV[1], place)
+  if redis.call('PTTL', key) < tonumber(ARGV[3]) then redis.call('PEXPIRE', key, ARGV[3]) end
+  local other = redis.call('HRANDFIELD', key)
+  if redis.call('EXISTS', string.sub(KEYS[2], 1, -#ARGV[1] - 1) .. other) == 0 then redis.call('HDEL', key, other) end
+end
+
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 if ARGV[4] ~= '' then
   redis.call('SET', KEYS[2], ARGV[4], 'PX', ARGV[3])
@@ -39,10 +49,7 @@ for k = 3, last, 5 do
   count(KEYS[k + 2], worker, rank, 1, tonumber(blocks), tonumber(tokens), 1, tonumber(pulls))
   redis.call('HSET', KEYS[k + 3], ARGV[1], first .. rank)
   if string.sub(rank, -1) ~= 'a' then
-    for _, key in ipairs(starting_keys(begin, ARGV[4])) do
-      redis.call('HSET', key, ARGV[1], place_of(worker, rank))
-      redis.call('PEXPIRE', key, ARGV[3])
-    end
+    for _, key in ipairs(starting_keys(begin, ARGV[4])) do start(key, place_of(worker, rank)) end
   end
   if message ~= '' then
     redis.call('LPUSH', KEYS[k + 4], message)

@@ -56,7 +56,7 @@ for run in pairs(waiting) do
 end
 for rank, counted in pairs(sums) do
   local place = place_of(ARGV[3], rank)
-  local before = sums_of(KEYS[2], place)
+  local before = sums_of(KEYS[2], place) or {0, 0, 0, 0, 0, 0, 0, 0}
   local changed = false
   for i = 1, 7 do changed = changed or before[i] ~= counted[i] end
   if changed then

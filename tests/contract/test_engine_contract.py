@@ -273,11 +273,18 @@ async def test_kv_events_tell_what_is_cached_until_it_is_cleared(subject: Subjec
 
 
 async def test_steps_are_measured(subject: Subject) -> None:
-    """A step takes more than nothing, and less than an answer of many steps in the same run."""
+    """A step takes more than nothing, and less than an answer of many steps in the same run.
+
+    Other work on the machine may hide for a while what a request adds to a step.
+    """
     began = time.monotonic()
-    for together in (1, MAX_RUNNING, 2):
-        await asyncio.gather(*(subject.answer(f"{i} {STORY}", max_tokens=24, ignore_eos=True) for i in range(together)))
-    stats = subject.engine.stats()
+    for _ in range(4):
+        for together in (1, MAX_RUNNING, 2):
+            prompts = [f"{i} {STORY}" for i in range(together)]
+            await asyncio.gather(*(subject.answer(prompt, max_tokens=24, ignore_eos=True) for prompt in prompts))
+        stats = subject.engine.stats()
+        if stats.step_s:
+            break
     assert 0 < stats.step_s + stats.request_step_s < (time.monotonic() - began) / 3
 
 

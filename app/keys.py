@@ -115,7 +115,8 @@ batch-totals            hash, over all batches: `completed` and `failed` lines, 
 out:<api>               stream, field `s`: msgpack `messages.EventBatch`. The channel of the same name carries the same
                         bytes live; the stream has them for replicas that missed some: its last `stream_bytes` bytes, at
                         most `stream_ttl_s` old.
-                        Written by workers; lives `stream_ttl_s` after the last entry, or until the replica ends.
+                        Written by workers; lives `stream_ttl_s` after the last entry, or until the replica ends. With
+                        `token_redis_urls`, it and the next one are in the one of these that the replica has taken.
 out:<api>:marks         sorted set, an entry's id in that stream → bytes that had been written by then. Written by
                         workers (`trim_stream.lua`); lives as long.
 """

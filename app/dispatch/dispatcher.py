@@ -61,12 +61,13 @@ class Dispatcher:
         max_migrations: int = 3,
         adapter: Callable[[str], Adapter | None] = lambda _: None,
         wake_pool: Callable[[PoolId], None] = lambda _pool: None,
+        token_redis: int = 0,
     ) -> None:
         """`patience_s`: seconds that a request waits for Redis, or for a worker, before it is refused.
 
-        `adapter`: the LoRA adapter of that name, as it is wanted now.
+        `adapter`: the LoRA adapter of that name, as it is wanted now. `token_redis`: `Job.token_redis` of its jobs.
         """
-        self._wire, self._keys, self.api = wire, keys, api
+        self._wire, self._keys, self.api, self.token_redis = wire, keys, api, token_redis
         self.in_flight: dict[RequestId, InFlight] = {}
         self.timelines = Timelines()
         self.placer = Placer(

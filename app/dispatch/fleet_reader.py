@@ -36,9 +36,19 @@ _CLAIM = 0.8  # of the time between two looks, for which one process has claimed
 
 class FleetReader:
     def __init__(
-        self, wire: Wire, keys: Keys, pools: Mapping[PoolId, Pool], max_queued: int, look_s: float = Intervals().look_s
+        self,
+        wire: Wire,
+        keys: Keys,
+        pools: Mapping[PoolId, Pool],
+        max_queued: int,
+        look_s: float = Intervals().look_s,
+        token_redis: int = 0,
     ) -> None:
-        """`look_s`: how often some process of the deployment is to read all leases, and so to find dead workers."""
+        """`look_s`: how often some process of the deployment is to read all leases, and so to find dead workers.
+
+        `token_redis`: `Job.token_redis` of this process's jobs.
+        """
+        self._token_redis = token_redis
         self._claim_ms = max(1, round(look_s * 1000 * _CLAIM))
         self._wire, self._keys = wire, keys
         self._limits = {
@@ -171,7 +181,7 @@ class FleetReader:
     def _older(self, question: "_Question", raws: Sequence[bytes | None]) -> dict[WorkerId, Lease | None]:
         """The leases of workers of wire version 1, which tell no change."""
         workers = [worker for worker, _rank in question.older]
-        return {worker: None if raw is None else _decoded(raw) for worker, raw in zip(workers, raws, strict=True)}
+        return {worker: None if raw is None else self._decoded(raw) for worker, raw in zip(workers, raws, strict=True)}
 
     async def _take(self, changes: Mapping[PoolId, Sequence[bytes]]) -> None:
         """Reads the leases that have changed: for each pool worker, score, worker, score, …. Raises: StoreDown."""
@@ -188,7 +198,7 @@ class FleetReader:
         if not workers:
             return {}
         (raws,) = await self._wire.execute([("MGET", *map(self._keys.worker, workers))])
-        return {worker: _decoded(raw) for worker, raw in zip(workers, raws, strict=True) if raw is not None}
+        return {worker: self._decoded(raw) for worker, raw in zip(workers, raws, strict=True) if raw is not None}
 
     def _view(self, pool: PoolId, question: "_Question", reply: Sequence[Any]) -> PoolView:
         _changes, limits, loads, *more = reply
@@ -203,6 +213,21 @@ class FleetReader:
             candidates, matches, fleet.indices, fleet.homes, fleet.lines, fleet.speeds, bool(candidates)
         )  # fmt: skip
 
+    def _decoded(self, raw: bytes) -> Lease | None:
+        """None if the worker is not to be placed on: its wire version is neither ours nor a neighbour, say."""
+        try:
+            lease = decode_lease(raw)
+        except msgspec.DecodeError as exc:
+            log.error("lease_not_understood", error=str(exc))
+            return None
+        if abs(lease.wire - WIRE_VERSION) > 1:
+            log.error("worker_of_another_version", worker=lease.worker.id, wire=lease.wire)
+            return None
+        if lease.token_redis < self._token_redis:
+            log.error("worker_lacks_token_redis", worker=lease.worker.id, known=lease.token_redis)
+            return None
+        return lease
+
 
 class _Question(Struct, frozen=True):
     """The commands that read a pool, and what of its workers they depend on."""
@@ -211,16 +236,3 @@ class _Question(Struct, frozen=True):
     guessed: list[PlaceId]
     older: list[tuple[WorkerId, int]]
     has_prompts: bool
-
-
-def _decoded(raw: bytes) -> Lease | None:
-    """None if the worker's wire version is neither ours nor a neighbour: nothing is placed there."""
-    try:
-        lease = decode_lease(raw)
-    except msgspec.DecodeError as exc:
-        log.error("lease_not_understood", error=str(exc))
-        return None
-    if abs(lease.wire - WIRE_VERSION) > 1:
-        log.error("worker_of_another_version", worker=lease.worker.id, wire=lease.wire)
-        return None
-    return lease

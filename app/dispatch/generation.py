@@ -186,6 +186,7 @@ class Generation(GenerationBase):
             inputs=self.plan.inputs[number] if self.plan.inputs else None,
             session=self.plan.wishes.session,
             adapter=self.model.adapter,
+            token_redis=self._dispatcher.token_redis,
         )
         inflight = InFlight(job, groups, self.answer, self.plan.wishes, prefill_groups)
         if self._begun is not None:

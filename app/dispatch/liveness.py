@@ -69,7 +69,7 @@ class LivenessWatch:
                 raise reply
         if not isinstance(theirs, StoreDown):
             clock.heard(asked, theirs)
-        self._records_in_doubt = self._records_in_doubt or not lived or not self._wire.is_steady()
+        self._records_in_doubt = self._records_in_doubt or not lived or not self._is_steady()
         await self._adapters.answered(version)
         await self._fleet.answered(of_fleet, now)
         await self._look_for_dead_workers()
@@ -85,9 +85,12 @@ class LivenessWatch:
             except Exception:
                 log.exception("watch_failed")
 
+    def _is_steady(self) -> bool:
+        return self._wire.is_steady() and self._inbox.is_steady()
+
     async def _look_for_forgotten_requests(self) -> None:
         """Finds requests without a record: Redis lost its last second, or a worker believed this replica dead."""
-        if not self._records_in_doubt or not self._wire.is_steady():
+        if not self._records_in_doubt or not self._is_steady():
             return
         jobs = [f.job for f in self._dispatcher.in_flight.values() if f.is_placed and f.job.worker]
         there = await self._wire.execute([("EXISTS", self._keys.request(job.run)) for job in jobs])

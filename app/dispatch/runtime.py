@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -110,14 +111,17 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
     keys, api = Keys(settings.deployment), new_api_id()
     redis = async_client(settings.redis_url)
     wire = Wire(redis, steady_after_s=settings.intervals.steady_s)
-    fleet = FleetReader(wire, keys, pools, settings.max_queued, settings.intervals.look_s)
+    token_redis = random.randint(1, len(settings.token_redis_urls)) if settings.token_redis_urls else 0  # noqa: S311
+    token_client = async_client(settings.token_redis_urls[token_redis - 1]) if token_redis else redis
+    token_wire = Wire(token_client, steady_after_s=settings.intervals.steady_s) if token_redis else wire
+    fleet = FleetReader(wire, keys, pools, settings.max_queued, settings.intervals.look_s, token_redis)
     adapters = AdapterTable(wire, keys, known.models)
     control = PoolControl(redis, keys, fleet)
     dispatcher = Dispatcher(
         wire, keys, api, fleet, pools, settings.retry_after_s, settings.patience_s, settings.max_migrations,
-        adapters.current, control.wake_soon,
+        adapters.current, control.wake_soon, token_redis,
     )  # fmt: skip
-    inbox = TokenInbox(wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
+    inbox = TokenInbox(token_wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
     watch = LivenessWatch(wire, keys, dispatcher, inbox, fleet, pools, adapters, settings.intervals)
     lookup = RequestLookup(wire, redis, keys, api, dispatcher.timelines)
 
@@ -150,6 +154,8 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
         await end_tasks(background)
         with suppress(RedisError, OSError):
             await redis.unlink(keys.api(api))
-            await redis.unlink(keys.out(api), keys.out_marks(api))
-        wire.close()
-        await redis.aclose()
+            await token_client.unlink(keys.out(api), keys.out_marks(api))
+        for each in (wire, token_wire):
+            each.close()
+        for client in (redis, token_client):
+            await client.aclose()

@@ -105,6 +105,10 @@ class TokenInbox:
         for event in step.events:
             deliver(event)
 
+    def is_steady(self) -> bool:
+        """Whether its Redis has been reachable for so long that workers have sent again what it may have lost."""
+        return self._wire.is_steady()
+
     async def repair(self) -> bool:
         """Handles the stream's unhandled entries; returns whether there were any. Raises: StoreDown."""
         # All that precedes the batches held now is in the stream by now, or lost.

@@ -28,7 +28,7 @@ from app.runner.adapters_in_use import AdaptersInUse
 from app.runner.job_record import fetch
 from app.runner.process_slot import ProcessSlot
 from app.runner.throughput import Throughput
-from app.runner.token_emitter import TokenEmitter
+from app.runner.token_emitters import TokenEmitters
 from app.runner.yield_gate import YieldGate
 from app.settings import Settings
 from app.store import Wire, async_client
@@ -44,7 +44,7 @@ _LAST_EVENTS_S = 5.0  # how long a worker that ends waits until its last events 
 
 
 class Runner:
-    """One engine, the requests on it, and the emitter of their tokens."""
+    """One engine, the requests on it, and the emitters of their tokens."""
 
     def __init__(
         self, engine: Engine, worker: WorkerId, pool: PoolId, settings: Settings, rules: Aside = _RULES
@@ -53,7 +53,7 @@ class Runner:
         self.engine, self.worker, self.pool, self.settings, self._rules = engine, worker, pool, settings, rules
         self.keys = Keys(settings.deployment)
         self.redis: Redis
-        self.emitter: TokenEmitter
+        self.emitters: TokenEmitters
         self.throughput: Throughput
         self.gates: list[YieldGate] = []  # of each rank
         self.adapters = AdaptersInUse()
@@ -99,7 +99,7 @@ class Runner:
 
     def tell(self, job: Job, event: PrefillDone | Failed) -> None:
         """Tells the API replica whether a computed prompt's decode task is in its queue."""
-        self._loop.call_soon_threadsafe(self.emitter.emit, job.reply_to, event)
+        self._loop.call_soon_threadsafe(self.emitters.of(job).emit, job.reply_to, event)
 
     def call(self, coro: Coroutine[Any, Any, T]) -> T:
         """Runs `coro` on the engine's loop and waits for it."""
@@ -144,7 +144,7 @@ class Runner:
         if task is not None:
             task.cancel()
         else:
-            self.emitter.release(run)
+            self.emitters.release(run)
 
     def drop(self, run: RunId) -> None:
         """Cancels a run of a dead API replica, without an event."""
@@ -173,9 +173,10 @@ class Runner:
         info = await self.engine.start()
         self.take(info)
         self.block_size, self.computes = info.block_size, info.computes
-        self._wire = Wire(self.redis)
-        self.emitter = TokenEmitter(self._wire, self.keys, self.worker, self.pool, self.settings)
-        self._emitting = asyncio.create_task(self.emitter.run())
+        self._clients = [self.redis, *map(async_client, self.settings.token_redis_urls)]
+        self._wires = [Wire(client) for client in self._clients]
+        self.emitters = TokenEmitters(self._wires, self.keys, self.worker, self.pool, self.settings)
+        self._emitting = asyncio.create_task(self.emitters.run())
         self._emitting.add_done_callback(end_process)
         return info
 
@@ -194,11 +195,13 @@ class Runner:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._running.values(), *self._background, return_exceptions=True)
-        await self.emitter.drained(_LAST_EVENTS_S)
+        await self.emitters.drained(_LAST_EVENTS_S)
         self._emitting.cancel()
         await self.engine.close()
-        self._wire.close()
-        await self.redis.aclose()
+        for wire in self._wires:
+            wire.close()
+        for client in self._clients:
+            await client.aclose()
 
     def request(self, job: Job, handoff: Handoff | None = None) -> GenerateRequest:
         return GenerateRequest(
@@ -263,7 +266,7 @@ class Runner:
         if job is not None:
             self._fail(job, Returned())
         else:
-            self.emitter.release(run)
+            self.emitters.release(run)
         if nobody_waits is not None:
             await nobody_waits()
 
@@ -285,7 +288,7 @@ class Runner:
                     return await work(job)
         except asyncio.CancelledError:
             if run in self._dropped:
-                self.emitter.release(run)
+                self.emitters.release(run)
                 return None
             self._fail(job, Returned() if self._stopping or run in self._returned else Cancelled())
         except EngineDead as exc:
@@ -315,9 +318,9 @@ class Runner:
 
     def _fail(self, job: Job, error: XylemError) -> None:
         if job.at_once and self._stage(job).kind == "prefill":
-            self.emitter.left(job.run)  # the decode worker has the request, and computes the prompt itself
+            self.emitters.of(job).left(job.run)  # the decode worker has the request, and computes the prompt itself
         else:
-            self.emitter.end(job, Failed(job.request, job.attempt, error.code, error.message))
+            self.emitters.of(job).end(job, Failed(job.request, job.attempt, error.code, error.message))
 
     @property
     def runs(self) -> set[RunId]:
@@ -342,12 +345,12 @@ class Runner:
         """Gives a request that never began here back to its API replica."""
         job = await self._fetch(run_id(request, attempt))
         if job is not None and isinstance(handoff, KvHandle):
-            self.emitter.emit(job.reply_to, PrefillDone(request, attempt, job.prefilled, handoff))
+            self.emitters.of(job).emit(job.reply_to, PrefillDone(request, attempt, job.prefilled, handoff))
         elif job is not None:
             self._fail(job, Returned())
 
     async def _fetch(self, run: RunId) -> Job | None:
-        return await fetch(self._wire, self.keys, run)
+        return await fetch(self._wires[0], self.keys, run)
 
 
 def _priority(job: Job) -> int:

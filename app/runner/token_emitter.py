@@ -1,36 +1,80 @@
-"""Sends tokens to Redis: one message per engine step and API replica, in order, repeated until Redis has it."""
+"""Sends tokens to one Redis: one message per engine step and API replica, in order, repeated until Redis has it.
+
+A Redis that lost its memory gets the messages of the last seconds again: API replicas may not have read them.
+"""
 
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Sequence
+from itertools import chain, repeat
+from typing import NamedTuple
 
 from app.errors import StoreDown
 from app.ids import ApiId, PoolId, RunId, WorkerId
 from app.keys import Keys
 from app.messages import Event, EventBatch, Job, encode
 from app.settings import Settings
-from app.store import RELEASE, TRIM_STREAM, Wire
+from app.store import RELEASE, TRIM_STREAM, Connection, Wire
 from app.store.wire import Command
 from app.telemetry import logger
 
 log = logger(__name__)
-_RETRY_S = 0.2
+_RETRY_AFTER_S = (0.0, 0.05, 0.2)
 _SHARES = 64  # a stream is trimmed each time this worker has written 1/64 of its bound
 _MOST = 50_000  # unsent events, some megabytes; Redis takes them in one message
+_HELD_S, _HELD_BYTES = 2.0, 2**20  # of sent messages of one API replica, which reads them within milliseconds
+_LOOK_S = 0.5  # how often a connection is looked at while messages are held
+
+
+class _Sent(NamedTuple):
+    at: float  # monotonic
+    data: bytes
+
+
+class _Stream:
+    """What was sent to one API replica."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.trimmed = -math.inf  # monotonic: when this worker last trimmed it
+        self.written = 0  # bytes since then
+        self.held: deque[_Sent] = deque()
+        self.held_bytes = 0
+        self.last = b""  # the entry of the last message
+
+    def hold(self, now: float, data: bytes) -> None:
+        self.held.append(_Sent(now, data))
+        self.held_bytes += len(data)
+        self.drop_old(now)
+
+    def drop_old(self, now: float) -> None:
+        held = self.held
+        while held and (held[0].at < now - _HELD_S or self.held_bytes > _HELD_BYTES):
+            self.held_bytes -= len(held.popleft().data)
 
 
 class TokenEmitter:
     """Collects the events of one engine step. Lives on the engine's event loop."""
 
-    def __init__(self, wire: Wire, keys: Keys, worker: WorkerId, pool: PoolId, settings: Settings) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        worker: WorkerId,
+        pool: PoolId,
+        settings: Settings,
+        main: "TokenEmitter | None" = None,
+    ) -> None:
+        """`main`: the emitter to the Redis that has reservations and records; None: it is this one."""
         self._wire, self._keys, self._worker, self._pool = wire, keys, worker, pool
+        self._main = main
         self._stream_bytes, self._ttl_s = settings.stream_bytes, settings.stream_ttl_s
-        self._trimmed: dict[ApiId, float] = {}  # monotonic: when this worker last trimmed each stream
-        self._written: dict[ApiId, int] = {}  # bytes since then
+        self._streams: dict[ApiId, _Stream] = {}
+        self._connection: Connection | None = None  # that of the last message
         self._events: dict[ApiId, list[Event]] = {}
         self._released: list[tuple[RunId, WorkerId, PoolId, str]] = []
-        self._seq: dict[ApiId, int] = {}
         self.emitted = 0
         self.withheld = 0  # outputs that are sent later, several as one
         self._sent = 0
@@ -75,7 +119,10 @@ class TokenEmitter:
         self._account(run, self._worker, "prefilled")
 
     def _account(self, run: RunId, worker: WorkerId, what: str, pool: PoolId | None = None) -> None:
-        self._released.append((run, worker, pool or self._pool, what))
+        self._take([(run, worker, pool or self._pool, what)])
+
+    def _take(self, released: Sequence[tuple[RunId, WorkerId, PoolId, str]]) -> None:
+        self._released += released
         self._wake.set()
         self._idle.clear()
 
@@ -93,36 +140,58 @@ class TokenEmitter:
         An engine step wakes its requests before this coroutine, so all of them have emitted when it runs: one
         message has the events of the whole step.
         """
+        looking = asyncio.create_task(self._look())
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                events, self._events = self._events, {}
+                released, self._released = self._released, []
+                steps = [self._step(api, what) for api, what in events.items()]
+                unheard = await self._send(steps, released if self._main is None else [])
+                if self._main is not None:
+                    self._main._take(released)  # noqa: SLF001 (its own class): after the events, never before
+                if unheard:  # the replica may have ended: bound the stream that XADD may have made anew
+                    await self._send([], [], unheard)
+                self._sent += sum(map(len, events.values()))
+                self._room.set()
+                if not self._wake.is_set():
+                    self._idle.set()
+        finally:
+            looking.cancel()
+
+    async def _look(self) -> None:
+        """Lets `run` send again what a Redis that broke may have lost, also if no event follows."""
         while True:
-            await self._wake.wait()
-            self._wake.clear()
-            events, self._events = self._events, {}
-            released, self._released = self._released, []
-            unheard = await self._send([self._step(api, what) for api, what in events.items()], released)
-            if unheard:  # the replica may have ended: bound the stream that XADD may have made anew
-                await self._send([], [], unheard)
-            self._sent += sum(map(len, events.values()))
-            self._room.set()
-            if not self._wake.is_set():
-                self._idle.set()
+            await asyncio.sleep(_LOOK_S)
+            if self._connection is None:
+                continue
+            if self._connection.closed.is_set():
+                if any(stream.held for stream in self._streams.values()):
+                    self._wake.set()
+                continue
+            now = time.monotonic()
+            for stream in self._streams.values():
+                stream.drop_old(now)
 
-    def _step(self, api: ApiId, events: list[Event]) -> tuple[ApiId, int, bytes]:
-        seq = self._seq[api] = self._seq.get(api, 0) + 1
-        return api, seq, encode(EventBatch(self._worker, seq, events))
+    def _step(self, api: ApiId, events: list[Event]) -> tuple[ApiId, bytes]:
+        stream = self._streams.setdefault(api, _Stream())
+        stream.seq += 1
+        return api, encode(EventBatch(self._worker, stream.seq, events))
 
-    def _is_due(self, api: ApiId, now: float) -> bool:
+    def _is_due(self, stream: _Stream, now: float) -> bool:
         """Whether to trim the stream: seldom, since untrimmed bytes of all workers are few beside its bound."""
-        at_most = self._stream_bytes // _SHARES
-        return self._written[api] >= at_most or now >= self._trimmed.get(api, -math.inf) + self._ttl_s / 4
+        return stream.written >= self._stream_bytes // _SHARES or now >= stream.trimmed + self._ttl_s / 4
 
     def _trim(self, api: ApiId, now: float) -> Command:
         out, marks, ttl_ms = self._keys.out(api), self._keys.out_marks(api), self._ttl_s * 1000
-        written, self._written[api], self._trimmed[api] = self._written.get(api, 0), 0, now
+        stream = self._streams[api]
+        written, stream.written, stream.trimmed = stream.written, 0, now
         return ("EVAL", TRIM_STREAM, 2, out, marks, written, self._stream_bytes, ttl_ms)
 
     async def _send(
         self,
-        steps: list[tuple[ApiId, int, bytes]],
+        steps: list[tuple[ApiId, bytes]],
         released: list[tuple[RunId, WorkerId, PoolId, str]],
         trim: Sequence[ApiId] = (),
     ) -> list[ApiId]:
@@ -132,20 +201,43 @@ class TokenEmitter:
         """
         now = time.monotonic()
         commands: list[Command] = []
-        for api, _seq, data in steps:
-            out = self._keys.out(api)
-            commands += ("XADD", out, "*", "s", data), ("PUBLISH", out, data)
-            self._written[api] = self._written.get(api, 0) + len(data)
+        for api, data in steps:
+            commands += self._message(api, data)
+            self._streams[api].written += len(data)
         for run, worker, pool, what in released:
             keys, starting = self._keys.release(run, worker, pool), self._keys.starting(pool)
             commands.append(("EVAL", RELEASE, len(keys), *keys, run, what, worker, starting))
-        due = trim or [api for api, _, _ in steps if self._is_due(api, now)]
+        due = trim or [api for api, _ in steps if self._is_due(self._streams[api], now)]
         commands += [self._trim(api, now) for api in due]
-        while True:
+        for wait_s in chain(_RETRY_AFTER_S, repeat(_RETRY_AFTER_S[-1])):
             try:
-                replies = await self._wire.execute(commands)
-                return [api for (api, _, _), heard in zip(steps, replies[1::2], strict=False) if not heard]
+                connection = await self._wire.connection()
+                if connection is not self._connection:
+                    await self._send_again(connection)
+                replies = await self._wire.execute_on(connection, commands)
+                break
             except StoreDown as exc:
                 # No connection, out of memory, loading, read-only after a failover: all are temporary.
                 log.warning("emit_retried", error=exc.message)
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(wait_s)
+        for (api, data), entry in zip(steps, replies[::2], strict=False):
+            stream = self._streams[api]
+            stream.last = entry
+            stream.hold(now, data)
+        return [api for (api, _), heard in zip(steps, replies[1::2], strict=False) if not heard]
+
+    async def _send_again(self, connection: Connection) -> None:
+        """On a new connection: the held messages of streams whose last entry Redis doesn't have. Raises: StoreDown."""
+        held = {api: stream for api, stream in self._streams.items() if stream.held}
+        asked: list[Command] = [("XRANGE", self._keys.out(api), s.last, s.last) for api, s in held.items()]
+        found = await self._wire.execute_on(connection, asked)
+        for (api, stream), entries in zip(held.items(), found, strict=True):
+            if not entries:
+                messages = [self._message(api, data) for _, data in stream.held]
+                *_, stream.last, _ = await self._wire.execute_on(connection, [c for pair in messages for c in pair])
+                log.info("messages_sent_again", api=api, count=len(messages))
+        self._connection = connection
+
+    def _message(self, api: ApiId, data: bytes) -> tuple[Command, Command]:
+        out = self._keys.out(api)
+        return ("XADD", out, "*", "s", data), ("PUBLISH", out, data)

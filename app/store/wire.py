@@ -21,6 +21,7 @@ from app.store.refusal import store_down
 _TIMEOUT_S = 5.0
 _NOT_THERE = ("READONLY", "LOADING", "MASTERDOWN")  # errors of a replica, or of a server that isn't ready
 _TRIES_AFTER_S = (0.0, 0.05, 0.2)
+_FAILURES = (RedisError, OSError, TimeoutError, hiredis.HiredisError)
 
 Command = tuple[Any, ...]  # its name and arguments: str, bytes, int or float
 
@@ -132,14 +133,32 @@ class Wire:
         for wait_s in _TRIES_AFTER_S:
             await asyncio.sleep(wait_s)
             try:
-                replies = await self._try(commands)
-            except (RedisError, OSError, TimeoutError, hiredis.HiredisError) as exc:
+                replies = await self._try(await self._open_connection(), commands)
+            except _FAILURES as exc:
                 failure = exc
                 self.close()  # it may hang
                 continue
             return [store_down(r) if isinstance(r, hiredis.ReplyError) else r for r in replies]
         assert failure is not None
         raise store_down(failure) from failure
+
+    async def connection(self) -> Connection:
+        """The open connection: for a caller to whom it matters that Redis is the same as before. Raises: StoreDown."""
+        try:
+            return await self._open_connection()
+        except _FAILURES as exc:
+            raise store_down(exc) from exc
+
+    async def execute_on(self, connection: Connection, commands: Sequence[Command]) -> list[Any]:
+        """The commands' replies, on that connection or not at all. Raises: StoreDown, as `execute`."""
+        try:
+            replies = await self._try(connection, commands) if commands else []
+        except _FAILURES as exc:
+            connection.close()
+            raise store_down(exc) from exc
+        if (refusal := next((r for r in replies if isinstance(r, hiredis.ReplyError)), None)) is not None:
+            raise store_down(refusal)
+        return replies
 
     async def subscribe(self, channel: str, on_reply: Callable[[Any], None]) -> Connection:
         """A connection of its own for one channel; `on_reply` gets Redis' pub/sub arrays.
@@ -168,10 +187,12 @@ class Wire:
         if self._connection is not None:
             self._connection.close()
 
-    async def _try(self, commands: Sequence[Command]) -> list[Any]:
-        connection = self._connection
-        if connection is None or connection.closed.is_set():
-            connection = await self._connect()
+    async def _open_connection(self) -> Connection:
+        if self._connection is None or self._connection.closed.is_set():
+            return await self._connect()
+        return self._connection
+
+    async def _try(self, connection: Connection, commands: Sequence[Command]) -> list[Any]:
         replies = await connection.execute(commands)
         if any(isinstance(r, hiredis.ReplyError) and str(r).startswith(_NOT_THERE) for r in replies):
             raise ConnectionError("Redis is still starting, or is a replica now")

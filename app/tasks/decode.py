@@ -57,10 +57,10 @@ async def answer(runner: Runner, job: Job, handoff: Handoff | None) -> None:
     if job.aside or job.whole:
         await _interruptibly(runner, job, handoff, report)
     else:
-        await _run_through(runner, job, handoff, report, runner.emitter.emit)
+        await _run_through(runner, job, handoff, report, runner.emitters.of(job).emit)
     own = Timing(runner.worker, taken, report.first, clock.now(), report.pulled, report.refused)
     timings = [own] if job.prefilled is None else [job.prefilled, own]
-    runner.emitter.end(job, Done(job.request, job.attempt, report.cached_tokens, timings))
+    runner.emitters.of(job).end(job, Done(job.request, job.attempt, report.cached_tokens, timings))
 
 
 async def _run_through(runner: Runner, job: Job, handoff: Handoff | None, report: _PromptReport, emit: Emit) -> None:
@@ -81,7 +81,7 @@ async def _run_through(runner: Runner, job: Job, handoff: Handoff | None, report
 
 async def _interruptibly(runner: Runner, job: Job, handoff: Handoff | None, report: _PromptReport) -> None:
     """Sends the buffered output in any case: the worker that continues the job begins after it."""
-    out = BufferedOutput(job, runner.emitter)
+    out = BufferedOutput(job, runner.emitters.of(job))
     try:
         if job.aside:
             await _aside(runner, job, report, out)
@@ -115,7 +115,7 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None, report: _
         raise HandoffFailed("This engine takes no KV from others.")
     if isinstance(handoff, KvHandle) and handoff.weights != runner.weights:
         raise HandoffFailed("Its KV was computed with other weights.")
-    first, emitter, api, id_, attempt = True, runner.emitter, job.reply_to, job.request, job.attempt
+    first, emitter, api, id_, attempt = True, runner.emitters.of(job), job.reply_to, job.request, job.attempt
     async with aclosing(runner.engine.generate(runner.request(job, handoff))) as steps:
         async for o in steps:
             if o.finish == "abort":  # not ours: a cancel ends this coroutine instead
@@ -147,7 +147,7 @@ def _report_first_output(
     elif o.pulled is not None and o.pulled.seconds:
         runner.throughput.online.pulled(o.pulled.size, o.pulled.seconds, time.monotonic())
     if o.finish is None or job.sampling.n > 1:
-        runner.emitter.prefilled(job.run)
+        runner.emitters.of(job).prefilled(job.run)
 
 
 async def _discard(runner: Runner, handoff: Handoff | None) -> None:

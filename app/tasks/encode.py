@@ -30,11 +30,12 @@ async def answer(runner: Runner, job: Job) -> None:
     """Runs a job to its terminal event. Raises: Returned (aside jobs), and the errors of Encoder.encode."""
     taken = clock.now()
     data = await (_aside(runner, job) if job.aside else _encoded(runner, job))
-    if runner.emitter.full:
-        await runner.emitter.room()
-    runner.emitter.emit(job.reply_to, Vectors(job.request, job.attempt, data))
+    emitter = runner.emitters.of(job)
+    if emitter.full:
+        await emitter.room()
+    emitter.emit(job.reply_to, Vectors(job.request, job.attempt, data))
     made = clock.now()
-    runner.emitter.end(job, Done(job.request, job.attempt, 0, [Timing(runner.worker, taken, made, made)]))
+    emitter.end(job, Done(job.request, job.attempt, 0, [Timing(runner.worker, taken, made, made)]))
 
 
 async def _aside(runner: Runner, job: Job) -> bytes:

@@ -85,7 +85,7 @@ async def compute(
     """
     if not isinstance(runner.engine, Disaggregated):
         raise EngineFailed("This engine computes no prompts for others.")
-    taken = clock.now()
+    taken, emitter = clock.now(), runner.emitters.of(job)
     done, weights = await runner.engine.prefill(runner.request(job, rendezvous)), runner.weights
     handle = None if done.handoff is None else replace(done.handoff, weights=weights)
     first, o = clock.now(), done.output
@@ -97,12 +97,12 @@ async def compute(
     if o is not None:
         begun = PartialOutput(o.tokens, len(o.text))
         delta = Delta(job.request, job.attempt, o.text, o.tokens, 0, o.finish, o.stop, o.logprobs, weights=weights)
-        runner.emitter.emit(job.reply_to, FirstToken(job.request, job.attempt, delta, begun))
+        emitter.emit(job.reply_to, FirstToken(job.request, job.attempt, delta, begun))
         if o.finish is not None:
-            runner.emitter.end(job, Done(job.request, job.attempt, done.cached_tokens, [timing]))
+            emitter.end(job, Done(job.request, job.attempt, done.cached_tokens, [timing]))
             if handle is None:
                 return None
-            await runner.emitter.drained()
+            await emitter.drained()
             return job, handle, None  # the decode task finds no record, and discards the KV
         job = replace(job, begun=[begun])
     event = PrefillDone(job.request, job.attempt, timing)
@@ -111,13 +111,13 @@ async def compute(
     except asyncio.CancelledError:
         if handle is None or runner.stopping:
             raise
-        runner.emitter.release(job.run)  # the client has left: the decode task finds no record, and discards the KV
+        emitter.release(job.run)  # the client has left: the decode task finds no record, and discards the KV
         return job, handle, None
     if handle is None:
-        runner.emitter.emit(job.reply_to, event)
+        emitter.emit(job.reply_to, event)
         return None
     if not still_fits(lease, -(-len(job.prompt) // runner.block_size)):
-        runner.emitter.emit(job.reply_to, replace(event, returned=handle))
+        emitter.emit(job.reply_to, replace(event, returned=handle))
         return None
     return job, handle, event
 

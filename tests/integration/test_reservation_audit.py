@@ -16,7 +16,7 @@ from app.messages import Delta, Done, Failed, Job, PartialOutput, Sampling, Timi
 from app.runner.busy_time import BusyTime
 from app.runner.runner import Runner
 from app.runner.throughput import Throughput
-from app.runner.token_emitter import TokenEmitter
+from app.runner.token_emitters import TokenEmitters
 from app.settings import Settings
 from app.tasks.celery_message import task_messages
 from app.tasks.decode import answer
@@ -52,7 +52,7 @@ class Looks:
         for _ in range(times):
             self._now += 2
             self._runner.call(self.account.look(self._now))
-        self._runner.call(self._runner.emitter.drained(5))
+        self._runner.call(self._runner.emitters.drained(5))
 
 
 def codes(redis: "Redis") -> list[str]:
@@ -254,11 +254,11 @@ class Dog(HangWatchdog):
     """Whose runner is what a test says."""
 
     def __init__(self, *, working: int = 1, store_fresh: float = 0.0, closed: bool = False) -> None:
-        self.emitter = MagicMock(TokenEmitter, emitted=0, withheld=0)
+        self.emitters = MagicMock(TokenEmitters, outputs=0, full=False)
         throughput = MagicMock(Throughput, working=MagicMock(BusyTime, requests=working))
         self.lease = MagicMock(LeaseKeeper, fresh=store_fresh)
         super().__init__(
-            MagicMock(Runner, emitter=self.emitter, throughput=throughput, settings=Settings(), closed=closed),
+            MagicMock(Runner, emitters=self.emitters, throughput=throughput, settings=Settings(), closed=closed),
             self.lease,
             60,
         )
@@ -281,10 +281,10 @@ def test_an_engine_with_work_and_without_a_token_hangs() -> None:
     dog = Dog()
     assert [dog.ask(t) for t in (1, 30, 61)] == ["", "", ""]
     assert dog.ask(62) == "no token for 60 s"
-    dog.emitter.emitted = 1
+    dog.emitters.outputs = 1
     assert [dog.ask(t) for t in (63, 123)] == ["", ""]
     assert dog.ask(124)
-    dog.emitter.withheld = 1  # of an answer that goes out whole
+    dog.emitters.outputs = 2
     assert [dog.ask(t) for t in (125, 185)] == ["", ""]
 
 

@@ -156,7 +156,7 @@ def test_a_prefill_that_ends_in_a_drain_is_given_back_or_handed_over(store_url: 
         p.give_up_after(0)
         redis_db.client_unpause()
         found = work.result()
-        p.call(p.emitter.drained())
+        p.call(p.emitters.drained())
         codes = [e.code for e in events(redis_db) if isinstance(e, Failed)]
         if found is None:
             assert codes == ["returned"]
@@ -252,7 +252,7 @@ def test_what_needs_other_weights_or_comes_to_a_closed_worker_does_not_begin(
     with ThreadPoolExecutor() as threads, worker(store_url, name, part) as runner:
         runner.weights, runner.closed = weights, closed
         start(runner, threads, part).result()
-        runner.call(runner.emitter.drained())
+        runner.call(runner.emitters.drained())
         assert [e.code for e in events(redis_db) if isinstance(e, Failed)] == [code]
         assert len(events(redis_db)) == 1
 
@@ -262,7 +262,7 @@ def test_deltas_name_the_weights_that_made_them(store_url: str, redis_db: "Redis
     with ThreadPoolExecutor() as threads, worker(store_url, D, "decode") as d:
         d.weights = "v1"
         start(d, threads, "decode").result()
-        d.call(d.emitter.drained())
+        d.call(d.emitters.drained())
         assert {e.weights for e in events(redis_db) if isinstance(e, Delta)} == {"v1"}
 
 
@@ -274,7 +274,7 @@ def test_kv_of_other_weights_is_refused_and_the_prompt_computed(store_url: str, 
         _job, lent, _handed = start(p, threads, "prefill").result()
         assert lent.weights == "v1"
         start(d, threads, "decode", lent).result()
-        d.call(d.emitter.drained())
+        d.call(d.emitters.drained())
         (done,) = [e for e in events(redis_db) if isinstance(e, Done)]
         assert "other weights" in done.timings[1].refused
         assert done.timings[1].pulled is None

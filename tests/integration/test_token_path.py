@@ -5,16 +5,18 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from app.dispatch.runtime import Deployment, running
 from app.dispatch.token_inbox import TokenInbox
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
-from app.messages import Delta, Event, EventBatch, decode_event_batch, encode
+from app.messages import Delta, Event, EventBatch, Failed, Job, Sampling, Stage, decode_event_batch, encode
 from app.runner.token_emitter import TokenEmitter
+from app.runner.token_emitters import TokenEmitters
 from app.settings import Settings
-from app.store import Wire
+from app.store import Wire, async_client
 from tests.background import beside
 
 pytestmark = pytest.mark.both_servers
@@ -209,6 +211,75 @@ async def test_a_broken_message_does_not_stop_the_inbox(redis: "Redis", wire: Wi
         await step(redis, 1, publish=True)
         await seen.count(1)
     assert seen.tokens() == [1]
+
+
+async def forgets(redis: "Redis") -> None:
+    """Redis has lost its memory and all connections, as one that was killed and started again."""
+    await redis.flushall()
+    await redis.client_kill_filter(_type="normal", skipme=True)
+    await redis.client_kill_filter(_type="pubsub")
+
+
+async def test_what_redis_lost_before_a_replica_read_it_is_sent_again(redis: "Redis", wire: Wire) -> None:
+    """Also if nothing follows it."""
+    async with emitter(redis) as e:
+        for number in range(3):
+            e.emit(API, token(number))
+            await e.drained()
+        await forgets(redis)
+        async with inbox(wire) as seen:
+            await seen.count(3)
+    assert seen.tokens() == [0, 1, 2]
+    assert not seen.lost
+
+
+async def test_what_redis_lost_is_sent_before_the_message_that_would_show_a_gap(redis: "Redis") -> None:
+    async with emitter(redis) as e:
+        for number in range(3):
+            if number == 2:
+                await forgets(redis)
+            e.emit(API, token(number))
+            await e.drained()
+        entries = await redis.xrange(KEYS.out(API))
+    assert [decode_event_batch(fields[b"s"]).seq for _, fields in entries] == [1, 2, 3]
+
+
+async def test_a_broken_connection_alone_sends_nothing_again(redis: "Redis", wire: Wire) -> None:
+    async with emitter(redis) as e:
+        for number in range(2):
+            e.emit(API, token(number))
+            await e.drained()
+            await redis.client_kill_filter(_type="normal", skipme=True)
+        await asyncio.sleep(1.2)
+    assert await redis.xlen(KEYS.out(API)) == 2
+
+
+async def test_sent_messages_are_held_for_a_time_and_up_to_a_size(redis: "Redis", wire: Wire) -> None:
+    async with emitter(redis) as e:
+        for number in range(100):
+            e.emit(API, large(number))
+            await e.drained()
+        assert 2**19 < e._streams[API].held_bytes <= 2**20
+        async with asyncio.timeout(10):
+            while e._streams[API].held:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        assert e._streams[API].held_bytes == 0
+
+
+async def test_reservations_are_released_after_the_last_event_is_where_the_replica_reads(
+    redis: "Redis", wire: Wire
+) -> None:
+    """Else a replica would find no record of a request whose end it has not heard of."""
+    tokens = async_client("redis://127.0.0.1:1/0")  # nobody listens there
+    emitters = TokenEmitters([wire, Wire(tokens)], KEYS, WORKER, PoolId("pool"), Settings())
+    job = Job(RequestId("r"), 0, API, [1], Sampling(1), 2e9, stages=[Stage("decode", PoolId("pool"), WORKER, 0)])
+    for at in (0, 1):
+        await redis.set(KEYS.request(job.run), "record")
+        async with beside(emitters.run()):
+            emitters.of(replace(job, token_redis=at)).end(job, Failed(job.request, 0, "code", "message"))
+            await asyncio.sleep(0.5)
+        assert await redis.exists(KEYS.request(job.run)) == at
+    await tokens.aclose()
 
 
 LARGE = "x" * 20_000  # characters of one message

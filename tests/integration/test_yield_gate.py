@@ -107,7 +107,7 @@ def test_an_interrupted_aside_answer_equals_an_undisturbed_one(
             start(w, threads, other).result()
             assert len(w.gates[0]) == 1
         work.result()
-        w.call(w.emitter.drained())
+        w.call(w.emitters.drained())
         n = how.get("n", 1)
         assert said(redis_db, "interrupted", n) == said(redis_db, "undisturbed", n)
         assert len(said(redis_db, "interrupted", n)[0][1]) == 60
@@ -128,7 +128,7 @@ def test_an_aside_request_waits_while_others_run(valkey_url: str, redis_db: "Red
         )
         other.result()
         work.result()
-        w.call(w.emitter.drained())
+        w.call(w.emitters.drained())
         names = [e.request for _, f in redis_db.xrange(KEYS.out(API)) for e in decode_event_batch(f[b"s"]).events]
         assert names == sorted(names, reverse=True), "first all of one, then all of the other"
         assert w.throughput.working.seconds > 0.4
@@ -150,7 +150,7 @@ def test_a_long_interrupted_aside_request_is_given_back_with_its_tokens(
         began = time.monotonic()
         work.result()
         assert 4.5 < time.monotonic() - began < 7
-        w.call(w.emitter.drained())
+        w.call(w.emitters.drained())
         *deltas, end = events(redis_db, "aside")
         assert isinstance(end, Failed)
         assert end.code == "returned"
@@ -183,7 +183,7 @@ def test_beside_others_a_few_go_on_and_the_last_that_came_go_first(valkey_url: s
         other.result()
         for work in works:
             work.result()
-        w.call(w.emitter.drained())
+        w.call(w.emitters.drained())
         answers = [said(redis_db, f"a{i:02}")[0][1] for i in range(20)]
         assert all(a == answers[0] and len(a) == 600 for a in answers)
 
@@ -207,7 +207,7 @@ def test_the_prompt_of_one_that_comes_finds_room_among_their_blocks(valkey_url: 
         assert time.monotonic() - began < 0.35
         for work in works:
             work.result()
-        w.call(w.emitter.drained())
+        w.call(w.emitters.drained())
         assert all(len(said(redis_db, f"a{i}")[0][1]) == 300 for i in range(20))
 
 
@@ -231,7 +231,7 @@ def test_more_than_twice_the_seats_are_given_back_at_once(valkey_url: str, redis
         wait_until(lambda: sum(work.done() for work in works) == 1, "one has come back", 2)
         for work in works:
             work.result()
-        w.call(w.emitter.drained())
+        w.call(w.emitters.drained())
         ends = [events(redis_db, f"a{i}")[-1] for i in range(5)]
         assert sorted(type(e).__name__ for e in ends) == ["Done", "Done", "Done", "Done", "Failed"]
 
@@ -240,10 +240,10 @@ def test_a_whole_answer_goes_out_in_one_piece_though_it_gives_way_to_nobody(valk
     with ThreadPoolExecutor() as threads, worker(valkey_url) as w:
         for whole in (False, True):
             start(w, threads, placed(redis_db, str(whole), aside=False, whole=whole, prompt_logprobs=1)).result()
-        w.call(w.emitter.drained())
+        w.call(w.emitters.drained())
         assert len(events(redis_db, "False")) == 61
         assert len(events(redis_db, "True")) == 2
         assert said(redis_db, "True") == said(redis_db, "False")
         first = [next(e for e in events(redis_db, name) if isinstance(e, Delta)) for name in ("False", "True")]
         assert first[0].prompt_logprobs == first[1].prompt_logprobs is not None
-        assert w.emitter.withheld == 60, "and it is seen that the engine works"
+        assert w.emitters._main.withheld == 60, "and it is seen that the engine works"

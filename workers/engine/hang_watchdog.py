@@ -31,9 +31,9 @@ class HangWatchdog(Thread):
 
     def hangs(self, now: float) -> str:
         """Why the worker has to be ended, or ''. `now`: monotonic."""
-        made = self._runner.emitter.emitted + self._runner.emitter.withheld
+        made = self._runner.emitters.outputs
         # Without Redis, requests may wait for it: then the engine doesn't hang.
-        store_away = now - self._lease.fresh > self._runner.settings.lease_ttl_s
+        store_away = now - self._lease.fresh > self._runner.settings.lease_ttl_s or self._runner.emitters.full
         # A closed one may be told to stand still.
         idle = not self._runner.throughput.working.requests or self._runner.closed
         if made != self._made or idle or store_away:

@@ -89,7 +89,7 @@ class LeaseKeeper:
 
     async def end(self) -> None:
         """Deregister. After this nothing can be placed here: `place.lua` checks the lease."""
-        await self._runner.emitter.drained(5)  # else an API replica would miss the last events of finished requests
+        await self._runner.emitters.drained(5)  # else an API replica would miss the last events of finished requests
         self._ended.set()
         await self._keeping
         keys, worker, pool = self._keys, self._worker.id, self._worker.pool
@@ -139,7 +139,10 @@ class LeaseKeeper:
             own = replace(own, adapters=runner.adapters.open)
         speeds, adapters = runner.throughput.online.read(time.monotonic()), runner.adapters.report()
         caches = [cache.number for cache in self._caches[: own.ranks]]
-        lease = Lease(own, load, speeds, self._stays_out, adapters=adapters, state=self.state, caches=caches)
+        lease = Lease(
+            own, load, speeds, self._stays_out, adapters=adapters, state=self.state, caches=caches,
+            token_redis=len(settings.token_redis_urls),
+        )  # fmt: skip
         lasting = replace(lease, load=Load(), speeds=Speeds(), adapters=AdapterReport(adapters.failed))
         seen = keys.seen(own.pool)
         pipe = self._redis.pipeline(transaction=False)

@@ -59,7 +59,7 @@ class Presence:
             if mode == "abort":
                 runner.give_all_back()
                 await self._without_requests()
-            await runner.emitter.drained()
+            await runner.emitters.drained()
             yield
         except BaseException as exc:
             if isinstance(exc, EngineDead):
@@ -132,9 +132,9 @@ class Presence:
 
     async def _goes_on(self) -> None:
         """Returns after a token of its requests. Raises: EngineFailed."""
-        emitter, end = self._runner.emitter, time.monotonic() + _TOKEN_S
-        before = emitter.emitted + emitter.withheld
-        while self._runner.runs and emitter.emitted + emitter.withheld == before:
+        emitters, end = self._runner.emitters, time.monotonic() + _TOKEN_S
+        before = emitters.outputs
+        while self._runner.runs and emitters.outputs == before:
             if time.monotonic() > end:
                 raise EngineFailed(f"No token within {_TOKEN_S:g} s.")
             await asyncio.sleep(_LOOK_S)

@@ -15,8 +15,9 @@ from tests.stack import PYTHON, ROOT, wait_until
 # What a worker is to its guard: it has processes below it, says when it has them all, and ends in some way.
 WORKER = """
 import os, subprocess, sys, time
-from workers.engine.exit_guard import ExitGuard
-guard = ExitGuard(os.environ["XYLEM_REDIS_URL"], "test:worker:w1")
+from app.keys import Keys
+from workers.engine.exit_guard import ExitGuard, lease_ended
+guard = ExitGuard(os.environ["XYLEM_REDIS_URL"], lease_ended(Keys("test"), "w1", "pool"))
 how = sys.argv[1]
 if how == "forked":
     child = os.fork()
@@ -98,6 +99,7 @@ def test_the_guard_ends_a_killed_workers_children_and_its_lease(valkey_url: str,
         worker.process.send_signal(signal.SIGKILL)
         wait_until(lambda: gone(worker.child), "its child is gone")
         wait_until(lambda: not lease.exists("test:worker:w1"), "its lease is gone")
+        wait_until(lambda: lease.zscore("test:changed:pool", "w1"), "API replicas are told")
         wait_until(lambda: gone(worker.guard), "the guard has ended")
     finally:
         worker.close()

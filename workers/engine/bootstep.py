@@ -30,7 +30,7 @@ from app.store.wire_version import check, keep_noting, note
 from app.telemetry import logger
 from app.telemetry import setup_logging as setup_xylem_logging
 from workers.engine.adapter_keeper import keeper_of
-from workers.engine.exit_guard import ExitGuard
+from workers.engine.exit_guard import ExitGuard, lease_ended
 from workers.engine.hang_watchdog import HangWatchdog
 from workers.engine.host_address import address_towards
 from workers.engine.kv_event_feed import KvEventFeed
@@ -110,7 +110,8 @@ class EngineStep(bootsteps.StartStopStep):
 
     def start(self, worker: Any) -> None:
         log.info("loading_engine", pool=self.pool_id, engine=self.pool.engine, model=self.pool.model)
-        self.guard = ExitGuard(settings.redis_url, Keys(settings.deployment).worker(self.worker_id))
+        ended = lease_ended(Keys(settings.deployment), self.worker_id, self.pool_id)
+        self.guard = ExitGuard(settings.redis_url, ended)
         try:
             _check_version()
             pool = with_args(fetched_pool(self.pool, settings, "all"), settings.engine_args)

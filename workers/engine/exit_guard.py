@@ -7,13 +7,16 @@ and its lease would last for up to two more seconds.
 import os
 import select
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 
 import psutil
 import redis
 from celery.platforms import set_process_title
 
-from app.store import sync_client
+from app.ids import PoolId, WorkerId
+from app.keys import Keys
+from app.store import TELL, Command, sync_client
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -26,8 +29,8 @@ _PIPE_FD = 0  # the guard's file descriptor of the pipe from its worker
 class ExitGuard:
     """The worker's side."""
 
-    def __init__(self, redis_url: str, lease: str) -> None:
-        """`lease`: the key of the worker's lease.
+    def __init__(self, redis_url: str, commands: Sequence[Command]) -> None:
+        """`commands` are sent when the worker has ended: `lease_ended`.
 
         The worker may have no threads yet, since the guard is a fork: it starts at once, with everything imported.
         """
@@ -35,7 +38,7 @@ class ExitGuard:
         pipe_end, self._pipe = os.pipe()
         self._pid = os.fork()
         if not self._pid:
-            _guard(worker, pipe_end, redis_url, lease)
+            _guard(worker, pipe_end, redis_url, commands)
         os.close(pipe_end)
 
     def loaded(self) -> None:
@@ -53,7 +56,7 @@ class ExitGuard:
         os.close(self._pipe)
 
 
-def _guard(worker: int, pipe_end: int, redis_url: str, lease: str) -> None:
+def _guard(worker: int, pipe_end: int, redis_url: str, commands: Sequence[Command]) -> None:
     """The guard process; never returns."""
     try:
         # In its own session it gets no Ctrl-C, and isn't killed with the worker's process group.
@@ -63,7 +66,7 @@ def _guard(worker: int, pipe_end: int, redis_url: str, lease: str) -> None:
         os.dup2(pipe_end, _PIPE_FD)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the worker's descriptors, with the pipe's other end
         set_process_title("exit guard", f"of {worker}")
-        clean_up(redis_url, lease, watch(worker))
+        clean_up(redis_url, commands, watch(worker))
     except Exception:
         log.exception("guard_failed")
     finally:
@@ -87,10 +90,16 @@ def watch(pid: int) -> list[psutil.Process]:
     return below
 
 
-def clean_up(redis_url: str, lease: str, left: list[psutil.Process]) -> None:
-    """Deletes the lease, and kills the processes `left`."""
+def lease_ended(keys: Keys, worker: WorkerId, pool: PoolId) -> list[Command]:
+    """Deletes the lease, and tells API replicas, of which only some would look for it soon."""
+    return [("UNLINK", keys.worker(worker)), ("EVAL", TELL, 1, keys.changed(pool), worker)]
+
+
+def clean_up(redis_url: str, commands: Sequence[Command], left: list[psutil.Process]) -> None:
+    """Sends the commands, and kills the processes `left`."""
     with suppress(redis.RedisError, OSError), sync_client(redis_url, _TIMEOUT_S) as client:
-        client.unlink(lease)
+        for command in commands:
+            client.execute_command(*command)
     for process in left:
         with suppress(psutil.NoSuchProcess):  # psutil notices a reused process id
             for child in process.children(recursive=True):

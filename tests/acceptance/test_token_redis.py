@@ -50,7 +50,7 @@ def served(valkey_url: str, path: Path) -> Iterator[tuple[Stack, TokenServer, To
             s.api()
             s.worker(name="one")
             s.worker(name="two")
-            s.wait_ready()
+            s.wait_ready(2)
             servers.sort(key=lambda server: not server.has_replica())
             yield s, *servers
     finally:
@@ -100,8 +100,9 @@ def test_a_worker_that_does_not_know_the_replicas_server_gets_no_request(valkey_
             s.api(XYLEM_TOKEN_REDIS_URLS=server.url, XYLEM_PATIENCE_S="0")
             s.worker(name="old")
             wait_until(lambda: s.redis.hlen(f"{s.deployment}:pool:{POOL}") == 1, "the worker is there")
+            wait_until(s.ready, "the replica answers")
             body = {"model": "mock", "prompt": "hello", "max_tokens": 3}
-            refused = wait_until(lambda: httpx.post(f"{s.url}/v1/completions", json=body), "it answers")
+            refused = httpx.post(f"{s.url}/v1/completions", json=body)
             assert refused.status_code == 503, refused.text
             s.worker(name="new", XYLEM_TOKEN_REDIS_URLS=server.url)
             s.wait_ready()

@@ -86,7 +86,7 @@ class PlacementRound:
         ask = Ask(
             context, to_come, job.sampling.n, inflight.wishes.session, job.aside, job.inputs is None, self._now
         )  # fmt: skip
-        refused: XylemError = NoWorker()
+        refused: XylemError | None = None
         for group in inflight.groups:
             rules = inflight.rules(self._pools[group[0]].routing)
             try:
@@ -102,6 +102,7 @@ class PlacementRound:
             for stage in stages.values():
                 self._reserve(stage.placement, inflight)
             return stages
+        refused = refused or NoWorker()
         if isinstance(refused, NoWorker):
             self._check_weights(inflight)
             refused = self._why_none(inflight) or refused

@@ -9,9 +9,9 @@ from typing import Any
 
 from celery import Celery
 from celery.app.amqp import AMQP
-from kombu import Connection
 
 from app.batch.schedule import beat_schedule
+from app.broker_channel import BrokerConnection
 from app.errors import SettingsError
 from app.ids import BATCH_QUEUE
 from app.keys import PRIORITY_STEPS, Keys
@@ -35,10 +35,10 @@ _INCLUDED = [*_TASKS, "workers.engine.bootstep", "workers.batch.bootstep"]
 _PAUSES = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}  # s, between tries to reach the broker
 
 
-class _BrokerConnection(Connection):  # type: ignore[misc]  # kombu has no types
+class _BrokerConnection(BrokerConnection):
     """Reconnects within a second after Redis is back: kombu itself pauses 2, 4, 6 … and up to 30 s between tries."""
 
-    def ensure_connection(self, errback: Any = None, max_retries: Any = None, **how: Any) -> Connection:
+    def ensure_connection(self, errback: Any = None, max_retries: Any = None, **how: Any) -> Any:
         return super().ensure_connection(errback, max_retries, **_PAUSES | how)
 
 

@@ -7,6 +7,8 @@ from celery import bootsteps
 from celery.worker import state
 from celery.worker.consumer.tasks import Tasks
 
+from app.broker_channel import AtOnce
+
 _BESIDE = 3  # tasks that may end at the same moment, in other threads
 
 
@@ -21,10 +23,14 @@ class _Room:
         if self._fd < 0:  # not before: a fork would share it with its parent
             self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._limit = consumer.pool.num_processes  # which is what Celery holds the tasks to
+        AtOnce.room = self._left
         consumer.hub.add_reader(self._fd, self._woken)
 
     def unwatch(self, consumer: Any) -> None:
         consumer.hub.remove(self._fd)
+
+    def _left(self) -> int:
+        return self._limit - len(state.reserved_requests)
 
     def wake_if_full(self) -> None:
         """From any thread, after a task has ended: Celery may have seen no room just before that."""

@@ -1,0 +1,100 @@
+"""The broker's messages are taken several at once: as many as there is room for, in their order, and none is lost."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kombu import Consumer, Queue
+from redis import Redis
+
+from app.broker_channel import AtOnce, BrokerConnection
+
+pytestmark = pytest.mark.both_servers
+
+QUEUE = Queue("pool.w1", no_declare=True)
+
+
+class Broker:
+    def __init__(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.redis = Redis.from_url(url)
+        self.redis.flushall()
+        self.redis.config_resetstat()
+        options = {"global_keyprefix": "test:", "priority_steps": [0, 3, 6, 9], "queue_order_strategy": "priority"}
+        self.connection = BrokerConnection(url, transport_options=options)
+        self.got: list[int] = []
+        monkeypatch.setattr(AtOnce, "room", self.room)
+        self.most = 1000
+
+    def room(self) -> int:
+        return self.most - len(self.got)
+
+    def take(self, body: int, _message: Any) -> None:
+        if body < 0:
+            raise LookupError(body)
+        self.got.append(body)
+
+    def publish(self, *bodies: int, priority: int = 0) -> None:
+        with self.connection.Producer() as producer:
+            for body in bodies:
+                producer.publish(body, routing_key=QUEUE.name, priority=priority, serializer="json")
+
+    def consumer(self) -> Consumer:
+        return Consumer(self.connection, [QUEUE], callbacks=[self.take], no_ack=True, accept=["json"])
+
+    @property
+    def trips(self) -> int:
+        return int(self.redis.info("commandstats")["cmdstat_blmpop"]["calls"])  # type: ignore[index]
+
+
+@pytest.fixture
+def broker(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    made = Broker(store_url, monkeypatch)
+    yield made
+    made.connection.release()
+    made.redis.close()
+
+
+def test_all_that_wait_come_with_one_round_trip(broker: Broker) -> None:
+    broker.publish(*range(50))
+    with broker.consumer():
+        broker.connection.drain_events(timeout=5)
+    assert broker.got == list(range(50))
+    assert broker.trips == 1
+
+
+def test_what_there_is_no_room_for_stays_in_redis(broker: Broker) -> None:
+    """Where it can be taken back."""
+    broker.most = 4
+    broker.publish(*range(10))
+    with broker.consumer():
+        broker.connection.drain_events(timeout=5)
+        assert broker.got == [0, 1, 2, 3]
+        assert broker.redis.llen("test:pool.w1") == 6
+        broker.most = 6
+        broker.connection.drain_events(timeout=5)
+    assert broker.got == [0, 1, 2, 3, 4, 5]
+
+
+def test_urgent_messages_come_first(broker: Broker) -> None:
+    broker.publish(1, 2, priority=9)
+    broker.publish(3, 4, priority=0)
+    with broker.consumer():
+        broker.connection.drain_events(timeout=5)
+        broker.connection.drain_events(timeout=5)
+    assert broker.got == [3, 4, 1, 2]
+
+
+def test_a_message_that_cannot_be_taken_takes_no_other_with_it(broker: Broker) -> None:
+    broker.publish(1, -2, 3)
+    with broker.consumer(), pytest.raises(LookupError):
+        broker.connection.drain_events(timeout=5)
+    assert broker.got == [1, 3]
+
+
+def test_an_empty_queue_is_waited_for(broker: Broker) -> None:
+    with broker.consumer():
+        with pytest.raises(TimeoutError):
+            broker.connection.drain_events(timeout=0.2)
+        broker.publish(1)
+        broker.connection.drain_events(timeout=5)
+    assert broker.got == [1]

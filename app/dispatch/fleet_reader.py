@@ -214,7 +214,7 @@ class FleetReader:
         )  # fmt: skip
 
     def _decoded(self, raw: bytes) -> Lease | None:
-        """None if the worker is not to be placed on: its wire version is neither ours nor a neighbour, say."""
+        """None if the worker's wire version is neither ours nor a neighbour; as drained if we would not hear of it."""
         try:
             lease = decode_lease(raw)
         except msgspec.DecodeError as exc:
@@ -225,7 +225,7 @@ class FleetReader:
             return None
         if lease.token_redis < self._token_redis:
             log.error("worker_lacks_token_redis", worker=lease.worker.id, known=lease.token_redis)
-            return None
+            return msgspec.structs.replace(lease, draining=True)
         return lease
 
 

@@ -21,6 +21,7 @@ from app.telemetry import WORKERS_LOST, logger
 log = logger(__name__)
 
 _OVERDUE_EVERY_S = 0.1
+_LAST_EVENTS_S = 1.0
 _INTERVALS = Intervals()
 _LEFTOVER_TTL_S = 600  # for a dead worker's keys: other API replicas have yet to look, and it may come back
 
@@ -96,7 +97,7 @@ class LivenessWatch:
         there = await self._wire.execute([("EXISTS", self._keys.request(job.run)) for job in jobs])
         forgotten = [job for job, is_there in zip(jobs, there, strict=True) if not is_there]
         if forgotten:
-            await self._inbox.repair()  # reads the last events of requests that have ended
+            await self._read_last_events()  # of requests that have ended
         for job in forgotten:
             inflight = self._dispatcher.in_flight.get(job.request)
             if inflight is not None and inflight.job.attempt == job.attempt:
@@ -114,7 +115,7 @@ class LivenessWatch:
             await self._remove_dead_workers(dead)
 
     async def _remove_dead_workers(self, dead: dict[WorkerId, PoolId]) -> None:
-        await self._inbox.repair()  # their last events may be unread in the stream
+        await self._read_last_events()
         reserved = await self._wire.execute([("HKEYS", self._keys.reservations(worker)) for worker in dead])
         runs = [RunId(run.decode()) for on_one in reserved for run in on_one]
         queued = await self._queued(dead)
@@ -128,6 +129,17 @@ class LivenessWatch:
             count = self._dispatcher.worker_lost(worker, queued=queued)
             log.error("worker_lost", worker=worker, pool=pool, requests=count)
             WORKERS_LOST.inc()
+
+    async def _read_last_events(self) -> None:
+        """Those in the stream that are unread. Raises: StoreDown, unless it is a server of tokens that is away."""
+        if not self._inbox.is_apart_from(self._wire):
+            await self._inbox.repair()
+            return
+        try:  # not for long: these looks renew this process's lease
+            async with asyncio.timeout(_LAST_EVENTS_S):
+                await self._inbox.repair()
+        except (StoreDown, TimeoutError) as exc:
+            log.warning("last_events_not_read", error=repr(exc))
 
     async def _queued(self, dead: Mapping[WorkerId, PoolId]) -> set[RunId]:
         """The runs in their queues: not begun."""

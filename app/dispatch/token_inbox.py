@@ -105,6 +105,9 @@ class TokenInbox:
         for event in step.events:
             deliver(event)
 
+    def is_apart_from(self, wire: Wire) -> bool:
+        return self._wire is not wire
+
     def is_steady(self) -> bool:
         """Whether its Redis has been reachable for so long that workers have sent again what it may have lost."""
         return self._wire.is_steady()

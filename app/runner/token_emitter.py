@@ -24,6 +24,7 @@ log = logger(__name__)
 _RETRY_AFTER_S = (0.0, 0.05, 0.2)
 _SHARES = 64  # a stream is trimmed each time this worker has written 1/64 of its bound
 _MOST = 50_000  # unsent events, some megabytes; Redis takes them in one message
+_MOST_RELEASED = 1000  # runs in one message: each is a script
 _HELD_S, _HELD_BYTES = 2.0, 2**20  # of sent messages of one API replica, which reads them within milliseconds
 _LOOK_S = 0.5  # how often a connection is looked at while messages are held
 
@@ -51,7 +52,7 @@ class _Stream:
 
     def drop_old(self, now: float) -> None:
         held = self.held
-        while held and (held[0].at < now - _HELD_S or self.held_bytes > _HELD_BYTES):
+        while held and (held[0].at < now - _HELD_S or (self.held_bytes > _HELD_BYTES and len(held) > 1)):
             self.held_bytes -= len(held.popleft().data)
 
 
@@ -100,10 +101,17 @@ class TokenEmitter:
             await self._room.wait()
 
     def end(self, job: Job, event: Event) -> None:
-        """Sends the terminal event, and removes reservations and record."""
-        self.release(job.run)
+        """Sends the terminal event, and removes reservations and record.
+
+        The record stays until the event is where the replica reads it; the reservations don't wait for that.
+        """
+        places = {self._worker: self._pool}
         if job.worker != self._worker:  # the decode worker has a reservation, too
-            self._account(job.run, job.worker, "ended", job.stages[-1].pool)
+            places[job.worker] = job.stages[-1].pool
+        for worker, pool in places.items():
+            if self._main is not None:
+                self._main._account(job.run, worker, "left", pool)  # noqa: SLF001 (its own class)
+            self._account(job.run, worker, "ended", pool)
         self.emit(job.reply_to, event)
 
     def release(self, run: RunId) -> None:
@@ -131,6 +139,8 @@ class TokenEmitter:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
+                if self._main is not None:  # it has what follows from the events
+                    await self._main._idle.wait()  # noqa: SLF001 (its own class)
         except TimeoutError:
             log.error("events_not_sent", count=sum(map(len, self._events.values())))
 
@@ -146,7 +156,9 @@ class TokenEmitter:
                 await self._wake.wait()
                 self._wake.clear()
                 events, self._events = self._events, {}
-                released, self._released = self._released, []
+                released, self._released = self._released[:_MOST_RELEASED], self._released[_MOST_RELEASED:]
+                if self._released:
+                    self._wake.set()
                 steps = [self._step(api, what) for api, what in events.items()]
                 unheard = await self._send(steps, released if self._main is None else [])
                 if self._main is not None:
@@ -220,6 +232,7 @@ class TokenEmitter:
                 # No connection, out of memory, loading, read-only after a failover: all are temporary.
                 log.warning("emit_retried", error=exc.message)
             await asyncio.sleep(wait_s)
+        now = time.monotonic()
         for (api, data), entry in zip(steps, replies[::2], strict=False):
             stream = self._streams[api]
             stream.last = entry
@@ -234,7 +247,8 @@ class TokenEmitter:
         for (api, stream), entries in zip(held.items(), found, strict=True):
             if not entries:
                 messages = [self._message(api, data) for _, data in stream.held]
-                *_, stream.last, _ = await self._wire.execute_on(connection, [c for pair in messages for c in pair])
+                commands = [*chain.from_iterable(messages), self._trim(api, time.monotonic())]
+                *_, stream.last, _heard, _trimmed = await self._wire.execute_on(connection, commands)
                 log.info("messages_sent_again", api=api, count=len(messages))
         self._connection = connection
 

@@ -38,8 +38,7 @@ class TokenEmitters:
 
     async def drained(self, timeout_s: float | None = None) -> None:
         """Returns when everything emitted so far is in Redis, or after `timeout_s`."""
-        await asyncio.gather(*(other.drained(timeout_s) for other in self._others))
-        await self._main.drained(timeout_s)  # which has what follows from the others' events
+        await asyncio.gather(*(emitter.drained(timeout_s) for emitter in (self._main, *self._others)))
 
     async def run(self) -> None:
         """Sends until cancelled."""

@@ -40,7 +40,11 @@ class Connection(asyncio.Protocol):
     async def open(self, client: "Redis") -> None:
         """Lets redis-py connect and log in, then takes over its transport. Raises: RedisError, OSError."""
         owner = client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
-        await owner.connect()
+        try:
+            await owner.connect()
+        except BaseException:  # a cancel, too: redis-py leaves a connection open that is only half made
+            await owner.disconnect(nowait=True)
+            raise
         self._writer = owner._writer  # noqa: SLF001 (referenced, since it closes the transport when garbage-collected)
         owner._reader = owner._writer = None  # noqa: SLF001 (so that redis-py doesn't close it)
         self._transport: asyncio.Transport = self._writer.transport

@@ -78,8 +78,10 @@ async def nobody_told() -> None:
     """For an index whose number the test knows."""
 
 
-def watch_of(wire: Wire, keys: Keys, dispatcher: Dispatcher, pools: Mapping[PoolId, Pool]) -> LivenessWatch:
-    """Of that dispatcher's replica."""
-    inbox = TokenInbox(wire, keys, dispatcher.api, dispatcher.deliver, dispatcher.worker_lost)
+def watch_of(
+    wire: Wire, keys: Keys, dispatcher: Dispatcher, pools: Mapping[PoolId, Pool], tokens: Wire | None = None
+) -> LivenessWatch:
+    """Of that dispatcher's replica; `tokens`: where its tokens come, if not there."""
+    inbox = TokenInbox(tokens or wire, keys, dispatcher.api, dispatcher.deliver, dispatcher.worker_lost)
     fleet = FleetReader(wire, keys, pools, 1024)
     return LivenessWatch(wire, keys, dispatcher, inbox, fleet, pools, AdapterTable(wire, keys, {}))

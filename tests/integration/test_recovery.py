@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -20,7 +21,7 @@ from app.errors import NoWorker, Saturated, StoreDown
 from app.ids import RequestId, WorkerId, run_id, worker_queue
 from app.messages import Cancel, Delta, Done, Event, EventBatch, Failed, Sampling, decode_job, encode
 from app.pools import Pool
-from app.store import Command, Wire
+from app.store import Command, Wire, async_client
 from tests.background import beside
 from tests.integration.conftest import POOL, had_worker, register, watch_of
 from tests.integration.test_dispatch import API, KEYS, POOLS, attempts, inflight, job, queued
@@ -337,6 +338,31 @@ async def test_what_redis_has_forgotten_is_placed_again(redis: "Redis", wire: Wi
     async with beside(watch.run()):
         assert await attempts(redis, worker) == [(R1, 1)]
         assert d.in_flight[R1].deaths == 0
+
+
+async def test_a_server_of_tokens_that_hangs_holds_up_no_look_for_dead_workers(redis: "Redis", wire: Wire) -> None:
+    """With a look the replica renews its lease, or workers would drop all of its requests."""
+
+    async def hears(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(ConnectionError):
+            await reader.read()  # up to the end
+
+    silent = await asyncio.start_server(hears, "127.0.0.1")
+    client = async_client(f"redis://127.0.0.1:{silent.sockets[0].getsockname()[1]}/0")
+    tokens = Wire(client)
+    worker = await register(redis, KEYS, "w1")
+    d = dispatcher(wire)
+    watch = watch_of(wire, KEYS, d, POOLS, tokens)
+    await d.send(inflight(job()))
+    await redis.delete(KEYS.worker(worker))
+    async with asyncio.timeout(4):  # its own connection would be waited for longer
+        await watch.look(0.0)
+    assert await redis.pttl(KEYS.api(API)) > 1000
+    assert not await redis.hexists(KEYS.pool(POOL), worker)
+    tokens.close()
+    await client.aclose()
+    silent.close()
+    await silent.wait_closed()
 
 
 async def test_records_of_a_worker_and_a_replica_that_died_together_expire(redis: "Redis", wire: Wire) -> None:

@@ -229,6 +229,7 @@ async def test_what_redis_lost_before_a_replica_read_it_is_sent_again(redis: "Re
         await forgets(redis)
         async with inbox(wire) as seen:
             await seen.count(3)
+        assert 0 < await redis.pttl(KEYS.out(API)) <= 60_000
     assert seen.tokens() == [0, 1, 2]
     assert not seen.lost
 
@@ -266,19 +267,21 @@ async def test_sent_messages_are_held_for_a_time_and_up_to_a_size(redis: "Redis"
         assert e._streams[API].held_bytes == 0
 
 
-async def test_reservations_are_released_after_the_last_event_is_where_the_replica_reads(
+async def test_a_record_stays_until_the_last_event_is_where_the_replica_reads_and_a_reservation_does_not(
     redis: "Redis", wire: Wire
 ) -> None:
-    """Else a replica would find no record of a request whose end it has not heard of."""
+    """Else a replica would find no record of a request whose end it has not heard of; or the place seem taken."""
     tokens = async_client("redis://127.0.0.1:1/0")  # nobody listens there
     emitters = TokenEmitters([wire, Wire(tokens)], KEYS, WORKER, PoolId("pool"), Settings())
     job = Job(RequestId("r"), 0, API, [1], Sampling(1), 2e9, stages=[Stage("decode", PoolId("pool"), WORKER, 0)])
     for at in (0, 1):
         await redis.set(KEYS.request(job.run), "record")
+        await redis.hset(KEYS.reservations(WORKER), job.run, f"1,0,0,0,{API}")
         async with beside(emitters.run()):
             emitters.of(replace(job, token_redis=at)).end(job, Failed(job.request, 0, "code", "message"))
             await asyncio.sleep(0.5)
         assert await redis.exists(KEYS.request(job.run)) == at
+        assert not await redis.exists(KEYS.reservations(WORKER))
     await tokens.aclose()
 
 

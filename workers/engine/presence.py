@@ -21,6 +21,7 @@ from workers.engine.lease import LeaseKeeper
 
 log = logger(__name__)
 
+_SENT_S = 5.0  # how long the last events may take
 _LOOK_S = 0.02  # how often to look whether all requests have ended
 _LENT_S = 60.0  # how long other engines may take to fetch KV; most leases on it are shorter
 _TOKEN_S = 120.0  # for the token after which the worker comes back
@@ -59,7 +60,7 @@ class Presence:
             if mode == "abort":
                 runner.give_all_back()
                 await self._without_requests()
-            await runner.emitters.drained()
+            await runner.emitters.drained(_SENT_S)
             yield
         except BaseException as exc:
             if isinstance(exc, EngineDead):

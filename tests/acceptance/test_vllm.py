@@ -44,8 +44,9 @@ ENV = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "XYLEM_PAT
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """A worker with the real model, whose answers make sense and take their time."""
-    with Fleet(tmp_path_factory.mktemp("vllm") / "fleet", {POOL: ENGINE}, apis=1, workers=1, **ENV) as f:
+    """A worker with the real model, whose answers make sense and take their time; flex ones all wait for others."""
+    engine = ENGINE | {"aside": {"step_share": 0}}
+    with Fleet(tmp_path_factory.mktemp("vllm") / "fleet", {POOL: engine}, apis=1, workers=1, **ENV) as f:
         yield f
 
 

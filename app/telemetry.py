@@ -35,7 +35,7 @@ class Counter(_Counter):
 
 
 class Histogram(_Histogram):
-    """Without locks, as `Counter`: a request has some fifteen observations."""
+    """Without locks, as `Counter`: 0.2 µs instead of 1.0, and a request has some fifteen observations."""
 
     def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:  # noqa: ARG002
         self._sum._value += amount  # noqa: SLF001

@@ -15,7 +15,6 @@ from app.api.http.error_responses import as_response, log_failure
 from app.api.http.error_shape import is_anthropics
 from app.api.http.origin import Allowed, Headers, admit, check_body, granted, preflight
 from app.api.http.request_body import collect
-from app.api.http.uvicorn_protocol import EXTENSION, DirectWriter
 from app.api.state import ApiState
 from app.errors import XylemError
 from app.telemetry import logger
@@ -35,7 +34,6 @@ class FastPath:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        uvicorns = send
         scope, send = _normalised(scope, send)
         handler = self._handlers.get(scope["path"]) if scope["method"] == "POST" else None
         headers: Headers = dict(scope["headers"])
@@ -52,8 +50,7 @@ class FastPath:
             if handler is not None:
                 raw = await collect(scope, receive, state.settings.max_body)
                 response = await handler(state, raw, scope, receive)
-                if send is not uvicorns or not _answered(response, scope):
-                    await response(scope, receive, send)
+                await response(scope, receive, send)
         except XylemError as exc:
             log_failure(exc, scope)
             await as_response(exc, scope)(scope, receive, send)
@@ -63,14 +60,6 @@ class FastPath:
         else:
             if handler is None:
                 await self._app(scope, receive, send)
-
-
-def _answered(response: Response, scope: Scope) -> bool:
-    """Whether it could be sent at once, past the two messages and their checks."""
-    direct: DirectWriter | None = scope.get("extensions", {}).get(EXTENSION)
-    if direct is None or type(response) is not Response or response.background is not None:
-        return False
-    return direct.answer(response.status_code, response.raw_headers, bytes(response.body))
 
 
 def _normalised(scope: Scope, send: Send) -> tuple[Scope, Send]:

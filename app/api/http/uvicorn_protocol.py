@@ -5,7 +5,6 @@ handler. Where the extension is there and the client keeps up, a token costs one
 """
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 import orjson
@@ -49,26 +48,6 @@ class DirectWriter:
                 asyncio.get_running_loop().call_soon(self._flush)
             self._dirty.append(self)
         self._parts.append(body)
-
-    def answer(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
-        """Sends a whole response at once; False if `send` has to be awaited instead. `headers` have its length."""
-        cycle = self._cycle
-        if cycle.response_started or cycle.access_log or not self.ready():
-            return False
-        parts = [STATUS_LINE[status]]
-        for name, value in (*cycle.default_headers, *headers):
-            if b"\n" in value or b"\r" in value:
-                return False
-            parts += (name, b": ", value, b"\r\n")
-        parts += (b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n", body)
-        self._transport.write(b"".join(parts))
-        cycle.response_started = cycle.response_complete = True
-        cycle.waiting_for_100_continue = False
-        cycle.message_event.set()
-        if not cycle.keep_alive:
-            self._transport.close()
-        cycle.on_response()
-        return True
 
     def is_silent(self) -> bool:
         """Whether nothing has been sent since the last call. Sending costs nothing more for it."""

@@ -1,6 +1,8 @@
 """Prefill and decode on workers of their own: real processes, the mock engine, real NIXL, the official client."""
 
 import json
+import os
+import select
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -93,6 +95,13 @@ def pair(fleet: Stack) -> Stack:
 
 def process_of(lease: Lease) -> psutil.Process:
     return psutil.Process(lease.worker.pid)
+
+
+def kill(lease: Lease) -> None:
+    """Returns when nothing can read the process's memory any more, as a signal alone does not assure."""
+    with os.fdopen(os.pidfd_open(lease.worker.pid)) as process:
+        process_of(lease).kill()
+        assert select.select([process], [], [], 10)[0]
 
 
 @contextmanager
@@ -284,14 +293,14 @@ def test_what_the_prefill_worker_had_cached_counts_as_cached(pair: Stack) -> Non
 def test_a_prefill_worker_that_dies_with_the_kv_is_replaced_by_a_local_prefill(pair: Stack) -> None:
     """The decode worker stands still, so that the handoff waits in its queue while its holder dies."""
     with ThreadPoolExecutor() as threads:
-        one = whole(pair).choices[0].text
-        wait_until(lambda: all_free(pair), "what is lent is the next prompt's")
+        with together(pair):  # so that what is lent is the next prompt's
+            one = whole(pair).choices[0].text
         with standing_still(leases(pair, DECODE)[0]):
             answer = threads.submit(ask, pair)
             (holder,) = wait_until(
                 lambda: [p for p in leases(pair, PREFILL) if p.load.lent_blocks], "it has lent the KV"
             )
-            process_of(holder).kill()
+            kill(holder)
         told = seen(pair, answer.result())
         assert told["workers"][-1].get("handoff_refused") or told["attempts"] == 2
         assert answer.result().choices[0].text == one

@@ -46,10 +46,11 @@ class _Amqp(AMQP):  # type: ignore[misc]
     Connection = _BrokerConnection
 
 
-broker_url, transport_options = broker(settings.redis_url)
+broker_redis = settings.broker_url or settings.redis_url
+broker_url, transport_options = broker(broker_redis)
 app = Celery("xylem", broker=broker_url, include=_INCLUDED, amqp=_Amqp)
 app.conf.update(
-    broker_use_ssl=tls_options(settings.redis_url),
+    broker_use_ssl=tls_options(broker_redis),
     # JSON only: nothing from Redis is ever unpickled.
     accept_content=["json"],
     task_serializer="json",

@@ -1,8 +1,9 @@
 """Every Redis key and channel: type, writer, lifetime and unit.
 
 All carry the deployment's prefix, so that several deployments may share one Redis. Celery's own
-keys get the same prefix (`global_keyprefix` in `app/celery.py`): the queue of pool P is the list
-`<prefix>P`, with `\\x06\\x16<step>` behind it for a priority step above 0. Times are by Redis' clock (`store.clock`).
+keys get the same prefix (`global_keyprefix` in `app/celery.py`), and are in `broker_url` if that is another server: the
+queue of pool P is the list `<prefix>P`, with `\\x06\\x16<step>` behind it for a priority step above 0. Times are by
+Redis' clock (`store.clock`).
 
 wire-versions           hash, wire version → when a process of that version last reported, ms since the epoch.
                         Written by workers, batch workers and api every ten seconds; never expires.

@@ -350,6 +350,7 @@ class Lease(Struct, frozen=True, array_like=True):
     # Of each rank, the number of its KV cache in the prefix index; none: it reports no KV events.
     caches: list[int] = []
     token_redis: int = 0  # how many XYLEM_TOKEN_REDIS_URLS it knows
+    broker_apart: bool = False  # its messages come through XYLEM_BROKER_URL
 
 
 class WorkerMetric(Struct, frozen=True, array_like=True):

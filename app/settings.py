@@ -74,6 +74,9 @@ class Settings(BaseSettings):
     # Redis 7 or newer, or Valkey: `redis://`, `rediss://` for TLS, `unix://` for a socket, with user and password; or
     # Sentinels, as `sentinel://` or `sentinels://`.
     redis_url: RedisUrl = "redis://127.0.0.1:6379/0"
+    # The Redis of Celery's messages and events, if it is another one: the same for all processes of a deployment. None:
+    # XYLEM_REDIS_URL, and a request's record, reservation and message are written in one step.
+    broker_url: RedisUrl | None = None
     # Redis servers for tokens alone, with commas between; they need to store nothing on disk. Each API replica takes
     # one. Give them to workers first, then to API replicas; new ones at the end. None: XYLEM_REDIS_URL has all.
     token_redis_urls: Annotated[tuple[RedisUrl, ...], NoDecode, BeforeValidator(split_urls)] = Field(

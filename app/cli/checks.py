@@ -55,7 +55,8 @@ def run_checks(redis_url: str | None, pools_file: Path | None) -> list[Check]:
         *checks,
         *_engines(settings),
         *(_redis(settings.redis_url) if own_redis else [_embedded()]),
-        *map(_token_redis, settings.token_redis_urls),
+        *([_other_redis("broker", settings.broker_url, "XYLEM_BROKER_URL")] if settings.broker_url else []),
+        *(_other_redis("Redis for tokens", url, "XYLEM_TOKEN_REDIS_URLS") for url in settings.token_redis_urls),
         *(_pools(settings) if own_pools else [Check("pools", "ok", "built in (no XYLEM_POOLS_FILE)")]),
         _files(settings),
         _access(settings),
@@ -113,11 +114,11 @@ def _embedded() -> Check:
     return Check("Redis", "ok" if found else "fail", f"embedded Valkey {found} (no XYLEM_REDIS_URL)")
 
 
-def _token_redis(url: str) -> Check:
+def _other_redis(what: str, url: str, variable: str) -> Check:
     shown = without_password(url)
     if problem := probes.redis_problem(url):
-        return Check("Redis for tokens", "fail", f"{shown}: {problem}", "start it, or correct XYLEM_TOKEN_REDIS_URLS")
-    return Check("Redis for tokens", "ok", shown)
+        return Check(what, "fail", f"{shown}: {problem}", f"start it, or correct {variable}")
+    return Check(what, "ok", shown)
 
 
 def _redis(url: str) -> Iterator[Check]:

@@ -62,17 +62,19 @@ class Dispatcher:
         adapter: Callable[[str], Adapter | None] = lambda _: None,
         wake_pool: Callable[[PoolId], None] = lambda _pool: None,
         token_redis: int = 0,
+        broker: Wire | None = None,
     ) -> None:
         """`patience_s`: seconds that a request waits for Redis, or for a worker, before it is refused.
 
         `adapter`: the LoRA adapter of that name, as it is wanted now. `token_redis`: `Job.token_redis` of its jobs.
+        `broker`: as `Placer` has it.
         """
         self._wire, self._keys, self.api, self.token_redis = wire, keys, api, token_redis
         self.in_flight: dict[RequestId, InFlight] = {}
         self.timelines = Timelines()
         self.placer = Placer(
             wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self._stop, self.fail, adapter,
-            wake_pool,
+            wake_pool, broker,
         )  # fmt: skip
         self._retry = Retry(self.in_flight, self.placer, self._end, self.fail, max_migrations)
 

@@ -43,12 +43,13 @@ class FleetReader:
         max_queued: int,
         look_s: float = Intervals().look_s,
         token_redis: int = 0,
+        broker_apart: bool = False,
     ) -> None:
         """`look_s`: how often some process of the deployment is to read all leases, and so to find dead workers.
 
         `token_redis`: `Job.token_redis` of this process's jobs.
         """
-        self._token_redis = token_redis
+        self._token_redis, self._broker_apart = token_redis, broker_apart
         self._claim_ms = max(1, round(look_s * 1000 * _CLAIM))
         self._wire, self._keys = wire, keys
         self._limits = {
@@ -225,6 +226,9 @@ class FleetReader:
             return None
         if lease.token_redis < self._token_redis:
             log.error("worker_lacks_token_redis", worker=lease.worker.id, known=lease.token_redis)
+            return msgspec.structs.replace(lease, draining=True)
+        if lease.broker_apart != self._broker_apart:
+            log.error("worker_has_another_broker", worker=lease.worker.id, apart=lease.broker_apart)
             return msgspec.structs.replace(lease, draining=True)
         return lease
 

@@ -22,6 +22,7 @@ log = logger(__name__)
 
 _OVERDUE_EVERY_S = 0.1
 _LAST_EVENTS_S = 1.0
+_BROKER_S = 1.0
 _INTERVALS = Intervals()
 _LEFTOVER_TTL_S = 600  # for a dead worker's keys: other API replicas have yet to look, and it may come back
 
@@ -37,9 +38,12 @@ class LivenessWatch:
         pools: Mapping[PoolId, Pool],
         adapters: AdapterTable,
         intervals: Intervals = _INTERVALS,
+        broker: Wire | None = None,
     ) -> None:
+        """`broker`: as `Placer` has it."""
         self._intervals = intervals
         self._wire, self._keys, self._dispatcher, self._inbox = wire, keys, dispatcher, inbox
+        self._broker = broker
         self._fleet, self._pools, self._adapters = fleet, pools, adapters
         self._records_in_doubt = True  # Redis may have lost records of placed requests
 
@@ -142,18 +146,30 @@ class LivenessWatch:
             log.warning("last_events_not_read", error=repr(exc))
 
     async def _queued(self, dead: Mapping[WorkerId, PoolId]) -> set[RunId]:
-        """The runs in their queues: not begun."""
+        """The runs in their queues: not begun. Lets the queues expire.
+
+        Raises: StoreDown, unless it is the broker, and another server.
+        """
         queues = [worker_queue(pool, worker) for worker, pool in dead.items()]
         names = [self._keys.queue(queue, step) for queue in queues for step in PRIORITY_STEPS]
-        found = await self._wire.execute([("LRANGE", name, 0, -1) for name in names])
-        messages = [read_task_message(raw) for listed in found for raw in listed]
+        read: list[Command] = [("LRANGE", name, 0, -1) for name in names]
+        expire: list[Command] = [("EXPIRE", name, _LEFTOVER_TTL_S) for name in names]
+        if self._broker is None:
+            found = await self._wire.execute([*read, *expire])
+        else:
+            try:  # not for long: these looks renew this process's lease
+                async with asyncio.timeout(_BROKER_S):
+                    found = await self._broker.execute([*read, *expire])
+            except (StoreDown, TimeoutError) as exc:
+                log.warning("queues_not_read", error=repr(exc))
+                return set()
+        messages = [read_task_message(raw) for listed in found[: len(read)] for raw in listed]
         return {run_id(request, attempt) for _handoff, request, attempt in filter(None, messages)}
 
     def _removal(self, worker: WorkerId, pool: PoolId) -> list[Command]:
-        keys, queue = self._keys, worker_queue(pool, worker)
+        keys = self._keys
         places = [place_id(worker, rank) for rank in range(self._pools[pool].data_parallel_size)]
-        account = [keys.reservations(worker), keys.load(worker), keys.prefilling(worker)]
-        leftovers = [*account, *(keys.queue(queue, s) for s in PRIORITY_STEPS)]
+        leftovers = [keys.reservations(worker), keys.load(worker), keys.prefilling(worker)]
         return [
             ("HDEL", keys.pool(pool), worker),
             ("HDEL", keys.loads(pool), *places),  # a worker that comes back writes them anew

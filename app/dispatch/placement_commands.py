@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from app.dispatch.inflight import InFlight
@@ -18,9 +19,20 @@ from app.tasks.celery_message import priority_step, task_messages
 _GRACE_S = 30  # a record outlives its deadline by this, for workers that read it late
 
 
+class Placing(Struct, frozen=True):
+    command: Command
+    messages: list[Command]  # to the broker, if that is another server
+
+
 def placement(
-    keys: Keys, pools: Mapping[PoolId, Pool], inflight: InFlight, places: list[Placement], first: Worker
-) -> Command:
+    keys: Keys,
+    pools: Mapping[PoolId, Pool],
+    inflight: InFlight,
+    places: list[Placement],
+    first: Worker,
+    *,
+    broker_apart: bool = False,
+) -> Placing:
     """The call of `place.lua` with record, reservations and messages. Updates the request. `first` begins it."""
     job = inflight.job
     step = priority_step(job.priority, aside=job.aside)
@@ -38,22 +50,28 @@ def placement(
     hashes = inflight.hashes(pools[places[0].pool].block_size, job.weights or "")
     names = [keys.request(job.run), keys.blocks(job.run)]
     values: list[str | int | bytes] = []
+    apart: list[Command] = []
     for to, message in zip(places, messages, strict=True):
+        queue = keys.queue(worker_queue(to.pool, to.worker), step)
         names += [
             keys.worker(to.worker),
             keys.reservations(to.worker),
             keys.loads(to.pool),
             keys.prefilling(to.worker),
-            keys.queue(worker_queue(to.pool, to.worker), step),
+            queue,
         ]
         rank = f"{to.rank}a" if job.aside else to.rank
-        values += [to.worker, keys.starting(to.pool), rank, to.blocks, to.tokens, to.pulls, message]
+        if broker_apart and message:
+            apart.append(("LPUSH", queue, message))
+        pushed = b"" if broker_apart else message
+        values += [to.worker, keys.starting(to.pool), rank, to.blocks, to.tokens, to.pulls, pushed]
     if job.adapter is not None:
         adapters, _ = keys.loras()
         name, _, version = job.adapter.rpartition("@")
         names.append(adapters)
         values += [name, version]
-    return "EVAL", PLACE, len(names), *names, job.run, encode(job), ttl_ms, hashes, job.reply_to, *values
+    command = "EVAL", PLACE, len(names), *names, job.run, encode(job), ttl_ms, hashes, job.reply_to, *values
+    return Placing(command, apart)
 
 
 def prediction(keys: Keys, pool: Pool, inflight: InFlight, to: Placement, lease: Lease) -> list[Command]:

@@ -14,8 +14,9 @@ from random import Random
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.held_requests import LOOK_EVERY_S, HeldRequests, urgency
 from app.dispatch.inflight import InFlight
-from app.dispatch.placement_commands import placement, prediction
+from app.dispatch.placement_commands import Placing, placement, prediction
 from app.dispatch.placement_round import PlacementRound
+from app.dispatch.placement_writer import SWAPPED, NotSent, PlacementWriter
 from app.errors import DeadlineOver, ModelNotFound, NoWorker, Saturated, StoreDown, WeightsChanged, XylemError
 from app.ids import PoolId, RequestId, WorkerId
 from app.keys import Keys
@@ -32,7 +33,6 @@ log = logger(__name__)
 # short request, and at such a load the wait is a small part of the time to the first token.
 _BUSY, _GATHER_S = 32, 0.002
 _ASK_AGAIN_S = 1.0
-_SWAPPED = -1  # what place.lua says of an adapter
 _COMMANDS_TTL_S = 60
 _ROUND = 64  # requests: Redis does nothing else while it matches their prompts
 _STRIDE = 8  # requests that are decided about before the event loop does something else
@@ -55,13 +55,15 @@ class Placer:
         fail: Callable[[InFlight, XylemError], None],
         adapter: Callable[[str], Adapter | None],
         wake_pool: Callable[[PoolId], None],
+        broker: Wire | None = None,
     ) -> None:
         """`in_flight`: the awaited requests. `stop` ends jobs on their workers.
 
         `fail` ends a request whose `place` has already returned. `adapter`: the one of that name.
-        `wake_pool` begins to wake a worker of the pool.
+        `wake_pool` begins to wake a worker of the pool. `broker`: the Redis of Celery's messages, if it is another one.
         """
         self._wire, self._keys, self._fleet, self._pools = wire, keys, fleet, pools
+        self._writer = PlacementWriter(wire, broker)
         self._retry_after_s = retry_after_s
         self._in_flight, self._stop, self._fail = in_flight, stop, fail
         self._adapter, self._wake_pool = adapter, wake_pool
@@ -187,12 +189,13 @@ class Placer:
         in_flight = [inflight for inflight in in_flight if self._resolved(inflight)]
         if not in_flight:
             return
+        await self._writer.check_broker()
         round_ = PlacementRound(in_flight, self._pools, self._fleet.weights)
         began = time.perf_counter()
         round_.views = await self._fleet.read(round_.prompts())
         FLEET_READ.observe(time.perf_counter() - began)
         placed: list[InFlight] = []
-        commands: list[Command] = []
+        placings: list[Placing] = []
         predictions: list[Command] = []
         for inflight in in_flight:
             self._held.looks_again(inflight.line)
@@ -201,25 +204,28 @@ class Placer:
                 await asyncio.sleep(0)
             decided = self._decide(round_, inflight)
             if decided is not None:
-                commands.append(decided[0])
+                placings.append(decided[0])
                 predictions += decided[1]
                 placed.append(inflight)
-        await self._write(placed, commands + predictions + self._ask(round_.asks))
+        await self._write(placed, placings, predictions + self._ask(round_.asks))
         for pool, view in round_.views.items():
             self._routed[pool].shared([c.requests for c in view.candidates])
         for inflight in placed:
             if not self._awaited(inflight):
                 self.stop_later(inflight.job)
 
-    def _decide(self, round_: PlacementRound, inflight: InFlight) -> tuple[Command, list[Command]] | None:
-        """The command that places it, and those that predict what its caches will have; None: it waits, or ends."""
+    def _decide(self, round_: PlacementRound, inflight: InFlight) -> tuple[Placing, list[Command]] | None:
+        """What places it, and those that predict what its caches will have; None: it waits, or ends."""
         began = time.perf_counter()
         if time.monotonic() > inflight.ends_at:
             self._settle(inflight, DeadlineOver())
             return None
         try:
             places = round_.assign(inflight, self._rng, next(self._turns))
-            command = placement(self._keys, self._pools, inflight, places, round_.lease(places[0]).worker)
+            first = round_.lease(places[0]).worker
+            placing = placement(
+                self._keys, self._pools, inflight, places, first, broker_apart=self._writer.broker_apart
+            )
         except Saturated:
             self._wakes(round_, inflight)
             self._held.full(inflight.line)
@@ -236,7 +242,7 @@ class Placer:
             predictions += prediction(self._keys, self._pools[to.pool], inflight, to, round_.lease(to))
             blocks = len(inflight.hashes(self._pools[to.pool].block_size, inflight.job.weights or "")) // HASH_BYTES
             self._routed[to.pool].decided(to.cached, blocks, time.perf_counter() - began)
-        return command, predictions
+        return placing, predictions
 
     def _resolved(self, inflight: InFlight) -> bool:
         """Its adapter, if it wants one, is there, and it is of today's version; else its wait is over."""
@@ -293,31 +299,24 @@ class Placer:
         else:
             self._settle(inflight, exc)
 
-    async def _write(self, placed: list[InFlight], commands: list[Command]) -> None:
-        """The first `commands` are those that place `placed`, in order."""
-        if not commands:
-            return
+    async def _write(self, placed: list[InFlight], placings: list[Placing], others: list[Command]) -> None:
+        """`placings`: those of `placed`, in order."""
         attempts = [inflight.job.attempt for inflight in placed]
-        try:
-            replies = await self._wire.execute_each(commands)
-        except StoreDown as exc:  # some commands may have been executed
-            for inflight, attempt in zip(placed, attempts, strict=True):
-                if inflight.job.attempt == attempt:
-                    self.stop_later(inflight.job)
-                    inflight.again(None)
-                    self._hold(inflight, exc)
-            return
-        # The replies to the predictions don't matter.
-        for inflight, attempt, written in zip(placed, attempts, replies, strict=False):
+        replies = await self._writer.write(placings, others)
+        for inflight, attempt, written in zip(placed, attempts, replies, strict=True):
             if inflight.job.attempt != attempt:
                 continue  # its worker gave it back before this reply came, and it waits to be placed anew
-            if isinstance(written, StoreDown):
+            if isinstance(written, NotSent):
+                self.stop_later(inflight.job)
+                inflight.again(None)
+                self._hold(inflight, written)
+            elif isinstance(written, StoreDown):
                 inflight.unplace()
                 if inflight.job.attempt:
                     self._hold(inflight, written)
                 else:
                     self._settle(inflight, written)
-            elif written == _SWAPPED:  # since this replica looked: it soon looks again
+            elif written == SWAPPED:  # since this replica looked: it soon looks again
                 inflight.unplace()
                 self._hold(inflight, NoWorker(f"The adapter '{inflight.adapter_name}' has just changed. Try again."))
             elif written:

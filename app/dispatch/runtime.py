@@ -114,15 +114,19 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
     token_redis = random.randint(1, len(settings.token_redis_urls)) if settings.token_redis_urls else 0  # noqa: S311
     token_client = async_client(settings.token_redis_urls[token_redis - 1]) if token_redis else redis
     token_wire = Wire(token_client, steady_after_s=settings.intervals.steady_s) if token_redis else wire
-    fleet = FleetReader(wire, keys, pools, settings.max_queued, settings.intervals.look_s, token_redis)
+    broker_client = async_client(settings.broker_url) if settings.broker_url else None
+    broker = Wire(broker_client) if broker_client else None
+    fleet = FleetReader(
+        wire, keys, pools, settings.max_queued, settings.intervals.look_s, token_redis, broker is not None
+    )
     adapters = AdapterTable(wire, keys, known.models)
     control = PoolControl(redis, keys, fleet)
     dispatcher = Dispatcher(
         wire, keys, api, fleet, pools, settings.retry_after_s, settings.patience_s, settings.max_migrations,
-        adapters.current, control.wake_soon, token_redis,
+        adapters.current, control.wake_soon, token_redis, broker,
     )  # fmt: skip
     inbox = TokenInbox(token_wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
-    watch = LivenessWatch(wire, keys, dispatcher, inbox, fleet, pools, adapters, settings.intervals)
+    watch = LivenessWatch(wire, keys, dispatcher, inbox, fleet, pools, adapters, settings.intervals, broker)
     lookup = RequestLookup(wire, redis, keys, api, dispatcher.timelines)
 
     def usable(name: str) -> bool:
@@ -155,7 +159,7 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
         with suppress(RedisError, OSError):
             await redis.unlink(keys.api(api))
             await token_client.unlink(keys.out(api), keys.out_marks(api))
-        for each in (wire, token_wire):
+        for each in filter(None, (wire, token_wire, broker)):
             each.close()
-        for client in (redis, token_client):
+        for client in filter(None, (redis, token_client, broker_client)):
             await client.aclose()

@@ -53,6 +53,7 @@ class Runner:
         self.engine, self.worker, self.pool, self.settings, self._rules = engine, worker, pool, settings, rules
         self.keys = Keys(settings.deployment)
         self.redis: Redis
+        self.broker: Redis  # with the worker's queue
         self.emitters: TokenEmitters
         self.throughput: Throughput
         self.gates: list[YieldGate] = []  # of each rank
@@ -170,6 +171,7 @@ class Runner:
             await self.redis.ping()
         except (RedisError, OSError) as exc:
             raise StoreDown(f"XYLEM_REDIS_URL: Redis does not answer: {exc}") from exc
+        self.broker = async_client(self.settings.broker_url) if self.settings.broker_url else self.redis
         info = await self.engine.start()
         self.take(info)
         self.block_size, self.computes = info.block_size, info.computes
@@ -200,7 +202,7 @@ class Runner:
         await self.engine.close()
         for wire in self._wires:
             wire.close()
-        for client in self._clients:
+        for client in {*self._clients, self.broker}:
             await client.aclose()
 
     def request(self, job: Job, handoff: Handoff | None = None) -> GenerateRequest:

@@ -141,7 +141,7 @@ class LeaseKeeper:
         caches = [cache.number for cache in self._caches[: own.ranks]]
         lease = Lease(
             own, load, speeds, self._stays_out, adapters=adapters, state=self.state, caches=caches,
-            token_redis=len(settings.token_redis_urls),
+            token_redis=len(settings.token_redis_urls), broker_apart=settings.broker_url is not None,
         )  # fmt: skip
         lasting = replace(lease, load=Load(), speeds=Speeds(), adapters=AdapterReport(adapters.failed))
         seen = keys.seen(own.pool)
@@ -163,15 +163,13 @@ class LeaseKeeper:
         self._told = lasting if lived or told is None else None
         clock.heard(asked, theirs)
         if not lived:  # an API replica found the worker dead, and made these keys expire
-            for key in self._account():
+            for key in (keys.reservations(own.id), keys.load(own.id), keys.prefilling(own.id)):
                 await self._redis.persist(key)
         self.fresh = time.monotonic()
-
-    def _account(self) -> list[str]:
-        keys, worker = self._keys, self._worker.id
-        queue = worker_queue(self._worker.pool, worker)
-        own = [keys.reservations(worker), keys.load(worker), keys.prefilling(worker)]
-        return own + [keys.queue(queue, step) for step in PRIORITY_STEPS]
+        if not lived:
+            queue = worker_queue(own.pool, own.id)
+            for step in PRIORITY_STEPS:
+                await runner.broker.persist(keys.queue(queue, step))
 
     def stood_still(self, seconds: float) -> None:
         """This process stood still for longer than its lease: its requests run elsewhere by now."""

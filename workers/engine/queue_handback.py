@@ -12,7 +12,7 @@ async def hand_back_queue(runner: Runner, queue: QueueName) -> int:
     """Empties the worker's own queue and gives each request back to its API replica; returns how many."""
     count = 0
     for step in PRIORITY_STEPS:
-        while (raw := await runner.redis.rpop(runner.keys.queue(queue, step))) is not None:
+        while (raw := await runner.broker.rpop(runner.keys.queue(queue, step))) is not None:
             if (args := read_task_message(cast(bytes, raw))) is not None:
                 await runner.hand_back(*args)
                 count += 1

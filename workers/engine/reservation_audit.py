@@ -23,8 +23,9 @@ _DEAF_S = 45.0  # an idle worker that takes nothing from its queue for so long h
 class ReservationAudit:
     """Every second: drops requests of dead API replicas, and gives back requests whose message was lost.
 
-    A message is lost when Celery takes it on a connection that breaks, or when Redis comes back without its last
-    second. One look isn't enough: a message being delivered looks lost.
+    A message is lost when Celery takes it on a connection that breaks, when Redis comes back without its last second,
+    or, where the broker is another server, when it could not be sent. One look isn't enough: a message being
+    delivered looks lost.
     """
 
     def __init__(self, runner: Runner, queue: QueueName) -> None:
@@ -72,7 +73,7 @@ class ReservationAudit:
                 log.warning("request_was_lost_on_its_way", run=run)
 
     async def _queued(self) -> set[RunId]:
-        pipe = self._runner.redis.pipeline(transaction=False)
+        pipe = self._runner.broker.pipeline(transaction=False)
         for step in PRIORITY_STEPS:
             pipe.lrange(self._runner.keys.queue(self._queue, step), 0, -1)
         messages = [read_task_message(raw) for listed in await pipe.execute() for raw in listed]

@@ -81,4 +81,4 @@ def _waiting(random: Random, number: int, to: Worker) -> Any:
     inflight = request(-1 - number, conversation(random))
     place = Placement(POOL, to.id, 0, PROMPT, random.randrange(100, PROMPT * BLOCK), 0)
     inflight.job = replace(inflight.job, stages=[Stage("decode", to.pool, to.id, 0)], weights="")
-    return placement(KEYS, POOLS, inflight, [place], to)
+    return placement(KEYS, POOLS, inflight, [place], to).command

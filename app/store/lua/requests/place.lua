@@ -6,7 +6,8 @@
 -- ARGV  1 run  2 Job (msgpack)  3 the record's life, ms  4 the prompt's packed block hashes  5 the API replica that
 --       awaits the request, and for each worker:
 --       its id  how the keys starting:<pool>:… begin  rank ('<rank>a': aside, see app/keys.py)  blocks
---       prompt tokens to compute  blocks to pull  Celery message ('': Celery's chain brings it)
+--       prompt tokens to compute  blocks to pull  Celery message ('': Celery's chain brings it, or
+--       the broker is another server)
 --       and last, for a LoRA adapter: its name  its version
 -- returns 1; 0 and nothing written when a worker's lease has ended; -1 and nothing written when the adapter was swapped
 -- or removed: what is asked for after a swap never meets the old weights, however late replicas and workers hear of it

@@ -290,7 +290,7 @@ def load_pools(path: Path) -> PoolsFile:
     try:
         doc = yaml.load(path.read_text(), _Loader)  # noqa: S506 (a SafeLoader)
     except OSError as exc:
-        hint = "; set XYLEM_POOLS_FILE, or give --pools" if isinstance(exc, FileNotFoundError) else ""
+        hint = "; set XYLEM_POOLS_FILE to your pools file" if isinstance(exc, FileNotFoundError) else ""
         raise SettingsError(f"XYLEM_POOLS_FILE={path}: {exc.strerror}{hint}") from exc
     except (yaml.YAMLError, UnicodeDecodeError) as exc:
         raise SettingsError(f"{path}: not YAML: {exc}") from exc

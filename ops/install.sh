@@ -64,7 +64,7 @@ if [ -z "$fresh" ]; then # both builds of vLLM are one module: only one can be i
     pip uninstall --quiet --yes "$other" 2>/dev/null || true
     if [ "$what" = gpu ]; then rm -f .venv/.cpu .venv/.dev .venv/.sglang; else rm -f .venv/.gpu; fi
 fi
-say "installing $(grep -c == "requirements/$what.txt") packages into .venv, $([ "$what" = gpu ] && echo 10 || echo 2.5) GB; about a minute and a half the first time"
+say "installing $(grep -c == "requirements/$what.txt") packages into .venv, $([ "$what" = gpu ] && echo 10 || echo 2.5) GB; two to four minutes the first time"
 "${install[@]}" -r "requirements/$what.txt" "${extra[@]}" 2> >(grep -v '^WARNING: Location' >&2)
 .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true # some packages ship files for other Pythons
 pip install --quiet --no-deps --editable . 2> >(grep -v '^WARNING: Location' >&2)

@@ -95,6 +95,8 @@ class Supervisor:
     def run_once(self, component: Component, doing: str) -> None:
         """Start it and wait for its end. Raises: Died when it fails, Interrupted."""
         self.start(component)
+        if not err.is_terminal:
+            err.print(doing)
         with err.status(doing):
             while (code := _running(component).poll()) is None:
                 self._tick()

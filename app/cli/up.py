@@ -3,11 +3,14 @@
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from app.cli.report import err, refuse
+
+if TYPE_CHECKING:
+    from app.settings import Settings
 
 _NOT_INSTALLED = {  # by engine: its package, and the message where that is missing
     "vllm": ("vllm", "vLLM is not installed: run `make run`, or try `xylem up --engine mock`"),
@@ -44,13 +47,13 @@ def up(
     from app.errors import SettingsError
     from app.pools import load_pools
     from app.redis_url import without_password
-    from app.settings import load_settings
 
     if pools and engine:
         refuse("--engine is for the built-in pool; your pools file says which engine each pool has")
-    given = {"host": host, "port": port, "redis_url": redis}
+    settings = _settings(host=host, port=port, redis_url=redis)
+    # Before anything is written: the folder may be a running system's.
+    _check_ports((settings.host, settings.port, "--port"), ("127.0.0.1", flower_port, "--flower-port"))
     try:
-        settings = load_settings(**{key: value for key, value in given.items() if value is not None})
         # One folder per API port: several systems in one checkout don't get in each other's way.
         run_dir = settings.home / "run" / str(settings.port)
         if pools is None and engine is None and "pools_file" in settings.model_fields_set:
@@ -64,10 +67,6 @@ def up(
     for name, (package, message) in _NOT_INSTALLED.items():
         if any(pool.engine == name for pool in declared.values()) and find_spec(package) is None:
             refuse(message)
-    if not probes.port_is_free(settings.host, settings.port):
-        refuse(f"port {settings.port} of {settings.host} is in use; choose another one with --port", code=1)
-    if not probes.port_is_free("127.0.0.1", flower_port):
-        refuse(f"port {flower_port} of 127.0.0.1 is in use; choose another one with --flower-port", code=1)
     if redis and (problem := probes.redis_problem(redis)):
         refuse(f"Redis does not answer at {without_password(redis)}: {problem}", code=1)
 
@@ -79,3 +78,21 @@ def up(
         refuse(str(exc), code=1)
     except Interrupted:
         err.print("stopped")
+
+
+def _settings(**given: Any) -> "Settings":
+    from app.errors import SettingsError
+    from app.settings import load_settings
+
+    try:
+        return load_settings(**{key: value for key, value in given.items() if value is not None})
+    except SettingsError as exc:
+        refuse(exc.message)
+
+
+def _check_ports(*wanted: tuple[str, int, str]) -> None:
+    from app.cli.probes import port_is_free
+
+    for host, port, option in wanted:
+        if not port_is_free(host, port):
+            refuse(f"port {port} of {host} is in use; choose another one with {option}", code=1)

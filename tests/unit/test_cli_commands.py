@@ -33,8 +33,8 @@ def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_up_refuses_a_used_port_before_it_starts_anything() -> None:
-    """One line instead of a stack trace out of a log file."""
+def test_up_refuses_a_used_port_before_it_writes_or_starts_anything(tmp_path: Path) -> None:
+    """One line instead of a stack trace out of a log file; and a running system's pools file stays as it is."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -44,6 +44,7 @@ def test_up_refuses_a_used_port_before_it_starts_anything() -> None:
     assert (api.exit_code, flower.exit_code) == (1, 1)
     assert f"port {port} of 127.0.0.1 is in use; choose another one with --port" in api.stderr
     assert f"port {port} of 127.0.0.1 is in use; choose another one with --flower-port" in flower.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_up_refuses_a_redis_that_does_not_answer_and_hides_its_password() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from ops.bench.engines.own_time import own_ms
 from ops.bench.load import System
 from ops.bench.measures import FAST, MEMORY_KEY, PACED, SHORT, STREAMS, VLLM
 from ops.bench.processes import Unavailable
@@ -72,13 +73,25 @@ def vllm(runs: Runs, profiled: bool) -> Iterator[Finding]:
                     runs.out_dir / f"vllm-{pair}", runs.model_dir, {**_VLLM_ARGS, **shape, "max_num_seqs": 64}  # noqa: B023
                 ),
             )  # fmt: skip
-            found.append(runs.compare(VLLM, sides))
+            found.append([*runs.compare(VLLM, sides), _own_time(runs, sides.ours)])
             if profiled and sides.ours is not None:
                 profile(runs, sides.ours, VLLM)
     for parts in zip(*found, strict=True):
         reason = next((part.reason for part in parts if part.reason), None)
         ours, theirs = [x for part in parts for x in part.ours], [x for part in parts for x in part.theirs]
         yield replace(parts[0], ours=ours, theirs=theirs, reason=reason)
+
+
+def _own_time(runs: Runs, system: System | None) -> Finding:
+    """Milliseconds from the client to the engine, and from its first output to the client."""
+    finding = Finding("vllm_own_ms_p50", "real vLLM, one request a second", "own time, ms", "ours", target=10.0)
+    if system is None:
+        return replace(finding, reason="the system was not started")
+    runs.say(finding.title)
+    try:
+        return replace(finding, ours=[to + back for to, back in own_ms(system.url, "bench", runs.quick)])
+    except Unavailable as exc:
+        return replace(finding, reason=str(exc))
 
 
 def _start(

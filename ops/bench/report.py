@@ -25,6 +25,7 @@ _ORDER = (
     "ttft_p50_delta_ms",
     "vllm_throughput_ratio",
     "vllm_ttft_p50_delta_ms",
+    "vllm_own_ms_p50",
     "rss_growth_mb",
 )
 

@@ -12,8 +12,15 @@ from ops.bench.engines.streams import Answer, chats, stream_at
 from ops.bench.engines.timeline import timeline
 from ops.bench.parts import Say
 
-_PER_S, _TOKENS = 1.0, 16  # arrivals, and tokens of each answer: a third of what SGLang can do on two cores
+_PER_S, _TOKENS = 1.0, 16  # arrivals, and tokens of each answer: a third of what an engine can do on two cores
 _REQUESTS, _QUICK_REQUESTS = 60, 20
+
+
+def own_ms(url: str, model: str, quick: bool) -> list[tuple[float, float]]:
+    """As `_split`, of requests with Poisson arrivals. Raises: Unavailable."""
+    count, random = _QUICK_REQUESTS if quick else _REQUESTS, Random(1)
+    at = list(accumulate(random.expovariate(_PER_S) for _ in range(count)))
+    return _split(url, stream_at(url, chats([model], count, _TOKENS, seed=1000), at))
 
 
 def own_times(url: str, in_bursts: Sequence[Answer], model: str, quick: bool, say: Say) -> dict[str, Any]:
@@ -22,9 +29,7 @@ def own_times(url: str, in_bursts: Sequence[Answer], model: str, quick: bool, sa
     Raises: Unavailable.
     """
     say("own time of a request")
-    count, random = _QUICK_REQUESTS if quick else _REQUESTS, Random(1)
-    at = list(accumulate(random.expovariate(_PER_S) for _ in range(count)))
-    found = _split(url, stream_at(url, chats([model], count, _TOKENS, seed=1000), at))
+    found = own_ms(url, model, quick)
     return {
         "sglang_own_ms_p50": median(to + back for to, back in found),
         "sglang_own_in_ms_p50": median(to for to, _ in found),

@@ -305,6 +305,7 @@ class Worker(Struct, frozen=True, array_like=True):
     adapters: list[str] = []  # `Adapter.versioned` of those that requests may use
     engine: str = ""  # as the pools file names it; empty from a worker of an older version, here and below
     engine_version: str = ""
+    model: str = ""  # as its pools file names it
 
 
 class Load(Struct, frozen=True, array_like=True):

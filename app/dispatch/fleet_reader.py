@@ -62,6 +62,7 @@ class FleetReader:
             )
             for name, pool in pools.items()
         }
+        self._models = {name: pool.model for name, pool in pools.items()}
         # The version that most workers of a pool had in the last read, if not its own.
         self.weights: dict[PoolId, str] = {}
         self._fleets = {name: PoolFleet() for name in pools}
@@ -224,6 +225,9 @@ class FleetReader:
         if abs(lease.wire - WIRE_VERSION) > 1:
             log.error("worker_of_another_version", worker=lease.worker.id, wire=lease.wire)
             return None
+        if lease.worker.model not in ("", self._models.get(lease.worker.pool)):
+            log.error("worker_of_another_model", worker=lease.worker.id, model=lease.worker.model)
+            return msgspec.structs.replace(lease, draining=True)
         if lease.token_redis < self._token_redis:
             log.error("worker_lacks_token_redis", worker=lease.worker.id, known=lease.token_redis)
             return msgspec.structs.replace(lease, draining=True)

@@ -15,6 +15,7 @@ from app.messages import decode_lease, encode
 from app.pools import Pool
 from app.store import SWEEP_INDEX, TELL, Wire
 from tests.integration.conftest import POOL, nobody_told, register
+from tests.leases import changed
 
 pytestmark = pytest.mark.both_servers
 
@@ -54,6 +55,16 @@ async def test_the_next_round_knows_a_lease_that_changed_came_or_went(redis: "Re
     assert await seen(fleet) == {two: False, three: False}
     await fleet.answered(await wire.execute(fleet.questions()), 1.0)
     assert await seen(fleet) == {two: True, three: False}
+
+
+async def test_a_worker_of_another_model_gets_no_request(redis: "Redis", wire: Wire) -> None:
+    """Its pools file differs from this process's: it would answer, with another model."""
+    one, two = await register(redis, KEYS, "one"), await register(redis, KEYS, "two")
+    for worker, model in ((one, POOLS[POOL].model), (two, "another")):
+        raw = await redis.get(KEYS.worker(worker))
+        assert isinstance(raw, bytes)
+        await redis.set(KEYS.worker(worker), encode(changed(decode_lease(raw), model=model)))
+    assert await seen(reader(wire)) == {one: False, two: True}
 
 
 async def test_of_many_processes_one_reads_all_leases_in_each_interval(redis: "Redis", wire: Wire) -> None:

@@ -154,7 +154,7 @@ class EngineStep(bootsteps.StartStopStep):
             for (_rank, source), cache in zip(sorted(events.items()), caches, strict=True)
         ]
         account = ReservationAudit(runner, worker_queue(self.pool_id, self.worker_id))
-        lease = LeaseKeeper(runner, self.pool_id, self.pool.role, info, caches, self.pool.engine)
+        lease = LeaseKeeper(runner, self.pool_id, self.pool.role, info, caches, self.pool.engine, self.pool.model)
         keeper = StateKeeper(runner, lease, self.pool_id, self.pool, feeds)
         adapters = keeper_of(runner, lease, self.pool_id, self.pool, info, keeper.changing)
         following = [asyncio.create_task(feed.run()) for feed in feeds]

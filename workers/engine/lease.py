@@ -34,8 +34,12 @@ class LeaseKeeper:
         info: EngineInfo,
         caches: Sequence[KvIndex] = (),
         engine: str = "",
+        model: str = "",
     ) -> None:
-        """`caches`: of each rank, what its KV events are written to; none without KV events."""
+        """`caches`: of each rank, what its KV events are written to; none without KV events.
+
+        `engine`, `model`: as the pools file names them.
+        """
         self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
         self._ended, self._writing = asyncio.Event(), asyncio.Lock()
         self.fresh = time.monotonic()  # when Redis last got it
@@ -63,6 +67,7 @@ class LeaseKeeper:
             max_adapters=info.max_adapters if isinstance(runner.engine, Adapters) else 0,
             engine=engine,
             engine_version=info.version,
+            model=model,
         )
 
     async def register(self) -> None:

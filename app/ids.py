@@ -9,6 +9,7 @@ RunId = NewType("RunId", str)  # one attempt of a request, "<request>.<attempt>"
 WorkerId = NewType("WorkerId", str)  # one worker process: a restarted one has a new id
 PlaceId = NewType("PlaceId", str)  # one KV cache: "<worker>", and "<worker>.<rank>" for ranks above 0
 PoolId = NewType("PoolId", str)  # the pool's name, which is also its queue's name
+CellId = NewType("CellId", str)  # a cell as one API process knows it: HOME, or where its Redis is
 ApiId = NewType("ApiId", str)  # one API process, 8 hex: a restarted one has a new id
 QueueName = NewType("QueueName", str)
 FileId = NewType("FileId", str)  # "file-<24 hex>"
@@ -18,6 +19,7 @@ KeyId = NewType("KeyId", str)  # "key_<24 hex>"; the name of a key that an older
 
 _REQUEST = re.compile("[a-z]+[-_]([0-9a-f]{8})[0-9a-f]{16}")
 
+HOME = CellId("home")  # the cell of the process itself
 BATCH_QUEUE = QueueName("batch")  # of batch workers
 
 

@@ -19,6 +19,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.cell_address import DEPLOYMENT, CellAddress, cell_addresses, others
 from app.errors import SettingsError
 from app.intervals import Intervals
 from app.redis_url import RedisUrl, split_urls
@@ -83,7 +84,16 @@ class Settings(BaseSettings):
         (), validate_default=False
     )
     # The prefix of all keys in Redis, so that several deployments may share one.
-    deployment: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "xylem"
+    deployment: Annotated[str, Field(pattern=DEPLOYMENT)] = "xylem"
+    # Deployments that serve the same models together, as `redis://a:6379/0#xylem,redis://b:6379/0#xylem`: each has its
+    # XYLEM_REDIS_URL and XYLEM_DEPLOYMENT here. When its own has no room, an API replica sends requests to the others.
+    # Its own may be in the list, which can so be the same everywhere. All need the same pools. One with an
+    # XYLEM_BROKER_URL has `#broker=` and that behind its name.
+    cells: Annotated[tuple[CellAddress, ...], NoDecode, BeforeValidator(cell_addresses)] = Field(
+        (), validate_default=False
+    )
+    # A cell's Redis that has been unreachable for so long is lost: requests that are on its workers go on elsewhere.
+    cell_lost_s: Annotated[float, Field(gt=0)] = 10.0
     pools_file: Path = Path("pools.yaml")  # which models there are, on which engines
     home: Path = Path(".xylem")  # folder of models, logs and the embedded Valkey's data
 
@@ -197,6 +207,13 @@ class Settings(BaseSettings):
                 "be gone before its death is known"
             )
         return value
+
+    def others(self) -> list[tuple[str, "Settings"]]:
+        """The other cells' names, and their settings as far as an API replica needs them."""
+        return [
+            (cell.name, self.model_copy(update={**cell._asdict(), "token_redis_urls": ()}))
+            for cell in others(self.cells, self.redis_url, self.deployment)
+        ]
 
     @property
     def intervals(self) -> Intervals:

@@ -84,6 +84,11 @@ BLOCKS_MISSED = Counter("xylem_routing_blocks_missed", "Prompt blocks that the c
 IMBALANCE = Gauge(
     "xylem_routing_imbalance", "Requests of the fullest place, divided by the mean of all places.", ["pool"]
 )
+CELL_REACHABLE = Gauge("xylem_cell_reachable", "Whether this API replica reaches a cell: 1 or 0.", ["cell"])
+CELL_REQUESTS = Gauge("xylem_cell_requests_in_flight", "Prompts of this API replica that are in a cell.", ["cell"])
+CELL_SENT = Counter(
+    "xylem_cell_sent", "Prompts that this API replica has sent to another cell, for want of room.", ["cell"]
+)
 HELD = Gauge("xylem_requests_held", "Requests that wait in this API replica until a worker has room.")
 
 

@@ -56,7 +56,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with running(known) as core:
+        async with running(known, elsewhere=True) as core:
             api_keys = ApiKeys(core.wire, core.keys, settings.admin_key)
             most = settings.keep_bytes_per_key, settings.keep_bytes
             resumable_store = ResumableStore(core.wire, core.keys, core.dispatcher.api, settings.keep_s, *most)

@@ -1,6 +1,6 @@
 """The requests that this process awaits: sends their prompts, delivers their events, cancels them."""
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -19,29 +19,25 @@ from app.errors import (
     StoreDown,
     XylemError,
 )
-from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
+from app.ids import HOME, ApiId, CellId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
 from app.messages import (
     Adapter,
-    Cancel,
     Delta,
     Done,
     Event,
     Failed,
     FirstToken,
-    Job,
     KvHandle,
     PrefillDone,
     Vectors,
-    encode,
 )
 from app.pools import Pool
-from app.store import Command, Wire
+from app.store import Wire
 from app.telemetry import logger
 
 log = logger(__name__)
 
-_COMMANDS_TTL_S = 60
 # After these errors of a prefill worker, the decode worker computes the prompt.
 _PREFILL_FAILED = {error.code for error in (EngineFailed, EngineDead, HandoffFailed)}
 
@@ -69,14 +65,15 @@ class Dispatcher:
         `adapter`: the LoRA adapter of that name, as it is wanted now. `token_redis`: `Job.token_redis` of its jobs.
         `broker`: as `Placer` has it.
         """
-        self._wire, self._keys, self.api, self.token_redis = wire, keys, api, token_redis
+        self.api, self.token_redis = api, token_redis
         self.in_flight: dict[RequestId, InFlight] = {}
         self.timelines = Timelines()
         self.placer = Placer(
-            wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self._stop, self.fail, adapter,
-            wake_pool, broker,
+            wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self.fail, adapter, wake_pool,
+            token_redis, broker,
         )  # fmt: skip
-        self._retry = Retry(self.in_flight, self.placer, self._end, self.fail, max_migrations)
+        self.placers = {HOME: self.placer}  # of each cell
+        self._retry = Retry(self.in_flight, self.placers, self._end, self.fail, max_migrations)
 
     async def send(self, inflight: InFlight) -> None:
         """Places an unplaced job on a worker of its pools. The caller calls `cancel` in any case, also after an error.
@@ -92,13 +89,17 @@ class Dispatcher:
         While Redis is unreachable, the engines are told later.
         """
         in_flight = [f for f in (self.in_flight.pop(r, None) for r in requests) if f is not None]
-        jobs = [f.job for f in in_flight if f.job.worker]
-        try:
-            await self._stop(jobs)
-        except StoreDown as exc:
-            log.warning("cancelled_later", requests=len(jobs), error=exc.message)
-            for job in jobs:
-                self.placer.stop_later(job)
+        for cell in {f.cell for f in in_flight if f.job.worker}:
+            jobs, placer = [f.job for f in in_flight if f.job.worker and f.cell == cell], self.placers[cell]
+            try:
+                await placer.stop(jobs)
+            except StoreDown as exc:
+                log.warning("cancelled_later", requests=len(jobs), error=exc.message)
+                for job in jobs:
+                    placer.stop_later(job)
+
+    def in_cell(self, cell: CellId) -> Iterable[InFlight]:
+        return [f for f in self.in_flight.values() if f.cell == cell]
 
     def abandon(self, requests: Sequence[RequestId]) -> None:
         """Drops the `requests` that are on no worker yet."""
@@ -193,14 +194,4 @@ class Dispatcher:
         """Ends the requests whose deadline is before `at`, seconds of the monotonic clock."""
         for inflight in [f for f in self.in_flight.values() if at > f.ends_at]:
             self.fail(inflight, DeadlineOver())
-            self.placer.stop_later(inflight.job)
-
-    async def _stop(self, jobs: list[Job]) -> None:
-        commands: list[Command] = []
-        for job in jobs:
-            commands.append(("UNLINK", self._keys.request(job.run)))
-            for stage in job.stages:
-                key = self._keys.commands(stage.worker)
-                commands += [("RPUSH", key, encode(Cancel(job.run))), ("EXPIRE", key, _COMMANDS_TTL_S)]
-        if commands:
-            await self._wire.execute(commands)
+            self.placers[inflight.cell].stop_later(inflight.job)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from app.dispatch.event_queue import EventQueue
 from app.errors import XylemError
-from app.ids import PoolId, WorkerId
+from app.ids import HOME, CellId, PoolId, WorkerId
 from app.kv.blocks import prompt_hashes
 from app.messages import Adapter, Delta, Event, Job, KvHandle, PartialOutput, StageKind, Timing
 from app.pools import Routing
@@ -69,6 +69,7 @@ class InFlight:
         "adapter",
         "answer",
         "before_first",
+        "cell",
         "deaths",
         "decisions",
         "early_deaths",
@@ -84,6 +85,7 @@ class InFlight:
         "placings",
         "prefill_groups",
         "refused",
+        "refused_in",
         "retry",
         "stage_index",
         "timings",
@@ -97,6 +99,8 @@ class InFlight:
         # Seconds of the monotonic clock: only this process decides when the deadline is over.
         self.ends_at = time.monotonic() + job.deadline - clock.now()
         self.job, self.groups, self.answer, self.wishes = job, groups, answer, wishes
+        self.cell: CellId = HOME  # where it is, or is being placed
+        self.refused_in: dict[CellId, float] = {}  # cells that have just refused it, and when (monotonic)
         self.prefill_groups = prefill_groups
         self.may_split = True  # its prompt may be computed by another worker
         self.before_first: list[Event] | None = None  # events that came before the awaited first token
@@ -129,9 +133,15 @@ class InFlight:
         """Its adapter's version of today. KV of another one is no use to it."""
         self.adapter = adapter
         if adapter.versioned != self.job.adapter:
-            self.job = replace(self.job, adapter=adapter.versioned, prefilled=None, at_once=False)
-            self.handoff = None
+            self.job = replace(self.job, adapter=adapter.versioned)
+            self.drop_handoff()
             self._hashes.clear()
+
+    def drop_handoff(self) -> None:
+        """Its prompt is computed anew."""
+        if self.handoff is not None or self.job.prefilled is not None or self.job.at_once:
+            self.job = replace(self.job, prefilled=None, at_once=False)
+            self.handoff = None
 
     @property
     def state(self) -> State:

@@ -10,7 +10,7 @@ from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.token_inbox import TokenInbox
 from app.errors import StoreDown
-from app.ids import PoolId, RunId, WorkerId, place_id, run_id, worker_queue
+from app.ids import HOME, CellId, PoolId, RunId, WorkerId, place_id, run_id, worker_queue
 from app.intervals import Intervals
 from app.keys import PRIORITY_STEPS, Keys
 from app.pools import Pool
@@ -36,11 +36,18 @@ class LivenessWatch:
         inbox: TokenInbox,
         fleet: FleetReader,
         pools: Mapping[PoolId, Pool],
-        adapters: AdapterTable,
+        adapters: AdapterTable | None,
         intervals: Intervals = _INTERVALS,
         broker: Wire | None = None,
+        cell: CellId = HOME,
     ) -> None:
-        """`broker`: as `Placer` has it."""
+        """`adapters`: None in other cells than this process's own, whose adapters and clock aren't used.
+
+        `broker`: as `Placer` has it.
+        """
+        self._cell = cell
+        self.looked = False  # once at least
+        self.failing_since: float | None = None  # monotonic; None: the last look succeeded
         self._intervals = intervals
         self._wire, self._keys, self._dispatcher, self._inbox = wire, keys, dispatcher, inbox
         self._broker = broker
@@ -49,7 +56,8 @@ class LivenessWatch:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as both:
-            both.create_task(self._end_overdue())
+            if self._cell == HOME:  # for all cells
+                both.create_task(self._end_overdue())
             both.create_task(self._keep_looking())
 
     async def _end_overdue(self) -> None:
@@ -67,15 +75,18 @@ class LivenessWatch:
         # PEXPIRE first: Redis accepts it even when it is out of memory.
         lease: list[Command] = [("PEXPIRE", own, ttl_ms), ("SET", own, "1", "PX", ttl_ms), ("TIME",)]
         asked = time.monotonic()
-        replies = await self._wire.execute_each([*lease, self._adapters.question, *self._fleet.questions()])
-        lived, _, theirs, version, *of_fleet = replies
+        adapters = [] if self._adapters is None else [self._adapters.question]
+        replies = await self._wire.execute_each([*lease, *self._fleet.questions(), *adapters])
+        lived, _, theirs, *of_fleet = replies
+        version = of_fleet.pop() if adapters else None
         for reply in (version, *of_fleet[::2]):  # the other replies may be refusals, without memory
             if isinstance(reply, StoreDown):
                 raise reply
-        if not isinstance(theirs, StoreDown):
+        if self._cell == HOME and not isinstance(theirs, StoreDown):
             clock.heard(asked, theirs)
         self._records_in_doubt = self._records_in_doubt or not lived or not self._is_steady()
-        await self._adapters.answered(version)
+        if self._adapters is not None:
+            await self._adapters.answered(version)
         await self._fleet.answered(of_fleet, now)
         await self._look_for_dead_workers()
         await self._look_for_forgotten_requests()
@@ -85,8 +96,11 @@ class LivenessWatch:
             await asyncio.sleep(self._intervals.look_s)
             try:
                 await self.look(time.monotonic())
+                self.looked, self.failing_since = True, None
             except StoreDown as exc:
-                log.warning("workers_not_looked_at", error=exc.message)
+                if self.failing_since is None:
+                    self.failing_since = time.monotonic()
+                    log.warning("workers_not_looked_at", cell=self._cell, error=exc.message)
             except Exception:
                 log.exception("watch_failed")
 
@@ -97,7 +111,7 @@ class LivenessWatch:
         """Finds requests without a record: Redis lost its last second, or a worker believed this replica dead."""
         if not self._records_in_doubt or not self._is_steady():
             return
-        jobs = [f.job for f in self._dispatcher.in_flight.values() if f.is_placed and f.job.worker]
+        jobs = [f.job for f in self._dispatcher.in_cell(self._cell) if f.is_placed and f.job.worker]
         there = await self._wire.execute([("EXISTS", self._keys.request(job.run)) for job in jobs])
         forgotten = [job for job, is_there in zip(jobs, there, strict=True) if not is_there]
         if forgotten:
@@ -110,7 +124,7 @@ class LivenessWatch:
         self._records_in_doubt = False
 
     async def _look_for_dead_workers(self) -> None:
-        awaited = dict(chain.from_iterable(f.workers() for f in self._dispatcher.in_flight.values()))
+        awaited = dict(chain.from_iterable(f.workers() for f in self._dispatcher.in_cell(self._cell)))
         missing = self._fleet.missing(awaited)
         # A lease that is not understood is one, too.
         alive = await self._wire.execute([("EXISTS", self._keys.worker(w)) for w in missing])

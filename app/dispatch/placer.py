@@ -2,14 +2,17 @@
 
 Requests are placed in rounds: one read of the fleet, a decision for each request that sees the decisions
 before it, and one write. A request that arrives during a round waits for the next. So a request costs two
-round trips to Redis, and a burst of sixty costs two as well. Requests that find no room are held.
+round trips to Redis, and a burst of sixty costs two as well. Requests that find no room go to another cell, if one has
+room, or are held.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate, count
 from random import Random
+
+from msgspec.structs import replace
 
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.held_requests import LOOK_EVERY_S, HeldRequests, urgency
@@ -18,10 +21,10 @@ from app.dispatch.placement_commands import Placing, placement, prediction
 from app.dispatch.placement_round import PlacementRound
 from app.dispatch.placement_writer import SWAPPED, NotSent, PlacementWriter
 from app.errors import DeadlineOver, ModelNotFound, NoWorker, Saturated, StoreDown, WeightsChanged, XylemError
-from app.ids import PoolId, RequestId, WorkerId
+from app.ids import HOME, CellId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
-from app.messages import Adapter, Job, LoadAdapter, encode
+from app.messages import Adapter, Cancel, Job, LoadAdapter, encode
 from app.pools import Pool
 from app.routing.pool_state import why_none
 from app.store import Command, Wire
@@ -51,21 +54,26 @@ class Placer:
         retry_after_s: int,
         patience_s: float,
         in_flight: Mapping[RequestId, InFlight],
-        stop: Callable[[list[Job]], Awaitable[None]],
         fail: Callable[[InFlight, XylemError], None],
         adapter: Callable[[str], Adapter | None],
         wake_pool: Callable[[PoolId], None],
+        token_redis: int,
         broker: Wire | None = None,
+        cell: CellId = HOME,
     ) -> None:
-        """`in_flight`: the awaited requests. `stop` ends jobs on their workers.
+        """`in_flight`: the awaited requests. `fail` ends one whose `place` has already returned.
 
-        `fail` ends a request whose `place` has already returned. `adapter`: the one of that name.
-        `wake_pool` begins to wake a worker of the pool. `broker`: the Redis of Celery's messages, if it is another one.
+        `adapter`: the one of that name. `wake_pool` begins to wake a worker of the pool. `token_redis`:
+        `Job.token_redis` of jobs in this cell. `broker`: the Redis of Celery's messages, if it is another one.
         """
+        self._cell, self._token_redis = cell, token_redis
+        # Sends a request that is refused here (None: for lack of room) to another cell; whether it has done so.
+        self.elsewhere: Callable[[InFlight, XylemError | None], bool] = _nowhere
+        self.is_down = False  # its Redis is unreachable, and there are other cells: nobody waits for it
         self._wire, self._keys, self._fleet, self._pools = wire, keys, fleet, pools
         self._writer = PlacementWriter(wire, broker)
         self._retry_after_s = retry_after_s
-        self._in_flight, self._stop, self._fail = in_flight, stop, fail
+        self._in_flight, self._fail = in_flight, fail
         self._adapter, self._wake_pool = adapter, wake_pool
         self._asked: dict[tuple[WorkerId, str], float] = {}  # to load an adapter, and when
         self._to_stop: list[Job] = []  # attempts that nobody awaits, to be stopped on their workers
@@ -95,9 +103,27 @@ class Placer:
             inflight.placed is None or inflight.placed.done()
         ):  # else its worker gave it back before Redis confirmed the placement
             inflight.placed = asyncio.get_running_loop().create_future()
+        self.take(inflight)
+        await inflight.placed
+
+    def take(self, inflight: InFlight) -> None:
+        """Takes over a request that is waited for in `place`, here or in another cell."""
+        inflight.cell = self._cell
+        if inflight.job.token_redis != self._token_redis:
+            inflight.job = replace(inflight.job, token_redis=self._token_redis)
         self._waiting.append(inflight)
         self._wake()
-        await inflight.placed
+
+    async def stop(self, jobs: Sequence[Job]) -> None:
+        """Ends jobs on their workers. Raises: StoreDown."""
+        commands: list[Command] = []
+        for job in jobs:
+            commands.append(("UNLINK", self._keys.request(job.run)))
+            for stage in job.stages:
+                key = self._keys.commands(stage.worker)
+                commands += [("RPUSH", key, encode(Cancel(job.run))), ("EXPIRE", key, _COMMANDS_TTL_S)]
+        if commands:
+            await self._wire.execute(commands)
 
     def stop_later(self, job: Job) -> None:
         """Nobody awaits this attempt any more: stops it on its workers, as soon as Redis is reachable."""
@@ -128,15 +154,15 @@ class Placer:
                         if isinstance(exc, StoreDown) and self._wire.connected_before:
                             self._hold(inflight, exc)
                         elif not (inflight.job.worker and inflight.is_placed):  # else its worker has it
-                            self._settle(inflight, exc)
+                            self._refuse(inflight, exc)
                 await self._stop_abandoned()
         finally:
             self._rounds = None
 
     async def _stop_abandoned(self) -> None:
-        left = list(self._to_stop)
+        left = [] if self.is_down else list(self._to_stop)
         try:
-            await self._stop(left)
+            await self.stop(left)
         except StoreDown:  # tried again after the next round
             return
         except Exception:  # not tried again: the jobs run to their ends
@@ -186,6 +212,8 @@ class Placer:
         self._try_held.clear()
 
     async def _round(self, in_flight: list[InFlight]) -> None:
+        if self.is_down:
+            raise StoreDown
         in_flight = [inflight for inflight in in_flight if self._resolved(inflight)]
         if not in_flight:
             return
@@ -235,7 +263,7 @@ class Placer:
             self._without_worker(inflight, exc, round_)
             return None
         except Exception as exc:  # noqa: BLE001 (one request that can't be placed doesn't stop the others)
-            self._settle(inflight, exc)
+            self._refuse(inflight, exc)
             return None
         predictions: list[Command] = []
         for to in places:
@@ -282,13 +310,13 @@ class Placer:
         """
         asleep = why_none(round_.leases(inflight))
         if isinstance(exc, WeightsChanged):
-            self._settle(inflight, exc)
+            self._refuse(inflight, exc)
             return
         if self._wakes(round_, inflight) or (asleep and inflight.job.attempt):
             self._hold(inflight, asleep or exc)
             return
         if asleep:
-            self._settle(inflight, asleep)
+            self._refuse(inflight, asleep)
             return
         if (
             not round_.had_worker(inflight) and self._wire.is_steady()
@@ -297,7 +325,7 @@ class Placer:
         if self._held.may_wait(inflight):
             self._hold(inflight, exc)
         else:
-            self._settle(inflight, exc)
+            self._refuse(inflight, exc)
 
     async def _write(self, placed: list[InFlight], placings: list[Placing], others: list[Command]) -> None:
         """`placings`: those of `placed`, in order."""
@@ -315,7 +343,7 @@ class Placer:
                 if inflight.job.attempt:
                     self._hold(inflight, written)
                 else:
-                    self._settle(inflight, written)
+                    self._refuse(inflight, written)
             elif written == SWAPPED:  # since this replica looked: it soon looks again
                 inflight.unplace()
                 self._hold(inflight, NoWorker(f"The adapter '{inflight.adapter_name}' has just changed. Try again."))
@@ -332,9 +360,16 @@ class Placer:
         return self._in_flight.get(inflight.job.request) is inflight
 
     def _hold(self, inflight: InFlight, why: XylemError | None = None) -> None:
+        if self.elsewhere(inflight, why):
+            return
         least = self._held.push(inflight, why)
         if least is not None:
             self._settle(least, least.refused or Saturated(retry_after_s=self._retry_after_s))
+
+    def _refuse(self, inflight: InFlight, error: Exception) -> None:
+        """Ends its wait with an error, unless it goes to another cell."""
+        if not (isinstance(error, XylemError) and self.elsewhere(inflight, error)):
+            self._settle(inflight, error)
 
     def _settle(self, inflight: InFlight, error: Exception | None) -> None:
         """Lets `place` return or raise; if it has returned already, an error becomes an event."""
@@ -350,6 +385,11 @@ class Placer:
                 inflight.placed.set_exception(error)
         elif error is not None:
             self._fail(inflight, error)
+
+
+def _nowhere(_inflight: InFlight, _why: XylemError | None) -> bool:
+    """There are no other cells."""
+    return False
 
 
 def _round_size(prompts: list[int]) -> int:

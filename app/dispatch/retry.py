@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from app.dispatch.inflight import InFlight
 from app.dispatch.placer import Placer
 from app.errors import WorkerLost, XylemError
-from app.ids import RequestId
+from app.ids import HOME, CellId, RequestId
 from app.messages import Done, Failed, Job, KvHandle
 from app.telemetry import MIGRATIONS
 
@@ -20,13 +20,13 @@ class Retry:
     def __init__(
         self,
         in_flight: Mapping[RequestId, InFlight],
-        placer: Placer,
+        placers: Mapping[CellId, Placer],
         end: Callable[[InFlight, Done | Failed], None],
         fail: Callable[[InFlight, XylemError], None],
         max_migrations: int,
     ) -> None:
-        """`in_flight`: the awaited requests. `end` and `fail` end one of them."""
-        self._in_flight, self._placer, self._end, self._fail = in_flight, placer, end, fail
+        """`in_flight`: the awaited requests. `placers`: of each cell. `end` and `fail` end an awaited request."""
+        self._in_flight, self._placers, self._end, self._fail = in_flight, placers, end, fail
         self._max_migrations = max_migrations
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspects = asyncio.Lock()
@@ -56,13 +56,15 @@ class Retry:
         task.add_done_callback(self._tasks.discard)
 
     async def _again(self, inflight: InFlight, old: Job) -> None:
-        self._placer.stop_later(old)  # its worker may live and still run it
+        before = self._placers[inflight.cell]
+        before.stop_later(old)  # its worker may live and still run it
+        placer = self._placers[HOME] if inflight.handoff is None else before  # KV stays in its cell
         try:
             if inflight.deaths < _SUSPICIOUS:
-                await self._placer.place(inflight)
+                await placer.place(inflight)
                 return
             async with self._suspects:
-                await self._placer.place(inflight)
+                await placer.place(inflight)
                 await self._proves_harmless(inflight)
         except XylemError as exc:
             self._fail(inflight, exc)

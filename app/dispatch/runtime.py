@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -11,10 +10,11 @@ from functools import partial
 from typing import TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from app.dispatch.adapter_table import AdapterTable
 from app.dispatch.aliases import Aliases, B, Turn
+from app.dispatch.cell import Cell
+from app.dispatch.cells import Cells, Runs
 from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.index_sweep import IndexSweep
@@ -25,18 +25,19 @@ from app.dispatch.request_lookup import RequestLookup
 from app.dispatch.token_inbox import TokenInbox
 from app.ending import end_tasks
 from app.errors import RequestError, StoreDown
-from app.ids import PoolId, new_api_id
+from app.ids import HOME, CellId, PoolId, new_api_id
 from app.keys import Keys
 from app.model_store.pools import fetched_pools
 from app.pools import EndpointName, Pool, load_pools
 from app.settings import Settings
-from app.store import Wire, async_client, clock
+from app.store import Wire, clock
 from app.store.wire_version import check, keep_noting, note
 from app.telemetry import HELD, IN_FLIGHT
 
 T = TypeVar("T")
 
 _SUBSCRIBED_S = 2.0
+_TIMEOUT_S = 2.0  # of other cells' Redis: less than that of our own, without which there is nothing else to do
 # Tokenising uses a core per thread: one core is left to the event loop.
 _threads = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) - 1), thread_name_prefix="tokenising")
 
@@ -97,6 +98,7 @@ class Runtime(Deployment):
     lookup: RequestLookup
     adapters: AdapterTable
     control: PoolControl
+    cells: Cells
 
     async def look(self) -> None:
         with suppress(StoreDown):
@@ -105,40 +107,40 @@ class Runtime(Deployment):
 
 
 @asynccontextmanager
-async def running(known: Deployment) -> AsyncIterator[Runtime]:
-    """Starts also without Redis: then each request gets StoreDown. Raises: WireMismatch."""
-    settings, pools = known.settings, known.pools
-    keys, api = Keys(settings.deployment), new_api_id()
-    redis = async_client(settings.redis_url)
-    wire = Wire(redis, steady_after_s=settings.intervals.steady_s)
-    token_redis = random.randint(1, len(settings.token_redis_urls)) if settings.token_redis_urls else 0  # noqa: S311
-    token_client = async_client(settings.token_redis_urls[token_redis - 1]) if token_redis else redis
-    token_wire = Wire(token_client, steady_after_s=settings.intervals.steady_s) if token_redis else wire
-    broker_client = async_client(settings.broker_url) if settings.broker_url else None
-    broker = Wire(broker_client) if broker_client else None
-    fleet = FleetReader(
-        wire, keys, pools, settings.max_queued, settings.intervals.look_s, token_redis, broker is not None
-    )
+async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterator[Runtime]:
+    """Starts also without Redis: then each request gets StoreDown. `elsewhere`: it also uses XYLEM_CELLS.
+
+    Raises: WireMismatch.
+    """
+    settings, pools, api = known.settings, known.pools, new_api_id()
+    home = Cell(HOME, settings, pools)
+    others = [Cell(CellId(name), other, pools, _TIMEOUT_S) for name, other in settings.others() if elsewhere]
+    keys, redis, wire, fleet = home.keys, home.redis, home.wire, home.fleet
     adapters = AdapterTable(wire, keys, known.models)
     control = PoolControl(redis, keys, fleet)
     dispatcher = Dispatcher(
         wire, keys, api, fleet, pools, settings.retry_after_s, settings.patience_s, settings.max_migrations,
-        adapters.current, control.wake_soon, token_redis, broker,
+        adapters.current, control.wake_soon, home.token_redis, home.broker,
     )  # fmt: skip
-    inbox = TokenInbox(token_wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
-    watch = LivenessWatch(wire, keys, dispatcher, inbox, fleet, pools, adapters, settings.intervals, broker)
+    inbox = TokenInbox(home.token_wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
+    watch = LivenessWatch(wire, keys, dispatcher, inbox, fleet, pools, adapters, settings.intervals, home.broker)
+    cells = Cells(watch, dispatcher, pools, others, settings.cell_lost_s)
     lookup = RequestLookup(wire, redis, keys, api, dispatcher.timelines)
 
     def usable(name: str) -> bool:
         """Whether a model has a worker, and nobody waits for one."""
         model = known.models.get(name)
-        return model is not None and fleet.has_worker(model.pools) and not dispatcher.placer.has_line(model.pools)
+        if model is None:
+            return False
+        here = fleet.has_worker(model.pools) and not dispatcher.placer.has_line(model.pools)
+        return here or cells.load(model.pools).room > 0
 
     known.aliases.usable = usable
     IN_FLIGHT.set_function(lambda: len(dispatcher.in_flight))
     HELD.set_function(lambda: dispatcher.placer.held)
     sweep = IndexSweep(wire, keys, api, fleet, list(pools))
-    background = [asyncio.create_task(part.run()) for part in (inbox, watch, lookup, sweep)]
+    parts: list[Runs] = [inbox, watch, lookup, sweep, *cells.parts]
+    background = [asyncio.create_task(part.run()) for part in parts]
     background.append(asyncio.create_task(keep_noting(wire, settings)))
     background.append(asyncio.create_task(known.aliases.run(wire, keys)))
     try:
@@ -151,15 +153,9 @@ async def running(known: Deployment) -> AsyncIterator[Runtime]:
                 await adapters.refresh()
         yield Runtime(
             settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup, adapters, control,
-            aliases=known.aliases,
+            cells, aliases=known.aliases,
         )  # fmt: skip
     finally:
         await control.close()
         await end_tasks(background)
-        with suppress(RedisError, OSError):
-            await redis.unlink(keys.api(api))
-            await token_client.unlink(keys.out(api), keys.out_marks(api))
-        for each in filter(None, (wire, token_wire, broker)):
-            each.close()
-        for client in filter(None, (redis, token_client, broker_client)):
-            await client.aclose()
+        await asyncio.gather(*(cell.close(api) for cell in (home, *others)))

@@ -41,13 +41,17 @@ class TokenInbox:
 
     async def run(self) -> None:
         """Receives until cancelled, across reconnects."""
+        told = False  # of this time that Redis is away
         while True:
             connection: Connection | None = None
             try:
                 connection = await self._wire.subscribe(self._channel, self._receive)
+                told = False
                 await self._listen(connection)
             except (RedisError, OSError, StoreDown) as exc:
-                log.warning("inbox_disconnected", error=repr(exc))
+                if not told:
+                    log.warning("inbox_disconnected", error=repr(exc))
+                told = True
             except Exception:
                 log.exception("inbox_failed")
             finally:

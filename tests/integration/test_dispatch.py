@@ -323,7 +323,7 @@ async def test_an_error_in_a_placement_round_fails_its_requests_only(
         monkeypatch.undo()
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr(broken, "_stop" if part == "_stop_abandoned" else part, breaks)
+    monkeypatch.setattr(broken, "stop" if part == "_stop_abandoned" else part, breaks)
     broken.stop_later(replace(left, stages=[Stage("decode", POOL, worker, 0)]))
     async with asyncio.timeout(5):
         while not tries:  # noqa: ASYNC110

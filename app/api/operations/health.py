@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
+from msgspec.structs import asdict
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import PlainTextResponse, Response
 
@@ -116,7 +117,7 @@ async def live() -> dict[str, str]:
 @router.get("/health", responses=_NOT_READY)
 @router.get("/ready", responses=_NOT_READY)
 async def ready(request: Request) -> Response:
-    """200 if Redis answers, tokens can be received, and at least one worker is live; else 503. Shows each of these."""
+    """200 if Redis answers, tokens can be received, and at least one worker is live, here or elsewhere; else 503."""
     state = state_of(request)
     models = state.models.values()
     try:
@@ -126,8 +127,10 @@ async def ready(request: Request) -> Response:
         leases, redis = [], False
     workers = {m.name: sum(_answers(lease, m) for lease in leases) for m in models}
     subscribed = state.inbox.subscribed.is_set()
-    ok = redis and subscribed and any(workers.values())
+    ok = redis and subscribed and (any(workers.values()) or state.cells.load(list(state.pools)).capacity > 0)
     body = {"ready": ok, "redis": redis, "subscribed": subscribed, "workers": workers}
+    if cells := state.cells.states():
+        body["cells"] = {name: asdict(cell) for name, cell in cells.items()}
     return Response(orjson.dumps(body), 200 if ok else 503, media_type="application/json")
 
 

@@ -1,0 +1,145 @@
+"""Two cells, each a deployment with a Redis and a worker of its own, and an API replica of the first one."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import Semaphore
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.redis_server import RedisServer, another_redis
+from tests.stack import Stack, all_free, mock_pool, stack, wait_until
+
+POOL, AT_ONCE, TOKENS = "decode-pool-a", 4, 200
+
+
+class TwoCells:
+    """Each cell's worker takes `AT_ONCE` requests; prompts are `range`s' numbers, and seeds, too."""
+
+    def __init__(self, home: Stack, other: Stack, servers: tuple[RedisServer, RedisServer]) -> None:
+        self.home, self.other = home, other
+        self.home_redis, self.other_redis = servers
+        self.client = openai.OpenAI(base_url=f"{home.url}/v1", api_key="none", max_retries=0, timeout=90)
+        self.threads = ThreadPoolExecutor(4 * AT_ONCE)
+        self.streamed = Semaphore(0)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.other.redis_url}#{self.other.deployment}"
+
+    def cells(self) -> tuple[Any, Any]:
+        """What /health says of home and the other cell."""
+        told = (self.home.ready() or {})["cells"]
+        return told["home"], told[self._name]
+
+    def sent(self) -> float:
+        """Prompts sent to the other cell, ever."""
+        lines = httpx.get(f"{self.home.url}/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("xylem_cell_sent_total{"))
+
+    def answer(self, number: int) -> str:
+        asked = {"model": "mock", "prompt": f"hello {number}", "seed": number, "max_tokens": TOKENS}
+        text = ""
+        for chunk in self.client.completions.create(**asked, stream=True, extra_body={"ignore_eos": True}):
+            text += chunk.choices[0].text
+            self.streamed.release()
+        return text
+
+    def alone(self, count: int) -> list[str]:
+        """The answers of a cell with room."""
+        numbers = range(count)
+        return [text for i in numbers[::AT_ONCE] for text in self.threads.map(self.answer, numbers[i : i + AT_ONCE])]
+
+    def begin(self, numbers: range) -> list["Future[str]"]:
+        """All of them have begun to stream."""
+        while self.streamed.acquire(blocking=False):
+            pass
+        streams = [self.threads.submit(self.answer, number) for number in numbers]
+        for _ in range(10 * len(numbers)):
+            assert self.streamed.acquire(timeout=60)
+        return streams
+
+    def fill(self, count: int) -> list["Future[str]"]:
+        """`count` streams, of which those that find no room at home are in the other cell."""
+        streams = self.begin(range(count))
+        wait_until(lambda: [cell["requests"] for cell in self.cells()] == [AT_ONCE, count - AT_ONCE], "both have some")
+        return streams
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[TwoCells]:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    with another_redis(tmp_path / "a") as here, another_redis(tmp_path / "b") as there:
+        pools = {POOL: mock_pool(step_ms=10.0, max_running=AT_ONCE) | {"busy": {"max_queued": 0}}}
+        env = {"XYLEM_CELLS": f"{here.url}#here,{there.url}#there", "XYLEM_CELL_LOST_S": "1"}
+        with (
+            stack(here.url, tmp_path / "a", pools, XYLEM_DEPLOYMENT="here", **env) as a,
+            stack(there.url, tmp_path / "b", pools, XYLEM_DEPLOYMENT="there", **env) as b,
+        ):
+            a.api()
+            a.worker()
+            b.worker()
+            a.wait_ready()
+            two = TwoCells(a, b, (here, there))
+            wait_until(lambda: all(cell["reachable"] for cell in two.cells()), "both cells are reachable")
+            yield two
+
+
+def test_requests_stay_at_home_while_it_has_room(two: TwoCells) -> None:
+    """Also one after the other: none goes to the other cell."""
+    two.alone(2 * AT_ONCE)
+    assert two.sent() == 0
+
+
+def test_requests_without_room_at_home_are_answered_by_the_other_cell(two: TwoCells) -> None:
+    """With the same tokens; and those that find room nowhere are held until there is some, wherever that is."""
+    whole = two.alone(3 * AT_ONCE)
+    streams = two.fill(2 * AT_ONCE)
+    more = [two.threads.submit(two.answer, number) for number in range(2 * AT_ONCE, 3 * AT_ONCE)]
+    assert [stream.result() for stream in streams + more] == whole
+    assert two.sent() >= AT_ONCE
+    wait_until(lambda: all_free(two.home, POOL) and all_free(two.other, POOL), "nothing is left in either cell")
+
+
+def test_requests_go_on_in_the_other_cell_when_all_workers_at_home_die(two: TwoCells) -> None:
+    """At the token where they were."""
+    whole = two.alone(AT_ONCE)
+    streams = two.begin(range(AT_ONCE))
+    two.home.names["worker"].kill()
+    assert [stream.result() for stream in streams] == whole
+    assert two.sent() == AT_ONCE
+    assert two.home.ready()["ready"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("lost", ["home", "other"])
+def test_requests_of_a_cell_without_redis_go_on_in_another_one(two: TwoCells, lost: str) -> None:
+    """At the token where they were, once the cell counts as lost; those of the other one notice nothing."""
+    whole = two.alone(2 * AT_ONCE)
+    streams = two.fill(2 * AT_ONCE)
+    killed = two.home_redis if lost == "home" else two.other_redis
+    killed.kill()
+    assert [stream.result() for stream in streams] == whole
+    reachable = [cell["reachable"] for cell in two.cells()]
+    assert reachable == [lost != "home", lost != "other"]
+    assert "cell_lost" in two.home.log("api")
+    if lost == "home":  # new requests go to the other cell, too
+        assert two.answer(0) == whole[0]
+    killed.start()
+    wait_until(lambda: all(cell["reachable"] for cell in two.cells()), "the replica finds it again")
+    assert [two.answer(number) for number in range(2)] == whole[:2]
+
+
+def test_a_stream_in_another_cell_that_its_client_leaves_is_stopped_there(two: TwoCells) -> None:
+    """Its place is free at once, and not when the answer would have ended."""
+    streams = two.begin(range(AT_ONCE))
+    left = two.client.completions.create(model="mock", prompt="long", max_tokens=3000, stream=True)
+    assert next(iter(left)).choices
+    assert two.cells()[1]["requests"] == 1
+    left.close()
+    wait_until(lambda: all_free(two.other, POOL), "the other cell has nothing to do", timeout_s=10)
+    assert two.cells()[1]["requests"] == 0
+    assert all(stream.result() for stream in streams)

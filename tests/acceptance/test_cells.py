@@ -35,10 +35,13 @@ class TwoCells:
         told = (self.home.ready() or {})["cells"]
         return told["home"], told[self._name]
 
+    def total(self, metric: str) -> float:
+        lines = httpx.get(f"{self.home.url}/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(f"xylem_{metric}_total"))
+
     def sent(self) -> float:
         """Prompts sent to the other cell, ever."""
-        lines = httpx.get(f"{self.home.url}/metrics").text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith("xylem_cell_sent_total{"))
+        return self.total("cell_sent")
 
     def answer(self, number: int) -> str:
         asked = {"model": "mock", "prompt": f"hello {number}", "seed": number, "max_tokens": TOKENS}
@@ -102,6 +105,7 @@ def test_requests_without_room_at_home_are_answered_by_the_other_cell(two: TwoCe
     more = [two.threads.submit(two.answer, number) for number in range(2 * AT_ONCE, 3 * AT_ONCE)]
     assert [stream.result() for stream in streams + more] == whole
     assert two.sent() >= AT_ONCE
+    assert two.total("migrations") == 0
     wait_until(lambda: all_free(two.home, POOL) and all_free(two.other, POOL), "nothing is left in either cell")
 
 

@@ -149,10 +149,11 @@ async def test_a_model_without_workers_at_home_is_served_elsewhere_or_refused(re
 
 
 async def test_a_request_whose_worker_elsewhere_dies_goes_home_first(replica: Replica) -> None:
-    """As a new attempt, with its tokens so far; an event of the old one is dropped."""
+    """As a new attempt, with its tokens so far, though others there have room; an event of the old one is dropped."""
     await replica.room("here")
     await replica.room("n1", of=NEAR)
     first, request = await replica.send("first"), await replica.send("second")
+    await replica.room("n2", of=NEAR)
     replica.dispatcher.deliver(Delta(request.job.request, 0, "x", [7]))
     await replica.dispatcher.cancel([first.job.request])
     await replica.redis.delete(KEYS.reservations("here"), KEYS.loads(POOL))

@@ -10,6 +10,7 @@ from ops.bench.parts import run_parts
 from ops.bench.scale import report
 from ops.bench.scale.index import index
 from ops.bench.scale.placing import placing
+from ops.bench.scale.tokens import tokens
 from ops.bench.scale.watching import watching
 
 
@@ -17,6 +18,7 @@ class Part(StrEnum):
     placing = "placing"
     watching = "watching"
     index = "index"
+    tokens = "tokens"
 
 
 def main(
@@ -24,8 +26,8 @@ def main(
     only: Annotated[list[Part] | None, typer.Option(help="Run these parts only.")] = None,
     out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
 ) -> None:
-    """Measure placement, the watch for dead workers and the prefix index by the number of workers and replicas."""
-    parts = {Part.placing: placing, Part.watching: watching, Part.index: index}
+    """Measure placement, the watch for dead workers, the prefix index and tokens by numbers of workers and replicas."""
+    parts = {Part.placing: placing, Part.watching: watching, Part.index: index, Part.tokens: tokens}
     run_parts("scale", report, parts, only or list(Part), quick, out)
 
 

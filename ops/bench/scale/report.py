@@ -41,6 +41,13 @@ def tables(results: Results) -> Iterator[Table]:
         for workers, shares in _by_workers(results["watching"]).items():
             made.add_row(f"{workers:,}", *(f"{shares[r]:.4f}" for r in replicas))
         yield made
+    if "tokens" in results:
+        names = ("messages a step", "us a message", "us a token")
+        made = table("Tokens of a worker with 100 streams: CPU of Redis, by API replicas", "replicas", *names, left=())
+        for row in results["tokens"]:
+            figures = (f"{row[k]:.2f}" for k in ("message_us", "token_us"))
+            made.add_row(str(row["replicas"]), str(row["messages"]), *figures)
+        yield made
 
 
 def plot(results: Results, path: Path) -> None:

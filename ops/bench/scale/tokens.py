@@ -1,0 +1,75 @@
+"""What a token costs the Redis that it goes through, by the number of API replicas that await tokens of a worker."""
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import uvloop
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from app.ids import ApiId, RequestId, WorkerId
+from app.messages import Delta
+from app.runner.token_emitter import TokenEmitter
+from app.settings import Settings
+from app.store import Connection, Wire, async_client
+from ops.bench.parts import Say
+from ops.bench.route.decision import valkey
+from ops.bench.scale.fleet import KEYS, POOL
+from ops.bench.scale.placing import redis_cpu
+
+STREAMS = 100  # of a worker, each with a token in each step
+REPLICAS = (1, 9, 18, 36, 180)
+
+
+class TokenCost(Struct):
+    """CPU of Redis in µs, its sockets included."""
+
+    messages: int  # of a step: replicas that await one of its tokens
+    message_us: float
+    token_us: float
+
+
+def tokens(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """One worker's messages, sent as fast as Redis takes them, with a subscriber for each replica."""
+    with valkey(directory) as port:
+        costs = uvloop.run(_tokens(port, 500 if quick else 3000, say))
+    return {"tokens": [{"replicas": replicas} | asdict(cost) for replicas, cost in costs.items()]}
+
+
+async def _tokens(port: int, steps: int, say: Say) -> dict[int, TokenCost]:
+    client = async_client(f"redis://127.0.0.1:{port}/0")
+    try:
+        costs = {}
+        for replicas in REPLICAS:
+            say(f"tokens: {STREAMS} streams of {replicas} API replicas")
+            costs[replicas] = await _cost(client, replicas, steps)
+    finally:
+        await client.aclose()
+    return costs
+
+
+async def _cost(client: Any, replicas: int, steps: int) -> TokenCost:
+    random, wire = Random(replicas), Wire(client)
+    apis = [ApiId(f"{i:08x}") for i in range(replicas)]
+    streams = [(RequestId(f"chatcmpl-{i:024x}"), random.choice(apis)) for i in range(STREAMS)]
+    emitter = TokenEmitter(wire, KEYS, WorkerId("w"), POOL, Settings())
+    sending = asyncio.create_task(emitter.run())
+    listening: list[Connection] = [await wire.subscribe(KEYS.out(api), lambda _: None) for api in apis]
+    try:
+        used = 0.0
+        for step in range(-50, steps):  # those below 0 aren't measured
+            if step == 0:
+                used = await redis_cpu(client)
+            for request, api in streams:
+                emitter.emit(api, Delta(request, 0, " word", [1000 + step]))
+            await emitter.drained()
+        used = 1e6 * (await redis_cpu(client) - used)
+    finally:
+        sending.cancel()
+        for connection in listening:
+            connection.close()
+        wire.close()
+    messages = len({api for _, api in streams})
+    return TokenCost(messages, used / steps / messages, used / steps / STREAMS)

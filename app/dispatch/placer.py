@@ -122,6 +122,8 @@ class Placer:
             for stage in job.stages:
                 key = self._keys.commands(stage.worker)
                 commands += [("RPUSH", key, encode(Cancel(job.run))), ("EXPIRE", key, _COMMANDS_TTL_S)]
+        if self.is_down:
+            raise StoreDown
         if commands:
             await self._wire.execute(commands)
 
@@ -160,7 +162,7 @@ class Placer:
             self._rounds = None
 
     async def _stop_abandoned(self) -> None:
-        left = [] if self.is_down else list(self._to_stop)
+        left = list(self._to_stop)
         try:
             await self.stop(left)
         except StoreDown:  # tried again after the next round

@@ -128,12 +128,12 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
     lookup = RequestLookup(wire, redis, keys, api, dispatcher.timelines)
 
     def usable(name: str) -> bool:
-        """Whether a model has a worker, and nobody waits for one."""
+        """Whether a model has a worker and nobody waits for one, or another cell has room."""
         model = known.models.get(name)
         if model is None:
             return False
         here = fleet.has_worker(model.pools) and not dispatcher.placer.has_line(model.pools)
-        return here or cells.load(model.pools).room > 0
+        return here or (model.adapter is None and cells.load(model.pools).room > 0)
 
     known.aliases.usable = usable
     IN_FLIGHT.set_function(lambda: len(dispatcher.in_flight))

@@ -308,6 +308,8 @@ class PlacementRound:
         """By place: the prompt's leading blocks that requests placed in this round will leave in its cache."""
         mine, indices = self._hashes(inflight, pool), self.views[pool].indices
         found: dict[int, int] = {}
+        if not mine:  # a prompt of less than a block
+            return found
         for to, hashes in self._placed[-_RECENT:]:
             if to.pool == pool and (blocks := common_blocks(mine, hashes)):
                 index = indices[place_id(to.worker, to.rank)]

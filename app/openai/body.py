@@ -2,11 +2,12 @@
 
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field
 
 T = TypeVar("T")
 # Validation of a list ends at its first error: a million errors would be a million objects with messages.
 Some = Annotated[list[T], Field(fail_fast=True)]
+_ASKED = "_asked"  # not one of pydantic's private attributes, which it sets up anew for each class above this one
 MOST = 4096  # messages of a conversation, parts of a message, tokens with a bias
 
 
@@ -24,20 +25,19 @@ class NamesModel(Body):
     """A body that names a model, or an alias of one."""
 
     model: str
-    _asked: str = PrivateAttr("")
 
     def renamed(self, model: str) -> Self:
         """With the model that the alias stands for. What was derived from the body is forgotten."""
         made = self.model_copy(update={"model": model})
         for name in [name for name in vars(made) if name not in type(made).model_fields]:
             del vars(made)[name]
-        made._asked = self.asked  # noqa: SLF001 (its own)
+        vars(made)[_ASKED] = self.asked
         return made
 
     @property
     def asked(self) -> str:
         """The client's name for the model."""
-        return self._asked or self.model
+        return str(vars(self).get(_ASKED, self.model))
 
 
 class Query(Body):

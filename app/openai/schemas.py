@@ -99,7 +99,9 @@ class GenerationRequest(ModelRequest):
     routing: RoutingOptions | None = None
 
     def wishes(self, *, explain: bool) -> RoutingHints:
-        asked = self.routing or RoutingOptions()
+        asked = self.routing
+        if asked is None:
+            return RoutingHints(session=self.prompt_cache_key, explain=explain)
         rules = {name: getattr(asked, name) for name in ("prefill_weight", "temperature")}
         return RoutingHints(
             rules={name: value for name, value in rules.items() if value is not None},

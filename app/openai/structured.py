@@ -136,7 +136,7 @@ class StructuredRequest(Body):
         return found[0] if found else None
 
     def _formats(self) -> list[Format]:
-        if all(getattr(self, name) is None for name in _FIELDS):  # nearly every request
+        if self.model_fields_set.isdisjoint(_FIELDS):  # nearly every request
             return []
         asked, made = self.response_format, []
         if isinstance(asked, SchemaFormat):

@@ -30,6 +30,7 @@ log = logger(__name__)
 T = TypeVar("T")
 Other = Callable[[], Awaitable[GenerationPlan]]
 
+_KEEPING = {b"idempotency-key", b"last-event-id", b"x-xylem-resumable"}  # headers
 _LARGE = 16 * 2**10  # bytes of a body that is compared in a thread
 _LONGEST_KEY = 255  # characters, as with other APIs
 _RETRY_S = 0.2
@@ -37,7 +38,7 @@ _RETRY_S = 0.2
 
 def asks_to_keep(scope: Scope) -> bool:
     """Whether a request wants an answer that can be resumed, or joined when the request is repeated."""
-    return any(name in (b"idempotency-key", b"last-event-id", b"x-xylem-resumable") for name, _ in scope["headers"])
+    return not _KEEPING.isdisjoint(dict(scope["headers"]))
 
 
 async def answer_to(

@@ -12,6 +12,8 @@ api    → all      Adapter in `loras`: the wanted adapters; the loaded ones are
 api    → api      KeptRequest in `kept:<id>`; its answer in `log:<id>`, as lists of events
 api    → api      StoredChat in `kept:<id>`, of a chat that was asked for with `store`
 
+Those that come for every token or request are not tracked by the garbage collector (`gc=False`): they hold no cycles.
+
 One file, however long: whoever changes a message has to see all others.
 """
 
@@ -73,7 +75,7 @@ class Sampling(Struct, frozen=True, array_like=True):
     grammar: Grammar | None = None  # for workers with its kind in `Worker.grammars`: others would ignore it
 
 
-class Stage(Struct, frozen=True, array_like=True):
+class Stage(Struct, frozen=True, array_like=True, gc=False):
     """A part of a job, and the data-parallel rank of a worker that does it."""
 
     kind: StageKind
@@ -119,7 +121,7 @@ class KvTransfer(Struct, frozen=True, array_like=True):
     seconds: float
 
 
-class Timing(Struct, frozen=True, array_like=True):
+class Timing(Struct, frozen=True, array_like=True, gc=False):
     """One worker's part in a request; times in seconds since the epoch, by Redis' clock."""
 
     worker: WorkerId
@@ -183,7 +185,7 @@ class TokenLogprob(Struct, frozen=True, array_like=True):
     top: list[tuple[str, int, float]] = []  # (token, id, logprob), likeliest first
 
 
-class Delta(Struct, frozen=True, array_like=True, tag="d"):
+class Delta(Struct, frozen=True, array_like=True, tag="d", gc=False):
     """What one step added to one choice of one request. Never the last event: Done or Failed follows."""
 
     request: RequestId
@@ -226,7 +228,7 @@ class Vectors(Struct, frozen=True, array_like=True, tag="v"):
     data: bytes  # float32, little-endian: the vectors, concatenated, all of one length
 
 
-class Done(Struct, frozen=True, array_like=True, tag="e"):
+class Done(Struct, frozen=True, array_like=True, tag="e", gc=False):
     """The terminal event of an answered request."""
 
     request: RequestId
@@ -250,7 +252,7 @@ class Failed(Struct, frozen=True, array_like=True, tag="f"):
 Event = Delta | FirstToken | PrefillDone | Vectors | Done | Failed
 
 
-class EventBatch(Struct, frozen=True, array_like=True):
+class EventBatch(Struct, frozen=True, array_like=True, gc=False):
     worker: WorkerId
     seq: int  # from 1, +1 for each message from this worker to this API
     events: list[Event]

@@ -15,6 +15,7 @@ from app.api.http.error_responses import as_response, log_failure
 from app.api.http.error_shape import is_anthropics
 from app.api.http.origin import Allowed, Headers, admit, check_body, granted, preflight
 from app.api.http.request_body import collect
+from app.api.http.uvicorn_protocol import EXTENSION, DirectWriter
 from app.api.state import ApiState
 from app.errors import XylemError
 from app.telemetry import logger
@@ -34,6 +35,7 @@ class FastPath:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        plain = send
         scope, send = _normalised(scope, send)
         handler = self._handlers.get(scope["path"]) if scope["method"] == "POST" else None
         headers: Headers = dict(scope["headers"])
@@ -48,9 +50,14 @@ class FastPath:
                 state.api_keys.check(scope)
             check_body(scope["method"], scope["path"], headers)
             if handler is not None:
-                raw = await collect(scope, receive, state.settings.max_body)
+                direct: DirectWriter | None = scope.get("extensions", {}).get(EXTENSION)
+                raw = None if direct is None else direct.take_body(state.settings.max_body)
+                if raw is None:
+                    raw = await collect(scope, receive, state.settings.max_body)
                 response = await handler(state, raw, scope, receive)
-                await response(scope, receive, send)
+                is_whole = type(response) is Response and send is plain  # no stream, and nothing adds to it
+                if direct is None or not is_whole or not direct.respond(response):
+                    await response(scope, receive, send)
         except XylemError as exc:
             log_failure(exc, scope)
             await as_response(exc, scope)(scope, receive, send)

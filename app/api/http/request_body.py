@@ -18,10 +18,9 @@ async def read_short(request: Request, schema: type[B]) -> B:
 
 async def collect(scope: Scope, receive: Receive, limit: int) -> bytes:
     """The whole body. Raises: BodyTooLarge, before a byte is read when its length is given; Cancelled."""
-    too_large = BodyTooLarge(f"The request's body is over the limit of {limit} bytes.")
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > limit:
-            raise too_large
+            raise _too_large(limit)
     body = bytearray()
     while True:
         message = await receive()
@@ -29,6 +28,10 @@ async def collect(scope: Scope, receive: Receive, limit: int) -> bytes:
             raise Cancelled
         body += message.get("body", b"")
         if len(body) > limit:
-            raise too_large
+            raise _too_large(limit)
         if not message.get("more_body", False):
             return bytes(body)
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The request's body is over the limit of {limit} bytes.")

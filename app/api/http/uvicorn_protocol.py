@@ -1,13 +1,15 @@
-"""uvicorn's HTTP protocol with bounds, and an ASGI extension: writing to a stream without awaiting.
+"""uvicorn's HTTP protocol with bounds, and an ASGI extension: reading and writing without awaiting.
 
 A token that goes through `await send(...)` wakes a task and resumes the dozen coroutines between uvicorn and the
-handler. Where the extension is there and the client keeps up, a token costs one call of `write` instead.
+handler. Where the extension is there and the client keeps up, a token costs one call of `write` instead. In the same
+way a body that has come, and an answer that is whole, need no ASGI messages: `take_body`, `respond`.
 """
 
 import asyncio
 from typing import Any, ClassVar, cast
 
 import orjson
+from starlette.responses import Response
 from starlette.types import Scope
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -23,7 +25,7 @@ MOST_WAITING, MOST_BEHIND = 64, 2**20  # pipelined requests of one connection, a
 
 
 class DirectWriter:
-    """Body chunks of one response, between its `http.response.start` and its last body message.
+    """One request's body, and its response: whole, or body chunks between its start and its last body message.
 
     All writes in one iteration of the event loop are sent as one chunk, after it and before any coroutine that was
     woken later in it: the order of `write` and a later `send` is kept.
@@ -36,6 +38,36 @@ class DirectWriter:
         self._cycle, self._flow, self._transport = cycle, cycle.flow, cycle.transport
         self._parts: list[bytes] = []  # a new list after each chunk
         self._checked_parts: list[bytes] | None = None  # at the last `is_silent`
+
+    def take_body(self, most: int) -> bytes | None:
+        """The request's body. None: not all of it is here, or it is over `most` bytes; then `receive` has it."""
+        cycle = self._cycle
+        if cycle.more_body or cycle.disconnected or len(cycle.body) > most:
+            return None
+        body, cycle.body = bytes(cycle.body), bytearray()
+        cycle.message_event.clear()  # the next `receive` waits for the client to leave
+        cycle.flow.resume_reading()  # it is seen leaving only then
+        return body
+
+    def respond(self, response: Response) -> bool:
+        """Sends a whole response. False: nothing is sent, since `send` has to wait for the client, or it is gone."""
+        cycle = self._cycle
+        if cycle.response_started or not self.ready() or self._transport.is_closing():
+            return False
+        fields = [b"%b: %b\r\n" % field for field in (*cycle.default_headers, *response.raw_headers)]
+        if not cycle.keep_alive:
+            fields.append(b"connection: close\r\n")
+        head = b"%b%b\r\n" % (STATUS_LINE[response.status_code], b"".join(fields))
+        if head.count(b"\n") != len(fields) + 2:
+            raise RuntimeError("a header has a line break")
+        self._transport.write(head + response.body)
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self._transport.close()
+        cycle.on_response()
+        return True
 
     def ready(self) -> bool:
         """False when `send` has to be awaited instead: the client is behind or gone."""

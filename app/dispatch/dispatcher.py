@@ -109,35 +109,36 @@ class Dispatcher:
                 del self.in_flight[request]
                 inflight.end_wait()
 
-    def deliver(self, event: Event) -> None:
-        """Adds an event to its answer. Events of older attempts and of ended requests are dropped."""
-        inflight = self.in_flight.get(event.request)
-        if inflight is None or event.attempt != inflight.job.attempt:
-            return
-        if type(event) is Delta:
-            if inflight.before_first is not None:
-                inflight.before_first.append(event)
-                return
-            inflight.stage_index = -1
-            inflight.out[event.index].add(event)
-            inflight.answer.push(event)
-        elif type(event) is FirstToken:
-            self._first_token(inflight, event)
-        elif type(event) is PrefillDone:
-            self._prefill_done(inflight, event)
-        elif type(event) is Vectors:
-            inflight.answer.push(event)
-        elif type(event) is Done:
-            self._done(inflight, event)
-        elif type(event) is Failed:
-            self._failed(inflight, event)
+    def deliver(self, *events: Event) -> None:
+        """Adds events to their answers. Those of older attempts and of ended requests are dropped."""
+        awaited = self.in_flight.get
+        for event in events:
+            inflight = awaited(event.request)
+            if inflight is None or event.attempt != inflight.job.attempt:
+                continue
+            if type(event) is Delta:
+                if inflight.before_first is not None:
+                    inflight.before_first.append(event)
+                    continue
+                inflight.stage_index = -1
+                inflight.out[event.index].add(event)
+                inflight.answer.push(event)
+            elif type(event) is FirstToken:
+                self._first_token(inflight, event)
+            elif type(event) is PrefillDone:
+                self._prefill_done(inflight, event)
+            elif type(event) is Vectors:
+                inflight.answer.push(event)
+            elif type(event) is Done:
+                self._done(inflight, event)
+            elif type(event) is Failed:
+                self._failed(inflight, event)
 
     def _first_token(self, inflight: InFlight, event: FirstToken) -> None:
         early, inflight.before_first = inflight.before_first or [], None
         inflight.out[0].add(event.delta)
         inflight.answer.push(event.delta)
-        for other in early:
-            self.deliver(other)
+        self.deliver(*early)
 
     def _prefill_done(self, inflight: InFlight, event: PrefillDone) -> None:
         inflight.job = replace(inflight.job, prefilled=event.timing or inflight.job.prefilled)

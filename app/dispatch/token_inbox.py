@@ -27,7 +27,12 @@ _PAGE = 256  # stream entries in one read of a repair
 
 class TokenInbox:
     def __init__(
-        self, wire: Wire, keys: Keys, api: ApiId, deliver: Callable[[Event], None], lost: Callable[[WorkerId], object]
+        self,
+        wire: Wire,
+        keys: Keys,
+        api: ApiId,
+        deliver: Callable[[*tuple[Event, ...]], None],
+        lost: Callable[[WorkerId], object],
     ) -> None:
         """`deliver` gets each event once and in order; `lost` gets a worker whose events are lost for good."""
         self._wire, self._channel = wire, keys.out(api)
@@ -105,9 +110,7 @@ class TokenInbox:
             log.error("messages_lost", worker=step.worker, count=step.seq - seen - 1)
             self._lost(step.worker)
         self._seen[step.worker] = step.seq
-        deliver = self._deliver
-        for event in step.events:
-            deliver(event)
+        self._deliver(*step.events)
 
     def is_apart_from(self, wire: Wire) -> bool:
         return self._wire is not wire

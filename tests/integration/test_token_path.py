@@ -35,8 +35,8 @@ class Seen:
         self.events: list[Event] = []
         self.lost: list[WorkerId] = []
 
-    def deliver(self, event: Event) -> None:
-        self.events.append(event)
+    def deliver(self, *events: Event) -> None:
+        self.events.extend(events)
 
     def tokens(self) -> list[int]:
         return [t for e in self.events if isinstance(e, Delta) for t in e.tokens]

@@ -1,5 +1,6 @@
 """The ids of the system, as types."""
 
+import os
 import re
 import secrets
 from typing import NewType
@@ -25,7 +26,7 @@ BATCH_QUEUE = QueueName("batch")  # of batch workers
 
 def new_request_id(prefix: str, api: ApiId) -> RequestId:
     """A new id. It names the API process, so that others know which one to ask about the request."""
-    return RequestId(f"{prefix}{api}{secrets.token_hex(8)}")
+    return RequestId(f"{prefix}{api}{os.urandom(8).hex()}")  # of `secrets`' source, in half its time
 
 
 def made_by(request: RequestId) -> ApiId | None:

@@ -15,6 +15,7 @@ import tokenizers
 from jinja2.ext import Extension
 from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from app.errors import RequestError, SettingsError
@@ -158,7 +159,7 @@ def _compiled(source: str | None) -> tuple[jinja2.Template | None, frozenset[str
         return None, frozenset()
     # Templates come with models, so they are not trusted: they run in a sandbox, and can change nothing.
     # Options and globals are those that Hugging Face templates are written for.
-    env = ImmutableSandboxedEnvironment(
+    env = _Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationTag], autoescape=False
     )
     env.filters["tojson"] = lambda value, **kw: json.dumps(value, **{"ensure_ascii": False, **kw})
@@ -169,6 +170,14 @@ def _compiled(source: str | None) -> tuple[jinja2.Template | None, frozenset[str
     # A plain dict instead of the chain of dicts that Jinja copies at every rendering.
     template.globals = dict(template.globals)
     return template, variables
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """As the base class, sooner for `loop.first` and the like: most templates ask for each message."""
+        if type(obj) is LoopContext:
+            return not attr.startswith("_")
+        return super().is_safe_attribute(obj, attr, value)
 
 
 class _GenerationTag(Extension):

@@ -1,6 +1,5 @@
 """POST /v1/messages: the plan of a request, and its answer's writer."""
 
-from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
@@ -36,7 +35,7 @@ def _plan(state: Deployment, body: MessagesRequest, *, explain: bool) -> Generat
         plan = chat_plan(state, PREFIX, chat, "messages", explain=explain, wanted=chat.asked_format())
     (sampling,) = plan.sampling
     most = min(body.max_tokens, sampling.max_tokens)
-    return replace(plan, sampling=[structs.replace(sampling, max_tokens=most)])
+    return structs.replace(plan, sampling=[structs.replace(sampling, max_tokens=most)])
 
 
 async def count(state: Deployment, raw: bytes) -> int:

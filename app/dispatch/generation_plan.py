@@ -1,16 +1,16 @@
 """A checked request that generates or encodes: all that dispatch needs to know of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from app.dispatch.inflight import RoutingHints
 from app.dispatch.models import Model
 from app.messages import Inputs, Sampling
 
 
-@dataclass(frozen=True)
-class GenerationPlan:
+class GenerationPlan(Struct, frozen=True):
     """Choice i of prompt p has number p * n + i."""
 
     prefix: str  # of its id
@@ -20,7 +20,7 @@ class GenerationPlan:
     timeout_s: float
     priority: int = 0
     cache_salt: str | None = None
-    wishes: RoutingHints = RoutingHints()  # noqa: RUF009 (frozen)
+    wishes: RoutingHints = RoutingHints()
     aside: bool = False  # gives way to online requests
     whole: bool = False  # it isn't streamed
     tier: Literal["default", "flex"] | None = None  # the answer's `service_tier`, if the request named one

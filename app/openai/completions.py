@@ -1,10 +1,10 @@
 """Text completions: what a body means, and what its answer looks like."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 import orjson
+from msgspec.structs import replace
 
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan

@@ -143,6 +143,8 @@ def test_a_template_that_refuses_a_message_does_not_repeat_all_of_it(tmp_path: P
     "{{ '{0.__class__.__mro__}'.format(messages) }}",
     "{{ '{m.__class__}'.format_map({'m': messages}) }}",
     "{% for x in (1,).__class__.__bases__ %}{{ x }}{% endfor %}",
+    "{% for m in messages %}{{ loop.__init__.__globals__ }}{% endfor %}",
+    "{% for m in messages %}{{ loop._iterable }}{% endfor %}",
     "{% include '/etc/passwd' %}",
     "{% import '/etc/passwd' as x %}{{ x }}",
 ])  # fmt: skip

@@ -19,8 +19,8 @@ from ops.bench.systems import dynamo, vllm_server, xylem
 
 _NO_DELAY = 1_000_000  # the speed-up of Dynamo's mocker, which can't be infinite
 _MOCK_WORKERS = 2
-_MOCKER = {"block_size": 64, "max_running": 256}  # of Dynamo's mocker; ours gets the same
-_MOCKER_BLOCKS = 16384
+MOCKER = {"block_size": 64, "max_running": 256}  # of Dynamo's mocker; ours gets the same
+MOCKER_BLOCKS = 16384
 _USUAL_PACE = {"step_ms": 5.7, "step_ms_per_sequence": 0.01}  # of that mocker, if it can't be measured
 _VLLM_ARGS = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2**30}
 
@@ -115,7 +115,7 @@ def _start(
 
 
 def _mock_pool(model_dir: Path, args: dict[str, Any]) -> dict[str, Any]:
-    shape = {**_MOCKER, "max_model_len": 8192, "args": {"total_blocks": _MOCKER_BLOCKS, **args}}
+    shape = {**MOCKER, "max_model_len": 8192, "args": {"total_blocks": MOCKER_BLOCKS, **args}}
     return {"model": "mock", "engine": "mock", "path": str(model_dir), **shape}
 
 

@@ -39,11 +39,9 @@ def profile(runs: Runs, system: System, measure: Measure) -> None:
 def _record(runs: Runs, system: System, measure: Measure) -> dict[str, int]:
     """Samples per stack. Raises: Unavailable."""
     runs.say(f"profile: {measure.title}")
-    beside_python = Path(sys.executable).with_name("py-spy")
-    spy = os.environ.get("PY_SPY") or shutil.which("py-spy") or str(beside_python)
     out, log = runs.out_dir / f"profile-{measure.key}.txt", runs.out_dir / "py-spy.log"
     options = ["--pid", str(system.watch["api"][0]), "--format", "raw", "--rate", str(_RATE), "--function"]
-    with process([spy, "record", *options, "--duration", "600", "--output", str(out)], log) as child:
+    with process([py_spy(), "record", *options, "--duration", "600", "--output", str(out)], log) as child:
         runs.one(system, f"profile-{measure.key}", measure.options(runs.quick, seed=runs.repetitions))
         child.send_signal(signal.SIGINT)  # py-spy writes its file then
         child.wait(30)
@@ -51,6 +49,12 @@ def _record(runs: Runs, system: System, measure: Measure) -> dict[str, int]:
         raise Unavailable(tail(log))
     rows = (line.rpartition(" ") for line in out.read_text().splitlines())
     return {stack: int(count) for stack, _, count in rows if not stack.rpartition(";")[2].startswith(_PARKED)}
+
+
+def py_spy() -> str:
+    """The command: `PY_SPY` names it, or it is on the path or beside Python."""
+    beside_python = Path(sys.executable).with_name("py-spy")
+    return os.environ.get("PY_SPY") or shutil.which("py-spy") or str(beside_python)
 
 
 def _table(title: str, stacks: dict[str, int]) -> Table:

@@ -14,7 +14,7 @@ from app.batch.schedule import beat_schedule
 from app.broker_channel import BrokerConnection
 from app.errors import SettingsError
 from app.ids import BATCH_QUEUE
-from app.keys import PRIORITY_STEPS, Keys
+from app.keys import PRIORITY_STEPS
 from app.redis_url import broker, tls_options
 from app.settings import load_settings
 
@@ -78,7 +78,7 @@ app.conf.update(
     broker_channel_error_retry=True,  # Redis out of memory, or read-only in a failover: that passes
     broker_transport_options={
         **transport_options,
-        "global_keyprefix": Keys(settings.deployment).prefix,
+        "global_keyprefix": settings.keys.prefix,
         "priority_steps": list(PRIORITY_STEPS),
         "queue_order_strategy": "priority",
         "visibility_timeout": 3600,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from app.redis_url import RedisUrl, split_urls, without_password
+from app.redis_url import RedisUrl, cluster, split_urls, without_password
 
 DEPLOYMENT = r"^[A-Za-z0-9_-]+$"
 _URL: TypeAdapter[str] = TypeAdapter(RedisUrl)
@@ -46,6 +46,8 @@ def _address(text: str) -> CellAddress:
     deployment, _, broker = rest.partition("#broker=")
     if not re.fullmatch(DEPLOYMENT, deployment) or not url or rest.endswith("="):
         raise ValueError(f"{without_password(text)!r} has to be a URL of Redis, '#' and the cell's XYLEM_DEPLOYMENT")
+    if cluster(url) is not None and not broker:
+        raise ValueError(f"{without_password(text)!r} is a cluster, which needs '#broker=' and a single Redis")
     try:
         return CellAddress(_URL.validate_python(url), deployment, _URL.validate_python(broker) if broker else None)
     except ValidationError as exc:

@@ -5,6 +5,10 @@ keys get the same prefix (`global_keyprefix` in `app/celery.py`), and are in `br
 queue of pool P is the list `<prefix>P`, with `\\x06\\x16<step>` behind it for a priority step above 0. Times are by
 Redis' clock (`store.clock`).
 
+In a Redis Cluster, names begin with a hash tag instead of the prefix, and what a script or a MULTI touches shares one:
+`{<deployment>}:` for most; `{<deployment>.kept}:` for kept answers and conversations (kept… to joined…);
+`{<deployment>.<pool>}:` for the index (cached…, predicted…); `{<deployment>.<api>}:` for out….
+
 wire-versions           hash, wire version → when a process of that version last reported, ms since the epoch.
                         Written by workers, batch workers and api every ten seconds; never expires.
 pool:<pool>             hash, worker → "r,e": its number of data-parallel ranks r, and e = 1 if it reports KV events.
@@ -41,7 +45,8 @@ cached:<pool>           hash, 8-byte block hash (`kv.blocks`) → the KV caches 
                         are gone or were cleared count for nothing, and are removed by the api a minute later.
 cached-count:<pool>     hash, a cache's packed number → in how many entries of the above it is. Written with it.
 cache-numbers           string, the number that was given last: each cache gets one when it is created, cleared or
-                        written anew, and none is given twice unless Redis loses this. Never expires.
+                        written anew, and none is given twice. The first is a random one. Never expires.
+                        With `index_url`, the above and predicted:… are there.
 sweeping:<pool>         string, the API replica that removes what workers that are gone have left. Lives 60 s after its
                         last look.
 predicted:<pool>:<place>  sorted set, block hash → when that guess expires, ms since the epoch. Used instead of the
@@ -59,9 +64,10 @@ load:<worker>           hash, the same sums by field, as wire version 1 reads th
                         second.
 prefilling:<worker>     hash, run → its prompt's first block hash (8 bytes) and its rank, of requests without a first
                         token. Written with reservations.
-starting:<pool>:<hash>  hash, run → place, of requests without a first token whose 1st, 4th, 16th … block has that
-                        hash (8 bytes). Written with the above; lives as long as the last of these requests may.
-prefix:<run>            string, the packed block hashes of such a request's prompt. Lives as long.
+starting:<pool>         hash, the prompts of such requests, for others that begin alike. Run → its place, a line feed
+                        and its packed block hashes; and 8-byte hash → the newest runs whose 1st, 4th, 16th … block has
+                        that hash, each with a line feed. Written with the above; those of a dead worker are removed by
+                        the api; lives as long as the last of these requests may.
 request:<run>           string, msgpack `messages.Job`. Gone means done or cancelled.
                         Written by the api; lives until the deadline and 30 s more.
 commands:<worker>       list of msgpack `messages.WorkerCommand`. Written by the api; lives 60 s after the last.
@@ -144,95 +150,104 @@ PRIORITY_STEPS = (0, 3, 6, 9)
 class Keys:
     """Builds the names of one deployment's keys."""
 
-    def __init__(self, deployment: str) -> None:
-        self.prefix = f"{deployment}:"
+    def __init__(self, deployment: str, *, clustered: bool = False) -> None:
+        """`clustered`: the names are for a Redis Cluster."""
+        self.prefix = f"{deployment}:"  # of Celery's keys: its broker is a single server
+        self._deployment, self._clustered = deployment, clustered
+        self._fleet, self._kept = self._tagged(), self._tagged("kept")
+
+    def _tagged(self, part: str = "") -> str:
+        """How the names begin that have one slot in a cluster."""
+        tag = f"{self._deployment}.{part}" if part else self._deployment
+        return f"{{{tag}}}:" if self._clustered else self.prefix
+
+    @property
+    def home(self) -> str:
+        """A key that has the slot of all that is not spread over a cluster."""
+        return self.wire_versions()
 
     def wire_versions(self) -> str:
-        return f"{self.prefix}wire-versions"
+        return f"{self._fleet}wire-versions"
 
     def pool(self, pool: PoolId) -> str:
-        return f"{self.prefix}pool:{pool}"
+        return f"{self._fleet}pool:{pool}"
 
     def seen(self, pool: PoolId) -> str:
-        return f"{self.prefix}seen:{pool}"
+        return f"{self._fleet}seen:{pool}"
 
     def worker(self, worker: WorkerId) -> str:
-        return f"{self.prefix}worker:{worker}"
+        return f"{self._fleet}worker:{worker}"
 
     def metrics(self, worker: WorkerId) -> str:
-        return f"{self.prefix}metrics:{worker}"
+        return f"{self._fleet}metrics:{worker}"
 
     def api(self, api: ApiId) -> str:
-        return f"{self.prefix}api:{api}"
+        return f"{self._fleet}api:{api}"
 
     def reservations(self, worker: WorkerId) -> str:
-        return f"{self.prefix}reservations:{worker}"
+        return f"{self._fleet}reservations:{worker}"
 
     def loads(self, pool: PoolId) -> str:
-        return f"{self.prefix}loads:{pool}"
+        return f"{self._fleet}loads:{pool}"
 
     def load(self, worker: WorkerId) -> str:
-        return f"{self.prefix}load:{worker}"
+        return f"{self._fleet}load:{worker}"
 
     def request(self, run: RunId) -> str:
-        return f"{self.prefix}request:{run}"
+        return f"{self._fleet}request:{run}"
 
     def out(self, api: ApiId) -> str:
-        return f"{self.prefix}out:{api}"
+        return f"{self._tagged(api)}out:{api}"
 
     def out_marks(self, api: ApiId) -> str:
         return f"{self.out(api)}:marks"
 
     def api_keys(self) -> str:
-        return f"{self.prefix}keys:api"
+        return f"{self._fleet}keys:api"
 
     def loras(self) -> tuple[str, str]:
         """The adapters, and their version."""
-        return f"{self.prefix}loras", f"{self.prefix}loras-version"
+        return f"{self._fleet}loras", f"{self._fleet}loras-version"
 
     def aliases(self) -> str:
-        return f"{self.prefix}aliases"
+        return f"{self._fleet}aliases"
 
     def spent(self, account: str) -> str:
-        return f"{self.prefix}spent:{account}"
+        return f"{self._fleet}spent:{account}"
 
     def limits(self, pool: PoolId) -> str:
-        return f"{self.prefix}limits:{pool}"
+        return f"{self._fleet}limits:{pool}"
 
     def pool_state(self, pool: PoolId) -> str:
-        return f"{self.prefix}pool-state:{pool}"
+        return f"{self._fleet}pool-state:{pool}"
 
     def pool_lock(self, pool: PoolId) -> str:
         return f"{self.pool_state(pool)}:lock"
 
     def changed(self, pool: PoolId) -> str:
-        return f"{self.prefix}changed:{pool}"
+        return f"{self._fleet}changed:{pool}"
 
     def watched(self, pool: PoolId) -> str:
-        return f"{self.prefix}watched:{pool}"
+        return f"{self._fleet}watched:{pool}"
 
     def cached(self, pool: PoolId) -> tuple[str, str]:
         """The prefix index, and the counts of its entries."""
-        return f"{self.prefix}cached:{pool}", f"{self.prefix}cached-count:{pool}"
+        return f"{self._tagged(pool)}cached:{pool}", f"{self._tagged(pool)}cached-count:{pool}"
 
     def cache_numbers(self) -> str:
-        return f"{self.prefix}cache-numbers"
+        return f"{self._fleet}cache-numbers"
 
     def sweeping(self, pool: PoolId) -> str:
-        return f"{self.prefix}sweeping:{pool}"
+        return f"{self._fleet}sweeping:{pool}"
 
     def predicted(self, pool: PoolId, place: PlaceId) -> str:
-        return f"{self.prefix}predicted:{pool}:{place}"
+        return f"{self._tagged(pool)}predicted:{pool}:{place}"
 
     def prefilling(self, worker: WorkerId) -> str:
-        return f"{self.prefix}prefilling:{worker}"
-
-    def blocks(self, run: RunId) -> str:
-        return f"{self.prefix}prefix:{run}"
+        return f"{self._fleet}prefilling:{worker}"
 
     def starting(self, pool: PoolId) -> str:
-        """How the keys `starting:<pool>:<hash>` begin."""
-        return f"{self.prefix}starting:{pool}:"
+        return f"{self._fleet}starting:{pool}"
 
     def release(self, run: RunId, worker: WorkerId, pool: PoolId) -> tuple[str, ...]:
         """The keys of `release.lua`."""
@@ -241,79 +256,79 @@ class Keys:
             self.reservations(worker),
             self.loads(pool),
             self.prefilling(worker),
-            self.blocks(run),
+            self.starting(pool),
         )
 
     def kept(self, request: RequestId) -> str:
-        return f"{self.prefix}kept:{request}"
+        return f"{self._kept}kept:{request}"
 
     def log(self, request: RequestId) -> str:
-        return f"{self.prefix}log:{request}"
+        return f"{self._kept}log:{request}"
 
     def conversation(self, conversation: ConversationId) -> tuple[str, str]:
         """The keys of the conversation, and of its items."""
-        return f"{self.prefix}conversation:{conversation}", f"{self.prefix}conversation-items:{conversation}"
+        return f"{self._kept}conversation:{conversation}", f"{self._kept}conversation-items:{conversation}"
 
     def kept_of(self, api: ApiId) -> str:
-        return f"{self.prefix}kept-of:{api}"
+        return f"{self._kept}kept-of:{api}"
 
     def answer_owners(self) -> str:
-        return f"{self.prefix}answer-owners"
+        return f"{self._kept}answer-owners"
 
     def chats_of(self, key: KeyId) -> str:
-        return f"{self.prefix}chats-of:{key}"
+        return f"{self._kept}chats-of:{key}"
 
     def kept_account(self) -> tuple[str, str]:
         """The last keys of the scripts that keep answers."""
-        return f"{self.prefix}kept-bytes", f"{self.prefix}kept-expiring"
+        return f"{self._kept}kept-bytes", f"{self._kept}kept-expiring"
 
     def joined(self, digest: str) -> str:
-        return f"{self.prefix}joined:{digest}"
+        return f"{self._kept}joined:{digest}"
 
     def commands(self, process: WorkerId | ApiId) -> str:
-        return f"{self.prefix}commands:{process}"
+        return f"{self._fleet}commands:{process}"
 
     def reply(self, asked: str) -> str:
-        return f"{self.prefix}reply:{asked}"
+        return f"{self._fleet}reply:{asked}"
 
     def file(self, file: FileId) -> str:
-        return f"{self.prefix}file:{file}"
+        return f"{self._fleet}file:{file}"
 
     def files_of(self, key: KeyId) -> str:
-        return f"{self.prefix}files-of:{key}"
+        return f"{self._fleet}files-of:{key}"
 
     def file_bytes(self, key: KeyId) -> str:
-        return f"{self.prefix}file-bytes:{key}"
+        return f"{self._fleet}file-bytes:{key}"
 
     def files_expiring(self) -> str:
-        return f"{self.prefix}files-expiring"
+        return f"{self._fleet}files-expiring"
 
     def batch(self, batch: BatchId) -> str:
-        return f"{self.prefix}batch:{batch}"
+        return f"{self._fleet}batch:{batch}"
 
     def batches_of(self, key: KeyId) -> str:
-        return f"{self.prefix}batches-of:{key}"
+        return f"{self._fleet}batches-of:{key}"
 
     def batches(self) -> str:
-        return f"{self.prefix}batches"
+        return f"{self._fleet}batches"
 
     def todo(self, batch: BatchId) -> str:
-        return f"{self.prefix}todo:{batch}"
+        return f"{self._fleet}todo:{batch}"
 
     def taken(self, batch: BatchId) -> str:
-        return f"{self.prefix}taken:{batch}"
+        return f"{self._fleet}taken:{batch}"
 
     def done(self, batch: BatchId, part: int) -> str:
-        return f"{self.prefix}done:{batch}:{part}"
+        return f"{self._fleet}done:{batch}:{part}"
 
     def batch_leader(self) -> str:
-        return f"{self.prefix}batch-leader"
+        return f"{self._fleet}batch-leader"
 
     def batch_workers(self) -> str:
-        return f"{self.prefix}batch-workers"
+        return f"{self._fleet}batch-workers"
 
     def batch_totals(self) -> str:
-        return f"{self.prefix}batch-totals"
+        return f"{self._fleet}batch-totals"
 
     def queue(self, queue: QueueName, step: int = 0) -> str:
         """The list behind a Celery queue at one priority step."""

@@ -1,8 +1,9 @@
-"""`XYLEM_REDIS_URL`: where Redis is, or the Sentinels that know where it is at present.
+"""`XYLEM_REDIS_URL`: where Redis is, or the Sentinels that know where it is at present, or some nodes of a cluster.
 
     redis://[user:password@]host[:6379][/db]      rediss:// with TLS      unix:///path/to/socket
     sentinel://[user:password@]host[:26379],host[:26379]/name-of-the-master[/db][?sentinel_password=…]
     sentinels://                                  the same with TLS, to the Sentinels and to Redis
+    cluster://[user:password@]host[:6379],host[:6379]             clusters:// with TLS
 
 User and password are those of Redis; the Sentinels have a password of their own, or none. With TLS a URL may have
 redis-py's `ssl_…` options. redis-py and kombu each want another form: only this module and `app/store/clients.py` know
@@ -19,6 +20,7 @@ _SENTINELS = re.compile(
     r"sentinels?://((?P<user>[^/@:]*):(?P<password>[^/@]*)@)?(?P<nodes>[^/@?]+)/(?P<master>[^/?]+)(/(?P<db>\d+)?)?"
     r"(\?(?P<query>.+))?"
 )
+_CLUSTER = re.compile(r"clusters?://((?P<user>[^/@:]*):(?P<password>[^/@]*)@)?(?P<nodes>[^/@?]+)/?(\?(?P<query>.+))?")
 _PASSWORDS = re.compile(r"(?<=://).*@|(?<=password=)[^&]*")
 
 
@@ -32,12 +34,19 @@ class Sentinels(NamedTuple):
     tls: dict[str, Any] | None  # redis-py's options
 
 
+class Cluster(NamedTuple):
+    nodes: list[tuple[str, int]]  # some of them: they know the others
+    user: str | None
+    password: str | None
+    tls: dict[str, Any] | None  # redis-py's options
+
+
 def tls_options(url: str) -> dict[str, Any] | None:
     """redis-py's options for TLS; None for URLs without TLS. Raises: ValueError.
 
     Certificates are verified unless the URL says otherwise: Celery by itself would accept any.
     """
-    if not url.startswith(("rediss://", "sentinels://")):
+    if not url.startswith(("rediss://", "sentinels://", "clusters://")):
         return None
     from redis.connection import parse_url  # the command line reads settings, and starts without redis-py
 
@@ -52,13 +61,31 @@ def sentinels(url: str) -> Sentinels | None:
     if not (found := _SENTINELS.fullmatch(url)):
         raise ValueError("has to be sentinel://[user:password@]host:port,host:port/master[/db][?sentinel_password=…]")
     tls = tls_options(url)
-    query = dict(part.partition("=")[::2] for part in (found["query"] or "").split("&") if part)
-    for name in query.keys() - {"sentinel_password"} - (tls or {}).keys():
-        raise ValueError(f"has no option {name!r}")
-    nodes, db = [_node(node) for node in found["nodes"].split(",")], int(found["db"] or 0)
+    query = _query(found["query"], {"sentinel_password"}, tls)
+    nodes, db = [_node(node, 26379) for node in found["nodes"].split(",")], int(found["db"] or 0)
     secrets = found["user"], found["password"], query.get("sentinel_password")
     user, password, own = (unquote(secret) if secret else None for secret in secrets)
     return Sentinels(nodes, unquote(found["master"]), db, user, password, own, tls)
+
+
+def cluster(url: str) -> Cluster | None:
+    """The parts of a URL of a cluster; None for other URLs. Raises: ValueError."""
+    if not url.startswith(("cluster://", "clusters://")):
+        return None
+    if not (found := _CLUSTER.fullmatch(url)):
+        raise ValueError("has to be cluster://[user:password@]host:port,host:port, without a database's number")
+    tls = tls_options(url)
+    _query(found["query"], set(), tls)
+    user, password = (unquote(secret) if secret else None for secret in (found["user"], found["password"]))
+    return Cluster([_node(node, 6379) for node in found["nodes"].split(",")], user, password, tls)
+
+
+def _query(text: str | None, known: set[str], tls: dict[str, Any] | None) -> dict[str, str]:
+    """Raises: ValueError."""
+    query = dict(part.partition("=")[::2] for part in (text or "").split("&") if part)
+    for name in query.keys() - known - (tls or {}).keys():
+        raise ValueError(f"has no option {name!r}")
+    return query
 
 
 def split_urls(text: str) -> tuple[str, ...]:
@@ -68,8 +95,8 @@ def split_urls(text: str) -> tuple[str, ...]:
 
 def hosts(url: str) -> list[tuple[str, int]]:
     """The addresses in a URL, as (host, port); none for a Unix socket."""
-    if (watched := sentinels(url)) is not None:
-        return watched.nodes
+    if (several := sentinels(url) or cluster(url)) is not None:
+        return several.nodes
     parts = urlsplit(url)
     return [(parts.hostname, parts.port or 6379)] if parts.hostname else []
 
@@ -94,7 +121,7 @@ def sentinel_options(watched: Sentinels) -> dict[str, Any]:
     return options | encryption(watched)
 
 
-def encryption(watched: Sentinels) -> dict[str, Any]:
+def encryption(watched: Sentinels | Cluster) -> dict[str, Any]:
     """redis-py's arguments for TLS."""
     return {} if watched.tls is None else {"ssl": True, **watched.tls}
 
@@ -105,8 +132,10 @@ def without_password(url: str) -> str:
 
 def _check(url: str) -> str:
     try:
-        if not re.match(r"(rediss?|unix|sentinels?)://", url):
-            raise ValueError("has to begin with redis://, rediss://, unix://, sentinel:// or sentinels://")
+        if not re.match(r"(rediss?|unix|sentinels?|clusters?)://", url):
+            raise ValueError(
+                "has to begin with redis://, rediss://, unix://, sentinel://, sentinels://, cluster:// or clusters://"
+            )
         hosts(url)
         tls_options(url)
     except ValueError as exc:
@@ -114,11 +143,11 @@ def _check(url: str) -> str:
     return url
 
 
-def _node(node: str) -> tuple[str, int]:
+def _node(node: str, port: int) -> tuple[str, int]:
     parts = urlsplit(f"//{node}")
     if not parts.hostname:
         raise ValueError(f"{node!r} is no host:port")
-    return parts.hostname, parts.port or 26379
+    return parts.hostname, parts.port or port
 
 
 RedisUrl = Annotated[str, AfterValidator(_check)]

@@ -22,7 +22,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from app.cell_address import DEPLOYMENT, CellAddress, cell_addresses, others
 from app.errors import SettingsError
 from app.intervals import Intervals
-from app.redis_url import RedisUrl, split_urls
+from app.keys import Keys
+from app.redis_url import RedisUrl, cluster, split_urls, without_password
 
 ANY = "*"
 
@@ -73,16 +74,19 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="XYLEM_", frozen=True, extra="ignore")
 
     # Redis 7 or newer, or Valkey: `redis://`, `rediss://` for TLS, `unix://` for a socket, with user and password; or
-    # Sentinels, as `sentinel://` or `sentinels://`.
+    # Sentinels, as `sentinel://` or `sentinels://`; or some nodes of a cluster, as `cluster://` or `clusters://`.
     redis_url: RedisUrl = "redis://127.0.0.1:6379/0"
     # The Redis of Celery's messages and events, if it is another one: the same for all processes of a deployment. None:
-    # XYLEM_REDIS_URL, and a request's record, reservation and message are written in one step.
-    broker_url: RedisUrl | None = None
+    # XYLEM_REDIS_URL, and a request's record, reservation and message are written in one step. A cluster needs one.
+    broker_url: Annotated[RedisUrl | None, Field(validate_default=True)] = None
     # Redis servers for tokens alone, with commas between; they need to store nothing on disk. Each API replica takes
     # one. Give them to workers first, then to API replicas; new ones at the end. None: XYLEM_REDIS_URL has all.
     token_redis_urls: Annotated[tuple[RedisUrl, ...], NoDecode, BeforeValidator(split_urls)] = Field(
         (), validate_default=False
     )
+    # A Redis server for the prefix index, which routing reads for each request; it needs to store nothing on disk.
+    # While it is away, requests are placed as if nothing were cached. None: XYLEM_REDIS_URL has it.
+    index_url: RedisUrl | None = None
     # The prefix of all keys in Redis, so that several deployments may share one.
     deployment: Annotated[str, Field(pattern=DEPLOYMENT)] = "xylem"
     # Deployments that serve the same models together, as `redis://a:6379/0#xylem,redis://b:6379/0#xylem`: each has its
@@ -192,6 +196,30 @@ class Settings(BaseSettings):
     )
     log_json: bool = False  # one JSON object a line
 
+    @field_validator("broker_url")
+    @classmethod
+    def _is_one_server(cls, value: str | None, info: ValidationInfo) -> str | None:
+        """Celery knows no clusters."""
+        main = info.data.get("redis_url", "redis://")  # none if it is bad itself
+        if value is None and cluster(main) is not None:
+            shown = without_password(main)
+            raise ValueError(
+                f"is missing: Celery's broker is a single Redis, and XYLEM_REDIS_URL={shown!r} is a cluster"
+            )
+        if value is not None and cluster(value) is not None:
+            raise ValueError(f"{without_password(value)!r} is a cluster, which can't be Celery's broker")
+        return value
+
+    @field_validator("token_redis_urls", "index_url")
+    @classmethod
+    def _alone_is_no_cluster(cls, value: Any, info: ValidationInfo) -> Any:
+        """The names of keys are those of a cluster or of a server, of all URLs alike."""
+        main = info.data.get("redis_url", "cluster://")  # none if it is bad itself
+        for url in (value,) if isinstance(value, str) else value or ():
+            if cluster(url) is not None and not main.startswith("cluster"):
+                raise ValueError(f"{without_password(url)!r} is a cluster, and XYLEM_REDIS_URL is none")
+        return value
+
     @field_validator("heartbeat_s", "stream_ttl_s")
     @classmethod
     def _fits_the_lease(cls, value: float, info: ValidationInfo) -> float:
@@ -211,9 +239,13 @@ class Settings(BaseSettings):
     def others(self) -> list[tuple[str, "Settings"]]:
         """The other cells' names, and their settings as far as an API replica needs them."""
         return [
-            (cell.name, self.model_copy(update={**cell._asdict(), "token_redis_urls": ()}))
+            (cell.name, self.model_copy(update={**cell._asdict(), "token_redis_urls": (), "index_url": None}))
             for cell in others(self.cells, self.redis_url, self.deployment)
         ]
+
+    @property
+    def keys(self) -> Keys:
+        return Keys(self.deployment, clustered=cluster(self.redis_url) is not None)
 
     @property
     def intervals(self) -> Intervals:

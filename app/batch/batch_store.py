@@ -193,7 +193,8 @@ class BatchStore:
                 ("HKEYS", keys.taken(batch)),
                 ("HMGET", keys.batch(batch), "holder", "holder_at"),
             ]
-        *replies, (seconds, micros) = await self._wire.execute([*commands, ("TIME",)])
+        clock = ("EXISTS", keys.batches()), ("TIME",)  # of the node that has them
+        *replies, _, (seconds, micros) = await self._wire.execute([*commands, *clock])
         oldest = int(seconds) * 1000 + int(micros) // 1000 - _SILENT_MS
         holders = [
             ApiId(holder.decode()) if holder and int(at or 0) >= oldest else None for holder, at in replies[2::3]

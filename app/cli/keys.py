@@ -115,7 +115,6 @@ def _store() -> "Iterator[tuple[Redis, Keys]]":
     import redis
 
     from app.errors import SettingsError
-    from app.keys import Keys
     from app.redis_url import without_password
     from app.settings import load_settings
     from app.store import sync_client
@@ -125,7 +124,7 @@ def _store() -> "Iterator[tuple[Redis, Keys]]":
     except SettingsError as exc:
         refuse(exc.message)
     try:
-        with sync_client(settings.redis_url, 5) as client:
-            yield client, Keys(settings.deployment)
+        with sync_client(settings.redis_url, 5, settings.keys.home) as client:
+            yield client, settings.keys
     except (redis.RedisError, OSError) as exc:
         refuse(f"Redis at {without_password(settings.redis_url)}: {exc}", code=1)

@@ -9,6 +9,7 @@ import redis
 from app.ids import PoolId
 from app.keys import Keys
 from app.messages import decode_lease
+from app.redis_url import cluster
 from app.store import sync_client
 
 _QUICK_S = 1.0
@@ -50,11 +51,15 @@ def redis_problem(url: str) -> str | None:
     return None
 
 
+def _keys(url: str, deployment: str) -> Keys:
+    return Keys(deployment, clustered=cluster(url) is not None)
+
+
 def leased_pids(url: str, deployment: str, pool: PoolId) -> set[int]:
     """The ids of the processes that are ready: they hold a lease as workers of the pool."""
-    keys = Keys(deployment)
+    keys = _keys(url, deployment)
     try:
-        with sync_client(url, _QUICK_S) as client:
+        with sync_client(url, _QUICK_S, keys.home) as client:
             members = client.hkeys(keys.pool(pool))
             leases = client.mget([keys.worker(m.decode()) for m in members]) if members else []
         return {decode_lease(lease).worker.pid for lease in leases if lease}
@@ -64,8 +69,9 @@ def leased_pids(url: str, deployment: str, pool: PoolId) -> set[int]:
 
 def has_batch_leader(url: str, deployment: str) -> bool:
     """Whether some batch worker is the leader."""
+    keys = _keys(url, deployment)
     try:
-        with sync_client(url, _QUICK_S) as client:
-            return bool(client.exists(Keys(deployment).batch_leader()))
+        with sync_client(url, _QUICK_S, keys.home) as client:
+            return bool(client.exists(keys.batch_leader()))
     except (redis.RedisError, OSError):
         return False

@@ -1,9 +1,10 @@
-"""The fleet as Redis knows it, in one round trip.
+"""The fleet as Redis knows it, in one round trip; what its caches hold may come from another server at the same time.
 
 Leases are kept here, and only those that have changed are read again: a round of placement reads what is reserved, and
 which caches have its prompts. What a lease says of load and speeds is as old as the last `refresh`.
 """
 
+import asyncio
 import math
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
@@ -13,6 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from app.dispatch.index_reader import IndexReader
 from app.dispatch.pool_fleet import ENTRY, PoolFleet, PoolView
 from app.ids import PlaceId, PoolId, WorkerId, place_id
 from app.intervals import Intervals
@@ -20,7 +22,7 @@ from app.keys import Keys
 from app.messages import WIRE_VERSION, Lease, decode_lease
 from app.pools import Pool
 from app.routing.candidates import Limits
-from app.store import MATCH, Command, Wire
+from app.store import COMING, MATCH, Command, Wire, clock
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -44,11 +46,13 @@ class FleetReader:
         look_s: float = Intervals().look_s,
         token_redis: int = 0,
         broker_apart: bool = False,
+        index: Wire | None = None,
     ) -> None:
         """`look_s`: how often some process of the deployment is to read all leases, and so to find dead workers.
 
-        `token_redis`: `Job.token_redis` of this process's jobs.
+        `token_redis`: `Job.token_redis` of this process's jobs. `index`: of the prefix index, if it is apart.
         """
+        self.index = IndexReader(index or wire, wire)
         self._token_redis, self._broker_apart = token_redis, broker_apart
         self._claim_ms = max(1, round(look_s * 1000 * _CLAIM))
         self._wire, self._keys = wire, keys
@@ -75,16 +79,27 @@ class FleetReader:
         """
         await self.refresh([pool for pool in wanted if self._fleets[pool].known < 0])
         questions = {pool: self._question(pool, prompts) for pool, prompts in wanted.items()}
-        replies = iter(await self._wire.execute([c for q in questions.values() for c in q.commands]))
+        commands = [c for q in questions.values() for c in q.commands]
+        asked = {pool: self._match(pool, prompts) for pool, prompts in wanted.items() if prompts}
+        read, matched = await self._both(commands, list(asked.values()))
+        replies, cached = iter(read), dict(zip(asked, matched, strict=True))
         found = {pool: [next(replies) for _ in q.commands] for pool, q in questions.items()}
         await self._take({pool: reply[0] for pool, reply in found.items()})
         for pool, question in questions.items():
             if question.older:
                 self._fleets[pool].replace(self._older(question, found[pool].pop(3)))
-        views = {pool: self._view(pool, q, found[pool]) for pool, q in questions.items()}
+        views = {pool: self._view(pool, q, found[pool], cached.get(pool)) for pool, q in questions.items()}
         empty = [pool for pool, view in views.items() if not view.candidates]
         seen = await self._wire.execute([("EXISTS", self._keys.seen(pool)) for pool in empty])
         return views | {pool: replace(views[pool], lately=bool(was)) for pool, was in zip(empty, seen, strict=True)}
+
+    async def _both(self, commands: list[Command], asked: list[Command]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """The replies of Redis, and of the index, which is None while it is away. Raises: StoreDown."""
+        if not self.index.is_apart:
+            replies = await self._wire.execute(commands + asked)
+            return replies[: len(commands)], replies[len(commands) :]
+        replies, matched = await asyncio.gather(self._wire.execute(commands), self.index.ask(asked))
+        return replies, matched or [None] * len(asked)
 
     async def refresh(self, pools: Sequence[PoolId]) -> None:
         """Reads all leases of these pools. Raises: StoreDown."""
@@ -176,9 +191,13 @@ class FleetReader:
             *(("HMGET", keys.load(worker), *(f.format(rank) for f in _FIELDS)) for worker, rank in older),
         ]
         if prompts:
-            index, _ = keys.cached(pool)
-            commands.append(("EVAL", MATCH, 1, index, keys.prefix, pool, len(guessed), *guessed, *prompts))
+            commands.append(("EVAL", COMING, 1, keys.starting(pool), *prompts))
         return _Question(commands, guessed, older, bool(prompts))
+
+    def _match(self, pool: PoolId, prompts: Sequence[bytes]) -> Command:
+        guesses = [self._keys.predicted(pool, place) for place in self._fleets[pool].guessed]
+        index, _ = self._keys.cached(pool)
+        return "EVAL", MATCH, 1 + len(guesses), index, *guesses, round(clock.now() * 1000), *prompts
 
     def _older(self, question: "_Question", raws: Sequence[bytes | None]) -> dict[WorkerId, Lease | None]:
         """The leases of workers of wire version 1, which tell no change."""
@@ -202,7 +221,9 @@ class FleetReader:
         (raws,) = await self._wire.execute([("MGET", *map(self._keys.worker, workers))])
         return {worker: self._decoded(raw) for worker, raw in zip(workers, raws, strict=True) if raw is not None}
 
-    def _view(self, pool: PoolId, question: "_Question", reply: Sequence[Any]) -> PoolView:
+    def _view(
+        self, pool: PoolId, question: "_Question", reply: Sequence[Any], cached: Sequence[Any] | None
+    ) -> PoolView:
         _changes, limits, loads, *more = reply
         fleet = self._fleets[pool]
         entries = dict(zip(loads[::2], loads[1::2], strict=True))
@@ -210,7 +231,7 @@ class FleetReader:
             entries[place_id(worker, rank).encode()] = ENTRY.pack(*(max(0, int(field or 0)) for field in fields))
         candidates = fleet.candidates(entries, self.limits(pool, limits))
         self.weights[pool] = fleet.weights
-        matches = fleet.matches(more[-1], question.guessed) if question.has_prompts else []
+        matches = fleet.matches(more[-1], cached, question.guessed) if question.has_prompts else []
         return PoolView(
             candidates, matches, fleet.indices, fleet.homes, fleet.lines, fleet.speeds, bool(candidates)
         )  # fmt: skip

@@ -25,6 +25,7 @@ _LOCK_S = 60
 class IndexSweep:
     def __init__(self, wire: Wire, keys: Keys, api: ApiId, fleet: FleetReader, pools: Sequence[PoolId]) -> None:
         self._wire, self._keys, self._api, self._fleet, self._pools = wire, keys, api, fleet, pools
+        self._index = fleet.index.wire
         self._gone: dict[bytes, float] = {}  # packed numbers and places that no lease has, and since when, monotonic
 
     async def run(self) -> None:
@@ -49,9 +50,8 @@ class IndexSweep:
         places = {place_id(lease.worker.id, rank).encode() for lease in live for rank in range(lease.worker.ranks)}
         counted, loads = [], []
         if own:
-            asked = [("HKEYS", key) for pool in own for key in (self._keys.cached(pool)[1], self._keys.loads(pool))]
-            replies = await self._wire.execute(asked)
-            counted, loads = replies[::2], replies[1::2]
+            counted = await self._index.execute([("HKEYS", self._keys.cached(pool)[1]) for pool in own])
+            loads = await self._wire.execute([("HKEYS", self._keys.loads(pool)) for pool in own])
         gone = {name for names in counted for name in names} - caches
         gone |= {name for names in loads for name in names} - places
         self._gone = {name: self._gone.get(name, now) for name in gone}
@@ -75,7 +75,8 @@ class IndexSweep:
         cursor = b"0"
         while True:
             step = ("EVAL", SWEEP_INDEX, 2, *self._keys.cached(pool), cursor, _STEP, *gone)
-            cursor, _ = await self._wire.execute([step, ("EXPIRE", self._keys.sweeping(pool), _LOCK_S)])
+            (cursor,) = await self._index.execute([step])
+            await self._wire.execute([("EXPIRE", self._keys.sweeping(pool), _LOCK_S)])
             if cursor == b"0":
                 break
             await asyncio.sleep(_PAUSE_S)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from app.dispatch.adapter_table import AdapterTable
@@ -10,11 +10,11 @@ from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.token_inbox import TokenInbox
 from app.errors import StoreDown
-from app.ids import HOME, CellId, PoolId, RunId, WorkerId, place_id, run_id, worker_queue
+from app.ids import HOME, CellId, PlaceId, PoolId, RunId, WorkerId, place_id, run_id, worker_queue
 from app.intervals import Intervals
 from app.keys import PRIORITY_STEPS, Keys
 from app.pools import Pool
-from app.store import TELL, Command, Wire, clock
+from app.store import FORGET_PROMPTS, TELL, Command, Wire, clock
 from app.tasks.celery_message import read_task_message
 from app.telemetry import WORKERS_LOST, logger
 
@@ -137,11 +137,12 @@ class LivenessWatch:
         reserved = await self._wire.execute([("HKEYS", self._keys.reservations(worker)) for worker in dead])
         runs = [RunId(run.decode()) for on_one in reserved for run in on_one]
         queued = await self._queued(dead)
+        waiting = await self._wire.execute([("HKEYS", self._keys.prefilling(worker)) for worker in dead])
+        commands = [self._removal(*of, prompts) for of, prompts in zip(dead.items(), waiting, strict=True)]
         # A batch's lines have a day, and their records would stay as long.
-        records = [key(run) for run in runs for key in (self._keys.request, self._keys.blocks)]
-        commands = [self._removal(worker, pool) for worker, pool in dead.items()]
-        commands.append([("EXPIRE", record, _LEFTOVER_TTL_S, "LT") for record in records])
+        commands.append([("EXPIRE", self._keys.request(run), _LEFTOVER_TTL_S, "LT") for run in runs])
         await self._wire.execute(list(chain.from_iterable(commands)))
+        await self._forget_guesses(dead)
         self._fleet.removed(dead)
         for worker, pool in dead.items():
             count = self._dispatcher.worker_lost(worker, queued=queued)
@@ -180,14 +181,28 @@ class LivenessWatch:
         messages = [read_task_message(raw) for listed in found[: len(read)] for raw in listed]
         return {run_id(request, attempt) for _handoff, request, attempt in filter(None, messages)}
 
-    def _removal(self, worker: WorkerId, pool: PoolId) -> list[Command]:
+    def _places(self, worker: WorkerId, pool: PoolId) -> list[PlaceId]:
+        return [place_id(worker, rank) for rank in range(self._pools[pool].data_parallel_size)]
+
+    async def _forget_guesses(self, dead: Mapping[WorkerId, PoolId]) -> None:
+        """Raises: StoreDown, unless it is an index apart that is away: the guesses expire by themselves."""
+        guesses = [
+            self._keys.predicted(pool, place) for worker, pool in dead.items() for place in self._places(worker, pool)
+        ]
+        commands: list[Command] = [("UNLINK", key) for key in guesses]
+        if self._fleet.index.is_apart:
+            await self._fleet.index.ask(commands)
+        else:
+            await self._wire.execute(commands)
+
+    def _removal(self, worker: WorkerId, pool: PoolId, waiting: Sequence[bytes]) -> list[Command]:
+        """`waiting`: runs that have no first token."""
         keys = self._keys
-        places = [place_id(worker, rank) for rank in range(self._pools[pool].data_parallel_size)]
         leftovers = [keys.reservations(worker), keys.load(worker), keys.prefilling(worker)]
         return [
             ("HDEL", keys.pool(pool), worker),
-            ("HDEL", keys.loads(pool), *places),  # a worker that comes back writes them anew
-            ("UNLINK", *(keys.predicted(pool, place) for place in places)),
+            ("HDEL", keys.loads(pool), *self._places(worker, pool)),  # a worker that comes back writes them anew
+            ("EVAL", FORGET_PROMPTS, 1, keys.starting(pool), *waiting),
             ("EVAL", TELL, 1, keys.changed(pool), worker),
             *(("EXPIRE", key, _LEFTOVER_TTL_S) for key in leftovers),
         ]

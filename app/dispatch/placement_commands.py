@@ -48,7 +48,7 @@ def placement(
         job = inflight.job = replace(job, aside=False, priority=job.priority + ASIDE_PRIORITY)
     inflight.before_first = [] if in_sequence and job.sampling.n == 1 else None
     hashes = inflight.hashes(pools[places[0].pool].block_size, job.weights or "")
-    names = [keys.request(job.run), keys.blocks(job.run)]
+    names = [keys.request(job.run)]
     values: list[str | int | bytes] = []
     apart: list[Command] = []
     for to, message in zip(places, messages, strict=True):
@@ -58,13 +58,14 @@ def placement(
             keys.reservations(to.worker),
             keys.loads(to.pool),
             keys.prefilling(to.worker),
-            queue,
+            keys.starting(to.pool),
+            keys.request(job.run) if broker_apart else queue,
         ]
         rank = f"{to.rank}a" if job.aside else to.rank
         if broker_apart and message:
             apart.append(("LPUSH", queue, message))
         pushed = b"" if broker_apart else message
-        values += [to.worker, keys.starting(to.pool), rank, to.blocks, to.tokens, to.pulls, pushed]
+        values += [to.worker, rank, to.blocks, to.tokens, to.pulls, pushed]
     if job.adapter is not None:
         adapters, _ = keys.loras()
         name, _, version = job.adapter.rpartition("@")

@@ -237,7 +237,11 @@ class Placer:
                 placings.append(decided[0])
                 predictions += decided[1]
                 placed.append(inflight)
-        await self._write(placed, placings, predictions + self._ask(round_.asks))
+        if self._fleet.index.is_apart:
+            await self._write(placed, placings, self._ask(round_.asks))
+            await self._fleet.index.ask(predictions)
+        else:
+            await self._write(placed, placings, predictions + self._ask(round_.asks))
         for pool, view in round_.views.items():
             self._routed[pool].shared([c.requests for c in view.candidates])
         for inflight in placed:

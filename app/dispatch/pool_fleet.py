@@ -19,6 +19,7 @@ from app.routing.lines import Lines
 ENTRY = Layout("<7id")  # of `loads:<pool>`: requests, blocks, tokens, waiting, pulls, aside, their blocks, since (ms)
 _MANY = 16  # places; of fewer, looking at all of them is faster than finding some
 _MOST_HOLDERS = 1000
+_NOT_CACHED: tuple[Sequence[Any], Sequence[Any]] = ((), ())  # a prompt's reply of `match.lua`
 _NOTHING = ENTRY.pack(*[0] * 8)
 
 
@@ -108,14 +109,20 @@ class PoolFleet:
             lease, self._limits, rank, requests, blocks, tokens, waiting, since_ms / 1000, pulls, aside, aside_blocks
         )
 
-    def matches(self, replies: Sequence[Sequence[Any]], guessed: Sequence[PlaceId]) -> list[Matches]:
-        """Of each prompt, from the reply of `match.lua`, which was asked about the `guessed` places."""
+    def matches(
+        self, coming: Sequence[Sequence[Any]], cached: Sequence[Sequence[Any]] | None, guessed: Sequence[PlaceId]
+    ) -> list[Matches]:
+        """Of each prompt, from the replies of `coming.lua` and `match.lua`, which was asked about the `guessed` places.
+
+        None: the index is away.
+        """
         if len(self._holders) > _MOST_HOLDERS:
             self._holders.clear()
-        return [self._matches(reply, guessed) for reply in replies]
+        cached = cached or [_NOT_CACHED] * len(coming)
+        return [self._matches(*one, guessed) for one in zip(coming, cached, strict=True)]
 
-    def _matches(self, reply: Sequence[Any], guessed: Sequence[PlaceId]) -> Matches:
-        depths, starting, guesses = reply
+    def _matches(self, starting: Sequence[Any], reply: Sequence[Any], guessed: Sequence[PlaceId]) -> Matches:
+        depths, guesses = reply
         found = []
         for depth, caches in zip(depths[::2], depths[1::2], strict=True):
             if caches not in self._holders:

@@ -147,7 +147,7 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
         with suppress(TimeoutError, StoreDown):
             async with asyncio.timeout(_SUBSCRIBED_S):
                 await inbox.subscribed.wait()
-                await clock.ask(wire)
+                await clock.ask(wire, keys)
                 (strangers,) = await wire.execute([note(settings)])
                 check(strangers)
                 await adapters.refresh()

@@ -68,7 +68,7 @@ class TokenInbox:
     async def _listen(self, connection: Connection) -> None:
         """Returns when the connection has closed, or delivers no messages. Messages come through `_receive`."""
         await self.repair()
-        while not connection.closed.is_set():
+        while not connection.is_closed:
             self._silent = True
             # Not `wait_for`, which in Python 3.11 misses a cancel that comes with the event.
             with suppress(TimeoutError):
@@ -81,7 +81,7 @@ class TokenInbox:
                 return
 
     def _receive(self, reply: Any) -> None:
-        if reply[0] != b"message":
+        if reply[0] not in (b"message", b"smessage"):
             self.subscribed.set()
             return
         self._silent = False

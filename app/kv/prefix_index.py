@@ -5,6 +5,7 @@ cleared or written anew gets another number: what stands under the old one count
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from random import getrandbits
 
 from app.ids import PoolId
 from app.keys import Keys
@@ -51,7 +52,9 @@ class KvIndex:
 
     async def _next(self) -> int:
         """Raises: StoreDown."""
-        (number,) = await self._wire.execute([("INCR", self._numbers)])
+        # They begin anywhere: a Redis that lost them gives none to two caches whose workers haven't noticed yet.
+        begin: Command = ("SET", self._numbers, getrandbits(31), "NX")
+        _, number = await self._wire.execute([begin, ("INCR", self._numbers)])
         return int(number)
 
     def _commands(self, what: str, blocks: Sequence[bytes], number: int | None = None) -> Iterator[Command]:

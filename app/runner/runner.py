@@ -21,7 +21,6 @@ from redis.exceptions import RedisError
 from app.engines.base import EncodeRequest, Engine, EngineInfo, GenerateRequest
 from app.errors import Cancelled, EngineDead, EngineFailed, HandoffFailed, Returned, StoreDown, XylemError
 from app.ids import PoolId, RequestId, RunId, WorkerId, run_id
-from app.keys import Keys
 from app.messages import ASIDE_PRIORITY, Failed, Handoff, Job, KvHandle, PrefillDone, Stage
 from app.pools import Aside
 from app.runner.adapters_in_use import AdaptersInUse
@@ -51,9 +50,11 @@ class Runner:
     ) -> None:
         """`rules`: for aside requests."""
         self.engine, self.worker, self.pool, self.settings, self._rules = engine, worker, pool, settings, rules
-        self.keys = Keys(settings.deployment)
+        self.keys = settings.keys
         self.redis: Redis
+        self.wire: Wire  # to the same
         self.broker: Redis  # with the worker's queue
+        self.index: Wire  # to the Redis that has the prefix index: what it is sent may be much
         self.emitters: TokenEmitters
         self.throughput: Throughput
         self.gates: list[YieldGate] = []  # of each rank
@@ -166,7 +167,7 @@ class Runner:
         task.add_done_callback(self._background.discard)
 
     async def _load(self) -> EngineInfo:
-        self.redis = async_client(self.settings.redis_url)
+        self.redis = async_client(self.settings.redis_url, self.keys.home)
         try:  # before the engine is loaded, which may take minutes
             await self.redis.ping()
         except (RedisError, OSError) as exc:
@@ -177,6 +178,9 @@ class Runner:
         self.block_size, self.computes = info.block_size, info.computes
         self._clients = [self.redis, *map(async_client, self.settings.token_redis_urls)]
         self._wires = [Wire(client) for client in self._clients]
+        index = async_client(self.settings.index_url) if self.settings.index_url else self.redis
+        self._clients.append(index)
+        self.wire, self.index = self._wires[0], Wire(index)
         self.emitters = TokenEmitters(self._wires, self.keys, self.worker, self.pool, self.settings)
         self._emitting = asyncio.create_task(self.emitters.run())
         self._emitting.add_done_callback(end_process)
@@ -200,7 +204,7 @@ class Runner:
         await self.emitters.drained(_LAST_EVENTS_S)
         self._emitting.cancel()
         await self.engine.close()
-        for wire in self._wires:
+        for wire in (*self._wires, self.index):
             wire.close()
         for client in {*self._clients, self.broker}:
             await client.aclose()

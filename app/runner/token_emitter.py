@@ -16,8 +16,8 @@ from app.ids import ApiId, PoolId, RunId, WorkerId
 from app.keys import Keys
 from app.messages import Event, EventBatch, Job, encode
 from app.settings import Settings
-from app.store import RELEASE, TRIM_STREAM, Connection, Wire
-from app.store.wire import Command
+from app.store import RELEASE, TRIM_STREAM, AnyConnection, Wire
+from app.store.connection import Command
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -73,7 +73,7 @@ class TokenEmitter:
         self._main = main
         self._stream_bytes, self._ttl_s = settings.stream_bytes, settings.stream_ttl_s
         self._streams: dict[ApiId, _Stream] = {}
-        self._connection: Connection | None = None  # that of the last message
+        self._connection: AnyConnection | None = None  # that of the last message
         self._events: dict[ApiId, list[Event]] = {}
         self._released: list[tuple[RunId, WorkerId, PoolId, str]] = []
         self.emitted = 0
@@ -160,9 +160,12 @@ class TokenEmitter:
                 if self._released:
                     self._wake.set()
                 steps = [self._step(api, what) for api, what in events.items()]
-                unheard = await self._send(steps, released if self._main is None else [])
+                in_one = self._main is None and not self._wire.is_cluster  # whose nodes keep no common order
+                unheard = await self._send(steps, released if in_one else [])
                 if self._main is not None:
                     self._main._take(released)  # noqa: SLF001 (its own class): after the events, never before
+                elif not in_one:
+                    await self._send([], released)
                 if unheard:  # the replica may have ended: bound the stream that XADD may have made anew
                     await self._send([], [], unheard)
                 self._sent += sum(map(len, events.values()))
@@ -178,7 +181,7 @@ class TokenEmitter:
             await asyncio.sleep(_LOOK_S)
             if self._connection is None:
                 continue
-            if self._connection.closed.is_set():
+            if self._connection.is_closed:
                 if any(stream.held for stream in self._streams.values()):
                     self._wake.set()
                 continue
@@ -217,8 +220,8 @@ class TokenEmitter:
             commands += self._message(api, data)
             self._streams[api].written += len(data)
         for run, worker, pool, what in released:
-            keys, starting = self._keys.release(run, worker, pool), self._keys.starting(pool)
-            commands.append(("EVAL", RELEASE, len(keys), *keys, run, what, worker, starting))
+            keys = self._keys.release(run, worker, pool)
+            commands.append(("EVAL", RELEASE, len(keys), *keys, run, what, worker))
         due = trim or [api for api, _ in steps if self._is_due(self._streams[api], now)]
         commands += [self._trim(api, now) for api in due]
         for wait_s in chain(_RETRY_AFTER_S, repeat(_RETRY_AFTER_S[-1])):
@@ -239,7 +242,7 @@ class TokenEmitter:
             stream.hold(now, data)
         return [api for (api, _), heard in zip(steps, replies[1::2], strict=False) if not heard]
 
-    async def _send_again(self, connection: Connection) -> None:
+    async def _send_again(self, connection: AnyConnection) -> None:
         """On a new connection: the held messages of streams whose last entry Redis doesn't have. Raises: StoreDown."""
         held = {api: stream for api, stream in self._streams.items() if stream.held}
         asked: list[Command] = [("XRANGE", self._keys.out(api), s.last, s.last) for api, s in held.items()]
@@ -254,4 +257,4 @@ class TokenEmitter:
 
     def _message(self, api: ApiId, data: bytes) -> tuple[Command, Command]:
         out = self._keys.out(api)
-        return ("XADD", out, "*", "s", data), ("PUBLISH", out, data)
+        return ("XADD", out, "*", "s", data), (self._wire.publish, out, data)

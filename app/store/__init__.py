@@ -1,6 +1,7 @@
 """Redis clients, and the scripts that run inside Redis."""
 
 from app.store.clients import async_client, sync_client
+from app.store.connection import Command, Connection
 from app.store.refusal import store_down
 from app.store.scripts import (
     ADD_FILE,
@@ -10,11 +11,13 @@ from app.store.scripts import (
     CANCEL,
     CHARGE,
     CLAIM_PART,
+    COMING,
     COMPLETE,
     CONVERSE,
     CREATE,
     END_CONVERSATION,
     FORGET,
+    FORGET_PROMPTS,
     HAND_OUT_PARTS,
     LEAD,
     LOCK,
@@ -36,7 +39,7 @@ from app.store.scripts import (
     UNSAY,
     WRITE_INDEX,
 )
-from app.store.wire import Command, Connection, Wire
+from app.store.wire import AnyConnection, Wire
 
 __all__ = [
     "ADD_FILE",
@@ -46,11 +49,13 @@ __all__ = [
     "CANCEL",
     "CHARGE",
     "CLAIM_PART",
+    "COMING",
     "COMPLETE",
     "CONVERSE",
     "CREATE",
     "END_CONVERSATION",
     "FORGET",
+    "FORGET_PROMPTS",
     "HAND_OUT_PARTS",
     "LEAD",
     "LOCK",
@@ -71,6 +76,7 @@ __all__ = [
     "UNLOCK",
     "UNSAY",
     "WRITE_INDEX",
+    "AnyConnection",
     "Command",
     "Connection",
     "Wire",

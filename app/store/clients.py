@@ -8,7 +8,8 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import ExponentialBackoff
 
-from app.redis_url import Sentinels, encryption, sentinel_options, sentinels
+from app.redis_url import Cluster, Sentinels, cluster, encryption, sentinel_options, sentinels
+from app.store.cluster_nodes import ClusterPool, address_of, read_slots
 
 
 class _MasterPool(SentinelConnectionPool):
@@ -45,12 +46,17 @@ def _options() -> dict[str, Any]:
     }
 
 
-def async_client(url: str, *, socket_timeout: float | None = 5.0) -> "redis.asyncio.Redis":
-    """`socket_timeout` in seconds; None for connections that block on purpose."""
+def async_client(url: str, home: str = "", *, socket_timeout: float | None = 5.0) -> "redis.asyncio.Redis":
+    """`home`: in a cluster, a key that has the slot of all that the client is asked; its Wire is asked for others, too.
+
+    `socket_timeout` in seconds; None for connections that block on purpose.
+    """
     retry = Retry(ExponentialBackoff(cap=0.2, base=0.02), 3)
     options = _options() | {"socket_timeout": socket_timeout, "retry": retry}
     if not url.startswith("unix://"):
         options["socket_keepalive"] = True
+    if (nodes := cluster(url)) is not None:
+        return redis.asyncio.Redis.from_pool(ClusterPool(nodes, home, **options))
     watched = sentinels(url)
     if watched is None:
         return redis.asyncio.Redis.from_url(url, **options)
@@ -59,9 +65,14 @@ def async_client(url: str, *, socket_timeout: float | None = 5.0) -> "redis.asyn
     return redis.asyncio.Redis.from_pool(pool)
 
 
-def sync_client(url: str, timeout_s: float) -> "redis.Redis":
-    """For a caller that asks once and has no time to try again."""
+def sync_client(url: str, timeout_s: float, home: str = "") -> "redis.Redis":
+    """For a caller that asks once and has no time to try again. `home`: as above; none: any node.
+
+    Raises: redis.exceptions.ConnectionError, in a cluster.
+    """
     options: dict[str, Any] = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "retry": None}
+    if (nodes := cluster(url)) is not None:
+        return _of_cluster(nodes, home, options)
     watched = sentinels(url)
     if watched is None:
         return redis.Redis.from_url(url, **options)
@@ -69,6 +80,22 @@ def sync_client(url: str, timeout_s: float) -> "redis.Redis":
     pool: Any = _BriefMasterPool
     client: redis.Redis = manager.master_for(watched.master, connection_pool_class=pool, **_access(watched), **options)  # type: ignore[no-untyped-call]
     return client
+
+
+def _of_cluster(nodes: Cluster, home: str, options: dict[str, Any]) -> "redis.Redis":
+    """Raises: redis.exceptions.ConnectionError."""
+    access = {"username": nodes.user, "password": nodes.password, **encryption(nodes), **options}
+    why: Exception | None = None
+    for host, port in nodes.nodes:
+        try:
+            with redis.Redis(host=host, port=port, **access) as client:
+                slots = read_slots(client.execute_command("CLUSTER SLOTS"), host)
+        except (redis.RedisError, OSError) as exc:
+            why = exc
+            continue
+        found = address_of(slots, home) if home else (host, port)
+        return redis.Redis(host=found[0], port=found[1], **access)
+    raise redis.exceptions.ConnectionError(f"no node of the cluster answers: {why}")
 
 
 def _access(watched: Sentinels) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from app.keys import Keys
 from app.store.wire import Wire
 
 _DRIFT = 200e-6  # relative difference of two clocks' speeds, at most
@@ -52,10 +53,10 @@ class Clock:
         """Takes the reply `theirs` to a TIME sent at `asked` (monotonic), at its arrival."""
         self._known = better(self._known, reading(asked, time.monotonic(), theirs))
 
-    async def ask(self, wire: Wire) -> None:
-        """Reads Redis' clock. Raises: StoreDown."""
+    async def ask(self, wire: Wire, keys: Keys) -> None:
+        """Reads Redis' clock: in a cluster that of the node that has the fleet. Raises: StoreDown."""
         asked = time.monotonic()
-        (theirs,) = await wire.execute([("TIME",)])
+        _, theirs = await wire.execute([("EXISTS", keys.wire_versions()), ("TIME",)])
         self.heard(asked, theirs)
 
 

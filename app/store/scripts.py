@@ -10,16 +10,21 @@ _FOLDER = Path(__file__).parent / "lua"
 
 
 def _source(name: str) -> str:
-    """Without comments, which would be sent with every call."""
-    lines = (_FOLDER / f"{name}.lua").read_text().splitlines()
-    return "\n".join(line for line in lines if not line.lstrip().startswith("--"))
+    """Without comments and indentation, which would be sent and hashed with every call."""
+    lines = [line.strip() for line in (_FOLDER / f"{name}.lua").read_text().splitlines()]
+    return "\n".join(line for line in lines if not line.startswith("--"))
 
 
 _LOAD = _source("requests/load") + "\n"  # prepended to the scripts that count what is reserved
+_BEGINNINGS = _source("requests/beginnings") + "\n"  # prepended to those that know of waiting prompts
+_WRITE_RUNS = _BEGINNINGS + _source("requests/write_runs") + "\n"
+_STOP = _WRITE_RUNS + _source("requests/stop") + "\n"
+COMING = _BEGINNINGS + _source("requests/coming")
+FORGET_PROMPTS = _STOP + _source("requests/forget_prompts")
 MATCH = _source("requests/match")
-PLACE = _LOAD + _source("requests/place")
-RECONCILE = _LOAD + _source("requests/reconcile")
-RELEASE = _LOAD + _source("requests/release")
+PLACE = _LOAD + _WRITE_RUNS + _source("requests/place")
+RECONCILE = _LOAD + _STOP + _source("requests/reconcile")
+RELEASE = _LOAD + _STOP + _source("requests/release")
 TRIM_STREAM = _source("requests/trim_stream")
 
 _KEPT_BYTES = _source("resumable/kept_bytes") + "\n"  # prepended to the scripts that count kept bytes

@@ -9,11 +9,11 @@ import os
 import signal
 
 from app.errors import StoreDown, WireMismatch
-from app.keys import Keys
 from app.messages import WIRE_VERSION
 from app.settings import Settings
+from app.store.connection import Command
 from app.store.scripts import NOTE_VERSION
-from app.store.wire import Command, Wire
+from app.store.wire import Wire
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -24,7 +24,7 @@ _LONGEST_S = 86_400.0  # the longest `timeout` of a request
 def note(settings: Settings) -> Command:
     """The command that records that a process of this version lives. Its reply is for `check`."""
     lasts_s = _LONGEST_S + settings.keep_s  # how long others may read this process's data
-    return "EVAL", NOTE_VERSION, 1, Keys(settings.deployment).wire_versions(), WIRE_VERSION, round(lasts_s * 1000)
+    return "EVAL", NOTE_VERSION, 1, settings.keys.wire_versions(), WIRE_VERSION, round(lasts_s * 1000)
 
 
 def check(strangers: list[int]) -> None:

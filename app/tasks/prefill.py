@@ -133,7 +133,7 @@ async def hand_over(runner: Runner, job: Job) -> Lease | None:
         pipe = runner.redis.pipeline(transaction=False)
         pipe.set(keys.request(job.run), encode(job), xx=True, keepttl=True)
         pipe.get(keys.worker(job.worker))
-        pipe.eval(RELEASE, len(account), *account, job.run, "left", runner.worker, keys.starting(runner.pool))
+        pipe.eval(RELEASE, len(account), *account, job.run, "left", runner.worker)
         try:
             _written, lease, _released = await pipe.execute()
         except (RedisError, OSError) as exc:

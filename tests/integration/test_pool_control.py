@@ -163,7 +163,8 @@ async def test_a_request_is_placed_where_the_weights_are_and_says_which(redis: "
     raw = await redis.get(KEYS.request(asked.job.run))
     sent = decode_job(raw)  # type: ignore[arg-type]
     assert sent.weights == "v1"
-    assert await redis.get(KEYS.blocks(asked.job.run)) == prompt_hashes(sent.prompt, 32, weights="v1")
+    waiting = await redis.hget(KEYS.starting(POOL), asked.job.run)
+    assert waiting == f"{A}\n".encode() + prompt_hashes(sent.prompt, 32, weights="v1")
 
 
 async def begun(redis: "Redis", wire: Wire, **other: Any) -> list[Any]:

@@ -123,6 +123,17 @@ async def becomes(
     assert expected(found), what
 
 
+async def test_a_redis_that_lost_the_index_gives_no_number_twice(redis: "Redis", wire: Wire) -> None:
+    """Else two caches of one size would take each other's blocks for theirs."""
+    given = set()
+    for _ in range(20):
+        index = KvIndex(wire, KEYS, POOL, nobody_told)
+        await index.write(Changes(False, [b"12345678"], []))
+        given.add(index.number)
+        await redis.flushall()
+    assert len(given) == 20
+
+
 def blocks(most: int) -> st.SearchStrategy[list[int]]:
     """Tokens of whole blocks, of two kinds: so that prefixes are shared."""
     return st.lists(st.integers(0, 1), min_size=1, max_size=most).map(

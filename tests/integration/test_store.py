@@ -10,14 +10,15 @@ from redis.exceptions import OutOfMemoryError
 
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.pool_fleet import ENTRY
-from app.ids import ApiId, RequestId, WorkerId, place_id, run_id, worker_queue
+from app.ids import ApiId, RequestId, RunId, WorkerId, place_id, run_id, worker_queue
 from app.keys import Keys
 from app.kv.ledger import Changes
 from app.kv.prefix_index import KvIndex
 from app.pools import Pool
 from app.routing.candidates import Candidate, Limits
-from app.store import PLACE, RECONCILE, RELEASE, Wire, clock
+from app.store import COMING, FORGET_PROMPTS, PLACE, RELEASE, Wire, clock
 from tests.integration.conftest import POOL, nobody_told, register
+from workers.engine.reservation_audit import recount
 
 pytestmark = pytest.mark.both_servers
 
@@ -36,23 +37,24 @@ async def place(
 ) -> int:
     """`then` decodes what `worker` prefills."""
     run = run_id(request, 0)
-    keys, values = [KEYS.request(run), KEYS.blocks(run)], [run, b"record", 60_000, hashes, API]
+    keys, values = [KEYS.request(run)], [run, b"record", 60_000, hashes, API]
     for to, tokens, pulls, message in ((worker, 100, 0, b"message"), (then, 0, 3, b"")):
         if to is not None:
-            account = KEYS.reservations(to), KEYS.loads(POOL), KEYS.prefilling(to)
+            account = KEYS.reservations(to), KEYS.loads(POOL), KEYS.prefilling(to), KEYS.starting(POOL)
             keys += [KEYS.worker(to), *account, KEYS.queue(worker_queue(POOL, to))]
-            values += [to, KEYS.starting(POOL), rank, 7, tokens, pulls, message]
+            values += [to, rank, 7, tokens, pulls, message]
     return int(await redis.eval(PLACE, len(keys), *keys, *values))
 
 
-async def release(redis: "Redis", worker: WorkerId, what: str = "ended") -> int:
-    run = run_id(REQUEST, 0)
-    return int(await redis.eval(RELEASE, 5, *KEYS.release(run, worker, POOL), run, what, worker, KEYS.starting(POOL)))
+async def release(redis: "Redis", worker: WorkerId, what: str = "ended", request: RequestId = REQUEST) -> int:
+    run = run_id(request, 0)
+    return int(await redis.eval(RELEASE, 5, *KEYS.release(run, worker, POOL), run, what, worker))
 
 
-async def reconcile(redis: "Redis", worker: WorkerId, *dead: bytes | str, ranks: int = 1) -> list[list[bytes]]:
-    keys = KEYS.reservations(worker), KEYS.loads(POOL), KEYS.prefilling(worker), KEYS.load(worker)
-    found: list[list[bytes]] = await redis.eval(RECONCILE, 4, *keys, KEYS.prefix, POOL, worker, ranks, *dead)
+async def reconcile(redis: "Redis", worker: WorkerId, *dead: str, ranks: int = 1) -> list[list[bytes]]:
+    runs = [RunId(run.decode()) for run in await redis.hkeys(KEYS.reservations(worker))]
+    asked = recount(KEYS, worker, POOL, ranks, runs, [ApiId(api) for api in dead])
+    found: list[list[bytes]] = await redis.eval(*asked)
     return found
 
 
@@ -118,7 +120,7 @@ async def test_a_prefill_that_is_over_is_no_load_any_more(redis: "Redis", wire: 
     assert [await release(redis, worker, "prefilled"), await release(redis, worker, "prefilled")] == [1, 1]
     (after,) = await candidates(wire)
     assert (after.requests, after.blocks, after.waiting, after.tokens) == (1, 7, 0, 0)
-    assert await redis.exists(KEYS.prefilling(worker), KEYS.blocks(run_id(REQUEST, 0))) == 0
+    assert await redis.exists(KEYS.prefilling(worker), KEYS.starting(POOL)) == 0
     assert await redis.exists(KEYS.request(run_id(REQUEST, 0))) == 1
     await release(redis, worker)
     (ended,) = await candidates(wire)
@@ -171,24 +173,23 @@ async def test_an_account_that_went_wrong_is_put_right(redis: "Redis", wire: Wir
     await redis.delete(KEYS.request(run_id(RequestId("chatcmpl-2"), 0)))
     await redis.hset(KEYS.loads(POOL), worker, ENTRY.pack(77, 5, 5, 5, 5, 5, 5, 0))
     dropped = run_id(RequestId("chatcmpl-2"), 0).encode()
-    assert await reconcile(redis, worker) == [[run_id(REQUEST, 0).encode()], [API], [dropped]]
+    assert await reconcile(redis, worker) == [[run_id(REQUEST, 0).encode()], [dropped]]
     (candidate,) = await candidates(wire)
     assert (candidate.requests, candidate.blocks, candidate.tokens, candidate.waiting) == (1, 7, 0, 0)
     assert await redis.hkeys(KEYS.reservations(worker)) == [run_id(REQUEST, 0).encode()]
-    assert await redis.exists(KEYS.prefilling(worker), KEYS.blocks(run_id(RequestId("chatcmpl-2"), 0))) == 0
+    assert await redis.exists(KEYS.prefilling(worker), KEYS.starting(POOL)) == 0
     assert await redis.hgetall(KEYS.load(worker)) == {b"requests.0": b"1", b"blocks.0": b"7"}, "for the version before"
 
 
-async def test_what_a_dead_api_replica_had_placed_is_dropped_once_it_is_given_up(redis: "Redis", wire: Wire) -> None:
-    """Who asks says which replicas it has given up; one that lives is not among them, whatever it says."""
+async def test_what_a_dead_api_replica_had_placed_is_dropped(redis: "Redis", wire: Wire) -> None:
+    """With its record; and a reservation that came since the question was made stays."""
     worker = await register(redis, KEYS, "w1")
     await place(redis, worker)
     run = run_id(REQUEST, 0)
-    await redis.set(KEYS.api(ApiId(API.decode())), "1")
-    assert await reconcile(redis, worker, API) == [[run.encode()], [], []]
-    await redis.delete(KEYS.api(ApiId(API.decode())))
-    assert await reconcile(redis, worker, "other") == [[run.encode()], [API], []]
-    assert await reconcile(redis, worker, API) == [[], [API], [run.encode()]]
+    assert await reconcile(redis, worker, "other") == [[run.encode()], []]
+    asked = recount(KEYS, worker, POOL, 1, [], [ApiId(API.decode())])
+    assert await redis.eval(*asked) == [[run.encode()], []]
+    assert await reconcile(redis, worker, API.decode()) == [[], [run.encode()]]
     assert not await redis.exists(KEYS.request(run), KEYS.reservations(worker), KEYS.prefilling(worker))
     (candidate,) = await candidates(wire)
     assert (candidate.requests, candidate.blocks, candidate.tokens, candidate.waiting) == (0, 0, 0, 0)
@@ -239,7 +240,7 @@ async def test_a_recount_knows_what_is_to_be_pulled(redis: "Redis", wire: Wire) 
     one, two = await register(redis, KEYS, "w1"), await register(redis, KEYS, "w2")
     await place(redis, one, then=two)
     await redis.hdel(KEYS.loads(POOL), two)
-    assert (await reconcile(redis, two))[2] == []
+    assert (await reconcile(redis, two))[1] == []
     assert next(c.pulls for c in await candidates(wire) if c.lease.worker.id == two) == 3
 
 
@@ -295,34 +296,48 @@ async def test_entries_of_an_older_version_are_released_and_counted(redis: "Redi
     (before,) = await candidates(wire)
     assert (before.requests, before.blocks) == (2, 14)
     run = run_id(RequestId("b"), 0)
-    assert await redis.eval(RELEASE, 5, *KEYS.release(run, worker, POOL), run, "ended", worker, "") == 1
+    assert await redis.eval(RELEASE, 5, *KEYS.release(run, worker, POOL), run, "ended", worker) == 1
     (after,) = await candidates(wire)
     assert (after.requests, after.blocks) == (1, 7)
 
 
-async def test_a_prompt_that_nobody_released_leads_no_other_to_its_place_for_good(redis: "Redis", wire: Wire) -> None:
-    """Its record of blocks is gone with the request; later requests of the same beginning remove the rest."""
-    worker, hashes = await register(redis, KEYS, "w1"), b"12345678" * 4
-    key = KEYS.starting(POOL).encode() + hashes[:8]
+async def coming(redis: "Redis", hashes: bytes) -> list[tuple[str, int]]:
+    """The places of waiting prompts that begin alike, and what they share."""
+    (found,) = await redis.eval(COMING, 1, KEYS.starting(POOL), hashes)
+    return [(place.decode(), blocks) for place, blocks in zip(found[::2], found[1::2], strict=True)]
+
+
+async def test_prompts_that_begin_alike_are_found_as_long_as_they_wait(redis: "Redis") -> None:
+    """The newest of those that share the most; each with what exactly they share."""
+    worker = await register(redis, KEYS, "w1")
+    hashes = b"".join(bytes([i]) * 8 for i in range(20))
     for number in range(20):
-        await place(redis, worker, RequestId(f"lost-{number}"), hashes)
-        await redis.unlink(KEYS.blocks(run_id(RequestId(f"lost-{number}"), 0)))
-    left = await redis.hlen(key)
-    for number in range(100):
-        await place(redis, worker, RequestId(f"waits-{number}"), hashes)
-    waiting = {run_id(RequestId(f"waits-{number}"), 0).encode() for number in range(100)}
-    runs = set(await redis.hkeys(key))
-    assert waiting <= runs
-    assert len(runs - waiting) < left <= 20
+        await place(redis, worker, RequestId(f"r{number}"), hashes[: 8 * (number + 1)])
+    assert await coming(redis, hashes[:80] + b"another!" * 10) == [("w1", 10)] * 8
+    for number in range(12, 20):
+        assert await release(redis, worker, "prefilled", RequestId(f"r{number}")) == 1
+    assert await coming(redis, hashes) == [], "older ones have given their place to newer ones"
+    await place(redis, worker, RequestId("r20"), hashes[:16])
+    assert await coming(redis, hashes) == [("w1", 2)]
+    assert await coming(redis, b"") == await coming(redis, b"another!") == []
 
 
-async def test_a_key_of_waiting_prompts_lives_as_long_as_the_last_of_them(redis: "Redis", wire: Wire) -> None:
+async def test_prompts_of_a_worker_that_is_gone_are_forgotten(redis: "Redis") -> None:
+    worker = await register(redis, KEYS, "w1")
+    for name in ("one", "two"):
+        await place(redis, worker, RequestId(name), b"12345678" * 4)
+    runs = await redis.hkeys(KEYS.prefilling(worker))
+    assert len(await coming(redis, b"12345678" * 4)) == len(runs) == 2
+    await redis.eval(FORGET_PROMPTS, 1, KEYS.starting(POOL), *runs)
+    assert not await redis.exists(KEYS.starting(POOL))
+
+
+async def test_waiting_prompts_live_as_long_as_the_last_of_them(redis: "Redis") -> None:
     worker, hashes = await register(redis, KEYS, "w1"), b"12345678"
-    key = KEYS.starting(POOL).encode() + hashes
     await place(redis, worker, RequestId("one"), hashes)
-    await redis.pexpire(key, 90_000)  # as if one with a later deadline had come
+    await redis.pexpire(KEYS.starting(POOL), 90_000)  # as if one with a later deadline had come
     await place(redis, worker, RequestId("two"), hashes)
-    assert await redis.pttl(key) > 60_000
+    assert await redis.pttl(KEYS.starting(POOL)) > 60_000
 
 
 async def test_a_release_brings_back_no_load_of_a_worker_that_is_gone(redis: "Redis", wire: Wire) -> None:

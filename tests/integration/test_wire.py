@@ -93,7 +93,7 @@ async def test_a_redis_that_stops_answering_is_noticed_however_much_it_is_asked(
         proxy.answers = False
         unanswered = []
         async with asyncio.timeout(30):
-            while not connection.closed.is_set():
+            while not connection.is_closed:
                 unanswered.append(asyncio.create_task(connection.execute([("PING",)])))
                 await asyncio.sleep(0.01)
         assert unanswered

@@ -35,6 +35,7 @@ def test_sentinels_with_tls_have_redis_options_of_it_and_certificates_are_looked
 @pytest.mark.parametrize("url", [
     "http://h", "h:6379", "", "sentinel://h:1", "sentinel://h:1/", "sentinel:///m", "sentinel://h:x/m", "sentinel://,/m",
     "sentinel://h/m/first", "sentinel://h/m/0/1", "sentinel://h/m?db=1", "redis://h:port/0", "sentinels://h/m?db=1",
+    "cluster://", "cluster://h/0", "cluster://h:x", "cluster://h?db=1", "cluster://h?ssl_ca_certs=ca.pem",
     "sentinel://h/m?ssl_ca_certs=ca.pem", "sentinels://h/m?ssl_nothing=1&b=2", "sentinels://h/m?ssl_check_hostname=",
 ])  # fmt: skip
 def test_a_url_that_leads_nowhere_stops_the_process_and_is_named(url: str) -> None:
@@ -88,3 +89,24 @@ def test_kombu_asks_every_sentinel_and_shows_no_password() -> None:
 def test_kombu_finds_a_unix_socket() -> None:
     """It calls it by another name."""
     assert kombus("unix:///run/redis.sock").hostname == "socket:///run/redis.sock"
+
+
+def test_a_cluster_needs_another_broker_which_is_none() -> None:
+    """Celery knows no clusters; each refusal names the setting and its value, and no password."""
+    with pytest.raises(SettingsError) as missing:
+        load_settings(redis_url="cluster://me:secret@h:1")
+    assert missing.value.message.startswith("XYLEM_BROKER_URL: is missing")
+    assert "XYLEM_REDIS_URL='cluster://h:1'" in missing.value.message
+    with pytest.raises(SettingsError) as refused:
+        load_settings(redis_url="redis://h", broker_url="cluster://me:secret@h:1")
+    assert refused.value.message.startswith("XYLEM_BROKER_URL: 'cluster://h:1' is a cluster")
+    assert load_settings(redis_url="cluster://h", broker_url="redis://b").keys.home.startswith("{xylem}:")
+
+
+@pytest.mark.parametrize("setting", ["index_url", "token_redis_urls"])
+def test_other_servers_are_clusters_only_beside_one(setting: str) -> None:
+    """All of them have the same names of keys."""
+    with pytest.raises(SettingsError) as refused:
+        load_settings(redis_url="redis://h", **{setting: "cluster://me:secret@h:1"})
+    assert refused.value.message.startswith(f"XYLEM_{setting.upper()}: 'cluster://h:1' is a cluster")
+    assert load_settings(redis_url="cluster://h", broker_url="redis://b", **{setting: "cluster://h:1"})

@@ -19,13 +19,12 @@ from app.engines import create_engine
 from app.engines.base import EngineInfo
 from app.errors import SettingsError, WireMismatch, XylemError
 from app.ids import BATCH_QUEUE, PoolId, WorkerId, new_worker_id, worker_queue
-from app.keys import Keys
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex
 from app.model_store.pools import fetched_pool
 from app.pools import Pool, load_pools
 from app.runner import runner as runners
-from app.store import Wire, sync_client
+from app.store import sync_client
 from app.store.wire_version import check, keep_noting, note
 from app.telemetry import logger
 from app.telemetry import setup_logging as setup_xylem_logging
@@ -78,7 +77,7 @@ def my_pool(queues: list[str]) -> tuple[PoolId, Pool]:
 def _check_version() -> None:
     """Before an engine is loaded, which takes minutes. Raises: WireMismatch."""
     try:
-        with sync_client(settings.redis_url, _REDIS_S) as client:
+        with sync_client(settings.redis_url, _REDIS_S, settings.keys.home) as client:
             strangers = cast(list[int], client.execute_command(*note(settings)))
     except (RedisError, OSError) as exc:
         log.warning("wire_version_not_checked", error=repr(exc))  # registering the worker waits for Redis anyway
@@ -110,7 +109,7 @@ class EngineStep(bootsteps.StartStopStep):
 
     def start(self, worker: Any) -> None:
         log.info("loading_engine", pool=self.pool_id, engine=self.pool.engine, model=self.pool.model)
-        ended = lease_ended(Keys(settings.deployment), self.worker_id, self.pool_id)
+        ended = lease_ended(settings.keys, self.worker_id, self.pool_id)
         self.guard = ExitGuard(settings.redis_url, ended)
         try:
             _check_version()
@@ -142,13 +141,12 @@ class EngineStep(bootsteps.StartStopStep):
 
     async def _register(self, info: EngineInfo) -> None:
         runner = self.runner
-        self.wire = Wire(runner.redis)
         events = runner.engine.kv_events()
 
         async def renumbered() -> None:
             await lease.tell()
 
-        caches = [KvIndex(self.wire, runner.keys, self.pool_id, renumbered) for _ in events]
+        caches = [KvIndex(runner.index, runner.keys, self.pool_id, renumbered) for _ in events]
         feeds = [
             KvEventFeed(source, Ledger(self.pool.block_size), cache)
             for (_rank, source), cache in zip(sorted(events.items()), caches, strict=True)
@@ -164,7 +162,7 @@ class EngineStep(bootsteps.StartStopStep):
             for work in (
                 run_commands(runner, feeds, keeper, adapters),
                 account.run(),
-                keep_noting(self.wire, runner.settings),
+                keep_noting(runner.wire, runner.settings),
             )
         ]
         self.lease = lease
@@ -177,7 +175,6 @@ class EngineStep(bootsteps.StartStopStep):
 
     async def _deregister(self) -> None:
         await end_tasks(self.background)
-        self.wire.close()
         await self.lease.end()
 
     def close(self, _worker: Any) -> None:

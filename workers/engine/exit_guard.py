@@ -96,8 +96,9 @@ def lease_ended(keys: Keys, worker: WorkerId, pool: PoolId) -> list[Command]:
 
 
 def clean_up(redis_url: str, commands: Sequence[Command], left: list[psutil.Process]) -> None:
-    """Sends the commands, and kills the processes `left`."""
-    with suppress(redis.RedisError, OSError), sync_client(redis_url, _TIMEOUT_S) as client:
+    """Sends the commands, whose keys have one slot of a cluster, and kills the processes `left`."""
+    home = str(commands[0][1])
+    with suppress(redis.RedisError, OSError), sync_client(redis_url, _TIMEOUT_S, home) as client:
         for command in commands:
             client.execute_command(*command)
     for process in left:

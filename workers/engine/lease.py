@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from app.engines.base import Adapters, EngineInfo
-from app.ids import PoolId, place_id, worker_queue
+from app.errors import StoreDown
+from app.ids import PlaceId, PoolId, place_id, worker_queue
 from app.keys import PRIORITY_STEPS
 from app.kv.prefix_index import KvIndex
 from app.messages import AdapterReport, EngineState, Lease, Load, Role, Speeds, Worker, encode
@@ -21,6 +22,15 @@ from app.telemetry import logger
 from workers.engine.metrics import metrics
 
 log = logger(__name__)
+_TIME = "return redis.call('TIME')"  # in a cluster: of the node that has the fleet
+
+
+async def forget_guesses(runner: Runner, places: Sequence[PlaceId]) -> None:
+    """Of what the caches of this worker hold, if its engine doesn't tell. They expire by themselves, too."""
+    try:
+        await runner.index.execute([("UNLINK", runner.keys.predicted(runner.pool, place)) for place in places])
+    except StoreDown as exc:
+        log.warning("guesses_not_forgotten", error=exc.message)
 
 
 class LeaseKeeper:
@@ -102,11 +112,11 @@ class LeaseKeeper:
         pipe = self._redis.pipeline(transaction=True)
         pipe.unlink(keys.worker(worker), keys.metrics(worker), keys.commands(worker))
         pipe.unlink(keys.reservations(worker), keys.load(worker), keys.prefilling(worker))
-        pipe.unlink(*(keys.predicted(pool, place) for place in places))
         pipe.hdel(keys.loads(pool), *places)
         pipe.hdel(keys.pool(pool), worker)
         pipe.eval(TELL, 1, keys.changed(pool), worker)
         await pipe.execute()
+        await forget_guesses(self._runner, places)
 
     async def _keep(self) -> None:
         settings = self._runner.settings
@@ -161,7 +171,7 @@ class LeaseKeeper:
         told, self._told = self._told, None  # if the reply is lost, nobody knows what was told
         if lasting != told:
             pipe.eval(TELL, 1, keys.changed(own.pool), own.id)
-        pipe.time()
+        pipe.eval(_TIME, 1, keys.worker(own.id))
         asked = time.monotonic()
         lived, *_, theirs = await pipe.execute()
         # API replicas that found it dead have to hear of it again.

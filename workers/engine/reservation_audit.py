@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from typing import cast
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Any, cast
 
 from redis.exceptions import RedisError
 
-from app.ids import ApiId, QueueName, RunId, run_id
-from app.keys import PRIORITY_STEPS
+from app.ids import ApiId, PoolId, QueueName, RunId, WorkerId, run_id
+from app.keys import PRIORITY_STEPS, Keys
 from app.runner.runner import Runner
 from app.store import RECONCILE
 from app.tasks.celery_message import read_task_message
@@ -18,6 +19,15 @@ log = logger(__name__)
 _EVERY_S = 1.0
 _LOST_S = 2.0  # a reserved run that is neither queued nor running for so long is lost
 _DEAF_S = 45.0  # an idle worker that takes nothing from its queue for so long has lost its broker connection
+
+
+def recount(
+    keys: Keys, worker: WorkerId, pool: PoolId, ranks: int, runs: Sequence[RunId], dead: Sequence[ApiId]
+) -> tuple[Any, ...]:
+    """The arguments of EVAL for `reconcile.lua`. `runs`: those that are reserved."""
+    account = keys.reservations(worker), keys.loads(pool), keys.prefilling(worker), keys.load(worker)
+    names = [*account, keys.starting(pool), *map(keys.request, runs)]
+    return RECONCILE, len(names), *names, worker, ranks, *runs, *dead
 
 
 class ReservationAudit:
@@ -49,13 +59,11 @@ class ReservationAudit:
     async def look(self, now: float) -> None:
         """One look; `now`: monotonic. Raises: RedisError, OSError."""
         runner, keys = self._runner, self._runner.keys
-        worker = runner.worker
-        account = keys.reservations(worker), keys.loads(runner.pool), keys.prefilling(worker), keys.load(worker)
-        dead = [api for api, since in self._missing.items() if now - since >= runner.settings.intervals.drop_s]
-        own = keys.prefix, runner.pool, worker, len(runner.gates)
-        reply = await runner.redis.eval(RECONCILE, len(account), *account, *own, *dead)
-        reserved, missing, dropped = ([x.decode() for x in part] for part in cast(list[list[bytes]], reply))
-        self._missing = {ApiId(api): self._missing.get(ApiId(api), now) for api in missing}
+        held = await cast(Awaitable[dict[bytes, bytes]], runner.redis.hgetall(keys.reservations(runner.worker)))
+        dead = await self._dead(held.values(), now)
+        runs = [RunId(run.decode()) for run in held]
+        reply = await runner.redis.eval(*recount(keys, runner.worker, runner.pool, len(runner.gates), runs, dead))
+        reserved, dropped = ([x.decode() for x in part] for part in cast(list[list[bytes]], reply))
         for run in dropped:
             runner.drop(RunId(run))
         if dead:
@@ -71,6 +79,18 @@ class ReservationAudit:
         for run, since in self._unknown.items():
             if now - since >= _LOST_S and await runner.return_if_lost(run):
                 log.warning("request_was_lost_on_its_way", run=run)
+
+    async def _dead(self, entries: Iterable[bytes], now: float) -> list[ApiId]:
+        """The API replicas that await reserved runs, and have had no lease for long."""
+        fields = [entry.decode().split(",") for entry in entries]
+        apis = sorted({ApiId(entry[4]) for entry in fields if len(entry) > 4})  # none in those of an older version
+        pipe = self._runner.redis.pipeline(transaction=False)
+        for api in apis:
+            pipe.exists(self._runner.keys.api(api))
+        lives = await pipe.execute() if apis else []
+        missing = [api for api, there in zip(apis, lives, strict=True) if not there]
+        self._missing = {api: self._missing.get(api, now) for api in missing}
+        return [api for api in missing if now - self._missing[api] >= self._runner.settings.intervals.drop_s]
 
     async def _queued(self) -> set[RunId]:
         pipe = self._runner.broker.pipeline(transaction=False)

@@ -35,7 +35,7 @@ from app.routing.pool_state import allowed, sleeps
 from app.runner.runner import Runner
 from app.telemetry import logger
 from workers.engine.kv_event_feed import KvEventFeed
-from workers.engine.lease import LeaseKeeper
+from workers.engine.lease import LeaseKeeper, forget_guesses
 from workers.engine.presence import Presence
 
 log = logger(__name__)
@@ -245,7 +245,7 @@ class StateKeeper:
         self._presence.awaits_weights = False
         for feed, before in zip(self._feeds, clears or [feed.clears for feed in self._feeds], strict=True):
             await feed.forget(before, version)
-        await runner.redis.unlink(*(runner.keys.predicted(self._pool_id, place) for place in self._places))
+        await forget_guesses(runner, self._places)
         log.info("weights_changed", version=version)
 
     # What it may do.

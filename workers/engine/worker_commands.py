@@ -25,7 +25,7 @@ async def run_commands(
     runner: Runner, feeds: Sequence[KvEventFeed], keeper: StateKeeper, adapters: AdapterKeeper | None = None
 ) -> None:
     """Executes the commands in `commands:<worker>` until cancelled. A list, which loses nothing, unlike a channel."""
-    redis = async_client(runner.settings.redis_url, socket_timeout=None)
+    redis = async_client(runner.settings.redis_url, runner.keys.home, socket_timeout=None)
     key = runner.keys.commands(runner.worker)
     working: set[asyncio.Task[None]] = set()
     while True:

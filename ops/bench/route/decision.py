@@ -132,8 +132,9 @@ async def _fill(client: Any, wire: Wire, workers: int, blocks: int) -> tuple[lis
             row = random.choice(rows)
             for level in (4**power for power in range(PROMPT_BLOCKS.bit_length() // 2 + 1)):
                 block = row[(level - 1) * HASH_BYTES : level * HASH_BYTES]
-                await client.hset(KEYS.starting(POOL).encode() + block, run, lease.worker.id)
-            await client.set(KEYS.blocks(run), row)
+                runs = await client.hget(KEYS.starting(POOL), block) or b""
+                await client.hset(KEYS.starting(POOL), block, b"\n".join([run.encode(), *runs.split(b"\n")[:7]]))
+            await client.hset(KEYS.starting(POOL), run, f"{lease.worker.id}\n".encode() + row)
     prompts = []
     for row in rows[:400]:  # a prefix that one worker has, and a rest that none has
         known = random.randrange(PROMPT_BLOCKS) * HASH_BYTES

@@ -42,14 +42,3 @@ local function count(loads, worker, rank, requests, blocks, tokens, waiting, pul
   end
   write_sums(loads, place, sums)
 end
-
--- The keys `starting:<pool>:<hash>` of a waiting prompt: those of its 1st, 4th, 16th … block, so that the requests that
--- share the most with another prompt are found first. `begin`: how these keys begin; `hashes`: its packed blocks.
-local function starting_keys(begin, hashes)
-  local keys, index = {}, 1
-  while index * 8 <= #hashes do
-    keys[#keys + 1] = begin .. string.sub(hashes, index * 8 - 7, index * 8)
-    index = index * 4
-  end
-  return keys
-end

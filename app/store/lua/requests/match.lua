@@ -1,20 +1,18 @@
 -- How much of some prompts a pool's caches have. Reads only.
 --
--- KEYS     1 cached:<pool>
--- ARGV     1 the deployment's prefix  2 the pool  3 how many places follow whose engines report no KV events
---          …these places  …prompts as packed block hashes
--- returns  for each prompt a list of three:
+-- KEYS     1 cached:<pool>, and predicted:<pool>:<place> of places whose engines report no KV events
+-- ARGV     1 now, ms since the epoch  2… prompts as packed block hashes
+-- returns  for each prompt a list of two:
 --          1 depth, caches, depth, caches, …: these caches (packed numbers, see app/keys.py) hold so many leading blocks,
 --            unless a greater depth names them again
---          2 place, blocks, …: leading blocks that a request that waits for its prefill there will leave in its cache
---          3 leading blocks that each of the places above is expected to hold
+--          2 leading blocks that each of the places above is expected to hold
 --
 -- What a cache holds is prefix-closed (children are evicted before their parents), so the caches of a prompt's later
 -- blocks are among those of its earlier ones: a binary search for each change, O(changes × log blocks), whatever the
 -- number of places is.
 local call, sub, floor = redis.call, string.sub, math.floor
-local prefix, pool, guesses = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local MOST_CHANGES, MOST_STARTING = 32, 8 -- of one prompt; beyond it some places seem to hold less than they do
+local now = tonumber(ARGV[1])
+local MOST_CHANGES = 32 -- of one prompt; beyond it some places seem to hold less than they do
 
 -- The last block of prompt `h` from `low` on, of `n`, for which `has(hash, index)` is true.
 local function last(h, low, n, has)
@@ -44,46 +42,22 @@ local function changes(h, out, low, at_low, high, at_high)
   changes(h, out, low, at_low, middle, at_middle)
 end
 
--- Some of the requests that share the most blocks with the prompt, as far as powers of four tell.
-local function starting(h, n)
-  local begin, out, level = prefix .. 'starting:' .. pool .. ':', {}, 1
-  while level * 4 <= n do level = level * 4 end
-  while level >= 1 do
-    local runs = call('HRANDFIELD', begin .. sub(h, level * 8 - 7, level * 8), MOST_STARTING, 'WITHVALUES')
-    for i = 1, #runs, 2 do
-      local other = call('GET', prefix .. 'prefix:' .. runs[i])
-      if other then
-        out[#out + 1] = runs[i + 1]
-        local function same(hash, index) return sub(other, index * 8 - 7, index * 8) == hash end
-        out[#out + 1] = last(h, level, n, same)
-      end
-    end
-    if #out > 0 then return out end
-    level = level / 4
-  end
-  return out
-end
-
-local function guessed(h, n, out, now)
-  for i = 4, 3 + guesses do
-    local key = prefix .. 'predicted:' .. pool .. ':' .. ARGV[i]
+local function guessed(h, n, out)
+  for i = 2, #KEYS do
     local function has(hash)
-      local expires = call('ZSCORE', key, hash)
+      local expires = call('ZSCORE', KEYS[i], hash)
       return expires and tonumber(expires) > now
     end
     out[#out + 1] = n > 0 and has(sub(h, 1, 8)) and last(h, 1, n, has) or 0
   end
 end
 
-local clock, replies = call('TIME'), {}
-for p = 4 + guesses, #ARGV do
+local replies = {}
+for p = 2, #ARGV do
   local h = ARGV[p]
-  local n, reply = #h / 8, {{}, {}, {}}
-  if n > 0 then
-    changes(h, reply[1], 1, size_of(h, 1), n + 1, 0)
-    reply[2] = starting(h, n)
-  end
-  guessed(h, n, reply[3], clock[1] * 1000 + floor(clock[2] / 1000))
+  local n, reply = #h / 8, {{}, {}}
+  if n > 0 then changes(h, reply[1], 1, size_of(h, 1), n + 1, 0) end
+  guessed(h, n, reply[2])
   replies[#replies + 1] = reply
 end
 return replies

@@ -1,35 +1,28 @@
 -- Corrects a worker's reservations: drops those of requests that nobody awaits, and counts the sums anew.
 --
--- KEYS  1 reservations:<worker>  2 loads:<pool>  3 prefilling:<worker>  4 load:<worker>
--- ARGV  1 the deployment's prefix  2 pool  3 worker  4 its data-parallel ranks  5… dead API replicas, whose requests
---       nobody awaits
--- returns  {reserved runs, API replicas that await them and have no lease, dropped runs}
+-- KEYS  1 reservations:<worker>  2 loads:<pool>  3 prefilling:<worker>  4 load:<worker>  5 starting:<pool>,
+--       and request:<run> of reserved runs
+-- ARGV  1 worker  2 its data-parallel ranks, the reserved runs in the order of their keys, and after them dead API
+--       replicas, whose requests nobody awaits
+-- returns  {reserved runs, dropped runs}
+-- Reservations that are not among these runs are newer than the question, and stay.
 -- O(reservations). For reservations that were not released: after a lost message, the death of an API replica, or a
 -- Redis that came back without its last second.
-local prefix, waiting, live, dropped = ARGV[1], {}, {}, {}
-local dead, alive, missing = {}, {}, {}
-for i = 5, #ARGV do dead[ARGV[i]] = true end
-local runs = redis.call('HGETALL', KEYS[3])
-for i = 1, #runs, 2 do waiting[runs[i]] = runs[i + 1] end
-
-local function lives(api)
-  if api == '' then return true end -- placed by an older version, whose replicas have no lease
-  if alive[api] == nil then
-    alive[api] = redis.call('EXISTS', prefix .. 'api:' .. api) == 1
-    if not alive[api] then missing[#missing + 1] = api end
-  end
-  return alive[api]
-end
+local waiting, live, dropped, record, dead = {}, {}, {}, {}, {}
+for k = 6, #KEYS do record[ARGV[k - 3]] = KEYS[k] end
+for i = #KEYS - 2, #ARGV do dead[ARGV[i]] = true end
+local started = redis.call('HGETALL', KEYS[3])
+for i = 1, #started, 2 do waiting[started[i]] = true end
 
 local sums = {} -- by rank, in the order of ENTRY
-for rank = 0, ARGV[4] - 1 do sums[tostring(rank)] = {0, 0, 0, 0, 0, 0, 0} end
+for rank = 0, ARGV[2] - 1 do sums[tostring(rank)] = {0, 0, 0, 0, 0, 0, 0} end
 local held, kept = redis.call('HGETALL', KEYS[1]), {}
 for i = 1, #held, 2 do
   local run = held[i]
   local blocks, tokens, rank, aside, pulls, api = string.match(held[i + 1], '(%d+),(%d+),(%d+)(a?),?(%d*),?(.*)')
-  local orphaned = not lives(api) and dead[api]
-  if orphaned then redis.call('UNLINK', prefix .. 'request:' .. run) end
-  if orphaned or redis.call('EXISTS', prefix .. 'request:' .. run) == 0 then
+  local orphaned = record[run] and dead[api]
+  if orphaned then redis.call('UNLINK', record[run]) end
+  if record[run] and redis.call('EXISTS', record[run]) == 0 then
     redis.call('HDEL', KEYS[1], run)
     dropped[#dropped + 1] = run
   else
@@ -46,16 +39,12 @@ for i = 1, #held, 2 do
 end
 for run in pairs(waiting) do
   if not live[run] then
-    local hashes = redis.call('GET', prefix .. 'prefix:' .. run) or ''
-    for _, key in ipairs(starting_keys(prefix .. 'starting:' .. ARGV[2] .. ':', hashes)) do
-      redis.call('HDEL', key, run)
-    end
     redis.call('HDEL', KEYS[3], run)
-    redis.call('UNLINK', prefix .. 'prefix:' .. run)
+    stop(KEYS[5], run)
   end
 end
 for rank, counted in pairs(sums) do
-  local place = place_of(ARGV[3], rank)
+  local place = place_of(ARGV[1], rank)
   local before = sums_of(KEYS[2], place) or {0, 0, 0, 0, 0, 0, 0, 0}
   local changed = false
   for i = 1, 7 do changed = changed or before[i] ~= counted[i] end
@@ -70,4 +59,4 @@ for rank, counted in pairs(sums) do
     if counted[i] ~= 0 or redis.call('HEXISTS', KEYS[4], field) == 1 then redis.call('HSET', KEYS[4], field, counted[i]) end
   end
 end
-return {kept, missing, dropped}
+return {kept, dropped}

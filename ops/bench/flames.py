@@ -20,7 +20,7 @@ _PICTURES = Path(__file__).parents[1] / "pictures"
 _MODEL_DIR = Path(".xylem/models/SmolLM2-135M-Instruct")
 _REQUESTS = 15_000
 _RATE = 100  # samples per second
-_SUBTITLE = "64 connections, short requests, one token each; width is time on the CPU"
+_SUBTITLE = "64 connections, short requests, one token each; width is time with Python's lock"
 _TITLE = re.compile(r'(<text id="title"[^>]*>)[^<]*(</text>)')
 
 
@@ -48,7 +48,19 @@ def main() -> None:
 
 
 def _command(pid: int, out: Path) -> list[str]:
-    options = ["--format", "flamegraph", "--function", "--rate", str(_RATE), "--duration", "600", "--output", str(out)]
+    # With --gil, since py-spy counts threads that wait for work as busy.
+    options = [
+        "--gil",
+        "--format",
+        "flamegraph",
+        "--function",
+        "--rate",
+        str(_RATE),
+        "--duration",
+        "600",
+        "--output",
+        str(out),
+    ]
     return [py_spy(), "record", "--pid", str(pid), *options]
 
 

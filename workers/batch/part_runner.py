@@ -1,11 +1,11 @@
 """Runs one part of a batch: dispatches all its lines at once; engines take each when they have room."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import orjson
 from msgspec import structs
+from msgspec.structs import replace
 
 from app.batch import paths as batch_paths
 from app.batch.batch_store import BatchStore, PartClaim

@@ -21,7 +21,9 @@ def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     path = tmp_path_factory.mktemp("index")
     with (
         another_redis(path) as index,
-        stack(valkey_url, path, {POOL: mock_pool(speedup=20.0)}, XYLEM_INDEX_URL=index.url) as s,
+        stack(
+            valkey_url, path, {POOL: mock_pool(speedup=20.0)}, XYLEM_INDEX_URL=index.url, XYLEM_DEPLOYMENT=path.name
+        ) as s,
     ):
         s.api()
         s.worker(name="one")

@@ -32,7 +32,7 @@ _FIELDS = (
     "requests.{0}", "blocks.{0}", "tokens.{0}", "waiting.{0}", "pulls.{0}", "requests.{0}a", "blocks.{0}a", "since.{0}",
 )  # fmt: skip
 # How seldom a process reads all leases when others do it, too: for the speeds and loads that they tell.
-_REFRESH_S, _REFRESH_S_PER_WORKER = 2.0, 0.01
+_REFRESH_S, _REFRESH_S_PER_WORKER = 2.0, 0.015
 _CLAIM = 0.8  # of the time between two looks, for which one process has claimed to read them: timers are not exact
 
 

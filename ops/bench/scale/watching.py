@@ -24,7 +24,7 @@ REPLICAS = (1, 10, 100)
 def watching(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     """The share of a core that Redis needs, by workers and replicas."""
     with valkey(directory) as port:
-        shares = uvloop.run(_watching(port, 40 if quick else 120, say))
+        shares = uvloop.run(_watching(port, 60 if quick else 180, say))
     return {
         "watch_redis_share_1000x100": shares[WORKERS[-1], REPLICAS[-1]],
         "watching": [{"workers": w, "replicas": r, "share": share} for (w, r), share in shares.items()],
@@ -52,8 +52,8 @@ async def _share(client: Any, replicas: int, looks: int) -> float:
     """All replicas look one after the other, each so often; in a deployment they do so each `look_s`.
 
     The looks are told that this is so: now and then, by their clock, one reads all leases; with 1,000 workers each does
-    every ten seconds, so that is the least that is measured. Before each turn the last turn's claim ends, as it would
-    by Redis' clock.
+    every fifteen seconds, so that is the least that is measured. Before each turn the last turn's claim ends, as it
+    would by Redis' clock.
     """
     look_s = Intervals().look_s
     wires = [Wire(client) for _ in range(replicas)]

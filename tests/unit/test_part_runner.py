@@ -3,11 +3,11 @@
 import asyncio
 import dataclasses
 import time
-from dataclasses import dataclass
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from msgspec import Struct
 from msgspec.structs import replace
 
 from app.batch.batch_store import BatchStore, PartClaim
@@ -72,8 +72,7 @@ async def test_what_comes_back_from_an_engine_waits_behind_nobody_either() -> No
     assert part.asked[6:] == []
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(Struct, frozen=True):
     priority: int
     timeout_s: float = 0
     aside: bool = False

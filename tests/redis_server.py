@@ -11,11 +11,13 @@ from tests.stack import free_port, redis_command, stop, wait_until
 
 
 class RedisServer:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *options: str, server: str | None = None, decode: bool = True) -> None:
+        """`server`: another binary than redis-server. `decode`: the client's replies are texts."""
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
-        self._command = redis_command(self.port, directory)
-        self.client = redis.Redis(port=self.port, decode_responses=True)
+        binary, *usual = redis_command(self.port, directory)
+        self._command = [server or binary, *usual, *options]
+        self.client = redis.Redis(port=self.port, decode_responses=decode)
         self.start()
 
     def start(self) -> None:

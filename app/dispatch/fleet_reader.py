@@ -67,6 +67,7 @@ class FleetReader:
             for name, pool in pools.items()
         }
         self._models = {name: pool.model for name, pool in pools.items()}
+        self._misfits: dict[WorkerId, str] = {}  # as last told
         # The version that most workers of a pool had in the last read, if not its own.
         self.weights: dict[PoolId, str] = {}
         self._fleets = {name: PoolFleet() for name in pools}
@@ -246,16 +247,22 @@ class FleetReader:
         if abs(lease.wire - WIRE_VERSION) > 1:
             log.error("worker_of_another_version", worker=lease.worker.id, wire=lease.wire)
             return None
+        misfit = self._misfit(lease)
+        if self._misfits.get(lease.worker.id, "") != misfit:  # else leases are read too often to tell it each time
+            self._misfits[lease.worker.id] = misfit
+            if misfit:
+                log.error(misfit, worker=lease.worker.id, pool=lease.worker.pool)
+        return replace(lease, draining=True) if misfit else lease
+
+    def _misfit(self, lease: Lease) -> str:
+        """Why its answers would be wrong, or not come here, since its settings differ from this process's; or ""."""
         if lease.worker.model not in ("", self._models.get(lease.worker.pool)):
-            log.error("worker_of_another_model", worker=lease.worker.id, model=lease.worker.model)
-            return msgspec.structs.replace(lease, draining=True)
+            return "worker_of_another_model"
         if lease.token_redis < self._token_redis:
-            log.error("worker_lacks_token_redis", worker=lease.worker.id, known=lease.token_redis)
-            return msgspec.structs.replace(lease, draining=True)
+            return "worker_lacks_token_redis"
         if lease.broker_apart != self._broker_apart:
-            log.error("worker_has_another_broker", worker=lease.worker.id, apart=lease.broker_apart)
-            return msgspec.structs.replace(lease, draining=True)
-        return lease
+            return "worker_has_another_broker"
+        return ""
 
 
 class _Question(Struct, frozen=True):

@@ -239,7 +239,7 @@ class Placer:
                 placed.append(inflight)
         if self._fleet.index.is_apart:
             await self._write(placed, placings, self._ask(round_.asks))
-            await self._fleet.index.ask(predictions)
+            await self._fleet.index.ask(predictions)  # afterwards: no client waits for that server
         else:
             await self._write(placed, placings, predictions + self._ask(round_.asks))
         for pool, view in round_.views.items():

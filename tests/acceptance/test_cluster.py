@@ -90,7 +90,7 @@ def test_long_prompts_are_computed_by_the_prefill_worker_and_known_by_their_pref
     wait_until(is_known, "the prefix is known")
 
 
-def test_who_leaves_is_not_computed_for(fleet: tuple[Stack, Cluster, OpenAI]) -> None:
+def test_the_answer_of_a_client_that_left_is_computed_no_further(fleet: tuple[Stack, Cluster, OpenAI]) -> None:
     _, cluster, client = fleet
     stream = client.completions.create(**body(1, 2000), stream=True)
     next(iter(stream))

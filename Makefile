@@ -5,25 +5,26 @@ NAME ?= serve
 FAULTS ?= 210
 SEED ?= 1
 ENGINE ?=
+MODEL ?=
 BIN := .venv/bin
 UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --quiet --upgrade \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
 
-.PHONY: help run test check docs chaos fuzz clients bench lock lint-docker clean
+.PHONY: help run test check docs chaos media fuzz clients bench lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-run: $(if $(filter sglang,$(ENGINE)),.venv/.sglang,.venv/.$(DEVICE)) ## [DEVICE=cpu] [ENGINE=sglang]: install the packages and start the whole system with real vLLM, on a GPU if there is one, or with SGLang
-	@$(BIN)/xylem up $(if $(ENGINE),--engine $(ENGINE))
+run: $(if $(filter sglang,$(ENGINE)),.venv/.sglang,.venv/.$(DEVICE)) $(if $(filter shapes,$(MODEL)),.venv/.images) ## [DEVICE=cpu] [ENGINE=sglang] [MODEL=shapes]: install the packages and start the whole system with real vLLM, on a GPU if there is one, or with SGLang; with a model that sees and one that paints
+	@$(BIN)/xylem up $(if $(ENGINE),--engine $(ENGINE)) $(if $(MODEL),--model $(MODEL))
 
 test check: export PYTHONDONTWRITEBYTECODE = # so that a hundred processes compile their modules once
 test: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json ## install the packages and run all tests
 	@ops/redis-server.sh
 	@$(BIN)/pytest -m alone $$(grep -rl mark.alone --include '*.py' tests); alone=$$?; \
-	$(BIN)/pytest -m "not alone and not gpu" --numprocesses 4 --dist loadfile --no-loadscope-reorder && exit $$alone
+	$(BIN)/pytest -m "not alone and not gpu and not media" --numprocesses 4 --dist loadfile --no-loadscope-reorder && exit $$alone
 
 check: .venv/.dev docs ## lint, types, import contracts, documentation, known vulnerabilities, unit tests: about a minute
 	@$(BIN)/ruff check .
@@ -38,6 +39,9 @@ docs: .venv/.dev ## the documentation, into site/
 
 chaos: .venv/.dev ## [FAULTS=210 SEED=1]: faults under load; a table, and one line of JSON (about half an hour)
 	@$(BIN)/python -m tests.chaos --faults $(FAULTS) --seed $(SEED)
+
+media: .venv/.dev .xylem/models/whisper-tiny.en/config.json ## tests with real models of pictures and sound: some minutes
+	@$(BIN)/pytest -m media tests
 
 fuzz: .venv/.dev ## the odd inputs of `make test`: twenty times as many, other ones each time (half an hour)
 	@FUZZ_TIMES=20 $(BIN)/pytest -q tests/fuzz --numprocesses 2
@@ -76,5 +80,21 @@ clean: ## remove everything installed and built, models too
 .venv/.sglang: requirements/sglang-cpu.txt ops/sglang_cpu/pyproject.toml | .venv/.cpu
 	@ops/install.sh sglang
 
+.venv/.images: requirements/images.txt | .venv/.$(DEVICE)
+	@ops/install.sh images
+
 .xylem/models/SmolLM2-135M-Instruct/config.json: | .venv/.dev
 	@$(BIN)/python -m workers.smollm2 $(@D)
+
+.xylem/models/whisper-tiny.en/config.json: | .venv/.dev
+	@$(BIN)/python -m workers.whisper $(@D)
+
+media: .xylem/models/SmolLM2-135M-Instruct/config.json
+
+.xylem/models/shapes/config.json: .xylem/models/SmolLM2-135M-Instruct/config.json workers/shapes/eyes.safetensors
+	@rm -rf $(@D)
+	@$(BIN)/python -m workers.shapes $(@D) seeing
+
+.xylem/models/shapes-painter/model_index.json: workers/shapes/painter.safetensors | .venv/.dev
+	@rm -rf $(@D)
+	@$(BIN)/python -m workers.shapes $(@D) painting

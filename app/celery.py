@@ -29,7 +29,7 @@ except SettingsError as exc:
 os.environ.setdefault("FLOWER_ADDRESS", "127.0.0.1")
 
 # By name: nothing in app imports workers.
-_TASKS = [f"app.tasks.{name}" for name in ("prefill", "decode", "encode", "batch")]
+_TASKS = [f"app.tasks.{name}" for name in ("prefill", "decode", "encode", "encode_pictures", "paint", "batch")]
 _INCLUDED = [*_TASKS, "workers.engine.bootstep", "workers.batch.bootstep"]
 
 _PAUSES = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}  # s, between tries to reach the broker
@@ -60,8 +60,8 @@ app.conf.update(
     result_backend=None,
     task_ignore_result=True,
     task_acks_late=False,
-    # One process, one engine (fork and CUDA don't mix). A prefill's thread submits and waits; decode and
-    # encode tasks need none (`task_strategy.py`). Tasks beyond the concurrency stay in Redis, and can be taken back.
+    # One process, one engine (fork and CUDA don't mix). Its tasks need no threads (`task_strategy.py`), except those
+    # that are to be run later. Tasks beyond the concurrency stay in Redis, and can be taken back.
     worker_pool="threads",
     worker_disable_prefetch=True,
     worker_prefetch_multiplier=1,

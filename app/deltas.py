@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
-from app.messages import Delta
+from app.messages import Delta, Event
 
 K = TypeVar("K", bound=Hashable)
 
@@ -14,6 +14,12 @@ def merge(deltas: Iterable[tuple[K, Delta]]) -> list[tuple[K, Delta]]:
     for choice, d in deltas:
         by_choice.setdefault(choice, []).append(d)
     return [(choice, _join(ds)) for choice, ds in by_choice.items()]
+
+
+def merge_events(events: list[Event]) -> list[Event]:
+    """One delta per choice and version of the weights; all else stays behind the deltas."""
+    deltas = merge([((e.request, e.attempt, e.index, e.weights), e) for e in events if type(e) is Delta])
+    return [*[d for _, d in deltas], *[e for e in events if type(e) is not Delta]]
 
 
 def _join(deltas: list[Delta]) -> Delta:

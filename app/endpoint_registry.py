@@ -1,4 +1,4 @@
-"""The endpoints that generate or encode: each is defined once, for HTTP routes, kept answers and batches alike."""
+"""The endpoints that generate, encode or paint, each defined once, for HTTP routes, kept answers and batches alike."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from app.anthropic.schemas import MessagesRequest
 from app.dispatch.generation_base import GenerationBase
 from app.errors import XylemError
 from app.messages import Delta, Task
-from app.openai import chat, classify, completions, embeddings, error_body, rerank, score
+from app.openai import chat, classify, completions, embeddings, error_body, images, rerank, score, videos
 from app.openai.responses import generation as responses
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.schemas import ChatRequest, CompletionRequest, ModelRequest
@@ -80,7 +80,13 @@ RERANK = Endpoint("/v1/rerank", "rerank", rerank.RerankRequest, rerank.understan
 CLASSIFY = Endpoint(
     "/v1/classify", "class", classify.ClassifyRequest, classify.understand, classify.ClassifyWriter, task="classify"
 )
+IMAGES = Endpoint(
+    "/v1/images/generations", "image", images.ImageRequest, images.understand, images.ImageWriter, task="image"
+)
+
+# A job, which is always kept; no line of a batch.
+VIDEOS = Endpoint("/v1/videos", "video", videos.VideoRequest, videos.understand, images.ImageWriter, task="image")
 
 ENDPOINTS: dict[str, Endpoint] = {
-    endpoint.path: endpoint for endpoint in (CHAT, TEXT, RESPONSE, MESSAGE, EMBEDDINGS, SCORE, RERANK, CLASSIFY)
+    endpoint.path: endpoint for endpoint in (CHAT, TEXT, RESPONSE, MESSAGE, EMBEDDINGS, SCORE, RERANK, CLASSIFY, IMAGES)
 }

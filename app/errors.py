@@ -32,6 +32,7 @@ XylemError
 ├── NoWorker       503   no live worker serves the model
 │   ├── PoolAsleep       …but some sleep; carries Retry-After
 │   └── WeightsChanged   …with the weights that began this answer
+├── MediaLost      503   the samples of a picture or a sound are gone from Redis
 ├── AdapterFailed  503   no worker can answer with this LoRA adapter
 ├── StoreDown      503   Redis does not answer
 ├── StorageDown    503   files can't be read or written
@@ -257,6 +258,12 @@ class PoolBusy(XylemError):
     """The state of this pool is being changed. Try again when that is done."""
 
     status, type, code = 409, "invalid_request_error", "pool_busy"
+
+
+class MediaLost(XylemError):
+    """A picture or a sound of this request is gone from Redis. Send the request again."""
+
+    status, code = 503, "media_lost"
 
 
 class AdapterFailed(XylemError):

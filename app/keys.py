@@ -56,10 +56,12 @@ reservations:<worker>   hash, run → "b,t,r,p,a", for runs that are placed and 
                         API replica that awaits the run. An aside run has "<r>a" for r here and below: it is counted
                         apart, and online requests don't see it as load.
                         Written by the api at placement and the worker at the end; gone with the worker.
-loads:<pool>            hash, place → the sums of the above, packed (`lua/requests/load.lua`): requests, blocks; of
-                        those without a first token the tokens to compute, how many they are, and the blocks to pull;
-                        aside requests and their blocks; when the first waiting prompt began, ms since the epoch.
-                        Written with them, recounted by the worker every second; a field is gone with the worker.
+loads:<pool>            hash, a number below 128 (a worker's last two hex digits, modulo that) → of these workers'
+                        places one after the other the name, with its length before it, and the sums of the above,
+                        packed (`lua/requests/load.lua`): requests, blocks; of those without a first token the tokens
+                        to compute, how many they are, and the blocks to pull; aside requests and their blocks; when
+                        the first waiting prompt began, ms since the epoch.
+                        Written with them, recounted by the worker every second; a place is gone with the worker.
 load:<worker>           hash, the same sums by field, as wire version 1 reads them. Recounted by the worker every
                         second.
 prefilling:<worker>     hash, run → its prompt's first block hash (8 bytes) and its rank, of requests without a first
@@ -70,6 +72,13 @@ starting:<pool>         hash, the prompts of such requests, for others that begi
                         the api; lives as long as the last of these requests may.
 request:<run>           string, msgpack `messages.Job`. Gone means done or cancelled.
                         Written by the api; lives until the deadline and 30 s more.
+media:<sha256>          string, the samples of a picture (RGB, 8 bits each, row by row) or a sound (float32,
+                        little-endian) in a prompt. <sha256>: as in `messages.Media`. Written by the api, in pieces,
+                        before the request is placed; lives until the last deadline of a request with it, and 30 s more.
+embedding:<model>:<sha256>  string, msgpack `messages.EmbeddingHandle`: where the encoded picture is, and with whom.
+                        Written by that worker, and removed by it when it forgets the picture; lives 10 minutes.
+encoded:<run>           set of the workers that have encoded their pictures of it; the last one sends the next task.
+                        Written by them; lives as long as `request:<run>` may.
 commands:<worker>       list of msgpack `messages.WorkerCommand`. Written by the api; lives 60 s after the last.
 commands:<api>          list of msgpack `messages.Look`, the questions of other API replicas. Lives as long.
 reply:<id>              list, a worker's msgpack `messages.Reply` to a command, or an API replica's answer to a Look.
@@ -86,6 +95,9 @@ answer-owners           set of the API replicas that own any, or did. Written by
 chats-of:<key>          sorted set, id → when it came, ms since the epoch: the complete stored chats of an API key (as
                         in files-of). Written by the api; lives as long as the newest; the id of an expired chat stays
                         until the next read, or a day longer.
+videos-of:<key>         sorted set, id → when it came, ms since the epoch: the videos of an API key (as in files-of),
+                        with those that have ended. Written by the api; lives as long as the newest may; the id of an
+                        expired one stays until the next read.
 kept-bytes              hash, approximate bytes of kept answers with their logs, and of conversations with their items:
                         `all`, `key:<API key>`, `id:<id>`.
                         Written by the api with them; expired ones are subtracted when the next is kept.
@@ -196,6 +208,15 @@ class Keys:
     def request(self, run: RunId) -> str:
         return f"{self._fleet}request:{run}"
 
+    def media(self, sha256: str) -> str:
+        return f"{self._fleet}media:{sha256}"
+
+    def embedding(self, model: str, sha256: str) -> str:
+        return f"{self._fleet}embedding:{model}:{sha256}"
+
+    def encoded(self, run: RunId) -> str:
+        return f"{self._fleet}encoded:{run}"
+
     def out(self, api: ApiId) -> str:
         return f"{self._tagged(api)}out:{api}"
 
@@ -277,6 +298,9 @@ class Keys:
 
     def chats_of(self, key: KeyId) -> str:
         return f"{self._kept}chats-of:{key}"
+
+    def videos_of(self, key: KeyId) -> str:
+        return f"{self._kept}videos-of:{key}"
 
     def kept_account(self) -> tuple[str, str]:
         """The last keys of the scripts that keep answers."""

@@ -17,7 +17,7 @@ Those that come for every token or request are not tracked by the garbage collec
 One file, however long: whoever changes a message has to see all others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
@@ -29,9 +29,12 @@ WIRE_VERSION = 2  # of all that follows, of keys and of scripts: see `app/store/
 
 T = TypeVar("T")
 FinishReason = Literal["stop", "length", "abort"]
-Role = Literal["both", "prefill", "decode"]
-Task = Literal["generate", "embed", "classify"]
-StageKind = Literal["prefill", "decode", "encode"]
+Role = Literal["both", "prefill", "decode", "encode"]
+Task = Literal["generate", "embed", "classify", "image", "transcribe"]
+MediaKind = Literal["image", "audio"]
+MEDIA_NAMES: Mapping[MediaKind, str] = {"image": "pictures", "audio": "sound"}  # for people
+StageKind = Literal["prefill", "decode", "encode", "paint", "encode_pictures"]  # encode: makes vectors of texts
+PictureFormat = Literal["png", "jpeg", "webp", "mp4"]
 
 
 ExpertAction = Literal["start", "stop", "dump"]  # see `engines.base.ExpertRecorder`
@@ -82,6 +85,7 @@ class Stage(Struct, frozen=True, array_like=True, gc=False):
     pool: PoolId
     worker: WorkerId
     rank: int
+    media: tuple[int, ...] = ()  # of `encode_pictures`: numbers of the job's media that it encodes
 
 
 class PartialOutput(Struct, frozen=True, array_like=True):
@@ -113,6 +117,21 @@ class Rendezvous(Struct, frozen=True, tag="room"):
 Handoff = KvHandle | Rendezvous
 
 
+class EmbeddingHandle(Struct, frozen=True, array_like=True):
+    """An encoded picture in the memory of the worker that encoded it. Another one may have its place by now."""
+
+    worker: WorkerId
+    agent: str  # the NIXL agent of its memory, another one for each start
+    metadata: bytes  # by which that is reached
+    pages: list[int]  # addresses, in order
+    page_bytes: int
+    rows: int
+    width: int
+    dtype: str  # as torch names it, such as float32
+    checksum: int  # CRC-32 of the bytes
+    weights: str = ""  # the version that encoded it
+
+
 class KvTransfer(Struct, frozen=True, array_like=True):
     """KV that came from another engine."""
 
@@ -140,8 +159,41 @@ class Inputs(Struct, frozen=True, array_like=True):
     dimensions: int | None = None  # of each vector; None: as many as the model has
 
 
+class Media(Struct, frozen=True, array_like=True):
+    """A picture or a sound in a prompt. Its samples are in `media:<sha256>`."""
+
+    kind: MediaKind
+    sha256: str  # hexadecimal, of kind, shape and samples: the same picture by URL, data or file is one
+    shape: tuple[int, ...]  # of a picture: height and width, RGB uint8; of sound: samples, float32 mono, 16 kHz
+    offset: int = 0  # of its placeholders in the prompt, tokens
+    length: int = 0  # tokens of placeholders; in a job to transcribe, of the encoder's own prompt
+
+
+class Painting(Struct, frozen=True, array_like=True):
+    """One picture or video to be painted. A worker that paints it again makes the same bytes."""
+
+    prompt: str
+    width: int  # pixels
+    height: int
+    steps: int  # of denoising
+    seed: int  # 32 bits
+    guidance: float | None = None  # how closely it follows the prompt; None: as the model has it
+    negative: str = ""  # what it shall not show
+    format: PictureFormat = "png"
+    quality: int = 100  # percent, of jpeg and webp
+    previews: int = 0  # pictures of unfinished states, sent on the way
+    frames: int = 0  # of a video; 0: it is a picture
+    fps: int = 0
+    strength: float | None = None  # how far an edit goes from its picture: above 0, to 1; None: it is no edit
+
+    @property
+    def work(self) -> int:
+        """What it costs, in units that stand for a text's tokens in routing: steps of 32×32 pixels of a frame."""
+        return self.steps * max(1, self.frames) * max(1, self.width * self.height // 1024)
+
+
 class Job(Struct, frozen=True, array_like=True):
-    """One prompt to be completed, or several inputs to be encoded: all that a worker of the pool needs for it."""
+    """One prompt to be completed, inputs to be encoded, or a picture: all that a worker of the pool needs for it."""
 
     request: RequestId
     attempt: int  # from 0; events of an older attempt are ignored
@@ -164,10 +216,29 @@ class Job(Struct, frozen=True, array_like=True):
     adapter: str | None = None  # `Adapter.versioned`; None: the model's own weights
     weights: str | None = None  # the version that its workers must have; None: any
     token_redis: int = 0  # where its events go: of XYLEM_TOKEN_REDIS_URLS, from 1; 0: the Redis of all else
+    media: list[Media] = []  # in the prompt, by offset; for workers with their kinds in `Worker.media`
+    painting: Painting | None = None  # its prompt is empty then
+
+    @property
+    def kind(self) -> StageKind:
+        """The stage that answers."""
+        if self.painting is not None:
+            return "paint"
+        return "decode" if self.inputs is None else "encode"
+
+    @property
+    def work(self) -> int:
+        """Tokens that an engine computes before its first output, or what stands for them."""
+        return self.painting.work if self.painting is not None else len(self.prompt)
 
     @property
     def run(self) -> RunId:
         return run_id(self.request, self.attempt)
+
+    @property
+    def encoder_tokens(self) -> int:
+        """Of sound that an encoder computes beside the prompt: nothing in the prompt stands for it."""
+        return sum(one.length for one in self.media if one.offset + one.length > len(self.prompt))
 
     @property
     def worker(self) -> WorkerId:
@@ -220,12 +291,38 @@ class PrefillDone(Struct, frozen=True, array_like=True, tag="h"):
     returned: KvHandle | None = None
 
 
+class PicturesEncoded(Struct, frozen=True, array_like=True, tag="m"):
+    """All pictures that were to be encoded apart are, or are left to the next worker, which has the request."""
+
+    request: RequestId
+    attempt: int
+
+
 class Vectors(Struct, frozen=True, array_like=True, tag="v"):
     """The vectors of all inputs of a job. Never the last event: Done follows."""
 
     request: RequestId
     attempt: int
     data: bytes  # float32, little-endian: the vectors, concatenated, all of one length
+
+
+class Progress(Struct, frozen=True, array_like=True, tag="p"):
+    """A step of a painting is over. Never the last event."""
+
+    request: RequestId
+    attempt: int
+    step: int  # how many are over
+    of: int
+    picture: bytes = b""  # the unfinished picture, if one was asked for here
+
+
+class Painted(Struct, frozen=True, array_like=True, tag="i"):
+    """A piece of a picture's or video's file, in order, and short: tokens wait behind it. Done follows."""
+
+    request: RequestId
+    attempt: int
+    start: int  # its first byte; 0: earlier pieces are of a former try
+    data: bytes
 
 
 class Done(Struct, frozen=True, array_like=True, tag="e", gc=False):
@@ -249,7 +346,7 @@ class Failed(Struct, frozen=True, array_like=True, tag="f"):
     message: str
 
 
-Event = Delta | FirstToken | PrefillDone | Vectors | Done | Failed
+Event = Delta | FirstToken | PrefillDone | PicturesEncoded | Vectors | Progress | Painted | Done | Failed
 
 
 class EventBatch(Struct, frozen=True, array_like=True, gc=False):
@@ -308,6 +405,8 @@ class Worker(Struct, frozen=True, array_like=True):
     engine: str = ""  # as the pools file names it; empty from a worker of an older version, here and below
     engine_version: str = ""
     model: str = ""  # as its pools file names it
+    media: list[MediaKind] = []  # kinds that its engine takes in prompts
+    embeddings: bool = False  # its engine takes encoded pictures
 
 
 class Load(Struct, frozen=True, array_like=True):
@@ -553,6 +652,7 @@ class KeptRequest(Struct, frozen=True, array_like=True):
     x_request_id: str = ""  # as Job's
     response: ResponseContext = ResponseContext()
     chat: StoredChat | None = None  # once it is whole, clients find it in the list of chats
+    media: list[Media] = []  # of its parts, in their order: what was at a URL when the request came
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -574,6 +674,7 @@ def decoder(kind: type[T]) -> Callable[[bytes], T]:
 decode_job = decoder(Job)
 decode_event_batch = decoder(EventBatch)
 decode_lease = decoder(Lease)
+decode_embedding = decoder(EmbeddingHandle)
 decode_worker_metrics = decoder(list[WorkerMetric])
 decode_worker_command: Callable[[bytes], WorkerCommand] = decoder(WorkerCommand)  # type: ignore[arg-type]  # a union is no type to mypy
 decode_reply = decoder(Reply)

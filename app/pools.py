@@ -29,7 +29,8 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 AliasName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\s\x00-\x1f]+$")]
 # As in `endpoints` of a pool.
 EndpointName = Literal[
-    "chat", "completions", "responses", "messages", "embeddings", "score", "rerank", "classify"
+    "chat", "completions", "responses", "messages", "embeddings", "score", "rerank", "classify", "images", "videos",
+    "transcriptions",
 ]  # fmt: skip
 Policy = Literal["kv", "least_loaded", "round_robin", "random", "power_of_two"]
 
@@ -79,6 +80,38 @@ class Aside(_Part):
     prefill_share: Annotated[float, Field(ge=0, le=1)] = 0.01
 
 
+def parse_size(text: str) -> tuple[int, int]:
+    """Width and height of a size such as 1024x768, in pixels. Raises: ValueError."""
+    width, x, height = text.partition("x")
+    if not (x and all(side.isascii() and side.isdigit() and len(side) < 6 for side in (width, height))):
+        raise ValueError("has to be <width>x<height>, in pixels")
+    return int(width), int(height)
+
+
+def _size(text: str) -> str:
+    parse_size(text)
+    return text
+
+
+Size = Annotated[str, AfterValidator(_size)]
+
+
+class PaintRules(_Part):
+    """What clients may ask a model that paints for, and what they get without asking."""
+
+    size: Size = "1024x1024"  # of pictures and videos, if a request names none, or `auto`
+    sizes: list[Size] | None = None  # the sizes that requests may name; null: any up to `max_pixels`
+    multiple_of: Count = 16  # of pixels, that both sides have to be
+    max_pixels: Count = 4 * 2**20  # of a picture, or a frame
+    steps: Count = 30  # of denoising, if a request says nothing
+    max_steps: Count = 100
+    guidance: Annotated[float, Field(ge=0, le=100)] | None = None  # null: as the model has it
+    fps: Annotated[int, Field(gt=0, le=120)] = 16  # of videos
+    seconds: Annotated[float, Field(gt=0, le=600)] = 4.0  # of a video, if a request says nothing
+    max_seconds: Annotated[float, Field(gt=0, le=600)] = 12.0
+    videos: bool = False  # whether the model makes videos, and no pictures
+
+
 class Reasoning(_Part):
     """The markers around a model's reasoning, which chats show as `reasoning_content`."""
 
@@ -88,6 +121,8 @@ class Reasoning(_Part):
 
 
 NO_DIALECT = "none"
+_GENERATION = "generation_config.json"
+_MULTILINGUAL_VOCABULARY = 51_865  # Whisper's, of which the English one has a token less
 _INPUT_LENGTH = "sentence_bert_config.json"  # where embedding models say how long an input may be
 
 
@@ -99,8 +134,9 @@ def _dialect(name: str) -> str:
 
 
 def _engine(name: str) -> str:
-    if not is_engine(name):
-        raise PydanticCustomError("unknown_engine", "is none of {names}", {"names": ", ".join(engine_names())})
+    if not (is_engine(name) or is_engine(name, paints=True)):
+        names = ", ".join(sorted({*engine_names(), *engine_names(paints=True)}))
+        raise PydanticCustomError("unknown_engine", "is none of {names}", {"names": names})
     return name
 
 
@@ -108,14 +144,19 @@ class Pool(_Part):
     """A named set of identical workers."""
 
     model: Annotated[str, Field(min_length=1)]  # the name clients ask for
-    # `vllm`, `trtllm`, `mock` (a simulator: no GPU, no weights), or an adapter of your own: app/engine_registry.py.
+    # `vllm`, `sglang`, `trtllm`, `diffusers` (for `task: image`), `mock` (a simulator: no GPU, no weights), or an
+    # adapter of your own: app/engine_registry.py.
     engine: Annotated[str, AfterValidator(_engine)]
     # Hugging Face directory: tokenizer, template, weights; mock has its own. `hf://organisation/name@revision` or
     # `s3://bucket/folder` is fetched once, into XYLEM_MODEL_STORE.
     path: ModelSource | None = None
-    # embed: makes vectors of texts; classify: assigns texts to classes. Neither answers chats.
+    # embed: makes vectors of texts; classify: assigns texts to classes; image: paints pictures or videos; transcribe:
+    # writes down speech (Whisper). None of them answers chats.
     task: Task = "generate"
-    role: Role = "both"  # prefill: computes prompts for workers of role decode
+    # prefill: computes prompts for workers of role decode. encode: encodes pictures for all others of the model.
+    role: Role = "both"
+    # Whether it takes pictures that others have encoded. null: if the file has a pool of role encode for its model.
+    embeddings: bool | None = None
     block_size: Count = 32  # tokens in a KV block
     max_running: Count = 64  # requests that the engine runs at once
     max_model_len: Count | None = None  # tokens; the model's own when not given
@@ -138,13 +179,14 @@ class Pool(_Part):
     busy: Busy = Busy()
     disagg: Disagg = Disagg()
     aside: Aside = Aside()
+    painting: PaintRules = PaintRules()  # of pools of task `image`
     wake_on_request: bool = False  # a request wakes a sleeping worker if none is awake, or all that are awake are full
     # The engine's own: fields of vLLM's AsyncEngineArgs, of TensorRT-LLM's LLM, or the mock's.
     args: dict[str, Any] = {}
     # A YAML file of more such arguments, read by workers, and by API replicas that have it, to know whether the engine
     # drafts from prompts. Those of `args` go before them, key by key at every depth.
     args_file: Path | None = None
-    # Whether a worker of role `prefill` computes a prompt before it is ready.
+    # Whether a worker of role `prefill`, or of task `transcribe`, computes a prompt before it is ready.
     warm_up: bool = True
     # The endpoints that may use the model; null: all that fit its task. All pools of a model have the same.
     endpoints: Annotated[list[EndpointName], Field(min_length=1)] | None = None
@@ -166,13 +208,33 @@ class Pool(_Part):
         """
         if self.max_model_len is not None:
             return self.max_model_len
+        if self.task == "image":
+            return 0
         try:
-            longest = int(self._read("config.json")["max_position_embeddings"])
+            config = self._read("config.json")
+            if self.task == "transcribe" and "max_target_positions" in config:  # Whisper's name for it
+                return int(config["max_target_positions"])
+            # A model that sees has its language part's settings apart.
+            longest = int({**config.get("text_config", {}), **config}["max_position_embeddings"])
             if self.task != "generate" and (self.model_dir / _INPUT_LENGTH).exists():
                 return min(longest, int(self._read(_INPUT_LENGTH)["max_seq_length"] or longest))
         except (KeyError, TypeError, ValueError) as exc:
             raise SettingsError(f"path={self.model_dir}: no readable config.json there (no length: {exc!r})") from exc
         return longest
+
+    @cached_property
+    def is_multilingual(self) -> bool:
+        """Whether a model that transcribes knows other languages than English. Raises: SettingsError, as above."""
+        if (self.model_dir / _GENERATION).exists() and "is_multilingual" in (said := self._read(_GENERATION)):
+            return bool(said["is_multilingual"])
+        return int(self._read("config.json").get("vocab_size", 0)) >= _MULTILINGUAL_VOCABULARY
+
+    @cached_property
+    def suppressed(self) -> tuple[int, ...]:
+        """Tokens that a model that transcribes must not write, such as `♪`. Raises: SettingsError, as above."""
+        said = self._read(_GENERATION) if (self.model_dir / _GENERATION).exists() else {}
+        tokens = said.get("suppress_tokens", self._read("config.json").get("suppress_tokens")) or ()
+        return tuple(int(token) for token in tokens if int(token) >= 0)
 
     @cached_property
     def dimensions(self) -> Sequence[int]:
@@ -297,7 +359,7 @@ def load_pools(path: Path) -> PoolsFile:
     if not isinstance(doc, dict):
         raise SettingsError(f"{path}: has to be a mapping with the key 'pools', and is {doc!r}")
     try:
-        parsed = PoolsFile.model_validate(doc)
+        parsed = _with_embeddings(PoolsFile.model_validate(doc))
     except ValidationError as exc:
         raise SettingsError(f"{path}: {explain(exc, '.'.join)}") from exc
     if PoolId(BATCH_QUEUE) in parsed.pools:
@@ -312,7 +374,22 @@ def load_pools(path: Path) -> PoolsFile:
     return parsed
 
 
+def _with_embeddings(parsed: PoolsFile) -> PoolsFile:
+    """`embeddings` of each pool, where it isn't given."""
+    encoded = {pool.model for pool in parsed.pools.values() if pool.role == "encode"}
+    pools = {
+        name: pool.model_copy(update={"embeddings": pool.role != "encode" and pool.model in encoded})
+        if pool.embeddings is None
+        else pool
+        for name, pool in parsed.pools.items()
+    }
+    return parsed.model_copy(update={"pools": pools})
+
+
 def _check_pool(parsed: PoolsFile, where: str, pool: Pool) -> None:
+    if not is_engine(pool.engine, paints=pool.task == "image"):
+        names = ", ".join(engine_names(paints=pool.task == "image"))
+        raise SettingsError(f"{where}.engine={pool.engine}: for task {pool.task} there are {names}")
     if pool.engine != "mock" and pool.path is None:
         raise SettingsError(f"{where}.path: engine {pool.engine} needs a model directory")
     if pool.task != "generate" and pool.role != "both":
@@ -321,8 +398,12 @@ def _check_pool(parsed: PoolsFile, where: str, pool: Pool) -> None:
     prefilling = {p.engine for p in of_model if p.role == "prefill"}
     if pool.role == "decode" and prefilling and pool.engine not in prefilling:
         raise SettingsError(f"{where}.engine={pool.engine}: takes no KV from {', '.join(prefilling)}")
-    if {p.role for p in of_model} == {"prefill"}:
-        raise SettingsError(f"{where}.role=prefill: no other pool of {pool.model} decodes")
+    if {p.role for p in of_model} <= {"prefill", "encode"}:
+        raise SettingsError(f"{where}.role={pool.role}: no other pool of {pool.model} decodes")
+    if pool.role == "encode" and pool.embeddings:
+        raise SettingsError(f"{where}.embeddings: a pool of role encode makes them")
+    if pool.role == "encode" and pool.data_parallel_size > 1:
+        raise SettingsError(f"{where}.data_parallel_size: a pool of role encode has one rank; start more workers")
 
 
 def _check_aliases(parsed: PoolsFile, path: Path) -> None:
@@ -337,7 +418,7 @@ def _check_table(parsed: PoolsFile, where: str, model: str, table: Table | None,
         pool = parsed.pools.get(PoolId(name))
         if pool is None or pool.model != model:
             raise SettingsError(f"{where}.pools={name!r}: no pool of {model}")
-        if (pool.role == "prefill") != prefill:
+        if pool.role == "encode" or (pool.role == "prefill") != prefill:
             raise SettingsError(f"{where}.pools={name!r}: its role is {pool.role}")
 
 
@@ -345,6 +426,8 @@ def _check_routing(parsed: PoolsFile, path: Path) -> None:
     """Pools that share their requests need the same routing."""
     first: dict[tuple[str, str], tuple[PoolId, Pool]] = {}
     for name, pool in parsed.pools.items():
+        if pool.role == "encode":
+            continue
         kind: Literal["prefill", "decode"] = "prefill" if pool.role == "prefill" else "decode"
         known, other = first.setdefault((pool.model, kind), (name, pool))
         select = parsed.select.get(pool.model)

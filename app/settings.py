@@ -43,6 +43,10 @@ def _listed(pattern: str, wanted: str) -> BeforeValidator:
 
 _ORIGINS = _listed(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", "an origin such as 'https://app.example:8443', without a path")
 _HOSTS = _listed(r"[a-z0-9._-]*[a-z0-9_-]|\[[0-9a-f:.]+\]", "a host such as 'api.example' or '[::2]', without a port")
+_MEDIA_HOSTS = _listed(
+    r"([a-z0-9._-]*[a-z0-9_-]|\[[0-9a-f:.]+\])(:[0-9]{1,5})?",
+    "a host such as 'images.example', 'images.example:8443' or '[fd00::2]'",
+)
 _NONE: Any = Field(frozenset(), validate_default=False)
 
 
@@ -108,6 +112,8 @@ class Settings(BaseSettings):
     # process uses is.
     model_store_bytes: Annotated[int, Field(gt=0)] = 500 * 2**30
 
+    # Of a worker: bytes of encoded pictures that it keeps for others, or fetches from them at once.
+    embedding_bytes: Annotated[int, Field(ge=2**16)] = 256 * 2**20
     host: str = "127.0.0.1"  # the address that the API listens on
     port: Annotated[int, Field(ge=0, le=65535)] = 8000  # the port that the API listens on
     # The key of the endpoints under /admin. Without one they answer on loopback only, so set one behind a proxy.
@@ -143,6 +149,11 @@ class Settings(BaseSettings):
     # Bytes of all files of an API key, unless the key has its own quota; where no keys are required, of all clients
     # together.
     file_quota: Annotated[int, Field(ge=0)] = 10 * 2**30
+    # Where painted pictures and videos are stored, as XYLEM_FILES. None: the folder `media` of XYLEM_HOME.
+    media_store: str | None = None
+    media_keep_s: Annotated[int, Field(ge=1)] = 3600  # how long a painted picture or video is kept
+    # Where clients reach the API, such as `https://api.example`, for the URLs of pictures. None: as the request says.
+    public_url: Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")] | None = None
     file_keep_s: Annotated[int, Field(ge=3600)] = 30 * 86_400  # how long files without an expiry of their own are kept
     batch_keep_s: Annotated[float, Field(gt=0)] = 30 * 86_400.0  # how long batches are kept after their end
     webhook_url: str | None = None  # is called when a batch has ended
@@ -162,6 +173,30 @@ class Settings(BaseSettings):
     lora_store: Path | None = None
     lora_store_bytes: Annotated[int, Field(gt=0)] = 20 * 2**30  # of all adapters in there
     max_lora: Annotated[int, Field(gt=0)] = 4 * 2**30  # bytes of one adapter
+
+    # Hosts that pictures, sound and video of requests may be fetched from, by HTTPS: `images.example`, with commas
+    # between. `*`: all names with a public address, at port 443. Another port, or an address in place of a name, has
+    # to be named: `images.example:8443`, `10.0.0.5`. Empty: nothing is fetched.
+    media_hosts: Annotated[frozenset[str], NoDecode, _MEDIA_HOSTS] = Field(frozenset({ANY}), validate_default=False)
+    # Networks besides the public ones in which these hosts may be, such as `10.0.0.0/8`.
+    media_networks: Annotated[frozenset[str], NoDecode, BeforeValidator(_networks)] = _NONE
+    media_folder: Path | None = None  # `file:` URLs name files below it, on the API's host. None: they are refused
+    media_count: Annotated[int, Field(gt=0)] = 8  # pictures, sounds and videos of one request
+    media_bytes: Annotated[int, Field(gt=0)] = 16 * 2**20  # bytes of one of them, as it is sent
+    media_pixels: Annotated[int, Field(gt=0)] = 4096**2  # of a picture, or of all frames that are taken from a video
+    media_frames: Annotated[int, Field(gt=0)] = 8  # taken from a video, at equal distances
+    media_video_s: Annotated[float, Field(gt=0)] = 120.0  # the longest video
+    media_connect_s: Annotated[float, Field(gt=0)] = 5.0  # for a name's address, and again for the connection
+    media_fetch_s: Annotated[float, Field(gt=0)] = 15.0  # for the whole of it, redirects included
+    media_redirects: Annotated[int, Field(ge=0)] = 3  # that are followed; each is checked as the URL is
+    # CPU time for decoding one of them, in whole seconds.
+    media_decode_s: Annotated[int, Field(gt=0)] = 5
+    # The longest sound. A second of it takes 64 kB in Redis until it is answered.
+    media_sound_s: Annotated[float, Field(gt=0)] = 1800.0
+    media_sound_bytes: Annotated[int, Field(gt=0)] = 25 * 2**20  # bytes of a file to be transcribed
+    media_sound_decode_s: Annotated[int, Field(gt=0)] = 20  # CPU time for decoding a sound, in whole seconds
+    # Bytes of memory for decoding one of them.
+    media_decode_bytes: Annotated[int, Field(ge=2**28)] = 2**30
 
     keep_s: Annotated[float, Field(gt=0)] = 3600.0  # how long an answer can be resumed or fetched after its end
     # Bytes in Redis that kept answers may take with their requests, about 100 a token. When they are used up, a new
@@ -254,6 +289,10 @@ class Settings(BaseSettings):
     @property
     def files_url(self) -> str:
         return self.files or str((self.home / "files").resolve())
+
+    @property
+    def media_store_url(self) -> str:
+        return self.media_store or str((self.home / "media").resolve())
 
     @property
     def allowed_lora_sources(self) -> tuple[str, ...]:

@@ -5,10 +5,12 @@ end: nothing here runs per token.
 """
 
 import logging
+import math
 import sys
+import time
 import traceback
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from logging.handlers import WatchedFileHandler
 from typing import Literal
 
@@ -22,6 +24,7 @@ from app.ids import PoolId
 
 _TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _ITL_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
+_SHARED_EVERY_S = 1.0
 
 # They write lines for every request; Flower and the metrics show the same.
 _PER_REQUEST = ("celery.app.trace", "celery.worker.strategy", "httpx", "uvicorn.access")
@@ -98,6 +101,7 @@ class RoutingMeters:
     def __init__(self, pool: PoolId) -> None:
         self._seconds, self._imbalance = DECISION.labels(pool), IMBALANCE.labels(pool)
         self._matched, self._missed = BLOCKS_MATCHED.labels(pool), BLOCKS_MISSED.labels(pool)
+        self._shared_at = -math.inf  # monotonic
 
     def decided(self, cached: int, blocks: int, seconds: float) -> None:
         """Records the decision about a prompt of `blocks`, of which the chosen place has the first `cached`."""
@@ -105,8 +109,12 @@ class RoutingMeters:
         self._matched.inc(cached)
         self._missed.inc(blocks - cached)
 
-    def shared(self, requests: Sequence[int]) -> None:
-        """Records how many requests each place of the pool has."""
+    def shared(self, each: Iterable[int]) -> None:
+        """Records how many requests each place of the pool has; once a second, as it takes as long as a choice."""
+        now = time.monotonic()
+        if now - self._shared_at < _SHARED_EVERY_S:
+            return
+        requests, self._shared_at = list(each), now
         total = sum(requests)
         if total:
             self._imbalance.set(max(requests) * len(requests) / total)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ops/install.sh [--dry-run] cpu|gpu|dev|sglang: installs requirements/<it>.txt and this project into .venv. Run by make.
-# SGLang comes after cpu or dev.
+# ops/install.sh [--dry-run] cpu|gpu|dev|sglang|images: installs requirements/<it>.txt and this project into .venv. Run by make.
+# SGLang comes after cpu or dev, images after cpu, gpu or dev.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dry=
@@ -19,6 +19,12 @@ if [ "$what" = sglang ]; then
     pip install --quiet --no-deps --no-compile -r requirements/sglang-cpu.txt ./ops/sglang_cpu 2> >(grep -v '^WARNING: Location' >&2)
     .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true # three processes read it at each start
     touch .venv/.sglang
+    exit
+fi
+if [ "$what" = images ]; then
+    say "installing diffusers into .venv, 40 MB"
+    pip install --quiet --no-deps --no-compile -r requirements/images.txt 2> >(grep -v '^WARNING: Location' >&2)
+    touch .venv/.images
     exit
 fi
 torch=$(grep '^torch==' "requirements/$what.txt" | cut -d' ' -f1)
@@ -62,7 +68,7 @@ fi
 
 if [ -z "$fresh" ]; then # both builds of vLLM are one module: only one can be installed
     pip uninstall --quiet --yes "$other" 2>/dev/null || true
-    if [ "$what" = gpu ]; then rm -f .venv/.cpu .venv/.dev .venv/.sglang; else rm -f .venv/.gpu; fi
+    if [ "$what" = gpu ]; then rm -f .venv/.cpu .venv/.dev .venv/.sglang .venv/.images; else rm -f .venv/.gpu; fi
 fi
 say "installing $(grep -c == "requirements/$what.txt") packages into .venv, $([ "$what" = gpu ] && echo 10 || echo 2.5) GB; two to four minutes the first time"
 "${install[@]}" -r "requirements/$what.txt" "${extra[@]}" 2> >(grep -v '^WARNING: Location' >&2)

@@ -1,12 +1,12 @@
-"""A certificate authority of its own, and a server's certificate by it, for Redis over TLS in tests."""
+"""A certificate authority of its own, and a server's certificate by it, for servers with TLS in tests."""
 
 import subprocess
 from pathlib import Path
 
 
-def certify(directory: Path) -> Path:
-    """Writes ca.pem, and store.pem with store.key, for this host. Returns the path of the authority's certificate."""
-    (directory / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+def certify(directory: Path, names: str = "DNS:localhost,IP:127.0.0.1") -> Path:
+    """Writes ca.pem, and store.pem with store.key, for those names. Returns the path of the authority's certificate."""
+    (directory / "names").write_text(f"subjectAltName={names}\n")
     sign = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names"]
     for command in (
         _request("ca", "-x509", "-days", "2", "-out", "ca.pem"),

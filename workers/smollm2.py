@@ -5,38 +5,20 @@ file is read: importing it would need llama.cpp.
 """
 
 import os
-import shutil
 import sys
-import tempfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from rich.console import Console
-
 from app.settings import load_settings
+from workers.model_folder import prepare_shown
 
 NAME = "SmolLM2-135M-Instruct"
 _GGUF = f"{NAME}.Q4_1.gguf"
 
 
 def main() -> None:
-    console = Console(stderr=True)
     dest = Path(sys.argv[1]) if len(sys.argv) > 1 else load_settings().home / "models" / NAME
-    if is_prepared(dest):
-        return
-    try:
-        gguf = find_gguf()
-    except FileNotFoundError as exc:
-        console.print(f"[red]xylem:[/] {exc}", soft_wrap=True)
-        raise SystemExit(1) from exc
-    with console.status(f"preparing {NAME} (about 20 s, once)"):
-        prepare(gguf, dest)
-    console.print(f"[green]✓[/] model in {dest}")
-
-
-def is_prepared(dest: Path) -> bool:
-    """Whether `dest` has the model: `prepare` renames a complete directory into place, so one file is proof enough."""
-    return (dest / "config.json").exists()
+    prepare_shown(dest, convert)
 
 
 def find_gguf() -> Path:
@@ -50,21 +32,9 @@ def find_gguf() -> Path:
     return path
 
 
-def prepare(gguf: Path, dest: Path) -> None:
-    """Write the model to `dest`, all or nothing. Of two concurrent calls, the first one's result stays."""
-    dest.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=dest.parent, prefix=f".{dest.name}-") as scratch:
-        model_dir = Path(scratch) / "model"
-        _convert(gguf, model_dir)
-        try:
-            model_dir.rename(dest)
-        except OSError:
-            if not is_prepared(dest):
-                shutil.rmtree(dest)  # incomplete, from an older version
-                model_dir.rename(dest)
-
-
-def _convert(gguf: Path, dest: Path) -> None:
+def convert(dest: Path) -> None:
+    """Raises: FileNotFoundError, as `find_gguf`."""
+    gguf = find_gguf()
     # Read when the libraries are imported: no network, no progress bars, no advice.
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     import torch

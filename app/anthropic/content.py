@@ -9,6 +9,7 @@ from pydantic_core import core_schema
 
 from app.errors import RequestError
 from app.openai.body import MOST, Body, Some
+from app.openai.content_parts import FileId, MediaPart, picture
 from app.openai.conversation import CallId
 from app.openai.neutral import NOT_SUPPORTED, Refused
 
@@ -24,6 +25,31 @@ class TextBlock(_Block):
     type: Annotated[Literal["text"], Refused(_BLOCKS)]
     text: str
     citations: list[Any] | None = None
+
+
+class ImageBlock(_Block):
+    class Base64(Body):
+        type: Literal["base64"]
+        media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+        data: Annotated[str, Field(min_length=1)]
+
+    class Url(Body):
+        type: Literal["url"]
+        url: Annotated[str, Field(min_length=1)]
+
+    class File(Body):
+        type: Literal["file"]
+        file_id: FileId
+
+    type: Literal["image"]
+    source: Annotated[Base64 | Url | File, Field(discriminator="type")]
+
+    def as_openais(self) -> MediaPart:
+        source = self.source
+        if isinstance(source, self.File):
+            return picture(None, source.file_id)
+        url = source.url if isinstance(source, self.Url) else f"data:{source.media_type};base64,{source.data}"
+        return picture(url, None)
 
 
 class ThinkingBlock(_Block):
@@ -70,7 +96,9 @@ class ToolReference(_Block):
 
 
 ResultBlock = Annotated[
-    Annotated[TextBlock, Tag("a text")] | Annotated[ToolReference, Tag("a tool_reference")],
+    Annotated[TextBlock, Tag("a text")]
+    | Annotated[ImageBlock, Tag("a image")]
+    | Annotated[ToolReference, Tag("a tool_reference")],
     _ByType(),
 ]
 
@@ -83,7 +111,9 @@ class ToolResult(_Block):
 
 
 UserBlock = Annotated[
-    Annotated[TextBlock, Tag("a text")] | Annotated[ToolResult, Tag("a tool_result")],
+    Annotated[TextBlock, Tag("a text")]
+    | Annotated[ImageBlock, Tag("a image")]
+    | Annotated[ToolResult, Tag("a tool_result")],
     _ByType(),
 ]
 AssistantBlock = Annotated[
@@ -142,3 +172,16 @@ def check_turns(turns: Sequence[Turn]) -> None:
     if last.role == "assistant" and not (last.blocks and isinstance(end := last.blocks[-1], TextBlock) and end.text):
         where = f"messages.{len(turns) - 1}.content"
         raise RequestError(f"'{where}': an assistant's turn is continued only if it ends with text.", param=where)
+
+
+def media_params(turns: Sequence[Turn]) -> list[str]:
+    """The names of all pictures' blocks, in their order."""
+    names = []
+    for i, turn in enumerate(turns):
+        for j, block in enumerate(turn.content if not isinstance(turn.content, str) else ()):
+            where = f"messages.{i}.content.{j}"
+            if isinstance(block, ImageBlock):
+                names.append(where)
+            elif isinstance(block, ToolResult) and isinstance(block.content, list):
+                names += [f"{where}.content.{k}" for k, b in enumerate(block.content) if isinstance(b, ImageBlock)]
+    return names

@@ -7,9 +7,19 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from app.anthropic.content import RedactedThinking, TextBlock, ThinkingBlock, ToolReference, ToolResult, ToolUse, Turn
+from app.anthropic.content import (
+    ImageBlock,
+    RedactedThinking,
+    TextBlock,
+    ThinkingBlock,
+    ToolReference,
+    ToolResult,
+    ToolUse,
+    Turn,
+)
 from app.errors import RequestError
-from app.openai.conversation import AssistantMessage, Message, PromptMessage, TextPart, ToolCall, ToolMessage
+from app.openai.content_parts import AnyText, MediaPart, joined
+from app.openai.conversation import AssistantMessage, Message, PromptMessage, ToolCall, ToolMessage
 from app.tokenizer import Tokenizer
 
 # Claude Code's first block of `system`: it differs in each request, so that no prefix would be found in the cache.
@@ -37,28 +47,32 @@ def messages_of(system: Sequence[TextBlock] | str | None, turns: Sequence[Turn])
     return made
 
 
-def _prompt(role: Any, content: list[TextPart] | str) -> list[Message]:
+def _prompt(role: Any, content: Any) -> list[Message]:
     return [PromptMessage.model_construct(role=role, content=content)] if content else []
 
 
-def _parts(blocks: Sequence[TextBlock | ToolReference]) -> list[TextPart]:
-    texts = (block.tool_name if isinstance(block, ToolReference) else block.text for block in blocks)
-    return [TextPart.model_construct(type="text", text=text) for text in texts]
+def _parts(blocks: Sequence[TextBlock | ImageBlock | ToolReference]) -> list[Any]:
+    return [block.as_openais() if isinstance(block, ImageBlock) else _text(block) for block in blocks]
 
 
-def _user(blocks: Sequence[TextBlock | ToolResult]) -> list[Message]:
+def _text(block: TextBlock | ToolReference) -> AnyText:
+    text = block.tool_name if isinstance(block, ToolReference) else block.text
+    return AnyText.model_construct(type="text", text=text)
+
+
+def _user(blocks: Sequence[TextBlock | ImageBlock | ToolResult]) -> list[Message]:
     made: list[Message] = []
-    for is_text, run in groupby(blocks, lambda block: isinstance(block, TextBlock)):
-        if is_text:
-            made += _prompt("user", _parts([block for block in run if isinstance(block, TextBlock)]))
-        else:
+    for is_result, run in groupby(blocks, lambda block: isinstance(block, ToolResult)):
+        if is_result:
             made += [_result(block) for block in run if isinstance(block, ToolResult)]
+        else:
+            made += _prompt("user", _parts([block for block in run if not isinstance(block, ToolResult)]))
     return made
 
 
 def _result(block: ToolResult) -> Message:
     content = block.content or ""
-    given = content if isinstance(content, str) else _parts(content)
+    given: Any = content if isinstance(content, str) else _parts(content)
     return ToolMessage.model_construct(role="tool", tool_call_id=block.tool_use_id, content=given)
 
 
@@ -88,13 +102,20 @@ def _within_users(messages: Sequence[Message]) -> list[Message]:
     for i, message in enumerate(messages):
         role = "user" if message.role == "system" and i > 0 else message.role
         if role == "user" and made and made[-1].role == "user":  # templates want users and assistants in turn
-            text = f"{made.pop().text}\n{message.text}"
-            made.append(PromptMessage(role="user", content=text))
+            parts = _listed(made.pop()) + _listed(message)
+            pictures = any(isinstance(part, MediaPart) for part in parts)
+            content: Any = parts if pictures else joined(parts)
+            made.append(PromptMessage.model_construct(role="user", content=content))
         elif role != message.role:
             made.append(PromptMessage(role="user", content=message.text))
         else:
             made.append(message)
     return made
+
+
+def _listed(message: Message) -> list[Any]:
+    content = message.content
+    return [*content] if isinstance(content, list) else [AnyText.model_construct(type="text", text=message.text)]
 
 
 @lru_cache

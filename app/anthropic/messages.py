@@ -4,15 +4,18 @@ from typing import Any
 
 from msgspec import structs
 
+from app.anthropic.content import media_params
 from app.anthropic.conversation import fit_template
 from app.anthropic.message_writer import MessageWriter
 from app.anthropic.names import openais_names
 from app.anthropic.schemas import CountRequest, MessagesRequest, PromptFields
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.media_reader import Samples
 from app.dispatch.models import Model, find_model
 from app.dispatch.runtime import Deployment
 from app.openai.chat import chat_plan
+from app.openai.media import counted, load_media, origins_of
 from app.openai.model_parser import check_dialect, parser_maker
 from app.openai.prompt import SWITCHES, chat_prompt
 from app.openai.schemas import ChatRequest
@@ -25,14 +28,20 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     """Raises: XylemError."""
     body = await state.served(await parse_off_loop(MessagesRequest, raw), "messages")
     compiles = await state.off_loop(raw, lambda: body.chat.compiles or body.chat.binds_calls)
-    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain), compiles=compiles)
+    samples = await _samples(state, body)
+    return body, await state.off_loop(raw, lambda: _plan(state, body, samples, explain=explain), compiles=compiles)
 
 
-def _plan(state: Deployment, body: MessagesRequest, *, explain: bool) -> GenerationPlan:
+async def _samples(state: Deployment, body: PromptFields) -> Samples:
+    model, messages = find_model(state.models, body.model), body.chat.messages
+    return await load_media(state, model, origins_of(messages), media_params(body.messages))
+
+
+def _plan(state: Deployment, body: MessagesRequest, samples: Samples, *, explain: bool) -> GenerationPlan:
     """As at Anthropic, `max_tokens` may be over the model's context; the answer then ends with the context."""
     chat = fitted(body, find_model(state.models, body.model))
     with openais_names():
-        plan = chat_plan(state, PREFIX, chat, "messages", explain=explain, wanted=chat.asked_format())
+        plan = chat_plan(state, PREFIX, chat, "messages", explain=explain, wanted=chat.asked_format(), samples=samples)
     (sampling,) = plan.sampling
     most = min(body.max_tokens, sampling.max_tokens)
     return structs.replace(plan, sampling=[structs.replace(sampling, max_tokens=most)])
@@ -41,15 +50,17 @@ def _plan(state: Deployment, body: MessagesRequest, *, explain: bool) -> Generat
 async def count(state: Deployment, raw: bytes) -> int:
     """The tokens of a prompt, which need not fit the context. Raises: XylemError."""
     body = await state.served(await parse_off_loop(CountRequest, raw), "messages")
-    return await state.off_loop(raw, lambda: _counted(state, body))
+    samples = await _samples(state, body)
+    return await state.off_loop(raw, lambda: _counted(state, body, samples))
 
 
-def _counted(state: Deployment, body: CountRequest) -> int:
+def _counted(state: Deployment, body: CountRequest, samples: Samples) -> int:
     model = find_model(state.models, body.model)
     chat = fitted(body, model)
     with openais_names():
         check_dialect(model, chat)
-        return len(model.count(chat_prompt(model.tokenizer, chat.messages, chat), add_special_tokens=False))
+        text = chat_prompt(model.tokenizer, chat.messages, chat, model.pictures)
+        return len(counted(model, text, origins_of(chat.messages), samples))
 
 
 def fitted(body: PromptFields, model: Model) -> ChatRequest:

@@ -19,12 +19,14 @@ from app.api.http.document import documented
 from app.api.http.fast_path import FastPath, Handler
 from app.api.http.origin import Allowed
 from app.api.http.sse import Sse
-from app.api.openai import batches, completions, encodings, files, stored_chats
+from app.api.openai import batches, completions, encodings, files, images, stored_chats, videos
 from app.api.openai import tokenize as tokens
 from app.api.openai.file_expiry import FileExpiry
+from app.api.openai.picture_files import keep_video
 from app.api.openai.responses import conversation_routes, derived_routes
 from app.api.openai.responses import routes as responses
 from app.api.openai.responses.conversation_end import ConversationEnd
+from app.api.openai.transcription import routes as transcriptions
 from app.api.operations import admin, health, loras, pool_state
 from app.api.resumable.chat_index import ChatIndex
 from app.api.resumable.conversations import ConversationStore
@@ -37,14 +39,14 @@ from app.batch.storage import Storage
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.runtime import Deployment, running
 from app.ending import end_tasks
-from app.endpoint_registry import CHAT, EMBEDDINGS, ENDPOINTS, MESSAGE, RESPONSE, TEXT
+from app.endpoint_registry import CHAT, EMBEDDINGS, ENDPOINTS, IMAGES, MESSAGE, RESPONSE, TEXT, VIDEOS
 from app.messages import KeptRequest
 from app.settings import Settings, load_settings
 from app.telemetry import logger, setup_logging
 
 log = logger(__name__)
 
-_UNDERSTAND = {endpoint.kind: endpoint.understand for endpoint in ENDPOINTS.values()}
+_UNDERSTAND = {endpoint.kind: endpoint.understand for endpoint in (*ENDPOINTS.values(), VIDEOS)}
 
 
 def create_app(settings: Settings | None = None) -> FastPath:
@@ -52,7 +54,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
     settings = settings or load_settings()
     setup_logging(settings.log_level, json=settings.log_json)
     known = Deployment.read(settings)
-    storage = Storage(settings.files_url)
+    storage, painted = Storage(settings.files_url), Storage(settings.media_store_url, "XYLEM_MEDIA_STORE")
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -63,7 +65,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
 
             async def prepare(kept: KeptRequest, begun: Adopted) -> Generation:
                 history = {"history": kept.response.history} if kept.response.history else {}
-                _body, plan = await _UNDERSTAND[kept.kind](core, kept.body, **history)
+                _body, plan = await _UNDERSTAND[kept.kind](core.asked_by(kept.key, kept.media), kept.body, **history)
                 return Generation(
                     plan,
                     dispatcher=core.dispatcher,
@@ -72,9 +74,12 @@ def create_app(settings: Settings | None = None) -> FastPath:
                     x_request_id=kept.x_request_id,
                 )
 
+            async def keep_file(kept: KeptRequest, file: bytearray) -> None:
+                await keep_video(app.state.xylem, kept, file)
+
             conversations = ConversationStore(core.wire, core.keys, settings.keep_s, *most)
             at_end = ConversationEnd(core.models, conversations)
-            answer_owner = AnswerOwner(resumable_store, prepare, at_end, settings.intervals.adopt_s)
+            answer_owner = AnswerOwner(resumable_store, prepare, at_end, settings.intervals.adopt_s, keep_file)
             file_store = FileStore(core.wire, core.keys)
             batch_store = BatchStore(core.wire, core.keys, settings.batch_keep_s)
             app.state.xylem = ApiState(
@@ -84,12 +89,14 @@ def create_app(settings: Settings | None = None) -> FastPath:
                 conversations=conversations,
                 answer_owner=answer_owner,
                 storage=storage,
+                painted=painted,
                 files=file_store,
                 batch_store=batch_store,
                 chats=ChatIndex(core.wire, core.keys),
                 started=int(time.time()),
             )
-            background = [asyncio.create_task(part.run()) for part in (answer_owner, FileExpiry(storage, file_store))]
+            expiry = FileExpiry(storage, painted, file_store)
+            background = [asyncio.create_task(part.run()) for part in (answer_owner, expiry)]
             background.append(asyncio.create_task(Sse.run(settings.sse_ping_s)))
             if settings.require_keys:
                 background.append(asyncio.create_task(api_keys.run()))
@@ -114,8 +121,9 @@ def create_app(settings: Settings | None = None) -> FastPath:
     )
     failure.install(app)
     for part in (
-        completions, stored_chats, derived_routes, responses, conversation_routes, messages, encodings, files, batches,
-        tokens, health, admin, loras, pool_state,
+        completions, stored_chats, derived_routes, responses, conversation_routes, messages, encodings, images, videos,
+        transcriptions,
+        files, batches, tokens, health, admin, loras, pool_state,
     ):  # fmt: skip
         app.include_router(part.router)
     handlers: dict[str, Handler] = {
@@ -124,5 +132,6 @@ def create_app(settings: Settings | None = None) -> FastPath:
         RESPONSE.path: responses.handle,
         MESSAGE.path: partial(completions.handle, MESSAGE),
         EMBEDDINGS.path: partial(encodings.handle, EMBEDDINGS),
+        IMAGES.path: images.handle,
     }
     return FastPath(app, handlers, Allowed.of(settings))

@@ -23,6 +23,7 @@ class ApiState(Runtime):
     conversations: ConversationStore
     answer_owner: AnswerOwner
     storage: Storage
+    painted: Storage  # the media store, of painted files
     files: FileStore
     batch_store: BatchStore
     chats: ChatIndex

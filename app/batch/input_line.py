@@ -8,7 +8,7 @@ from xxhash import xxh3_64_digest
 
 from app.batch.records import BatchLine, Problem
 
-_CHAT = "/v1/chat/completions"
+_CHAT, _IMAGES = "/v1/chat/completions", "/v1/images/generations"
 ENDPOINTS = (
     _CHAT,
     "/v1/completions",
@@ -18,6 +18,7 @@ ENDPOINTS = (
     "/v1/score",
     "/v1/rerank",
     "/v1/classify",
+    _IMAGES,
 )
 MAX_LINES = 50_000
 _MAX_ID = 512  # characters
@@ -73,13 +74,20 @@ def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> t
         raise broken("missing_required_parameter", "'body' has to be a JSON object.", "body")
     if unknown := line.keys() - {"custom_id", "method", "url", "body"}:
         raise broken("unknown_parameter", f"'{min(unknown)}' is not a parameter of a line.", min(unknown))
-    refusals = _REFUSED_OF_CHATS if endpoint == _CHAT else _REFUSED
-    if refused := [name for name in refusals if body.get(name)]:
-        raise broken("invalid_value", refusals[refused[0]], f"body.{refused[0]}")
+    if refused := _refused(endpoint, body):
+        raise broken("invalid_value", refused[1], f"body.{refused[0]}")
     try:
         return BatchLine(number, custom_id, orjson.dumps(body)), body
     except orjson.JSONEncodeError:  # orjson reads 1,024 levels, and writes 254
         raise broken("invalid_json_line", "'body' is nested too deep.", "body") from None
+
+
+def _refused(endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
+    """A parameter that it can't have in a batch, and why."""
+    if endpoint == _IMAGES and body.get("response_format") == "url":
+        return "response_format", "Pictures of a batch are in its output file, as b64_json."
+    refusals = _REFUSED_OF_CHATS if endpoint == _CHAT else _REFUSED
+    return next(((name, why) for name, why in refusals.items() if body.get(name)), None)
 
 
 def prefix_key(body: dict[str, Any]) -> bytes:

@@ -12,6 +12,9 @@ Status = Literal["validating", "failed", "in_progress", "finalizing", "completed
 LIVE: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
 
 
+PAINTED = ("image", "video")  # purposes that clients' uploads can't have
+
+
 class StoredFile(Struct, frozen=True, array_like=True):
     """A file; its bytes are in the storage under `path`."""
 
@@ -26,6 +29,11 @@ class StoredFile(Struct, frozen=True, array_like=True):
     @property
     def path(self) -> str:
         return f"files/{self.id}"
+
+    @property
+    def is_painted(self) -> bool:
+        """Whether it is in the media store."""
+        return self.purpose in PAINTED
 
 
 class Problem(Struct, frozen=True, array_like=True):

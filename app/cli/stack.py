@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from app.cli import probes
@@ -17,6 +17,19 @@ from app.settings import Settings
 
 _API_AND_FLOWER, _WORKERS, _STORE = range(3)  # the order of stopping: streams end before their workers do
 _CELERY = [sys.executable, "-m", "celery", "-A", "app"]
+
+
+class _Shipped(NamedTuple):
+    made_by: tuple[str, ...]  # the module, and what follows the directory on its command line
+    proof: str  # the file that a complete directory has
+
+
+# By the directory's name. The modules have the names too; see import rules.
+_SHIPPED = {
+    "SmolLM2-135M-Instruct": _Shipped(("workers.smollm2",), "config.json"),
+    "shapes": _Shipped(("workers.shapes", "seeing"), "config.json"),
+    "shapes-painter": _Shipped(("workers.shapes", "painting"), "model_index.json"),
+}
 
 
 def valkey(port: int, data_dir: Path) -> Component:
@@ -31,8 +44,9 @@ def valkey(port: int, data_dir: Path) -> Component:
 
 
 def model(dest: Path) -> Component:
-    """Prepares the model, and ends. A process of its own, because it needs torch."""
-    argv = [sys.executable, "-m", "workers.smollm2", str(dest)]
+    """Prepares a shipped model, and ends. A process of its own, because it needs torch."""
+    module, *kind = _SHIPPED[dest.name].made_by
+    argv = [sys.executable, "-m", module, str(dest), *kind]
     return Component("model", argv, os.environ, lambda _: True, _WORKERS)
 
 
@@ -119,9 +133,9 @@ def cpu_shares(cores: list[int], count: int) -> list[str]:
     return [",".join(map(str, cores[start : start + size])) for start in starts]
 
 
-def default_pools(engine: str, home: Path, target: Path) -> None:
-    """Write the shipped pools file of the engine, with this installation's model folder, to `target`."""
-    name = vllm_build() if engine == "vllm" else engine
+def default_pools(name: str, home: Path, target: Path) -> None:
+    """Write a shipped pools file, an engine's or `shapes`, with this installation's model folder, to `target`."""
+    name = vllm_build() if name == "vllm" else name
     shipped = Path(__file__).parent / "pools" / f"{name}.yaml"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(shipped.read_text().replace("path: $MODELS", f"path: {(home / 'models').resolve()}"))
@@ -136,11 +150,14 @@ def vllm_build() -> Literal["cpu", "gpu"]:
     return "gpu"
 
 
-def shipped_model(home: Path) -> Path:
-    """The folder of the model that comes as a package."""
-    return (home / "models" / "SmolLM2-135M-Instruct").resolve()  # workers.smollm2 has the name too; see import rules
+def shipped_model(home: Path, name: str = "SmolLM2-135M-Instruct") -> Path:
+    """The folder of a model that comes with the packages."""
+    return (home / "models" / name).resolve()
 
 
 def needs_preparation(path: Path, home: Path) -> bool:
-    """Whether the pool's model is the shipped one, and not prepared yet."""
-    return path.resolve() == shipped_model(home) and not (path / "config.json").exists()
+    """Whether the pool's model is a shipped one, and not prepared yet."""
+    shipped = _SHIPPED.get(path.name)
+    return (
+        shipped is not None and path.resolve() == shipped_model(home, path.name) and not (path / shipped.proof).exists()
+    )

@@ -15,8 +15,14 @@ if TYPE_CHECKING:
 _NOT_INSTALLED = {  # by engine: its package, and the message where that is missing
     "vllm": ("vllm", "vLLM is not installed: run `make run`, or try `xylem up --engine mock`"),
     "sglang": ("sglang", "SGLang is not installed: run `make run ENGINE=sglang`, or try `xylem up --engine mock`"),
+    "diffusers": ("diffusers", "diffusers is not installed: run `make run MODEL=shapes`"),
     "trtllm": ("tensorrt_llm", "TensorRT-LLM is not installed: it needs an NVIDIA GPU, and an environment of its own"),
 }
+
+
+class ModelName(StrEnum):
+    smollm2 = "smollm2"
+    shapes = "shapes"
 
 
 class EngineName(StrEnum):
@@ -27,6 +33,9 @@ class EngineName(StrEnum):
 
 def up(
     engine: Annotated[EngineName | None, typer.Option(help="Engine of the built-in pool; vllm if not given.")] = None,
+    model: Annotated[
+        ModelName, typer.Option(help="Model of the built-in pools; shapes: one that sees, and one that paints.")
+    ] = ModelName.smollm2,
     workers: Annotated[int, typer.Option(min=0, help="Workers of each pool.")] = 1,
     host: Annotated[str | None, typer.Option(help="Address of the API [XYLEM_HOST, 127.0.0.1].")] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of the API [XYLEM_PORT, 8000].")] = None,
@@ -48,19 +57,22 @@ def up(
     from app.pools import load_pools
     from app.redis_url import without_password
 
-    if pools and engine:
-        refuse("--engine is for the built-in pool; your pools file says which engine each pool has")
+    shapes = model is ModelName.shapes
+    if pools and (engine or shapes):
+        refuse("--engine and --model are for the built-in pools; your pools file says what each pool has")
+    if shapes and engine not in (None, EngineName.vllm):
+        refuse("--model shapes has engines of its own: vLLM sees, diffusers paints")
     settings = _settings(host=host, port=port, redis_url=redis)
     # Before anything is written: the folder may be a running system's.
     _check_ports((settings.host, settings.port, "--port"), ("127.0.0.1", flower_port, "--flower-port"))
     try:
         # One folder per API port: several systems in one checkout don't get in each other's way.
         run_dir = settings.home / "run" / str(settings.port)
-        if pools is None and engine is None and "pools_file" in settings.model_fields_set:
+        if pools is None and engine is None and not shapes and "pools_file" in settings.model_fields_set:
             pools = settings.pools_file
         if pools is None:
             pools = run_dir / "pools.yaml"
-            stack.default_pools(engine or EngineName.vllm, settings.home, pools)
+            stack.default_pools("shapes" if shapes else engine or EngineName.vllm, settings.home, pools)
         declared = load_pools(pools).pools
     except SettingsError as exc:
         refuse(exc.message)

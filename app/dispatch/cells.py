@@ -207,8 +207,8 @@ class Cells:
         self, inflight: InFlight, why: XylemError | None, now: float, coming: Mapping[CellId, int]
     ) -> CellId | None:
         """`coming`: requests that are about to be sent."""
-        # Adapters are wanted cell by cell; aside requests have time.
-        if inflight.job.adapter is not None or inflight.job.aside:
+        # Adapters are wanted cell by cell, pictures are in the Redis of this one; aside requests have time.
+        if inflight.job.adapter is not None or inflight.job.media or inflight.job.aside:
             return None
         if why is not None and not isinstance(why, Saturated | NoWorker | StoreDown):
             return None

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight
+from app.dispatch.media_store import MediaStore
 from app.dispatch.placer import Placer
 from app.dispatch.retry import Retry
 from app.dispatch.timeline import Timelines
@@ -29,7 +30,10 @@ from app.messages import (
     Failed,
     FirstToken,
     KvHandle,
+    Painted,
+    PicturesEncoded,
     PrefillDone,
+    Progress,
     Vectors,
 )
 from app.pools import Pool
@@ -38,8 +42,8 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-# After these errors of a prefill worker, the decode worker computes the prompt.
-_PREFILL_FAILED = {error.code for error in (EngineFailed, EngineDead, HandoffFailed)}
+# After these errors of a worker of an earlier stage, the decode worker does its part.
+_STAGE_FAILED = {error.code for error in (EngineFailed, EngineDead, HandoffFailed)}
 
 
 class Dispatcher:
@@ -59,12 +63,14 @@ class Dispatcher:
         wake_pool: Callable[[PoolId], None] = lambda _pool: None,
         token_redis: int = 0,
         broker: Wire | None = None,
+        media: MediaStore | None = None,
     ) -> None:
         """`patience_s`: seconds that a request waits for Redis, or for a worker, before it is refused.
 
         `adapter`: the LoRA adapter of that name, as it is wanted now. `token_redis`: `Job.token_redis` of its jobs.
-        `broker`: as `Placer` has it.
+        `broker`: as `Placer` has it. `media`: for requests with pictures; None: there are none.
         """
+        self.media = media
         self.api, self.token_redis = api, token_redis
         self.in_flight: dict[RequestId, InFlight] = {}
         self.timelines = Timelines()
@@ -125,12 +131,16 @@ class Dispatcher:
                 inflight.answer.push(event)
             elif type(event) is FirstToken:
                 self._first_token(inflight, event)
+            elif type(event) is PicturesEncoded:
+                inflight.pictures_encoded()
             elif type(event) is PrefillDone:
                 self._prefill_done(inflight, event)
             elif type(event) is Vectors:
                 inflight.answer.push(event)
             elif type(event) is Done:
                 self._done(inflight, event)
+            elif type(event) is Progress or type(event) is Painted:
+                inflight.answer.push(event)
             elif type(event) is Failed:
                 self._failed(inflight, event)
 
@@ -151,7 +161,10 @@ class Dispatcher:
         # The worker may have believed this replica dead: the request is still awaited, so it is placed anew.
         if event.code in (Returned.code, Cancelled.code):
             self.lost(inflight)
-        elif inflight.prefilling and event.code in _PREFILL_FAILED:
+        elif inflight.encoding and event.code in _STAGE_FAILED:
+            inflight.may_encode = False
+            self.lost(inflight)
+        elif inflight.prefilling and event.code in _STAGE_FAILED:
             inflight.may_split = False
             self.lost(inflight)
         elif event.code == EngineDead.code or (event.code == HandoffFailed.code and inflight.job.at_once):
@@ -175,6 +188,8 @@ class Dispatcher:
 
     def lost(self, inflight: InFlight, handoff: KvHandle | None = None, *, died: bool = False) -> None:
         """Its worker won't finish the request: see `Retry.lost`."""
+        if died and inflight.encoding:
+            inflight.may_encode = False
         self._retry.lost(inflight, handoff, died=died)
 
     def worker_lost(self, worker: WorkerId, *, died: bool = True, queued: Container[RunId] = ()) -> int:

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from app.deltas import merge
+from app.deltas import merge_events
 from app.errors import Cancelled, XylemError
-from app.messages import Delta, Done, Event, Failed, Vectors
+from app.messages import Delta, Done, Event, Failed, Painted, Progress, Vectors
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -24,7 +24,7 @@ class EventQueue:
         self._sink: Callable[[Delta], bool] | None = None
         self._gone = False
 
-    def push(self, event: Delta | Vectors | Done | Failed) -> None:
+    def push(self, event: Delta | Vectors | Progress | Painted | Done | Failed) -> None:
         # While the reader waits, all earlier events have been written: the sink may write this one at once.
         if self._waiter is not None and self._sink is not None and type(event) is Delta:
             try:
@@ -36,12 +36,15 @@ class EventQueue:
                 event = Failed(event.request, event.attempt, XylemError.code, XylemError().message)
         self._pending.append(event)
         if len(self._pending) > self._most:
-            self._pending = _merged(self._pending)
+            self._pending = merge_events(self._pending)
             self._most = max(_MOST, 2 * len(self._pending))
         self._wake()
 
-    def divert(self, sink: Callable[[Delta], bool]) -> None:
-        """From now on `sink` gets each delta that arrives while the reader waits. False from it: the reader gets it."""
+    def divert(self, sink: Callable[[Delta], bool] | None) -> None:
+        """From now on `sink` gets each delta that arrives while the reader waits. False from it: the reader gets it.
+
+        None: the reader gets all.
+        """
         self._sink = sink
 
     def client_gone(self) -> None:
@@ -68,9 +71,3 @@ class EventQueue:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-
-
-def _merged(events: list[Event]) -> list[Event]:
-    """Deltas of one choice and version of the weights as one delta; ends stay behind their deltas."""
-    deltas = merge(((e.request, e.index, e.weights), e) for e in events if isinstance(e, Delta))
-    return [*(d for _, d in deltas), *(e for e in events if not isinstance(e, Delta))]

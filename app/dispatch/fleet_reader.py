@@ -15,7 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from app.dispatch.index_reader import IndexReader
-from app.dispatch.pool_fleet import ENTRY, PoolFleet, PoolView
+from app.dispatch.loads import ENTRY
+from app.dispatch.pool_fleet import PoolFleet, PoolView
 from app.ids import PlaceId, PoolId, WorkerId, place_id
 from app.intervals import Intervals
 from app.keys import Keys
@@ -31,8 +32,9 @@ log = logger(__name__)
 _FIELDS = (
     "requests.{0}", "blocks.{0}", "tokens.{0}", "waiting.{0}", "pulls.{0}", "requests.{0}a", "blocks.{0}a", "since.{0}",
 )  # fmt: skip
-# How seldom a process reads all leases when others do it, too: for the speeds and loads that they tell.
+# How seldom a process reads all leases when others look, too: for the speeds and loads that they tell.
 _REFRESH_S, _REFRESH_S_PER_WORKER = 2.0, 0.015
+_FEW = 100  # workers; of more, whether all have leases is counted, which takes a quarter of the time of reading these
 _CLAIM = 0.8  # of the time between two looks, for which one process has claimed to read them: timers are not exact
 
 
@@ -48,7 +50,7 @@ class FleetReader:
         broker_apart: bool = False,
         index: Wire | None = None,
     ) -> None:
-        """`look_s`: how often some process of the deployment is to read all leases, and so to find dead workers.
+        """`look_s`: how often some process of the deployment is to look whether all workers have leases.
 
         `token_redis`: `Job.token_redis` of this process's jobs. `index`: of the prefix index, if it is apart.
         """
@@ -114,11 +116,12 @@ class FleetReader:
         for pool, last in zip(pools, replies[::2], strict=True):
             fleet = self._fleets[pool]
             fleet.known = float(last[1]) if last else 0.0
+            fleet.members = set(members[pool])
             fleet.lapsed = {worker for worker in members[pool] if worker not in leases}
             fleet.set({worker: leases.get(worker) for worker in members[pool]})
 
     def questions(self) -> list[Command]:
-        """Of one look: which leases have changed, and whether this process is the one that reads them all."""
+        """Of one look: which leases have changed, and whether this process is the one that looks at all."""
         return [c for pool in self._fleets for c in (self._changes(pool), self._claim(pool))]
 
     async def answered(self, replies: Sequence[Any], now: float) -> None:
@@ -128,13 +131,26 @@ class FleetReader:
             pool
             for pool, fleet in self._fleets.items()
             if fleet.known < 0
-            or claimed[pool] == b"OK"
-            or now - self._refreshed[pool] >= max(_REFRESH_S, _REFRESH_S_PER_WORKER * len(fleet.leases))
+            or (claimed[pool] == b"OK" and len(fleet.members) <= _FEW)
+            or now - self._refreshed[pool] >= max(_REFRESH_S, _REFRESH_S_PER_WORKER * len(fleet.members))
         ]
         await self.refresh(due)
-        self._refreshed |= dict.fromkeys(due, now)
         changes = dict(zip(self._fleets, replies[::2], strict=True))
         await self._take({pool: found for pool, found in changes.items() if pool not in due})
+        others = await self._with_others([pool for pool in self._fleets if claimed[pool] == b"OK" and pool not in due])
+        await self.refresh(others)
+        self._refreshed |= dict.fromkeys([*due, *others], now)
+
+    async def _with_others(self, pools: Sequence[PoolId]) -> list[PoolId]:
+        """Pools with other members than this process knows, or one without a lease. Raises: StoreDown."""
+        known = {pool: self._fleets[pool].members for pool in pools if self._fleets[pool].members}
+        asked = [
+            (("HLEN", self._keys.pool(pool)), ("EXISTS", *map(self._keys.worker, workers)))
+            for pool, workers in known.items()
+        ]
+        replies = await self._wire.execute(list(chain.from_iterable(asked)))
+        counts = zip(known.items(), replies[::2], replies[1::2], strict=True)
+        return [pool for (pool, workers), members, live in counts if not members == live == len(workers)]
 
     def forget(self, pools: Sequence[PoolId]) -> None:
         """What is known of their workers is wrong: the next read reads them all."""
@@ -161,6 +177,7 @@ class FleetReader:
         """They are no members of their pools any more."""
         for worker, pool in workers.items():
             self._fleets[pool].lapsed.discard(worker)
+            self._fleets[pool].members.discard(worker)
 
     def limits(self, pool: PoolId, changed: Sequence[bytes] = ()) -> Limits:
         """The pool's limits, with those `changed` at run time: a hash as Redis returns it."""
@@ -213,6 +230,7 @@ class FleetReader:
             fleet = self._fleets[pool]
             if fleet.known >= 0:  # else all are read next
                 fleet.known = max(fleet.known, *map(float, changes[pool][1::2]))
+            fleet.members = fleet.members.difference(workers).union(w for w in workers if w in leases)
             fleet.set(fleet.leases | {worker: leases.get(worker) for worker in workers})
 
     async def _read_leases(self, workers: Sequence[WorkerId]) -> dict[WorkerId, Lease | None]:
@@ -227,10 +245,10 @@ class FleetReader:
     ) -> PoolView:
         _changes, limits, loads, *more = reply
         fleet = self._fleets[pool]
-        entries = dict(zip(loads[::2], loads[1::2], strict=True))
+        older = {}
         for (worker, rank), fields in zip(question.older, more, strict=False):
-            entries[place_id(worker, rank).encode()] = ENTRY.pack(*(max(0, int(field or 0)) for field in fields))
-        candidates = fleet.candidates(entries, self.limits(pool, limits))
+            older[place_id(worker, rank).encode()] = ENTRY.pack(*(max(0, int(field or 0)) for field in fields))
+        candidates = fleet.candidates(dict(zip(loads[::2], loads[1::2], strict=True)), self.limits(pool, limits), older)
         self.weights[pool] = fleet.weights
         matches = fleet.matches(more[-1], cached, question.guessed) if question.has_prompts else []
         return PoolView(

@@ -18,7 +18,7 @@ from app.dispatch.route_explanation import explained
 from app.dispatch.timeline import Timeline
 from app.errors import StoreDown, XylemError, from_wire, outcome_of
 from app.ids import KeyId, RequestId, new_request_id
-from app.messages import Delta, Done, Failed, Job, Vectors
+from app.messages import Delta, Done, Event, Failed, Job, Painted, Progress, Vectors
 from app.routing.cost import EXPECTED_ANSWER
 from app.store import clock
 from app.telemetry import logger
@@ -96,6 +96,7 @@ class Generation(GenerationBase):
         """Cancels unfinished prompts, and observes the metrics."""
         if self._watching is not None:
             self._watching.cancel()
+        self.answer.divert(None)  # a sink refers to this call: both would wait for the garbage collector
         await self._finish(exc)
 
     async def _send(self) -> None:
@@ -107,6 +108,8 @@ class Generation(GenerationBase):
                 self._in_flight.append(inflight)
         if not self._in_flight:  # only the end of the answer was lost with its owner
             return
+        if self.plan.samples:
+            await self._store_samples()
         if len(self._in_flight) == 1:
             await self._dispatcher.send(self._in_flight[0])
             return
@@ -119,23 +122,50 @@ class Generation(GenerationBase):
         if failures:
             raise failures[0]
 
+    async def _store_samples(self) -> None:
+        """Raises: StoreDown."""
+        known = {one.media.sha256: one.data for one in self.plan.samples.values() if one.data is not None}
+        if known:
+            assert self._dispatcher.media is not None
+            await self._dispatcher.media.put(known, self._deadline - clock.now())
+
     async def deltas(self) -> list[tuple[int, Delta]]:
         out: list[tuple[int, Delta]] = []
         while not out and len(self.done) < len(self.prompts):
             for event in await self.answer.take():
                 if type(event) is Delta:
                     out.append((self.choice(event), event))
-                elif type(event) is Vectors:
-                    self.vectors[self._numbers[event.request]] = event.data
-                elif type(event) is Done:
-                    self.done[self._numbers[event.request]] = event
-                    self.cached_tokens += event.cached_tokens
-                elif type(event) is Failed:
-                    raise from_wire(event.code, event.message)
+                else:
+                    self._take(event)
             self._last = time.perf_counter()
             if self._first is None:
                 self._first = self._last
         return out
+
+    async def progress(self) -> list[tuple[int, Progress]]:
+        out: list[tuple[int, Progress]] = []
+        while not out and len(self.done) < len(self.prompts):
+            for event in await self.answer.take():
+                if type(event) is Progress:
+                    out.append((self._numbers[event.request], event))
+                else:
+                    self._take(event)
+        return out
+
+    def _take(self, event: Event) -> None:
+        """Raises: the error that ended a prompt."""
+        number = self._numbers[event.request]
+        if type(event) is Vectors:
+            self.vectors[number] = event.data
+        elif type(event) is Painted:
+            picture = self.pictures.setdefault(number, bytearray())
+            del picture[event.start :]
+            picture += event.data
+        elif type(event) is Done:
+            self.done[number] = event
+            self.cached_tokens += event.cached_tokens
+        elif type(event) is Failed:
+            raise from_wire(event.code, event.message)
 
     def choice(self, delta: Delta) -> int:
         return self._numbers[delta.request] * self.plan.sampling[0].n + delta.index
@@ -187,8 +217,10 @@ class Generation(GenerationBase):
             session=self.plan.wishes.session,
             adapter=self.model.adapter,
             token_redis=self._dispatcher.token_redis,
+            media=[*self.plan.media[number]] if self.plan.media else [],
+            painting=self.plan.paintings[number] if self.plan.paintings else None,
         )
-        inflight = InFlight(job, groups, self.answer, self.plan.wishes, prefill_groups)
+        inflight = InFlight(job, groups, self.answer, self.plan.wishes, prefill_groups, self.model.encode_pools)
         if self._begun is not None:
             inflight.go_on([self._begun.out.get(number * sampling.n + i, ChoiceOutput([])) for i in range(sampling.n)])
         return inflight

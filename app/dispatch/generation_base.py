@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from app.dispatch.generation_plan import GenerationPlan
 from app.ids import RequestId
-from app.messages import Delta
+from app.messages import Delta, Progress
 
 T = TypeVar("T")
 Parts = TypeVar("Parts", list[tuple[int, Delta]], dict[str, Any])
@@ -24,6 +24,7 @@ class GenerationBase:
         self.cached_tokens = 0
         self.completion_tokens = 0
         self.vectors: dict[int, bytes] = {}  # of prompts that are inputs, by number: see `messages.Vectors`
+        self.pictures: dict[int, bytearray] = {}  # files of those that are painted, by number, as far as they are here
         self.weights: list[str] = []  # the versions that made it, in order
         self.skip = 0  # leading deltas that the client has already
 
@@ -31,6 +32,13 @@ class GenerationBase:
         """New deltas with their choice's number, not counted yet; an empty list when all prompts are done.
 
         Raises: the error that ended a prompt; Cancelled when the client has disconnected.
+        """
+        raise NotImplementedError
+
+    async def progress(self) -> list[tuple[int, Progress]]:
+        """Of a request that paints: new steps with their picture's number; an empty list when all is painted.
+
+        Raises what `deltas` raises.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""A checked request that generates or encodes: all that dispatch needs to know of it."""
+"""A checked request that generates, encodes or paints: all that dispatch needs to know of it."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -6,8 +6,9 @@ from typing import Literal
 from msgspec import Struct
 
 from app.dispatch.inflight import RoutingHints
+from app.dispatch.media_reader import NO_SAMPLES, Samples
 from app.dispatch.models import Model
-from app.messages import Inputs, Sampling
+from app.messages import Inputs, Media, Painting, Sampling
 
 
 class GenerationPlan(Struct, frozen=True):
@@ -26,6 +27,9 @@ class GenerationPlan(Struct, frozen=True):
     tier: Literal["default", "flex"] | None = None  # the answer's `service_tier`, if the request named one
     echo: Sequence[str] | None = None  # the prompts' texts, if each choice begins with its prompt
     inputs: Sequence[Inputs] = ()  # each prompt's inputs, if the request is encoded
+    media: Sequence[Sequence[Media]] = ()  # in each prompt, if any has some
+    samples: Samples = NO_SAMPLES  # of all of these, and of those that a shortened conversation left out
+    paintings: Sequence[Painting] = ()  # one for each prompt, which is empty then
     generates: bool = True  # False: engines generate one token all the same, which is neither shown nor counted
 
     @property

@@ -5,11 +5,12 @@ import time
 from collections.abc import Sequence
 
 from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.loads import entries
 from app.errors import StoreDown
 from app.ids import ApiId, PoolId, place_id
 from app.keys import Keys
 from app.kv.prefix_index import packed
-from app.store import SWEEP_INDEX, Command, Wire
+from app.store import FORGET_LOADS, SWEEP_INDEX, Command, Wire
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -51,14 +52,15 @@ class IndexSweep:
         counted, loads = [], []
         if own:
             counted = await self._index.execute([("HKEYS", self._keys.cached(pool)[1]) for pool in own])
-            loads = await self._wire.execute([("HKEYS", self._keys.loads(pool)) for pool in own])
+            read = await self._wire.execute([("HVALS", self._keys.loads(pool)) for pool in own])
+            loads = [[name for group in groups for name in entries(group)] for groups in read]
         gone = {name for names in counted for name in names} - caches
         gone |= {name for names in loads for name in names} - places
         self._gone = {name: self._gone.get(name, now) for name in gone}
         old = {name for name, since in self._gone.items() if now - since >= _GONE_S}
         for pool, numbers, held in zip(own, counted, loads, strict=True):
             if left := old.intersection(held):
-                await self._wire.execute([("HDEL", self._keys.loads(pool), *left)])
+                await self._wire.execute([("EVAL", FORGET_LOADS, 1, self._keys.loads(pool), *left)])
             if swept := old.intersection(numbers):
                 await self._sweep(pool, sorted(swept)[:_MOST])
 

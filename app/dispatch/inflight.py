@@ -58,6 +58,7 @@ class State(StrEnum):
 
     PLACING = "placing"  # a worker is being chosen
     HELD = "held"  # there is no room, no worker or no Redis
+    ENCODING = "encoding"  # its pictures are, on other workers
     PREFILLING = "prefilling"  # on the prefill worker, before the decode worker has it
     QUEUED = "queued"  # on its worker, and this attempt has no output yet
     ANSWERING = "answering"
@@ -73,11 +74,13 @@ class InFlight:
         "deaths",
         "decisions",
         "early_deaths",
+        "encode_pools",
         "ends_at",
         "groups",
         "handoff",
         "held_since",
         "job",
+        "may_encode",
         "may_split",
         "out",
         "placed",
@@ -93,9 +96,18 @@ class InFlight:
     )
 
     def __init__(
-        self, job: Job, groups: Groups, answer: EventQueue, wishes: RoutingHints, prefill_groups: Groups = ()
+        self,
+        job: Job,
+        groups: Groups,
+        answer: EventQueue,
+        wishes: RoutingHints,
+        prefill_groups: Groups = (),
+        encode_pools: tuple[PoolId, ...] = (),
     ) -> None:
-        """`groups` of pools to choose a worker from, the preferred first; `prefill_groups`: pools for the prefill."""
+        """`groups` of pools to choose a worker from, the preferred first; `prefill_groups`: pools for the prefill.
+
+        `encode_pools`: pools that encode its pictures.
+        """
         # Seconds of the monotonic clock: only this process decides when the deadline is over.
         self.ends_at = time.monotonic() + job.deadline - clock.now()
         self.job, self.groups, self.answer, self.wishes = job, groups, answer, wishes
@@ -103,6 +115,8 @@ class InFlight:
         self.refused_in: dict[CellId, float] = {}  # cells that have just refused it, and when (monotonic)
         self.prefill_groups = prefill_groups
         self.may_split = True  # its prompt may be computed by another worker
+        self.encode_pools = encode_pools
+        self.may_encode = True  # its pictures may be encoded by other workers
         self.before_first: list[Event] | None = None  # events that came before the awaited first token
         self.stage_index = 0  # index of the job's current stage; -1: the last
         self.handoff: KvHandle | None = None  # where its prompt's KV is already
@@ -147,6 +161,8 @@ class InFlight:
     def state(self) -> State:
         if not self.job.worker:
             return State.HELD if self.held_since else State.PLACING
+        if self.encoding:
+            return State.ENCODING
         if self.prefilling:
             return State.PREFILLING
         return State.ANSWERING if self.has_output else State.QUEUED
@@ -162,8 +178,31 @@ class InFlight:
             self.placed.set_result(None)
 
     def workers(self) -> list[tuple[WorkerId, PoolId]]:
-        """The worker of the current stage, without which the request can't go on; empty if unplaced."""
-        return [(stage.worker, stage.pool) for stage in self.job.stages[self.stage_index :][:1]]
+        """The workers of the current stage, without which the request can't go on; empty if unplaced."""
+        current = self.job.stages[self.stage_index :]
+        encoders = [stage for stage in current if stage.kind == "encode_pictures"]
+        return [(stage.worker, stage.pool) for stage in encoders or current[:1]]
+
+    @property
+    def wants_encoding(self) -> bool:
+        """Whether other workers may encode its pictures. Not of aside requests, which give way where they run."""
+        job = self.job
+        return bool(self.encode_pools and job.media and self.may_encode and self.handoff is None and not job.aside)
+
+    @property
+    def encoding(self) -> bool:
+        """Whether workers are encoding its pictures."""
+        return bool(self.job.stages) and self.job.stages[self.stage_index].kind == "encode_pictures"
+
+    def pictures_encoded(self) -> None:
+        """It goes on to the stage behind; a later stage may have told so before."""
+        if self.encoding:
+            self.stage_index = self.encoders
+
+    @property
+    def encoders(self) -> int:
+        """How many workers encode its pictures: its first stages."""
+        return sum(stage.kind == "encode_pictures" for stage in self.job.stages)
 
     @property
     def prefilling(self) -> bool:
@@ -220,15 +259,16 @@ class InFlight:
         return next((out.weights for out in self.out if out.tokens), None)
 
     def hashes(self, block_size: int, weights: str = "") -> bytes:
-        """The packed block hashes of `context`, 8 bytes each; empty for inputs, whose KV isn't cached.
+        """The packed block hashes of `context`, 8 bytes each; empty for inputs and paintings, which leave no KV.
 
         `weights`: the version that has computed the blocks.
         """
-        if self.job.inputs is not None:
+        if self.job.kind != "decode":
             return b""
         known = self._hashes.get((block_size, weights))
         if known is None:
-            known = prompt_hashes(self.context, block_size, self.job.cache_salt, self.job.adapter, weights)
+            job = self.job
+            known = prompt_hashes(self.context, block_size, job.cache_salt, job.adapter, weights, job.media)
             self._hashes[block_size, weights] = known
         return known
 

@@ -14,7 +14,7 @@ from app.ids import HOME, CellId, PlaceId, PoolId, RunId, WorkerId, place_id, ru
 from app.intervals import Intervals
 from app.keys import PRIORITY_STEPS, Keys
 from app.pools import Pool
-from app.store import FORGET_PROMPTS, TELL, Command, Wire, clock
+from app.store import FORGET_LOADS, FORGET_PROMPTS, TELL, Command, Wire, clock
 from app.tasks.celery_message import read_task_message
 from app.telemetry import WORKERS_LOST, logger
 
@@ -201,7 +201,8 @@ class LivenessWatch:
         leftovers = [keys.reservations(worker), keys.load(worker), keys.prefilling(worker)]
         return [
             ("HDEL", keys.pool(pool), worker),
-            ("HDEL", keys.loads(pool), *self._places(worker, pool)),  # a worker that comes back writes them anew
+            # A worker that comes back writes them anew.
+            ("EVAL", FORGET_LOADS, 1, keys.loads(pool), *self._places(worker, pool)),
             ("EVAL", FORGET_PROMPTS, 1, keys.starting(pool), *waiting),
             ("EVAL", TELL, 1, keys.changed(pool), worker),
             *(("EXPIRE", key, _LEFTOVER_TTL_S) for key in leftovers),

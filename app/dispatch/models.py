@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 
 from app.dispatch.generation_defaults import generation_defaults
 from app.dispatch.inflight import RoutingHints
+from app.dispatch.speech import Speech, speech_of
 from app.dispatch.writing import Writing, dialect_name, writing_of
 from app.engine_args import drafts
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
+from app.media.placeholders import Pictures, pictures_of
 from app.messages import Task
-from app.pools import EndpointName, PoolsFile, Select
+from app.pools import EndpointName, PaintRules, Pool, PoolsFile, Select
 from app.routing.pool_table import select
 from app.telemetry import Meters
 from app.tokenizer import Tokenizer, load_tokenizer
@@ -20,6 +22,8 @@ _DOES: Mapping[Task, str] = {
     "generate": "generates answers (/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages)",
     "embed": "makes embeddings (/v1/embeddings, /v1/score, /v1/rerank)",
     "classify": "tells classes (/v1/classify)",
+    "image": "paints (/v1/images/generations, /v1/images/edits, /v1/videos)",
+    "transcribe": "writes down speech (/v1/audio/transcriptions)",
 }
 _SHOWN = 100  # characters of an unknown model's name in the error
 _LISTED = 50  # names of served models in the error
@@ -45,6 +49,10 @@ class Model:
     adapter: str | None = None  # `Adapter.versioned` of that
     drafts: bool = False  # its engines draft tokens from the prompt: see `Pool.drafts`
     endpoints: frozenset[EndpointName] | None = None  # that may use it; None: all
+    pictures: Pictures | None = None  # None: it takes none
+    painting: PaintRules = PaintRules()  # noqa: RUF009 (frozen); what a model that paints may be asked for
+    speech: Speech | None = None  # of a model that transcribes
+    encode_pools: tuple[PoolId, ...] = ()  # that only encode pictures
 
     @property
     def calls_tools(self) -> bool:
@@ -148,21 +156,30 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
     models: dict[str, Model] = {}
     for pool_id, pool in declared.pools.items():
         known = models.get(pool.model)
-        tokenizer = load_tokenizer(pool.model_dir, pool.chat_template, pool.tokenizer_mode)
+        tokenizer = _tokenizer(pool)
         generates = pool.task == "generate"  # other models may have these files, but don't use them
         writing = writing_of(pool, tokenizer) if generates else Writing()
         defaults = generation_defaults(pool.model_dir) if generates and pool.generation_config == "auto" else {}
         endpoints = None if pool.endpoints is None else frozenset(pool.endpoints)
-        same = tokenizer, pool.context_len, writing, defaults, pool.task, endpoints
+        given = pool.args.get("mm_processor_kwargs")
+        given = given if isinstance(given, dict) else {}
+        pictures = pictures_of(pool.model_dir, tokenizer, given) if generates else None
+        speech = speech_of(pool, tokenizer) if pool.task == "transcribe" else None
+        same = (
+            tokenizer, pool.context_len, writing, defaults, pool.task, endpoints, pictures, pool.painting, speech
+        )  # fmt: skip
         if known and same != (
-            known.tokenizer, known.context_len, known.writing, known.defaults, known.task, known.endpoints
+            known.tokenizer, known.context_len, known.writing, known.defaults, known.task, known.endpoints,
+            known.pictures, known.painting, known.speech,
         ):  # fmt: skip
             raise SettingsError(
                 f"pools.{pool_id}: other task, path, template, tokenizer_mode, length, reasoning, dialect, "
-                f"generation_config or endpoints than another pool of {pool.model}"
+                f"generation_config, endpoints, mm_processor_kwargs or painting than another pool of {pool.model}"
             )
-        ids, prefill_ids = (known.pools, known.prefill_pools) if known else ((), ())
-        if pool.role == "prefill":
+        ids, prefill_ids, encode_ids = (known.pools, known.prefill_pools, known.encode_pools) if known else ((), (), ())
+        if pool.role == "encode":
+            encode_ids = (*encode_ids, pool_id)
+        elif pool.role == "prefill":
             prefill_ids = (*prefill_ids, pool_id)
         else:
             ids = (*ids, pool_id)
@@ -182,12 +199,23 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             pool.labels if pool.task == "classify" else (),
             drafts=drafts(pool) and (known is None or known.drafts),
             endpoints=endpoints,
+            pictures=pictures,
+            painting=pool.painting,
+            speech=speech,
+            encode_pools=encode_ids,
         )
     return models
 
 
+def _tokenizer(pool: Pool) -> Tokenizer:
+    """Nobody asks that of a model that paints: its engine reads prompts with the pipeline's own."""
+    if pool.task == "image":
+        return load_tokenizer(Pool(model=pool.model, engine="mock").model_dir)
+    return load_tokenizer(pool.model_dir, pool.chat_template, pool.tokenizer_mode)
+
+
 def find_model(models: Mapping[str, Model], name: str, task: Task | None = "generate") -> Model:
-    """`task`: the task that the model must have; None: any. Raises: ModelNotFound, RequestError."""
+    """`task`: the task that the model must have; None: any that reads tokens. Raises: ModelNotFound, RequestError."""
     model = models.get(name)
     if model is None:
         names = sorted(models)
@@ -196,6 +224,6 @@ def find_model(models: Mapping[str, Model], name: str, task: Task | None = "gene
             f"Served: {', '.join([*names[:_LISTED], *['…'] * (len(names) > _LISTED)])}.",
             param="model",
         )
-    if task not in (None, model.task):
-        raise RequestError(f"The model '{name}' {_DOES[model.task]}, and does not {task}.", param="model")
+    if task not in (None, model.task) or (task is None and model.task == "image"):
+        raise RequestError(f"The model '{name}' {_DOES[model.task]}, and does not {task or 'tokenize'}.", param="model")
     return model

@@ -33,21 +33,26 @@ def placement(
     *,
     broker_apart: bool = False,
 ) -> Placing:
-    """The call of `place.lua` with record, reservations and messages. Updates the request. `first` begins it."""
+    """The call of `place.lua` with record, reservations and messages. Updates the request.
+
+    `first` computes its prompt.
+    """
     job = inflight.job
     step = priority_step(job.priority, aside=job.aside)
     inflight.placed_at = clock.now()
     ttl_ms = max(1, round((inflight.ends_at - time.monotonic() + _GRACE_S) * 1000))
     messages = task_messages(job, step, inflight.handoff, first.meets_at, first.ranks)
+    encoders = inflight.encoders
+    split = len(places) - encoders > 1
     # If both workers begin at once, the decode worker has the request from the beginning.
     in_sequence = messages[-1] == b""
     inflight.stage_index = 0 if in_sequence else -1
-    if len(places) > 1 and not in_sequence:
+    if split and not in_sequence:
         job = inflight.job = replace(job, at_once=True)
-    if len(places) > 1 and job.aside:  # two workers share no gate, so it is last in the queues of both engines
+    if split and job.aside:  # two workers share no gate, so it is last in the queues of both engines
         job = inflight.job = replace(job, aside=False, priority=job.priority + ASIDE_PRIORITY)
-    inflight.before_first = [] if in_sequence and job.sampling.n == 1 else None
-    hashes = inflight.hashes(pools[places[0].pool].block_size, job.weights or "")
+    inflight.before_first = [] if in_sequence and split and job.sampling.n == 1 else None
+    hashes = inflight.hashes(pools[places[encoders].pool].block_size, job.weights or "")
     names = [keys.request(job.run)]
     values: list[str | int | bytes] = []
     apart: list[Command] = []

@@ -12,12 +12,13 @@ from app.dispatch.pool_fleet import PoolView
 from app.errors import AdapterFailed, NoWorker, RequestError, Saturated, WeightsChanged, XylemError
 from app.ids import PoolId, WorkerId, place_id
 from app.kv.blocks import common_blocks
-from app.messages import Adapter, Lease, Stage, StageKind
+from app.messages import MEDIA_NAMES, Adapter, Lease, Stage, StageKind
 from app.pools import Pool, Routing
 from app.routing.adapter_load import may_load
 from app.routing.candidates import Ask, Candidate, Decision, Matches, Option, Placement
 from app.routing.cost import Fleet
 from app.routing.disagg import SplitPlacement, place_split
+from app.routing.encoders import Encoded, Encoder, choose_encoders
 from app.routing.lines import Lines
 from app.routing.policy import Part, can_prefill, can_serve, loaded, place
 from app.routing.shortlist import home, shortlist
@@ -40,7 +41,9 @@ class PlacementRound:
         self._pools, self._weights = pools, weights
         self._asking: dict[PoolId, dict[InFlight, int]] = {}  # by pool: requests, and their prompts' index in the read
         for inflight in in_flight:
-            for pool in (p for group in (*inflight.groups, *inflight.prefill_groups) for p in group):
+            groups = *inflight.groups, *inflight.prefill_groups
+            encode_pools = inflight.encode_pools if inflight.wants_encoding else ()
+            for pool in (*(p for group in groups for p in group), *encode_pools):
                 asking = self._asking.setdefault(pool, {})
                 asking[inflight] = len(asking)
         self._alone = len(in_flight) == 1
@@ -49,6 +52,7 @@ class PlacementRound:
         self._fleets: dict[tuple[PoolId, ...], Fleet | None] = {}
         self.views: dict[PoolId, PoolView] = {}
         self.asks: set[tuple[WorkerId, str]] = set()  # to load an adapter for which a request waits
+        self.encoded: Encoded = {}  # pictures that workers have encoded
 
     def prompts(self) -> dict[PoolId, list[bytes]]:
         """For each pool, the packed prompts to look up in its caches; none if its policy ignores prefixes."""
@@ -71,8 +75,22 @@ class PlacementRound:
         places = {kind: decision.placement for kind, decision in decisions.items()}
         stages = [Stage(kind, to.pool, to.worker, to.rank) for kind, to in places.items()]
         weights = self.lease(list(places.values())[-1]).state.weights
+        encoders = self._encoders(inflight, next(iter(places.values())), weights)
+        stages = [Stage("encode_pictures", e.to.pool, e.to.worker, 0, e.media) for e in encoders] + stages
         inflight.job = replace(inflight.job, stages=stages, weights=weights)
-        return list(places.values())
+        return [*(e.to for e in encoders), *places.values()]
+
+    def _encoders(self, inflight: InFlight, first: Placement, weights: str) -> list[Encoder]:
+        """The workers that encode its pictures before the first stage; none for pictures that are encoded already."""
+        worker = self.lease(first).worker
+        if not (inflight.wants_encoding and worker.embeddings) or worker.meets_at:  # two that meet begin at once
+            return []
+        places = [c for pool in inflight.encode_pools for c in self.views[pool].candidates]
+        model = self._pools[inflight.encode_pools[0]].model
+        encoders = choose_encoders(inflight.job.media, places, self.encoded, model, weights, self._now)
+        for encoder in encoders:
+            self._reserve(encoder.to, inflight)
+        return encoders
 
     def decide(self, inflight: InFlight, rng: Random, turn: int) -> dict[StageKind, Decision]:
         """Its stages in order: decode, after a prefill if another worker computes the prompt.
@@ -83,9 +101,8 @@ class PlacementRound:
         job = inflight.job
         context = len(inflight.context)
         to_come = job.sampling.max_tokens - (context - len(job.prompt))
-        ask = Ask(
-            context, to_come, job.sampling.n, inflight.wishes.session, job.aside, job.inputs is None, self._now
-        )  # fmt: skip
+        work, holds = (context + job.encoder_tokens, True) if job.kind == "decode" else (job.work, False)
+        ask = Ask(work, to_come, job.sampling.n, inflight.wishes.session, job.aside, holds, self._now)
         refused: XylemError | None = None
         for group in inflight.groups:
             rules = inflight.rules(self._pools[group[0]].routing)
@@ -133,7 +150,7 @@ class PlacementRound:
         if not options:
             return None
         decision = place(ask, options, rules, rng, fleet=fleet)
-        return {"decode" if inflight.job.inputs is None else "encode": decision}
+        return {inflight.job.kind: decision}
 
     def _fleet(self, group: tuple[PoolId, ...]) -> Fleet | None:
         """The speeds of the pools together; None where there is no worker."""
@@ -158,7 +175,7 @@ class PlacementRound:
         split = self._split(inflight, ask, decision, options, rules, rng, turn)
         if split is not None:
             return {"prefill": split.prefill, "decode": split.decode}
-        return {"decode" if inflight.job.inputs is None else "encode": decision}
+        return {inflight.job.kind: decision}
 
     def _only_split(
         self, inflight: InFlight, ask: Ask, decodes: list[Option], rules: Routing, rng: Random, turn: int
@@ -187,6 +204,9 @@ class PlacementRound:
                 return RequestError(f"This model's engines hold no answer to a format of the kind '{grammar.kind}'.")
         elif grammar is not None and found:
             return NoWorker("No live worker of this model holds answers to a format. Try again.")
+        for media in inflight.job.media:
+            if found and not any(media.kind in w.media for w in found):
+                return RequestError(f"This model's engines take no {MEDIA_NAMES[media.kind]}.")
         if _is_seeded(inflight) and found and not any(w.seeds for w in found):
             return RequestError(
                 "seed: this model's engines sample differently each time. Leave it out, or set temperature to 0.",
@@ -285,10 +305,13 @@ class PlacementRound:
         job, weights, seeded = inflight.job, inflight.weights, _is_seeded(inflight)
         kind = None if job.sampling.grammar is None else job.sampling.grammar.kind
         wanted = job.adapter if adapter else None
+        kinds = {media.kind for media in job.media} if job.media else None
 
         def fits(c: Candidate) -> bool:
             worker = c.lease.worker
             if weights is not None and c.lease.state.weights != weights:  # an answer goes on with its weights
+                return False
+            if kinds is not None and not kinds.issubset(worker.media):
                 return False
             has_adapter = wanted is None or wanted in worker.adapters
             return has_adapter and (kind is None or kind in worker.grammars) and (worker.seeds or not seeded)
@@ -320,7 +343,7 @@ class PlacementRound:
         return inflight.hashes(self._pools[pool].block_size, self._weights.get(pool, ""))
 
     def _looks_at_prefixes(self, pool: PoolId) -> bool:
-        return self._pools[pool].routing.policy == "kv"
+        return self._pools[pool].routing.policy == "kv" and self._pools[pool].role != "encode"
 
 
 def _of_weights(options: list[Option], weights: str) -> list[Option]:

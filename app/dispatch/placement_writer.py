@@ -53,7 +53,7 @@ class PlacementWriter:
         return replies
 
     async def _send(self, broker: Wire, placings: Sequence[Placing]) -> list[NotSent | None]:
-        """Sent twice, a message is taken once: the second finds its run begun, or no record."""
+        """Sent twice, a message is taken once: the second finds its run begun, its prompt computed, or no record."""
         messages = [message for p in placings for message in p.messages]
         try:
             replies = iter(await broker.execute_each(messages))

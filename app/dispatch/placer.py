@@ -14,6 +14,7 @@ from random import Random
 
 from msgspec.structs import replace
 
+from app.dispatch.embedding_index import EmbeddingIndex
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.held_requests import LOOK_EVERY_S, HeldRequests, urgency
 from app.dispatch.inflight import InFlight
@@ -72,6 +73,7 @@ class Placer:
         self.is_down = False  # its Redis is unreachable, and there are other cells: nobody waits for it
         self._wire, self._keys, self._fleet, self._pools = wire, keys, fleet, pools
         self._writer = PlacementWriter(wire, broker)
+        self._embeddings = EmbeddingIndex(wire, keys, pools)
         self._retry_after_s = retry_after_s
         self._in_flight, self._fail = in_flight, fail
         self._adapter, self._wake_pool = adapter, wake_pool
@@ -222,7 +224,9 @@ class Placer:
         await self._writer.check_broker()
         round_ = PlacementRound(in_flight, self._pools, self._fleet.weights)
         began = time.perf_counter()
-        round_.views = await self._fleet.read(round_.prompts())
+        round_.views, round_.encoded = await asyncio.gather(
+            self._fleet.read(round_.prompts()), self._embeddings.read(in_flight)
+        )
         FLEET_READ.observe(time.perf_counter() - began)
         placed: list[InFlight] = []
         placings: list[Placing] = []
@@ -243,7 +247,7 @@ class Placer:
         else:
             await self._write(placed, placings, predictions + self._ask(round_.asks))
         for pool, view in round_.views.items():
-            self._routed[pool].shared([c.requests for c in view.candidates])
+            self._routed[pool].shared(c.requests for c in view.candidates)
         for inflight in placed:
             if not self._awaited(inflight):
                 self.stop_later(inflight.job)
@@ -256,7 +260,7 @@ class Placer:
             return None
         try:
             places = round_.assign(inflight, self._rng, next(self._turns))
-            first = round_.lease(places[0]).worker
+            first = round_.lease(places[inflight.encoders]).worker
             placing = placement(
                 self._keys, self._pools, inflight, places, first, broker_apart=self._writer.broker_apart
             )
@@ -272,7 +276,7 @@ class Placer:
             self._refuse(inflight, exc)
             return None
         predictions: list[Command] = []
-        for to in places:
+        for to in places[inflight.encoders :]:
             predictions += prediction(self._keys, self._pools[to.pool], inflight, to, round_.lease(to))
             blocks = len(inflight.hashes(self._pools[to.pool].block_size, inflight.job.weights or "")) // HASH_BYTES
             self._routed[to.pool].decided(to.cached, blocks, time.perf_counter() - began)

@@ -4,23 +4,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from random import Random
-from struct import Struct as Layout
 from struct import unpack
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
 
+from app.dispatch.loads import ENTRY, NOTHING, Loads
 from app.ids import PlaceId, WorkerId, place_id
 from app.messages import WIRE_VERSION, Lease
 from app.routing.candidates import Candidate, Limits, Matches
 from app.routing.cost import PoolSpeeds
 from app.routing.lines import Lines
 
-ENTRY = Layout("<7id")  # of `loads:<pool>`: requests, blocks, tokens, waiting, pulls, aside, their blocks, since (ms)
 _MANY = 16  # places; of fewer, looking at all of them is faster than finding some
 _MOST_HOLDERS = 1000
+_NONE: Mapping[bytes, bytes] = MappingProxyType({})
 _NOT_CACHED: tuple[Sequence[Any], Sequence[Any]] = ((), ())  # a prompt's reply of `match.lua`
-_NOTHING = ENTRY.pack(*[0] * 8)
 
 
 class PoolView(Struct, frozen=True):
@@ -42,6 +42,7 @@ class PoolFleet:
         self.indices: dict[PlaceId, int] = {}  # of the places in the candidates
         self.guessed: list[PlaceId] = []  # those whose engines report no KV events
         self.older: list[tuple[WorkerId, int]] = []  # those of workers of the wire version before, with their ranks
+        self.members: set[WorkerId] = set()
         self.lapsed: set[WorkerId] = set()  # members of the pool that have no lease
         self.weights = ""  # the version that most workers have, if it isn't the pool's own
         self.homes: dict[str, list[int]] = {}  # by session: the places that it prefers, see `routing/shortlist.py`
@@ -51,8 +52,9 @@ class PoolFleet:
         self._caches: dict[int, int] = {}  # number of a KV cache → its place's index
         self._holders: dict[bytes, frozenset[int]] = {}  # packed numbers → places: those of hot prefixes are read once
         self._places: list[tuple[Lease, int]] = []
-        self._names: list[bytes] = []  # of the places
-        self._entries: list[bytes] = []
+        self._names: dict[bytes, int] = {}  # of the places, with their indices
+        self._loads = Loads()
+        self._entries: list[bytes] = []  # of the places
         self._candidates: list[Candidate] = []
         self._limits: Limits | None = None
 
@@ -61,11 +63,11 @@ class PoolFleet:
         self.leases = {worker: lease for worker, lease in leases.items() if lease is not None}
         places = [(lease, rank) for lease in self.leases.values() for rank in range(lease.worker.ranks)]
         names = [place_id(lease.worker.id, rank) for lease, rank in places]
-        encoded = [name.encode() for name in names]
+        encoded = {name.encode(): i for i, name in enumerate(names)}
         if encoded != self._names:
             self.homes = {}  # a round that goes on with the places of before has the other one
         self._holders.clear()
-        self._names, self._entries, self._limits = encoded, [], None
+        self._names, self._limits = encoded, None
         self.indices = {name: i for i, name in enumerate(names)}
         self._caches = {lease.caches[rank]: i for i, (lease, rank) in enumerate(places) if rank < len(lease.caches)}
         self._caches.pop(0, None)  # caches that never held a block
@@ -80,20 +82,27 @@ class PoolFleet:
         if any(self.leases.get(worker) != lease for worker, lease in leases.items()):
             self.set({**self.leases, **leases})
 
-    def candidates(self, entries: Mapping[bytes, bytes], limits: Limits) -> list[Candidate]:
-        """Each place with what is reserved there; those that have not changed are the same objects as before."""
-        now = [entries.get(name, _NOTHING) for name in self._names]
+    def candidates(
+        self, groups: Mapping[bytes, bytes], limits: Limits, older: Mapping[bytes, bytes] = _NONE
+    ) -> list[Candidate]:
+        """Each place with what is reserved there; those that have not changed are the same objects as before.
+
+        `groups`: `loads:<pool>`. `older`: the entries of places of the wire version before, which are not in it.
+        """
+        changed = {**self._loads.take(groups), **older}
         if limits != self._limits:
-            self._limits, self._entries = limits, []
-            self._candidates = [self._candidate(i, entry) for i, entry in enumerate(now)]
+            now = {**self._loads.entries, **older}
+            self._limits, self._entries = limits, [now.get(name, NOTHING) for name in self._names]
+            self._candidates = [self._candidate(i, entry) for i, entry in enumerate(self._entries)]
             self._begin_lines()
-        elif now != self._entries:
-            for i, (entry, before) in enumerate(zip(now, self._entries, strict=True)):
-                if entry != before:
-                    c = self._candidates[i] = self._candidate(i, entry)
-                    if self.lines is not None:
-                        self.lines.change(i, c)
-        self._entries = now
+            return self._candidates.copy()
+        for name, entry in changed.items():
+            i = self._names.get(name)
+            if i is not None and entry != self._entries[i]:
+                self._entries[i] = entry
+                c = self._candidates[i] = self._candidate(i, entry)
+                if self.lines is not None:
+                    self.lines.change(i, c)
         return self._candidates.copy()
 
     def _begin_lines(self) -> None:

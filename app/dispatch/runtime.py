@@ -2,15 +2,17 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from redis.asyncio import Redis
 
+from app.batch.file_store import FileStore
+from app.batch.storage import Storage
 from app.dispatch.adapter_table import AdapterTable
 from app.dispatch.aliases import Aliases, B, Turn
 from app.dispatch.cell import Cell
@@ -19,14 +21,19 @@ from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.index_sweep import IndexSweep
 from app.dispatch.liveness import LivenessWatch
+from app.dispatch.media_reader import Asker, MediaReader
+from app.dispatch.media_store import MediaStore
 from app.dispatch.models import Model, load_models
 from app.dispatch.pool_control import PoolControl
 from app.dispatch.request_lookup import RequestLookup
 from app.dispatch.token_inbox import TokenInbox
 from app.ending import end_tasks
 from app.errors import RequestError, StoreDown
-from app.ids import HOME, CellId, PoolId, new_api_id
+from app.ids import HOME, CellId, KeyId, PoolId, new_api_id
 from app.keys import Keys
+from app.media.limits import Limits
+from app.media.loader import MediaLoader
+from app.messages import Media
 from app.model_store.pools import fetched_pools
 from app.pools import EndpointName, Pool, load_pools
 from app.settings import Settings
@@ -51,13 +58,21 @@ class Deployment:
     models: dict[str, Model]
     aliases: Aliases = field(default_factory=lambda: Aliases({}, {}), kw_only=True)
     turn: Turn = field(default=Turn(), kw_only=True)
+    media: MediaReader | None = field(default=None, kw_only=True)  # None: no request may have pictures
+    asker: Asker = field(default=Asker(), kw_only=True)
 
     @classmethod
     def read(cls, settings: Settings) -> "Deployment":
         """Raises: SettingsError."""
         declared = fetched_pools(load_pools(settings.pools_file), settings, "text")
         models = load_models(declared)
-        return cls(settings, declared.pools, models, aliases=Aliases(declared.aliases, models))
+        aliases = Aliases(declared.aliases, models)
+        media = MediaReader(MediaLoader(Limits.of(settings)), Storage(settings.files_url), settings.media_bytes)
+        return cls(settings, declared.pools, models, aliases=aliases, media=media)
+
+    def asked_by(self, owner: KeyId, known: Sequence[Media] = ()) -> Self:
+        """For requests of this owner. `known`: their media, in order, when they came."""
+        return replace(self, asker=Asker(owner, known))
 
     async def look(self) -> None:
         """Reads anew the models and aliases that are only in Redis: without Redis there are none."""
@@ -121,6 +136,7 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
     dispatcher = Dispatcher(
         wire, keys, api, fleet, pools, settings.retry_after_s, settings.patience_s, settings.max_migrations,
         adapters.current, control.wake_soon, home.token_redis, home.broker,
+        MediaStore(redis, keys, settings.patience_s),
     )  # fmt: skip
     inbox = TokenInbox(home.token_wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
     watch = LivenessWatch(wire, keys, dispatcher, inbox, fleet, pools, adapters, settings.intervals, home.broker)
@@ -136,6 +152,8 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
         return here or (model.adapter is None and cells.load(model.pools).room > 0)
 
     known.aliases.usable = usable
+    if known.media is not None:
+        known.media.files = FileStore(wire, keys)
     IN_FLIGHT.set_function(lambda: len(dispatcher.in_flight))
     HELD.set_function(lambda: dispatcher.placer.held)
     sweep = IndexSweep(wire, keys, api, fleet, list(pools))
@@ -153,9 +171,11 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
                 await adapters.refresh()
         yield Runtime(
             settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup, adapters, control,
-            cells, aliases=known.aliases,
+            cells, aliases=known.aliases, media=known.media,
         )  # fmt: skip
     finally:
+        if known.media is not None:
+            await known.media.close()
         await control.close()
         await end_tasks(background)
         await asyncio.gather(*(cell.close(api) for cell in (home, *others)))

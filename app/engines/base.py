@@ -14,6 +14,8 @@ from app.messages import (
     Handoff,
     KvHandle,
     KvTransfer,
+    Media,
+    MediaKind,
     PartialOutput,
     PauseMode,
     Sampling,
@@ -39,6 +41,8 @@ class EngineInfo(Struct, frozen=True):
     max_adapters: int = 0  # LoRA adapters that it holds at once; 0: it takes none
     max_adapter_rank: int = 0
     version: str = ""  # the engine's own, for people
+    media: tuple[MediaKind, ...] = ()  # kinds that it takes in prompts
+    embeddings: "EmbeddingShape | None" = None  # of encoded pictures that it takes; None: it encodes them itself
 
 
 class EngineStats(Struct, frozen=True):
@@ -56,6 +60,7 @@ class EngineStats(Struct, frozen=True):
     drafts: int = 0
     drafted_tokens: int = 0
     accepted_tokens: tuple[int, ...] = ()
+    paint_steps: int = 0  # of denoising, computed since the start; a batch's step counts once for each picture
 
 
 class KvEventSource(Struct, frozen=True):
@@ -64,6 +69,31 @@ class KvEventSource(Struct, frozen=True):
     endpoint: str  # SUB connects here
     replay_endpoint: str  # DEALER connects here
     topic: str
+
+
+class EmbeddingShape(Struct, frozen=True):
+    """What encoded pictures have in common."""
+
+    width: int  # numbers in a row
+    dtype: str  # as torch names it, such as float32
+    token: int | None = None  # of its placeholders, the one that stands for a row; None: each does
+
+
+class Embedding(Struct, frozen=True):
+    """An encoded picture: rows × width numbers, row by row."""
+
+    rows: int
+    width: int
+    dtype: str
+    data: bytes
+
+
+class MediaInput(Struct, frozen=True):
+    """A picture or a sound, with its samples as `media.shape` says."""
+
+    media: Media
+    data: bytes
+    embedding: Embedding | None = None  # of a picture; checked to be as `EngineInfo.embeddings` says
 
 
 class GenerateRequest(Struct, frozen=True):
@@ -81,6 +111,7 @@ class GenerateRequest(Struct, frozen=True):
     begun: list[PartialOutput] = []
     session: str | None = None  # requests of one session should meet the same cache
     adapter: str | None = None  # the name of an added one; None: the model's own weights
+    media: list[MediaInput] = []  # in the prompt, by offset; only of kinds in `EngineInfo.media`
 
 
 class StepOutput(Struct, frozen=True):
@@ -167,13 +198,46 @@ class EncodeRequest(Struct, frozen=True):
 
 @runtime_checkable
 class Encoder(Protocol):
-    """The capability to make vectors of texts: embeddings, or probabilities of classes."""
+    """The capability to make vectors of texts: embeddings, or probabilities of classes. Pictures: `PictureEncoder`."""
 
     async def encode(self, request: EncodeRequest) -> bytes:
         """The vectors of all inputs, concatenated: float32, little-endian. Cancelling aborts and frees.
 
         Raises: RequestError, PromptTooLong, EngineFailed.
         """
+
+
+class PictureRequest(Struct, frozen=True):
+    """A picture to be encoded."""
+
+    id: RunId
+    picture: MediaInput
+    placeholders: list[int]  # token ids, `picture.media.length`
+
+
+@runtime_checkable
+class PictureEncoder(Protocol):
+    """The capability to encode pictures for other engines of the model. With the role encode it does nothing else."""
+
+    async def encode_picture(self, request: PictureRequest) -> Embedding:
+        """Cancelling aborts and frees. Raises: RequestError, EngineFailed."""
+
+
+@runtime_checkable
+class Transcriber(Protocol):
+    """The capability to write down speech, of pools whose task that is.
+
+    Each request of such a pool has one sound of at most half a minute, which the engine's encoder takes, and the tokens
+    with which the decoder begins.
+    """
+
+    transcribes: bool  # always True: a protocol needs a member
+
+
+def silence() -> MediaInput:
+    """A second of sound in which nothing is heard, for requests that only prove that an engine lives."""
+    samples = 16_000
+    return MediaInput(Media("audio", "silence", (samples,)), bytes(4 * samples))
 
 
 @runtime_checkable

@@ -4,7 +4,7 @@ import math
 
 from app.engines.base import EncodeRequest, GenerateRequest
 from app.errors import PromptTooLong, RequestError
-from app.messages import Sampling
+from app.messages import Sampling, Task
 from app.pools import Pool
 
 _MAX_CHOICES = 16_384
@@ -25,6 +25,12 @@ def check_request(request: GenerateRequest, *, vocabulary_size: int, context_len
     _check_sampling(request.sampling)
     _check_tokens("stop_token_ids", request.sampling.stop_token_ids, vocabulary_size)
     _check_tokens("logit_bias", request.sampling.logit_bias or (), vocabulary_size)
+
+
+def check_sound(request: GenerateRequest, task: Task) -> None:
+    """For an engine whose pool transcribes: vLLM's would end on anything else. Raises: RequestError."""
+    if task == "transcribe" and [one.media.kind for one in request.media] != ["audio"]:
+        raise RequestError("A request to transcribe has one sound.")
 
 
 def check_inputs(request: EncodeRequest, pool: Pool, vocabulary_size: int) -> None:

@@ -50,6 +50,9 @@ def _add_to_port(endpoint: str, rank: int) -> str:
     return f"{base}:{int(port) + rank}" if port.isdigit() else endpoint
 
 
+ExtraKey = str | tuple[str, int]  # LoRA name or salt; or a picture's identifier, and its offset from the block
+
+
 class KvEvent(msgspec.Struct, frozen=True, tag=True):
     """A map on the wire, with the class's name under `type`."""
 
@@ -62,7 +65,7 @@ class BlockStored(KvEvent, frozen=True):
     lora_id: int | None = None
     medium: str | None = "GPU"
     lora_name: str | None = None
-    extra_keys: list[list[str] | None] | None = None  # per block: what its hash covers besides tokens
+    extra_keys: list[list[ExtraKey] | None] | None = None  # per block: what its hash covers besides tokens
 
 
 class BlockRemoved(KvEvent, frozen=True):

@@ -5,9 +5,11 @@ exactly as many leading blocks as they have leading hashes in common.
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from xxhash import xxh3_64_digest
+
+from app.messages import Media
 
 HASH_BYTES = 8
 _ROOT = bytes(HASH_BYTES)
@@ -27,10 +29,18 @@ def weights_keys(version: str) -> tuple[str, ...]:
     return (f"weights@{version}",) if version else ()
 
 
-def chain(parent: bytes, tokens: Sequence[int], block_size: int) -> list[bytes]:
-    """The hashes of the blocks that `tokens` fill, each xxh3_64(parent's hash + the block's tokens as uint32)."""
+def chain(
+    parent: bytes, tokens: Sequence[int], block_size: int, extras: Mapping[int, bytes] | None = None
+) -> list[bytes]:
+    """The hashes of the blocks that `tokens` fill.
+
+    Each is xxh3_64(parent's hash + the block's tokens as uint32 + its extra key). `extras`: the key of each block that
+    overlaps a picture or a sound, by the block's number among these, from 0.
+    """
     width = 4 * block_size
     data = array("I", tokens).tobytes()
+    if extras:
+        return _chain_with(parent, data, width, extras)
     out = []
     for start in range(0, len(data) - width + 1, width):
         parent = xxh3_64_digest(parent + data[start : start + width])
@@ -38,17 +48,47 @@ def chain(parent: bytes, tokens: Sequence[int], block_size: int) -> list[bytes]:
     return out
 
 
+def _chain_with(parent: bytes, data: bytes, width: int, extras: Mapping[int, bytes]) -> list[bytes]:
+    out = []
+    for number, start in enumerate(range(0, len(data) - width + 1, width)):
+        parent = xxh3_64_digest(parent + data[start : start + width] + extras.get(number, b""))
+        out.append(parent)
+    return out
+
+
+def media_key(found: Iterable[tuple[str, int]]) -> bytes:
+    """The extra key of a block that overlaps these: identifiers, and their offsets from the block's start, in order.
+
+    As in vLLM's KV events. The offset is negative where one began in an earlier block.
+    """
+    return b"".join(f"{identifier}@{offset};".encode() for identifier, offset in found)
+
+
+def media_keys(media: Sequence[Media], block_size: int) -> dict[int, bytes]:
+    """The extra keys of a prompt's blocks, for `chain`. `media`: by offset."""
+    found: dict[int, list[tuple[str, int]]] = {}
+    for one in media:
+        for block in range(one.offset // block_size, -(-(one.offset + one.length) // block_size)):
+            found.setdefault(block, []).append((one.sha256, one.offset - block * block_size))
+    return {block: media_key(keys) for block, keys in found.items()}
+
+
 def prompt_hashes(
-    prompt: Sequence[int], block_size: int, salt: str | None = None, adapter: str | None = None, weights: str = ""
+    prompt: Sequence[int],
+    block_size: int,
+    salt: str | None = None,
+    adapter: str | None = None,
+    weights: str = "",
+    media: Sequence[Media] = (),
 ) -> bytes:
     """The packed hashes of the prompt's blocks that a cache may have: 8 bytes each, in order.
 
     Without the last token: engines always compute it, for its logits.
-    `adapter`: with its version. `weights`: the version of the model's.
+    `adapter`: with its version. `weights`: the version of the model's. `media`: in the prompt, by offset.
     """
     full = (len(prompt) - 1) // block_size * block_size
     keys = [*weights_keys(weights), *(key for key in (adapter, salt) if key)]
-    return b"".join(chain(root(keys), prompt[:full], block_size))
+    return b"".join(chain(root(keys), prompt[:full], block_size, media_keys(media, block_size) if media else None))
 
 
 def common_blocks(a: bytes, b: bytes) -> int:

@@ -4,9 +4,8 @@ Frames: topic, sequence number (8 bytes, big endian, from 0), msgpack batch `[ts
 with its name under `type`; fields that are not here are skipped.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
 
 from app.messages import decoder
@@ -22,8 +21,9 @@ class BlockStored(Struct, frozen=True, tag=True):
     block_size: int
     medium: str | None = None
     lora_name: str | None = None
-    # For each block, what its hash covers besides tokens: LoRA name, cache_salt, images as [id, offset].
-    extra_keys: list[list[str | list[msgspec.Raw]] | None] | None = None
+    # For each block, what its hash covers besides tokens: LoRA name, cache_salt, pictures and sound as [id, offset from
+    # the block's start]. What else an engine may have is for the ledger to refuse.
+    extra_keys: list[list[Any] | None] | None = None
     group_idx: int | None = None
     cache_salt: str | None = None  # SGLang's, which has no extra_keys: LoRA name and salt are fields
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from app.kv.blocks import chain, root
+from app.kv.blocks import chain, media_key, root
 from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, KvEvent
 
 # Events of other tiers (host, disk) are ignored: routing doesn't know these tiers.
@@ -69,22 +69,21 @@ class Ledger:
     def _store(self, event: BlockStored) -> None:
         if event.medium not in _DEVICE or event.group_idx not in _GROUP:
             return
-        parent = self._parent(event)
+        parent, extras = self._parent(event), _extras(event)
         whole = len(event.token_ids) == len(event.block_hashes) * self._block_size  # else tokens are missing
-        if parent is None or not whole or event.block_size != self._block_size:
+        if parent is None or extras is None or not whole or event.block_size != self._block_size:
             self.unknown += len(event.block_hashes)
             return
-        for theirs, ours in zip(event.block_hashes, chain(parent, event.token_ids, self._block_size), strict=True):
+        made = chain(parent, event.token_ids, self._block_size, extras)
+        for theirs, ours in zip(event.block_hashes, made, strict=True):
             count = self._blocks[theirs][1] if theirs in self._blocks else 0
             self._blocks[theirs] = ours, count + 1
             if not count:
                 self._changes[ours] = True
 
     def _parent(self, event: BlockStored) -> bytes | None:
-        """Our hash of the parent block; None when it is unknown, or blocks depend on more than text."""
+        """Our hash of the parent block; None when it is unknown."""
         keys = event.extra_keys or []
-        if any(not isinstance(key, str) for block in keys for key in block or ()):
-            return None  # an image: routing looks up text only
         if event.parent_block_hash is None:
             first = keys[0] if keys else [key for key in (event.lora_name, event.cache_salt) if key is not None]
             return root([*self.keys, *(key for key in first or () if isinstance(key, str))])
@@ -104,3 +103,21 @@ class Ledger:
                 continue
             del self._blocks[theirs]
             self._changes[ours] = False
+
+
+def _extras(event: BlockStored) -> dict[int, bytes] | None:
+    """The extra keys of blocks that overlap pictures or sound; None: blocks depend on what we don't know."""
+    found: dict[int, bytes] = {}
+    for number, keys in enumerate(event.extra_keys or ()):
+        media: list[tuple[str, int]] = []
+        for key in keys or ():
+            match key:
+                case str():  # LoRA name or salt: in the first block's parent
+                    continue
+                case [str(identifier), int(offset)]:
+                    media.append((identifier, offset))
+                case _:
+                    return None
+        if media:
+            found[number] = media_key(media)
+    return found

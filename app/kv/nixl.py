@@ -23,8 +23,8 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-_PIECE = 4 * 2**20  # bytes copied on the event loop at once: about half a millisecond
-_SHORT = 8 * _PIECE  # bytes; longer transfers are posted from a thread
+_PIECE = 8 * 2**20  # bytes copied on the event loop at once: half a millisecond to one
+_SHORT = 4 * _PIECE  # bytes; longer transfers are posted from a thread
 _SPIN_S = 4e-3  # a transfer is polled without a pause for this long: a pause would delay it by half a pause
 # Between two polls for notes. uvloop's timers count whole milliseconds, and round less than half of one to none.
 _LIVELY_S, _IDLE_S = 0.001, 0.02
@@ -97,25 +97,25 @@ class Nixl:
 
         Returns or raises only when nothing accesses the memory any more, also when cancelled. Raises: HandoffFailed.
         """
-        spans, until = merged(pairs, size), asyncio.get_running_loop().time() + timeout_s
-        short = self._peers.get(peer, False) and not self._in_thread and sum(n for _, _, n in spans) <= _SHORT
+        until = asyncio.get_running_loop().time() + timeout_s
+        spans, first = merged(pairs, size), None
+        short = self._peers.get(peer, False) and not self._in_thread and len(pairs) * size <= _SHORT
         parts = list(pieces(spans, _PIECE)) if short else [spans]
-        first = None
-        if short:
-            with self._mapped(peer):
-                first = self._post(op, peer, parts[0], note if len(parts) == 1 else b"")
-                if len(parts) == 1 and first[1] == "DONE":
-                    return self._moved(op, peer, note, first[0])
-        moving = asyncio.create_task(self._move(op, peer, parts, note, until, first))
+        moving: asyncio.Task[None] | None = None
         try:
-            await asyncio.shield(moving)
-        except asyncio.CancelledError:
+            if short:
+                with self._mapped(peer):
+                    first = await self._copy(op, peer, parts, note)
+            if parts:
+                moving = asyncio.create_task(self._move(op, peer, parts, note, until, first))
+                await asyncio.shield(moving)
+        except asyncio.CancelledError:  # the peer waits for the note at the end
+            moving = moving or asyncio.create_task(self._move(op, peer, parts, note, until, None))
             while not moving.done():
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([moving])
             moving.exception()
             raise
-        return None
 
     async def tell(self, peer: str, note: bytes) -> None:
         """Send a note. Raises: HandoffFailed when the peer is known to be gone."""
@@ -137,6 +137,23 @@ class Nixl:
                     await self._call(agent.deregister_memory, registered)
             del self._agent, self._mover, agent
         self._thread.shutdown()
+
+    async def _copy(self, op: str, peer: str, parts: list[Spans], note: bytes) -> tuple[Any, str] | None:
+        """Transfers parts here, with turns of the loop between them, and removes them from `parts`.
+
+        Stops when the thread is busy, or at a part that isn't complete when it is posted: returns its handle and state.
+        """
+        while not self._in_thread:
+            handle, state = self._post(op, peer, parts[0], note if len(parts) == 1 else b"")
+            if state != "DONE":
+                return handle, state
+            del parts[0]
+            if not parts:
+                self._moved(op, peer, note, handle)
+                break
+            self._release(handle)
+            await asyncio.sleep(0)
+        return None
 
     async def _move(
         self, op: str, peer: str, parts: list[Spans], note: bytes, until: float, first: tuple[Any, str] | None

@@ -7,12 +7,17 @@ Spans = list[tuple[int, int, int]]  # own address, other address, bytes
 
 def merged(pairs: Sequence[tuple[int, int]], size: int) -> Spans:
     """(own, other) addresses of blocks of `size` bytes as spans; blocks adjacent on both sides become one."""
-    spans: Spans = []
-    for here, there in sorted(pairs):
-        if spans and spans[-1][0] + spans[-1][2] == here and spans[-1][1] + spans[-1][2] == there:
-            spans[-1] = (*spans[-1][:2], spans[-1][2] + size)
-        else:
-            spans.append((here, there, size))
+    if not pairs:
+        return []
+    ordered = sorted(pairs)
+    (start, other), spans = ordered[0], []
+    length = 0
+    for here, there in ordered:
+        if here != start + length or there != other + length:
+            spans.append((start, other, length))
+            start, other, length = here, there, 0
+        length += size
+    spans.append((start, other, length))
     return spans
 
 

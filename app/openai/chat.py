@@ -6,11 +6,14 @@ from msgspec.structs import replace
 
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.media_reader import NO_SAMPLES, Samples
 from app.dispatch.models import find_model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
+from app.messages import Media
 from app.openai.answer_grammar import answer_grammar
 from app.openai.chat_writer import ChatWriter
+from app.openai.media import expanded, has_media, load_media, origins_of, params_of
 from app.openai.model_parser import check_dialect, parser_maker, read_dialect, situation
 from app.openai.parts_writer import PartsWriter
 from app.openai.plan import plan_of
@@ -19,6 +22,8 @@ from app.openai.prompt import chat_prompt, tokenizer_of
 from app.openai.schemas import ChatRequest, Conversation
 from app.openai.structured import Format, with_grammar
 from app.openai.validation import parse_off_loop
+
+_NO_MEDIA: list[Media] = []
 
 
 async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[ChatRequest, GenerationPlan]:
@@ -29,22 +34,38 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     if body.prediction is not None and not model.drafts:
         raise RequestError("'prediction' is not supported by this server for this model.", param="prediction")
     body = body.filled(model.defaults)
-    work = partial(chat_plan, state, "chatcmpl-", body, "messages", explain=explain, wanted=body.asked_format())
+    samples = NO_SAMPLES
+    if has_media(body.messages):
+        samples = await load_media(state, model, origins_of(body.messages), params_of(body.messages))
+    work = partial(
+        chat_plan, state, "chatcmpl-", body, "messages", explain=explain, wanted=body.asked_format(), samples=samples
+    )
     return body, await state.off_loop(raw, work, compiles=body.compiles or body.binds_calls)
 
 
 def chat_plan(
-    state: Deployment, prefix: str, body: Conversation, param: str, *, explain: bool, wanted: Format | None = None
+    state: Deployment,
+    prefix: str,
+    body: Conversation,
+    param: str,
+    *,
+    explain: bool,
+    wanted: Format | None = None,
+    samples: Samples = NO_SAMPLES,
 ) -> GenerationPlan:
     """`prefix`: of its id. `param`: the request's field with the messages. Raises: XylemError.
 
-    `wanted`: the format of the answer's content. Then a grammar is compiled: not on an event loop.
+    `wanted`: the format of the answer's content. Then a grammar is compiled: not on an event loop. `samples`: of all
+    pictures and sound in its messages.
     """
     model = find_model(state.models, body.model)
     check_dialect(model, body)
     body = body.filled(model.defaults)
     tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
-    prompt = model.encode(chat_prompt(tokenizer, body.messages, body), param, add_special_tokens=False)
+    text = chat_prompt(tokenizer, body.messages, body, model.pictures)
+    prompt, media = model.encode(text, param, add_special_tokens=False), _NO_MEDIA
+    if samples:
+        prompt, media = expanded(model, prompt, origins_of(body.messages), samples, param)
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if limit == 0:
         raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")
@@ -61,7 +82,8 @@ def chat_plan(
     if wanted is not None or (calls is not None and calls.bound):
         grammar = answer_grammar(wanted, calls, situation(model, prompt, body))
         sampling = with_grammar(grammar, sampling)
-    return plan_of(state, body, prefix, model, [prompt], [sampling], explain=explain)
+    plan = plan_of(state, body, prefix, model, [prompt], [sampling], explain=explain, cache_salt=body.cache_salt)
+    return replace(plan, media=[media], samples=samples) if samples else plan
 
 
 def writer(call: GenerationBase, body: ChatRequest) -> ChatWriter:

@@ -56,7 +56,7 @@ def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> Gener
     if (wanted := body.asked_format()) is not None:
         asked = with_grammar(checked(content_grammar(wanted), wanted.where), asked)
     sampling = [asked] * len(prompts)
-    plan = plan_of(state, body, "cmpl-", model, prompts, sampling, explain=explain)
+    plan = plan_of(state, body, "cmpl-", model, prompts, sampling, explain=explain, cache_salt=body.cache_salt)
     if not body.echo:
         return plan
     texts = [model.tokenizer.decode(prompt, skip_special_tokens=False) for prompt in prompts]

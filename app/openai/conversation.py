@@ -7,7 +7,8 @@ import orjson
 from pydantic import Field
 
 from app.errors import RequestError
-from app.openai.body import MOST, Body, Some
+from app.openai.body import Body, Some
+from app.openai.content_parts import AnyText, MediaPart, Parts, Texts, joined
 from app.openai.neutral import NEUTRAL_OF_MESSAGES, Refused, neutral
 
 _MOST_CALLS = 128  # of a message
@@ -17,24 +18,23 @@ CallId = Annotated[str, Field(min_length=1, max_length=256)]
 Parsed = Annotated[Any, Field(exclude=True)]
 
 
-class TextPart(Body):
-    type: Annotated[Literal["text"], Refused("content parts of type")]
-    text: str
-
-
-# In this order, errors are reported for the list.
-Content = Annotated[Some[TextPart], Field(max_length=MOST)] | str
-
-
 class Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Content | None
+    content: Sequence[AnyText | MediaPart] | str | None
     name: Name | None = None
 
     @property
     def text(self) -> str:
+        """Without pictures and sound."""
         content = self.content or ""
-        return content if isinstance(content, str) else "\n".join(part.text for part in content)
+        return content if isinstance(content, str) else joined(content)
+
+    @property
+    def media(self) -> Sequence[MediaPart]:
+        content = self.content
+        if content is None or isinstance(content, str):
+            return ()
+        return [part for part in content if isinstance(part, MediaPart)]
 
     def for_template(self) -> dict[str, Any]:
         """Templates don't know `developer`, OpenAI's newer name of the system role, and take only text."""
@@ -44,7 +44,7 @@ class Message(Body):
 
 class PromptMessage(Message):
     role: Literal["system", "developer", "user"]
-    content: Content
+    content: Parts
 
 
 def _object(arguments: str) -> Any:
@@ -84,7 +84,7 @@ class AssistantMessage(Message):
     """An earlier answer. Without content, as when it only called tools, templates get an empty text."""
 
     role: Literal["assistant"]
-    content: Content | None = None
+    content: Texts | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # vLLM's name of the same
     tool_calls: Annotated[Some[ToolCall], Field(max_length=_MOST_CALLS)] | None = None
@@ -104,7 +104,7 @@ class ToolMessage(Message):
     """The result of a call in an earlier message."""
 
     role: Literal["tool"]
-    content: Content
+    content: Parts
     tool_call_id: CallId
 
     def for_template(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class FunctionMessage(Message):
     """A result in OpenAI's older shape, which names the function instead of the call."""
 
     role: Literal["function"]
-    content: Content | None = None
+    content: Texts | None = None
     name: Name
 
     def for_template(self) -> dict[str, Any]:

@@ -7,13 +7,15 @@ from math import hypot
 from operator import mul
 from typing import Any
 
+from msgspec.structs import replace
+
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.inflight import RoutingHints
 from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.messages import Inputs, Sampling
+from app.openai.plan import plan_of
 from app.openai.schemas import ModelRequest
 
 MOST_INPUTS = 2048  # of one request, as OpenAI has it
@@ -60,18 +62,9 @@ def encoding_plan(
 ) -> GenerationPlan:
     """`prefix`: of its id."""
     jobs = [inputs[part] for part in job_slices([len(one) for one in inputs])]
-    return GenerationPlan(
-        prefix,
-        model,
-        [[token for one in job for token in one] for job in jobs],
-        [_NO_OUTPUT] * len(jobs),
-        timeout_s=body.timeout or state.settings.request_timeout_s,
-        priority=body.urgency,
-        wishes=RoutingHints(explain=explain),
-        aside=body.aside,
-        tier=body.tier,
-        inputs=[Inputs([len(one) for one in job], model.task, dimensions) for job in jobs],
-    )
+    prompts = [[token for one in job for token in one] for job in jobs]
+    plan = plan_of(state, body, prefix, model, prompts, [_NO_OUTPUT] * len(jobs), explain=explain)
+    return replace(plan, inputs=[Inputs([len(one) for one in job], model.task, dimensions) for job in jobs])
 
 
 def job_slices(lengths: Sequence[int]) -> list[slice]:

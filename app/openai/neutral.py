@@ -151,6 +151,21 @@ NEUTRAL_OF_ENCODING: Mapping[str, tuple[Any, ...]] = {
     )
 }
 
+# OpenAI's, of pictures.
+NEUTRAL_OF_IMAGES: Mapping[str, tuple[Any, ...]] = {
+    "background": ("auto", "opaque"),
+    "complexity": (),
+    "frame_count": (1,),
+    "frame_duration_ms": (),
+    "input_fidelity": ("low",),
+    "moderation": ("auto", "low"),
+    "quality": ("auto", "standard"),
+    "style": (),
+    "svg": (),
+}
+
+NEUTRAL_OF_VIDEOS: Mapping[str, tuple[Any, ...]] = {"input_reference": ()}
+
 
 @dataclass(frozen=True)
 class Refused:

@@ -1,4 +1,4 @@
-"""The part of a plan that is the same for all endpoints that generate."""
+"""The part of a plan that is the same for all endpoints."""
 
 from collections.abc import Sequence
 
@@ -6,18 +6,20 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.messages import Sampling
-from app.openai.schemas import GenerationRequest
+from app.openai.schemas import ModelRequest
 
 
 def plan_of(
     state: Deployment,
-    body: GenerationRequest,
+    body: ModelRequest,
     prefix: str,
     model: Model,
     prompts: Sequence[list[int]],
     sampling: Sequence[Sampling],
     *,
     explain: bool,
+    cache_salt: str | None = None,
+    whole: bool = False,
 ) -> GenerationPlan:
     """`prefix`: of its id. `sampling`: for each prompt."""
     return GenerationPlan(
@@ -27,8 +29,9 @@ def plan_of(
         sampling,
         timeout_s=body.timeout or state.settings.request_timeout_s,
         priority=body.urgency,
-        cache_salt=body.cache_salt,
+        cache_salt=cache_salt,
         wishes=body.wishes(explain=explain),
         aside=body.aside,
+        whole=whole,
         tier=body.tier,
     )

@@ -8,8 +8,10 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from app.errors import RequestError
+from app.media.placeholders import Pictures
 from app.openai.conversation import Message, check_conversation, for_template
 from app.openai.json_schema import check_bounds
+from app.openai.template_parts import show_parts
 from app.openai.tools import ToolsRequest
 from app.tokenizer import Tokenizer
 
@@ -93,14 +95,24 @@ def tokenizer_of(tokenizer: Tokenizer, asked: PromptRequest, *, trusted: bool) -
     return tokenizer.with_template(asked.chat_template)
 
 
-def chat_prompt(tokenizer: Tokenizer, messages: Sequence[Message], asked: PromptRequest) -> str:
-    """The prompt's text, with its special tokens. Raises: RequestError when the template refuses."""
+def chat_prompt(
+    tokenizer: Tokenizer, messages: Sequence[Message], asked: PromptRequest, pictures: Pictures | None = None
+) -> str:
+    """The prompt's text, with its special tokens; each picture is its marker.
+
+    `pictures`: the model's; None: it takes none. Raises: RequestError when the template refuses.
+    """
     variables = asked.template_variables(tokenizer)
     shown = for_template(messages, nulls="is none" in (tokenizer.template or ""))
+    if pictures is not None:
+        show_parts(shown, messages, tokenizer, pictures.marker)
     if not asked.continue_final_message:
         variables["add_generation_prompt"] = asked.add_generation_prompt is not False
         return _rendered(tokenizer, shown, variables)
-    shown[-1]["content"] += _HERE
+    if isinstance(last := shown[-1]["content"], str):
+        shown[-1]["content"] = last + _HERE
+    else:
+        last[-1] = {"type": "text", "text": last[-1]["text"] + _HERE}
     text = _rendered(tokenizer, shown, variables | {"add_generation_prompt": False})
     at = text.rfind(_HERE.rstrip())
     if at < 0:

@@ -14,7 +14,8 @@ from app.dispatch.inflight import RoutingHints
 from app.errors import RequestError
 from app.messages import Sampling, StoredChat
 from app.openai.body import MOST, Body, NamesModel, Some
-from app.openai.conversation import Message, Messages, TextPart
+from app.openai.content_parts import TextPart
+from app.openai.conversation import Message, Messages
 from app.openai.neutral import NEUTRAL_OF_TOKENIZE, Refused, neutral
 from app.openai.prompt import PromptRequest
 from app.openai.structured import StructuredRequest
@@ -81,6 +82,9 @@ class ModelRequest(NamesModel):
 
     def check(self) -> None:
         """Checks of several fields together. Raises: RequestError."""
+
+    def wishes(self, *, explain: bool) -> RoutingHints:
+        return RoutingHints(explain=explain)
 
 
 class GenerationRequest(ModelRequest):

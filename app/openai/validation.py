@@ -120,7 +120,10 @@ def _request_error(err: Any, doc: Any) -> RequestError:
     what = err.get("ctx", {}).get("what", "") if kind == NOT_SUPPORTED else ""
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         tag = err["ctx"]["discriminator"].strip("'")
-        path, what = f"{path}.{tag}", "messages of role" if tag == "role" else f"objects of {tag}"
+        within = found[-2] if len(found) > 1 else ""
+        what = "content parts of type" if within in ("content", "output") else f"objects of {tag}"
+        what = "messages of role" if tag == "role" else what
+        path = f"{path}.{tag}"
         kind, given = ("missing", None) if kind == "union_tag_not_found" else (NOT_SUPPORTED, given[tag])
     elif kind == NOT_SUPPORTED and isinstance(given, dict) and (what or found[-1].isdecimal()):
         # A union, whose member its type decides.

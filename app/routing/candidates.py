@@ -65,7 +65,7 @@ class Ask(Struct, frozen=True):
     n: int = 1  # answers to the one prompt
     session: str | None = None  # requests of one session prefer the same place
     aside: bool = False  # gives way to online requests
-    holds: bool = True  # it holds KV blocks until its end; inputs don't
+    holds: bool = True  # it holds KV blocks until its end; inputs and paintings don't
     now: float = 0.0  # when it is placed, seconds since the epoch
 
 

@@ -1,7 +1,7 @@
 """Runs requests on the engine, on the engine's own event loop in its own thread.
 
-A prefill task is a thread that submits and waits, other tasks begin here at once; the engine batches. `RUNNER` is set
-once, by the worker's bootstep; the tasks of the process find it there.
+Tasks begin here at once, without a thread of Celery's pool; the engine batches. `RUNNER` is set once, by the worker's
+bootstep; the tasks of the process find it there.
 """
 
 import asyncio
@@ -12,19 +12,22 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from itertools import islice
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import uvloop
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from app.engines.base import EncodeRequest, Engine, EngineInfo, GenerateRequest
+from app.engines.base import EmbeddingShape, EncodeRequest, Engine, EngineInfo, GenerateRequest, MediaInput
+from app.engines.painter import Painter, PaintRequest
 from app.errors import Cancelled, EngineDead, EngineFailed, HandoffFailed, Returned, StoreDown, XylemError
 from app.ids import PoolId, RequestId, RunId, WorkerId, run_id
-from app.messages import ASIDE_PRIORITY, Failed, Handoff, Job, KvHandle, PrefillDone, Stage
+from app.messages import ASIDE_PRIORITY, Failed, Handoff, Job, KvHandle, MediaKind, PrefillDone, Stage
 from app.pools import Aside
 from app.runner.adapters_in_use import AdaptersInUse
 from app.runner.job_record import fetch
+from app.runner.media import fetch_media
+from app.runner.pictures import Pictures
 from app.runner.process_slot import ProcessSlot
 from app.runner.throughput import Throughput
 from app.runner.token_emitters import TokenEmitters
@@ -35,29 +38,57 @@ from app.telemetry import logger
 
 log = logger(__name__)
 T = TypeVar("T")
-Work = Callable[[Job], Coroutine[Any, Any, T]]
+Work = Callable[[Job], Coroutine[Any, Any, T | None]]
 Afterwards = Callable[[], Awaitable[None]] | None
-RunArgs = tuple[RequestId, int, Work[T], Afterwards]  # of `Runner.run`
 _RULES = Aside()
 _LAST_EVENTS_S = 5.0  # how long a worker that ends waits until its last events are in Redis
+
+
+class RunArgs(NamedTuple, Generic[T]):
+    """This worker's stage of a request.
+
+    `work` ends the request with a terminal event, or leaves it to another worker. If it raises, the event is Failed,
+    and the result None. For a request that was cancelled before, `nobody_waits` is called instead. A result that isn't
+    None is given to `then`, which no cancel stops, and which raises nothing.
+    """
+
+    request: RequestId
+    attempt: int
+    work: Work[T]
+    nobody_waits: Afterwards = None
+    then: Callable[[T], Awaitable[None]] | None = None
 
 
 class Runner:
     """One engine, the requests on it, and the emitters of their tokens."""
 
     def __init__(
-        self, engine: Engine, worker: WorkerId, pool: PoolId, settings: Settings, rules: Aside = _RULES
+        self,
+        engine: Engine | Painter,
+        worker: WorkerId,
+        pool: PoolId,
+        settings: Settings,
+        rules: Aside = _RULES,
+        model: str = "",
     ) -> None:
-        """`rules`: for aside requests."""
-        self.engine, self.worker, self.pool, self.settings, self._rules = engine, worker, pool, settings, rules
+        """`rules`: for aside requests. `model`: as the pools file names it."""
+        # A pool has one task: its tasks use the one, and what is common to both is used of `engine`.
+        self.engine, self.painter = cast(Engine, engine), cast(Painter, engine)
+        self.watchers: dict[RunId, Callable[[int, int], None]] = {}  # called with a painting's step, and of how many
+        self.worker, self.pool, self.settings, self._rules = worker, pool, settings, rules
+        self._model = model
         self.keys = settings.keys
         self.redis: Redis
         self.wire: Wire  # to the same
         self.broker: Redis  # with the worker's queue
+        self.broker_wire: Wire  # to the same
         self.index: Wire  # to the Redis that has the prefix index: what it is sent may be much
         self.emitters: TokenEmitters
         self.throughput: Throughput
         self.gates: list[YieldGate] = []  # of each rank
+        self.takes: tuple[MediaKind, ...] = ()  # kinds of media
+        self.pictures: Pictures
+        self._embeddings: EmbeddingShape | None = None  # as the engine takes encoded pictures
         self.adapters = AdaptersInUse()
         self._running: dict[RunId, asyncio.Task[Any]] = {}
         self._returned: set[RunId] = set()  # of these, the ones to be placed elsewhere
@@ -76,32 +107,19 @@ class Runner:
         """Blocks until the engine can serve. Raises: StoreDown, and the errors of Engine.start."""
         return self.call(self._load())
 
-    def run(self, request: RequestId, attempt: int, work: Work[T], nobody_waits: Afterwards = None) -> T | None:
-        """Blocks until this worker's stage of a request is over, and returns the result of `work`.
+    def run(self, run: RunArgs[T]) -> T | None:
+        """Blocks until this worker's stage of a request is over, and returns the result of its work."""
+        running = self._run(run)
+        return self.call(running)
 
-        `work` ends the request with a terminal event, or leaves it to another worker. If it raises, the event is
-        Failed, and None is returned. For a request that was cancelled before, `nobody_waits` is called instead.
-        """
-        return self.call(self._run(run_id(request, attempt), work, nobody_waits))
-
-    def start(
-        self,
-        request: RequestId,
-        attempt: int,
-        work: Work[None],
-        nobody_waits: Afterwards,
-        ended: Callable[[BaseException | None], None],
-    ) -> None:
+    def start(self, run: RunArgs[T], ended: Callable[[BaseException | None], None]) -> None:
         """As `run`, on the engine's loop and without waiting; `ended` is called with an error that `work` left."""
 
-        def over(task: asyncio.Task[None]) -> None:
+        def over(task: asyncio.Task[Any]) -> None:
             ended(None if task.cancelled() else task.exception())
 
-        self._loop.create_task(self._run(run_id(request, attempt), work, nobody_waits)).add_done_callback(over)
-
-    def tell(self, job: Job, event: PrefillDone | Failed) -> None:
-        """Tells the API replica whether a computed prompt's decode task is in its queue."""
-        self._loop.call_soon_threadsafe(self.emitters.of(job).emit, job.reply_to, event)
+        running = self._run(run)
+        self._loop.create_task(running).add_done_callback(over)
 
     def call(self, coro: Coroutine[Any, Any, T]) -> T:
         """Runs `coro` on the engine's loop and waits for it."""
@@ -143,9 +161,7 @@ class Runner:
     def cancel(self, run: RunId) -> None:
         """Cancels a run. One that isn't running has ended, or is queued and won't begin without its record."""
         task = self._running.get(run)
-        if task is not None:
-            task.cancel()
-        else:
+        if task is None or not task.cancel():  # what comes after a prefill goes on, and finds no record
             self.emitters.release(run)
 
     def drop(self, run: RunId) -> None:
@@ -181,6 +197,8 @@ class Runner:
         index = async_client(self.settings.index_url) if self.settings.index_url else self.redis
         self._clients.append(index)
         self.wire, self.index = self._wires[0], Wire(index)
+        self.pictures = Pictures(self.wire, self.keys, self.worker, self._model, self.settings.embedding_bytes)
+        self.broker_wire = Wire(self.broker) if self.settings.broker_url else self.wire
         self.emitters = TokenEmitters(self._wires, self.keys, self.worker, self.pool, self.settings)
         self._emitting = asyncio.create_task(self.emitters.run())
         self._emitting.add_done_callback(end_process)
@@ -188,6 +206,7 @@ class Runner:
 
     def take(self, info: EngineInfo) -> None:
         """What the engine is, before its first request or while it has none."""
+        self.takes, self._embeddings = info.media, info.embeddings
         self.throughput = Throughput(info.ranks, info.max_running * info.ranks)
         self.gates = [YieldGate(info, self._rules, self.engine.stats, self.throughput.read) for _ in range(info.ranks)]
 
@@ -204,12 +223,17 @@ class Runner:
         await self.emitters.drained(_LAST_EVENTS_S)
         self._emitting.cancel()
         await self.engine.close()
-        for wire in (*self._wires, self.index):
+        await self.pictures.close()
+        for wire in (*self._wires, self.index, self.broker_wire):
             wire.close()
         for client in {*self._clients, self.broker}:
             await client.aclose()
 
-    def request(self, job: Job, handoff: Handoff | None = None) -> GenerateRequest:
+    async def request(self, job: Job, handoff: Handoff | None = None) -> GenerateRequest:
+        """For the engine. Raises: MediaLost, RequestError for media that the engine doesn't take."""
+        media = await self._media(job)
+        if media and self._embeddings is not None and not isinstance(handoff, KvHandle):
+            media = await self.pictures.attach(job, media, self._embeddings, self.weights)
         return GenerateRequest(
             job.run,
             job.prompt,
@@ -221,6 +245,7 @@ class Runner:
             job.begun,
             job.session,
             job.adapter,
+            media,
         )
 
     def encode_request(self, job: Job) -> EncodeRequest:
@@ -229,6 +254,21 @@ class Runner:
         rest = iter(job.prompt)
         inputs = [list(islice(rest, length)) for length in job.inputs.lengths]
         return EncodeRequest(job.run, inputs, job.inputs.task, job.inputs.dimensions, _priority(job), self._rank(job))
+
+    async def paint_request(self, job: Job) -> PaintRequest:
+        """For a job that paints. Raises: MediaLost, RequestError for an engine that edits no pictures."""
+        assert job.painting is not None
+        media = await self._media(job)
+        return PaintRequest(job.run, job.painting, _priority(job), media[0] if media else None)
+
+    async def _media(self, job: Job) -> list[MediaInput]:
+        return await fetch_media(self.redis, self.keys, job, self.takes) if job.media else []
+
+    def progress(self, job: Job, step: int, of: int) -> None:
+        """A step of a painting is over."""
+        watcher = self.watchers.get(job.run)
+        if watcher is not None:
+            watcher(step, of)
 
     def gate(self, job: Job) -> YieldGate:
         return self.gates[self._rank(job)]
@@ -243,14 +283,16 @@ class Runner:
         return self.throughput.has(job)
 
     def _rank(self, job: Job) -> int:
-        return self._stage(job).rank
+        return self.stage(job).rank
 
-    def _stage(self, job: Job) -> Stage:
+    def stage(self, job: Job) -> Stage:
         """This worker's stage of the job."""
         return next((stage for stage in job.stages if stage.worker == self.worker), job.stages[-1])
 
-    async def _run(self, run: RunId, work: Work[T], nobody_waits: Afterwards) -> T | None:
-        if run in self._running:  # Celery publishes again after a broken connection
+    async def _run(self, args: RunArgs[T]) -> T | None:
+        request, attempt, work, nobody_waits, then = args
+        run = run_id(request, attempt)
+        if run in self._running:  # a message is sent again after a broken connection
             log.warning("message_came_twice", run=run)
             return None
         # In its own task, so that `cancel` cancels the work and not this coroutine.
@@ -260,6 +302,8 @@ class Runner:
         try:
             if task.cancelled():  # before the task began
                 await self._not_begun(run, nobody_waits)
+            elif then is not None and (result := task.result()) is not None:
+                await then(result)
         finally:
             del self._running[run]
         self._returned.discard(run)
@@ -270,7 +314,7 @@ class Runner:
         """Cancelled or refused before the engine had it. With a record it is awaited, and goes back to its replica."""
         job = await self._fetch(run)
         if job is not None:
-            self._fail(job, Returned())
+            self.fail(job, Returned())
         else:
             self.emitters.release(run)
         if nobody_waits is not None:
@@ -296,20 +340,20 @@ class Runner:
             if run in self._dropped:
                 self.emitters.release(run)
                 return None
-            self._fail(job, Returned() if self._stopping or run in self._returned else Cancelled())
+            self.fail(job, Returned() if self._stopping or run in self._returned else Cancelled())
         except EngineDead as exc:
-            self._fail(job, exc)
+            self.fail(job, exc)
             log.critical("engine_died", run=run, x_request_id=job.x_request_id)
             os.kill(os.getpid(), signal.SIGTERM)  # else routing would prefer this worker, as the least loaded one
         except Returned as exc:
-            self._fail(job, exc)
+            self.fail(job, exc)
         except XylemError as exc:
             if exc.status >= 500:
                 log.error("generate_failed", run=run, x_request_id=job.x_request_id, code=exc.code)
-            self._fail(job, exc)
+            self.fail(job, exc)
         except Exception as exc:  # noqa: BLE001 (one that the adapter didn't translate; its text may contain the prompt)
             log.error("generate_failed", run=run, x_request_id=job.x_request_id, error=type(exc).__name__)
-            self._fail(job, EngineFailed(f"The engine failed ({type(exc).__name__})."))
+            self.fail(job, EngineFailed(f"The engine failed ({type(exc).__name__})."))
         return None
 
     async def _admit(self, job: Job, nobody_waits: Afterwards) -> None:
@@ -318,12 +362,13 @@ class Runner:
             return
         if nobody_waits is not None:
             await nobody_waits()
-        if not self.closed and self._stage(job).kind == "prefill":
-            raise HandoffFailed("The worker that computes prompts has other weights.")
+        if not self.closed and self.stage(job).kind in ("prefill", "encode_pictures"):
+            raise HandoffFailed("The worker of an earlier stage has other weights.")
         raise Returned
 
-    def _fail(self, job: Job, error: XylemError) -> None:
-        if job.at_once and self._stage(job).kind == "prefill":
+    def fail(self, job: Job, error: XylemError) -> None:
+        """Ends a request, or this worker's part of it if the other worker has all of it."""
+        if job.at_once and self.stage(job).kind == "prefill":
             self.emitters.of(job).left(job.run)  # the decode worker has the request, and computes the prompt itself
         else:
             self.emitters.of(job).end(job, Failed(job.request, job.attempt, error.code, error.message))
@@ -341,10 +386,13 @@ class Runner:
         job = await self._fetch(run)
         if job is None:
             return False
-        comes_later = job.stages[0].worker != self.worker and not job.at_once
-        if comes_later and job.prefilled is None:
+        encoders = [stage.worker for stage in job.stages if stage.kind == "encode_pictures"]
+        if encoders and self.worker not in encoders and await self.redis.scard(self.keys.encoded(run)) < len(encoders):
+            return False  # its message comes when the pictures are encoded
+        at_first = self.worker in (*encoders, job.stages[len(encoders)].worker)
+        if not at_first and not job.at_once and job.prefilled is None:
             return False  # its message comes when the prompt is computed
-        self._fail(job, Returned())
+        self.fail(job, Returned())
         return True
 
     async def hand_back(self, handoff: Handoff | None, request: RequestId, attempt: int) -> None:
@@ -353,7 +401,7 @@ class Runner:
         if job is not None and isinstance(handoff, KvHandle):
             self.emitters.of(job).emit(job.reply_to, PrefillDone(request, attempt, job.prefilled, handoff))
         elif job is not None:
-            self._fail(job, Returned())
+            self.fail(job, Returned())
 
     async def _fetch(self, run: RunId) -> Job | None:
         return await fetch(self._wires[0], self.keys, run)

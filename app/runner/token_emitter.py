@@ -1,5 +1,7 @@
 """Sends tokens to one Redis: one message per engine step and API replica, in order, repeated until Redis has it.
 
+Steps that end while a message is under way go out together in the next one, as one delta of each choice.
+
 A Redis that lost its memory gets the messages of the last seconds again: API replicas may not have read them.
 """
 
@@ -11,10 +13,11 @@ from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import NamedTuple
 
+from app.deltas import merge_events
 from app.errors import StoreDown
 from app.ids import ApiId, PoolId, RunId, WorkerId
 from app.keys import Keys
-from app.messages import Event, EventBatch, Job, encode
+from app.messages import Delta, Event, EventBatch, Job, encode
 from app.settings import Settings
 from app.store import RELEASE, TRIM_STREAM, AnyConnection, Wire
 from app.store.connection import Command
@@ -192,6 +195,9 @@ class TokenEmitter:
     def _step(self, api: ApiId, events: list[Event]) -> tuple[ApiId, bytes]:
         stream = self._streams.setdefault(api, _Stream())
         stream.seq += 1
+        answering = [e.request for e in events if type(e) is Delta]
+        if len(set(answering)) < len(answering):  # several steps, since Redis took its time: one delta of each choice
+            events = merge_events(events)
         return api, encode(EventBatch(self._worker, stream.seq, events))
 
     def _is_due(self, stream: _Stream, now: float) -> bool:

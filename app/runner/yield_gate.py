@@ -180,6 +180,6 @@ class YieldGate:
 
     def _need(self, job: Job) -> Need:
         begun = max((len(b.tokens) for b in job.begun), default=0)
-        tokens = len(job.prompt) + begun
-        blocks = 0 if job.inputs is not None else -(-tokens // self._info.block_size)
+        tokens = job.work + begun
+        blocks = 0 if job.kind != "decode" else -(-tokens // self._info.block_size)
         return Need(job.sampling.n, blocks, tokens)

@@ -64,7 +64,8 @@ class Wire:
             return []
         failure: Exception | None = None
         for wait_s in _TRIES_AFTER_S:
-            await asyncio.sleep(wait_s)
+            if wait_s:  # else this would be a turn of the loop
+                await asyncio.sleep(wait_s)
             try:
                 replies = await self._try(await self._open_connection(), commands)
             except _FAILURES as exc:
@@ -85,14 +86,18 @@ class Wire:
 
     async def execute_on(self, connection: AnyConnection, commands: Sequence[Command]) -> list[Any]:
         """The commands' replies, on that connection or not at all. Raises: StoreDown, as `execute`."""
-        try:
-            replies = await self._try(connection, commands) if commands else []
-        except _FAILURES as exc:
-            connection.suspect()
-            raise store_down(exc) from exc
+        replies = await self._try_once(connection, commands) if commands else []
         if (refusal := next((r for r in replies if isinstance(r, hiredis.ReplyError)), None)) is not None:
             raise store_down(refusal)
         return replies
+
+    async def execute_once(self, commands: Sequence[Command]) -> list[Any]:
+        """As `execute_each`, for commands that must not be repeated.
+
+        Raises: StoreDown when Redis is unreachable: they may have been executed all the same.
+        """
+        replies = await self._try_once(await self.connection(), commands)
+        return [store_down(r) if isinstance(r, hiredis.ReplyError) else r for r in replies]
 
     async def subscribe(self, channel: str, on_reply: Callable[[Any], None]) -> Connection:
         """A connection of its own for one channel; `on_reply` gets Redis' pub/sub arrays.
@@ -135,6 +140,13 @@ class Wire:
         if any(isinstance(r, hiredis.ReplyError) and str(r).startswith(_NOT_THERE) for r in replies):
             raise ConnectionError("Redis is still starting, or is a replica now")
         return replies
+
+    async def _try_once(self, connection: AnyConnection, commands: Sequence[Command]) -> list[Any]:
+        try:
+            return await self._try(connection, commands)
+        except _FAILURES as exc:
+            connection.suspect()
+            raise store_down(exc) from exc
 
     async def _connect(self) -> AnyConnection:
         """One attempt for all waiting callers: with attempts in turn, each would wait for the others' failures."""

@@ -9,15 +9,15 @@ import base64
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import orjson
 
-from app.ids import QueueName, RequestId, worker_queue
+from app.ids import QueueName, RequestId, WorkerId, worker_queue
 from app.keys import PRIORITY_STEPS
-from app.messages import Handoff, Job, KvHandle, Rendezvous
+from app.messages import Handoff, Job, KvHandle, Rendezvous, StageKind
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -25,7 +25,15 @@ log = logger(__name__)
 DECODE_TASK = "app.tasks.decode.decode"
 PREFILL_TASK = "app.tasks.prefill.prefill"
 ENCODE_TASK = "app.tasks.encode.encode"
-_TASKS = {"prefill": PREFILL_TASK, "decode": DECODE_TASK, "encode": ENCODE_TASK}
+PAINT_TASK = "app.tasks.paint.paint"
+PICTURES_TASK = "app.tasks.encode_pictures.encode_pictures"
+_TASKS: Mapping[StageKind, str] = {
+    "prefill": PREFILL_TASK,
+    "decode": DECODE_TASK,
+    "encode": ENCODE_TASK,
+    "paint": PAINT_TASK,
+    "encode_pictures": PICTURES_TASK,
+}
 _ORIGIN = f"{os.getpid()}@{socket.gethostname()}"
 
 
@@ -38,18 +46,24 @@ def task_message(
     handoff: Handoff | None = None,
     then: QueueName | None = None,
     x_request_id: str = "",
+    parent: str | None = None,
+    then_task: str = DECODE_TASK,
+    last: QueueName | None = None,
 ) -> bytes:
     """The bytes to LPUSH for `task([handoff,] request, attempt)`. `step` is one of PRIORITY_STEPS.
 
-    With `then` it is chain(task, decode): the task's result is the handoff of a decode task in that queue.
+    With `then` it is chain(task, then_task), in that queue: a prefill's result is the handoff of a decode task.
+    `last`: the queue of the decode task behind these two.
+    `parent`: the id of the task behind which it comes in that chain.
     `x_request_id` appears as a keyword argument in Celery's events, so in Flower; the task doesn't get it.
     """
     args = (request, attempt) if handoff is None else (msgspec.to_builtins(handoff), request, attempt)
     shown = repr({"x_request_id": x_request_id}) if x_request_id else "{}"
-    chain = [_decode_signature(then, request, attempt, shown)] if then else None
+    behind = [(DECODE_TASK, last), (then_task, then)]  # Celery takes the next one from the end
+    chain = [_next_signature(name, to, request, attempt, shown) for name, to in behind if to] or None
     embed = {"callbacks": None, "errbacks": None, "chain": chain, "chord": None}
     body = base64.b64encode(orjson.dumps([args, {}, embed])).decode()
-    task_id = f"{request}.{attempt}.prefill" if task == PREFILL_TASK else request
+    task_id = _task_id(task, queue, request, attempt)
     return orjson.dumps(
         {
             "body": body,
@@ -66,9 +80,9 @@ def task_message(
                 "group_index": None,
                 "retries": attempt,
                 "timelimit": [None, None],
-                "root_id": task_id,
-                "parent_id": None,
-                "argsrepr": repr(args if handoff is None else ("a handoff", request, attempt)),
+                "root_id": parent or task_id,
+                "parent_id": parent,
+                "argsrepr": repr(args if handoff is None else (_shown(handoff), request, attempt)),
                 "kwargsrepr": shown,
                 "origin": _ORIGIN,
                 "ignore_result": True,
@@ -95,7 +109,21 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str, 
     `handoff`: where the prompt's KV is already. `meets_at`: "host:port" where both workers meet, if they begin at once.
     `ranks`: of the first worker. Some engines take the number of the room modulo this as the rank.
     """
-    own = "" if job.x_request_id == job.request else job.x_request_id
+    own = _own_id(job)
+    encodes = [stage for stage in job.stages if stage.kind == "encode_pictures"]
+    if encodes:
+        first = job.stages[len(encodes)]
+        told = job.request, job.attempt, step
+        then, behind = worker_queue(first.pool, first.worker), job.stages[len(encodes) + 1 :]
+        last = worker_queue(behind[0].pool, behind[0].worker) if behind else None
+        messages = [
+            task_message(
+                PICTURES_TASK, worker_queue(stage.pool, stage.worker), *told, then=then, then_task=_TASKS[first.kind],
+                x_request_id=own, last=last,
+            )
+            for stage in encodes
+        ]  # fmt: skip
+        return messages + [b""] * (len(job.stages) - len(encodes))
     tasks = [
         (_TASKS[stage.kind], worker_queue(stage.pool, stage.worker), job.request, job.attempt, step)
         for stage in job.stages
@@ -110,14 +138,55 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str, 
     return [task_message(*task, given, x_request_id=own) for task in tasks]
 
 
-def _decode_signature(queue: QueueName, request: RequestId, attempt: int, shown: str) -> dict[str, Any]:
-    """The decode task in the form of Celery's chain, with its parent's priority (`task_inherit_parent_priority`).
+def next_message(job: Job, handoff: KvHandle) -> tuple[QueueName, int, bytes]:
+    """The message of the decode task behind a prefill, as Celery's chain would send it: its queue, step and bytes."""
+    stage, step = job.stages[-1], priority_step(job.priority, aside=job.aside)
+    queue, parent = worker_queue(stage.pool, stage.worker), _prefill_id(job.request, job.attempt)
+    task = DECODE_TASK, queue, job.request, job.attempt, step, handoff
+    return queue, step, task_message(*task, x_request_id=_own_id(job), parent=parent)
+
+
+def behind_pictures(job: Job, worker: WorkerId) -> tuple[QueueName, int, bytes]:
+    """The message of the task behind the job's encoded pictures, the last of them by this worker."""
+    encodes = [stage for stage in job.stages if stage.kind == "encode_pictures"]
+    mine = next(stage for stage in encodes if stage.worker == worker)
+    stage, *others = job.stages[len(encodes) :]
+    step, queue = priority_step(job.priority, aside=job.aside), worker_queue(stage.pool, stage.worker)
+    then = worker_queue(others[0].pool, others[0].worker) if others else None
+    parent = _task_id(PICTURES_TASK, worker_queue(mine.pool, worker), job.request, job.attempt)
+    own, task = _own_id(job), _TASKS[stage.kind]
+    message = task_message(task, queue, job.request, job.attempt, step, then=then, x_request_id=own, parent=parent)
+    return queue, step, message
+
+
+def _task_id(task: str, queue: QueueName, request: RequestId, attempt: int) -> str:
+    if task == PICTURES_TASK:
+        return f"{request}.{attempt}.pictures.{queue}"
+    return _prefill_id(request, attempt) if task == PREFILL_TASK else request
+
+
+def _prefill_id(request: RequestId, attempt: int) -> str:
+    return f"{request}.{attempt}.prefill"
+
+
+def _own_id(job: Job) -> str:
+    """What the client calls the request, if it has a name for it."""
+    return "" if job.x_request_id == job.request else job.x_request_id
+
+
+def _shown(handoff: Handoff) -> Any:
+    """A handoff in Celery's events: whole, it may have kilobytes."""
+    return {"holder": handoff.holder} if isinstance(handoff, KvHandle) else "a handoff"
+
+
+def _next_signature(task: str, queue: QueueName, request: RequestId, attempt: int, shown: str) -> dict[str, Any]:
+    """The next task in the form of Celery's chain, with its parent's priority (`task_inherit_parent_priority`).
 
     `shown`: the keyword arguments in Celery's events.
     """
-    options = {"queue": queue, "task_id": request, "ignore_result": True}
+    options = {"queue": queue, "task_id": _task_id(task, queue, request, attempt), "ignore_result": True}
     return {
-        "task": DECODE_TASK,
+        "task": task,
         "args": (request, attempt),
         "kwargs": {},
         "options": options if shown == "{}" else options | {"kwargsrepr": shown},

@@ -30,7 +30,7 @@ Emit = Callable[[ApiId, Delta], None]
 
 def run_args(args: Sequence[Any]) -> RunArgs[None]:
     runner, (handoff, request, attempt) = RUNNER.get(), read_args(args)
-    return request, attempt, lambda job: answer(runner, job, handoff), lambda: _discard(runner, handoff)
+    return RunArgs(request, attempt, lambda job: answer(runner, job, handoff), lambda: _discard(runner, handoff))
 
 
 @shared_task(name="app.tasks.decode.decode", Strategy=DIRECT, run_args=staticmethod(run_args))
@@ -39,7 +39,7 @@ def decode(*args: Any) -> None:
 
     `args`: request id and attempt; before them, if another worker computed the prompt, the handoff as JSON.
     """
-    RUNNER.get().run(*run_args(args))
+    RUNNER.get().run(run_args(args))
 
 
 class _PromptReport(Struct):
@@ -116,7 +116,8 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None, report: _
     if isinstance(handoff, KvHandle) and handoff.weights != runner.weights:
         raise HandoffFailed("Its KV was computed with other weights.")
     first, emitter, api, id_, attempt = True, runner.emitters.of(job), job.reply_to, job.request, job.attempt
-    async with aclosing(runner.engine.generate(runner.request(job, handoff))) as steps:
+    request = await runner.request(job, handoff)
+    async with aclosing(runner.engine.generate(request)) as steps:
         async for o in steps:
             if o.finish == "abort":  # not ours: a cancel ends this coroutine instead
                 raise EngineFailed("The engine aborted the request.")
@@ -143,7 +144,7 @@ def _report_first_output(
         report.first, report.pulled = clock.now(), o.pulled
         report.cached_tokens = o.cached_tokens if handoff is None else job.cached_tokens
     if handoff is None:
-        runner.prefilled(job, len(job.prompt) - o.cached_tokens)
+        runner.prefilled(job, len(job.prompt) + job.encoder_tokens - o.cached_tokens)
     elif o.pulled is not None and o.pulled.seconds:
         runner.throughput.online.pulled(o.pulled.size, o.pulled.seconds, time.monotonic())
     if o.finish is None or job.sampling.n > 1:

@@ -1,6 +1,5 @@
 """The encode task: makes the vectors of all inputs of one job, or of none. Repeating it gives the same."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,45 +11,31 @@ from app.messages import Done, Job, Timing, Vectors
 from app.runner.runner import RUNNER, RunArgs, Runner
 from app.store import clock
 from app.tasks import DIRECT
+from app.tasks.aside import run_aside
 from app.tasks.celery_message import read_args
 
 
 def run_args(args: Sequence[Any]) -> RunArgs[None]:
     runner, (_, request, attempt) = RUNNER.get(), read_args(args)
-    return request, attempt, lambda job: answer(runner, job), None
+    return RunArgs(request, attempt, lambda job: answer(runner, job))
 
 
 @shared_task(name="app.tasks.encode.encode", Strategy=DIRECT, run_args=staticmethod(run_args))
 def encode(*args: Any) -> None:
     """Runs one job to its terminal event; `args` are request id and attempt."""
-    RUNNER.get().run(*run_args(args))
+    RUNNER.get().run(run_args(args))
 
 
 async def answer(runner: Runner, job: Job) -> None:
     """Runs a job to its terminal event. Raises: Returned (aside jobs), and the errors of Encoder.encode."""
     taken = clock.now()
-    data = await (_aside(runner, job) if job.aside else _encoded(runner, job))
+    data = await (run_aside(runner, job, _encoded) if job.aside else _encoded(runner, job))
     emitter = runner.emitters.of(job)
     if emitter.full:
         await emitter.room()
     emitter.emit(job.reply_to, Vectors(job.request, job.attempt, data))
     made = clock.now()
     emitter.end(job, Done(job.request, job.attempt, 0, [Timing(runner.worker, taken, made, made)]))
-
-
-async def _aside(runner: Runner, job: Job) -> bytes:
-    """Runs the job when the gate lets it in; from the beginning again if it had to give way. Raises: Returned."""
-    gate = runner.gate(job)
-    with gate.aside_job(job) as aside_job:
-        while True:
-            await gate.enter(aside_job, job)
-            try:
-                async with asyncio.timeout(None) as timeout:
-                    with gate.inside(aside_job, timeout), runner.has(job):
-                        return await _encoded(runner, job)
-            except TimeoutError:
-                if not timeout.expired():
-                    raise
 
 
 async def _encoded(runner: Runner, job: Job) -> bytes:

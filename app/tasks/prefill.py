@@ -1,15 +1,19 @@
-"""The prefill task: computes a prompt, and returns its handoff, with which Celery's chain starts the decode task."""
+"""The prefill task: computes a prompt, and sends the chain's next task, the decode task, with its handoff.
+
+The message is Celery's chain, as any Celery worker would run it; here the engine's loop sends its second task.
+"""
 
 import asyncio
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
 
-import msgspec
 from celery import Task, shared_task
 from msgspec.structs import replace
-from redis.exceptions import RedisError, ResponseError
 
 from app.engines.base import Disaggregated
-from app.errors import EngineFailed, HandoffFailed
+from app.errors import EngineFailed, HandoffFailed, Returned, StoreDown
 from app.messages import (
     Delta,
     Done,
@@ -27,66 +31,61 @@ from app.messages import (
 )
 from app.routing.disagg import still_fits
 from app.runner.job_record import RETRY_S
-from app.runner.runner import RUNNER, Runner
-from app.store import RELEASE, clock
-from app.tasks.celery_message import read_args
+from app.runner.runner import RUNNER, RunArgs, Runner
+from app.store import HAND_OVER, RELEASE, clock
+from app.tasks import DIRECT
+from app.tasks.celery_message import next_message, read_args
 from app.telemetry import logger
 
 log = logger(__name__)
 
 
-class _Prefill(Task):  # type: ignore[misc]  # Celery has no types
-    """Tells the API replica once the decode task is in its queue, or could not be put there."""
+class Computed(NamedTuple):
+    """A prompt that goes on at the decode worker."""
 
-    abstract = True
-    # By task id, since Celery calls `on_failure` where `self.request` may be over already.
-    enqueuing: ClassVar[dict[str, tuple[Job, KvHandle, PrefillDone]]] = {}
-
-    def on_success(self, _retval: Any, task_id: str, _args: Any, _kwargs: Any) -> None:
-        if task_id in self.enqueuing:
-            job, _handle, event = self.enqueuing.pop(task_id)
-            RUNNER.get().tell(job, event)
-
-    def on_failure(self, exc: Exception, task_id: str, _args: Any, _kwargs: Any, _einfo: Any) -> None:
-        log.error("decode_not_enqueued", error=type(exc).__name__)
-        if task_id not in self.enqueuing:
-            return
-        job, handle, event = self.enqueuing.pop(task_id)
-        if isinstance(exc.__cause__, ResponseError):  # Redis refused the message: the handoff is unused
-            RUNNER.get().tell(job, replace(event, returned=handle))
-        else:  # the message may be in the queue all the same; its task then discards the KV
-            RUNNER.get().tell(job, Failed(job.request, job.attempt, HandoffFailed.code, HandoffFailed().message))
+    job: Job
+    handoff: KvHandle | None  # None: both workers began at once
+    event: PrefillDone | None  # for the API replica, once the decode task is queued; None: the answer is complete
 
 
-@shared_task(bind=True, base=_Prefill, name="app.tasks.prefill.prefill")  # type: ignore[untyped-decorator]
-def prefill(self: Task, *args: Any) -> Any:
-    """Computes one prompt; returns its handoff as JSON, or None if no decode task is to follow.
+class _Task(NamedTuple):
+    """A task that is to be sent."""
+
+    queue: str  # its key
+    message: bytes
+
+
+def run_args(args: Sequence[Any]) -> RunArgs[Computed]:
+    runner, (rendezvous, request, attempt) = RUNNER.get(), read_args(args)
+    if isinstance(rendezvous, KvHandle):
+        raise ValueError("a computed prompt needs no prefill")
+    return RunArgs(request, attempt, lambda job: compute(runner, job, rendezvous), then=partial(pass_on, runner))
+
+
+@shared_task(  # type: ignore[untyped-decorator]
+    bind=True, name="app.tasks.prefill.prefill", Strategy=DIRECT, run_args=staticmethod(run_args)
+)
+def prefill(self: Task, *args: Any) -> None:
+    """Computes one prompt, and sends the decode task that follows in the message's chain.
 
     `args`: request id and attempt; before them, if both workers begin at once, their Rendezvous as JSON.
     """
-    runner, (rendezvous, request, attempt) = RUNNER.get(), read_args(args)
-    assert not isinstance(rendezvous, KvHandle), "a computed prompt needs no prefill"
-    found = runner.run(request, attempt, lambda job: compute(runner, job, rendezvous))
-    if found is None:
-        self.request.chain = None
-        return None
-    job, handle, event = found
-    if event is not None:
-        self.enqueuing[self.request.id] = job, handle, event
-    return msgspec.to_builtins(handle)
+    self.request.chain = None  # `pass_on` sends it, or nothing is to follow
+    RUNNER.get().run(run_args(args))
 
 
-async def compute(
-    runner: Runner, job: Job, rendezvous: Rendezvous | None
-) -> tuple[Job, KvHandle, PrefillDone | None] | None:
-    """The job, the decode task's handoff, and the event for the API replica once that task is queued.
+async def compute(runner: Runner, job: Job, rendezvous: Rendezvous | None) -> Computed | None:
+    """None if nothing is to follow: the answer is complete and without KV, or the prompt was computed before.
 
-    None if no decode task is to follow. Raises the errors of Engine.prefill.
+    Raises the errors of Engine.prefill.
     """
     if not isinstance(runner.engine, Disaggregated):
         raise EngineFailed("This engine computes no prompts for others.")
+    if job.prefilled is not None:
+        log.warning("message_came_twice", run=job.run, x_request_id=job.x_request_id)
+        return None  # the first token is out, and the decode worker has the rest
     taken, emitter = clock.now(), runner.emitters.of(job)
-    done, weights = await runner.engine.prefill(runner.request(job, rendezvous)), runner.weights
+    done, weights = await runner.engine.prefill(await runner.request(job, rendezvous)), runner.weights
     handle = None if done.handoff is None else replace(done.handoff, weights=weights)
     first, o = clock.now(), done.output
     if o is not None and o.finish == "abort":  # not ours: a cancel ends this coroutine instead
@@ -102,42 +101,119 @@ async def compute(
             emitter.end(job, Done(job.request, job.attempt, done.cached_tokens, [timing]))
             if handle is None:
                 return None
-            await emitter.drained()
-            return job, handle, None  # the decode task finds no record, and discards the KV
+            with suppress(asyncio.CancelledError):  # whoever cancels it has removed the record, or ends this worker
+                await emitter.drained()
+            return Computed(job, handle, None)  # the decode task finds no record, and discards the KV
         job = replace(job, begun=[begun])
-    event = PrefillDone(job.request, job.attempt, timing)
+    return Computed(job, handle, PrefillDone(job.request, job.attempt, timing))
+
+
+async def pass_on(runner: Runner, computed: Computed) -> None:
+    """Starts the decode task, as Celery's chain would; then, and not before, tells the API replica to watch its worker.
+
+    Celery's own publisher takes a thread, and 1.5 CPU-ms.
+    """
+    job, handoff, event = computed
+    told: PrefillDone | Failed | None
     try:
-        lease = await hand_over(runner, job)
-    except asyncio.CancelledError:
-        if handle is None or runner.stopping:
-            raise
-        emitter.release(job.run)  # the client has left: the decode task finds no record, and discards the KV
-        return job, handle, None
-    if handle is None:
-        emitter.emit(job.reply_to, event)
+        told = await _start_decode(runner, job, handoff, event)
+    except Returned as exc:
+        return runner.fail(job, exc)
+    except Exception as exc:  # noqa: BLE001 (nobody else would tell the replica)
+        log.error("decode_not_enqueued", run=job.run, x_request_id=job.x_request_id, error=type(exc).__name__)
+        # The message may be in the queue all the same: its task then discards the KV.
+        told = None if event is None else Failed(job.request, job.attempt, HandoffFailed.code, HandoffFailed().message)
+    if told is not None:
+        runner.emitters.of(job).emit(job.reply_to, told)
+    return None
+
+
+async def _start_decode(
+    runner: Runner, job: Job, handoff: KvHandle | None, event: PrefillDone | None
+) -> PrefillDone | None:
+    """What to tell the API replica. Raises: StoreDown, Returned."""
+    wire, task = runner.broker_wire, None if handoff is None else _decode_task(runner, job, handoff)
+    if event is None:  # the request is over: the task only discards the KV
+        assert task is not None
+        await wire.execute([("LPUSH", *task)])
         return None
-    if not still_fits(lease, -(-len(job.prompt) // runner.block_size)):
-        emitter.emit(job.reply_to, replace(event, returned=handle))
+    in_doubt: StoreDown | None = None  # whether the task is in its queue
+    if task is not None and wire is runner.wire:
+        try:
+            sent = await _send_at_once(runner, job, task)
+        except StoreDown as exc:
+            log.warning("decode_not_enqueued_at_once", run=job.run, x_request_id=job.x_request_id, error=exc.message)
+            in_doubt = exc
+        else:
+            if sent is not None:
+                return event if sent else replace(event, returned=handoff)
+    lease = await hand_over(runner, job)
+    if task is None:
+        return event
+    if _fits(runner, job, lease):
+        (reply,) = await wire.execute_each([("LPUSH", *task)])
+        if not isinstance(reply, StoreDown):
+            return event
+        log.error("decode_not_enqueued", run=job.run, x_request_id=job.x_request_id, error=reply.message)
+    if in_doubt is not None:  # a task of before may release the KV: nobody else can use it
+        raise in_doubt
+    return replace(event, returned=handoff)
+
+
+def _decode_task(runner: Runner, job: Job, handoff: KvHandle) -> _Task:
+    queue, step, message = next_message(job, handoff)
+    return _Task(runner.keys.queue(queue, step), message)
+
+
+async def _send_at_once(runner: Runner, job: Job, task: _Task) -> bool | None:
+    """Does all of `hand_over`, and sends the task, in one round trip, before it is known whether its worker is there.
+
+    Returns whether it is: if not, the task has been withdrawn. None: nothing was done, since Redis refuses it.
+    Raises: StoreDown; the task may be in its queue all the same.
+    """
+    keys, wire = runner.keys, runner.wire
+    names = *keys.release(job.run, runner.worker, runner.pool), task.queue
+    script = "EVAL", HAND_OVER, len(names), *names, job.run, "left", runner.worker, encode(job), task.message
+    # Not repeated: of two messages, one could be withdrawn while the worker has the other.
+    lease, released = await wire.execute_once([("GET", keys.worker(job.worker)), script])
+    if isinstance(released, StoreDown):
         return None
-    return job, handle, event
+    if isinstance(lease, StoreDown):
+        raise lease
+    if _fits(runner, job, _read(lease)):
+        return True
+    (withdrawn,) = await wire.execute([("LREM", task.queue, 0, task.message)])
+    return not withdrawn  # else the worker has taken it
 
 
 async def hand_over(runner: Runner, job: Job) -> Lease | None:
     """Updates the record, removes this worker's reservation, and returns the decode worker's lease.
 
-    A record that is gone isn't written again: nobody awaits that request, and the decode task finds no record.
+    A record that is gone isn't written again: nobody awaits that request, and the decode task finds no record. Waits
+    while Redis is unreachable. Raises: Returned, if the worker ends meanwhile.
     """
     keys = runner.keys
     account = keys.release(job.run, runner.worker, runner.pool)
+    commands = [
+        ("SET", keys.request(job.run), encode(job), "XX", "KEEPTTL"),
+        ("GET", keys.worker(job.worker)),
+        ("EVAL", RELEASE, len(account), *account, job.run, "left", runner.worker),
+    ]
     while True:
-        pipe = runner.redis.pipeline(transaction=False)
-        pipe.set(keys.request(job.run), encode(job), xx=True, keepttl=True)
-        pipe.get(keys.worker(job.worker))
-        pipe.eval(RELEASE, len(account), *account, job.run, "left", runner.worker)
         try:
-            _written, lease, _released = await pipe.execute()
-        except (RedisError, OSError) as exc:
-            log.warning("prefill_not_written", run=job.run, x_request_id=job.x_request_id, error=repr(exc))
+            _written, lease, _released = await runner.wire.execute(commands)
+        except StoreDown as exc:
+            log.warning("prefill_not_written", run=job.run, x_request_id=job.x_request_id, error=exc.message)
+            if runner.stopping:
+                raise Returned from exc
             await asyncio.sleep(RETRY_S)
         else:
-            return decode_lease(lease) if lease is not None else None
+            return _read(lease)
+
+
+def _read(lease: bytes | None) -> Lease | None:
+    return decode_lease(lease) if lease is not None else None
+
+
+def _fits(runner: Runner, job: Job, lease: Lease | None) -> bool:
+    return still_fits(lease, -(-len(job.prompt) // runner.block_size))

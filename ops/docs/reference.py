@@ -83,7 +83,8 @@ def settings() -> str:
     rows = []
     for name in Settings.model_fields:
         default = Settings.model_fields[name].default
-        shown = "none" if default in (None, frozenset()) else _code(default)
+        default = ",".join(sorted(default)) if isinstance(default, frozenset) else default
+        shown = "none" if default in (None, "") else _code(default)
         rows.append((f"`XYLEM_{name.upper()}`", shown, _kind(schema[name]), said.get(name, "")))
     return _table(("variable", "default", "value", "meaning"), rows)
 

@@ -98,7 +98,7 @@ def test_a_revoked_task_never_begins(served: Stack) -> None:
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_worker_with_one_seat_takes_the_next_message_when_a_task_ends(served: Stack, apart: bool) -> None:
-    """And not when something else happens to wake Celery: a few times a second. A prefill is Celery's own task."""
+    """And not when something else happens to wake Celery: a few times a second."""
     model = "apart" if apart else "narrow"
     names = [name for name, pool in served.pools.items() if pool["model"] == model]
     for name in names:

@@ -167,7 +167,9 @@ def test_a_short_prompt_stays_where_its_answer_is(pair: Stack) -> None:
 
 def test_a_prompt_that_is_mostly_cached_where_it_is_decoded_stays_there(pair: Stack) -> None:
     """The threshold is on what would have to be computed."""
+    before = indexed_blocks(pair, DECODE)
     assert len(seen(pair, ask(pair, "twice " + LONG))["workers"]) == 2
+    wait_until(lambda: indexed_blocks(pair, DECODE) > before, "the index has its blocks")
     again = ask(pair, "twice " + LONG)
     assert len(seen(pair, again)["workers"]) == 1
     assert again.usage.prompt_tokens_details.cached_tokens > 0

@@ -1,5 +1,7 @@
 """Redis with a user for each kind of process (ops/redis-acl.conf), and Redis over TLS: the whole system over both."""
 
+import base64
+import io
 import json
 import os
 import re
@@ -16,6 +18,7 @@ import openai
 import pytest
 from kombu import Connection
 from kombu.exceptions import OperationalError
+from PIL import Image
 from redis import ConnectionError as RedisConnectionError
 from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError
@@ -25,6 +28,7 @@ from app.redis_url import tls_options
 from tests.certificates import certify, server_options
 from tests.lora import tiny_adapter
 from tests.stack import BIN, ROOT, Stack, free_port, mock_pool, stack, stop, wait_until
+from tests.vlm import random_vlm
 
 POOL = "decode-pool-a"
 
@@ -80,9 +84,10 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="module")
 def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, str]]:
     """API, two workers (prefill and decode apart) and Flower, each as its own user, and Flower's address."""
+    sees = mock_pool(max_model_len=8192) | {"path": str(random_vlm("idefics3", weights=False))}
     pools = {
-        POOL: mock_pool() | {"role": "decode"},
-        "prefill-pool-a": mock_pool() | {"role": "prefill", "disagg": {"remote_tokens": 64, "remote_wait_s": 10}},
+        POOL: sees | {"role": "decode"},
+        "prefill-pool-a": sees | {"role": "prefill", "disagg": {"remote_tokens": 64, "remote_wait_s": 10}},
     }
     directory = tmp_path_factory.mktemp("run")
     env = {
@@ -107,6 +112,12 @@ def xylem(guarded: Guarded, *argv: str) -> str:
     done = subprocess.run([str(BIN / "xylem"), *argv], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def png_url() -> str:
+    out = io.BytesIO()
+    Image.new("RGB", (9, 9)).save(out, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}"
 
 
 def asked_of_batch() -> dict[str, Any]:
@@ -139,6 +150,9 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
         )
         next(iter(gone))
         gone.close()
+        look: Any = [{"type": "text", "text": "hi"}, {"type": "image_url", "image_url": {"url": png_url()}}]
+        seen = client.chat.completions.create(model="mock", messages=[{"role": "user", "content": look}], max_tokens=3)
+        assert seen.choices[0].message.content
         asked = {
             "model": "mock",
             "input": "hello",

@@ -24,8 +24,12 @@ from schemathesis.specs.openapi.checks import (
 from tests.fuzz.examples import examples
 from tests.stack import Stack, mock_pool, stack
 
-EMBED_POOL = "embed-pool"
-ENCODING = ("/v1/embeddings", "/v1/score", "/v1/rerank", "/rerank")
+EMBED_POOL, PAINT_POOL, HEAR_POOL = "embed-pool", "paint-pool", "hear-pool"
+OTHERS = {  # models of some paths
+    **dict.fromkeys(("/v1/embeddings", "/v1/score", "/v1/rerank", "/rerank"), "embedder"),
+    **dict.fromkeys(("/v1/images", "/v1/videos"), "painter"),
+    "/v1/audio": "hearer",
+}
 POOL, ADMIN_POOL = "decode-pool-a", "decode-pool-b"  # with the limits that an admin may set, none would be served
 SOON_S = 10.0
 MOST = {"n": 3, "max_tokens": 9, "max_completion_tokens": 9, "max_output_tokens": 9, "min_tokens": 2}
@@ -40,15 +44,20 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         POOL: mock_pool(max_model_len=2048, step_ms=0.5),
         ADMIN_POOL: mock_pool(model="idle"),
         EMBED_POOL: mock_pool(model="embedder") | {"task": "embed"},
+        PAINT_POOL: mock_pool(model="painter") | {"task": "image"},
+        HEAR_POOL: mock_pool(model="hearer") | {"task": "transcribe"},
     }
     directory = tmp_path_factory.mktemp("fuzz")
     env = {"XYLEM_DEPLOYMENT": "fuzz", "XYLEM_FILES": str(directory / "files")}
     with stack(valkey_url, directory, pools, **env) as s:
         s.api()
         s.worker()
-        s.worker(EMBED_POOL, "embedder")
+        others = {EMBED_POOL: "embedder", PAINT_POOL: "painter", HEAR_POOL: "hearer"}
+        for pool, model in others.items():
+            s.worker(pool, model)
         s.wait_ready()
-        s.wait_ready(model="embedder")
+        for model in others.values():
+            s.wait_ready(model=model)
         yield s
         assert "Traceback" not in s.log("api")
         assert "Traceback" not in s.log("worker")
@@ -72,6 +81,8 @@ WITH_BODY = [
     ("post", "/admin/pools/{pool}/weights", 30), ("post", "/admin/pools/{pool}/profile", 20),
     ("post", "/admin/pools/{pool}/experts", 20), ("post", "/admin/pools/{pool}/scale_elastic_ep", 20),
     ("patch", "/admin/aliases", 20),
+    ("post", "/v1/images/generations", 20), ("post", "/v1/images/edits", 10), ("post", "/v1/videos", 20),
+    ("post", "/v1/audio/transcriptions", 20), ("post", "/v1/audio/translations", 10),
 ]  # fmt: skip
 WITHOUT = [
     ("get", "/admin/loras", 1), ("delete", "/admin/loras/{name}", 20),
@@ -90,6 +101,8 @@ WITHOUT = [
     ("get", "/v1/conversations/{conversation}", 20), ("get", "/v1/conversations/{conversation}/items", 30),
     ("get", "/v1/conversations/{conversation}/items/{item}", 20),
     ("delete", "/v1/conversations/{conversation}/items/{item}", 10), ("delete", "/v1/conversations/{conversation}", 10),
+    ("get", "/v1/images/{picture}", 10), ("get", "/v1/videos", 10), ("get", "/v1/videos/{video}", 10),
+    ("get", "/v1/videos/{video}/content", 10), ("delete", "/v1/videos/{video}", 10),
     ("get", "/live", 1), ("get", "/ready", 1),
     ("get", "/health", 1), ("get", "/metrics", 1), ("get", "/version", 1),
 ]  # fmt: skip
@@ -138,7 +151,7 @@ def _within_reach(case: Case, url: str) -> None:
         body["input_file_id"] = _there("file", url)
     if not isinstance(body, dict) or "model" not in body:
         return
-    body["model"] = "embedder" if case.path in ENCODING else "mock"
+    body["model"] = next((model for path, model in OTHERS.items() if case.path.startswith(path)), "mock")
     logprobs = ("include", ["message.output_text.logprobs"]) if "input" in body else ("logprobs", True)
     for name, value in (("stream_options", ("stream", True)), ("top_logprobs", logprobs)):
         if body.get(name) is not None:

@@ -14,17 +14,18 @@ from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight, RoutingHints
-from app.dispatch.pool_fleet import ENTRY, PoolView
+from app.dispatch.pool_fleet import PoolView
 from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import ApiId, PoolId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.kv.blocks import chain, root
 from app.messages import Cancel, Delta, Done, Failed, Job, PartialOutput, Sampling, Speeds, Stage, decode_job, encode
 from app.pools import Pool
-from app.store import Wire
+from app.store import FORGET_LOADS, Wire
 from app.tasks.celery_message import read_task_message
 from tests.background import beside
 from tests.integration.conftest import POOL, register, watch_of
+from tests.loads import set_load
 
 KEYS, API = Keys("test"), ApiId("api1")
 POOLS = {POOL: Pool(model="m", engine="mock")}
@@ -245,7 +246,7 @@ async def test_what_finds_no_room_is_held_and_placed_in_order_of_urgency(redis: 
     assert d.placer.held == 3
     ended = [RequestId("running"), RequestId("urgent"), RequestId("soon")]
     for before, name in zip(ended, ("urgent", "soon", "late"), strict=True):
-        await redis.hdel(KEYS.loads(POOL), worker)  # as the worker does at the end of `before`
+        await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)  # as the worker does at the end of `before`
         d.deliver(Done(before, 0))
         await asyncio.sleep(0.15)
         assert (RequestId(name), 0) in await queued(redis, worker)
@@ -282,7 +283,7 @@ async def test_without_a_line_what_finds_no_room_is_refused_and_later_requests_a
             await asyncio.wait_for(d.send(inflight(job(name, aside=aside))), 5)
         await d.cancel([RequestId(name)])
     assert (d.placer.held, list(d.placer._held)) == (0, [])
-    await redis.hdel(KEYS.loads(POOL), worker)
+    await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
     await asyncio.wait_for(d.send(inflight(job("r5"))), 5)
     assert (RequestId("r5"), 0) in await queued(redis, worker)
 
@@ -297,7 +298,7 @@ async def test_without_a_line_what_was_accepted_waits_for_room_all_the_same(redi
     assert d.placer.held == 1
     with pytest.raises(Saturated):
         await asyncio.wait_for(d.send(inflight(job("urgent", priority=-1))), 5)
-    await redis.hdel(KEYS.loads(POOL), worker)
+    await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
     for _ in range(250):
         if (RequestId("r1"), 1) in await queued(redis, worker):
             break
@@ -329,13 +330,13 @@ async def test_an_error_in_a_placement_round_fails_its_requests_only(
         while not tries:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         if part == "_stop_abandoned":
-            await redis.hdel(KEYS.loads(POOL), worker)
+            await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
             await held
         else:
             (outcome,) = await asyncio.gather(held, return_exceptions=True)
             assert (type(outcome), getattr(outcome, "code", "")) == (XylemError, "internal_error")
             await d.cancel([RequestId("held")])
-            await redis.hdel(KEYS.loads(POOL), worker)
+            await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
             await d.send(inflight(job("next")))
     assert tries == 1
 
@@ -361,7 +362,7 @@ async def test_for_an_engine_without_events_guesses_are_written(redis: "Redis", 
     home = d.in_flight[RequestId("r1")].job.worker
     d.deliver(Done(RequestId("r1"), 0))
     await redis.delete(KEYS.prefilling(home))
-    await redis.hdel(KEYS.loads(POOL), home)
+    await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), home)
     key = KEYS.predicted(POOL, place_id(home, 0))
     assert await redis.zcard(key) == 10
     assert 110_000 < await redis.pttl(key) <= 120_000
@@ -403,13 +404,13 @@ async def test_requests_held_for_one_model_do_not_block_another(redis: "Redis", 
     await d.send(inflight(job("running")))
     many = [asyncio.create_task(d.send(inflight(job(f"r{i}", priority=-1)))) for i in range(40)]
     mine = await register(redis, KEYS, "w2", max_running=1, pool=other)
-    await redis.hset(KEYS.loads(other), mine, ENTRY.pack(1, 0, 0, 0, 0, 0, 0, 0))
+    await set_load(redis, KEYS.loads(other), mine, 1)
     await redis.hset(KEYS.pool(other), mine, "1,1")
     await redis.hdel(KEYS.pool(POOL), mine)
     held = asyncio.create_task(d.send(InFlight(job("other"), ((other,),), EventQueue(), RoutingHints())))
     await asyncio.sleep(0.2)
     assert d.placer.held == 41
-    await redis.hdel(KEYS.loads(other), mine)
+    await redis.eval(FORGET_LOADS, 1, KEYS.loads(other), mine)
     await asyncio.wait_for(held, 5)
     await d.cancel([RequestId(f"r{i}") for i in range(40)])
     await asyncio.wait_for(asyncio.gather(*many), 5)
@@ -469,7 +470,7 @@ async def test_a_placement_on_a_worker_that_has_just_gone_is_retried(redis: "Red
 
     gone = await register(redis, KEYS, "gone")
     full = await register(redis, KEYS, "full", max_running=1)
-    await redis.hset(KEYS.loads(POOL), full, ENTRY.pack(1, 0, 0, 0, 0, 0, 0, 0))
+    await set_load(redis, KEYS.loads(POOL), full, 1)
     d = Dispatcher(wire, KEYS, API, Slow(wire, KEYS, POOLS, 0), POOLS)
     f = inflight(job())
     sending = asyncio.create_task(d.send(f))
@@ -477,7 +478,7 @@ async def test_a_placement_on_a_worker_that_has_just_gone_is_retried(redis: "Red
     assert d.placer.held == 1
     assert f.job.worker == ""
     assert d.worker_lost(gone) == 0
-    await redis.hdel(KEYS.loads(POOL), full)
+    await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), full)
     await asyncio.wait_for(sending, 5)
     assert f.job.worker == full
 
@@ -507,7 +508,7 @@ async def test_a_newcomer_does_not_overtake_the_line(redis: "Redis", wire: Wire)
     await d.send(inflight(job("running", 10)))
     waiting = [asyncio.create_task(d.send(inflight(job(f"old{i}", 20 + i)))) for i in range(12)]
     await asyncio.sleep(0.2)
-    await redis.hdel(KEYS.loads(POOL), worker)
+    await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
     newcomer = asyncio.create_task(d.send(inflight(job("new", 60))))
     await asyncio.wait_for(waiting[0], 5)
     assert not newcomer.done()
@@ -547,11 +548,11 @@ async def test_aside_requests_wait_in_a_line_of_their_own(redis: "Redis", wire: 
     await asyncio.sleep(0.15)
     assert d.placer.held == 3
     assert not any(task.done() for task in (*held, waiting))
-    await redis.hdel(KEYS.loads(POOL), worker)
+    await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
     d.deliver(Done(RequestId("online"), 0))
     await asyncio.wait_for(waiting, 1)
     assert not held[0].done(), "a first token is awaited there"
-    await redis.hdel(KEYS.loads(POOL), worker)
+    await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
     await asyncio.wait_for(held[0], 1)
     assert not held[1].done()
     await d.cancel([RequestId("aside2")])

@@ -56,7 +56,7 @@ async def test_what_is_deleted_or_expires_is_given_back_once(tmp_path: Path, red
     for _ in range(2):
         await forget(storage, file_store, deleted)
         assert await file_store.used(ALICE) == 60
-    await FileExpiry(storage, file_store).sweep()
+    await FileExpiry(storage, storage, file_store).sweep()
     assert await file_store.used(ALICE) == 10
     await forget(storage, file_store, kept)
     assert await redis.keys(f"{KEYS.prefix}*") == []

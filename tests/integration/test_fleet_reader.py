@@ -1,21 +1,24 @@
 """What a replica knows of its fleet without reading it all: leases that changed, and caches that are gone."""
 
+from random import Random
+
 import pytest
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.index_sweep import IndexSweep
-from app.dispatch.pool_fleet import ENTRY
+from app.dispatch.loads import entries
 from app.ids import ApiId, WorkerId, place_id
 from app.keys import Keys
 from app.kv.ledger import Changes
 from app.kv.prefix_index import KvIndex, packed
 from app.messages import decode_lease, encode
 from app.pools import Pool
-from app.store import SWEEP_INDEX, TELL, Wire
+from app.store import FORGET_LOADS, SWEEP_INDEX, TELL, Wire
 from tests.integration.conftest import POOL, nobody_told, register
 from tests.leases import changed
+from tests.loads import set_load
 
 pytestmark = pytest.mark.both_servers
 
@@ -81,6 +84,61 @@ async def test_of_many_processes_one_reads_all_leases_in_each_interval(redis: "R
     for fleet in fleets:
         await fleet.answered(await wire.execute(fleet.questions()), 10.0)
     assert [await seen(fleet) for fleet in fleets] == [{worker: True}] * 5
+
+
+async def test_of_many_workers_one_that_dies_comes_or_goes_untold_is_found_by_the_next_look(
+    redis: "Redis", wire: Wire
+) -> None:
+    """Though leases are counted instead of read: what one of them says of its load is as old as the last reading."""
+    fleet, workers = reader(wire), [await register(redis, KEYS, f"w{i}") for i in range(150)]
+
+    async def look(now: float) -> None:
+        await redis.delete(KEYS.watched(POOL))
+        await fleet.answered(await wire.execute(fleet.questions()), now)
+
+    await look(0.0)
+    await written(redis, workers[0], told=False, draining=True)
+    await look(0.25)
+    assert await seen(fleet) == dict.fromkeys(workers, False), "all have leases: none was read"
+    await redis.delete(KEYS.worker(workers[1]))
+    await look(0.5)
+    assert fleet.missing({}) == {workers[1]: POOL}
+    assert await seen(fleet) == {w: w == workers[0] for w in workers if w != workers[1]}
+    await redis.hdel(KEYS.pool(POOL), workers[1])
+    fleet.removed({workers[1]: POOL})
+    await redis.hset(KEYS.pool(POOL), "new", "1,1")
+    await look(0.75)
+    assert fleet.missing({}) == {WorkerId("new"): POOL}, "a member that nobody told of"
+    await redis.hdel(KEYS.pool(POOL), "new", workers[2])
+    await look(1.0)
+    assert fleet.missing({}) == {}
+    assert workers[2] not in await seen(fleet)
+
+
+async def test_what_is_read_of_loads_is_what_scripts_have_written(redis: "Redis", wire: Wire) -> None:
+    """In any order of places that come and go, also after Redis came back empty: the same as of one that just began."""
+    random, fleet = Random(5), reader(wire)
+    workers = [await register(redis, KEYS, f"{i * 37:08x}", ranks=1 + i % 3) for i in range(40)]
+    places = [place_id(worker, rank) for i, worker in enumerate(workers) for rank in range(1 + i % 3)]
+    written: dict[str, int] = {}
+    for step in range(60):
+        for place in random.sample(places, random.randrange(6)):
+            if random.random() < 0.3:
+                await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), place)
+                written.pop(place, None)
+            else:
+                written[place] = random.randrange(100)
+                await set_load(redis, KEYS.loads(POOL), place, written[place])
+        if step == 40:
+            await redis.delete(KEYS.loads(POOL))
+            written = {}
+        view = (await fleet.read({POOL: []}))[POOL]
+        assert {place_id(c.lease.worker.id, c.rank): c.requests for c in view.candidates} == dict.fromkeys(
+            places, 0
+        ) | written
+        assert view.candidates == (await reader(wire).read({POOL: []}))[POOL].candidates
+    await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), *places)
+    assert await redis.exists(KEYS.loads(POOL)) == 0
 
 
 async def test_changes_that_redis_forgot_are_read_anew(redis: "Redis", wire: Wire) -> None:
@@ -206,11 +264,13 @@ async def test_loads_of_workers_that_are_gone_are_removed(redis: "Redis", wire: 
     """Those of a worker of another version, say, which knew nothing of them."""
     worker = await register(redis, KEYS, "w", ranks=2)
     places = [place_id(worker, 0), place_id(worker, 1), place_id(worker, 2), place_id(WorkerId("gone"), 0)]
-    await redis.hset(KEYS.loads(POOL), mapping={place: ENTRY.pack(*[1] * 8) for place in places})
+    for place in places:
+        await set_load(redis, KEYS.loads(POOL), place, *[1] * 8)
     sweep = IndexSweep(wire, KEYS, ApiId("a"), reader(wire), [POOL])
     for now in (0.0, 61.0):
         await sweep.look(now)
-    assert set(await redis.hkeys(KEYS.loads(POOL))) == {place.encode() for place in places[:2]}
+    left = [place for group in await redis.hvals(KEYS.loads(POOL)) for place in entries(group)]
+    assert set(left) == {place.encode() for place in places[:2]}
 
 
 async def test_a_cleared_cache_counts_for_nothing_at_once(redis: "Redis", wire: Wire) -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.pool_fleet import ENTRY
 from app.engines.kv_publisher import KvEvent, KvEventArgs, KvPublisher
 from app.engines.mock.blocks import BlockManager, BlockTable
 from app.ids import PlaceId, place_id
@@ -24,6 +23,7 @@ from app.routing.candidates import Option
 from app.store import WRITE_INDEX, Wire
 from tests.background import beside
 from tests.integration.conftest import POOL, nobody_told, register
+from tests.loads import set_load
 from workers.engine.kv_event_feed import KvEventFeed
 
 pytestmark = pytest.mark.both_servers
@@ -327,8 +327,8 @@ async def test_ranks_are_places_of_their_own(redis: "Redis", wire: Wire) -> None
     index = KvIndex(wire, KEYS, POOL, nobody_told)
     await index.write(Changes(False, hashes[:2], []))
     worker = await register(redis, KEYS, "w1", ranks=2, caches=[0, index.number])
-    loads = {place_id(worker, rank): ENTRY.pack(3 - rank, *[0] * 7) for rank in (0, 1)}
-    await redis.hset(KEYS.loads(POOL), mapping=loads)
+    for rank in (0, 1):
+        await set_load(redis, KEYS.loads(POOL), place_id(worker, rank), 3 - rank)
     view = (await reader(wire).read({POOL: [b"".join(hashes)]}))[POOL]
     assert [(c.rank, c.requests) for c in view.candidates] == [(0, 3), (1, 2)]
     assert [view.matches[0].option(i, c).cached for i, c in enumerate(view.candidates)] == [0, 2]

@@ -21,7 +21,7 @@ from app.errors import NoWorker, Saturated, StoreDown
 from app.ids import RequestId, WorkerId, run_id, worker_queue
 from app.messages import Cancel, Delta, Done, Event, EventBatch, Failed, Sampling, decode_job, encode
 from app.pools import Pool
-from app.store import Command, Wire, async_client
+from app.store import FORGET_LOADS, Command, Wire, async_client
 from tests.background import beside
 from tests.integration.conftest import POOL, had_worker, register, watch_of
 from tests.integration.test_dispatch import API, KEYS, POOLS, attempts, inflight, job, queued
@@ -167,7 +167,7 @@ async def test_time_held_for_room_does_not_shorten_the_patience_for_an_outage(re
     await asyncio.sleep(0.2)
     assert d.placer.held == 1
     await redis.set(KEYS.worker(worker), lease)
-    await redis.hdel(KEYS.loads(POOL), worker)
+    await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
     await asyncio.wait_for(held, 5)
     assert (RequestId("held"), 0) in await queued(redis, worker)
 

@@ -14,7 +14,7 @@ from app.ids import PoolId, RequestId, worker_queue
 from app.keys import Keys
 from app.messages import Delta, Done, Failed, Job, PartialOutput, Sampling, Timing
 from app.runner.busy_time import BusyTime
-from app.runner.runner import Runner
+from app.runner.runner import RunArgs, Runner
 from app.runner.throughput import Throughput
 from app.runner.token_emitters import TokenEmitters
 from app.settings import Settings
@@ -92,7 +92,7 @@ def test_queued_and_prefilling_requests_are_not_given_back(runner: Runner, redis
 def test_running_requests_are_not_given_back(runner: Runner, redis_db: "Redis") -> None:
     placed(redis_db, stages=[DECODE], sampling=Sampling(max_tokens=200, ignore_eos=True))
     with ThreadPoolExecutor() as threads:
-        running = threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None)))
+        running = threads.submit(lambda: runner.run(RunArgs(R, 0, lambda job: answer(runner, job, None))))
         wait_until(lambda: runner.runs, "it runs")
         Looks(runner)(3)
         running.result()
@@ -107,7 +107,7 @@ def test_what_a_dead_api_replica_had_placed_is_dropped_after_the_grace(runner: R
     redis_db.delete(KEYS.api(API))
     look = Looks(runner)
     with ThreadPoolExecutor() as threads:
-        running = threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None)))
+        running = threads.submit(lambda: runner.run(RunArgs(R, 0, lambda job: answer(runner, job, None))))
         wait_until(lambda: runner.runs, "it runs")
         look(2)
         assert runner.runs
@@ -141,7 +141,7 @@ def test_of_an_answer_that_is_all_out_only_the_end_is_sent(runner: Runner, redis
     """An engine has nothing to do for it."""
     placed(redis_db, stages=[DECODE], begun=[PartialOutput([1, 2, 3, 4, 5, 6], 6, True)])
     with ThreadPoolExecutor() as threads:
-        threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None))).result(5)
+        threads.submit(lambda: runner.run(RunArgs(R, 0, lambda job: answer(runner, job, None)))).result(5)
     wait_until(lambda: events(redis_db), "its end")
     assert [type(e) for e in events(redis_db)] == [Done]
 
@@ -174,7 +174,7 @@ def test_running_requests_of_a_worker_that_stood_still_are_given_back(runner: Ru
     placed(redis_db, stages=[DECODE], sampling=Sampling(max_tokens=3000, ignore_eos=True))
     lease = lease_keeper(runner)
     with ThreadPoolExecutor() as threads:
-        running = threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None)))
+        running = threads.submit(lambda: runner.run(RunArgs(R, 0, lambda job: answer(runner, job, None))))
         wait_until(lambda: any(isinstance(e, Delta) for e in events(redis_db)), "a token")
         runner.call(_call(lease.stood_still, 3.0))
         running.result(5)
@@ -191,7 +191,7 @@ def test_the_time_to_drain_begins_before_celery_stops_any_step(
     step.runner, step.lease = runner, lease_keeper(runner)
     monkeypatch.setattr(bootstep, "settings", Settings(drain_timeout_s=0.1))
     with ThreadPoolExecutor() as threads:
-        running = threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None)))
+        running = threads.submit(lambda: runner.run(RunArgs(R, 0, lambda job: answer(runner, job, None))))
         wait_until(lambda: any(isinstance(e, Delta) for e in events(redis_db)), "a token")
         step.close(None)
         running.result(60)
@@ -212,7 +212,7 @@ def test_waiting_requests_of_a_worker_that_stood_still_are_given_back(
         given_up.append(1)
 
     async def stand_still() -> None:
-        running = asyncio.ensure_future(runner._run(job.run, lambda job: answer(runner, job, None), give_up))
+        running = asyncio.ensure_future(runner._run(RunArgs(R, 0, lambda job: answer(runner, job, None), give_up)))
         await asyncio.sleep(begun_s)
         lease.stood_still(3.0)
         await running
@@ -234,7 +234,7 @@ def test_what_a_replica_placed_that_was_only_thought_dead_goes_back_with_the_oth
     redis_db.delete(KEYS.api(API))
     look, lease = Looks(runner), lease_keeper(runner)
     with ThreadPoolExecutor() as threads:
-        running = threads.submit(lambda: runner.run(R, 0, lambda job: answer(runner, job, None)))
+        running = threads.submit(lambda: runner.run(RunArgs(R, 0, lambda job: answer(runner, job, None))))
         wait_until(lambda: any(isinstance(e, Delta) for e in events(redis_db)), "a token")
         look(2)
         redis_db.set(KEYS.api(API), "1")

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -55,6 +56,7 @@ class FakeCall(Generation):
 
     def __init__(self, *batches: list[int], error: Exception | None = None) -> None:
         self._batches, self._error, self.cached_tokens = list(batches), error, 0
+        self.plan, self.pictures = SimpleNamespace(paintings=()), {}  # type: ignore[assignment]
 
     async def __aenter__(self) -> "FakeCall":
         return self

@@ -178,5 +178,5 @@ async def test_a_file_that_stays_keeps_no_other_one(
 
     monkeypatch.setattr(storage, "delete", refuses)
     with pytest.raises(StorageDown):
-        await FileExpiry(storage, file_store).sweep()
+        await FileExpiry(storage, storage, file_store).sweep()
     assert [file.name for file in await file_store.expired(time.time())] == ["a"]

@@ -9,15 +9,15 @@ from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
 from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.pool_fleet import ENTRY
 from app.ids import ApiId, RequestId, RunId, WorkerId, place_id, run_id, worker_queue
 from app.keys import Keys
 from app.kv.ledger import Changes
 from app.kv.prefix_index import KvIndex
 from app.pools import Pool
 from app.routing.candidates import Candidate, Limits
-from app.store import COMING, FORGET_PROMPTS, PLACE, RELEASE, Wire, clock
+from app.store import COMING, FORGET_LOADS, FORGET_PROMPTS, PLACE, RELEASE, Wire, clock
 from tests.integration.conftest import POOL, nobody_told, register
+from tests.loads import set_load
 from workers.engine.reservation_audit import recount
 
 pytestmark = pytest.mark.both_servers
@@ -171,7 +171,7 @@ async def test_an_account_that_went_wrong_is_put_right(redis: "Redis", wire: Wir
     await place(redis, worker, RequestId("chatcmpl-2"), hashes=b"12345678")
     await release(redis, worker, "prefilled")
     await redis.delete(KEYS.request(run_id(RequestId("chatcmpl-2"), 0)))
-    await redis.hset(KEYS.loads(POOL), worker, ENTRY.pack(77, 5, 5, 5, 5, 5, 5, 0))
+    await set_load(redis, KEYS.loads(POOL), worker, 77, 5, 5, 5, 5, 5, 5)
     dropped = run_id(RequestId("chatcmpl-2"), 0).encode()
     assert await reconcile(redis, worker) == [[run_id(REQUEST, 0).encode()], [dropped]]
     (candidate,) = await candidates(wire)
@@ -239,7 +239,7 @@ async def test_nothing_is_written_when_either_worker_is_gone(redis: "Redis") -> 
 async def test_a_recount_knows_what_is_to_be_pulled(redis: "Redis", wire: Wire) -> None:
     one, two = await register(redis, KEYS, "w1"), await register(redis, KEYS, "w2")
     await place(redis, one, then=two)
-    await redis.hdel(KEYS.loads(POOL), two)
+    await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), two)
     assert (await reconcile(redis, two))[1] == []
     assert next(c.pulls for c in await candidates(wire) if c.lease.worker.id == two) == 3
 
@@ -271,8 +271,8 @@ async def test_aside_reservations_are_counted_apart(redis: "Redis", wire: Wire) 
     _, both = await candidates(wire)
     assert (both.aside, both.aside_blocks) == (1, 7)
     assert (both.requests, both.blocks, both.tokens, both.waiting) == (1, 7, 100, 1)
-    wrong = {place_id(worker, 0): ENTRY.pack(0, 0, 0, 0, 0, 3, 0, 0), place_id(worker, 1): ENTRY.pack(*[9] * 7, 5.0)}
-    await redis.hset(KEYS.loads(POOL), mapping=wrong)
+    await set_load(redis, KEYS.loads(POOL), place_id(worker, 0), 0, 0, 0, 0, 0, 3)
+    await set_load(redis, KEYS.loads(POOL), place_id(worker, 1), *[9] * 7, 5.0)
     await reconcile(redis, worker, ranks=2)
     none, anew = await candidates(wire)
     assert replace(anew, since=both.since) == both, "counted anew it is the same"
@@ -343,6 +343,6 @@ async def test_waiting_prompts_live_as_long_as_the_last_of_them(redis: "Redis") 
 async def test_a_release_brings_back_no_load_of_a_worker_that_is_gone(redis: "Redis", wire: Wire) -> None:
     worker = await register(redis, KEYS, "w1")
     await place(redis, worker)
-    await redis.hdel(KEYS.loads(POOL), worker)
+    await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
     assert await release(redis, worker) == 1
     assert await redis.hgetall(KEYS.loads(POOL)) == {}

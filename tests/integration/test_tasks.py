@@ -1,21 +1,22 @@
 """The two tasks on real engines (mock) and a real Redis, without Celery: what they emit, and what they leave behind."""
 
 import asyncio
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from kombu.exceptions import OperationalError
 from msgspec.structs import replace
 from redis import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError
 
 from app.engines import create_engine
-from app.ids import ApiId, PoolId, RequestId, WorkerId, run_id
+from app.engines.base import GenerateRequest, Prefilled
+from app.ids import ApiId, PoolId, RequestId, WorkerId, run_id, worker_queue
 from app.keys import Keys
 from app.messages import (
     Delta,
@@ -37,19 +38,24 @@ from app.messages import (
     encode,
 )
 from app.pools import Pool
-from app.runner.runner import RUNNER, Runner
+from app.runner.runner import RunArgs, Runner
 from app.settings import Settings
+from app.store import HAND_OVER
+from app.store.connection import Command, Connection
+from app.tasks.celery_message import DECODE_TASK, priority_step, read_task_message
 from app.tasks.decode import answer
-from app.tasks.prefill import _Prefill, compute
+from app.tasks.prefill import Computed, compute, pass_on
+from tests.redis_server import another_redis
 from tests.stack import wait_until
 
 KEYS, API, R = Keys("test"), ApiId("api1"), RequestId("r1")
 P, D = WorkerId("p1"), WorkerId("d1")
+QUEUE = KEYS.queue(worker_queue(PoolId("decode"), D), priority_step(0))
 PREFILL, DECODE = Stage("prefill", PoolId("prefill"), P, 0), Stage("decode", PoolId("decode"), D, 0)
 
 
 @contextmanager
-def worker(url: str, name: WorkerId, role: str, **args: Any) -> Iterator[Runner]:
+def worker(url: str, name: WorkerId, role: str, broker: str | None = None, **args: Any) -> Iterator[Runner]:
     pool = Pool.model_validate(
         {
             "model": "mock",
@@ -59,7 +65,8 @@ def worker(url: str, name: WorkerId, role: str, **args: Any) -> Iterator[Runner]
             "args": {"step_ms": 2.0, "total_blocks": 512, "handoff": {"lease_s": 0.3, "gb_per_s": 1.0}, **args},
         }
     )
-    runner = Runner(create_engine(pool), name, PoolId("pool"), Settings(redis_url=url, deployment="test"))
+    settings = Settings(redis_url=url, broker_url=broker, deployment="test")
+    runner = Runner(create_engine(pool), name, PoolId("pool"), settings)
     runner.load()
     try:
         yield runner
@@ -98,6 +105,11 @@ def events(redis: "Redis") -> list[Event]:
     return [e for _, fields in redis.xrange(KEYS.out(API)) for e in decode_event_batch(fields[b"s"]).events]
 
 
+def queued(redis: "Redis") -> list[Any]:
+    """The arguments of the decode worker's tasks."""
+    return [read_task_message(raw) for raw in redis.lrange(QUEUE, 0, -1)]
+
+
 def free(runner: Runner) -> bool:
     stats = runner.engine.stats()
     return stats.used_blocks == stats.lent_blocks == stats.running == 0
@@ -108,8 +120,8 @@ def start(
 ) -> "Future[Any]":
     def work() -> Any:
         if part == "prefill":
-            return runner.run(R, 0, lambda job: compute(runner, job, None))
-        return runner.run(R, 0, lambda job: answer(runner, job, handoff))
+            return runner.run(RunArgs(R, 0, lambda job: compute(runner, job, None), then=partial(pass_on, runner)))
+        return runner.run(RunArgs(R, 0, lambda job: answer(runner, job, handoff)))
 
     return threads.submit(work)
 
@@ -117,16 +129,17 @@ def start(
 def test_a_prefill_gives_the_first_token_and_the_decode_all_others(store_url: str, redis_db: "Redis") -> None:
     job = placed(redis_db)
     with ThreadPoolExecutor() as threads, worker(store_url, P, "prefill") as p, worker(store_url, D, "decode") as d:
-        _job, lent, handed = start(p, threads, "prefill").result()
+        _job, lent, told = start(p, threads, "prefill").result()
         record = decode_job(redis_db.get(KEYS.request(job.run)))  # type: ignore[arg-type]
-        assert isinstance(handed, PrefillDone)
+        assert queued(redis_db) == [(lent, R, 0)]
         assert not redis_db.exists(KEYS.reservations(P)), "it is no load of the prefill worker's any more"
         assert redis_db.exists(KEYS.reservations(D))
         start(d, threads, "decode", lent).result()
         wait_until(lambda: free(p) and free(d), "all is free")
         wait_until(lambda: not redis_db.exists(KEYS.reservations(D)), "the decode worker's account is empty")
-        first, *deltas, done = events(redis_db)
+        first, handed, *deltas, done = events(redis_db)
         assert isinstance(first, FirstToken)
+        assert handed == told
         assert isinstance(done, Done)
         assert [first.begun] == record.begun == [PartialOutput(first.delta.tokens, len(first.delta.text))]
         assert len(first.delta.tokens) + sum(len(e.tokens) for e in deltas if isinstance(e, Delta)) == 6
@@ -146,8 +159,21 @@ def test_a_message_that_came_twice_is_one_answer(store_url: str, redis_db: "Redi
         assert sum(len(e.tokens) for e in events(redis_db) if isinstance(e, Delta)) == 6
 
 
-def test_a_prefill_that_ends_in_a_drain_is_given_back_or_handed_over(store_url: str, redis_db: "Redis") -> None:
-    """Redis holds up the hop here. redis-py may swallow a cancellation that comes with a reply: then it goes on."""
+def test_a_prompt_whose_message_came_again_behind_the_hop_is_computed_once(store_url: str, redis_db: "Redis") -> None:
+    """Where the broker is another server, a full worker may take the second one while another worker decodes."""
+    placed(redis_db)
+    with ThreadPoolExecutor() as threads, worker(store_url, P, "prefill") as p:
+        _job, lent, told = start(p, threads, "prefill").result()
+        assert start(p, threads, "prefill").result() is None
+        p.call(p.emitters.drained())
+        first, handed = events(redis_db)
+        assert isinstance(first, FirstToken), "the client has it once"
+        assert handed == told
+        assert queued(redis_db) == [(lent, R, 0)]
+
+
+def test_a_prompt_that_is_computed_when_a_drain_ends_is_handed_over(store_url: str, redis_db: "Redis") -> None:
+    """Redis holds up the hop here."""
     job = placed(redis_db)
     with ThreadPoolExecutor() as threads, worker(store_url, P, "prefill") as p:
         redis_db.client_pause(5000, all=False)  # writes wait
@@ -155,15 +181,11 @@ def test_a_prefill_that_ends_in_a_drain_is_given_back_or_handed_over(store_url: 
         wait_until(lambda: p.engine.stats().lent_blocks, "the prompt is computed", 4, 0.005)
         p.give_up_after(0)
         redis_db.client_unpause()
-        found = work.result()
+        _job, lent, told = work.result()
         p.call(p.emitters.drained())
-        codes = [e.code for e in events(redis_db) if isinstance(e, Failed)]
-        if found is None:
-            assert codes == ["returned"]
-        else:
-            assert codes == []
-            assert isinstance(found[1], KvHandle)
-            assert redis_db.exists(KEYS.request(job.run)), "the decode task finds what to do"
+        assert events(redis_db)[1:] == [told]
+        assert queued(redis_db) == [(lent, R, 0)]
+        assert redis_db.exists(KEYS.request(job.run)), "the decode task finds what to do"
 
 
 def test_a_client_that_leaves_at_the_hop_leaves_nothing_behind(store_url: str, redis_db: "Redis") -> None:
@@ -180,7 +202,31 @@ def test_a_client_that_leaves_at_the_hop_leaves_nothing_behind(store_url: str, r
         start(d, threads, "decode", lent).result()
         wait_until(lambda: free(p) and free(d), "all is free")
         wait_until(lambda: not redis_db.exists(KEYS.reservations(P), KEYS.reservations(D)), "the accounts are empty")
-        assert [type(e) for e in events(redis_db)] == [FirstToken]
+        assert [type(e) for e in events(redis_db)] == [FirstToken, PrefillDone]
+
+
+def test_kv_of_an_answer_that_ends_with_its_first_token_is_given_up_though_its_client_leaves(
+    store_url: str, redis_db: "Redis"
+) -> None:
+    """While Redis has not confirmed that end. The mock lends no such KV; vLLM does, of answers that stop."""
+    job = placed(redis_db)
+    with ThreadPoolExecutor() as threads, worker(store_url, P, "prefill", handoff={"lease_s": 600.0}) as p:
+        prefill = p.engine.prefill  # type: ignore[attr-defined]
+
+        async def stopping(request: GenerateRequest) -> Prefilled:
+            done = await prefill(request)
+            return replace(done, output=replace(done.output, finish="stop"))
+
+        p.engine.prefill = stopping  # type: ignore[attr-defined]
+        redis_db.client_pause(5000, all=False)
+        work = start(p, threads, "prefill")
+        wait_until(lambda: p.engine.stats().lent_blocks, "the prompt is computed", 4, 0.005)
+        p.call(_now(lambda: p.cancel(job.run)))
+        redis_db.client_unpause()
+        _job, lent, _told = work.result()
+        assert queued(redis_db) == [(lent, R, 0)], "the decode task discards it"
+        p.call(p.emitters.drained())
+        assert [type(e) for e in events(redis_db)] == [FirstToken, Done]
 
 
 async def _now(act: Any) -> None:
@@ -198,39 +244,117 @@ def test_at_once_a_prefill_that_is_given_back_ends_nobodys_answer(store_url: str
         assert redis_db.exists(KEYS.request(job.run), KEYS.reservations(D)) == 2
 
 
-@pytest.mark.parametrize(
-    ("cause", "returned"),
-    [(OutOfMemoryError("full"), True), (RedisConnectionError("gone"), False)],
-)
+LENT = KvHandle("an engine", 9e9, 200, {})
+
+
+def handed_on(runner: Runner, job: Job) -> None:
+    """The hop of a computed prompt."""
+    runner.call(pass_on(runner, Computed(job, LENT, PrefillDone(R, 0, None))))
+    runner.call(runner.emitters.drained())
+
+
+@pytest.mark.parametrize("refused", [True, False])
 def test_a_handoff_comes_back_only_if_its_message_is_certainly_nowhere(
-    store_url: str, redis_db: "Redis", monkeypatch: pytest.MonkeyPatch, cause: Exception, returned: bool
+    store_url: str, redis_db: "Redis", tmp_path: Path, refused: bool
 ) -> None:
     """A connection that broke may have delivered it: then its task gives the KV up, and it can't be used again."""
     job = placed(redis_db)
-    lent = KvHandle("an engine", 9e9, 200, {})
-    with worker(store_url, P, "prefill") as p:
-        monkeypatch.setattr(RUNNER, "_value", p)
-        task = _Prefill()
-        task.enqueuing["t1"] = job, lent, PrefillDone(R, 0, None)
-        failure = OperationalError(str(cause))
-        failure.__cause__ = cause
-        task.on_failure(failure, "t1", (), {}, None)
-        (event,) = wait_until(lambda: events(redis_db), "the API replica is told")
-    assert not task.enqueuing
-    if returned:
-        assert event == PrefillDone(R, 0, None, lent)
+    with another_redis(tmp_path) as broker, worker(store_url, P, "prefill", broker.url) as p:
+        if refused:
+            broker.client.config_set("maxmemory", 1)
+        else:
+            broker.kill()
+        handed_on(p, job)
+        (event,) = events(redis_db)
+    if refused:
+        assert event == PrefillDone(R, 0, None, LENT)
     else:
         assert isinstance(event, Failed)
         assert event.code == "handoff_failed"
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_prompt_whose_decode_worker_has_gone_comes_back(
+    store_url: str, redis_db: "Redis", tmp_path: Path, apart: bool
+) -> None:
+    """And no message stays."""
+    job = placed(redis_db)
+    redis_db.delete(KEYS.worker(D))
+    with another_redis(tmp_path) as broker, worker(store_url, P, "prefill", broker.url if apart else None) as p:
+        handed_on(p, job)
+        assert events(redis_db) == [PrefillDone(R, 0, None, LENT)]
+        assert queued(redis_db) == queued(broker.client) == []
+        assert not redis_db.exists(KEYS.reservations(P)), "it is no load of the prefill worker's any more"
+
+
+def test_a_handoff_whose_message_may_be_somewhere_does_not_come_back(
+    store_url: str, redis_db: "Redis", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection breaks when Redis has it, and the decode worker's lease ends: its task may give the KV up."""
+    job = placed(redis_db)
+    with worker(store_url, P, "prefill") as p:
+        execute = Connection.execute
+
+        async def breaking(self: Connection, commands: Sequence[Command]) -> list[Any]:
+            replies = await execute(self, commands)
+            if any(HAND_OVER in command for command in commands):
+                redis_db.delete(KEYS.worker(D))
+                raise ConnectionError
+            return replies
+
+        monkeypatch.setattr(Connection, "execute", breaking)
+        handed_on(p, job)
+        assert queued(redis_db) == [(LENT, R, 0)], "sent once"
+        (event,) = events(redis_db)
+        assert isinstance(event, Failed)
+        assert event.code == "handoff_failed"
+
+
+def test_a_message_that_its_worker_has_taken_does_not_come_back(store_url: str, redis_db: "Redis") -> None:
+    """Though that worker has no lease at the moment."""
+    job = placed(redis_db)
+    redis_db.delete(KEYS.worker(D))
+    with ThreadPoolExecutor() as threads, worker(store_url, P, "prefill") as p:
+        taking = threads.submit(redis_db.blpop, [QUEUE], 10)
+        wait_until(lambda: redis_db.info("clients")["blocked_clients"], "somebody waits at the queue")
+        handed_on(p, job)
+        assert taking.result() is not None
+        assert events(redis_db) == [PrefillDone(R, 0, None)]
+
+
+def test_a_worker_that_ends_without_redis_gives_the_prompt_back(tmp_path: Path) -> None:
+    """It does not wait for ever."""
+    with another_redis(tmp_path) as away, worker(away.url, P, "prefill") as p:
+        job = placed(away.client)
+        away.kill()
+        p.give_up_after(0)
+        p.call(pass_on(p, Computed(job, LENT, PrefillDone(R, 0, None))))
+        away.start()
+        p.call(p.emitters.drained())
+        with Redis.from_url(away.url) as redis:
+            assert [e.code for e in events(redis) if isinstance(e, Failed)] == ["returned"]
+            assert len(events(redis)) == 1
+
+
+def test_the_message_of_a_hop_is_the_one_that_the_chain_would_send(store_url: str, redis_db: "Redis") -> None:
+    """It names its parent, for Flower, and waits in the list of its request's priority."""
+    job = placed(redis_db, priority=-5)
+    with worker(store_url, P, "prefill") as p:
+        handed_on(p, job)
+    (raw,) = redis_db.lrange(KEYS.queue(worker_queue(PoolId("decode"), D), priority_step(-5)), 0, -1)
+    headers = json.loads(raw)["headers"]
+    assert (headers["task"], headers["id"]) == (DECODE_TASK, R)
+    assert headers["parent_id"] == headers["root_id"] == f"{R}.0.prefill"
+    assert read_task_message(raw) == (LENT, R, 0)
 
 
 def test_a_record_of_before_the_hop_is_run_on_the_rank_that_it_names(store_url: str, redis_db: "Redis") -> None:
     """The ranks of the two workers have nothing to do with each other."""
     job = placed(redis_db, stages=[replace(PREFILL, rank=1), replace(DECODE, rank=3)])
     with worker(store_url, P, "prefill") as p:
-        assert p.request(job).rank == 1
+        assert p.call(p.request(job)).rank == 1
     with worker(store_url, D, "decode") as d:
-        assert d.request(job).rank == 3
+        assert d.call(d.request(job)).rank == 3
     assert run_id(R, 0) == job.run
 
 

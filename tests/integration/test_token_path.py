@@ -12,7 +12,7 @@ from app.dispatch.runtime import Deployment, running
 from app.dispatch.token_inbox import TokenInbox
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
-from app.messages import Delta, Event, EventBatch, Failed, Job, Sampling, Stage, decode_event_batch, encode
+from app.messages import Delta, Done, Event, EventBatch, Failed, Job, Sampling, Stage, decode_event_batch, encode
 from app.runner.token_emitter import TokenEmitter
 from app.runner.token_emitters import TokenEmitters
 from app.settings import Settings
@@ -38,11 +38,19 @@ class Seen:
     def deliver(self, *events: Event) -> None:
         self.events.extend(events)
 
-    def tokens(self) -> list[int]:
-        return [t for e in self.events if isinstance(e, Delta) for t in e.tokens]
+    def tokens(self, request: str = "") -> list[int]:
+        """Of one request, or of all."""
+        return [t for e in self.events if isinstance(e, Delta) and request in ("", e.request) for t in e.tokens]
 
     def requests(self) -> list[str]:
         return [e.request for e in self.events]
+
+    async def got(self, request: str, tokens: int) -> None:
+        for _ in range(500):
+            if len(self.tokens(request)) >= tokens:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"{len(self.tokens(request))} of {tokens} tokens after 5 s")
 
     async def count(self, n: int, timeout_s: float = 5) -> None:
         for _ in range(round(timeout_s * 100)):
@@ -115,10 +123,29 @@ async def test_tokens_arrive_once_and_in_order(redis: "Redis", wire: Wire) -> No
             two.emit(API, token(i, "b"))
             if i % 7 == 0:
                 await asyncio.sleep(0)
-        await seen.count(2000)
+        for request in ("a", "b"):
+            await seen.got(request, 1000)
     for request in ("a", "b"):
-        assert [e.tokens[0] for e in seen.events if e.request == request and isinstance(e, Delta)] == list(range(1000))
+        assert seen.tokens(request) == list(range(1000))
     assert not seen.lost
+
+
+async def test_steps_that_wait_to_be_sent_become_one_delta_of_each_choice(redis: "Redis", wire: Wire) -> None:
+    """An API process that is behind pays for what it reads, not for how often the engine has stepped."""
+    a, b = RequestId("a"), RequestId("b")
+    async with emitter(redis) as e:
+        for i in range(3):
+            e.emit(API, token(i, a))
+            e.emit(API, replace(token(i, b), index=i % 2))
+        e.emit(API, Done(a, 0))
+        await e.drained()
+    ((_, fields),) = await redis.xrange(KEYS.out(API))
+    assert decode_event_batch(fields[b"s"]).events == [
+        Delta(a, 0, " 0 1 2", [0, 1, 2]),
+        Delta(b, 0, " 0 2", [0, 2]),
+        Delta(b, 0, " 1", [1], 1),
+        Done(a, 0),
+    ]
 
 
 async def test_a_gap_is_filled_from_the_stream_before_what_follows(redis: "Redis", wire: Wire) -> None:

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from celery import Celery, chain
 from hypothesis import given
@@ -16,7 +17,10 @@ from app.keys import PRIORITY_SEP, PRIORITY_STEPS
 from app.messages import Handoff, Job, KvHandle, Rendezvous, Sampling, Stage
 from app.tasks.celery_message import (
     DECODE_TASK,
+    PICTURES_TASK,
     PREFILL_TASK,
+    behind_pictures,
+    next_message,
     priority_step,
     read_task_message,
     task_message,
@@ -142,6 +146,31 @@ def test_a_prefill_message_is_the_chain_that_celery_publishes(step: int) -> None
     assert ours == theirs
 
 
+@pytest.mark.parametrize("called", ["", "mine"])
+def test_the_message_that_follows_a_prefill_is_the_one_that_celerys_chain_publishes(called: str) -> None:
+    """Sent from its message by an ordinary worker. Only Flower's text of a handoff is shorter than Celery's."""
+    stages = [Stage("prefill", PoolId("p"), WorkerId("a"), 0), Stage("decode", PoolId("d"), WorkerId("b"), 0)]
+    job = Job(REQUEST, 0, ApiId("a"), [1], Sampling(max_tokens=1), 2e9, stages=stages, x_request_id=called or REQUEST)
+    handoff = KvHandle("an engine", 9e9, 200, {"where": [1, 2]})
+    before = json.loads(task_messages(job, PRIORITY_STEPS[1], None, "")[0])
+    queue, step, ours = next_message(job, handoff)
+    app = Celery("xylem", broker="memory://")
+    app.conf.update(task_serializer="json", task_ignore_result=True, result_backend=None)
+    (following,) = json.loads(RedisChannel.codecs["base64"].decode(before["body"]))[2]["chain"]
+    with app.connection_for_write() as connection:
+        app.signature(following).apply_async(  # as `celery.app.trace` does
+            (msgspec.to_builtins(handoff),), chain=[], connection=connection, priority=step,
+            parent_id=before["headers"]["id"], root_id=before["headers"]["root_id"],
+        )  # fmt: skip
+        theirs = decoded(json.loads(json.dumps(connection.default_channel._get(queue))))
+    assert "'holder': 'an engine'" in theirs["headers"].pop("argsrepr")
+    theirs["body"][2]["chain"] = theirs["body"][2]["chain"] or None
+    theirs["properties"].pop("kwargsrepr", None)  # where nobody reads it
+    mine = decoded(json.loads(ours))
+    assert mine["headers"].pop("argsrepr") == f"({{'holder': 'an engine'}}, '{REQUEST}', 0)"
+    assert mine == theirs
+
+
 @given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**31), 2**31 - 1))
 def test_lower_priorities_never_come_later(a: int, b: int) -> None:
     """And each has one of the four lists."""
@@ -161,3 +190,30 @@ def test_kombu_uses_our_priority_steps_and_separator() -> None:
     options = our_app.conf.broker_transport_options
     assert tuple(options["priority_steps"]) == PRIORITY_STEPS
     assert RedisChannel.sep == PRIORITY_SEP
+
+
+def test_pictures_prompt_and_answer_are_one_chain() -> None:
+    """Both workers that encode get the whole chain; the last one sends what Celery would: the prefill with its rest."""
+    stages = [
+        Stage("encode_pictures", PoolId("eyes"), WorkerId("1"), 0, (0,)),
+        Stage("encode_pictures", PoolId("eyes"), WorkerId("2"), 0, (1,)),
+        Stage("prefill", PoolId("prefill"), WorkerId("3"), 0),
+        Stage("decode", PoolId("decode"), WorkerId("4"), 0),
+    ]
+    job = Job(REQUEST, 0, ApiId("a"), [1], Sampling(max_tokens=1), 0.0, stages=stages)
+    messages = [json.loads(raw) if raw else None for raw in task_messages(job, 0, None, "")]
+    first, second = messages[0], messages[1]
+    assert first is not None
+    assert second is not None
+    assert messages[2:] == [None, None]
+    for message in (first, second):
+        assert message["headers"]["task"] == PICTURES_TASK
+        _, _, embed = decoded(message)["body"]
+        tasks = [(task["task"], task["options"]["queue"]) for task in embed["chain"]]
+        assert tasks == [(DECODE_TASK, "decode.4"), (PREFILL_TASK, "prefill.3")]
+    assert first["headers"]["id"] != second["headers"]["id"]
+    queue, _step, raw = behind_pictures(job, WorkerId("2"))
+    following = json.loads(raw)
+    assert (queue, following["headers"]["task"]) == ("prefill.3", PREFILL_TASK)
+    assert following["headers"]["parent_id"] == second["headers"]["id"]
+    assert [task["options"]["queue"] for task in decoded(following)["body"][2]["chain"]] == ["decode.4"]

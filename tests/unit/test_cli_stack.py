@@ -35,6 +35,17 @@ def test_the_shipped_pools_files_parse(engine: EngineName, tmp_path: Path) -> No
     assert pool.path == (stack.shipped_model(tmp_path) if engine != "mock" else None)
 
 
+def test_the_pools_of_shapes_serve_the_models_made_here(tmp_path: Path) -> None:
+    """One sees, and one paints; each is prepared where it is missing, by a command of its own."""
+    stack.default_pools("shapes", tmp_path, tmp_path / "pools.yaml")
+    pools = load_pools(tmp_path / "pools.yaml").pools.values()
+    assert {pool.task for pool in pools} == {"generate", "image"}
+    for pool in pools:
+        assert pool.path == stack.shipped_model(tmp_path, pool.model)
+        assert stack.needs_preparation(pool.path, tmp_path)
+        assert stack.model(pool.path).argv[2:4] == ["workers.shapes", str(pool.path)]
+
+
 def test_the_shipped_model_is_prepared_only_where_it_is_missing(tmp_path: Path) -> None:
     """A second start is quick, and nobody else's directory is ever written to."""
     model = stack.shipped_model(tmp_path)

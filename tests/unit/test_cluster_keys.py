@@ -36,7 +36,8 @@ def groups(k: Keys, a: str, b: str) -> Iterator[list[str]]:
         k.reservations(worker), k.loads(pool), k.load(worker), k.request(run), k.api_keys(), loras, version,
         k.aliases(), k.spent(a), k.limits(pool), k.pool_state(pool), k.pool_lock(pool), k.changed(pool),
         k.watched(pool), k.cache_numbers(), k.sweeping(pool), k.prefilling(worker), k.starting(pool),
-        k.commands(worker), k.reply(a), *k.release(run, worker, pool),
+        k.commands(worker), k.reply(a), k.media(a), k.embedding(a, b), k.encoded(run),
+        *k.release(run, worker, pool),
     ]  # fmt: skip
     others = [k.worker(WorkerId(b)), k.loads(PoolId(b)), k.starting(PoolId(b)), k.request(RunId(b)), k.api(ApiId(b))]
     batch, key, part = BatchId(a), KeyId(b), 3
@@ -48,7 +49,8 @@ def groups(k: Keys, a: str, b: str) -> Iterator[list[str]]:
     yield [k.file(FileId(a)), k.file(FileId(b)), k.files_of(key), k.file_bytes(key), k.files_expiring()]
     yield [
         k.kept(RequestId(a)), k.kept(RequestId(b)), k.log(RequestId(a)), k.kept_of(api), k.kept_of(ApiId(b)),
-        k.answer_owners(), k.chats_of(key), *k.kept_account(), k.joined(a), *k.conversation(ConversationId(b)),
+        k.answer_owners(), k.chats_of(key), k.videos_of(key),
+        *k.kept_account(), k.joined(a), *k.conversation(ConversationId(b)),
     ]  # fmt: skip
     yield [*k.cached(pool), k.predicted(pool, PlaceId(a)), k.predicted(pool, PlaceId(b))]
     yield [k.out(api), k.out_marks(api)]

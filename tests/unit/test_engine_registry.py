@@ -35,7 +35,7 @@ def test_an_engine_of_another_package_is_a_pools_engine_by_its_name() -> None:
 
 
 def test_an_engine_that_nobody_has_is_refused_with_those_that_are_there() -> None:
-    with pytest.raises(ValueError, match="is none of mock, sglang, trtllm, vllm"):
+    with pytest.raises(ValueError, match="is none of diffusers, mock, sglang, trtllm, vllm"):
         Pool(model="m", engine="theirs")
 
 

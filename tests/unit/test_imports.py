@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "vllm", "transformers", "nixl", "sglang", "tensorrt_llm", "numpy", "pandas")
+HEAVY = ("torch", "vllm", "transformers", "nixl", "sglang", "tensorrt_llm", "numpy", "pandas", "av")
 
 
 def loaded(statement: str) -> set[str]:

@@ -7,7 +7,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.kv.blocks import HASH_BYTES, chain, common_blocks, prompt_hashes, root
+from app.kv.blocks import HASH_BYTES, chain, common_blocks, media_key, media_keys, prompt_hashes, root
+from app.messages import Media
 
 tokens = st.lists(st.integers(0, 3), max_size=40)
 
@@ -55,3 +56,26 @@ def test_a_salt_changes_every_block(prompt: list[int]) -> None:
 def test_the_root_tells_keys_apart() -> None:
     """Joined without a separator, ("ab",) would be ("a", "b")."""
     assert len({root(), root(["ab"]), root(["a", "b"])}) == 3
+
+
+def test_a_picture_changes_the_hashes_from_its_first_block_on() -> None:
+    """And only these: what comes before is shared by all pictures. Its place counts, and its length."""
+    prompt = [7] * 21
+
+    def hashed(*media: Media) -> list[bytes]:
+        return split(prompt_hashes(prompt, 4, media=media))
+
+    plain, a, b = hashed(), hashed(Media("image", "a", (), 6, 5)), hashed(Media("image", "b", (), 6, 5))
+    assert a[0] == b[0] == plain[0]
+    assert all(len({x, y, z}) == 3 for x, y, z in zip(a[1:], b[1:], plain[1:], strict=True))
+    assert a == hashed(Media("image", "a", (), 6, 6)), "the same blocks overlap it"
+    assert a[1:] != hashed(Media("image", "a", (), 5, 6))[1:]
+    assert hashed(Media("image", "a", (), 4, 2), Media("image", "b", (), 6, 2)) != hashed(
+        Media("image", "b", (), 4, 2), Media("image", "a", (), 6, 2)
+    )
+
+
+def test_media_keys_are_those_of_the_engines_events() -> None:
+    """Per block: the identifier, and the offset from the block's start."""
+    media = [Media("image", "a", (), 6, 5), Media("image", "b", (), 11, 1)]
+    assert media_keys(media, 4) == {1: media_key([("a", 2)]), 2: media_key([("a", -2), ("b", 3)])}

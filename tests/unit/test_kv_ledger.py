@@ -11,19 +11,20 @@ from app.engines.mock.blocks import BlockManager, BlockTable
 from app.kv.blocks import chain, prompt_hashes, root
 from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, KvBatch, decode_batch
 from app.kv.ledger import Ledger
+from app.messages import Media
 
 SIZE = 4
 encode = msgspec.msgpack.Encoder().encode
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Sequences of two salts, two adapters and few tokens in a cache that is too small for them."""
+    """Sequences of two salts, two adapters, perhaps a picture, and few tokens in a cache that is too small for them."""
 
     @initialize(total=st.integers(4, 12))
     def start(self, total: int) -> None:
         self.blocks = BlockManager(total, SIZE, record_events=True)
         self.live: list[BlockTable] = []
-        self.prompts: list[tuple[list[int], str | None, str | None]] = []
+        self.prompts: list[tuple[list[int], str | None, str | None, list[Media]]] = []
         self.ledger = Ledger(SIZE)
         self.mirror: set[bytes] = set()  # what somebody has who only sees the changes
 
@@ -31,14 +32,17 @@ class LedgerMachine(RuleBasedStateMachine):
         tokens=st.lists(st.integers(0, 1), min_size=1, max_size=30),
         salt=st.sampled_from([None, "a"]),
         adapter=st.sampled_from([None, "b@1"]),
+        picture=st.none() | st.builds(Media, st.just("image"), st.sampled_from("xy"), st.just(()), st.integers(0, 9),
+                                      st.integers(1, 9)),
         keep=st.booleans(),
-    )
-    def run(self, tokens: list[int], salt: str | None, adapter: str | None, keep: bool) -> None:
-        table = BlockTable(salt, adapter)
+    )  # fmt: skip
+    def run(self, tokens: list[int], salt: str | None, adapter: str | None, picture: Media | None, keep: bool) -> None:
+        media = [] if picture is None else [picture]
+        table = BlockTable(salt, adapter, media)
         if self.blocks.admit(table, tokens) is None:
             return
         self.blocks.commit(table, tokens, len(tokens))
-        self.prompts.append((tokens, salt, adapter))
+        self.prompts.append((tokens, salt, adapter, media))
         if keep:
             self.live.append(table)
         else:
@@ -70,7 +74,9 @@ class LedgerMachine(RuleBasedStateMachine):
             self.mirror |= set(changes.added)
         assert self.mirror == set(self.ledger.blocks())
         assert len(self.mirror) == cached
-        asked = [prompt_hashes([*tokens, 0], SIZE, salt, adapter) for tokens, salt, adapter in self.prompts]
+        asked = [
+            prompt_hashes([*tokens, 0], SIZE, s, adapter, media=media) for tokens, s, adapter, media in self.prompts
+        ]
         possible = {packed[i : i + 8] for packed in asked for i in range(0, len(packed), 8)}
         assert self.mirror <= possible
 
@@ -123,15 +129,14 @@ def test_clearing_forgets_what_was_added_before_it_and_not_after() -> None:
 
 
 def test_blocks_that_cannot_be_translated_are_counted_and_left_out() -> None:
-    """A parent nobody told of, another block size, an image: a wrong hash would be worse than none."""
+    """A parent nobody told of, another block size, an unknown key: a wrong hash would be worse than none."""
     ledger = Ledger(SIZE)
-    image = msgspec.msgpack.encode(3)
     ledger.apply(
         [
             stored([2], 1),
             stored([3], block_size=8),
             BlockStored([5], None, [1] * (2 * SIZE), SIZE),  # a hybrid model's: some of the blocks are left out
-            stored([4], extra_keys=[[[msgspec.Raw(msgspec.msgpack.encode("img")), msgspec.Raw(image)]]]),
+            stored([4], extra_keys=[[["picture", 3, "and more"]]]),
         ]
     )
     assert (len(ledger), ledger.unknown, ledger.take()) == (0, 4, None)
@@ -161,3 +166,21 @@ def test_a_batch_may_hold_byte_hashes_and_fields_we_do_not_know() -> None:
     ledger = Ledger(SIZE)
     ledger.apply(batch.events)
     assert len(ledger) == 1
+
+
+def test_blocks_with_pictures_have_the_hashes_that_prompts_are_looked_up_by() -> None:
+    """Also where the events begin in the middle of a picture."""
+    media = [Media("image", "p", (), 2, 2 * SIZE), Media("image", "q", (), 2 * SIZE + 3, 1)]
+    prompt = [1] * (4 * SIZE + 1)
+    ledger = Ledger(SIZE)
+    ledger.apply(
+        [
+            BlockStored([1], None, [1] * SIZE, SIZE, extra_keys=[["l", ["p", 2], "s"]]),
+            BlockStored(
+                [2, 3, 4], 1, [1] * (3 * SIZE), SIZE,
+                extra_keys=[["l", ["p", 2 - SIZE]], ["l", ["p", 2 - 2 * SIZE], ["q", 3]], ["l"]],
+            ),
+        ]
+    )  # fmt: skip
+    assert b"".join(ledger.blocks()) == prompt_hashes(prompt, SIZE, "s", "l", media=media)
+    assert ledger.unknown == 0

@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.inflight import InFlight, RoutingHints
+from app.dispatch.loads import ENTRY
 from app.dispatch.placement_round import PlacementRound
-from app.dispatch.pool_fleet import ENTRY, PoolFleet, PoolView
+from app.dispatch.pool_fleet import PoolFleet, PoolView
 from app.errors import NoWorker, RequestError, Saturated
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.messages import Grammar, Job, Lease, Load, Sampling, Speeds, Worker
@@ -34,12 +35,17 @@ def leases(random: Random) -> dict[WorkerId, Lease | None]:
     return found
 
 
+def packed(places: dict[bytes, bytes]) -> bytes:
+    """One field of `loads:<pool>`, as scripts write it."""
+    return b"".join(bytes([len(name)]) + name + entry for name, entry in places.items())
+
+
 def entries(random: Random) -> dict[bytes, bytes]:
     def entry() -> bytes:
         requests, blocks, tokens = random.randint(0, 8), random.randint(0, 300), random.randint(0, 3000)
         return ENTRY.pack(requests, blocks, tokens, 1, 0, 0, 0, random.uniform(1e12, 2e12))
 
-    return {f"w{number}".encode(): entry() for number in range(COUNT)}
+    return {f"{number}".encode(): packed({f"w{number}".encode(): entry()}) for number in range(COUNT)}
 
 
 def matches(random: Random) -> Matches:

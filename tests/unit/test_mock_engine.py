@@ -212,7 +212,7 @@ async def test_it_tells_what_it_holds() -> None:
     info = await MockEngine(pool(max_running=3, max_model_len=100, block_size=16, total_blocks=50)).start()
     assert info == EngineInfo(
         block_size=16, total_blocks=50, max_running=3, max_model_len=100, block_bytes=4 * 2**20, grammars=GRAMMAR_KINDS,
-        max_adapters=8, max_adapter_rank=64, version=version("xylem-serve"),
+        max_adapters=8, max_adapter_rank=64, version=version("xylem-serve"), media=("image", "audio"),
     )  # fmt: skip
 
 

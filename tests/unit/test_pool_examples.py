@@ -28,6 +28,7 @@ def test_there_is_one_for_each_engine_and_mode() -> None:
     }
     assert {(pool.engine, pool.task) for pool in pools} >= {
         ("mock", "embed"), ("vllm", "embed"), ("vllm", "classify"), ("sglang", "embed"),
+        ("mock", "image"), ("diffusers", "image"),
     }  # fmt: skip
     assert {pool.engine for pool in pools if pool.data_parallel_size > 1} >= {"vllm", "sglang", "trtllm"}
     assert any(isinstance(pool.path, RemoteModel) for pool in pools)

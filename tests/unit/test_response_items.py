@@ -231,7 +231,7 @@ GOOD: dict[str, Any] = {"tools": [WEATHER]}
     ({"input": [{"type": "function_call", "name": "x", "arguments": "{}"}]}, "input.0.call_id"),
     ({"input": [{"type": "computer_call_output"}]}, "input.0.type"),
     ({"input": [{"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image"}]}]},
-     "input.0.output.0.type"),
+     "input.0.output.0"),
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
 ])  # fmt: skip
 def test_what_is_not_understood_is_refused_by_its_place(fields: dict[str, Any], param: str) -> None:

@@ -250,7 +250,7 @@ def test_instructions_and_messages_are_the_conversation() -> None:
         ({"metadata": {"k" * 65: ""}}, f"metadata.{'k' * 65}"),
         ({"metadata": {"k": "v" * 513}}, "metadata.k"),
         ({"input": []}, "input"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0.type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
         ({"background": True, "store": False}, "background"),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options"),
         ({"top_logprobs": 3}, "top_logprobs"),

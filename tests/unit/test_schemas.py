@@ -95,6 +95,9 @@ CHAT_FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
         ] + [
             [{"role": "user", "content": ""}],
             [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x", "detail": "high"}}]}],
+            [{"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]}],
+            [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "x", "format": "wav"}}]}],
             [{"role": "user", "content": "x", "name": "m" * 256}],
             [{"role": "assistant", "content": None}],
             [{"role": "assistant", "content": "x", "tool_calls": [], "annotations": [], "refusal": None}],
@@ -102,7 +105,10 @@ CHAT_FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
         [[{"role": "user", "content": "x", "name": "m" * 257}],
          [], "hi", None, [1], [{}], [{"role": "user"}], [{"content": "x"}], [{"role": "tool", "content": "x"}],
          [{"role": "user", "content": 5}], [{"role": "user", "content": None}],
-         [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}],
+         [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": ""}}]}],
+         [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x", "detail": "x"}}]}],
+         [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "x", "format": "x"}}]}],
+         [{"role": "assistant", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}],
          [{"role": "user", "content": "x", "tool_calls": []}],
          [{"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function"}]}],
          [{"role": "assistant", "content": None, "refusal": "no"}]],
@@ -461,15 +467,13 @@ def test_an_answer_without_content_or_calls_was_empty() -> None:
     (ChatRequest, {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, part]}]},
      "messages.0.content.1.type", f"content parts of type '{part['type']}' are not supported by this server.")
     for part in (
-        {"type": "image_url", "image_url": {"url": "http://x"}},
-        {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
-        {"type": "file", "file": {"file_id": "f"}},
+        {"type": "video_url", "video_url": {"url": "http://x"}},
         {"type": "refusal", "refusal": "no"},
     )
 ] + [
     (ResponseRequest, {"input": [{"role": "user", "content": [{"type": kind, "detail": "auto"}]}]},
      "input.0.content.0.type", f"content parts of type '{kind}' are not supported by this server.")
-    for kind in ("input_image", "input_file", "refusal")
+    for kind in ("input_video", "input_file", "refusal")
 ] + [
     (ResponseRequest, {"input": [{"role": "user", "content": "x"}, {"type": kind, "call_id": "c", "output": "x"}]},
      "input.1.type", f"items of type '{kind}' are not supported by this server.")

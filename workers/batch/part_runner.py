@@ -198,7 +198,8 @@ class PartRunner:
         left_s = self.batch.order.expires - clock.now()
         if left_s <= 0:
             raise DeadlineOver
-        body, plan = await self._endpoint.understand(self._serving, line.body)
+        asked = self._serving.asked_by(self.batch.order.key)
+        body, plan = await self._endpoint.understand(asked, line.body)
         plan = replace(
             plan, timeout_s=left_s, aside=not self._urgent, whole=True,
             priority=(_URGENT if self._urgent else _PRIORITY) + max(0, plan.priority),

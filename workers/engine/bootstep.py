@@ -115,10 +115,14 @@ class EngineStep(bootsteps.StartStopStep):
             _check_version()
             pool = with_args(fetched_pool(self.pool, settings, "all"), settings.engine_args)
             engine = create_engine(pool, settings.address or address_towards(settings.redis_url))
-            self.runner = runners.Runner(engine, self.worker_id, self.pool_id, settings, self.pool.aside)
+            own = self.worker_id, self.pool_id
+            self.runner = runners.Runner(engine, *own, settings, self.pool.aside, self.pool.model)
             info = self.runner.load()
-            if pool.role == "prefill" and pool.warm_up:
-                self.runner.call(warm_up(engine, info))
+            if info.embeddings is not None or pool.role == "encode":
+                self.runner.call(self.runner.pictures.start())
+            listens = pool.task == "transcribe"
+            if (pool.role == "prefill" or listens) and pool.warm_up:
+                self.runner.call(warm_up(self.runner.engine, info, listens=listens))
         except WireMismatch as exc:
             raise SystemExit(1) from exc
         except XylemError as exc:

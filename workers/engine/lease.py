@@ -17,7 +17,7 @@ from app.keys import PRIORITY_STEPS
 from app.kv.prefix_index import KvIndex
 from app.messages import AdapterReport, EngineState, Lease, Load, Role, Speeds, Worker, encode
 from app.runner.runner import Runner, end_process
-from app.store import TELL, clock
+from app.store import FORGET_LOADS, TELL, clock
 from app.telemetry import logger
 from workers.engine.metrics import metrics
 
@@ -78,6 +78,8 @@ class LeaseKeeper:
             engine=engine,
             engine_version=info.version,
             model=model,
+            media=list(info.media),
+            embeddings=info.embeddings is not None,
         )
 
     async def register(self) -> None:
@@ -112,7 +114,7 @@ class LeaseKeeper:
         pipe = self._redis.pipeline(transaction=True)
         pipe.unlink(keys.worker(worker), keys.metrics(worker), keys.commands(worker))
         pipe.unlink(keys.reservations(worker), keys.load(worker), keys.prefilling(worker))
-        pipe.hdel(keys.loads(pool), *places)
+        pipe.eval(FORGET_LOADS, 1, keys.loads(pool), *places)
         pipe.hdel(keys.pool(pool), worker)
         pipe.eval(TELL, 1, keys.changed(pool), worker)
         await pipe.execute()

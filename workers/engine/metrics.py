@@ -36,6 +36,27 @@ DEFINITIONS = (
         lambda _, stats: stats.pulled_tokens,
     ),
     Definition(
+        "xylem_worker_pictures_encoded", "counter", "Pictures that it has encoded for other workers.",
+        lambda runner, _: runner.pictures.encoded,
+    ),
+    Definition(
+        "xylem_worker_pictures_found", "counter", "Pictures for other workers that it had encoded before.",
+        lambda runner, _: runner.pictures.found,
+    ),
+    Definition(
+        "xylem_worker_pictures_fetched", "counter", "Encoded pictures that it got from another worker.",
+        lambda runner, _: runner.pictures.fetched,
+    ),
+    Definition(
+        "xylem_worker_pictures_lost", "counter",
+        "Encoded pictures that another worker had, and it did not get as they should be: it encodes them itself.",
+        lambda runner, _: runner.pictures.lost,
+    ),
+    Definition(
+        "xylem_worker_pictures_missing", "counter", "Pictures that no worker had encoded: it encodes them itself.",
+        lambda runner, _: runner.pictures.missing,
+    ),
+    Definition(
         "xylem_worker_adapters", "gauge", "LoRA adapters that it answers with.",
         lambda runner, _: len(runner.adapters.open),
     ),
@@ -44,6 +65,9 @@ DEFINITIONS = (
 
 def metrics(runner: Runner, stats: EngineStats) -> list[WorkerMetric]:
     told = [WorkerMetric(name, kind, meaning, read(runner, stats)) for name, kind, meaning, read in DEFINITIONS]
+    if stats.paint_steps:
+        what = "Steps of pictures that the engine has computed."
+        told.append(WorkerMetric("xylem_worker_paint_steps", "counter", what, stats.paint_steps))
     return told + _speculation(stats) if stats.drafts else told
 
 

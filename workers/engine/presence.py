@@ -10,7 +10,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from app.engines.base import Encoder, EncodeRequest, EngineInfo, GenerateRequest, Pauser, WarmsUp
+from app.engines.base import Encoder, EncodeRequest, EngineInfo, GenerateRequest, Pauser, WarmsUp, silence
 from app.errors import EngineDead, EngineFailed, RequestError, XylemError
 from app.ids import RunId
 from app.messages import EngineState, PauseMode, Sampling
@@ -119,11 +119,12 @@ class Presence:
         engine, run, made = self._runner.engine, RunId(f"check-{self._runner.worker}-{rank}"), 0
         try:
             async with asyncio.timeout(_TOKEN_S):
-                if self._pool.task != "generate":
+                if self._pool.task in ("embed", "classify"):
                     asked = EncodeRequest(run, [[1]], self._pool.task, None, _FIRST, rank)
                     made = len(await cast(Encoder, engine).encode(asked))
                 else:
-                    request = GenerateRequest(run, [1], _CHECK, _FIRST, rank)
+                    media = [silence()] if self._pool.task == "transcribe" else []
+                    request = GenerateRequest(run, [1], _CHECK, _FIRST, rank, media=media)
                     async with aclosing(engine.generate(request)) as steps:
                         made = sum([len(step.tokens) async for step in steps])
         except TimeoutError:

@@ -5,7 +5,7 @@ engine's loop.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TypeVar, cast
 
 from msgspec.structs import replace
@@ -33,6 +33,7 @@ from app.messages import (
 from app.pools import Pool
 from app.routing.pool_state import allowed, sleeps
 from app.runner.runner import Runner
+from app.store import FORGET_LOADS
 from app.telemetry import logger
 from workers.engine.kv_event_feed import KvEventFeed
 from workers.engine.lease import LeaseKeeper, forget_guesses
@@ -194,7 +195,7 @@ class StateKeeper:
             self._presence.take(info)
             gone = [place for place in before if place not in self._places]
             if gone:
-                await runner.redis.hdel(runner.keys.loads(self._pool_id), *gone)
+                await cast(Awaitable[str], runner.redis.eval(FORGET_LOADS, 1, runner.keys.loads(self._pool_id), *gone))
             await self._presence.prove()
         await self._presence.come_back(self._state)
 

@@ -16,28 +16,37 @@ from celery.exceptions import InvalidTaskError
 from celery.worker import state
 from celery.worker.strategy import default
 
+from app.ids import RunId, run_id
 from app.runner.runner import RUNNER, RunArgs
+from app.tasks.celery_message import PAINT_TASK
 from workers.engine.task_room import ROOM
 
 _JSON = "application/json"
+_STEP_S = 1.0
 
 
 class _Taken:
     """A task in Celery's own lists, which hold it weakly."""
 
-    __slots__ = ("__weakref__", "began", "eventer", "headers", "hostname", "id", "name", "task")
+    __slots__ = ("__weakref__", "began", "eventer", "headers", "hostname", "id", "name", "task", "told")
     acknowledged = True
 
     def __init__(self, task: Task, headers: dict[str, Any], consumer: Any) -> None:
         self.task, self.headers, self.hostname = task, headers, consumer.hostname
         self.eventer = consumer.event_dispatcher  # Celery sets the one of each later connection to the broker
         self.id, self.name = headers["id"], task.name
-        self.began = time.time()
+        self.began = self.told = time.time()
 
     def tell(self, what: str, **fields: Any) -> None:
         """Sends Flower an event."""
         if self.eventer is not None:
             self.eventer.send(f"task-{what}", uuid=self.id, **fields)
+
+    def step(self, step: int, of: int) -> None:
+        """Shows in Flower how far a painting is: once a second, and at its last step."""
+        if step == of or time.time() - self.told > _STEP_S:
+            self.told = time.time()
+            self.tell("progress", result=f"step {step} of {of}")
 
     def info(self, safe: bool = False) -> dict[str, Any]:  # noqa: ARG002 (nothing in it is secret)
         return {
@@ -60,7 +69,7 @@ def direct(task: Task, app: Any, consumer: Any, **options: Any) -> Any:
     def take(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
         headers = message.headers
         try:
-            run: RunArgs[None] | None = None
+            run: RunArgs[Any] | None = None
             needs_celery = message.content_type != _JSON or headers.get("eta") or headers.get("expires")
             if not (needs_celery or headers["id"] in state.revoked):
                 run = task.run_args(orjson.loads(message.body)[0])
@@ -82,14 +91,18 @@ def direct(task: Task, app: Any, consumer: Any, **options: Any) -> Any:
     return take
 
 
-def _begin(taken: _Taken, run: RunArgs[None]) -> None:
+def _begin(taken: _Taken, run: RunArgs[Any]) -> None:
     """On the engine's loop."""
     state.task_accepted(taken)
     taken.tell("started")
-    RUNNER.get().start(*run, partial(_end, taken))
+    id_ = run_id(run.request, run.attempt)
+    if taken.name == PAINT_TASK:
+        RUNNER.get().watchers[id_] = taken.step
+    RUNNER.get().start(run, partial(_end, taken, id_))
 
 
-def _end(taken: _Taken, error: BaseException | None) -> None:
+def _end(taken: _Taken, run: RunId, error: BaseException | None) -> None:
+    RUNNER.get().watchers.pop(run, None)
     state.task_ready(taken)
     ROOM.wake_if_full()
     if error is None:

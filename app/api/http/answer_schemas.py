@@ -356,8 +356,76 @@ def answered(whole: type[Shape], *events: type[Shape], ends: str = "") -> dict[i
     return {200: {"model": whole, "content": content, "description": "Whole, or as server-sent events"}}
 
 
+class Picture(Shape):
+    b64_json: str | None = None  # its file, in base64
+    url: str | None = None  # where it is, for XYLEM_MEDIA_KEEP_S
+    seed: int
+
+
+class PictureEvent(Shape):
+    type: str  # image_generation.partial_image or .completed; or image_edit…
+    b64_json: str
+    created_at: int
+    background: Literal["opaque"]
+    quality: Literal["auto"]
+    output_format: Literal["png", "jpeg", "webp"]
+    size: str
+    seed: int
+    partial_image_index: int | None = None
+    usage: dict[str, Any] | None = None
+
+
+class Pictures(Shape):
+    created: int
+    data: list[Picture]
+    background: Literal["opaque"]
+    output_format: Literal["png", "jpeg", "webp"]
+    size: str
+
+
+class VideoFailure(Shape):
+    code: str
+    message: str
+
+
+class Video(Shape):
+    id: str
+    object: Literal["video"]
+    model: str
+    status: Literal["queued", "in_progress", "completed", "failed"]
+    progress: int  # percent
+    created_at: int
+    completed_at: int | None
+    expires_at: int | None  # when its content will be deleted
+    error: VideoFailure | None
+    prompt: str
+    remixed_from_video_id: None
+    seconds: str
+    size: str
+    seed: int
+
+
+class VideoList(Shape):
+    object: Literal["list"]
+    data: list[Video]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class VideoDeleted(Shape):
+    id: str
+    object: Literal["video.deleted"]
+    deleted: bool
+
+
 CHAT = answered(ChatCompletion, ChatCompletionChunk, Refusal, ends="[DONE]")
 TEXT = answered(TextCompletion, TextCompletionChunk, Refusal, ends="[DONE]")
+
+VIDEO: dict[int | str, dict[str, Any]] = {200: {"model": Video}}
+VIDEO_LIST: dict[int | str, dict[str, Any]] = {200: {"model": VideoList}}
+VIDEO_DELETED: dict[int | str, dict[str, Any]] = {200: {"model": VideoDeleted}}
+IMAGES = answered(Pictures, PictureEvent, Refusal)
 
 EMBEDDINGS: dict[int | str, dict[str, Any]] = {200: {"model": Embeddings}}
 SCORES: dict[int | str, dict[str, Any]] = {200: {"model": Scores}}

@@ -17,7 +17,8 @@ Headers = Mapping[bytes, bytes]
 _LOOPBACK = {b"localhost", b"::1", b"127.0.0.1"}
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 _JSON, _FORM = b"application/json", b"multipart/form-data"
-_FORMS = {"/v1/files"}  # the paths that take one
+# The paths that take one.
+_FORMS = {"/v1/files", "/v1/images/edits", "/v1/videos", "/v1/audio/transcriptions", "/v1/audio/translations"}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from app.openai.body import NamesModel
 
 def in_turn(state: ApiState, raw: bytes, scope: Scope) -> ApiState:
     """The state for a request: one that may be repeated, to resume or join its answer, chooses by its body."""
+    if b"file_id" in raw:
+        state = state.asked_by(state.api_keys.owner(scope))
     if not state.aliases.table or not asks_to_keep(scope):
         return state
     return replace(state, turn=Turn(hashlib.sha256(raw).hexdigest(), fixed=True))

@@ -23,8 +23,8 @@ async def forget(storage: Storage, files: FileStore, file: StoredFile) -> None:
 
 
 class FileExpiry:
-    def __init__(self, storage: Storage, files: FileStore) -> None:
-        self._storage, self._files = storage, files
+    def __init__(self, storage: Storage, media: Storage, files: FileStore) -> None:
+        self._storage, self._media, self._files = storage, media, files
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -43,7 +43,7 @@ class FileExpiry:
         while failed is None and (expired := await self._files.expired(clock.now())):
             for file in expired:
                 try:
-                    await forget(self._storage, self._files, file)
+                    await forget(self._media if file.is_painted else self._storage, self._files, file)
                 except StorageDown as exc:
                     failed = exc
         if failed is not None:

@@ -99,7 +99,7 @@ async def show(request: Request, file: str) -> dict[str, Any]:
 async def content(request: Request, file: str) -> StreamingResponse:
     """Its bytes."""
     found = await _find(request, file)
-    pieces = _pieces(state_of(request).storage, found.path)
+    pieces = _pieces(_storage_of(state_of(request), found), found.path)
     first = await run_in_threadpool(next, pieces, b"")  # an unreadable file is refused before anything is sent
     headers = {"content-length": str(found.size)}
     return StreamingResponse(chain((first,), pieces), headers=headers, media_type="application/octet-stream")
@@ -115,8 +115,12 @@ def _pieces(storage: Storage, path: str) -> Iterator[bytes]:
 async def delete(request: Request, file: str) -> dict[str, Any]:
     """Deletes a file. A batch that has read it already continues."""
     state, found = state_of(request), await _find(request, file)
-    await forget(state.storage, state.files, found)
+    await forget(_storage_of(state, found), state.files, found)
     return {"id": found.id, "object": "file", "deleted": True}
+
+
+def _storage_of(state: ApiState, file: StoredFile) -> Storage:
+    return state.painted if file.is_painted else state.storage
 
 
 async def _find(request: Request, file: str) -> StoredFile:

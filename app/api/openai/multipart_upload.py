@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
-from app.errors import BodyTooLarge, Cancelled, RequestError
+from app.errors import BodyTooLarge, Cancelled, RequestError, XylemError
 from app.openai.batch_schemas import ExpiresAfter
 from app.openai.body import Body
 from app.openai.validation import parse
@@ -31,7 +31,7 @@ MULTIPART: dict[str, Any] = {
                     "additionalProperties": False,
                     "properties": {
                         "file": {"type": "string", "format": "binary"},
-                        "purpose": {"type": "string", "enum": ["batch"]},
+                        "purpose": {"type": "string", "enum": ["batch", "vision", "user_data"]},
                         "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
                         "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2592000},
                     },
@@ -45,15 +45,28 @@ MULTIPART: dict[str, Any] = {
 class Fields(Body):
     """The form's other fields."""
 
-    purpose: Literal["batch"]
+    purpose: Literal["batch", "vision", "user_data"]  # the last two: pictures of requests
     expires_after: ExpiresAfter | None = None
 
 
 @asynccontextmanager
 async def received(request: Request, limit: int) -> AsyncIterator[tuple[UploadFile, Fields]]:
     """The file, which is deleted afterwards, and the form's other fields. Raises: XylemError."""
-    receive = _bounded(request.scope, request.receive, limit)
-    form = Request(request.scope, receive).form(max_files=1, max_fields=8, max_part_size=_FIELD)
+    async with received_form(request, limit, BodyTooLarge) as (file, given):
+        yield file, _fields(dict(given))
+
+
+@asynccontextmanager
+async def received_form(
+    request: Request, limit: int, too_large: type[BodyTooLarge | RequestError], field_size: int = _FIELD
+) -> AsyncIterator[tuple[UploadFile, list[tuple[str, str]]]]:
+    """The file, which is deleted afterwards, and the other fields, some of which may come again.
+
+    `too_large`: the error for a file of more than `limit` bytes. Raises: XylemError.
+    """
+    refused = too_large(f"The file is over the limit of {limit} bytes.", param="file")
+    receive = bounded(request.scope, request.receive, limit, refused)
+    form = Request(request.scope, receive).form(max_files=1, max_fields=32, max_part_size=field_size)
     try:
         content = await form
     except HTTPException as exc:
@@ -62,20 +75,21 @@ async def received(request: Request, limit: int) -> AsyncIterator[tuple[UploadFi
         raise Cancelled from exc
     try:
         file = content.get("file")
-        fields = _fields({name: value for name, value in content.items() if name != "file"})
+        fields = [(name, value) for name, value in content.multi_items() if name != "file"]
         if not isinstance(file, UploadFile):
             raise RequestError("'file' is missing: the body has to be multipart/form-data with a file.", param="file")
+        texts = [(name, value) for name, value in fields if isinstance(value, str)]
+        if len(texts) < len(fields):
+            raise RequestError("There may be one file only, 'file'.", param="file")
         if (file.size or 0) > limit:
-            raise _too_large(limit)
-        yield file, fields
+            raise refused
+        yield file, texts
     finally:
         await content.close()
 
 
 def _fields(given: dict[str, Any]) -> Fields:
     """Raises: RequestError that names the field."""
-    if not all(isinstance(value, str) for value in given.values()):
-        raise RequestError("There may be one file only, 'file'.", param="file")
     fields: dict[str, Any] = {name: value for name, value in given.items() if name not in _EXPIRES}
     expires = {_EXPIRES[name]: _number(value) for name, value in given.items() if name in _EXPIRES}
     return parse(Fields, orjson.dumps(fields | ({"expires_after": expires} if expires else {})))
@@ -85,11 +99,15 @@ def _number(text: str) -> str | int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
 
 
-def _bounded(scope: Scope, receive: Receive, limit: int) -> Receive:
-    """`receive` with a bound. Raises: BodyTooLarge, before a byte is read if the length is given, else later."""
+def bounded(scope: Scope, receive: Receive, limit: int, refused: XylemError | None = None) -> Receive:
+    """`receive` with a bound of a form's file.
+
+    Raises: `refused`, or else BodyTooLarge, before a byte is read if the length is given, else later.
+    """
+    refused = refused or BodyTooLarge(f"The file is over the limit of {limit} bytes.", param="file")
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > limit + _FORM:
-            raise _too_large(limit)
+            raise refused
     count = 0
 
     async def counted() -> Message:
@@ -97,11 +115,7 @@ def _bounded(scope: Scope, receive: Receive, limit: int) -> Receive:
         message = await receive()
         count += len(message.get("body", b""))
         if count > limit + _FORM:
-            raise _too_large(limit)
+            raise refused
         return message
 
     return counted
-
-
-def _too_large(limit: int) -> BodyTooLarge:
-    return BodyTooLarge(f"The file is over the limit of {limit} bytes.", param="file")

@@ -107,7 +107,7 @@ async def _find(request: Request, chat: str) -> tuple[Found, StoredChat]:
 
 async def _shown(state: ApiState, found: Found, stored: StoredChat) -> bytes:
     """Raises: RequestNotFound; ModelNotFound, RequestError when the answer can't be parsed any more."""
-    body, plan = await CHAT.understand(state, found.kept.body)
+    body, plan = await CHAT.understand(state.asked_by(found.kept.key, found.kept.media), found.kept.body)
     batches = await state.resumable_store.written(found.kept.id)
     answer = WrittenAnswer(found.kept, plan, chain.from_iterable(batches))
     whole = await CHAT.writer(answer, body).whole() | {"metadata": stored.metadata}

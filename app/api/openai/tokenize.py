@@ -6,8 +6,10 @@ from starlette.responses import Response
 
 from app.api.http.request_body import collect
 from app.api.state import state_of
+from app.dispatch.media_reader import Samples
 from app.dispatch.models import find_model
 from app.dispatch.runtime import Deployment
+from app.openai.media import counted, load_media, origins_of, params_of
 from app.openai.prompt import chat_prompt, tokenizer_of
 from app.openai.schemas import DetokenizeRequest, TokenizeRequest
 from app.openai.validation import parse_off_loop
@@ -24,7 +26,11 @@ async def tokenize(request: Request) -> Response:
     raw = await collect(request.scope, request.receive, state.settings.max_body)
     body = await state.served(await parse_off_loop(TokenizeRequest, raw), None)
     slow = body.chat_template is not None  # to compile
-    return _json(await state.off_loop(raw, lambda: _tokenized(state, body), compiles=slow))
+    messages = body.messages or ()
+    model = find_model(state.models, body.model, task=None)
+    asking = state.asked_by(state.api_keys.owner(request.scope))
+    samples = await load_media(asking, model, origins_of(messages), params_of(messages))
+    return _json(await state.off_loop(raw, lambda: _tokenized(state, body, samples), compiles=slow))
 
 
 @router.post("/detokenize", openapi_extra=DetokenizeRequest.openapi())
@@ -37,12 +43,13 @@ async def detokenize(request: Request) -> Response:
     return _json(await state.off_loop(raw, lambda: _detokenized(state, body)))
 
 
-def _tokenized(state: Deployment, body: TokenizeRequest) -> bytes:
+def _tokenized(state: Deployment, body: TokenizeRequest, samples: Samples) -> bytes:
     model = find_model(state.models, body.model, task=None)
     body.check()
     if body.messages is not None:
         tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
-        ids = model.count(chat_prompt(tokenizer, body.messages, body), add_special_tokens=False)
+        text = chat_prompt(tokenizer, body.messages, body, model.pictures)
+        ids = counted(model, text, origins_of(body.messages), samples)
     else:
         ids = model.count(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
     return orjson.dumps({"count": len(ids), "max_model_len": model.context_len, "tokens": ids})

@@ -10,7 +10,7 @@ from app.dispatch.generation import Adopted, Generation
 from app.dispatch.inflight import ATTEMPTS, ChoiceOutput
 from app.errors import Cancelled, StoreDown, XylemError
 from app.ids import ApiId, RequestId
-from app.messages import Delta, Done, Event, Failed, KeptRequest, encode
+from app.messages import Delta, Done, Event, Failed, KeptRequest, Progress, encode
 from app.store import clock
 from app.telemetry import logger
 
@@ -23,6 +23,8 @@ Prepare = Callable[[KeptRequest, Adopted], Awaitable[Generation]]  # from the ke
 # Called with the epoch and the whole log of an answer that has ended well, before its end is written. The next owner
 # may call it again.
 AtEnd = Callable[[KeptRequest, int, list[bytes]], Awaitable[None]]
+# Stores what was painted, before the end is written. Raises: XylemError, with which the answer ends. Called as above.
+KeepFile = Callable[[KeptRequest, bytearray], Awaitable[None]]
 
 
 @dataclass
@@ -36,9 +38,15 @@ class AnswerOwner:
     """On the API's event loop."""
 
     def __init__(
-        self, resumable_store: ResumableStore, prepare: Prepare, at_end: AtEnd | None = None, adopt_s: float = 1.0
+        self,
+        resumable_store: ResumableStore,
+        prepare: Prepare,
+        at_end: AtEnd | None = None,
+        adopt_s: float = 1.0,
+        keep_file: KeepFile | None = None,
     ) -> None:
         """`adopt_s`: see `Intervals`."""
+        self._keep_file = keep_file
         self._resumable_store, self._prepare, self._adopt_s = resumable_store, prepare, adopt_s
         self._at_end = at_end
         self._running: dict[RequestId, _Run] = {}
@@ -143,12 +151,12 @@ class AnswerOwner:
         try:
             call = made if isinstance(made, Generation) else await self._prepare(kept, made)
             async with call:
-                while deltas := await call.deltas():
-                    # In the log, a delta's index counts the choices of all prompts.
-                    batches.append(encode([as_kept(kept.id, choice, delta) for choice, delta in deltas]))
-                    for _choice, delta in deltas:
-                        call.count(delta)
+                while events := await _next_events(kept.id, call):
+                    batches.append(encode(events))
                     await self._note(kept, epoch, batches, ended=False)
+                for file in call.pictures.values():
+                    assert self._keep_file is not None
+                    await self._keep_file(kept, file)
                 last = Done(
                     kept.id, 0, call.cached_tokens, prompt_tokens=call.prompt_tokens, ended=round(clock.now(), 3)
                 )
@@ -179,6 +187,17 @@ class AnswerOwner:
                 )
                 await asyncio.sleep(_RETRY_S)
         self.wrote(kept.id).set()
+
+
+async def _next_events(request: RequestId, call: Generation) -> list[Event]:
+    """What the log gets next; empty at the end. Raises: the error that ended it."""
+    if call.plan.paintings:
+        steps = await call.progress()
+        return [Progress(request, 0, step.step, step.of) for _number, step in steps[-1:]]
+    deltas = await call.deltas()
+    for _choice, delta in deltas:
+        call.count(delta)
+    return [as_kept(request, choice, delta) for choice, delta in deltas]  # its index counts all prompts' choices
 
 
 def as_kept(request: RequestId, choice: int, d: Delta) -> Delta:

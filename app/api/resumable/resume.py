@@ -146,7 +146,8 @@ def new_kept(
     id_ = new_request_id(plan.prefix, state.dispatcher.api)
     named = x_request_id.named_after(scope, id_)
     raw, chat = body.understood(), body.stored_chat()
-    return KeptRequest(id_, kind, raw, now, now + plan.timeout_s, key, background, named, chat=chat)
+    media = [sample.media for sample in plan.samples.values()]
+    return KeptRequest(id_, kind, raw, now, now + plan.timeout_s, key, background, named, chat=chat, media=media)
 
 
 async def give_up(state: ApiState, request: RequestId, scope: Scope) -> None:

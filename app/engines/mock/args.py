@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.engines.kv_publisher import Count, KvEventArgs
 from app.errors import SettingsError
+from app.messages import MediaKind
 
 Positive = Annotated[float, Field(gt=0)]  # .inf too
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -51,6 +52,11 @@ class MockArgs(BaseModel):
     sleep_s: NotNegative = 0.0
     wake_s: NotNegative = 0.0
     weights_s: NotNegative = 0.0  # to load other weights
+    media: list[MediaKind] = ["image", "audio"]  # kinds that it takes in prompts
+    encode_tokens_per_s: Positive = 10_000.0  # placeholders of pictures, one picture after the other
+    embedding_width: Count = 64  # numbers in a row of an encoded picture
+    embedding_rows: int = 0  # rows more than there are placeholders: a wrong shape
+    dies_on_picture: int | None = None  # encoding a picture whose first byte is this kills the process
     hangs_on: str | None = None  # a prompt that contains this makes the engine hang, in a live process
 
 

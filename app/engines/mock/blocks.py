@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
-from app.engines.kv_publisher import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
+from app.engines.kv_publisher import AllBlocksCleared, BlockRemoved, BlockStored, ExtraKey, KvEvent
+from app.messages import Media
 
 _ROOT = b"mock\0\0\0\0"
 
@@ -19,16 +20,26 @@ _ROOT = b"mock\0\0\0\0"
 class BlockTable:
     """The blocks that one sequence holds, in the order of its tokens."""
 
-    __slots__ = ("blocks", "committed", "hashes", "keys", "root")
+    __slots__ = ("blocks", "committed", "hashes", "keys", "media", "root")
 
-    def __init__(self, salt: str | None = None, adapter: str | None = None) -> None:
-        """Sequences of different salts or adapters share no blocks."""
+    def __init__(self, salt: str | None = None, adapter: str | None = None, media: Sequence[Media] = ()) -> None:
+        """Sequences of different salts or adapters share no blocks; with other `media`, none from theirs on."""
+        self.media = media
         # What the first block's hash covers besides tokens, and what all others' do.
         self.keys = [key for key in (adapter, salt) if key], [adapter] if adapter else None
         self.root = xxh3_64_digest(repr((adapter, salt)).encode()) if adapter or salt else _ROOT
         self.blocks: list[int] = []
         self.hashes: list[int] = []  # of the leading full blocks, computed when needed
         self.committed = 0  # leading blocks that are in the cache
+
+    def media_keys(self, block: int, size: int) -> list[tuple[str, int]]:
+        """Of each picture or sound in that block, its hash and its offset from the block's start."""
+        start, end = block * size, (block + 1) * size
+        return [(m.sha256, m.offset - start) for m in self.media if m.offset < end and start < m.offset + m.length]
+
+    def covers(self, block: int, size: int) -> bytes:
+        """What the block's hash covers besides tokens."""
+        return repr(keys).encode() if self.media and (keys := self.media_keys(block, size)) else b""
 
 
 class BlockManager:
@@ -108,6 +119,7 @@ class BlockManager:
         self._hash(table, tokens, full)
         rest = array("I", tokens[full * self.block_size :]).tobytes()
         parent = table.hashes[full - 1].to_bytes(8, "little") if full else table.root
+        rest += table.covers(full, self.block_size) if rest else b""
         return table.hashes[:full] + ([xxh3_64_intdigest(parent + rest)] if rest else [])
 
     def release(self, table: BlockTable) -> None:
@@ -147,7 +159,9 @@ class BlockManager:
         data = array("I", tokens[done * self.block_size : blocks * self.block_size]).tobytes()
         parent = table.hashes[-1].to_bytes(8, "little") if done else table.root
         for start in range(0, len(data), width):
-            digest = xxh3_64_intdigest(parent + data[start : start + width])
+            digest = xxh3_64_intdigest(
+                parent + data[start : start + width] + table.covers(len(table.hashes), self.block_size)
+            )
             table.hashes.append(digest)
             parent = digest.to_bytes(8, "little")
 
@@ -181,6 +195,9 @@ class BlockManager:
             parent = table.hashes[first - 1] if first else None
             ids = list(tokens[first * size : end * size])
             head, others = table.keys
-            rest = [others] * (end - first)
-            keys = [head, *rest[1:]] if head and not first else rest if others else None
-            self.events.append(BlockStored(table.hashes[first:end], parent, ids, size, extra_keys=keys))
+            keys: list[list[ExtraKey] | None] = [
+                [*((head if head and not block else others) or ()), *table.media_keys(block, size)] or None
+                for block in range(first, end)
+            ]
+            known = keys if any(keys) else None
+            self.events.append(BlockStored(table.hashes[first:end], parent, ids, size, extra_keys=known))

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from tokenizers.decoders import DecodeStream
 
-from app.engines.base import GenerateRequest, StepOutput
+from app.engines.base import GenerateRequest, MediaInput, StepOutput
 from app.engines.mock.blocks import BlockTable
+from app.engines.mock.eyes import seen_picture
 from app.engines.mock.grammar_state import GrammarState
 from app.engines.mock.sampler import Sampler, prompt_logprobs
 from app.engines.mock.vocabulary import Vocabulary
@@ -63,6 +64,11 @@ class Stream:
                 waiter.set_result(None)
 
 
+def seen(media: Sequence[MediaInput]) -> bytes:
+    """A digest of all samples: answers depend on what is in a picture, and not on what it is said to be."""
+    return b"".join(f"{one.media.offset}{one.media.shape}".encode() + seen_picture(one) for one in media)
+
+
 class Choice:
     """One of the n answers to a request: the scheduler's unit, extended by the sampler."""
 
@@ -108,6 +114,7 @@ class Choice:
         self.source: Handoff | None = request.handoff if index == 0 and not lends else None
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed + index
         self._vocabulary = vocabulary
+        adapter += seen(request.media)
         self._adapter, self._weights = adapter, weights
         self._sampler = Sampler(vocabulary, request.prompt, sampling, seed, weights, adapter)
         self._scanner = StopScanner(sampling.stop, include=sampling.include_stop) if sampling.stop else None
@@ -131,7 +138,7 @@ class Choice:
 
     def new_table(self) -> BlockTable:
         """Without a block."""
-        return BlockTable(self.request.cache_salt, self.request.adapter)
+        return BlockTable(self.request.cache_salt, self.request.adapter, [one.media for one in self.request.media])
 
     def use(self, weights: str) -> None:
         """From now on, tokens come from this version of the weights."""

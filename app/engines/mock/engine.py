@@ -10,21 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from app.engines.base import (
+    Embedding,
+    EmbeddingShape,
     EncodeRequest,
     EngineInfo,
     EngineStats,
     GenerateRequest,
     KvEventSource,
+    PictureRequest,
     Prefilled,
     StepOutput,
 )
-from app.engines.checks import check_request
+from app.engines.checks import check_request, check_sound
 from app.engines.mock.adapters import Loaded
 from app.engines.mock.args import parse_args
 from app.engines.mock.choice import Choice, Stream
 from app.engines.mock.control import Control
 from app.engines.mock.core import Core
 from app.engines.mock.encoding import Encoding
+from app.engines.mock.eyes import Eyes
 from app.engines.mock.grammar_state import GrammarState, grammar_states
 from app.engines.mock.rendezvous import Rooms
 from app.engines.mock.vocabulary import Vocabulary
@@ -37,10 +41,12 @@ from app.tokenizer import Tokenizer, load_tokenizer
 
 
 class MockEngine:
-    """Implements `app.engines.base.Engine` and Adapters, Disaggregated, Elastic, Encoder and PrefixResetter.
+    """Implements `app.engines.base.Engine`, Adapters, Disaggregated, Elastic, Encoder, PrefixResetter and Transcriber.
 
-    `control.py` has Pauser, Sleeper, Weights, Profiler and ExpertRecorder.
+    `eyes.py` has PictureEncoder, `control.py` has Pauser, Sleeper, Weights, Profiler and ExpertRecorder.
     """
+
+    transcribes = True
 
     def __init__(self, pool: Pool, address: str = "127.0.0.1") -> None:
         """Raises: SettingsError (unknown or bad arguments)."""
@@ -54,7 +60,9 @@ class MockEngine:
         self._rooms = Rooms(args.handoff, address)
         self._steps = StepMeter()  # of all ranks, which are alike
         self._cores = [Core(args, pool, rank, self._rooms, self._steps) for rank in range(pool.data_parallel_size)]
-        self._encodings = [Encoding(args, pool) for _ in self._cores] if pool.task != "generate" else []
+        self._eyes = Eyes(args)
+        encodes = pool.task in ("embed", "classify")
+        self._encodings = [Encoding(args, pool) for _ in self._cores] if encodes else []
         self._adapters = Loaded(args)
         self._streams: dict[RunId, Stream] = {}
         self._control = control = Control(args, self._cores, self._streams.values, self._abort)
@@ -106,6 +114,9 @@ class MockEngine:
             max_adapters=self._args.max_adapters,
             max_adapter_rank=self._args.max_adapter_rank,
             version=version("xylem-serve"),
+            media=tuple(self._args.media),
+            embeddings=EmbeddingShape(self._args.embedding_width, "float32") if self._pool.embeddings else None,
+            computes=self._pool.role != "encode",
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
@@ -135,6 +146,10 @@ class MockEngine:
         if core.hangs:
             await asyncio.get_running_loop().create_future()
         return await self._encodings[request.rank].encode(request, vocabulary)
+
+    async def encode_picture(self, request: PictureRequest) -> Embedding:
+        self._ready()
+        return await self._eyes.encode(request.picture)
 
     async def prefill(self, request: GenerateRequest) -> Prefilled:
         room = request.handoff
@@ -228,7 +243,10 @@ class MockEngine:
             raise RequestError(f"A request with the id {request.id} is running already.")
         self._check_rank(request)
         check_request(request, vocabulary_size=vocabulary.size, context_len=self._pool.context_len)
+        check_sound(request, self._pool.task)
         adapter = self._adapters.weights(request.adapter)
+        for one in request.media:
+            self._eyes.check(one)
         core = self._cores[request.rank]
         self._break(request.prompt, core)
         if not lends:

@@ -7,13 +7,21 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
-from vllm.config import KVEventsConfig, KVTransferConfig, ProfilerConfig, StructuredOutputsConfig, VllmConfig
+from vllm.config import (
+    ECTransferConfig,
+    KVEventsConfig,
+    KVTransferConfig,
+    ProfilerConfig,
+    StructuredOutputsConfig,
+    VllmConfig,
+)
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 
 from app.engines.log_level import log_level
 from app.engines.ports import free_ports
 from app.errors import SettingsError
+from app.messages import Role, Task
 from app.pools import Pool
 
 _ENVIRONMENT = {
@@ -25,6 +33,20 @@ _GRAMMARS = {"backend": "xgrammar"}
 _DEFAULTS = {"scheduling_policy": "priority"}
 _GENERATING = {"enable_prefix_caching": True}
 _ENCODING = {"runner": "pooling"}
+_TASKS: dict[Task, dict[str, Any]] = {
+    "generate": _GENERATING,
+    "embed": _ENCODING,
+    "classify": _ENCODING,
+    # Each sound comes once: nothing is to be found in a cache. With asynchronous scheduling, `times.py` would not know
+    # the last token.
+    "transcribe": {
+        "enable_prefix_caching": False,
+        "async_scheduling": False,
+        "limit_mm_per_prompt": {"audio": 1},
+        "mm_processor_cache_gb": 0,
+    },
+}
+_SEEING = {"enable_prefix_caching": False, "mm_processor_cache_gb": 0}  # each picture comes once
 
 # Even with enforce_eager vLLM compiles a few kernels at first use: the first request for logprobs would stop all
 # others for 20 s.
@@ -38,6 +60,7 @@ _KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer"}  # vLLM deprecate
 # vLLM's second model runner has another interface for logits processors; `force.py` is written for the first.
 _FORCE_ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 _FORCE = "app.engines.vllm.force:ForceBegun"
+_TIMES = "app.engines.vllm.times:TellTimes"
 _CORES = "app.engines.vllm.cores.KeepsItsCores"
 _ONE_PROCESS = "app.engines.vllm.one_process.OneProcess"
 
@@ -47,8 +70,8 @@ class EngineArgs(NamedTuple):
     fields: dict[str, Any]  # of AsyncEngineArgs
 
 
-def engine_args(pool: Pool, address: str) -> EngineArgs:
-    """Raises: SettingsError naming the bad argument."""
+def engine_args(pool: Pool, address: str, embeddings: str = "") -> EngineArgs:
+    """`embeddings`: the folder of encoded pictures. Raises: SettingsError naming the bad argument."""
     given = {name.replace("-", "_"): value for name, value in pool.args.items()}  # as vLLM's own YAML has them
     environment = given.pop("env", {})
     if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
@@ -67,9 +90,11 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
             raise SettingsError(f"args.{key}={value!r}: vLLM has no such argument")
         if key in fixed:
             raise SettingsError(f"args.{key}={value!r}: the pool's own settings say this")
-    given.setdefault("kv_events_config", {} if pool.task == "generate" else None)  # null turns them off
+    has_prefixes = _defaults(pool).get("enable_prefix_caching", False)
+    given.setdefault("kv_events_config", {} if has_prefixes else None)  # null turns them off
+    _add_pictures(given, pool.role, embeddings)
     transfer = given.get("kv_transfer_config", {})  # null turns it off
-    if pool.role != "both" and isinstance(transfer, dict):
+    if pool.role in _KV_ROLE and isinstance(transfer, dict):
         ours = _TRANSFER | {"kv_role": _KV_ROLE[pool.role]}
         if current_platform.is_cpu():
             ours["kv_buffer_device"] = "cpu"
@@ -80,6 +105,7 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
             _kv_events_config, several=pool.data_parallel_size > 1 or bool(given.get("enable_elastic_ep"))
         ),
         "kv_transfer_config": KVTransferConfig,
+        "ec_transfer_config": ECTransferConfig,
         # Of the engine's processes: torch's profiler in the worker's own, with its many threads, has ended it.
         "profiler_config": partial(ProfilerConfig, ignore_frontend=True),
         "structured_outputs_config": partial(StructuredOutputsConfig, **_GRAMMARS),
@@ -91,15 +117,37 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
             except (ValidationError, TypeError) as exc:
                 raise SettingsError(f"args.{key}={given[key]!r}: {exc}") from exc
     _check_speculation(given)
-    defaults = _DEFAULTS | (_GENERATING if pool.task == "generate" else _ENCODING)
-    fields = {**defaults, **(_cpu_defaults(given) if current_platform.is_cpu() else {}), **given, **fixed}
+    fields = {**_defaults(pool), **(_cpu_defaults(given) if current_platform.is_cpu() else {}), **given, **fixed}
     eager = current_platform.is_cpu() and fields["enforce_eager"]
     ours = {**_ENVIRONMENT, "VLLM_LOGGING_LEVEL": log_level(), **(_CPU_EAGER_ENVIRONMENT if eager else {})}
+    ours |= _runner(fields)
     if fields.get("kv_transfer_config") is not None:
         ours |= _FORCE_ENVIRONMENT | _side_channel(address, pool.data_parallel_size)
         fields["logits_processors"] = [*(fields.get("logits_processors") or ()), _FORCE]
         fields = {**_transfer_defaults(fields), **fields}
+    if pool.task == "transcribe":
+        fields["logits_processors"] = [*(fields.get("logits_processors") or ()), _TIMES]
     return EngineArgs({**ours, **environment}, fields)
+
+
+def _defaults(pool: Pool) -> dict[str, Any]:
+    if pool.role == "encode":
+        return _DEFAULTS | _SEEING
+    return _DEFAULTS | _TASKS[pool.task]
+
+
+def _add_pictures(given: dict[str, Any], role: Role, folder: str) -> None:
+    """The ECTransferConfig: encoded pictures are written to the folder, or read from it. null turns it off."""
+    theirs = given.get("ec_transfer_config", {})
+    if folder and isinstance(theirs, dict):
+        where, ours = {"shared_storage_path": folder}, "ec_producer" if role == "encode" else "ec_consumer"
+        apart = {"ec_connector": "ECExampleConnector", "ec_role": ours, "ec_connector_extra_config": where}
+        given["ec_transfer_config"] = apart | theirs
+
+
+def _runner(fields: dict[str, Any]) -> dict[str, str]:
+    """The environment that chooses vLLM's model runner: on CPUs, the second one has no encoded pictures."""
+    return _FORCE_ENVIRONMENT if fields.get("ec_transfer_config") is not None and current_platform.is_cpu() else {}
 
 
 def _check_speculation(given: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -21,29 +21,34 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from app.engines.base import (
+    Embedding,
     EncodeRequest,
     EngineInfo,
     EngineStats,
     GenerateRequest,
     KvEventSource,
+    PictureRequest,
     Prefilled,
     StepOutput,
 )
+from app.engines.checks import check_sound
 from app.engines.resume import part
 from app.engines.vllm.adapters import Loaded
 from app.engines.vllm.args import engine_args, vllm_config
 from app.engines.vllm.control import Control
 from app.engines.vllm.convert import translate
 from app.engines.vllm.elastic import scale
+from app.engines.vllm.embeddings import EmbeddingFolder
 from app.engines.vllm.encoding import vectors
 from app.engines.vllm.handoff import Lender, block_bytes
+from app.engines.vllm.media import encoded, kinds, shape
 from app.engines.vllm.requests import answer, can_force, discard, prefill
 from app.engines.vllm.resumed import resumed
 from app.engines.vllm.sockets import socket_folder
 from app.engines.vllm.speculation import check_speculation
 from app.engines.vllm.stats import StatLogger
 from app.engines.vllm_plugin import is_loaded
-from app.errors import EngineFailed, PromptTooLong, RequestError
+from app.errors import EngineFailed, PromptTooLong, RequestError, SettingsError
 from app.ids import RunId
 from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle
 from app.pools import Pool
@@ -56,17 +61,26 @@ log = structlog.get_logger(__name__)
 
 
 class VllmEngine:
-    """Implements `app.engines.base.Engine`, `Adapters`, `Disaggregated`, `Encoder` and `PrefixResetter`.
+    """Implements `app.engines.base.Engine`, Adapters, Disaggregated, Encoder, PrefixResetter and Transcriber.
 
-    `control.py` has Pauser, Sleeper, Weights and Profiler, `elastic.py` has Elastic.
+    `control.py` has Pauser, Sleeper, Weights and Profiler, `elastic.py` has Elastic, `media.py` has PictureEncoder.
 
     A pool's `args` are fields of vLLM's AsyncEngineArgs, and `env`: environment variables to be set
     unless they are set already.
     """
 
+    transcribes = True
+
     def __init__(self, pool: Pool, address: str = "127.0.0.1") -> None:
         """Raises: SettingsError (unknown arguments)."""
-        self._args = engine_args(pool, address)
+        self._pool, self._task = pool, pool.task
+        apart = pool.embeddings or pool.role == "encode"
+        self._folder = EmbeddingFolder() if apart else None  # of pictures that are encoded apart
+        try:
+            self._args = engine_args(pool, address, str(self._folder.path) if self._folder else "")
+        except SettingsError:
+            self._end_folder()
+            raise
         self._stats = StatLogger()
         self._live: dict[RunId, int] = {}  # choices, or inputs, of each request in flight
         self._engine: AsyncLLM | None = None  # set by start
@@ -111,6 +125,9 @@ class VllmEngine:
             max_adapters=most,
             max_adapter_rank=lora.max_lora_rank if lora else 0,
             version=vllm.__version__,
+            media=("audio",) if self._task == "transcribe" else kinds(engine),
+            embeddings=shape(config) if self._pool.embeddings and config.ec_transfer_config is not None else None,
+            computes=self._pool.role != "encode",
         )
         return self._info
 
@@ -121,9 +138,15 @@ class VllmEngine:
                 outputs = resumed(engine, self._tokenizer, request, lora)
             else:
                 outputs = answer(engine, self._lender, request, lora)
-            async with aclosing(outputs) as steps:
+            async with self._has_pictures(request), aclosing(outputs) as steps:
                 async for step in steps:
                     yield step
+
+    async def encode_picture(self, request: PictureRequest) -> Embedding:
+        if self._folder is None:
+            raise EngineFailed("This pool's vLLM encodes no pictures for others.")
+        with self._runs(request, 1) as engine:
+            return await encoded(engine, self._folder, request)
 
     async def encode(self, request: EncodeRequest) -> bytes:
         with self._runs(request, len(request.inputs)) as engine:
@@ -131,7 +154,8 @@ class VllmEngine:
 
     async def prefill(self, request: GenerateRequest) -> Prefilled:
         with self._runs(request, 1) as engine:
-            return await prefill(engine, self._lender, request, self._adapters.request(request.adapter))
+            async with self._has_pictures(request):
+                return await prefill(engine, self._lender, request, self._adapters.request(request.adapter))
 
     async def discard(self, handoff: KvHandle) -> None:
         await discard(self._loaded(), handoff)
@@ -190,6 +214,7 @@ class VllmEngine:
 
     async def close(self) -> None:
         engine, self._engine = self._engine, None
+        self._end_folder()
         if engine is not None:
             await engine.abort([id_ for request in self._live for id_ in self._ids(request)])
             if engine.output_handler is not None:
@@ -197,6 +222,14 @@ class VllmEngine:
             await asyncio.to_thread(engine.shutdown, _SHUTDOWN_S)
             for process in self._processes:  # vLLM doesn't wait for those that it kills
                 await asyncio.to_thread(process.join, _REAP_S)
+
+    def _has_pictures(self, request: GenerateRequest) -> AbstractAsyncContextManager[None]:
+        """Has what others encoded of its pictures in the folder meanwhile."""
+        return self._folder.holding(request) if self._folder and request.media else nullcontext()
+
+    def _end_folder(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
 
     def _load(self) -> AsyncLLM:
         config = vllm_config(self._args.fields)
@@ -221,7 +254,7 @@ class VllmEngine:
         return self._engine
 
     @contextmanager
-    def _runs(self, request: GenerateRequest | EncodeRequest, choices: int) -> Iterator[AsyncLLM]:
+    def _runs(self, request: GenerateRequest | EncodeRequest | PictureRequest, choices: int) -> Iterator[AsyncLLM]:
         """Count the request while it is in the engine. Raises: XylemError only."""
         engine = self._loaded()
         self._check(request, engine.model_config.max_model_len)
@@ -233,13 +266,15 @@ class VllmEngine:
         finally:
             del self._live[request.id]
 
-    def _check(self, request: GenerateRequest | EncodeRequest, context_len: int) -> None:
+    def _check(self, request: GenerateRequest | EncodeRequest | PictureRequest, context_len: int) -> None:
         """Refuses what vLLM would accept, or would refuse with another error."""
         if request.id in self._live:
             raise RequestError(f"A request with the id {request.id} is running already.")
         self._control.check()
         if self._speculates and isinstance(request, GenerateRequest):
             check_speculation(request.sampling)
+        if isinstance(request, GenerateRequest):
+            check_sound(request, self._task)
         if isinstance(request, GenerateRequest) and len(request.prompt) >= context_len:
             raise PromptTooLong(
                 f"The prompt has {len(request.prompt)} tokens; "

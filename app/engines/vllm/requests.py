@@ -16,6 +16,8 @@ from app.engines.base import EncodeRequest, GenerateRequest, Prefilled, StepOutp
 from app.engines.streams import merged
 from app.engines.vllm import handoff as kv
 from app.engines.vllm.convert import sampling_params, step_outputs
+from app.engines.vllm.hearing import heard
+from app.engines.vllm.media import checked, prompt_with_media
 from app.errors import EngineFailed, HandoffFailed
 from app.messages import KvHandle
 
@@ -131,15 +133,20 @@ def run(
     engine: AsyncLLM, request: GenerateRequest, params: SamplingParams, lora: LoRARequest | None
 ) -> AsyncGenerator[RequestOutput, None]:
     """vLLM's outputs of the request. Closing it aborts unfinished choices."""
+    if request.media and engine.model_config.is_encoder_decoder:
+        return heard(engine, request, params)
+    prompt: Any = tokens_input(request.prompt, cache_salt=request.cache_salt)
+    if request.media:
+        prompt = prompt_with_media(engine, request)
     outputs: AsyncGenerator[RequestOutput, None] = engine.generate(
-        tokens_input(request.prompt, cache_salt=request.cache_salt),
+        prompt,
         params,
         request.id,
         lora_request=lora,
         priority=request.priority,
         data_parallel_rank=dp_rank(engine, request),
     )
-    return outputs
+    return checked(outputs, request) if request.media else outputs
 
 
 def dp_rank(engine: AsyncLLM, request: GenerateRequest | EncodeRequest) -> int | None:

@@ -6,17 +6,19 @@ from typing import Any, Protocol
 
 from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.media_reader import Samples
 from app.dispatch.models import Model, find_model
 from app.dispatch.runtime import Deployment
 from app.errors import PromptTooLong, RequestError, from_wire
 from app.messages import Event, Failed, ResponseContext
 from app.openai.call_ids import earlier_calls
 from app.openai.chat import chat_plan
+from app.openai.media import load_media, origins_of
 from app.openai.model_parser import begins_in_reasoning
 from app.openai.responses.history import History
 from app.openai.responses.input_items import InputItem
 from app.openai.responses.live_source import LiveSource
-from app.openai.responses.messages import check_calls
+from app.openai.responses.messages import as_messages, check_calls, media_params
 from app.openai.responses.response_object import PREFIX, ResponseObject, begin_object
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.responses.truncation import from_item
@@ -56,9 +58,12 @@ async def response_plan(
     """`longest`: JSON of its body, or of its history if that is longer. Raises: XylemError."""
     items = history.of(body.items)
     check_calls(items, len(body.items))
+    params = media_params(items, len(body.items))
+    origins = origins_of(as_messages(items)) if params else []
+    samples = await load_media(state, find_model(state.models, body.model), origins, params)
 
     def plan() -> tuple[GenerationPlan, ResponseContext]:
-        made, asked = _plan(state, body, items, explain=explain)
+        made, asked = _plan(state, body, items, samples, explain=explain)
         return made, context_of(made.model, made.prompts[0], asked)
 
     compiles = body.asked_format() is not None or body.prompt_request().binds_calls
@@ -70,7 +75,7 @@ def context_of(model: Model, prompt: Sequence[int], asked: Conversation) -> Resp
 
 
 def _plan(
-    state: Deployment, body: ResponseRequest, items: Sequence[InputItem], *, explain: bool
+    state: Deployment, body: ResponseRequest, items: Sequence[InputItem], samples: Samples, *, explain: bool
 ) -> tuple[GenerationPlan, Conversation]:
     """The plan for all items; with `truncation`, for as many of the latest as fit."""
 
@@ -78,7 +83,7 @@ def _plan(
         asked = body.as_chat(from_item(items, first))
         try:
             wanted = body.asked_format()
-            return chat_plan(state, PREFIX, asked, "input", explain=explain, wanted=wanted), asked
+            return chat_plan(state, PREFIX, asked, "input", explain=explain, wanted=wanted, samples=samples), asked
         except RequestError as exc:
             if exc.param == "reasoning_effort":
                 raise RequestError(

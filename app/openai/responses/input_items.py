@@ -1,11 +1,12 @@
 """The items of a conversation, as clients send them and as they are kept."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.openai.body import MOST, Body, Some
+from app.openai.content_parts import Detail, FileId
 from app.openai.conversation import CallId, Parsed
 from app.openai.neutral import NOT_SUPPORTED, Refused
 from app.openai.responses.opaque import disclose
@@ -32,15 +33,34 @@ Opaque = Annotated[str | None, AfterValidator(_ours)]
 class InputText(Body):
     """A text of a message; texts of an earlier response have more fields."""
 
-    type: Annotated[Literal["input_text", "output_text", "text"], Refused("content parts of type")]
+    type: Literal["input_text", "output_text", "text"]
     text: str
     annotations: Unread = None
     logprobs: Unread = None
     parsed: Parsed = None
 
 
-def joined(content: list[InputText] | str) -> str:
-    return content if isinstance(content, str) else "\n".join(part.text for part in content)
+class InputImage(Body):
+    type: Literal["input_image"]
+    image_url: Annotated[str, Field(min_length=1)] | None = None
+    file_id: FileId | None = None
+    detail: Detail = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.image_url is None) == (self.file_id is None):
+            raise PydanticCustomError("image", "Give either 'image_url' or 'file_id'")
+        return self
+
+
+InputPart = Annotated[InputText | InputImage, Field(discriminator="type")]
+# In this order, errors are reported for the list.
+Content = Annotated[Some[InputPart], Field(max_length=MOST)] | str
+
+
+def joined(content: Content) -> str:
+    """Without pictures."""
+    return content if isinstance(content, str) else "\n".join(p.text for p in content if isinstance(p, InputText))
 
 
 class Item(Body):
@@ -53,7 +73,7 @@ class InputMessage(Item):
 
     type: Annotated[Literal["message"] | None, Refused("items of type")] = None
     role: Annotated[Literal["user", "assistant", "system", "developer"], Refused("messages of role")]
-    content: Annotated[Some[InputText], Field(max_length=MOST)] | str  # in this order, errors are reported for the list
+    content: Content
     phase: Literal["commentary", "final_answer"] | None = None  # no template shows it
 
 
@@ -101,7 +121,7 @@ class CustomCall(Item):
 class CallOutput(Item):
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: CallId
-    output: Annotated[Some[InputText], Field(max_length=MOST)] | str
+    output: Content
     name: CalledName | None = None  # not used: its call has the name
     namespace: CalledName | None = None
 

@@ -6,7 +6,14 @@ from typing import Any
 
 from app.errors import RequestError
 from app.ids import RequestId
-from app.openai.responses.input_items import CallOutput, InputItem, InputMessage, ReasoningItem
+from app.openai.responses.input_items import (
+    CallOutput,
+    InputImage,
+    InputItem,
+    InputMessage,
+    InputText,
+    ReasoningItem,
+)
 from app.openai.responses.response_object import PREFIX
 from app.openai.responses.schemas import ItemsQuery
 
@@ -47,12 +54,12 @@ def _item(name: str, item: InputItem) -> dict[str, Any]:
     made: dict[str, Any] = item.model_dump(mode="json", exclude_none=True)
     empty: dict[str, Any] = {"summary": []} if isinstance(item, ReasoningItem) else {}
     if isinstance(item, CallOutput) and not isinstance(item.output, str):
-        made["output"] = [{"type": "input_text", "text": part.text} for part in item.output]
+        made["output"] = [_part(part, {"type": "input_text"}) for part in item.output]
     return {"status": "completed"} | empty | made | {"id": name}
 
 
 def _message(name: str, message: InputMessage) -> dict[str, Any]:
-    parts = [message.content] if isinstance(message.content, str) else [part.text for part in message.content]
+    content = message.content
     answered = message.role == "assistant"
     kind = {"type": "output_text", "annotations": [], "logprobs": []} if answered else {"type": "input_text"}
     return {
@@ -60,5 +67,17 @@ def _message(name: str, message: InputMessage) -> dict[str, Any]:
         "type": "message",
         "role": message.role,
         "status": message.status or "completed",
-        "content": [kind | {"text": text} for text in parts],
+        "content": [kind | {"text": content}] if isinstance(content, str) else [_part(part, kind) for part in content],
     } | ({"phase": message.phase} if message.phase else {})
+
+
+def _part(part: InputText | InputImage, kind: dict[str, Any]) -> dict[str, Any]:
+    """`kind`: of a text."""
+    if isinstance(part, InputText):
+        return kind | {"text": part.text}
+    return {
+        "type": "input_image",
+        "image_url": part.image_url,
+        "file_id": part.file_id,
+        "detail": part.detail or "auto",
+    }

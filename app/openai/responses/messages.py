@@ -1,14 +1,18 @@
 """Items of a conversation as messages of a chat, for templates."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from app.errors import RequestError
+from app.openai.content_parts import AnyText, picture
 from app.openai.conversation import AssistantMessage, Message, ToolCall, ToolMessage
 from app.openai.responses.input_items import (
     CallOutput,
     Compaction,
+    Content,
     CustomCall,
     FunctionCall,
+    InputImage,
     InputItem,
     InputMessage,
     ReasoningItem,
@@ -51,12 +55,36 @@ def as_messages(items: Sequence[InputItem]) -> list[Message]:
 def _message(item: InputItem) -> Message | None:
     """None: it belongs to an assistant's message."""
     if isinstance(item, InputMessage) and item.role != "assistant":
-        return Message(role=item.role, content=joined(item.content))
+        return Message.model_construct(role=item.role, content=_content(item.content))
     if isinstance(item, CallOutput):
-        return ToolMessage(role="tool", content=joined(item.output), tool_call_id=item.call_id)
+        return ToolMessage.model_construct(role="tool", content=_content(item.output), tool_call_id=item.call_id)
     if isinstance(item, Compaction):
         return Message(role="user", content=_COMPACTED + disclose(item.encrypted_content))
     return None
+
+
+def _content(given: Content) -> list[Any] | str:
+    if isinstance(given, str) or not any(isinstance(part, InputImage) for part in given):
+        return joined(given)
+    return [
+        picture(part.image_url, part.file_id) if isinstance(part, InputImage)
+        else AnyText.model_construct(type="text", text=part.text)
+        for part in given
+    ]  # fmt: skip
+
+
+def media_params(items: Sequence[InputItem], own: int) -> list[str]:
+    """The names of all pictures' parts, in the order of `as_messages`. `own`: how many items are the request's own."""
+    names = []
+    for i, item in enumerate(items):
+        content: Any = getattr(item, "output" if isinstance(item, CallOutput) else "content", None)
+        if not isinstance(item, InputMessage | CallOutput) or isinstance(content, str):
+            continue
+        number = i - len(items) + own
+        where = f"input.{number}" if number >= 0 else f"conversation.{i}"
+        field = "output" if isinstance(item, CallOutput) else "content"
+        names += [f"{where}.{field}.{j}" for j, part in enumerate(content) if isinstance(part, InputImage)]
+    return names
 
 
 class _Turn:

@@ -19,7 +19,6 @@ from app.dispatch.event_queue import EventQueue
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight, RoutingHints
 from app.dispatch.placement_round import PlacementRound
-from app.dispatch.pool_fleet import ENTRY
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
@@ -30,6 +29,7 @@ from app.pools import Pool
 from app.store import Wire, async_client
 from ops.bench.parts import Say
 from ops.bench.processes import process, wait_until
+from tests.loads import set_load
 from tests.stack import free_port
 
 POOL, KEYS, BLOCK = PoolId("bench"), Keys("bench"), 32
@@ -125,8 +125,7 @@ async def _fill(client: Any, wire: Wire, workers: int, blocks: int) -> tuple[lis
         lease = Lease(worker, speeds=Speeds(20_000.0, 1.0, 0.5, 10.0), caches=[caches[i]])
         await client.set(KEYS.worker(lease.worker.id), encode(lease))
         await client.hset(KEYS.pool(POOL), lease.worker.id, "1,1")
-        load = ENTRY.pack(i % 7 + _LINE, 900, 5000, _LINE, 0, 0, 0, 1.0)
-        await client.hset(KEYS.loads(POOL), lease.worker.id, load)
+        await set_load(client, KEYS.loads(POOL), lease.worker.id, i % 7 + _LINE, 900, 5000, _LINE, 0, 0, 0, 1.0)
         for j in range(_LINE):
             run = RunId(f"r{i}-{j}.0")
             row = random.choice(rows)

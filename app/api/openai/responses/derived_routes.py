@@ -34,7 +34,8 @@ async def input_tokens(request: Request) -> dict[str, Any]:
     body = await state.served(await parse_off_loop(ResponseRequest, raw), "responses")
     body.check()
     history, history_json = await history_of(state, body, state.api_keys.owner(request.scope))
-    plan, _ = await response_plan(state, body, history, max(raw, history_json, key=len), explain=False)
+    asked = state.asked_by(state.api_keys.owner(request.scope))
+    plan, _ = await response_plan(asked, body, history, max(raw, history_json, key=len), explain=False)
     return {"object": "response.input_tokens", "input_tokens": len(plan.prompts[0])}
 
 
@@ -52,7 +53,8 @@ async def compact(request: Request) -> Response:
 
 async def _compact(state: ApiState, body: ResponseRequest, raw: bytes, request: Request) -> Response:
     history, history_json = await history_of(state, body, state.api_keys.owner(request.scope))
-    plan, context = await response_plan(state, body, history, max(raw, history_json, key=len), explain=False)
+    asked = state.asked_by(state.api_keys.owner(request.scope))
+    plan, context = await response_plan(asked, body, history, max(raw, history_json, key=len), explain=False)
     call = new_call(state, request.scope, request.receive, plan)
     progress = begin_object(state.models, call.id, call.created, body, context)
     async with call:

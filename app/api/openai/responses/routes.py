@@ -61,7 +61,8 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     check_priority(state, scope, body)
     history, history_json = await history_of(state, body, state.api_keys.owner(scope))
     longest = max(raw, history_json, key=len)
-    plan, context = await response_plan(state, body, history, longest, explain=explain_wanted(scope))
+    asked = state.asked_by(state.api_keys.owner(scope)) if b"file_id" in raw or b"file_id" in history_json else state
+    plan, context = await response_plan(asked, body, history, longest, explain=explain_wanted(scope))
     if not body.kept:
         return await _not_kept(state, body, plan, context, scope, receive)
     context = replace(context, history=history_json, conversation=body.conversation_id or "")

@@ -3,13 +3,16 @@
 -- KEYS     1 starting:<pool>     ARGV  prompts as packed block hashes
 -- returns  for each prompt a list: place, blocks, …: leading blocks that a request that waits for its prefill there will
 --          leave in its cache; of some of those that share the most, as far as powers of four tell
-local call, sub, floor = redis.call, string.sub, math.floor
+local call, sub, byte, floor = redis.call, string.sub, string.byte, math.floor
 
--- The last block that two prompts of `n` blocks or more share; they share `low`.
-local function shared(one, other, low, n)
+-- The last block that two prompts of `n` blocks or more share; they share `low`. The other one is what is behind its
+-- first `skip` bytes: a copy of it would take longer than all comparisons.
+local function shared(one, other, skip, low, n)
   while low < n do
     local middle = floor((low + n + 1) / 2)
-    if sub(one, middle * 8 - 7, middle * 8) == sub(other, middle * 8 - 7, middle * 8) then
+    local last = middle * 8
+    local same = byte(one, last) == byte(other, skip + last) -- most differ in one byte
+    if same and sub(one, last - 7, last) == sub(other, skip + last - 7, skip + last) then
       low = middle
     else
       n = middle - 1
@@ -25,9 +28,8 @@ local function compare(prompt, runs, low, out)
   for _, waiting in ipairs(call('HMGET', KEYS[1], unpack(names))) do
     if waiting then
       local at = string.find(waiting, '\n', 1, true)
-      local other = sub(waiting, at + 1)
       out[#out + 1] = sub(waiting, 1, at - 1)
-      out[#out + 1] = shared(prompt, other, low, math.min(#prompt, #other) / 8)
+      out[#out + 1] = shared(prompt, waiting, at, low, math.min(#prompt, #waiting - at) / 8)
     end
   end
 end

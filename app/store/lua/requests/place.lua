@@ -26,8 +26,8 @@ local function start(key, run, place, prompt, life_ms)
     end
     lists[hash] = runs
   end
+  lists[run] = place .. '\n' .. prompt
   write_runs(key, lists)
-  redis.call('HSET', key, run, place .. '\n' .. prompt)
   if redis.call('PTTL', key) < tonumber(life_ms) then redis.call('PEXPIRE', key, life_ms) end
 end
 

@@ -45,12 +45,13 @@ for run in pairs(waiting) do
 end
 for rank, counted in pairs(sums) do
   local place = place_of(ARGV[1], rank)
-  local before = sums_of(KEYS[2], place) or {0, 0, 0, 0, 0, 0, 0, 0}
+  local before, to = sums_of(KEYS[2], place)
+  before = before or {0, 0, 0, 0, 0, 0, 0, 0}
   local changed = false
   for i = 1, 7 do changed = changed or before[i] ~= counted[i] end
   if changed then
     counted[8] = before[8]
-    write_sums(KEYS[2], place, counted)
+    write_sums(KEYS[2], to, counted)
   end
   -- For API replicas of wire version 1, which read this.
   local old = {'requests', 'blocks', 'tokens', 'waiting', 'pulls', 'requests', 'blocks'}

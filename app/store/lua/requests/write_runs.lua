@@ -1,6 +1,6 @@
 -- Prepended, after beginnings.lua, to the scripts that write to `starting:<pool>`.
 
--- Writes lists of runs to beginnings, or removes those that are empty.
+-- Writes lists of runs to beginnings, or removes those that are empty; and a run with its prompt, if it is among them.
 local function write_runs(key, lists)
   local set, gone = {}, {}
   for hash, runs in pairs(lists) do

@@ -1,0 +1,59 @@
+"""A request that comes as a form: its fields as a JSON document, and its small files in memory."""
+
+from typing import Any
+
+import orjson
+from fastapi import Request
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from app.api.http.request_body import collect
+from app.api.openai.multipart_upload import bounded
+from app.api.state import state_of
+from app.errors import Cancelled, RequestError
+from app.openai.form_values import form_value
+from app.openai.schemas import ModelRequest
+
+_FIELDS, _FILES = 32, 17  # at most
+_FIELD = 64 * 2**10  # bytes of one
+
+
+async def read_form(request: Request) -> tuple[bytes, dict[str, list[bytes]]]:
+    """The fields as JSON, and files by their fields' names. A body that is JSON is taken as it is.
+
+    Raises: RequestError, BodyTooLarge, Cancelled.
+    """
+    limit = state_of(request).settings.max_body
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        return await collect(request.scope, request.receive, limit), {}
+    receive = bounded(request.scope, request.receive, limit)
+    form = Request(request.scope, receive).form(max_files=_FILES, max_fields=_FIELDS, max_part_size=_FIELD)
+    try:
+        content = await form
+    except HTTPException as exc:
+        raise RequestError(f"The form can't be read: {exc.detail}") from exc
+    except ClientDisconnect as exc:
+        raise Cancelled from exc
+    fields: dict[str, Any] = {}
+    files: dict[str, list[bytes]] = {}
+    try:
+        for name, value in content.multi_items():
+            if isinstance(value, UploadFile):
+                files.setdefault(name.removesuffix("[]"), []).append(await value.read())
+            elif name in fields:
+                raise RequestError(f"'{name[:100]}' is there twice.", param=name[:100])
+            else:
+                fields[name] = form_value(name, value)
+    finally:
+        await content.close()
+    return orjson.dumps(fields), files
+
+
+def form_schema(schema: type[ModelRequest], file: str) -> dict[str, Any]:
+    """For `openapi_extra`: the schema's fields as a form with a file. `file`: the name of that field."""
+    (json_body,) = schema.openapi()["requestBody"]["content"].values()
+    fields = json_body["schema"]
+    fields["properties"][file] = {"type": "string", "format": "binary"}
+    fields["required"] = [*fields.get("required", ()), file]
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": fields}}}}

@@ -1,0 +1,86 @@
+"""POST /v1/images/generations and /edits: pictures, whole or streamed while they are painted; GET of a stored one."""
+
+import asyncio
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from app.api.http import answer_schemas
+from app.api.http.client_limits import check_priority
+from app.api.http.headers import explain_wanted
+from app.api.http.request_body import collect
+from app.api.openai.alias_turn import other_plan
+from app.api.openai.form import form_schema, read_form
+from app.api.openai.image_stream import ImageStream
+from app.api.openai.picture_files import PATH, keep, kept_file
+from app.api.resumable.resume import placed_call
+from app.api.state import ApiState, state_of
+from app.dispatch.generation import Generation
+from app.endpoint_registry import IMAGES
+from app.errors import RequestError
+from app.openai.image_events import Kind
+from app.openai.images import EditRequest, ImageRequest, ImageWriter, PicturesRequest, understand_edit
+
+router = APIRouter()
+EDITS = f"{PATH}/edits"
+
+
+@router.post(IMAGES.path, openapi_extra=ImageRequest.openapi(), responses=answer_schemas.IMAGES)
+async def generations(request: Request) -> Response:
+    """Pictures of a text."""
+    state = state_of(request)
+    raw = await collect(request.scope, request.receive, state.settings.max_body)
+    return await handle(state, raw, request.scope, request.receive)
+
+
+@router.post(EDITS, openapi_extra=form_schema(EditRequest, "image"), responses=answer_schemas.IMAGES)
+async def edits(request: Request) -> Response:
+    """Other pictures of a picture, from a form."""
+    state, scope, explain = state_of(request), request.scope, explain_wanted(request.scope)
+    raw, files = await read_form(request)
+    if set(files) - {"image"}:
+        name = min(set(files) - {"image"})[:100]
+        raise RequestError(f"'{name}' is not supported by this server.", param=name)
+    if len(files.get("image", ())) != 1:
+        raise RequestError("'image' has to be one picture, as a file of a form.", param="image")
+    assert state.media is not None
+    source = await state.media.decoded(files["image"][0], "image")
+    body, plan = await understand_edit(state, raw, source, explain=explain)
+    check_priority(state, scope, body)
+    call = await placed_call(state, scope, request.receive, plan, None)
+    return await answer(state, scope, body, call, "image_edit")
+
+
+@router.get(f"{PATH}/{{picture}}", response_class=Response)
+async def show(request: Request, picture: str) -> Response:
+    """A picture that an answer named by its URL."""
+    return await kept_file(request, picture, "image")
+
+
+async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
+    """Raises: XylemError."""
+    explain = explain_wanted(scope)
+    body, plan = await IMAGES.understand(state, raw, explain=explain)
+    check_priority(state, scope, body)
+    other = other_plan(state, IMAGES, body, plan, raw, explain=explain)
+    call = await placed_call(state, scope, receive, plan, other)
+    return await answer(state, scope, body, call, "image_generation")
+
+
+async def answer(state: ApiState, scope: Scope, body: PicturesRequest, call: Generation, kind: Kind) -> Response:
+    """Raises: XylemError."""
+    if body.stream:
+        return ImageStream(call, kind)
+    writer = ImageWriter(call, body)
+    async with call:
+        if body.response_format == "url":
+            files = await writer.files()
+            paintings = call.plan.paintings
+            urls = [await keep(state, scope, file, painting) for file, painting in zip(files, paintings, strict=True)]
+            answered = writer.answer([{"url": url} for url in urls])
+        else:
+            answered = await writer.whole()
+    content = await asyncio.to_thread(orjson.dumps, answered)  # some megabytes
+    return Response(content, headers=call.headers(), media_type="application/json")

@@ -1,0 +1,64 @@
+"""Painted files in the media store: kept for a time, and shown to their API key only. Their ids can't be guessed."""
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from app.api.http.client_limits import file_quota
+from app.api.state import ApiState, state_of
+from app.batch.records import StoredFile
+from app.errors import FileGone, XylemError
+from app.ids import FileId, new_file_id
+from app.messages import KeptRequest, Painting
+from app.store import clock
+from app.telemetry import logger
+
+log = logger(__name__)
+PATH = "/v1/images"
+_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp", "mp4": "video/mp4"}
+
+
+async def keep(state: ApiState, scope: Scope, file: bytearray, painting: Painting) -> str:
+    """Stores a picture; its URL. Raises: FileQuotaUsed, StorageDown, StoreDown."""
+    owner, now = state.api_keys.owner(scope), int(clock.now())
+    expires = now + state.settings.media_keep_s
+    name = f"picture.{painting.format}"
+    stored = StoredFile(new_file_id(), owner, name, "image", len(file), now, expires)
+    await run_in_threadpool(state.painted.put, stored.path, file)
+    try:
+        await state.files.add(stored, file_quota(state, scope))
+    except XylemError:
+        await run_in_threadpool(state.painted.delete, stored.path)
+        raise
+    return f"{_base(state, scope)}{PATH}/{stored.id}"
+
+
+async def keep_video(state: ApiState, kept: KeptRequest, file: bytearray) -> None:
+    """Stores a video under the id of its job. Raises: FileQuotaUsed, StorageDown, StoreDown."""
+    now = int(clock.now())
+    stored = StoredFile(
+        FileId(kept.id), kept.key, "video.mp4", "video", len(file), now, now + state.settings.media_keep_s
+    )
+    await run_in_threadpool(state.painted.put, stored.path, file)
+    await state.files.add(stored, state.settings.file_quota)
+
+
+async def kept_file(request: Request, id_: str, purpose: str) -> Response:
+    """A stored file of the client's. Its id is looked up in Redis, and never part of a path. Raises: FileGone."""
+    state = state_of(request)
+    found = await state.files.find(FileId(id_), state.api_keys.owner(request.scope))
+    data = await run_in_threadpool(state.painted.get, found.path) if found.purpose == purpose else None
+    if data is None:
+        raise FileGone(f"There is no {purpose} '{id_[:100]}'; they are deleted after a time.")
+    kind = _TYPES[found.name.rpartition(".")[2]]
+    headers = {"cache-control": "private, no-store", "content-disposition": f'inline; filename="{found.name}"'}
+    return Response(data, headers=headers, media_type=kind)
+
+
+def _base(state: ApiState, scope: Scope) -> str:
+    """Where the client reaches this server."""
+    if state.settings.public_url:
+        return state.settings.public_url.rstrip("/")
+    host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
+    return f"{scope['scheme']}://{host}"

@@ -1,0 +1,134 @@
+"""POST /v1/audio/transcriptions and /v1/audio/translations: a sound, as a form."""
+
+from dataclasses import replace
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from app.api.http.client_limits import check_priority
+from app.api.http.headers import explain_wanted
+from app.api.http.sse import Sse
+from app.api.openai.form import form_schema
+from app.api.openai.multipart_upload import received_form
+from app.api.openai.sse_response import EventStream
+from app.api.openai.transcription import answer_schemas
+from app.api.resumable.resume import placed_call
+from app.api.state import ApiState, state_of
+from app.dispatch.aliases import Turn
+from app.dispatch.generation import Generation
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.models import Model, find_model
+from app.dispatch.speech import WINDOW_S, SpeechTask
+from app.errors import RequestError
+from app.media.sound import RATE, Sound
+from app.messages import Delta
+from app.openai.transcription.formats import Transcript, as_json, as_text, media_type
+from app.openai.transcription.plan import check_language, language_plan, speech_model, speech_plan
+from app.openai.transcription.request import TranscriptionRequest, TranslationRequest, read_form
+from app.openai.transcription.writer import TranscriptionWriter, done_event
+
+router = APIRouter()
+_FIELD = 16 * 2**10  # bytes of a field
+
+
+@router.post(
+    "/v1/audio/transcriptions",
+    openapi_extra=form_schema(TranscriptionRequest, "file"),
+    responses=answer_schemas.TRANSCRIPT,
+)
+async def transcriptions(request: Request) -> Response:
+    """What is said in a sound, as text."""
+    return await _handle(request, TranscriptionRequest, "transcribe")
+
+
+@router.post(
+    "/v1/audio/translations", openapi_extra=form_schema(TranslationRequest, "file"), responses=answer_schemas.TRANSCRIPT
+)
+async def translations(request: Request) -> Response:
+    """What is said in a sound, in English."""
+    return await _handle(request, TranslationRequest, "translate")
+
+
+async def _handle(request: Request, schema: type[TranslationRequest], task: SpeechTask) -> Response:
+    """Raises: XylemError."""
+    state = state_of(request)
+    size = state.settings.media_sound_bytes
+    async with received_form(request, size, RequestError, _FIELD) as (file, fields):
+        given = read_form(schema, fields)
+        body = await state.served(given, "transcriptions")
+        check_priority(state, request.scope, body)
+        model = find_model(state.models, body.model, "transcribe")
+        asked = body.language if isinstance(body, TranscriptionRequest) else None
+        check_language(model, task, asked)
+        data = await run_in_threadpool(file.file.read)
+    assert state.media is not None
+    windows = await state.media.recording(data, "file", WINDOW_S)
+    del data
+    heard = [one for one in windows if one.data]
+    language = asked or await _language(request, state, body, model, heard)
+    streams = isinstance(body, TranscriptionRequest) and bool(body.stream)
+    if not heard:
+        seconds = (windows[-1].start + windows[-1].length) / RATE
+        nothing = Transcript(task, language or "en", seconds, body.temperature or 0.0, "", [])
+        return Response(done_event(nothing), media_type="text/event-stream") if streams else _whole(nothing, body)
+
+    def planned(body: TranslationRequest, model: Model) -> GenerationPlan:
+        explain = explain_wanted(request.scope)
+        return speech_plan(state, body, model, heard, task, language, streams=streams, explain=explain)
+
+    async def other() -> GenerationPlan:
+        """By another model of the alias that the request names."""
+        named = await replace(state, turn=Turn(refused=model.name)).served(given, "transcriptions")
+        another = find_model(state.models, named.model, "transcribe")
+        check_language(another, task, language)
+        return planned(named, another)
+
+    has_other = state.aliases.has_other(given.asked, model.name)
+    plan = planned(body, model)
+    call = await placed_call(state, request.scope, request.receive, plan, other if has_other else None)
+    writer = TranscriptionWriter(call, body, task, language or "en", windows)
+    if streams:
+        return _Stream(call, writer)
+    async with call:
+        made = await writer.collected()
+    return _whole(made, body, call)
+
+
+async def _language(
+    request: Request, state: ApiState, body: TranslationRequest, model: Model, heard: list[Sound]
+) -> str | None:
+    """The language of the first words; None for a model that knows only one, or if nothing is said."""
+    languages = speech_model(model).languages
+    if not languages or not heard:
+        return None
+    plan = language_plan(state, body, model, heard[0])
+    async with await placed_call(state, request.scope, request.receive, plan, None) as call:
+        tokens = [token for _, delta in await call.whole() for token in delta.tokens]
+    return next((code for code, token in languages.items() if token in tokens), "en")
+
+
+def _whole(made: Transcript, body: TranslationRequest, call: Generation | None = None) -> Response:
+    form, headers = body.form, {} if call is None else call.headers()
+    if form in ("json", "verbose_json"):
+        return Response(orjson.dumps(as_json(made, form)), headers=headers, media_type=media_type(form))
+    return Response(as_text(made, form), headers=headers, media_type=media_type(form))
+
+
+class _Stream(EventStream):
+    """Windows come side by side, so that not every delta is an event: none is written directly."""
+
+    def __init__(self, call: Generation, writer: TranscriptionWriter) -> None:
+        async def begin() -> Generation:
+            return call
+
+        super().__init__(begin, lambda _call: writer)
+
+    async def _write(self, deltas: list[tuple[int, Delta]], sse: Sse) -> None:
+        call = self._call
+        assert isinstance(call, Generation)
+        while deltas:
+            await sse.write(b"".join([self._chunk(choice, d) for choice, d in deltas]))
+            deltas = await call.deltas()
+        await sse.end(self._writer.last())

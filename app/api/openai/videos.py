@@ -1,0 +1,141 @@
+"""Videos as jobs: POST and GET /v1/videos; GET and DELETE of one, and GET of its content.
+
+A job is a kept request (`app/api/resumable/`): it needs no client, and outlives the API replica that began it.
+"""
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from app.api.http import answer_schemas, x_request_id
+from app.api.http.client_limits import check_priority
+from app.api.openai.files import listed
+from app.api.openai.form import read_form
+from app.api.openai.picture_files import kept_file
+from app.api.resumable.resume import patiently, start
+from app.api.resumable.store import Found
+from app.api.state import ApiState, state_of
+from app.batch.file_store import page
+from app.batch.records import StoredFile
+from app.endpoint_registry import VIDEOS
+from app.errors import FileGone, ModelNotFound, RequestError, RequestNotFound
+from app.ids import FileId, RequestId, new_request_id
+from app.messages import KeptRequest
+from app.openai.validation import parse
+from app.openai.videos import VideoRequest, VideosQuery, as_object
+from app.store import clock
+
+router = APIRouter()
+PATH, KIND = VIDEOS.path, VIDEOS.kind
+
+
+@router.post(PATH, openapi_extra=VideoRequest.openapi(), responses=answer_schemas.VIDEO)
+async def create(request: Request) -> Response:
+    """Begins a video, from a form or JSON."""
+    state, scope = state_of(request), request.scope
+    raw, files = await read_form(request)
+    if files:
+        name = next(iter(files))[:100]
+        raise RequestError(f"'{name}': videos are made of texts here, not of pictures.", param=name)
+    body, plan = await VIDEOS.understand(state, raw)
+    check_priority(state, scope, body)
+    allowance = state.api_keys.allowance(scope)
+    if allowance is not None:  # refused here, so that nothing is kept of it
+        await allowance.admit(0)
+    now, key = clock.now(), state.api_keys.owner(scope)
+    id_ = new_request_id(plan.prefix, state.dispatcher.api)
+    named = x_request_id.named_after(scope, id_)
+    kept = KeptRequest(id_, KIND, body.understood(), now, now + plan.timeout_s, key, True, named)
+    await patiently(state, lambda: state.resumable_store.put(kept))
+    name, life_s = state.keys.videos_of(key), plan.timeout_s + state.settings.keep_s
+    await state.wire.execute(
+        [
+            ("ZADD", name, round(now * 1000), id_),
+            ("EXPIRE", name, round(life_s) + 60, "GT"),
+            ("EXPIRE", name, round(life_s) + 60, "NX"),
+        ]
+    )
+    start(state, kept, plan, allowance)
+    return _json(as_object(kept, body, plan, [], state.settings.media_keep_s))
+
+
+@router.get(PATH, openapi_extra=VideosQuery.openapi(), responses=answer_schemas.VIDEO_LIST)
+async def show_all(request: Request) -> dict[str, Any]:
+    """The client's videos, newest or oldest first."""
+    state, key = state_of(request), state_of(request).api_keys.owner(request.scope)
+    query = parse(VideosQuery, orjson.dumps(dict(request.query_params)))
+    name, after = state.keys.videos_of(key), query.after or ""
+    shown: list[dict[str, Any]] = []
+    gone: list[str] = []
+    more = True
+    while more and len(shown) < query.limit:
+        ids, more = await page(state.wire, name, after, query.limit - len(shown), newest_first=query.order == "desc")
+        for id_ in ids:
+            try:
+                shown.append(await _object(state, await state.resumable_store.find(RequestId(id_), key)))
+            except RequestNotFound:
+                gone.append(id_)
+            except (ModelNotFound, RequestError):  # its model is served no more
+                continue
+        after = ids[-1] if ids else ""
+    if gone:
+        await state.wire.execute([("ZREM", name, *gone)])
+    return listed(shown, more=more)
+
+
+@router.get(f"{PATH}/{{video}}", responses=answer_schemas.VIDEO)
+async def show(request: Request, video: str) -> Response:
+    """How far it is."""
+    state = state_of(request)
+    return _json(await _object(state, await _find(request, video)))
+
+
+@router.get(f"{PATH}/{{video}}/content", response_class=Response)
+async def content(request: Request, video: str) -> Response:
+    """The video, once it is complete."""
+    shown = await _object(state_of(request), await _find(request, video))
+    if shown["status"] != "completed":
+        raise RequestError(f"This video is not complete: it is {shown['status']}.", param="video_id")
+    return await kept_file(request, video, "video")
+
+
+@router.delete(f"{PATH}/{{video}}", responses=answer_schemas.VIDEO_DELETED)
+async def delete(request: Request, video: str) -> dict[str, Any]:
+    """Stops it if it is being made, and deletes it."""
+    state, found = state_of(request), await _find(request, video)
+    kept = found.kept
+    await state.answer_owner.cancel(kept.id)
+    await state.resumable_store.delete(kept.id)
+    await state.wire.execute([("ZREM", state.keys.videos_of(kept.key), kept.id)])
+    try:
+        await _forget(state, await state.files.find(FileId(kept.id), kept.key))
+    except FileGone:
+        pass
+    return {"id": kept.id, "object": "video.deleted", "deleted": True}
+
+
+async def _forget(state: ApiState, file: StoredFile) -> None:
+    await run_in_threadpool(state.painted.delete, file.path)
+    await state.files.remove(file)
+
+
+async def _find(request: Request, video: str) -> Found:
+    """One of the client's. Raises: RequestNotFound, StoreDown."""
+    state = state_of(request)
+    found = await state.resumable_store.find(RequestId(video), state.api_keys.owner(request.scope))
+    if found.kept.kind != KIND:
+        raise RequestNotFound
+    return found
+
+
+async def _object(state: ApiState, found: Found) -> dict[str, Any]:
+    body, plan = await VIDEOS.understand(state, found.kept.body)
+    events = [event for batch in await state.resumable_store.written(found.kept.id) for event in batch]
+    return as_object(found.kept, body, plan, events, state.settings.media_keep_s)
+
+
+def _json(shown: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(shown), media_type="application/json")

@@ -1,0 +1,1 @@
+"""Hugging Face diffusers: pictures and videos, on a GPU or a CPU."""

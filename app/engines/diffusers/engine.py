@@ -1,0 +1,136 @@
+"""The painter over a pipeline of diffusers."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Hashable, Mapping
+from contextlib import aclosing
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from app.engines.base import EngineInfo, EngineStats, KvEventSource
+from app.engines.diffusers.args import parse_args
+from app.engines.paint_thread import PaintThread, Ticket
+from app.engines.painter import Painted, PaintRequest, PaintStep
+from app.engines.pictures import encoded
+from app.engines.previews import preview_steps
+from app.errors import EngineFailed, SettingsError
+from app.messages import Painting
+from app.pools import Pool
+from app.telemetry import logger
+
+if TYPE_CHECKING:  # it imports torch
+    from app.engines.diffusers.pipeline import Pipeline
+
+log = logger(__name__)
+
+
+class DiffusersPainter:
+    """Implements `app.engines.painter.Painter`."""
+
+    _pipeline: "Pipeline"
+    _thread: PaintThread
+
+    def __init__(self, pool: Pool, _address: str = "127.0.0.1") -> None:
+        """Raises: SettingsError (unknown or bad arguments)."""
+        self._pool, self._args = pool, parse_args(pool.args)
+        self._steps = 0
+        self._same: dict[tuple[Hashable, int], bool] = {}  # by shape and size, whether a batch changes nothing
+
+    def configuration(self) -> Mapping[str, Any]:
+        return self._args.model_dump()
+
+    async def start(self) -> EngineInfo:
+        most = await asyncio.to_thread(self._load)
+        self._thread = PaintThread(self._work, shape, most, self._together)
+        self._thread.start()
+        log.info("pipeline_loaded", pipeline=self._pipeline.name, batch=most)
+        return EngineInfo(self._pool.block_size, 1, most, 0, media=("image",), version=version("diffusers"))
+
+    async def paint(self, request: PaintRequest) -> AsyncGenerator[PaintStep | Painted, None]:
+        self._pipeline.check(request.painting)
+        async with aclosing(self._thread.paint(request)) as made:
+            async for one in made:
+                # Encoding takes some tenths of a second of a core: the next picture is begun meanwhile.
+                yield one if isinstance(one, PaintStep) else Painted(await asyncio.to_thread(_file, request, one))
+
+    def stats(self) -> EngineStats:
+        return EngineStats(self._thread.running, self._thread.waiting, paint_steps=self._steps)
+
+    def kv_events(self) -> Mapping[int, KvEventSource]:
+        return {}
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._thread.close)
+
+    def _load(self) -> int:
+        """How many pictures may be painted together. Raises: EngineFailed, SettingsError."""
+        try:
+            from app.engines.diffusers.pipeline import Pipeline
+        except ImportError as exc:
+            raise EngineFailed(f"diffusers is not installed: {exc}") from exc
+        self._pipeline = Pipeline(self._pool.model_dir, self._args)
+        if self._pipeline.videos != self._pool.painting.videos:
+            raise SettingsError(f"painting.videos: {self._pipeline.name} says {str(self._pipeline.videos).lower()}")
+        return self._args.batch if self._pipeline.may_batch else 1
+
+    def _together(self, requests: list[PaintRequest]) -> int:
+        """How many of these, of one shape, are painted together without a change of any byte. In the thread."""
+        for count in range(len(requests), 1, -1):
+            key = shape(requests[0]), count
+            if key not in self._same:
+                self._same[key] = self._pipeline.is_same([request.painting for request in requests[:count]])
+                log.info("batch_tried", size=count, same=self._same[key])
+            if self._same[key]:
+                return count
+        return 1
+
+    def _work(self, tickets: list[Ticket]) -> None:
+        """In the thread."""
+        from app.engines.diffusers.pipeline import Stopped
+
+        paintings = [ticket.request.painting for ticket in tickets]
+        shown = [preview_steps(painting) for painting in paintings]
+
+        def on_step(step: int, latents: Any) -> bool:
+            self._steps += len(tickets)
+            for i, (ticket, painting) in enumerate(zip(tickets, paintings, strict=True)):
+                if ticket.stopped:
+                    continue
+                preview = self._preview(painting, latents[i : i + 1]) if step in shown[i] else b""
+                ticket.put(PaintStep(step, painting.steps, preview))
+            return not self._thread.closed and not all(ticket.stopped for ticket in tickets)
+
+        source = tickets[0].request.source
+        try:
+            if source is not None:
+                made = [self._pipeline.edit(paintings[0], source, on_step)]
+            else:
+                made = self._pipeline.paint(paintings, on_step)
+        except Stopped:
+            return
+        for ticket, pixels in zip(tickets, made, strict=True):
+            ticket.put(pixels)
+
+    def _preview(self, painting: Painting, latents: Any) -> bytes:
+        pixels = self._pipeline.preview(painting, latents)
+        return b"" if pixels is None else _encoded(painting, pixels)
+
+
+def shape(request: PaintRequest) -> Hashable:
+    """Requests of one shape may be painted together. A negative prompt, even an empty one, is a part of the call."""
+    p = request.painting
+    if request.source is not None:
+        return request.id
+    return p.width, p.height, p.steps, p.guidance, p.frames, bool(p.negative)
+
+
+def _file(request: PaintRequest, pixels: Any) -> bytes:
+    if request.painting.frames:
+        from app.engines.diffusers.video import encoded_video
+
+        return encoded_video(pixels, request.painting.fps)
+    return _encoded(request.painting, pixels)
+
+
+def _encoded(painting: Painting, pixels: Any) -> bytes:
+    height, width, _three = pixels.shape
+    return encoded(width, height, pixels.tobytes(), painting.format, painting.quality)

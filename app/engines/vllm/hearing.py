@@ -1,0 +1,50 @@
+"""Requests of models with an encoder for sound and a decoder for text: Whisper."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import numpy as np
+from vllm import SamplingParams
+from vllm.outputs import RequestOutput
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from app.engines.base import GenerateRequest
+from app.engines.vllm.times import TIMES
+
+_RATE = 16_000  # samples a second
+
+
+async def heard(
+    engine: AsyncLLM, request: GenerateRequest, params: SamplingParams
+) -> AsyncGenerator[RequestOutput, None]:
+    """vLLM's outputs. Closing it aborts the request."""
+    (sound,) = request.media
+    prompt = {
+        "encoder_prompt": {
+            "prompt": "",  # vLLM itself fills in what stands for the sound
+            "multi_modal_data": {"audio": (np.frombuffer(sound.data, "<f4"), _RATE)},
+            "multi_modal_uuids": {"audio": [sound.media.sha256]},
+        },
+        "decoder_prompt": {"prompt_token_ids": request.prompt},
+    }
+    if times := _times(engine, request.prompt):
+        params.extra_args = {**(params.extra_args or {}), TIMES: times}
+    # In vLLM's own thread: the spectrum takes 30 ms, in which no other answer would go on.
+    (made,) = await engine.renderer.render_cmpl_async([prompt])
+    outputs = engine.generate(
+        made, params, request.id, priority=request.priority, data_parallel_rank=_rank(engine, request)
+    )
+    async with aclosing(outputs):
+        async for out in outputs:
+            yield out
+
+
+def _times(engine: AsyncLLM, prompt: list[int]) -> list[int] | None:
+    """The tokens that `times.py` needs; None: no times are asked for."""
+    without, end = engine.get_tokenizer().convert_tokens_to_ids(["<|notimestamps|>", "<|endoftext|>"])
+    return [without + 1, end] if max(prompt) > without else None
+
+
+def _rank(engine: AsyncLLM, request: GenerateRequest) -> int | None:
+    """As `requests.dp_rank`, which needs this module."""
+    return request.rank if engine.vllm_config.parallel_config.data_parallel_size > 1 else None

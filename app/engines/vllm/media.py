@@ -1,0 +1,82 @@
+"""Pictures in prompts, as vLLM takes them: one token for each, which it expands itself."""
+
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import structlog
+from PIL import Image
+from vllm import SamplingParams
+from vllm.config import VllmConfig
+from vllm.outputs import RequestOutput
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from app.engines.base import Embedding, EmbeddingShape, GenerateRequest, MediaInput, PictureRequest
+from app.engines.vllm.embeddings import EmbeddingFolder
+from app.messages import MediaKind
+
+log = structlog.get_logger(__name__)
+
+
+def kinds(engine: AsyncLLM) -> tuple[MediaKind, ...]:
+    """The kinds that the loaded model takes, within the pool's `limit_mm_per_prompt`."""
+    if not engine.model_config.is_multimodal_model:
+        return ()
+    limits = engine.renderer.get_mm_processor().info.allowed_mm_limits
+    return ("image",) if limits.get("image") else ()
+
+
+def prompt_with_media(engine: AsyncLLM, request: GenerateRequest) -> dict[str, Any]:
+    """A prompt in which each picture's placeholders are one token again. Tokens of the answer are behind them all."""
+    token = engine.model_config.hf_config.image_token_id
+    ends = [0, *(one.media.offset + one.media.length for one in request.media)]
+    begins = [*(one.media.offset for one in request.media), len(request.prompt)]
+    pieces = [request.prompt[begin:end] for begin, end in zip(ends, begins, strict=True)]
+    prompt = {
+        "prompt_token_ids": [token_id for piece in pieces[:-1] for token_id in (*piece, token)] + pieces[-1],
+        "multi_modal_data": {"image": [_picture(one) for one in request.media]},
+        "multi_modal_uuids": {"image": [one.media.sha256 for one in request.media]},
+    }
+    return prompt if request.cache_salt is None else prompt | {"cache_salt": request.cache_salt}
+
+
+def shape(config: VllmConfig) -> EmbeddingShape:
+    """Of encoded pictures that the loaded model takes."""
+    model = config.model_config
+    dtype = str(model.dtype).removeprefix("torch.")
+    return EmbeddingShape(model.get_inputs_embeds_size(), dtype, model.hf_config.image_token_id)
+
+
+async def encoded(engine: AsyncLLM, folder: EmbeddingFolder, request: PictureRequest) -> Embedding:
+    """Raises: vLLM's errors, EngineFailed."""
+    name = secrets.token_hex(16)  # vLLM writes nothing for a picture that it remembers
+    prompt: Any = {
+        "prompt_token_ids": [engine.model_config.hf_config.image_token_id],
+        "multi_modal_data": {"image": [_picture(request.picture)]},
+        "multi_modal_uuids": {"image": [name]},
+    }
+    outputs = engine.generate(prompt, SamplingParams(max_tokens=1), request.id)
+    async with aclosing(outputs):
+        async for out in outputs:
+            if list(out.prompt_token_ids or ()) != request.placeholders:
+                log.error("picture_expanded_otherwise", ours=len(request.placeholders), vllm=len(out.prompt_token_ids))
+    return await folder.take(name)
+
+
+async def checked(
+    outputs: AsyncGenerator[RequestOutput, None], request: GenerateRequest
+) -> AsyncGenerator[RequestOutput, None]:
+    """The same outputs. Says so if vLLM's expansion is another one: counts and block hashes are wrong then."""
+    first = True
+    async with aclosing(outputs):
+        async for out in outputs:
+            if first and out.prompt_token_ids and list(out.prompt_token_ids) != request.prompt:
+                log.error("picture_expanded_otherwise", ours=len(request.prompt), vllm=len(out.prompt_token_ids))
+            first = False
+            yield out
+
+
+def _picture(one: MediaInput) -> Image.Image:
+    height, width = one.media.shape
+    return Image.frombytes("RGB", (width, height), one.data)

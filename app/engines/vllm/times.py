@@ -1,0 +1,54 @@
+"""A logits processor, run inside vLLM's worker: Whisper's rules for tokens of time, as its authors' own code has them.
+
+Without them a small model tells no time before its last word: no single time is likelier than the next word, though
+all times together are.
+"""
+
+from typing import NamedTuple
+
+import torch
+from vllm import SamplingParams
+
+from app.engines.vllm.row_processor import RowProcessor
+
+TIMES = "xylem_times"  # in SamplingParams.extra_args: the token of 0.00 s, and the one that ends an answer
+_NEVER = float("-inf")
+
+
+class _Row(NamedTuple):
+    first: int  # the token of 0.00 s, after which the others come
+    end: int
+    before: list[int]  # from the prompt's first time on
+    out: list[int]  # vLLM's own list, which grows
+
+
+class TellTimes(RowProcessor[_Row]):
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        for index, row in self.rows.items():
+            restrict(logits[index], row.first, row.end, [*row.before, *row.out])
+        return logits
+
+    @staticmethod
+    def row(params: SamplingParams, prompt: list[int] | None, out: list[int]) -> _Row | None:
+        asked = (params.extra_args or {}).get(TIMES)
+        if not asked:
+            return None
+        first, end = asked
+        tokens = prompt or []
+        begin = next((place for place, token in enumerate(tokens) if token >= first), len(tokens))
+        return _Row(first, end, list(tokens[begin:]), out)
+
+
+def restrict(logits: torch.Tensor, first: int, end: int, said: list[int]) -> None:
+    """Changes one row. `said`: all tokens from the first time on, of which there is one at least."""
+    is_time = said[-1] >= first
+    if is_time and (len(said) < 2 or said[-2] >= first):
+        logits[first:] = _NEVER  # a text begins
+    elif is_time:
+        logits[:end] = _NEVER  # a text has ended: the next one begins, or the answer ends
+    latest = max(token for token in said if token >= first)
+    opens = is_time and len(said) > 1 and said[-2] < first  # the next text may begin when this one ends
+    logits[first : latest if opens else latest + 1] = _NEVER
+    chances = logits.log_softmax(dim=-1)
+    if chances[first:].logsumexp(dim=-1) > chances[:first].max():
+        logits[:first] = _NEVER

@@ -1,0 +1,82 @@
+"""A process that decodes, one part after the other: `python -m app.media.decoder_process`, with a socket as its stdin.
+
+A decoder in C that is given hostile bytes may hang, take all memory, crash or be taken over. Here it has no
+environment, no files to write, and little memory and CPU time.
+"""
+
+import binascii
+import os
+import resource
+import socket
+import sys
+from collections.abc import Sequence
+
+from app.media.decoder_protocol import Decoded, Job, NotDecoded, Shape, Window, receive_bytes, receive_job, send
+from app.media.picture import Picture, decode_picture
+from app.media.refused import Refused
+from app.media.sound import Sound, decode_sound
+
+
+def main() -> None:
+    """Ends when the other side does. The argument: bytes of memory."""
+    most = int(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    with socket.socket(fileno=os.dup(0)) as connection:
+        while True:
+            try:
+                _serve(connection)
+            except (EOFError, BrokenPipeError, ConnectionResetError):
+                return
+
+
+def _serve(connection: socket.socket) -> None:
+    job = receive_job(connection)
+    data = receive_bytes(connection, job.size)
+    _limit_cpu(job.cpu_s)
+    try:
+        found = _decoded(job, data)
+    except Refused as exc:
+        send(connection, NotDecoded(str(exc)))
+        return
+    except MemoryError:
+        send(connection, NotDecoded("decoding it needs more memory than XYLEM_MEDIA_DECODE_BYTES"))
+        return
+    pictures = [one for one in found if isinstance(one, Picture)]
+    sounds = [one for one in found if isinstance(one, Sound)]
+    shapes = [Shape(one.height, one.width, one.sha256) for one in pictures]
+    windows = [Window(one.start, one.length, one.sha256) for one in sounds]
+    bodies = [*(one.rgb for one in pictures), *(one.data for one in sounds)]
+    send(connection, Decoded(shapes, windows, [len(body) for body in bodies]))
+    for body in bodies:
+        connection.sendall(body)
+
+
+def _decoded(job: Job, data: bytes) -> Sequence[Picture | Sound]:
+    """Raises: Refused, MemoryError."""
+    if job.base64:
+        try:
+            data = binascii.a2b_base64(data, strict_mode=True)
+        except binascii.Error as exc:
+            raise Refused("its base64 is not valid") from exc
+    match job.kind:
+        case "image":
+            return [decode_picture(data, job.pixels)]
+        case "video":
+            from app.media.video import decode_video
+
+            return decode_video(data, pixels=job.pixels, frames=job.frames, most_s=job.video_s)
+        case "audio":
+            return decode_sound(data, most_s=job.sound_s, window_s=job.window_s)
+
+
+def _limit_cpu(seconds: int) -> None:
+    """From now on; the kernel ends the process then. Whole seconds are counted from its beginning."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + 1 + seconds, hard))
+
+
+if __name__ == "__main__":
+    main()

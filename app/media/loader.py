@@ -1,0 +1,102 @@
+"""From the parts of a request to pixels, within the bounds. One for an API process."""
+
+import asyncio
+import ssl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from app.errors import RequestError
+from app.media.data_url import base64_in
+from app.media.decoder_pool import DecoderPool
+from app.media.fetch import Fetcher, Resolve, resolve
+from app.media.limits import Limits
+from app.media.local_file import path_in, read_file
+from app.media.picture import Picture
+from app.media.refused import Refused, too_large
+from app.media.sound import Sound
+from app.media.source import MediaSource
+
+
+class MediaLoader:
+    def __init__(self, limits: Limits, *, resolve: Resolve = resolve, tls: ssl.SSLContext | None = None) -> None:
+        self._limits = limits
+        self._fetcher = Fetcher(limits, resolve, tls)
+        self._decoders = DecoderPool(limits)
+
+    async def load_pictures(self, sources: Sequence[MediaSource]) -> list[Picture]:
+        """All pictures of a request, side by side. Raises: RequestError about the first that fails, Saturated."""
+        self.check_count(sources)
+        loading = [asyncio.ensure_future(self.load_picture(source)) for source in sources]
+        try:
+            return await asyncio.gather(*loading)
+        finally:
+            for other in loading:
+                other.cancel()
+
+    async def load_picture(self, source: MediaSource) -> Picture:
+        """Raises: RequestError, whose `param` is the part's; Saturated."""
+        with _named(source):
+            (picture,) = await self._pictures(source)
+            return picture
+
+    async def load_video(self, source: MediaSource) -> list[Picture]:
+        """Frames at equal distances, in order. Raises: RequestError, whose `param` is the part's; Saturated."""
+        with _named(source):
+            return await self._pictures(source)
+
+    async def load_sound(self, source: MediaSource) -> Sound:
+        """Raises: RequestError, whose `param` is the part's; Saturated."""
+        with _named(source):
+            pieces, is_base64 = await self._fetched(source)
+            (sound,) = await self._decoders.sounds(pieces, base64=is_base64)
+            return sound
+
+    async def load_recording(self, data: bytes, param: str, window_s: float) -> list[Sound]:
+        """An uploaded sound, in windows of at most so many seconds that end where it is quiet.
+
+        Raises: RequestError about `param`.
+        """
+        with _named(MediaSource("audio", param, data=data)):
+            if len(data) > self._limits.sound_size:
+                raise too_large(self._limits.sound_size, "XYLEM_MEDIA_SOUND_BYTES")
+            return await self._decoders.sounds([data], window_s=window_s)
+
+    def check_count(self, sources: Sequence[MediaSource]) -> None:
+        """Raises: RequestError about the first part that is one too many."""
+        most = self._limits.count
+        if len(sources) > most:
+            with _named(sources[most]):
+                raise Refused(f"a request has at most {most} pictures, sounds and videos (XYLEM_MEDIA_COUNT)")
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._decoders.close)
+
+    async def _pictures(self, source: MediaSource) -> list[Picture]:
+        pieces, is_base64 = await self._fetched(source)
+        return await self._decoders.pictures(source.kind, pieces, base64=is_base64)
+
+    async def _fetched(self, source: MediaSource) -> tuple[Sequence[bytes], bool]:
+        """The content in pieces, and whether it is still in base64. Raises: Refused, Saturated."""
+        limits, url = self._limits, source.url
+        if source.data is not None:
+            if len(source.data) > limits.size:
+                raise too_large(limits.size)
+            return [source.data], False
+        if source.path is not None:
+            return [await asyncio.to_thread(read_file, source.path, limits.folder, limits.size)], False
+        assert url is not None
+        scheme = url[:5].lower()
+        if scheme == "data:":
+            return [base64_in(url, source.kind, limits.size)], True
+        if scheme == "file:":
+            return [await asyncio.to_thread(read_file, path_in(url), limits.folder, limits.size)], False
+        return await self._fetcher.fetch(url), False
+
+
+@contextmanager
+def _named(source: MediaSource) -> Iterator[None]:
+    """The one place where a reason becomes an error of the API."""
+    try:
+        yield
+    except Refused as exc:
+        raise RequestError(f"The {source.kind} in {source.param!r} is refused: {exc}.", param=source.param) from exc

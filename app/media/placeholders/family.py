@@ -1,0 +1,18 @@
+"""What a family of models has to tell about pictures in its prompts."""
+
+from typing import Protocol
+
+
+class Pictures(Protocol):
+    """Equal if they expand all pictures alike."""
+
+    @property
+    def marker(self) -> str:
+        """A template's text for one picture, with what it writes around it."""
+
+    @property
+    def token_id(self) -> int:
+        """The marker's token, which `tokens` replaces."""
+
+    def tokens(self, height: int, width: int) -> list[int]:
+        """What stands for a picture of so many pixels. Raises: ValueError for a shape that the model can't take."""

@@ -1,0 +1,66 @@
+"""Finds a model's family, and its numbers, in its files."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from app.errors import SettingsError
+from app.media.placeholders.family import Pictures
+from app.media.placeholders.idefics3 import Idefics3
+from app.media.placeholders.qwen_vl import QwenVl
+from app.tokenizer import Tokenizer
+
+_IDEFICS3, _QWEN_VL = ("idefics3", "smolvlm"), ("qwen2_vl", "qwen2_5_vl")
+
+
+def pictures_of(model_dir: Path, tokenizer: Tokenizer, given: Mapping[str, Any]) -> Pictures | None:
+    """None for a model that has no eyes, or none of these. `given`: the engine's `mm_processor_kwargs`.
+
+    Raises: SettingsError when the model's files don't say what is needed.
+    """
+    config = _read(model_dir / "config.json")
+    kind = config.get("model_type")
+    if kind not in _IDEFICS3 + _QWEN_VL:
+        return None
+    processor = _read(model_dir / "processor_config.json")
+    own = _read(model_dir / "preprocessor_config.json") or processor.get("image_processor", {})
+    own = own | dict(given) | dict(given.get("images_kwargs", {}))
+    try:
+        return _idefics3(config, own, processor, tokenizer) if kind in _IDEFICS3 else _qwen_vl(config, own)
+    except (KeyError, TypeError, ValueError) as exc:
+        raise SettingsError(f"{model_dir}: can't tell how pictures become tokens: {exc!r}") from exc
+
+
+def _idefics3(config: dict[str, Any], own: dict[str, Any], processor: dict[str, Any], tokenizer: Tokenizer) -> Idefics3:
+    return Idefics3(
+        tokenizer,
+        token_id=int(config["image_token_id"]),
+        longest_edge=int(own.get("size", {}).get("longest_edge", 4 * 364)),
+        tile=int(own.get("max_image_size", {}).get("longest_edge", 364)),
+        tile_tokens=int(processor.get("image_seq_len", 169)),
+        splits=bool(own.get("do_image_splitting", True)),
+    )
+
+
+def _qwen_vl(config: dict[str, Any], own: dict[str, Any]) -> QwenVl:
+    """The engine takes the patches' sizes from the model, and the pictures' sizes from the processor."""
+    vision, size = config["vision_config"], own.get("size") or {}
+    least, most = own.get("min_pixels"), own.get("max_pixels")
+    return QwenVl(
+        token_id=int(config["image_token_id"]),
+        patch=int(vision.get("patch_size", 14)),
+        merge=int(vision.get("spatial_merge_size", 2)),
+        least=int(size.get("shortest_edge", 56 * 56) if least is None else least),
+        most=int(size.get("longest_edge", 28 * 28 * 1280) if most is None else most),
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as exc:
+        raise SettingsError(f"{path}: {exc}") from exc
+    return found if isinstance(found, dict) else {}

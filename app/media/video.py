@@ -1,0 +1,87 @@
+"""Frames of a video. Runs in a decoder process. Needs the package `av` (FFmpeg), of the extra `video`."""
+
+from collections.abc import Iterator
+from io import BytesIO
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+from app.media.picture import Picture, picture_of
+from app.media.refused import Refused
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+
+# By their first bytes. FFmpeg would guess among formats, some of which open other files and addresses.
+_MP4, _MATROSKA = "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"
+_CODECS = ("h264", "hevc", "vp8", "vp9", "av1", "mpeg4", "libdav1d")
+
+
+def decode_video(data: bytes, *, pixels: int, frames: int, most_s: float) -> list[Picture]:
+    """At most `frames`, at equal distances from the beginning on, scaled down so that they have at most `pixels`
+    together. Raises: Refused."""
+    try:
+        import av
+    except ImportError as exc:
+        raise Refused("this server can't decode video (it has no package 'av')") from exc
+    name = _MP4 if data[4:8] == b"ftyp" else _MATROSKA if data[:4] == b"\x1a\x45\xdf\xa3" else None
+    if name is None:
+        raise Refused("it is no MP4 or WebM video")
+    av.logging.set_level(None)
+    try:
+        with av.open(BytesIO(data), format=name.split(",")[0], options={"protocol_whitelist": ""}) as container:
+            return _frames(container, pixels, frames, most_s)
+    except MemoryError as exc:
+        raise Refused("decoding it needs more memory than XYLEM_MEDIA_DECODE_BYTES") from exc
+    except Refused:
+        raise
+    except Exception as exc:  # av raises its own errors, and ValueError, OverflowError and others on broken data
+        raise Refused("it is a broken or incomplete video") from exc
+
+
+def _frames(container: "InputContainer", pixels: int, frames: int, most_s: float) -> list[Picture]:
+    import av
+
+    if not container.streams.video:
+        raise Refused("it has no pictures")
+    stream = container.streams.video[0]
+    codec = stream.codec_context
+    if codec.codec.canonical_name not in _CODECS:
+        raise Refused(f"its codec is none of {', '.join(_CODECS[:-1])}")
+    if container.duration is None or container.duration <= 0:
+        raise Refused("it doesn't say how long it is")
+    long_s = container.duration / av.time_base
+    if long_s > most_s:
+        raise Refused(f"it is longer than {most_s:g} s (XYLEM_MEDIA_VIDEO_S)")
+    _check(codec.width, codec.height, pixels)
+    codec.thread_count = 1
+    codec.options = {"max_pixels": str(pixels)}
+    taken = [_picture(frame, pixels, frames) for frame in _sampled(container, stream, long_s, frames, pixels)]
+    if not taken:
+        raise Refused("it has no frame that can be decoded")
+    return taken
+
+
+def _sampled(container: "InputContainer", stream: Any, long_s: float, frames: int, pixels: int) -> Iterator[Any]:
+    """The first frame at or after each of the times."""
+    wanted = 0
+    for frame in container.decode(stream):
+        _check(frame.width, frame.height, pixels)
+        if frame.time is None or frame.time >= wanted * long_s / frames:
+            yield frame
+            wanted += 1
+            while frame.time is not None and wanted < frames and wanted * long_s / frames <= frame.time:
+                wanted += 1
+        if wanted >= frames:
+            return
+
+
+def _picture(frame: Any, pixels: int, frames: int) -> Picture:
+    scale = min(1.0, sqrt(pixels / (frames * frame.width * frame.height)))
+    width, height = (max(1, int(side * scale)) for side in (frame.width, frame.height))
+    image = frame.to_image(width=width, height=height)
+    return picture_of(height, width, image.tobytes())
+
+
+def _check(width: int, height: int, pixels: int) -> None:
+    if width * height > pixels:
+        raise Refused(f"it has more than {pixels} pixels (XYLEM_MEDIA_PIXELS)")

@@ -1,0 +1,90 @@
+"""The parts of a message's content: texts, pictures and sound."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from app.dispatch.media_reader import Origin
+from app.openai.body import MOST, Body, Some
+from app.openai.neutral import Refused
+
+_WHAT = "content parts of type"
+Detail = Literal["auto", "low", "high", "original"] | None  # has no effect: models see pictures in one way
+FileId = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+class AnyText(Body):
+    type: Literal["text"]
+    text: str
+
+
+class TextPart(AnyText):
+    """Where nothing else is allowed."""
+
+    type: Annotated[Literal["text"], Refused(_WHAT)]
+
+
+class MediaPart(Body):
+    @property
+    def origin(self) -> Origin:
+        raise NotImplementedError
+
+
+class ImagePart(MediaPart):
+    class Url(Body):
+        url: Annotated[str, Field(min_length=1)]
+        detail: Detail = None
+
+    type: Literal["image_url"]
+    image_url: Url
+
+    @property
+    def origin(self) -> Origin:
+        return Origin("image", self.image_url.url)
+
+
+class FilePart(MediaPart):
+    """A picture among the client's own files."""
+
+    class File(Body):
+        file_id: FileId
+        filename: Annotated[str, Field(max_length=512)] | None = None
+
+    type: Literal["file"]
+    file: File
+
+    @property
+    def origin(self) -> Origin:
+        return Origin("image", file_id=self.file.file_id)
+
+
+class AudioPart(MediaPart):
+    class Sound(Body):
+        data: Annotated[str, Field(min_length=1)]  # base64
+        format: Literal["wav", "mp3"]
+
+    type: Literal["input_audio"]
+    input_audio: Sound
+
+    @property
+    def origin(self) -> Origin:
+        return Origin("audio", f"data:audio/{self.input_audio.format};base64,{self.input_audio.data}")
+
+
+Part = Annotated[AnyText | ImagePart | FilePart | AudioPart, Field(discriminator="type")]
+# In this order, errors are reported for the list.
+Texts = Annotated[Some[TextPart], Field(max_length=MOST)] | str
+Parts = Annotated[Some[Part], Field(max_length=MOST)] | str
+
+
+def picture(url: str | None, file_id: str | None) -> MediaPart:
+    """Of a request in another shape than a chat's."""
+    if file_id is not None:
+        return FilePart.model_construct(type="file", file=FilePart.File.model_construct(file_id=file_id))
+    assert url is not None
+    return ImagePart.model_construct(type="image_url", image_url=ImagePart.Url.model_construct(url=url))
+
+
+def joined(parts: Any) -> str:
+    """The text of parts of any shape, without what is no text."""
+    return "\n".join(part.text for part in parts if not isinstance(part, MediaPart))

@@ -1,0 +1,117 @@
+"""Pictures: what a body means, and what its answer looks like."""
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec.structs import replace
+from pydantic import Field
+
+from app.dispatch.generation_base import GenerationBase
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.media_reader import Origin, Sample
+from app.dispatch.runtime import Deployment
+from app.errors import RequestError
+from app.messages import Painting
+from app.openai.neutral import NEUTRAL_OF_IMAGES, neutral
+from app.openai.painting import PaintingRequest, begun_painting, next_seed, painter, painting_plan
+from app.openai.validation import parse_off_loop
+
+MOST = 10  # pictures of one request, as OpenAI has it
+_STRENGTH = 0.8  # of an edit, if it says nothing: as most pipelines have it
+
+
+class PicturesRequest(PaintingRequest):
+    """What generations and edits have in common."""
+
+    n: Annotated[int, Field(ge=1, le=MOST)] | None = None
+    response_format: Literal["b64_json", "url"] | None = None  # b64_json if not given
+    output_format: Literal["png", "jpeg", "webp"] | None = None
+    output_compression: Annotated[int, Field(ge=0, le=100)] | None = None  # percent of quality, of jpeg and webp
+    stream: bool | None = None
+    partial_images: Annotated[int, Field(ge=0, le=3)] | None = None
+
+    def check(self) -> None:
+        """Raises: RequestError."""
+        if self.partial_images and not self.stream:
+            raise RequestError("'partial_images' come with 'stream' only.", param="partial_images")
+        if self.stream and self.response_format == "url":
+            raise RequestError("'response_format': streamed pictures come as b64_json.", param="response_format")
+        if self.output_compression is not None and self.output_format not in ("jpeg", "webp"):
+            raise RequestError("'output_compression' is for the formats jpeg and webp.", param="output_compression")
+
+
+@neutral(NEUTRAL_OF_IMAGES)
+class ImageRequest(PicturesRequest):
+    """A picture of a text."""
+
+
+@neutral(NEUTRAL_OF_IMAGES)
+class EditRequest(PicturesRequest):
+    """Another picture of a picture, which comes in the form's field `image`."""
+
+    strength: Annotated[float, Field(gt=0, le=1)] | None = None  # extension: how far it goes from the picture
+
+
+async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[ImageRequest, GenerationPlan]:
+    """Raises: XylemError."""
+    body = await state.served(await parse_off_loop(ImageRequest, raw), "images")
+    return body, pictures_plan(state, body, explain=explain)
+
+
+async def understand_edit(
+    state: Deployment, raw: bytes, source: Sample, *, explain: bool
+) -> tuple[EditRequest, GenerationPlan]:
+    """`source`: the picture. Raises: XylemError."""
+    body = await state.served(await parse_off_loop(EditRequest, raw), "images")
+    plan = pictures_plan(state, body, explain=explain)
+    strength, steps = body.strength or _STRENGTH, plan.paintings[0].steps
+    if steps * strength < 1:
+        raise RequestError(f"'strength': {strength:g} of {steps} steps is less than one.", param="strength")
+    paintings = [replace(painting, strength=strength) for painting in plan.paintings]
+    media = [[source.media] for _ in paintings]
+    return body, replace(plan, paintings=paintings, media=media, samples={Origin("image"): source})
+
+
+def pictures_plan(state: Deployment, body: PicturesRequest, *, explain: bool) -> GenerationPlan:
+    """Raises: RequestError, ModelNotFound."""
+    body.check()
+    model = painter(state, body, videos=False)
+    first = replace(
+        begun_painting(body, model),
+        format=body.output_format or "png",
+        quality=100 if body.output_compression is None else body.output_compression,
+        previews=body.partial_images or 0,
+    )
+    paintings = [replace(first, seed=next_seed(first, number)) for number in range(body.n or 1)]
+    return painting_plan(state, body, "img-", model, paintings, whole=not body.stream, explain=explain)
+
+
+class ImageWriter:
+    """Writes a whole answer."""
+
+    def __init__(self, call: GenerationBase, _body: PicturesRequest) -> None:
+        self._call = call
+
+    async def files(self) -> list[bytearray]:
+        """The pictures, in order. Raises: the error that ended one."""
+        while await self._call.progress():
+            pass
+        return [self._call.pictures[number] for number in range(len(self._call.plan.paintings))]
+
+    async def whole(self) -> dict[str, Any]:
+        """Raises: the error that ended a picture."""
+        files = await self.files()
+        return self.answer(await asyncio.to_thread(lambda: [{"b64_json": b64encode(file).decode()} for file in files]))
+
+    def answer(self, pictures: list[dict[str, Any]]) -> dict[str, Any]:
+        """`pictures`: where each one is, or its bytes."""
+        paintings = self._call.plan.paintings
+        data = [where | {"seed": p.seed} for where, p in zip(pictures, paintings, strict=True)]
+        return {"created": self._call.created, "data": data, "background": "opaque", **look(paintings[0])}
+
+
+def look(painting: Painting) -> Mapping[str, str]:
+    """What answers and events say of each picture."""
+    return {"output_format": painting.format, "size": f"{painting.width}x{painting.height}"}

@@ -1,0 +1,97 @@
+"""Videos: what a body means, and what a job looks like."""
+
+import secrets
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from msgspec.structs import replace
+from pydantic import Field
+
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.runtime import Deployment
+from app.errors import RequestError
+from app.messages import Done, Event, Failed, KeptRequest, Progress
+from app.openai.body import Query
+from app.openai.neutral import NEUTRAL_OF_VIDEOS, neutral
+from app.openai.painting import SEEDS, PaintingRequest, begun_painting, painter, painting_plan
+from app.openai.validation import parse_off_loop
+
+_STEP = 4  # frames: the models' time is compressed by four, and they make a multiple of it and one
+
+
+@neutral(NEUTRAL_OF_VIDEOS)
+class VideoRequest(PaintingRequest):
+    seconds: Annotated[str, Field(max_length=16)] | Annotated[float, Field(gt=0)] | None = None
+    fps: Annotated[int, Field(ge=1, le=120)] | None = None  # extension
+
+    def seeded(self) -> "VideoRequest":
+        """With a seed, so that any worker and replica paints the same."""
+        return self if self.seed is not None else self.model_copy(update={"seed": secrets.randbelow(SEEDS)})
+
+    def length(self, seconds: float) -> float:
+        """In seconds; `seconds` if none is given. Raises: RequestError."""
+        try:
+            given = seconds if self.seconds is None else float(self.seconds)
+        except ValueError:
+            given = 0.0
+        if not 0 < given < float("inf"):
+            raise RequestError(f"'seconds' has to be a number above 0, not '{self.seconds}'.", param="seconds")
+        return given
+
+
+class VideosQuery(Query):
+    after: Annotated[str, Field(max_length=100)] | None = None
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    order: Literal["asc", "desc"] = "desc"
+
+
+async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[VideoRequest, GenerationPlan]:
+    """Raises: XylemError."""
+    body = (await state.served(await parse_off_loop(VideoRequest, raw), "videos")).seeded()
+    return body, video_plan(state, body, explain=explain)
+
+
+def video_plan(state: Deployment, body: VideoRequest, *, explain: bool) -> GenerationPlan:
+    """Raises: RequestError, ModelNotFound."""
+    model = painter(state, body, videos=True)
+    rules = model.painting
+    seconds, fps = body.length(rules.seconds), body.fps or rules.fps
+    if seconds > rules.max_seconds:
+        raise RequestError(
+            f"'seconds': {model.name} makes up to {rules.max_seconds:g}, not {seconds:g}.", param="seconds"
+        )
+    frames = _STEP * max(0, round((seconds * fps - 1) / _STEP)) + 1
+    painting = replace(begun_painting(body, model), format="mp4", frames=frames, fps=fps)
+    return painting_plan(state, body, "video_", model, [painting], whole=False, explain=explain)
+
+
+def as_object(
+    kept: KeptRequest, body: VideoRequest, plan: GenerationPlan, events: Iterable[Event], keep_s: int
+) -> dict[str, Any]:
+    """A job, in OpenAI's shape. `events`: its log so far. `keep_s`: how long its file is kept."""
+    (painting,) = plan.paintings
+    shown: dict[str, Any] = {
+        "id": kept.id,
+        "object": "video",
+        "model": body.asked,
+        "status": "queued",
+        "progress": 0,
+        "created_at": int(kept.created),
+        "completed_at": None,
+        "expires_at": None,
+        "error": None,
+        "prompt": body.prompt,
+        "remixed_from_video_id": None,
+        "seconds": f"{painting.frames / painting.fps:g}",
+        "size": f"{painting.width}x{painting.height}",
+        "seed": painting.seed,
+    }
+    for event in events:
+        if isinstance(event, Progress):
+            shown |= {"status": "in_progress", "progress": min(99, 100 * event.step // event.of)}
+        elif isinstance(event, Done):
+            ended = int(event.ended)
+            shown |= {"status": "completed", "progress": 100, "completed_at": ended, "expires_at": ended + keep_s}
+        elif isinstance(event, Failed):
+            shown |= {"status": "failed", "error": {"code": event.code, "message": event.message}}
+    return shown

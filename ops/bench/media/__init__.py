@@ -1,0 +1,1 @@
+"""`make bench NAME=media`: pictures and sound in, pictures and video out."""

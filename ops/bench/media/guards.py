@@ -1,0 +1,116 @@
+"""Bad input, and what a good picture costs: from `https:` to RGB, and how long the event loop is held meanwhile."""
+
+import asyncio
+import ssl
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import uvloop
+
+from app.media.limits import Limits
+from app.media.loader import MediaLoader
+from app.media.source import MediaSource
+from app.settings import Settings
+from ops.bench.parts import Say
+from ops.bench.processes import Unavailable
+from tests.media.hostile import guards
+from tests.media.hostile_cases import CASES
+from tests.media.hostile_server import OUTER, Names
+from tests.stack import ROOT
+
+T = TypeVar("T")
+
+_AT_ONCE = 8
+_LOOK_S = 0.0005
+
+
+def measured(_out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """`hostile_cases`, `hostile_let_through`, `decode_ms_4mp`, `loop_held_ms`, and what got through."""
+    return uvloop.run(_measured(5 if quick else 15, say))
+
+
+async def _measured(rounds: int, say: Say) -> dict[str, Any]:
+    async with guards() as guarded:
+        through = []
+        for number, case in enumerate(CASES):
+            say(f"hostile case {number + 1} of {len(CASES)}")
+            if (what := await guarded.let_through(case)) is not None:
+                through.append(f"{case.name}: {what}")
+    say("pictures of 4 megapixels")
+    alone, held, idle = await _times(rounds)
+    return {
+        "hostile_cases": len(CASES),
+        "hostile_let_through": len(through),
+        "decode_ms_4mp": 1000 * statistics.median(alone),
+        "loop_held_ms": 1000 * statistics.median(held),
+        "loop_held_idle_ms": 1000 * statistics.median(idle),
+        "hostile_through": through,
+    }
+
+
+async def _times(rounds: int) -> tuple[Sequence[float], Sequence[float], Sequence[float]]:
+    """Seconds from a URL to pixels, one at a time; the longest stall of the loop in each round of eight at once; and in
+    as long a time without work, which is the machine's."""
+    alone, held, idle = [], [], []
+    async with _photo() as (loader, source):
+        await loader.load_pictures([source] * _AT_ONCE)  # starts the processes
+        for _ in range(rounds):
+            began = time.perf_counter()
+            await loader.load_picture(source)
+            alone.append(time.perf_counter() - began)
+        for _ in range(rounds):
+            began = time.perf_counter()
+            pictures, stall = await _watched(loader.load_pictures([source] * _AT_ONCE))
+            held.append(stall)
+            del pictures
+            idle.append((await _watched(asyncio.sleep(time.perf_counter() - began)))[1])
+    return alone, held, idle
+
+
+@asynccontextmanager
+async def _photo() -> AsyncIterator[tuple[MediaLoader, MediaSource]]:
+    """A server of a photo, in another process."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        command = [sys.executable, "-m", "tests.media.photo_server", name]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT) as server:  # noqa: ASYNC220 (once)
+            assert server.stdin is not None
+            while not (folder / "port").exists():
+                if server.poll() is not None:
+                    raise Unavailable("the server of photos did not start")
+                await asyncio.sleep(0.05)
+            host = f"media.test:{(folder / 'port').read_text()}"
+            limits = Limits.of(Settings(media_hosts=host, media_networks=f"{OUTER}/32"))  # type: ignore[arg-type]
+            tls = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+            loader = MediaLoader(limits, resolve=Names({"media.test": [[OUTER]]}).resolve, tls=tls)
+            yield loader, MediaSource("image", "messages.0.content.1", url=f"https://{host}/photo")
+            await loader.close()
+            server.stdin.close()
+
+
+async def _watched(work: Awaitable[T]) -> tuple[T, float]:
+    """Its result, and the longest stall of the loop meanwhile."""
+    watch = asyncio.create_task(_longest_stall())
+    await asyncio.sleep(0)
+    done = await work
+    watch.cancel()
+    return done, await watch
+
+
+async def _longest_stall() -> float:
+    """Until it is cancelled: the longest time by which the loop was late for a timer, in seconds."""
+    longest = 0.0
+    try:
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(_LOOK_S)
+            longest = max(longest, time.perf_counter() - began - _LOOK_S)
+    except asyncio.CancelledError:
+        return longest

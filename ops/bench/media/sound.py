@@ -1,0 +1,176 @@
+"""Seconds of speech that are written down in a second: through us, and by vLLM alone with the same arguments."""
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from ops.bench.load import System
+from ops.bench.parts import Say
+from ops.bench.processes import Unavailable, tail
+from ops.bench.systems import fleet
+from tests.speech.samples import RIVERS
+from tests.stack import ROOT
+from workers.model_folder import prepare
+from workers.whisper import NAME, convert
+
+_WINDOW_S = 30.0
+_BIND = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}  # both engines are there at once
+# A script, run with a pools file and a sound: loads, prints `ready`, and for each line it transcribes all windows at
+# once, as a job each, and prints seconds.
+_ALONE = f"""
+import asyncio, json, os, sys, time
+from pathlib import Path
+import numpy as np
+from app.dispatch.models import load_models
+from app.engines.vllm.args import engine_args
+from app.engines.vllm.convert import sampling_params
+from app.media.sound import decode_sound
+from app.messages import Sampling
+from app.pools import load_pools
+
+async def main():
+    declared = load_pools(Path(sys.argv[1]))
+    (pool,), (model,) = declared.pools.values(), load_models(declared).values()
+    args = engine_args(pool, "127.0.0.1")
+    os.environ.update(args.environment)
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**args.fields))
+    found = decode_sound(Path(sys.argv[2]).read_bytes(), most_s=1800, window_s={_WINDOW_S})
+    windows = [np.frombuffer(one.data, "<f4") for one in found]
+    prompt = model.speech.prompt("transcribe", None, times=False)
+    room = model.room(prompt, None, "prompt")
+    asked = Sampling(max_tokens=room, temperature=0.0, logit_bias=model.speech.bias(times=False))
+    async def one(number, window):
+        encoder = {{"prompt": "", "multi_modal_data": {{"audio": (window, 16_000)}}}}
+        whole = {{"encoder_prompt": encoder, "decoder_prompt": {{"prompt_token_ids": prompt}}}}
+        (made,) = await engine.renderer.render_cmpl_async([whole])
+        async for _ in engine.generate(made, sampling_params(asked), number):
+            pass
+    print("ready", flush=True)
+    turn = 0
+    while await asyncio.to_thread(sys.stdin.readline):
+        turn, began = turn + 1, time.perf_counter()
+        await asyncio.gather(*(one(f"{{turn}}-{{i}}", window) for i, window in enumerate(windows)))
+        print(json.dumps(time.perf_counter() - began), flush=True)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """`transcribed_s_per_s`, `alone_s_per_s` and `transcribe_ratio`. Raises: Unavailable."""
+    out_dir.mkdir(parents=True, exist_ok=True)
+    model = _model()
+    pool = {
+        "model": "bench", "engine": "vllm", "task": "transcribe", "path": str(model), "max_running": 8,
+        "args": {"kv_cache_memory_bytes": 2**28},
+    }  # fmt: skip
+    pools_file, sound = out_dir / "pools.yaml", out_dir / "sound.ogg"
+    pools_file.write_text(yaml.safe_dump({"pools": {"speech": pool}}))
+    sound.write_bytes(RIVERS)
+    turns, ours, theirs = 4 if quick else 12, list[float](), list[float]()
+    with ExitStack() as up:
+        say("loading vLLM alone")
+        alone = up.enter_context(_alone(out_dir, pools_file, sound))
+        say("loading the system")
+        system = up.enter_context(fleet(out_dir / "xylem", {"speech": pool}, {"speech": 1}, more_env=_BIND))
+        client = up.enter_context(httpx.Client(timeout=600))
+        for turn in range(turns + 1):  # the first warms up
+            say(f"turn {turn} of {turns}")
+            if turn % 2:  # neither is always the first
+                times = _over_http(client, system), _by_itself(alone)
+            else:
+                times = (_by_itself(alone), _over_http(client, system))[::-1]
+            if turn:
+                ours.append(times[0])
+                theirs.append(times[1])
+        seconds = _seconds(client, system)
+    return {
+        "transcribed_s_per_s": seconds / statistics.median(ours),
+        "alone_s_per_s": seconds / statistics.median(theirs),
+        "transcribe_ratio": statistics.median(b / a for a, b in zip(ours, theirs, strict=True)),
+        "sound_pairs": [[seconds / a, seconds / b] for a, b in zip(ours, theirs, strict=True)],
+    }
+
+
+def _model() -> Path:
+    """Raises: Unavailable."""
+    dest = ROOT / ".xylem/models" / NAME
+    try:
+        prepare(dest, convert)
+    except FileNotFoundError as exc:
+        raise Unavailable(str(exc)) from exc
+    return dest
+
+
+@contextmanager
+def _alone(out_dir: Path, pools_file: Path, sound: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Raises: Unavailable."""
+    log, script = out_dir / "alone.log", out_dir / "alone.py"
+    script.write_text(_ALONE)  # vLLM's own processes import it
+    env = os.environ | _BIND | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "ignore", str(script), str(pools_file), str(sound)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with (
+        log.open("w") as err,
+        subprocess.Popen(command, stderr=err, env=env, cwd=ROOT, start_new_session=True, **pipes) as child,
+    ):
+        try:
+            assert child.stdout is not None
+            if not any(line.strip() == "ready" for line in child.stdout):
+                raise Unavailable(f"vLLM ended: {tail(log)}")
+            yield child
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)  # else vLLM's engine core would stay
+
+
+def _by_itself(child: "subprocess.Popen[str]") -> float:
+    """Seconds."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write("go\n")
+    child.stdin.flush()
+    return float(child.stdout.readline())
+
+
+def _over_http(client: httpx.Client, system: System) -> float:
+    """Seconds. Raises: Unavailable."""
+    began = time.perf_counter()
+    _asked(client, system, "json")
+    return time.perf_counter() - began
+
+
+def _seconds(client: httpx.Client, system: System) -> float:
+    """Of the sound."""
+    return float(_asked(client, system, "verbose_json")["duration"])
+
+
+def _asked(client: httpx.Client, system: System, form: str) -> dict[str, Any]:
+    fields = {"model": system.model, "response_format": form}
+    answer = client.post(f"{system.url}/v1/audio/transcriptions", data=fields, files={"file": RIVERS})
+    if answer.status_code != 200:
+        raise Unavailable(f"/v1/audio/transcriptions: {answer.text[:200]}")
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+if __name__ == "__main__":
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        quick = bool(os.environ.get("QUICK"))
+        found = measured(Path(folder), quick, lambda what: print(what, file=sys.stderr))
+    print(json.dumps(found))

@@ -1,0 +1,214 @@
+"""Pictures that other workers encode, and each fault on the way: the answer is that of a worker with eyes of its own.
+
+The mock engine dies of an encoded picture of another shape, as real engines do.
+"""
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from openai import OpenAI
+
+from app.media.picture import picture_of
+from app.messages import EmbeddingHandle, decode_embedding, encode
+from tests.acceptance.test_media import asked, png
+from tests.stack import Stack, leases, metric, mock_pool, stack, timeline, wait_until
+from tests.vlm import random_vlm
+
+POOL, EYES = "both-pool", "eyes-pool"
+APART = {"encode": "eyes-apart", "prefill": "prefill-apart", "decode": "decode-apart"}
+ODD, BLIND = "odd-eyes", "no-eyes"
+DEADLY = 77  # a picture of this colour kills the odd encoder
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Four models: two encoders; encode, prefill and decode apart; an encoder that errs; none that lives."""
+    path = {"path": str(random_vlm("idefics3", weights=False))}
+    args: dict[str, Any] = {"max_model_len": 2048, "block_size": 16, "step_ms": 15.0, "encode_tokens_per_s": 250.0}
+
+    def pool(model: str, role: str = "both", **more: Any) -> dict[str, Any]:
+        return mock_pool(model=model, **args | more) | path | {"role": role}
+
+    split = {"disagg": {"remote_tokens": 64, "remote_wait_s": 60.0}}
+    pools = {
+        POOL: pool("sees"),
+        EYES: pool("sees", "encode"),
+        "alone-pool": pool("alone"),
+        **{name: pool("apart", role) | (split if role != "encode" else {}) for role, name in APART.items()},
+        "odd-pool": pool("odd"),
+        ODD: pool("odd", "encode", embedding_rows=1, dies_on_picture=DEADLY),
+        BLIND: pool("eyeless", "encode"),
+        "eyeless-pool": pool("eyeless"),
+    }
+    folder = tmp_path_factory.mktemp("encode")
+    with stack(valkey_url, folder, pools, XYLEM_DEPLOYMENT="encode") as s:
+        s.api()
+        for name in pools:
+            if name != BLIND:
+                s.worker(name, name)
+        s.worker(EYES, "second-eyes")
+        wait_until(lambda: len(leases(s)) == 10 and (s.ready() or {}).get("ready"), "all workers", 90)
+        yield s
+
+
+@pytest.fixture
+def client(served: Stack) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
+        yield c
+
+
+def answer(client: OpenAI, model: str, messages: list[Any], **fields: Any) -> Any:
+    given: dict[str, Any] = {"seed": 1, "max_tokens": 12} | fields
+    return client.chat.completions.create(model=model, messages=messages, **given)
+
+
+def text(client: OpenAI, model: str, messages: list[Any]) -> str:
+    return str(answer(client, model, messages).choices[0].message.content)
+
+
+def counts(s: Stack, *names: str) -> dict[str, float]:
+    """Of pictures, over all workers."""
+    pools = {lease.worker.pool for lease in leases(s)}
+    return {name: sum(metric(s, pool, f"pictures_{name}") for pool in pools) for name in names}
+
+
+def wait_for(s: Stack, before: dict[str, float], **more: int) -> None:
+    """Until workers have told of so many more pictures."""
+    wanted = {name: before[name] + n for name, n in more.items()}
+    wait_until(lambda: counts(s, *more) == wanted, f"{more} more than {before}, now {counts(s, *before)}")
+
+
+ALL = ("encoded", "found", "fetched", "lost", "missing")
+
+
+def entry(s: Stack, model: str, seed: int) -> tuple[str, EmbeddingHandle]:
+    """The index's entry for the picture `png(seed)`: its key, and where the encoded picture is."""
+    name = picture_of(90, 120, bytes((seed, 255 - seed, 7)) * 120 * 90).sha256
+    key = f"{s.deployment}:embedding:{model}:{name}"
+    return key, decode_embedding(s.redis.get(key))
+
+
+def test_the_answer_is_the_same_and_the_second_question_needs_no_encoder(served: Stack, client: OpenAI) -> None:
+    messages, before = asked(png(1)), counts(served, *ALL)
+    assert text(client, "sees", messages) == text(client, "alone", messages)
+    wait_for(served, before, encoded=1, found=0, fetched=1, lost=0, missing=0)
+    again = asked(png(1), text="And what else?")
+    assert text(client, "sees", again) == text(client, "alone", again)
+    wait_for(served, before, encoded=1, found=0, fetched=2, lost=0, missing=0)
+
+
+def test_several_pictures_are_spread_over_the_encoders(served: Stack, client: OpenAI) -> None:
+    workers = {lease.worker.id for lease in leases(served, EYES)}
+    messages = asked(png(11), png(12), png(13), png(14), png(11))
+    assert text(client, "sees", messages) == text(client, "alone", messages)
+    assert {entry(served, "sees", seed)[1].worker for seed in (11, 12, 13, 14)} == workers
+
+
+def test_encode_prefill_and_decode_on_three_workers(served: Stack, client: OpenAI) -> None:
+    """The decode worker gets the prompt's KV, and no picture."""
+    messages, before = asked(png(21)), counts(served, *ALL)
+    made = answer(client, "apart", messages)
+    assert made.choices[0].message.content == text(client, "alone", messages)
+    wait_for(served, before, encoded=1, fetched=1, lost=0, missing=0)
+    roles = {lease.worker.id: lease.worker.role for lease in leases(served)}
+    assert [roles[part["worker"]] for part in timeline(served, made.id)["workers"]] == ["prefill", "decode"]
+
+
+def test_a_lost_transfer_is_encoded_where_the_answer_is(served: Stack, client: OpenAI) -> None:
+    """Other bytes are in its place, as after another picture has taken it."""
+    messages = asked(png(31))
+    before = counts(served, *ALL)
+    text(client, "sees", messages)
+    wait_for(served, before, fetched=1)
+    key, handle = entry(served, "sees", 31)
+    served.redis.set(key, encode(replace(handle, checksum=handle.checksum ^ 1)))
+    more = asked(png(31), text="Again?")
+    assert text(client, "sees", more) == text(client, "alone", more)
+    wait_for(served, before, fetched=1, lost=1, missing=0)
+
+
+def test_a_wrong_shape_never_reaches_the_engine(served: Stack, client: OpenAI) -> None:
+    messages, before = asked(png(41)), counts(served, *ALL)
+    [living] = leases(served, "odd-pool")
+    assert text(client, "odd", messages) == text(client, "alone", messages)
+    wait_for(served, before, encoded=1, fetched=0, lost=1)
+    assert [lease.worker.pid for lease in leases(served, "odd-pool")] == [living.worker.pid]
+
+
+def test_without_an_encoder_a_worker_encodes_itself(served: Stack, client: OpenAI) -> None:
+    messages, before = asked(png(51)), counts(served, *ALL)
+    assert text(client, "eyeless", messages) == text(client, "alone", messages)
+    wait_for(served, before, encoded=0, fetched=0, lost=0, missing=1)
+
+
+def test_an_encoder_killed_while_it_encodes_and_before_it_begins(served: Stack, client: OpenAI) -> None:
+    """One request is being encoded, and one waits behind it: each gets one answer, the right one."""
+    first, second = asked(png(61), png(62), png(63), png(64)), asked(png(65), png(66), png(67), png(68))
+    expected = [text(client, "alone", messages) for messages in (first, second)]
+    victim = leases(served, EYES)[0].worker
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(text, client, "sees", messages) for messages in (first, second)]
+        key = f"{served.deployment}:reservations:{victim.id}"
+        wait_until(lambda: served.redis.hlen(key) == 2, "both are at the victim")
+        _kill(served, victim.pid)
+        assert [one.result() for one in answers] == expected
+    _restart(served, EYES, victim.pid)
+
+
+def test_an_encoder_killed_before_its_picture_is_fetched(served: Stack, client: OpenAI) -> None:
+    before = counts(served, *ALL)
+    text(client, "sees", asked(png(71)))
+    wait_for(served, before, encoded=1, fetched=1)
+    holder = entry(served, "sees", 71)[1].worker
+    victim = next(lease.worker for lease in leases(served, EYES) if lease.worker.id == holder)
+    before = {name: metric(served, POOL, f"pictures_{name}") for name in ("lost", "fetched")}
+    _kill(served, victim.pid)
+    more = asked(png(71), text="Again?")
+    assert text(client, "sees", more) == text(client, "alone", more)
+    wait_until(lambda: metric(served, POOL, "pictures_lost") == before["lost"] + 1, "counted")
+    assert metric(served, POOL, "pictures_fetched") == before["fetched"]
+    _restart(served, EYES, victim.pid)
+
+
+def test_a_picture_that_kills_encoders_kills_one(served: Stack, client: OpenAI) -> None:
+    messages = asked(png(DEADLY))
+    [victim] = [lease.worker.pid for lease in leases(served, ODD)]
+    assert text(client, "odd", messages) == text(client, "alone", messages)
+    _restart(served, ODD, victim)
+
+
+def test_an_answer_goes_on_elsewhere_and_a_batchlike_one_waits_with_its_picture(served: Stack, client: OpenAI) -> None:
+    """The worker that answers is killed amid the answer; another one gets the encoded picture, too."""
+    served.worker(POOL, "second-both")
+    wait_until(lambda: len(leases(served, POOL)) == 2, "a second worker")
+    messages = asked(png(81))
+    expected = answer(client, "alone", messages, max_tokens=250).choices[0].message.content
+    assert answer(client, "sees", messages, max_tokens=250, service_tier="flex").choices[0].message.content == expected
+    got, victim = "", 0
+    for chunk in answer(client, "sees", messages, max_tokens=250, stream=True):
+        got += chunk.choices[0].delta.content or ""
+        if not victim and got:
+            busy = next(lease for lease in leases(served, POOL) if _reserved(served, lease.worker.id))
+            victim = busy.worker.pid
+            _kill(served, victim)
+    assert got == expected
+    _restart(served, POOL, victim)
+
+
+def _reserved(s: Stack, worker: str) -> int:
+    return int(s.redis.hlen(f"{s.deployment}:reservations:{worker}"))
+
+
+def _kill(s: Stack, pid: int) -> None:
+    next(proc for proc in s.procs if proc.pid == pid).send_signal(signal.SIGKILL)
+
+
+def _restart(s: Stack, pool: str, victim: int) -> None:
+    wait_until(lambda: victim not in [lease.worker.pid for lease in leases(s, pool)], "its lease has ended")
+    count = len(leases(s, pool))
+    s.worker(pool, f"{pool}-{victim}")
+    wait_until(lambda: len(leases(s, pool)) == count + 1, "another one")

@@ -1,0 +1,319 @@
+"""Pictures: real processes, the official client, and mock engines whose pictures are of one colour."""
+
+import io
+import json
+import os
+import signal
+from base64 import b64decode
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from celery import Celery
+from openai import OpenAI
+from PIL import Image
+
+from app.engines.mock.painter import picture
+from app.ids import BATCH_QUEUE
+from app.media.picture import picture_of
+from app.messages import Painting
+from tests.acceptance.test_security import create
+from tests.stack import Stack, all_free, leases, metric, pid_of_worker, stack, timeline, wait_until
+
+POOL, STEP_MS = "image-pool", 20.0
+RULES = {"size": "64x64", "sizes": ["32x32", "64x32"], "steps": 4, "max_steps": 2000}
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two workers that paint pictures."""
+    path = tmp_path_factory.mktemp("images")
+    args = {"step_ms": STEP_MS, "dies_on": "a fatal picture"}
+    pools = {
+        POOL: {
+            "model": "painter",
+            "engine": "mock",
+            "task": "image",
+            "max_running": 4,
+            "args": args,
+            "painting": RULES,
+        },
+    }
+    more = {"XYLEM_MEDIA_STORE": str(path / "media"), "XYLEM_MEDIA_KEEP_S": "3600", "XYLEM_DEPLOYMENT": path.name}
+    with stack(valkey_url, path, pools, **more) as s:
+        s.api()
+        s.worker(BATCH_QUEUE, name="batch")
+        for name in ("w1", "w2"):
+            s.worker(POOL, name=name)
+        s.wait_ready(2, "painter")
+        yield s
+
+
+@pytest.fixture
+def client(served: Stack) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
+        yield c
+
+
+def made(prompt: str, seed: int, step: int = 4, **more: Any) -> bytes:
+    """What the engine paints."""
+    return picture(Painting(**{"width": 64, "height": 64, "steps": 4} | more, prompt=prompt, seed=seed), step)
+
+
+def post(s: Stack, **body: Any) -> httpx.Response:
+    return httpx.post(f"{s.url}/v1/images/generations", json={"model": "painter", "prompt": "a cat"} | body, timeout=60)
+
+
+def steps(s: Stack) -> float:
+    return metric(s, POOL, "paint_steps")
+
+
+def idle(s: Stack) -> bool:
+    return all(not lease.load.running for lease in leases(s, POOL)) and all_free(s, POOL)
+
+
+def test_n_pictures_have_n_seeds_and_each_paints_the_same_again(client: OpenAI) -> None:
+    """The seed of the request is the first picture's."""
+    ask: Any = {"model": "painter", "prompt": "a cat", "extra_body": {"seed": 7}}
+    three = client.images.generate(n=3, **ask)
+    assert three.data is not None
+    assert [b64decode(d.b64_json or "") for d in three.data] == [made("a cat", seed) for seed in (7, 8, 9)]
+    again = client.images.generate(model="painter", prompt="a cat", extra_body={"seed": 8}).data
+    assert again is not None
+    assert again[0].b64_json == three.data[1].b64_json
+
+
+def test_size_steps_guidance_and_negative_prompt_reach_the_engine(client: OpenAI) -> None:
+    ask: dict[str, Any] = {"seed": 1, "num_inference_steps": 2, "guidance_scale": 3.5, "negative_prompt": "a dog"}
+    got = client.images.generate(
+        model="painter", prompt="a cat", size="64x32", output_format="jpeg", output_compression=50, extra_body=ask
+    )  # type: ignore[call-overload]
+    expected = made("a cat", 1, 2, height=32, steps=2, guidance=3.5, negative="a dog", format="jpeg", quality=50)
+    assert b64decode(got.data[0].b64_json) == expected
+    assert (got.size, got.output_format) == ("64x32", "jpeg")
+
+
+def test_a_stream_has_partial_pictures_and_ends_with_the_whole_one(client: OpenAI) -> None:
+    events = list(
+        client.images.generate(
+            model="painter",
+            prompt="a cat",
+            stream=True,
+            partial_images=2,
+            extra_body={"seed": 3, "num_inference_steps": 9},
+        )
+    )
+    assert [e.type for e in events] == ["image_generation.partial_image"] * 2 + ["image_generation.completed"]
+    assert [b64decode(e.b64_json) for e in events] == [made("a cat", 3, step, steps=9) for step in (3, 6, 9)]
+    assert [e.partial_image_index for e in events[:2]] == [0, 1]  # type: ignore[union-attr]
+
+
+def test_a_url_shows_the_picture_until_it_is_deleted(served: Stack, client: OpenAI) -> None:
+    got = client.images.generate(model="painter", prompt="a cat", response_format="url", extra_body={"seed": 5})
+    assert got.data is not None
+    url = got.data[0].url
+    assert url is not None
+    assert url.startswith(f"{served.url}/v1/images/file-")
+    shown = httpx.get(url)
+    assert (shown.content, shown.headers["content-type"]) == (made("a cat", 5), "image/png")
+    assert httpx.get(url[:-1] + ("0" if url[-1] != "0" else "1")).status_code == 404
+    assert client.files.delete(url.rpartition("/")[2]).deleted
+    assert httpx.get(url).status_code == 404
+    assert not list((served.directory / "media" / "files").iterdir())
+
+
+def png(colour: str = "red", size: tuple[int, int] = (40, 30)) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", size, colour).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_an_edit_begins_from_its_picture(client: OpenAI) -> None:
+    """By its pixels: another file of the same picture is the same."""
+    pixels = Image.new("RGB", (40, 30), "red").tobytes()
+    expected = [
+        picture(Painting("a cat", 64, 64, 4, seed, strength=0.5), 4, picture_of(30, 40, pixels).sha256)
+        for seed in (3, 4)
+    ]
+    ask: Any = {"model": "painter", "prompt": "a cat", "n": 2, "extra_body": {"seed": 3, "strength": 0.5}}
+    for file in (png(), png() + b"more"):
+        got = client.images.edit(image=("a.png", file), **ask)
+        assert [b64decode(d.b64_json or "") for d in got.data or ()] == expected
+    events = client.images.edit(
+        image=("a.png", png()), model="painter", prompt="a cat", stream=True, partial_images=1, extra_body={"seed": 3}
+    )
+    assert [e.type for e in events] == ["image_edit.partial_image", "image_edit.completed"]
+
+
+@pytest.mark.parametrize(
+    ("files", "fields", "param"),
+    [
+        ([], {}, "image"),
+        ([("image[]", png()), ("image[]", png())], {}, "image"),
+        ([("image", b"no picture")], {}, "image"),
+        ([("image", png(size=(5000, 5000)))], {}, "image"),
+        ([("image", png()), ("mask", png())], {}, "mask"),
+        ([("image", png())], {"strength": "2"}, "strength"),
+        ([("image", png())], {"num_inference_steps": "1"}, "strength"),
+        ([("image", png())], {"n": "many"}, "n"),
+        ([("image", png())], {"model": "nobody"}, "model"),
+    ],
+)
+def test_what_cannot_be_edited_is_refused_by_name(
+    served: Stack, files: list[tuple[str, bytes]], fields: dict[str, str], param: str
+) -> None:
+    parts = [(name, ("a.png", file)) for name, file in files] or {"x": (None, "y")}
+    form = {"model": "painter", "prompt": "a cat"} | fields
+    got = httpx.post(f"{served.url}/v1/images/edits", data=form, files=parts)
+    assert (got.status_code, got.json()["error"]["param"]) == (404 if param == "model" else 400, param), got.text
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"n": 11}, "n"),
+        ({"n": 0}, "n"),
+        ({"size": "48x48"}, "size"),
+        ({"size": "big"}, "size"),
+        ({"num_inference_steps": 2001}, "num_inference_steps"),
+        ({"num_inference_steps": 0}, "num_inference_steps"),
+        ({"guidance_scale": -1}, "guidance_scale"),
+        ({"seed": 2**32}, "seed"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": "x" * 32_001}, "prompt"),
+        ({"response_format": "gif"}, "response_format"),
+        ({"quality": "high"}, "quality"),
+        ({"partial_images": 1}, "partial_images"),
+        ({"stream": True, "partial_images": 4}, "partial_images"),
+        ({"stream": True, "response_format": "url"}, "response_format"),
+        ({"output_compression": 50}, "output_compression"),
+        ({"temperature": 1}, "temperature"),
+    ],
+)
+def test_what_the_model_cannot_paint_is_refused_by_name(served: Stack, body: dict[str, Any], param: str) -> None:
+    got = post(served, **body)
+    assert got.status_code == 400, got.text
+    assert got.json()["error"]["param"] == param
+    assert param in got.json()["error"]["message"]
+
+
+def test_a_model_that_paints_answers_no_chat_and_has_no_tokens(client: OpenAI, served: Stack) -> None:
+    with pytest.raises(openai.BadRequestError, match="paints"):
+        client.chat.completions.create(model="painter", messages=[{"role": "user", "content": "a cat"}])
+    got = httpx.post(f"{served.url}/tokenize", json={"model": "painter", "prompt": "a cat"})
+    assert (got.status_code, "paints" in got.text) == (400, True)
+    assert [m.id for m in client.models.list()] == ["painter"]
+
+
+def test_a_client_that_leaves_stops_its_picture_within_a_step(served: Stack, client: OpenAI) -> None:
+    """`ops/bench/media` measures how soon; the contract of painters holds the engine to a step."""
+    wait_until(lambda: idle(served), "nothing is painted")
+    began = steps(served)
+    with client.images.generate(
+        model="painter", prompt="slow", stream=True, partial_images=3, extra_body={"num_inference_steps": 800}
+    ) as stream:
+        next(iter(stream))
+    wait_until(lambda: idle(served), "the picture is given up")
+    assert 200 <= steps(served) - began < 800  # the first preview came after 200
+
+
+def test_a_deadline_stops_a_picture(served: Stack) -> None:
+    got = post(served, num_inference_steps=2000, timeout=0.3)
+    assert (got.status_code, got.json()["error"]["code"]) == (504, "deadline_exceeded")
+    wait_until(lambda: idle(served), "the picture is given up")
+
+
+def test_a_killed_workers_picture_is_painted_elsewhere_with_equal_bytes(served: Stack) -> None:
+    body: dict[str, Any] = {"prompt": "slow", "seed": 11, "num_inference_steps": 150}
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(post, served, **body)
+        run = wait_until(lambda: running(served), "it is painted")
+        os.kill(pid_of_worker(served, POOL, run), signal.SIGKILL)
+        got = asked.result()
+    assert got.status_code == 200, got.text
+    (data,) = got.json()["data"]
+    assert b64decode(data["b64_json"]) == made("slow", 11, 150, steps=150)
+    assert timeline(served, run)["attempts"] == 2
+    for name in ("w1", "w2"):
+        if served.names[name].poll() is not None:
+            served.worker(POOL, name=name)
+    served.wait_ready(2, "painter")
+
+
+def running(s: Stack) -> str | None:
+    """The id of a request that an engine has begun."""
+    if not any(lease.load.running for lease in leases(s, POOL)):
+        return None
+    found = [key.decode() for key in s.redis.keys(f"{s.deployment}:request:img-*")]
+    return found[0].rpartition(":")[2].rpartition(".")[0] if found else None
+
+
+def test_pictures_are_lines_of_batches(served: Stack, client: OpenAI) -> None:
+    """A line may not ask for a URL."""
+
+    def line(number: int, **more: Any) -> str:
+        body = {"model": "painter", "prompt": f"picture {number}", "seed": number} | more
+        return json.dumps({"custom_id": str(number), "method": "POST", "url": "/v1/images/generations", "body": body})
+
+    lines = [*(line(i) for i in range(5)), line(5, response_format="url"), line(6, size="9x9")]
+    file = client.files.create(file=("a.jsonl", "\n".join(lines).encode()), purpose="batch")
+    batch = client.batches.create(
+        input_file_id=file.id,
+        endpoint="/v1/images/generations",
+        completion_window="24h",  # type: ignore[arg-type]
+    )
+    done = wait_until(
+        lambda: b if (b := client.batches.retrieve(batch.id)).status == "completed" else None, "the batch", 60
+    )
+    results = [json.loads(raw) for raw in client.files.content(done.output_file_id).text.splitlines()]
+    pictures = {r["custom_id"]: b64decode(r["response"]["body"]["data"][0]["b64_json"]) for r in results}
+    assert pictures == {str(i): made(f"picture {i}", i) for i in range(5)}
+    errors = [json.loads(raw) for raw in client.files.content(done.error_file_id).text.splitlines()]
+    assert {e["custom_id"] for e in errors} == {"5", "6"}
+
+
+def test_a_stored_picture_is_its_keys_own_and_expires(valkey_url: str, tmp_path: Path) -> None:
+    """Without its key, or with another one, there is none."""
+    env = {
+        "XYLEM_DEPLOYMENT": "pictures-of",
+        "XYLEM_REQUIRE_KEYS": "true",
+        "XYLEM_MEDIA_STORE": str(tmp_path / "media"),
+    }
+    pools = {POOL: {"model": "painter", "engine": "mock", "task": "image", "painting": RULES}}
+    with stack(valkey_url, tmp_path, pools, XYLEM_MEDIA_KEEP_S="2", **env) as s:
+        s.api()
+        s.worker(POOL)
+        s.wait_ready(1, "painter")
+        alice, bob = (create(s, [s.url], name) for name in ("alice", "bob"))
+        with OpenAI(base_url=f"{s.url}/v1", api_key=alice, max_retries=0, timeout=20) as client:
+            made_ = client.images.generate(model="painter", prompt="a cat", response_format="url")
+        url = (made_.data or [])[0].url or ""
+
+        def seen(key: str) -> int:
+            return httpx.get(url, headers={"Authorization": f"Bearer {key}"}).status_code
+
+        assert (seen(alice), seen(bob), httpx.get(url).status_code) == (200, 404, 401)
+        wait_until(lambda: seen(alice) == 404, "it has expired")
+
+
+def test_flower_is_told_of_a_pictures_steps(served: Stack) -> None:
+    """As Celery's events: each second, and at the last step."""
+    app = Celery(broker=served.redis_url)
+    app.conf.broker_transport_options = {"global_keyprefix": f"{served.deployment}:"}
+    told: list[str] = []
+
+    def progress(event: dict[str, Any]) -> None:
+        told.append(event["result"])
+        receiver.should_stop = event["result"] == "step 80 of 80"
+
+    with app.connection_for_read() as connection, ThreadPoolExecutor() as pool:
+        receiver = app.events.Receiver(connection, handlers={"task-progress": progress})
+        asked = pool.submit(post, served, prompt="slow", num_inference_steps=80)
+        receiver.capture(limit=None, timeout=30)
+        assert asked.result().status_code == 200
+    assert told[-1] == "step 80 of 80"
+    assert len(told) > 1

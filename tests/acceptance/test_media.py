@@ -1,0 +1,282 @@
+"""Pictures in requests, from the official clients to the mock engine, whose answers depend on each pixel."""
+
+import base64
+import io
+import json
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from anthropic import Anthropic
+from openai import BadRequestError, InternalServerError, OpenAI
+from PIL import Image
+
+from app.media.picture import picture_of
+from tests.stack import Stack, indexed_blocks, leases, mock_pool, pid_of_worker, stack, timeline, wait_until
+from tests.vlm import random_vlm
+
+POOL, TEXT, BLIND = "decode-pool-a", "text-pool", "blind-pool"
+SIZE = 16  # tokens of a block
+SLOW = {"step_ms": 15.0}
+
+
+def png(seed: int, width: int = 120, height: int = 90) -> bytes:
+    """A picture of one colour, of which each seed has another."""
+    out = io.BytesIO()
+    Image.new("RGB", (width, height), (seed, 255 - seed, 7)).save(out, "PNG")
+    return out.getvalue()
+
+
+def url(data: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
+
+
+def asked(*pictures: bytes, text: str = "What is this?") -> list[Any]:
+    parts = [{"type": "image_url", "image_url": {"url": url(data), "detail": "auto"}} for data in pictures]
+    return [{"role": "user", "content": [{"type": "text", "text": text}, *parts]}]
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two workers of a model that sees, and one of each kind of blindness."""
+    files = str(random_vlm("idefics3", weights=False))
+    args = {"max_model_len": 2048, "block_size": SIZE, **SLOW}
+    apart = {"path": files, "disagg": {"remote_tokens": 64, "remote_wait_s": 60.0}}
+    pools = {
+        POOL: mock_pool(model="sees", **args) | {"path": files},
+        TEXT: mock_pool(model="text", **args),
+        BLIND: mock_pool(model="blind", media=[], **args) | {"path": files},
+        "prefill-apart": mock_pool(model="apart", **args) | apart | {"role": "prefill"},
+        "decode-apart": mock_pool(model="apart", **args) | apart | {"role": "decode"},
+    }
+    folder = tmp_path_factory.mktemp("media")
+    env = {"XYLEM_DEPLOYMENT": "media"}
+    with stack(valkey_url, folder, pools, **env) as s:
+        s.api()
+        for i in range(2):
+            s.worker(POOL, f"sees-{i}")
+        s.worker(TEXT, "text")
+        s.worker(BLIND, "blind")
+        s.worker("prefill-apart", "prefill")
+        s.worker("decode-apart", "decode")
+        for model, workers in (("sees", 2), ("text", 1), ("blind", 1)):
+            s.wait_ready(workers, model)
+        wait_until(lambda: len(leases(s)) == 6, "all workers")
+        yield s
+
+
+@pytest.fixture
+def client(served: Stack) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
+        yield c
+
+
+def answer(client: OpenAI, messages: list[Any], **fields: Any) -> Any:
+    given = {"model": "sees", "seed": 1, "max_tokens": 12} | fields
+    return client.chat.completions.create(messages=messages, **given)
+
+
+def test_one_picture_is_the_same_in_each_api(served: Stack, client: OpenAI) -> None:
+    """The answer is the picture's, and its placeholders are counted: four tiles and the whole, in this model's way."""
+    data, other = png(1), png(2)
+    chat = answer(client, asked(data))
+    text = chat.choices[0].message.content
+    assert text != answer(client, asked(other)).choices[0].message.content
+    assert text == answer(client, asked(data)).choices[0].message.content
+    parts = [{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": url(data)}]
+    made = client.responses.create(
+        model="sees", input=[{"role": "user", "content": parts}], max_output_tokens=12, store=False
+    )
+    with Anthropic(base_url=served.url, api_key="none", max_retries=0) as anthropic:
+        source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(data).decode()}
+        blocks = [{"type": "text", "text": "What is this?"}, {"type": "image", "source": source}]
+        turns: Any = [{"role": "user", "content": blocks}]
+        message = anthropic.messages.create(model="sees", max_tokens=12, messages=turns)
+        counted = anthropic.messages.count_tokens(model="sees", messages=turns)
+    tokens = chat.usage.prompt_tokens
+    assert made.usage is not None
+    read = message.usage.cache_read_input_tokens or 0  # Anthropic counts them apart
+    assert made.usage.input_tokens == message.usage.input_tokens + read == counted.input_tokens == tokens
+    assert len(made.output_text) > 0
+    assert tokens > 5 * 16
+
+
+def test_a_second_question_finds_the_picture_in_the_cache(served: Stack, client: OpenAI) -> None:
+    """And another picture of the same size does not: its blocks have its own hash."""
+    before = indexed_blocks(served, POOL)
+    messages = asked(png(11), text="Look.")
+    first = answer(client, messages).usage
+    wait_until(lambda: indexed_blocks(served, POOL) > before, "the index has its blocks")
+    more = [*messages, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "And what is it?"}]
+    again = answer(client, more).usage
+    assert again.prompt_tokens_details.cached_tokens >= first.prompt_tokens // SIZE * SIZE - SIZE
+    other = answer(client, asked(png(12), text="Look.")).usage
+    assert other.prompt_tokens == first.prompt_tokens
+    assert other.prompt_tokens_details.cached_tokens <= SIZE, "no more than the text before the picture"
+
+
+def test_a_response_goes_on_from_one_with_a_picture(client: OpenAI) -> None:
+    """The items of the earlier one have it, for clients and for the model."""
+    look: Any = [{"type": "input_text", "text": "What is it?"}, {"type": "input_image", "image_url": url(png(15))}]
+    first = client.responses.create(model="sees", input=[{"role": "user", "content": look}], max_output_tokens=8)
+    shown: Any = client.responses.input_items.list(first.id).data[0]
+    assert (shown.content[1].type, shown.content[1].image_url) == ("input_image", url(png(15)))
+    again = client.responses.create(model="sees", input="And?", previous_response_id=first.id, max_output_tokens=8)
+    assert first.usage is not None
+    assert again.usage is not None
+    assert again.usage.input_tokens > first.usage.input_tokens
+    assert again.usage.input_tokens_details.cached_tokens >= first.usage.input_tokens // SIZE * SIZE - SIZE
+    broken: Any = [{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]
+    with pytest.raises(BadRequestError) as refused:
+        client.responses.create(
+            model="sees", previous_response_id=first.id, input=[{"role": "user", "content": broken}]
+        )
+    assert refused.value.param == "input.0.content.0"
+
+
+def test_pixels_are_in_redis_and_nowhere_in_celery(served: Stack, client: OpenAI) -> None:
+    data = png(21)
+    answer(client, asked(data))
+    with Image.open(io.BytesIO(data)) as image:
+        picture = picture_of(image.height, image.width, image.convert("RGB").tobytes())
+    key = f"media:media:{picture.sha256}"
+    assert served.redis.get(key) == picture.rgb
+    assert 0 < served.redis.ttl(key) <= 24 * 3600
+
+
+def test_an_answer_goes_on_elsewhere_when_its_worker_is_killed(served: Stack, client: OpenAI) -> None:
+    """With the same picture: the answer is the one that an undisturbed worker gives."""
+    data = [png(31), png(32)]
+    fields: dict[str, Any] = {"max_tokens": 120, "extra_body": {"ignore_eos": True}}
+    whole = answer(client, asked(*data), **fields).choices[0].message.content
+    stream = answer(client, asked(*data), stream=True, **fields)
+    chunks = iter(stream)
+    text = ""
+    while len(text) < 40:
+        chunk = next(chunks)
+        text += chunk.choices[0].delta.content or ""
+    dying = pid_of_worker(served, POOL, chunk.id)
+    name = next(name for name, proc in served.names.items() if name.startswith("sees") and proc.pid == dying)
+    served.names[name].send_signal(signal.SIGKILL)
+    text += "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == whole
+    served.worker(POOL, f"{name}-again")
+    served.wait_ready(2, "sees")
+
+
+def test_a_kept_answer_is_continued_by_another_replica(served: Stack, client: OpenAI, tmp_path: Path) -> None:
+    """Its picture isn't fetched again: the replica knows its hash, and its pixels are in Redis."""
+    port = served.port + 1
+    dying = served.api("dying", port)
+    base = f"http://127.0.0.1:{port}"
+    served.wait_ready(2, "sees", url=base)
+    body = {
+        "model": "sees", "messages": asked(png(41)), "max_tokens": 150, "seed": 3, "stream": True, "ignore_eos": True,
+    }  # fmt: skip
+    whole = answer(client, asked(png(41)), max_tokens=150, seed=3, extra_body={"ignore_eos": True})
+    wanted = whole.choices[0].message.content
+    headers = {"x-xylem-resumable": "1"}
+    text, last = "", ""
+    with (
+        httpx.Client(timeout=60) as http,
+        http.stream("POST", f"{base}/v1/chat/completions", json=body, headers=headers) as events,
+    ):
+        for line in events.iter_lines():
+            if line.startswith("id: "):
+                last = line[4:]
+            elif line.startswith("data: {"):
+                text += json.loads(line[6:])["choices"][0]["delta"].get("content") or ""
+            if len(text) > 60 and not line:
+                break
+        dying.send_signal(signal.SIGKILL)
+    with httpx.Client(timeout=60) as http:
+        rest = http.post(f"{served.url}/v1/chat/completions", json=body, headers={"last-event-id": last})
+    for line in rest.text.splitlines():
+        if line.startswith("data: {"):
+            text += json.loads(line[6:])["choices"][0]["delta"].get("content") or ""
+    assert text == wanted
+
+
+def test_an_answer_is_the_same_aside_in_a_batch_and_with_the_prompt_computed_elsewhere(
+    served: Stack, client: OpenAI
+) -> None:
+    """The picture goes the whole way with its job; a batch's line is parsed as a request is."""
+    body: dict[str, Any] = {"model": "sees", "seed": 1, "max_tokens": 12, "messages": asked(png(45), png(46))}
+    wanted = client.chat.completions.create(**body).choices[0].message.content
+    assert client.chat.completions.create(**body, service_tier="flex").choices[0].message.content == wanted
+    apart = client.chat.completions.create(**body | {"model": "apart"})
+    assert apart.choices[0].message.content == wanted
+    assert len(timeline(served, apart.id)["workers"]) == 2, "one computed the prompt, another one answered"
+    served.worker("batch", "batch")
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    lines = client.files.create(file=("lines.jsonl", json.dumps(line).encode()), purpose="batch")
+    batch = client.batches.create(input_file_id=lines.id, endpoint="/v1/chat/completions", completion_window="24h")
+    done = wait_until(
+        lambda: found if (found := client.batches.retrieve(batch.id)).status == "completed" else None, "it is done", 60
+    )
+    answered = json.loads(client.files.content(done.output_file_id).text)
+    assert answered["response"]["body"]["choices"][0]["message"]["content"] == wanted
+
+
+def test_a_file_of_ones_own_may_be_the_picture(client: OpenAI) -> None:
+    data = png(51)
+    stored = client.files.create(file=("a.png", data), purpose="vision")
+    by_file: list[Any] = [
+        {"role": "user", "content": [
+            {"type": "text", "text": "What is this?"}, {"type": "file", "file": {"file_id": stored.id}},
+        ]}
+    ]  # fmt: skip
+    found = answer(client, by_file)
+    assert found.choices[0].message.content == answer(client, asked(data)).choices[0].message.content
+    by_file[0]["content"][1]["file"]["file_id"] = "file-0"
+    with pytest.raises(BadRequestError) as refused:
+        answer(client, by_file)
+    assert refused.value.param == "messages.0.content.1"
+
+
+@pytest.mark.parametrize(("model", "part", "param", "says"), [
+    ("text", {"type": "image_url", "image_url": {"url": url(png(1))}}, "messages.0.content.1", "takes no pictures"),
+    ("blind", {"type": "image_url", "image_url": {"url": url(png(1))}}, None, "take no pictures"),
+    ("sees", {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, "messages.0.content.1",
+     "takes no sound"),
+    ("sees", {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}, "messages.0.content.1",
+     "broken"),
+    ("sees", {"type": "video_url", "video_url": {"url": "https://a.b"}}, "messages.0.content.1.type", "video_url"),
+])  # fmt: skip
+def test_what_cannot_be_seen_is_refused_by_name(
+    client: OpenAI, model: str, part: dict[str, Any], param: str | None, says: str
+) -> None:
+    content = [{"type": "text", "text": "What is this?"}, part]
+    with pytest.raises(BadRequestError, match=says) as refused:
+        answer(client, [{"role": "user", "content": content}], model=model)
+    assert refused.value.param == param
+
+
+def test_a_text_with_the_models_own_sign_of_a_picture_is_refused_beside_one(client: OpenAI) -> None:
+    """Else the sign would get the pixels."""
+    with pytest.raises(BadRequestError, match="<image>"):
+        answer(client, asked(png(1), text="An <image>"))
+
+
+def test_lost_pixels_are_said_to_be_lost(served: Stack, client: OpenAI) -> None:
+    """Redis loses them after the request was placed, and before its worker looks."""
+    workers = [psutil.Process(lease.worker.pid) for lease in leases(served, POOL)]
+    with ThreadPoolExecutor(1) as threads:
+        for worker in workers:
+            worker.suspend()
+        try:
+            waiting = threads.submit(answer, client, asked(png(61)))
+            wait_until(lambda: served.redis.keys("media:request:*"), "it is placed", every_s=0.01)
+            served.redis.delete(*served.redis.keys("media:media:*"))
+        finally:
+            for worker in workers:
+                worker.resume()
+        with pytest.raises(InternalServerError, match="Send the request again") as lost:
+            waiting.result()
+    assert (lost.value.status_code, lost.value.code) == (503, "media_lost")
+    assert answer(client, asked(png(61))).choices[0].message.content

@@ -1,0 +1,116 @@
+"""Pictures on real vLLM, a small model with random weights: its index, its cache, and an answer that goes on elsewhere.
+
+Its expansion of a picture is compared with ours by the token counts: vLLM's cache and the index would not agree else.
+"""
+
+import base64
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from PIL import Image
+
+from app.kv.blocks import prompt_hashes
+from app.media.picture import picture_of
+from app.media.placeholders import pictures_of
+from app.messages import Media
+from app.tokenizer import load_tokenizer
+from tests.chaos.fleet import Fleet
+from tests.stack import indexed_blocks, wait_until
+from tests.vlm import Kind, random_vlm
+
+pytestmark = pytest.mark.timeout(900)
+
+POOL, SIZE = "decode-pool-a", 32
+ENV = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+
+
+def served(kind: Kind, folder: Any) -> Fleet:
+    engine = {
+        "model": "sees", "engine": "vllm", "path": str(random_vlm(kind)), "block_size": SIZE, "max_model_len": 2048,
+        "max_running": 8,
+        "args": {
+            "dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2**28,
+            "limit_mm_per_prompt": {"image": 4, "video": 0} if kind == "qwen2_vl" else {"image": 4},
+        },
+    }  # fmt: skip
+    return Fleet(folder, {POOL: engine}, apis=1, workers=1, **ENV)
+
+
+@pytest.fixture(scope="module", params=["idefics3", pytest.param("qwen2_vl", marks=pytest.mark.media)])
+def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Kind, Fleet]]:
+    with served(request.param, tmp_path_factory.mktemp("vlm") / "fleet") as f:
+        yield request.param, f
+
+
+def rgb(seed: int, size: tuple[int, int]) -> Image.Image:
+    return Image.new("RGB", size, (seed, 255 - seed, 9))
+
+
+def asked(*pictures: Image.Image) -> list[Any]:
+    parts: list[Any] = [{"type": "text", "text": "Look."}]
+    for picture in pictures:
+        out = io.BytesIO()
+        picture.save(out, "PNG")
+        data = f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}"
+        parts.append({"type": "image_url", "image_url": {"url": data}})
+    return [{"role": "user", "content": parts}]
+
+
+def answer(client: OpenAI, messages: list[Any]) -> Any:
+    return client.chat.completions.create(model="sees", messages=messages, max_tokens=8, temperature=0)
+
+
+def test_the_index_has_the_hashes_that_the_api_computes(fleet: tuple[Kind, Fleet]) -> None:
+    """All whole blocks of the prompt, also those within the pictures, are found as the worker has them."""
+    kind, f = fleet
+    s = f.stack
+    with OpenAI(base_url=f"{f.urls()[0]}/v1", api_key="none", max_retries=0, timeout=300) as client:
+        pictures = [rgb(1, (200, 60)), rgb(2, (117, 300))]
+        before = indexed_blocks(s, POOL)
+        usage = answer(client, asked(*pictures)).usage
+        prompt, media = expanded(kind, asked(*pictures), pictures)
+        assert usage.prompt_tokens == len(prompt)
+        blocks = (len(prompt) - 1) // SIZE
+        wait_until(lambda: indexed_blocks(s, POOL) >= before + blocks, "the index has its blocks")
+        packed = prompt_hashes(prompt, SIZE, media=media)
+        found = s.redis.hmget(f"{s.deployment}:cached:{POOL}", [packed[i : i + 8] for i in range(0, len(packed), 8)])
+        assert len(found) == blocks
+        assert all(found)
+
+
+def test_a_second_question_meets_the_pictures_kv_and_another_picture_does_not(fleet: tuple[Kind, Fleet]) -> None:
+    _, f = fleet
+    with OpenAI(base_url=f"{f.urls()[0]}/v1", api_key="none", max_retries=0, timeout=300) as client:
+        messages = asked(rgb(21, (224, 224)))
+        first = answer(client, messages)
+        more = [*messages, {"role": "assistant", "content": "I do."}, {"role": "user", "content": "And?"}]
+        again = answer(client, more).usage
+        assert again.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens // SIZE * SIZE - SIZE
+        other = answer(client, asked(rgb(220, (224, 224))))
+        assert other.usage.prompt_tokens == first.usage.prompt_tokens
+        assert other.usage.prompt_tokens_details.cached_tokens < SIZE, "the text before the picture has no whole block"
+        assert other.choices[0].message.content != first.choices[0].message.content
+        assert answer(client, messages).choices[0].message.content == first.choices[0].message.content
+
+
+def expanded(kind: Kind, messages: list[Any], pictures: list[Image.Image]) -> tuple[list[int], list[Media]]:
+    """The prompt as the API has to make it, put together here in another way."""
+    path = random_vlm(kind)
+    tokenizer = load_tokenizer(path, None, "file")
+    family = pictures_of(path, tokenizer, {})
+    assert family is not None
+    parts = [{"type": "image"} if part["type"] == "image_url" else part for part in messages[0]["content"]]
+    text = tokenizer.render_chat([{"role": "user", "content": parts}])
+    pieces = [[]]
+    for token in tokenizer.encode(text, add_special_tokens=False):
+        pieces[-1].append(token) if token != family.token_id else pieces.append([])
+    prompt, media = pieces[0], []
+    for picture, piece in zip(pictures, pieces[1:], strict=True):
+        tokens = family.tokens(picture.height, picture.width)
+        hashed = picture_of(picture.height, picture.width, picture.tobytes()).sha256
+        media.append(Media("image", hashed, (picture.height, picture.width), len(prompt), len(tokens)))
+        prompt = prompt + tokens + piece
+    return prompt, media

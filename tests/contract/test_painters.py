@@ -1,0 +1,138 @@
+"""The contract of painters, over the mock and over diffusers with tiny pipelines of random weights."""
+
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import av
+import pytest
+from PIL import Image
+
+from app.engines import create_engine
+from app.engines.base import MediaInput
+from app.engines.painter import Painted, Painter, PaintRequest, PaintStep
+from app.errors import EngineFailed, RequestError
+from app.ids import RunId
+from app.messages import Media, Painting
+from app.pools import Pool
+
+KINDS = ["mock", "sd", *(pytest.param(kind, marks=pytest.mark.media) for kind in ("sd3", "flux"))]
+VIDEO = Painting("a cat", 32, 32, 3, 1, format="mp4", frames=9, fps=8)
+
+
+def pool(kind: str, folder: Path, **rules: Any) -> Pool:
+    given: dict[str, Any] = {"model": kind, "engine": "mock", "task": "image", "max_running": 4}
+    args: dict[str, Any] = {"step_ms": 5.0}
+    if kind != "mock":
+        from tests.pipelines import make
+
+        given |= {"engine": "diffusers", "path": make(kind, folder / kind)}
+        args = {"threads": 1}
+    return Pool.model_validate(given | {"args": args, "painting": {"size": "64x64"} | rules})
+
+
+@asynccontextmanager
+async def started(kind: str, folder: Path, **rules: Any) -> AsyncIterator[Painter]:
+    engine: Any = create_engine(pool(kind, folder, **rules))
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pipelines")
+
+
+def painting(seed: int = 1, steps: int = 4, prompt: str = "a cat", **more: Any) -> Painting:
+    return Painting(**{"prompt": prompt, "width": 48, "height": 32, "steps": steps, "seed": seed} | more)
+
+
+async def made(painter: Painter, wanted: Painting, name: str = "a") -> list[PaintStep | Painted]:
+    async with aclosing(painter.paint(PaintRequest(RunId(f"{name}.0"), wanted))) as steps:
+        return [one async for one in steps]
+
+
+async def file(painter: Painter, wanted: Painting, name: str = "a") -> bytes:
+    last = (await made(painter, wanted, name))[-1]
+    assert isinstance(last, Painted)
+    return last.file
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_painter_keeps_its_contract(kind: str, folder: Path) -> None:
+    """One test for each pipeline: loading one takes seconds."""
+    async with started(kind, folder) as painter:
+        await steps_and_previews_come_before_the_file(painter)
+        await a_request_gives_the_same_bytes_also_beside_others(painter)
+        await a_closed_request_ends_within_a_step(painter)
+        await an_edit_begins_from_its_picture(painter)
+        if kind == "flux":
+            with pytest.raises(RequestError, match="negative_prompt"):
+                await made(painter, painting(negative="a dog"))
+        else:
+            assert await file(painter, painting(negative="a dog")) != await file(painter, painting())
+    with pytest.raises(EngineFailed):
+        await made(painter, painting())
+
+
+async def steps_and_previews_come_before_the_file(painter: Painter) -> None:
+    before = painter.stats().paint_steps
+    *steps, last = await made(painter, painting(previews=1))
+    assert [(s.step, s.of) for s in steps if isinstance(s, PaintStep)] == [(n, 4) for n in range(1, 5)]
+    assert [bool(s.preview) for s in steps if isinstance(s, PaintStep)] == [False, True, False, False]
+    assert isinstance(last, Painted)
+    for one, format_ in ((last.file, "PNG"), (steps[1].preview, "PNG")):  # type: ignore[union-attr]
+        shown = Image.open(io.BytesIO(one))
+        assert (shown.size, shown.format, shown.mode) == ((48, 32), format_, "RGB")
+    assert painter.stats().paint_steps == before + 4
+    assert Image.open(io.BytesIO(await file(painter, painting(format="webp", quality=80)))).format == "WEBP"
+
+
+async def a_request_gives_the_same_bytes_also_beside_others(painter: Painter) -> None:
+    wanted = [painting(seed, prompt=prompt) for seed, prompt in ((1, "a cat"), (2, "a cat"), (1, "two small dogs"))]
+    wanted.append(painting(1, steps=5))
+    alone = [await file(painter, one) for one in wanted]
+    assert len(set(alone)) == 4
+    beside = await asyncio.gather(*(file(painter, one, str(i)) for i, one in enumerate(wanted)))
+    assert beside == alone
+
+
+async def an_edit_begins_from_its_picture(painter: Painter) -> None:
+    files = []
+    for colour in (0, 255, 0):
+        media = Media("image", str(colour), (20, 30))
+        wanted = PaintRequest(RunId("c.0"), painting(strength=0.5), 0, MediaInput(media, bytes([colour]) * 1800))
+        async with aclosing(painter.paint(wanted)) as steps:
+            files += [one.file async for one in steps if isinstance(one, Painted)]
+    assert files[0] == files[2] != files[1]
+
+
+async def a_closed_request_ends_within_a_step(painter: Painter) -> None:
+    """And the next one begins."""
+    async with aclosing(painter.paint(PaintRequest(RunId("b.0"), painting(steps=900)))) as steps:
+        async for one in steps:
+            if isinstance(one, PaintStep) and one.step == 3:
+                break
+    left = painter.stats().paint_steps
+    await file(painter, painting(steps=2))
+    assert painter.stats().paint_steps <= left + 1 + 2
+
+
+@pytest.mark.media
+async def test_a_video_has_its_frames_and_is_the_same_again(folder: Path) -> None:
+    async with started("wan", folder, videos=True) as painter:
+        first, second = await file(painter, VIDEO), await file(painter, VIDEO)
+        assert first == second
+        path = folder / "video.mp4"
+        path.write_bytes(first)
+        with av.open(str(path)) as video:
+            shown = [frame.to_image().size for frame in video.decode(video=0)]
+            assert (shown, video.streams.video[0].average_rate) == ([(32, 32)] * 9, 8)
+        with pytest.raises(RequestError, match="videos"):
+            await made(painter, painting())

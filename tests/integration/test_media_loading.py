@@ -1,0 +1,271 @@
+"""What is good gets through, the same by every way; and what is bad holds nobody up."""
+
+import asyncio
+import os
+import signal
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from itertools import pairwise
+
+import pytest
+import pytest_asyncio
+
+from app.errors import RequestError
+from app.media.decoder_pool import DecoderPool
+from app.media.loader import MediaLoader
+from app.media.refused import Refused
+from app.media.source import MediaSource
+from tests.media.answers import body, redirect, silent
+from tests.media.hostile import PARAM, Guards, guards
+from tests.media.hostile_cases import NAMES
+from tests.media.hostile_server import INNER, OUTER, Names
+from tests.media.samples import chunk, picture, png, video
+from tests.speech.samples import encoded, tone, wav
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+RED, BLUE = (255, 0, 0), (0, 0, 255)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def guarded() -> AsyncIterator[Guards]:
+    async with guards() as made:
+        yield made
+
+
+def _data(data: bytes) -> MediaSource:
+    return MediaSource("image", PARAM, data=data)
+
+
+def _pixel(rgb: bytes, width: int, x: int, y: int) -> tuple[int, ...]:
+    at = 3 * (y * width + x)
+    return tuple(rgb[at : at + 3])
+
+
+async def test_one_picture_by_url_data_url_file_and_bytes_has_one_hash(guarded: Guards) -> None:
+    """So that what is cached of it is found again, however it comes."""
+    server, content = guarded.server, picture()
+    server.routes["/good"] = body(content)
+    server.routes["/moved"] = redirect("/good?size=full")
+    sources = [
+        _data(content),
+        MediaSource("image", PARAM, url=f"https://media.test:{server.port}/good"),
+        MediaSource("image", PARAM, url=f"https://MEDIA.test.:{server.port}/moved#part"),
+        MediaSource("image", PARAM, url="data:image/png;base64," + b64encode(content).decode()),
+        MediaSource("image", PARAM, url=f"file://{guarded.folder}/good.png"),
+        MediaSource("image", PARAM, path=guarded.folder / "good.png"),
+        _data(picture("WEBP", lossless=True)),
+    ]
+    pictures = await guarded.loader("files").load_pictures(sources)
+    assert len({found.sha256 for found in pictures}) == 1
+    assert (pictures[0].height, pictures[0].width, len(pictures[0].rgb)) == (30, 40, 30 * 40 * 3)
+
+
+async def test_the_shape_is_in_the_hash(guarded: Guards) -> None:
+    """A picture of 10 × 40 and one of 40 × 10 may have the same bytes."""
+    low, high = await guarded.loader().load_pictures([_data(png(40, 10, rows=10)), _data(png(10, 40, rows=40))])
+    assert low.rgb == high.rgb
+    assert low.sha256 != high.sha256
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "L", "LA", "1", "CMYK", "I;16"])
+async def test_every_mode_becomes_rgb(mode: str, guarded: Guards) -> None:
+    """Three bytes a pixel, dark where it was dark."""
+    form = "JPEG" if mode == "CMYK" else "PNG"
+    found = await guarded.loader().load_picture(_data(picture(form, mode="L" if mode == "I;16" else mode)))
+    if mode == "I;16":
+        found = await guarded.loader().load_picture(_data(png(40, 30, rows=30, bits=16)))
+        assert set(found.rgb) == {0x80}
+    assert len(found.rgb) == 40 * 30 * 3
+    if mode in ("RGB", "RGBA", "P"):
+        assert (_pixel(found.rgb, 40, 0, 0), _pixel(found.rgb, 40, 39, 0)) == (RED, BLUE)
+
+
+async def test_what_is_transparent_is_white(guarded: Guards) -> None:
+    """A model sees what a person would see, not what is hidden below."""
+    from io import BytesIO
+
+    from PIL import Image
+
+    file = BytesIO()
+    Image.new("RGBA", (5, 5), (*RED, 0)).save(file, "PNG")
+    assert set((await guarded.loader().load_picture(_data(file.getvalue()))).rgb) == {255}
+
+
+async def test_a_photo_is_turned_as_its_exif_says(guarded: Guards) -> None:
+    """6: it was taken with the camera turned; its left half is shown above."""
+    from PIL import Image
+
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    found = await guarded.loader().load_picture(_data(picture("JPEG", exif=exif.tobytes(), quality=100)))
+    assert (found.height, found.width) == (40, 30)
+    assert _pixel(found.rgb, 30, 15, 2)[0] > 200
+    assert _pixel(found.rgb, 30, 15, 37)[2] > 200
+
+
+async def test_bad_exif_does_not_spoil_a_good_picture(guarded: Guards) -> None:
+    """It is shown as it is stored."""
+    found = await guarded.loader().load_picture(_data(picture("JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff")))
+    assert (found.height, found.width) == (30, 40)
+
+
+async def test_the_first_frame_of_an_animation_is_taken(guarded: Guards) -> None:
+    """Of WebP and PNG."""
+    from io import BytesIO
+
+    from PIL import Image
+
+    for form in ("WEBP", "PNG"):
+        file = BytesIO()
+        frames = [Image.new("RGB", (8, 8), color) for color in (RED, BLUE)]
+        frames[0].save(file, form, save_all=True, append_images=frames[1:], lossless=True)
+        assert _pixel((await guarded.loader().load_picture(_data(file.getvalue()))).rgb, 8, 4, 4) == RED
+
+
+async def test_a_name_is_asked_once_and_the_connection_goes_where_it_was_looked(guarded: Guards) -> None:
+    """The second answer would lead inside."""
+    server, names = guarded.server, Names({"rebind.test": [[OUTER], [INNER]]})
+    server.routes["/once"] = body(picture())
+    loader = guarded.loader("usual", names)
+    source = MediaSource("image", PARAM, url=f"https://rebind.test:{server.port}/once")
+    assert (await loader.load_picture(source)).width == 40
+    assert (names.asked, server.inner_reached) == (["rebind.test"], 0)
+    with pytest.raises(RequestError, match="no public address"):  # not by a connection that was kept, either
+        await loader.load_picture(source)
+    await loader.close()
+
+
+async def test_the_next_address_is_tried_where_nobody_answers(guarded: Guards) -> None:
+    """As browsers do: hosts may have addresses that don't answer."""
+    server = guarded.server
+    server.routes["/second"] = body(picture())
+    loader = guarded.loader("usual", Names({"media.test": [["::ffff:127.0.0.1", OUTER]]}))
+    found = await loader.load_picture(MediaSource("image", PARAM, url=f"https://media.test:{server.port}/second"))
+    assert found.width == 40
+    await loader.close()
+
+
+async def test_too_many_parts_are_refused_by_the_first_that_is_too_much(guarded: Guards) -> None:
+    """Before any of them is fetched."""
+    sources = [MediaSource("image", f"messages.0.content.{index}", data=picture()) for index in range(9)]
+    assert len(await guarded.loader().load_pictures(sources[:8])) == 8
+    with pytest.raises(RequestError, match="at most 8 pictures") as refused:
+        await guarded.loader().load_pictures(sources)
+    assert refused.value.param == "messages.0.content.8"
+
+
+async def test_the_part_that_fails_is_named(guarded: Guards) -> None:
+    """Not the first one, nor the request."""
+    sources = [MediaSource("image", f"messages.0.content.{index}", data=picture()) for index in range(3)]
+    sources[1] = MediaSource("image", "messages.0.content.1", data=b"GIF89a")
+    with pytest.raises(RequestError) as refused:
+        await guarded.loader().load_pictures(sources)
+    assert refused.value.param == "messages.0.content.1"
+    assert refused.value.status == 400
+
+
+async def test_a_decoder_that_died_is_replaced(guarded: Guards) -> None:
+    """A crash of a codec costs one request."""
+    pool = DecoderPool(guarded.limits["usual"], processes=1)
+    await pool.pictures("image", [picture()])
+    (decoder,) = pool._all
+    os.kill(decoder._process.pid, signal.SIGSEGV)
+    decoder._process.wait()
+    with pytest.raises(Refused, match="its decoder failed on it"):
+        await pool.pictures("image", [picture()])
+    (again,) = await pool.pictures("image", [picture()])
+    assert again.width == 40
+    pool.close()
+
+
+async def test_closing_ends_the_decoders(guarded: Guards) -> None:
+    """No process is left, not even one at work."""
+    loader = guarded.loader("long", Names(NAMES))
+    work = asyncio.create_task(loader.load_picture(_data(png(10, 10, chunk(b"tEXt", b"a\0b") * 4_000_000, rows=10))))
+    async with asyncio.timeout(60):
+        while not loader._decoders._all:  # noqa: ASYNC110 (a thread adds to it)
+            await asyncio.sleep(0.01)
+    (decoder,) = loader._decoders._all
+    await loader.close()
+    assert decoder._process.returncode is not None
+    with pytest.raises(RequestError):
+        await work
+
+
+async def test_a_decoder_knows_nothing_of_our_environment(guarded: Guards, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passwords are in there."""
+    monkeypatch.setenv("XYLEM_ADMIN_KEY", "a-secret")
+    loader = guarded.loader("usual", Names(NAMES))
+    await loader.load_picture(_data(picture()))
+    (decoder,) = loader._decoders._all
+    with open(f"/proc/{decoder._process.pid}/environ", "rb") as file:  # noqa: ASYNC230, PTH123
+        assert b"a-secret" not in file.read()
+    await loader.close()
+
+
+async def test_a_slow_server_holds_up_no_other_picture(guarded: Guards) -> None:
+    """Nor does one that says nothing at all."""
+    server = guarded.server
+    server.routes["/silent"], server.routes["/fine"] = silent(), body(picture())
+    slow = [
+        asyncio.create_task(guarded.loader().load_picture(MediaSource("image", PARAM, url=f"https://{where}")))
+        for where in (f"media.test:{server.port}/silent", "slow.test", f"media.test:{server.silent_port}/a") * 5
+    ]
+    for _ in range(3):
+        await guarded.loader().load_picture(MediaSource("image", PARAM, url=f"https://media.test:{server.port}/fine"))
+    assert not any(task.done() for task in slow)
+    for task in slow:
+        task.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
+
+
+async def test_a_sound_is_the_same_by_url_data_and_file(guarded: Guards) -> None:
+    """Samples, of which the hash is: also the same ones in another format."""
+    server, samples = guarded.server, tone(1.0)
+    content = encoded(samples, "flac", "flac")
+    server.routes["/sound"] = body(content)
+    by_data = MediaSource("audio", PARAM, url="data:audio/flac;base64," + b64encode(content).decode())
+    by_url = MediaSource("audio", PARAM, url=f"https://media.test:{server.port}/sound")
+    sources = (
+        by_data,
+        by_url,
+        MediaSource("audio", PARAM, data=content),
+        MediaSource("audio", PARAM, data=wav(samples)),
+    )
+    found = [await guarded.loader().load_sound(source) for source in sources]
+    assert {one.sha256 for one in found} == {found[0].sha256}
+    assert (found[0].length, len(found[0].data)) == (16_000, 64_000)
+    with pytest.raises(RequestError, match="no WAV, MP3") as refused:
+        await guarded.loader().load_sound(MediaSource("audio", PARAM, data=b"<html>"))
+    assert refused.value.param == PARAM
+
+
+@pytest.mark.parametrize("form", ["mp4", "webm"])
+async def test_a_video_becomes_frames_at_equal_distances(form: str, guarded: Guards) -> None:
+    """30 frames, brighter by 8 each; 8 of them are taken."""
+    loader: MediaLoader = guarded.loader()
+    found = await loader.load_video(MediaSource("video", PARAM, data=video(form=form)))
+    greys = [_pixel(frame.rgb, frame.width, 32, 24)[0] for frame in found]
+    assert len(found) == 8
+    steps = [after - before for before, after in pairwise(greys)]
+    assert all(20 <= step <= 42 for step in steps), greys
+    assert len({frame.sha256 for frame in found}) == 8
+
+
+async def test_the_frames_of_a_video_have_together_what_a_picture_may_have(guarded: Guards) -> None:
+    """They are scaled down."""
+    found = await guarded.loader().load_video(MediaSource("video", PARAM, data=video(frames=10, size=(640, 480))))
+    assert sum(frame.height * frame.width for frame in found) <= guarded.limits["usual"].pixels
+    assert abs(found[0].width / found[0].height - 4 / 3) < 0.02
+
+
+@pytest.mark.parametrize(("made", "reason"), [
+    ({"frames": 121, "fps": 1}, "longer than 120 s (XYLEM_MEDIA_VIDEO_S)"),
+    ({"frames": 2, "size": (1200, 1000)}, "pixels (XYLEM_MEDIA_PIXELS)"),
+])  # fmt: skip
+async def test_a_video_beyond_its_bounds_is_refused(made: dict[str, int], reason: str, guarded: Guards) -> None:
+    """By its header."""
+    with pytest.raises(RequestError) as refused:
+        await guarded.loader().load_video(MediaSource("video", PARAM, data=video(**made)))  # type: ignore[arg-type]
+    assert reason in refused.value.message

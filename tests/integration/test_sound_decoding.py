@@ -1,0 +1,68 @@
+"""Sounds in decoder processes: what costs too much is refused, and the next one is decoded."""
+
+import struct
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from msgspec.structs import replace
+
+from app.errors import RequestError
+from app.media.limits import Limits
+from app.media.loader import MediaLoader
+from app.settings import Settings
+from tests.speech.samples import GARDEN, RIVERS
+
+Loader = Callable[..., MediaLoader]
+
+
+@pytest_asyncio.fixture
+async def loader(tmp_path: Path) -> AsyncIterator[Loader]:
+    made: list[MediaLoader] = []
+
+    def make(**changes: float) -> MediaLoader:
+        limits = Limits.of(Settings(pools_file=tmp_path / "none"))
+        made.append(MediaLoader(replace(limits, **changes)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.close()
+
+
+def long_wav(size: int) -> bytes:
+    """Silence of 4,000 bytes a second: little to send, and four samples to make of each byte."""
+    head = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, 1, 4000, 4000, 1, 8, b"data",
+                       size)  # fmt: skip
+    return head + b"\x80" * size
+
+
+async def test_a_long_recording_comes_in_windows(loader: Loader) -> None:
+    """Of its own samples, each with a hash of its own."""
+    found = await loader().load_recording(RIVERS, "file", 30.0)
+    assert [one.start for one in found[1:]] == [one.start + one.length for one in found[:-1]]
+    assert all(len(one.data) == 4 * one.length for one in found)
+    assert len({one.sha256 for one in found}) == len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"sound_s": 1e6, "sound_decode_s": 1}, "1 s of CPU time (XYLEM_MEDIA_SOUND_DECODE_S)"),
+        ({"sound_s": 1e6, "decode_bytes": 2**28}, "more memory than XYLEM_MEDIA_DECODE_BYTES"),
+        ({"sound_s": 60.0}, "longer than 60 s (XYLEM_MEDIA_SOUND_S)"),
+        ({"sound_size": 2**20}, "more than 1048576 bytes (XYLEM_MEDIA_SOUND_BYTES)"),
+    ],
+)
+async def test_what_costs_too_much_is_refused_and_the_next_is_served(
+    loader: Loader, changes: dict[str, float], says: str
+) -> None:
+    """The error names the bound and the field."""
+    bounded = loader(**changes)
+    with pytest.raises(RequestError) as refused:
+        await bounded.load_recording(long_wav(24 * 2**20), "file", 30.0)
+    assert says in refused.value.message
+    assert refused.value.param == "file"
+    (garden,) = await bounded.load_recording(GARDEN, "file", 30.0)
+    assert garden.data

@@ -1,0 +1,1 @@
+"""Fetching and decoding media, against a hostile server of our own."""

@@ -1,0 +1,79 @@
+"""Which workers encode a prompt's pictures, and the memory that they keep them in."""
+
+from typing import Any
+
+from app.ids import PoolId, WorkerId
+from app.kv.pages import Pages
+from app.messages import EmbeddingHandle, EngineState, Lease, Load, Media, Speeds, Worker
+from app.routing.candidates import Candidate, Limits
+from app.routing.encoders import Encoded, choose_encoders
+
+POOL = PoolId("eyes")
+
+
+def place(name: str, *, tokens: int = 0, draining: bool = False, requests: int = 0, weights: str = "") -> Candidate:
+    fixed: dict[str, Any] = {"block_size": 16, "total_blocks": 0, "max_running": 4, "max_model_len": 2048}
+    worker = Worker(WorkerId(name), POOL, "encode", "host", 1, **fixed, media=["image"])
+    speeds = Speeds(prefill_tokens_per_s=100.0)
+    lease = Lease(worker, Load(), speeds, draining, state=EngineState(weights=weights))
+    return Candidate(lease, Limits(max_queued=4), tokens=tokens, requests=requests)
+
+
+def pictures(*lengths: int) -> list[Media]:
+    return [Media("image", f"{number:064}", (8, 8), 0, length) for number, length in enumerate(lengths)]
+
+
+def handle(worker: str, weights: str = "") -> EmbeddingHandle:
+    return EmbeddingHandle(WorkerId(worker), "agent", b"", [0], 64, 1, 1, "float32", 0, weights)
+
+
+def chosen(media: list[Media], *places: Candidate, encoded: Encoded | None = None, weights: str = "") -> dict[str, Any]:
+    return {e.to.worker: e.media for e in choose_encoders(media, places, encoded or {}, "m", weights, 0.0)}
+
+
+def test_pictures_are_spread_by_how_long_they_take() -> None:
+    """The longest alone, the two others together; a worker with work gets less."""
+    assert chosen(pictures(100, 40, 50), place("a"), place("b")) == {"a": (0,), "b": (1, 2)}
+    assert chosen(pictures(100, 40, 50), place("a", tokens=500), place("b")) == {"b": (0, 1, 2)}
+
+
+def test_a_picture_is_encoded_once_and_not_if_it_is() -> None:
+    twice = [*pictures(100), *pictures(100, 40)]
+    assert chosen(twice, place("a")) == {"a": (0, 2)}
+    known = {("m", twice[0].sha256): handle("a")}
+    assert chosen(twice, place("a"), encoded=known) == {"a": (2,)}
+    assert chosen(twice[:2], place("a"), encoded=known) == {}
+
+
+def test_what_a_dead_worker_or_other_weights_or_another_model_encoded_counts_for_nothing() -> None:
+    media = pictures(100)
+    for known in ({("m", media[0].sha256): handle("dead")}, {("m", media[0].sha256): handle("a", "v2")}):
+        assert chosen(media, place("a"), encoded=known) == {"a": (0,)}
+    assert chosen(media, place("a"), encoded={("other", media[0].sha256): handle("a")}) == {"a": (0,)}
+
+
+def test_no_worker_that_can_is_no_error() -> None:
+    media = pictures(100)
+    for unable in (place("a", draining=True), place("a", requests=8), place("a", weights="v2")):
+        assert chosen(media, unable) == {}
+    assert chosen([Media("audio", "0", (9,), 0, 4)], place("a")) == {}
+    assert chosen(media) == {}
+
+
+def test_an_encoders_load_is_its_pictures_placeholders() -> None:
+    [one] = choose_encoders(pictures(100, 40), [place("a")], {}, "m", "", 0.0)
+    assert (one.to.tokens, one.to.blocks) == (140, 0)
+
+
+def test_pages_keep_bytes_apart_and_are_used_again() -> None:
+    pages = Pages(4 * 64, 64)
+    first, second = pages.take(pages.needed(100)), pages.take(pages.needed(1))
+    pages.write(first, bytes(range(100)))
+    pages.write(second, b"x")
+    assert pages.read(first, 100) == bytes(range(100))
+    assert pages.free == 1
+    pages.give_back(first)
+    third = pages.take(3)
+    pages.write(third, b"y" * 192)
+    assert pages.read(second, 1) == b"x"
+    assert pages.read(third, 192) == b"y" * 192

@@ -1,0 +1,111 @@
+"""Pictures in a conversation's prompt: as templates take them, in their order, each where it belongs."""
+
+from typing import Any
+
+import pytest
+
+from app.dispatch.media_reader import Origin, Sample
+from app.dispatch.models import Model
+from app.errors import RequestError
+from app.media.placeholders import pictures_of
+from app.messages import Media
+from app.openai.media import expanded, origins_of, params_of
+from app.openai.prompt import chat_prompt
+from app.openai.schemas import ChatRequest
+from app.openai.validation import validated
+from app.telemetry import Meters
+from app.tokenizer import Tokenizer, load_tokenizer
+from tests.vlm import random_vlm
+
+LISTS_ONLY = (
+    "{% for m in messages %}{{ m['role'] }}:{% for part in m['content'] %}{% if part['type'] == 'image' %}<image>"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}|{% endfor %}"
+)
+TEXTS_ONLY = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}|{% endfor %}"
+
+
+def seen(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def asked(*messages: dict[str, Any], **fields: Any) -> ChatRequest:
+    return validated(ChatRequest, {"model": "m", "messages": [*messages], **fields})
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return load_tokenizer(random_vlm("idefics3", weights=False), None, "file")
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer: Tokenizer) -> Model:
+    pictures = pictures_of(random_vlm("idefics3", weights=False), tokenizer, {})
+    return Model("m", (), (), None, tokenizer, 4096, Meters("media-prompts"), pictures=pictures)
+
+
+def prompt_of(model: Model, template: str, body: ChatRequest) -> str:
+    return chat_prompt(model.tokenizer.with_template(template), body.messages, body, model.pictures)
+
+
+@pytest.mark.parametrize(("template", "shown"), [
+    (LISTS_ONLY, "system:Be brief.|user:a<image>bc<image>|"),
+    (TEXTS_ONLY, "system:Be brief.|user:a<image>b\nc<image>|"),
+])  # fmt: skip
+def test_a_template_gets_pictures_as_it_takes_them(model: Model, template: str, shown: str) -> None:
+    """A list of parts, also for messages that are texts if it takes nothing else; or the model's marker in a text."""
+    user = {"role": "user", "content": [text("a"), seen("data:1"), text("b"), text("c"), seen("data:2")]}
+    assert prompt_of(model, template, asked({"role": "system", "content": "Be brief."}, user)) == shown
+
+
+@pytest.mark.parametrize("template", [LISTS_ONLY, TEXTS_ONLY])
+def test_a_message_is_continued_where_it_ends(model: Model, template: str) -> None:
+    user = {"role": "user", "content": [seen("data:1"), text("What?")]}
+    body = asked(user, {"role": "assistant", "content": "It is"}, continue_final_message=True)
+    assert prompt_of(model, template, body) == "user:<image>What?|assistant:It is"
+
+
+def test_each_picture_is_placed_where_its_part_is(model: Model, tokenizer: Tokenizer) -> None:
+    """In the order of the parts; one that comes twice has two places."""
+    pictures = model.pictures
+    assert pictures is not None
+    body = asked(
+        {"role": "user", "content": [text("a"), seen("data:1"), seen("data:2")]},
+        {"role": "user", "content": "plain"},
+        {"role": "user", "content": [seen("data:1"), text("b")]},
+    )
+    origins = origins_of(body.messages)
+    assert params_of(body.messages) == ["messages.0.content.1", "messages.0.content.2", "messages.2.content.0"]
+    small, large = Media("image", "s", (112, 112)), Media("image", "l", (50, 300))
+    samples = {Origin("image", "data:1"): Sample(small, b""), Origin("image", "data:2"): Sample(large, b"")}
+    before = tokenizer.encode(prompt_of(model, TEXTS_ONLY, body), add_special_tokens=False)
+    prompt, media = expanded(model, before, origins, samples, "messages")
+    assert [one.sha256 for one in media] == ["s", "l", "s"]
+    for one in media:
+        assert prompt[one.offset : one.offset + one.length] == pictures.tokens(*one.shape)
+    rest, last = [], 0
+    for one in media:
+        rest += [*prompt[last : one.offset], pictures.token_id]
+        last = one.offset + one.length
+    assert rest + prompt[last:] == before
+
+
+@pytest.mark.parametrize("words", ["<image>", "an <image> b"])
+def test_a_marker_in_a_text_is_no_picture(model: Model, tokenizer: Tokenizer, words: str) -> None:
+    """Beside a picture it is refused, else it could take its place; alone it is a text."""
+    body = asked({"role": "user", "content": [seen("data:1"), text(words)]})
+    samples = {Origin("image", "data:1"): Sample(Media("image", "s", (9, 9)), b"")}
+    prompt = tokenizer.encode(prompt_of(model, TEXTS_ONLY, body), add_special_tokens=False)
+    with pytest.raises(RequestError, match="own sign of a picture") as refused:
+        expanded(model, prompt, origins_of(body.messages), samples, "messages")
+    assert refused.value.param == "messages"
+    assert "<image>" in prompt_of(model, TEXTS_ONLY, asked({"role": "user", "content": words}))
+
+
+def test_a_template_without_pictures_is_refused(model: Model, tokenizer: Tokenizer) -> None:
+    samples = {Origin("image", "data:1"): Sample(Media("image", "s", (9, 9)), b"")}
+    with pytest.raises(RequestError, match="shows 0 pictures where there are 1"):
+        expanded(model, tokenizer.encode("nothing"), [*samples], samples, "messages")

@@ -1,0 +1,62 @@
+"""The pictures from which the shapes models learn, and by which they are judged."""
+
+import random
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ops.bench.media.painted import judge
+from ops.bench.media.seen import exam, is_right
+from workers.shapes.pictures import COLOURS, SHAPES, Question, ask, draw_picture, draw_scene, draw_thing
+
+
+def test_a_seed_gives_the_same_pictures_and_questions_again() -> None:
+    """Else no two measurements could be compared."""
+    first, second, other = ([(p.tobytes(), q) for p, q in exam(seed, 5)] for seed in (7, 7, 8))
+    assert first == second != other
+
+
+def test_every_kind_of_question_is_asked() -> None:
+    """None so rarely that it says nothing."""
+    asked = [question.kind for _, question in exam(1, 300)]
+    assert set(asked) == {"what", "colour", "shape", "count", "side"}
+    assert min(asked.count(kind) for kind in set(asked)) >= 20
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_answer_says_what_is_drawn(seed: int) -> None:
+    """Of a scene with one thing, by the pixels alone; the judge is also the painter's."""
+    rng = random.Random(seed)
+    scene = draw_thing(rng, rng.choice(list(COLOURS)), rng.choice(SHAPES))
+    drawn = judge(draw_picture(rng, scene, 64))
+    answers = {question.kind: question.answer.lower() for question in ask(rng, scene)}
+    assert drawn is not None
+    assert (drawn.colour in answers["colour"], drawn.shape in answers["shape"]) == (True, True)
+    assert {drawn.colour, drawn.shape} <= set(answers["what"].rstrip(".").split())
+    assert answers["count"] == "one."
+
+
+def test_things_of_a_scene_do_not_cover_each_other() -> None:
+    """Counting them would be a guess."""
+    rng = random.Random(3)
+    for _ in range(200):
+        things = draw_scene(rng).things
+        for i, a in enumerate(things):
+            for b in things[:i]:
+                assert max(abs(a.x - b.x), abs(a.y - b.y)) > a.radius + b.radius
+
+
+def test_an_empty_or_torn_picture_is_no_shape() -> None:
+    """The judge finds neither colour nor shape in paper, nor one of our shapes in noise."""
+    noise = np.random.default_rng(1).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    assert judge(Image.new("RGB", (64, 64), "white")) is None
+    found = judge(Image.fromarray(noise))
+    assert found is None or found.shape == "unknown"
+
+
+def test_an_answer_is_right_by_its_words() -> None:
+    question = Question("what", "What is this?", "A red circle.")
+    assert is_right(" a red circle", question)
+    assert not is_right("A red circle and a blue square.", question)
+    assert not is_right("A blue circle.", question)

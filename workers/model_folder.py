@@ -1,0 +1,41 @@
+"""Makes a model's folder once: whole, or not at all."""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+Make = Callable[[Path], None]  # fills a new folder
+
+
+def prepare(dest: Path, make: Make, proof: str = "config.json") -> None:
+    """`proof`: the file whose presence says that `dest` is there. Of two concurrent calls, the first one's stays."""
+    if (dest / proof).exists():
+        return
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=dest.parent, prefix=f".{dest.name}-") as scratch:
+        made = Path(scratch) / "model"
+        made.mkdir()
+        make(made)
+        try:
+            made.rename(dest)
+        except OSError:
+            if not (dest / proof).exists():
+                shutil.rmtree(dest)  # incomplete, from an older version
+                made.rename(dest)
+
+
+def prepare_shown(dest: Path, make: Make, proof: str = "config.json") -> None:
+    """The same for a person, whom it tells. Exits when a package or a file is missing."""
+    console = Console(stderr=True)
+    if (dest / proof).exists():
+        return
+    try:
+        with console.status(f"preparing {dest.name} (up to half a minute, once)"):
+            prepare(dest, make, proof)
+    except (FileNotFoundError, ModuleNotFoundError) as exc:
+        console.print(f"[red]xylem:[/] {exc}", soft_wrap=True)
+        raise SystemExit(1) from exc
+    console.print(f"[green]✓[/] model in {dest}")

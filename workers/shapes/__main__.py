@@ -1,0 +1,38 @@
+"""`python -m workers.shapes DIR`: makes DIR, a model that sees, and DIR-painter, one that paints.
+
+`python -m workers.shapes DIR seeing|painting` makes DIR alone, as what it says.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from workers import smollm2
+from workers.model_folder import prepare, prepare_shown
+from workers.shapes import painting, seeing
+
+_KINDS = ("seeing", "painting")
+
+
+def main() -> None:
+    if len(sys.argv) < 2 or sys.argv[2:] not in ([], ["seeing"], ["painting"]):
+        raise SystemExit("usage: python -m workers.shapes DIR [seeing|painting]")
+    # Read when the libraries are imported: no network, no progress bars, no advice.
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    dest, kinds = Path(sys.argv[1]), sys.argv[2:] or _KINDS
+    for kind in kinds:
+        if kind == "seeing":
+            prepare_shown(dest, lambda folder: seeing.prepare(_smollm2(dest.parent), folder))
+        else:
+            target = dest if kinds == ["painting"] else dest.with_name(f"{dest.name}-painter")
+            prepare_shown(target, painting.prepare, "model_index.json")
+
+
+def _smollm2(models: Path) -> Path:
+    dest = models / smollm2.NAME
+    prepare(dest, smollm2.convert)
+    return dest
+
+
+if __name__ == "__main__":
+    main()

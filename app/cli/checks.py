@@ -19,7 +19,8 @@ from app.cli.stack import needs_preparation, shipped_model, usable_cores
 from app.errors import SettingsError, XylemError
 from app.model_store.source import RemoteModel
 from app.model_store.store import ModelStore
-from app.pools import Pool, load_pools
+from app.pools import Pool
+from app.pools_file import load_pools
 from app.redis_url import without_password
 from app.settings import Settings, load_settings
 from app.store import sync_client

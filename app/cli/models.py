@@ -73,7 +73,7 @@ def _sources(settings: "Settings", what: str | None) -> "list[RemoteModel]":
     """Raises: SettingsError."""
     from app.errors import SettingsError
     from app.model_store.source import RemoteModel, read_source
-    from app.pools import load_pools
+    from app.pools_file import load_pools
 
     if what is not None and "://" in what:
         try:

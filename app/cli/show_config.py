@@ -10,7 +10,7 @@ from app.engines.base import Configured
 from app.errors import SettingsError
 from app.ids import PoolId
 from app.model_store.pools import fetched_pool
-from app.pools import load_pools
+from app.pools_file import load_pools
 from app.settings import Settings
 
 

@@ -54,7 +54,7 @@ def up(
     from app.cli.models import fetch_all
     from app.cli.supervisor import Died, Interrupted
     from app.errors import SettingsError
-    from app.pools import load_pools
+    from app.pools_file import load_pools
     from app.redis_url import without_password
 
     shapes = model is ModelName.shapes

@@ -35,7 +35,8 @@ from app.media.limits import Limits
 from app.media.loader import MediaLoader
 from app.messages import Media
 from app.model_store.pools import fetched_pools
-from app.pools import EndpointName, Pool, load_pools
+from app.pools import EndpointName, Pool
+from app.pools_file import load_pools
 from app.settings import Settings
 from app.store import Wire, clock
 from app.store.wire_version import check, keep_noting, note

@@ -6,7 +6,7 @@ import pytest
 
 from app.cli import stack
 from app.cli.up import EngineName
-from app.pools import load_pools
+from app.pools_file import load_pools
 from app.settings import load_settings
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from app.errors import SettingsError
 from app.model_store.source import RemoteFile, RemoteModel, read_source, wanted
-from app.pools import Pool, load_pools
+from app.pools import Pool
+from app.pools_file import load_pools
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ from app.ids import BATCH_QUEUE, PoolId, WorkerId, new_worker_id, worker_queue
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex
 from app.model_store.pools import fetched_pool
-from app.pools import Pool, load_pools
+from app.pools import Pool
+from app.pools_file import load_pools
 from app.runner import runner as runners
 from app.store import sync_client
 from app.store.wire_version import check, keep_noting, note

@@ -1,0 +1,116 @@
+"""Reads the pools file (YAML), once per process; what does not parse raises SettingsError naming key and value."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import ValidationError
+
+from app.engine_registry import engine_names, is_engine
+from app.errors import SettingsError
+from app.ids import BATCH_QUEUE, PoolId
+from app.pools import Pool, PoolsFile, Table, alias_problem
+from app.settings import explain
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses duplicate keys, of which YAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        named = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        keys = [self.construct_object(key, deep=True) for key in named]
+        for key in keys:
+            if isinstance(key, str) and keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"'{key}' is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def load_pools(path: Path) -> PoolsFile:
+    """Raises: SettingsError naming the file, the key and the value."""
+    try:
+        doc = yaml.load(path.read_text(), _Loader)  # noqa: S506 (a SafeLoader)
+    except OSError as exc:
+        hint = "; set XYLEM_POOLS_FILE to your pools file" if isinstance(exc, FileNotFoundError) else ""
+        raise SettingsError(f"XYLEM_POOLS_FILE={path}: {exc.strerror}{hint}") from exc
+    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+        raise SettingsError(f"{path}: not YAML: {exc}") from exc
+    if not isinstance(doc, dict):
+        raise SettingsError(f"{path}: has to be a mapping with the key 'pools', and is {doc!r}")
+    try:
+        parsed = _with_embeddings(PoolsFile.model_validate(doc))
+    except ValidationError as exc:
+        raise SettingsError(f"{path}: {explain(exc, '.'.join)}") from exc
+    if PoolId(BATCH_QUEUE) in parsed.pools:
+        raise SettingsError(f"{path}: pools.{BATCH_QUEUE}: the name is taken by the batch workers' queue")
+    for name, pool in parsed.pools.items():
+        _check_pool(parsed, f"{path}: pools.{name}", pool)
+    for model, select in parsed.select.items():
+        for kind, table in (("prefill", select.prefill), ("decode", select.decode)):
+            _check_table(parsed, f"{path}: select.{model}.{kind}", model, table, prefill=kind == "prefill")
+    _check_routing(parsed, path)
+    _check_aliases(parsed, path)
+    return parsed
+
+
+def _with_embeddings(parsed: PoolsFile) -> PoolsFile:
+    """`embeddings` of each pool, where it isn't given."""
+    encoded = {pool.model for pool in parsed.pools.values() if pool.role == "encode"}
+    pools = {
+        name: pool.model_copy(update={"embeddings": pool.role != "encode" and pool.model in encoded})
+        if pool.embeddings is None
+        else pool
+        for name, pool in parsed.pools.items()
+    }
+    return parsed.model_copy(update={"pools": pools})
+
+
+def _check_pool(parsed: PoolsFile, where: str, pool: Pool) -> None:
+    if not is_engine(pool.engine, paints=pool.task == "image"):
+        names = ", ".join(engine_names(paints=pool.task == "image"))
+        raise SettingsError(f"{where}.engine={pool.engine}: for task {pool.task} there are {names}")
+    if pool.engine != "mock" and pool.path is None:
+        raise SettingsError(f"{where}.path: engine {pool.engine} needs a model directory")
+    if pool.task != "generate" and pool.role != "both":
+        raise SettingsError(f"{where}.role={pool.role}: pools of task {pool.task} have no stages")
+    of_model = [p for p in parsed.pools.values() if p.model == pool.model]
+    prefilling = {p.engine for p in of_model if p.role == "prefill"}
+    if pool.role == "decode" and prefilling and pool.engine not in prefilling:
+        raise SettingsError(f"{where}.engine={pool.engine}: takes no KV from {', '.join(prefilling)}")
+    if {p.role for p in of_model} <= {"prefill", "encode"}:
+        raise SettingsError(f"{where}.role={pool.role}: no other pool of {pool.model} decodes")
+    if pool.role == "encode" and pool.embeddings:
+        raise SettingsError(f"{where}.embeddings: a pool of role encode makes them")
+    if pool.role == "encode" and pool.data_parallel_size > 1:
+        raise SettingsError(f"{where}.data_parallel_size: a pool of role encode has one rank; start more workers")
+
+
+def _check_aliases(parsed: PoolsFile, path: Path) -> None:
+    tasks = {pool.model: pool.task for pool in parsed.pools.values()}
+    for name, alias in parsed.aliases.items():
+        if problem := alias_problem(name, alias, tasks):
+            raise SettingsError(f"{path}: aliases.{name}: {problem}")
+
+
+def _check_table(parsed: PoolsFile, where: str, model: str, table: Table | None, *, prefill: bool) -> None:
+    for name in (name for row in table.pools for name in row) if table else ():
+        pool = parsed.pools.get(PoolId(name))
+        if pool is None or pool.model != model:
+            raise SettingsError(f"{where}.pools={name!r}: no pool of {model}")
+        if pool.role == "encode" or (pool.role == "prefill") != prefill:
+            raise SettingsError(f"{where}.pools={name!r}: its role is {pool.role}")
+
+
+def _check_routing(parsed: PoolsFile, path: Path) -> None:
+    """Pools that share their requests need the same routing."""
+    first: dict[tuple[str, str], tuple[PoolId, Pool]] = {}
+    for name, pool in parsed.pools.items():
+        if pool.role == "encode":
+            continue
+        kind: Literal["prefill", "decode"] = "prefill" if pool.role == "prefill" else "decode"
+        known, other = first.setdefault((pool.model, kind), (name, pool))
+        select = parsed.select.get(pool.model)
+        if pool.routing != other.routing and not (select and getattr(select, kind)):
+            raise SettingsError(
+                f"{path}: pools.{name}.routing: differs from {known}'s, which serves the same model: "
+                f"say under select.{pool.model}.{kind} when to use which"
+            )

@@ -12,7 +12,7 @@ from app.dispatch.pool_fleet import PoolView
 from app.errors import AdapterFailed, NoWorker, RequestError, Saturated, WeightsChanged, XylemError
 from app.ids import PoolId, WorkerId, place_id
 from app.kv.blocks import common_blocks
-from app.messages import MEDIA_NAMES, Adapter, Lease, Stage, StageKind
+from app.messages import Adapter, Lease, Stage, StageKind
 from app.pools import Pool, Routing
 from app.routing.adapter_load import may_load
 from app.routing.candidates import Ask, Candidate, Decision, Matches, Option, Placement
@@ -20,6 +20,7 @@ from app.routing.cost import Fleet
 from app.routing.disagg import SplitPlacement, place_split
 from app.routing.encoders import Encoded, Encoder, choose_encoders
 from app.routing.lines import Lines
+from app.routing.needs import is_seeded, unmet_need
 from app.routing.policy import Part, can_prefill, can_serve, loaded, place
 from app.routing.shortlist import home, shortlist
 from app.store import clock
@@ -122,7 +123,8 @@ class PlacementRound:
         refused = refused or NoWorker()
         if isinstance(refused, NoWorker):
             self._check_weights(inflight)
-            refused = self._why_none(inflight) or refused
+            found = [c.lease.worker for group in inflight.groups for pool in group for c in self.views[pool].candidates]
+            refused = unmet_need(job, found) or refused
         if inflight.adapter is not None and isinstance(refused, NoWorker):
             refused = self._without_adapter(inflight, inflight.adapter, ask, rng, turn) or refused
         raise refused
@@ -194,25 +196,6 @@ class PlacementRound:
             except (NoWorker, Saturated) as exc:
                 refused = exc
         raise refused
-
-    def _why_none(self, inflight: InFlight) -> XylemError | None:
-        """The request's need that no engine of its pools meets; None: there is no worker."""
-        found = [c.lease.worker for group in inflight.groups for pool in group for c in self.views[pool].candidates]
-        grammar = inflight.job.sampling.grammar
-        if grammar is not None and any(w.grammars for w in found):
-            if not any(grammar.kind in w.grammars for w in found):
-                return RequestError(f"This model's engines hold no answer to a format of the kind '{grammar.kind}'.")
-        elif grammar is not None and found:
-            return NoWorker("No live worker of this model holds answers to a format. Try again.")
-        for media in inflight.job.media:
-            if found and not any(media.kind in w.media for w in found):
-                return RequestError(f"This model's engines take no {MEDIA_NAMES[media.kind]}.")
-        if _is_seeded(inflight) and found and not any(w.seeds for w in found):
-            return RequestError(
-                "seed: this model's engines sample differently each time. Leave it out, or set temperature to 0.",
-                param="seed",
-            )
-        return None
 
     def _without_adapter(
         self, inflight: InFlight, adapter: Adapter, ask: Ask, rng: Random, turn: int
@@ -302,7 +285,7 @@ class PlacementRound:
 
     def _fits(self, inflight: InFlight, *, adapter: bool = True) -> Callable[[Candidate], bool]:
         """Whether a place can go on with the request; `adapter`: also whether it has the adapter."""
-        job, weights, seeded = inflight.job, inflight.weights, _is_seeded(inflight)
+        job, weights, seeded = inflight.job, inflight.weights, is_seeded(inflight.job.sampling)
         kind = None if job.sampling.grammar is None else job.sampling.grammar.kind
         wanted = job.adapter if adapter else None
         kinds = {media.kind for media in job.media} if job.media else None
@@ -348,12 +331,6 @@ class PlacementRound:
 
 def _of_weights(options: list[Option], weights: str) -> list[Option]:
     return [o for o in options if o.candidate.lease.state.weights == weights]
-
-
-def _is_seeded(inflight: InFlight) -> bool:
-    """At temperature 0 a seed changes nothing."""
-    s = inflight.job.sampling
-    return s.seed is not None and s.temperature > 0
 
 
 def _prefills(inflight: InFlight) -> Groups:

@@ -1,0 +1,32 @@
+"""What a request needs of an engine, beyond room."""
+
+from collections.abc import Collection
+
+from app.errors import NoWorker, RequestError, XylemError
+from app.messages import MEDIA_NAMES, Job, Sampling, Worker
+
+
+def unmet_need(job: Job, workers: Collection[Worker]) -> XylemError | None:
+    """The job's need that none of the workers meets; None: there is no worker, or each need is met by one."""
+    if not workers:
+        return None
+    grammar = job.sampling.grammar
+    if grammar is not None:
+        if not any(w.grammars for w in workers):
+            return NoWorker("No live worker of this model holds answers to a format. Try again.")
+        if not any(grammar.kind in w.grammars for w in workers):
+            return RequestError(f"This model's engines hold no answer to a format of the kind '{grammar.kind}'.")
+    for media in job.media:
+        if not any(media.kind in w.media for w in workers):
+            return RequestError(f"This model's engines take no {MEDIA_NAMES[media.kind]}.")
+    if is_seeded(job.sampling) and not any(w.seeds for w in workers):
+        return RequestError(
+            "seed: this model's engines sample differently each time. Leave it out, or set temperature to 0.",
+            param="seed",
+        )
+    return None
+
+
+def is_seeded(sampling: Sampling) -> bool:
+    """At temperature 0 a seed changes nothing."""
+    return sampling.seed is not None and sampling.temperature > 0

@@ -5,6 +5,7 @@ Whatever the settings are, none gets too short for a process to reconnect to Red
 
 from typing import NamedTuple
 
+COMMANDS_TTL_S = 60  # of commands to a worker that has ended before it read them
 _RENEWALS = 12  # of an API replica's lease before it expires: some may be late, or Redis may be
 
 

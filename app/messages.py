@@ -248,6 +248,10 @@ class Job(Struct, frozen=True, array_like=True):
     def stage(self, kind: StageKind) -> Stage | None:
         return next((stage for stage in self.stages if stage.kind == kind), None)
 
+    def stage_of(self, worker: WorkerId) -> Stage:
+        """That worker's; the last one if it has none."""
+        return next((stage for stage in self.stages if stage.worker == worker), self.stages[-1])
+
 
 class TokenLogprob(Struct, frozen=True, array_like=True):
     token: str

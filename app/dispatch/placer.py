@@ -14,6 +14,7 @@ from random import Random
 
 from msgspec.structs import replace
 
+from app.dispatch.abandoned import AbandonedAttempts
 from app.dispatch.embedding_index import EmbeddingIndex
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.held_requests import LOOK_EVERY_S, HeldRequests, urgency
@@ -23,9 +24,10 @@ from app.dispatch.placement_round import PlacementRound
 from app.dispatch.placement_writer import SWAPPED, NotSent, PlacementWriter
 from app.errors import DeadlineOver, ModelNotFound, NoWorker, Saturated, StoreDown, WeightsChanged, XylemError
 from app.ids import HOME, CellId, PoolId, RequestId, WorkerId
+from app.intervals import COMMANDS_TTL_S
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
-from app.messages import Adapter, Cancel, Job, LoadAdapter, encode
+from app.messages import Adapter, Job, LoadAdapter, encode
 from app.pools import Pool
 from app.routing.pool_state import why_none
 from app.store import Command, Wire
@@ -37,7 +39,6 @@ log = logger(__name__)
 # short request, and at such a load the wait is a small part of the time to the first token.
 _BUSY, _GATHER_S = 32, 0.002
 _ASK_AGAIN_S = 1.0
-_COMMANDS_TTL_S = 60
 _ROUND = 64  # requests: Redis does nothing else while it matches their prompts
 _STRIDE = 8  # requests that are decided about before the event loop does something else
 _ROUND_TOKENS = 2**18  # of their prompts: the event loop does nothing else while it hashes and writes them
@@ -78,7 +79,7 @@ class Placer:
         self._in_flight, self._fail = in_flight, fail
         self._adapter, self._wake_pool = adapter, wake_pool
         self._asked: dict[tuple[WorkerId, str], float] = {}  # to load an adapter, and when
-        self._to_stop: list[Job] = []  # attempts that nobody awaits, to be stopped on their workers
+        self._abandoned = AbandonedAttempts(wire, keys)
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
         self._turns = count()
         self._waiting: list[InFlight] = []
@@ -118,21 +119,14 @@ class Placer:
 
     async def stop(self, jobs: Sequence[Job]) -> None:
         """Ends jobs on their workers. Raises: StoreDown."""
-        commands: list[Command] = []
-        for job in jobs:
-            commands.append(("UNLINK", self._keys.request(job.run)))
-            for stage in job.stages:
-                key = self._keys.commands(stage.worker)
-                commands += [("RPUSH", key, encode(Cancel(job.run))), ("EXPIRE", key, _COMMANDS_TTL_S)]
         if self.is_down:
             raise StoreDown
-        if commands:
-            await self._wire.execute(commands)
+        await self._abandoned.stop(jobs)
 
     def stop_later(self, job: Job) -> None:
         """Nobody awaits this attempt any more: stops it on its workers, as soon as Redis is reachable."""
         if job.worker:
-            self._to_stop.append(job)
+            self._abandoned.add(job)
             self._wake()
 
     def request_ended(self) -> None:
@@ -147,7 +141,7 @@ class Placer:
 
     async def _run_rounds(self) -> None:
         try:
-            while self._waiting or self._held or self._to_stop:
+            while self._waiting or self._held or self._abandoned:
                 await self._gather()
                 in_flight = self._next_safely()
                 try:
@@ -159,19 +153,10 @@ class Placer:
                             self._hold(inflight, exc)
                         elif not (inflight.job.worker and inflight.is_placed):  # else its worker has it
                             self._refuse(inflight, exc)
-                await self._stop_abandoned()
+                if not self.is_down:
+                    await self._abandoned.stop_all()
         finally:
             self._rounds = None
-
-    async def _stop_abandoned(self) -> None:
-        left = list(self._to_stop)
-        try:
-            await self.stop(left)
-        except StoreDown:  # tried again after the next round
-            return
-        except Exception:  # not tried again: the jobs run to their ends
-            log.exception("not_stopped", requests=len(left))
-        del self._to_stop[: len(left)]
 
     def _next_safely(self) -> list[InFlight]:
         """`_next`; if it fails, all its requests end with an error, and the next round begins with none."""
@@ -302,7 +287,7 @@ class Placer:
             if (worker, adapter) not in self._asked:
                 self._asked[worker, adapter] = now
                 key = self._keys.commands(worker)
-                commands += [("RPUSH", key, encode(LoadAdapter(adapter))), ("EXPIRE", key, _COMMANDS_TTL_S)]
+                commands += [("RPUSH", key, encode(LoadAdapter(adapter))), ("EXPIRE", key, COMMANDS_TTL_S)]
         return commands
 
     def _wakes(self, round_: PlacementRound, inflight: InFlight) -> bool:

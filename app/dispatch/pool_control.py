@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 from app.dispatch.fleet_reader import FleetReader
 from app.errors import PoolBusy, XylemError
 from app.ids import PoolId, WorkerId
+from app.intervals import COMMANDS_TTL_S
 from app.keys import Keys
 from app.messages import Lease, PoolState, StateCommand, Wake, decode_pool_state, decode_reply, encode
 from app.routing.pool_state import awake, to_wake, waves
@@ -25,7 +26,6 @@ log = logger(__name__)
 Command = Callable[[str], StateCommand]  # makes one with the given id
 Outcome = dict[WorkerId, str]  # why each worker has refused; "": it has done it
 
-_COMMANDS_TTL_S = 60
 _LOCK_S, _RENEW_S = 10, 3
 _WAKE_S = 600.0  # how long a worker may take to wake
 _PAUSE_S = 1.0  # after a worker has refused to wake
@@ -90,7 +90,7 @@ class PoolControl:
         for worker in waiting:
             key = self._keys.commands(worker)
             pipe.rpush(key, encode(command(id_)))
-            pipe.expire(key, _COMMANDS_TTL_S)
+            pipe.expire(key, COMMANDS_TTL_S)
         await pipe.execute()
         end = time.monotonic() + timeout_s
         while waiting and (left := end - time.monotonic()) > 0:

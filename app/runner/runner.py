@@ -10,7 +10,6 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
-from itertools import islice
 from threading import Thread
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
@@ -18,15 +17,15 @@ import uvloop
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from app.engines.base import EmbeddingShape, EncodeRequest, Engine, EngineInfo, GenerateRequest, MediaInput
-from app.engines.painter import Painter, PaintRequest
+from app.engines.base import Engine, EngineInfo
+from app.engines.painter import Painter
 from app.errors import Cancelled, EngineDead, EngineFailed, HandoffFailed, Returned, StoreDown, XylemError
 from app.ids import PoolId, RequestId, RunId, WorkerId, run_id
-from app.messages import ASIDE_PRIORITY, Failed, Handoff, Job, KvHandle, MediaKind, PrefillDone, Stage
+from app.messages import Failed, Handoff, Job, KvHandle, PrefillDone
 from app.pools import Aside
 from app.runner.adapters_in_use import AdaptersInUse
+from app.runner.engine_requests import EngineRequests
 from app.runner.job_record import fetch
-from app.runner.media import fetch_media
 from app.runner.pictures import Pictures
 from app.runner.process_slot import ProcessSlot
 from app.runner.throughput import Throughput
@@ -86,9 +85,8 @@ class Runner:
         self.emitters: TokenEmitters
         self.throughput: Throughput
         self.gates: list[YieldGate] = []  # of each rank
-        self.takes: tuple[MediaKind, ...] = ()  # kinds of media
         self.pictures: Pictures
-        self._embeddings: EmbeddingShape | None = None  # as the engine takes encoded pictures
+        self.requests: EngineRequests
         self.adapters = AdaptersInUse()
         self._running: dict[RunId, asyncio.Task[Any]] = {}
         self._returned: set[RunId] = set()  # of these, the ones to be placed elsewhere
@@ -190,7 +188,6 @@ class Runner:
             raise StoreDown(f"XYLEM_REDIS_URL: Redis does not answer: {exc}") from exc
         self.broker = async_client(self.settings.broker_url) if self.settings.broker_url else self.redis
         info = await self.engine.start()
-        self.take(info)
         self.block_size, self.computes = info.block_size, info.computes
         self._clients = [self.redis, *map(async_client, self.settings.token_redis_urls)]
         self._wires = [Wire(client) for client in self._clients]
@@ -198,6 +195,7 @@ class Runner:
         self._clients.append(index)
         self.wire, self.index = self._wires[0], Wire(index)
         self.pictures = Pictures(self.wire, self.keys, self.worker, self._model, self.settings.embedding_bytes)
+        self.take(info)
         self.broker_wire = Wire(self.broker) if self.settings.broker_url else self.wire
         self.emitters = TokenEmitters(self._wires, self.keys, self.worker, self.pool, self.settings)
         self._emitting = asyncio.create_task(self.emitters.run())
@@ -206,7 +204,7 @@ class Runner:
 
     def take(self, info: EngineInfo) -> None:
         """What the engine is, before its first request or while it has none."""
-        self.takes, self._embeddings = info.media, info.embeddings
+        self.requests = EngineRequests(self.worker, self.keys, self.redis, self.pictures, info)
         self.throughput = Throughput(info.ranks, info.max_running * info.ranks)
         self.gates = [YieldGate(info, self._rules, self.engine.stats, self.throughput.read) for _ in range(info.ranks)]
 
@@ -229,41 +227,6 @@ class Runner:
         for client in {*self._clients, self.broker}:
             await client.aclose()
 
-    async def request(self, job: Job, handoff: Handoff | None = None) -> GenerateRequest:
-        """For the engine. Raises: MediaLost, RequestError for media that the engine doesn't take."""
-        media = await self._media(job)
-        if media and self._embeddings is not None and not isinstance(handoff, KvHandle):
-            media = await self.pictures.attach(job, media, self._embeddings, self.weights)
-        return GenerateRequest(
-            job.run,
-            job.prompt,
-            job.sampling,
-            _priority(job),
-            self._rank(job),
-            job.cache_salt,
-            handoff,
-            job.begun,
-            job.session,
-            job.adapter,
-            media,
-        )
-
-    def encode_request(self, job: Job) -> EncodeRequest:
-        """For a job with inputs."""
-        assert job.inputs is not None
-        rest = iter(job.prompt)
-        inputs = [list(islice(rest, length)) for length in job.inputs.lengths]
-        return EncodeRequest(job.run, inputs, job.inputs.task, job.inputs.dimensions, _priority(job), self._rank(job))
-
-    async def paint_request(self, job: Job) -> PaintRequest:
-        """For a job that paints. Raises: MediaLost, RequestError for an engine that edits no pictures."""
-        assert job.painting is not None
-        media = await self._media(job)
-        return PaintRequest(job.run, job.painting, _priority(job), media[0] if media else None)
-
-    async def _media(self, job: Job) -> list[MediaInput]:
-        return await fetch_media(self.redis, self.keys, job, self.takes) if job.media else []
-
     def progress(self, job: Job, step: int, of: int) -> None:
         """A step of a painting is over."""
         watcher = self.watchers.get(job.run)
@@ -271,23 +234,16 @@ class Runner:
             watcher(step, of)
 
     def gate(self, job: Job) -> YieldGate:
-        return self.gates[self._rank(job)]
+        return self.gates[job.stage_of(self.worker).rank]
 
     def prefilled(self, job: Job, tokens: int) -> None:
         """`tokens` of its prompt were computed: measures the engine's speed."""
-        self.throughput.first_token(job, self._rank(job), tokens)
+        self.throughput.first_token(job, job.stage_of(self.worker).rank, tokens)
         self.gate(job).computed(job.run, tokens)
 
     def has(self, job: Job) -> AbstractContextManager[None]:
         """Counts the request as one of the engine's meanwhile."""
         return self.throughput.has(job)
-
-    def _rank(self, job: Job) -> int:
-        return self.stage(job).rank
-
-    def stage(self, job: Job) -> Stage:
-        """This worker's stage of the job."""
-        return next((stage for stage in job.stages if stage.worker == self.worker), job.stages[-1])
 
     async def _run(self, args: RunArgs[T]) -> T | None:
         request, attempt, work, nobody_waits, then = args
@@ -362,13 +318,13 @@ class Runner:
             return
         if nobody_waits is not None:
             await nobody_waits()
-        if not self.closed and self.stage(job).kind in ("prefill", "encode_pictures"):
+        if not self.closed and job.stage_of(self.worker).kind in ("prefill", "encode_pictures"):
             raise HandoffFailed("The worker of an earlier stage has other weights.")
         raise Returned
 
     def fail(self, job: Job, error: XylemError) -> None:
         """Ends a request, or this worker's part of it if the other worker has all of it."""
-        if job.at_once and self.stage(job).kind == "prefill":
+        if job.at_once and job.stage_of(self.worker).kind == "prefill":
             self.emitters.of(job).left(job.run)  # the decode worker has the request, and computes the prompt itself
         else:
             self.emitters.of(job).end(job, Failed(job.request, job.attempt, error.code, error.message))
@@ -405,10 +361,6 @@ class Runner:
 
     async def _fetch(self, run: RunId) -> Job | None:
         return await fetch(self._wires[0], self.keys, run)
-
-
-def _priority(job: Job) -> int:
-    return job.priority + ASIDE_PRIORITY if job.aside else job.priority
 
 
 def end_process(task: "asyncio.Task[None]") -> None:

@@ -116,7 +116,7 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None, report: _
     if isinstance(handoff, KvHandle) and handoff.weights != runner.weights:
         raise HandoffFailed("Its KV was computed with other weights.")
     first, emitter, api, id_, attempt = True, runner.emitters.of(job), job.reply_to, job.request, job.attempt
-    request = await runner.request(job, handoff)
+    request = await runner.requests.generation(job, handoff, runner.weights)
     async with aclosing(runner.engine.generate(request)) as steps:
         async for o in steps:
             if o.finish == "abort":  # not ours: a cancel ends this coroutine instead

@@ -41,6 +41,6 @@ async def answer(runner: Runner, job: Job) -> None:
 async def _encoded(runner: Runner, job: Job) -> bytes:
     if not isinstance(runner.engine, Encoder):
         raise EngineFailed("This engine makes no vectors.")
-    data = await runner.engine.encode(runner.encode_request(job))
+    data = await runner.engine.encode(runner.requests.encoding(job))
     runner.prefilled(job, len(job.prompt))
     return data

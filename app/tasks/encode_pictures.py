@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from app.engines.base import PictureEncoder
 from app.errors import EngineFailed, MediaLost, RequestError, Returned, StoreDown
 from app.messages import Failed, Job, PicturesEncoded
-from app.runner.media import fetch_media
 from app.runner.runner import RUNNER, RunArgs, Runner
 from app.store import ENCODED, RELEASE
 from app.tasks import DIRECT
@@ -44,9 +43,9 @@ async def encode_all(runner: Runner, job: Job) -> Job:
     """Raises: EngineDead; EngineFailed if this engine can't."""
     if not isinstance(runner.engine, PictureEncoder):
         raise EngineFailed("This engine encodes no pictures for others.")
-    mine = replace(job, media=[job.media[number] for number in runner.stage(job).media])
+    mine = replace(job, media=[job.media[number] for number in job.stage_of(runner.worker).media])
     try:
-        media = await fetch_media(runner.redis, runner.keys, mine, runner.takes)
+        media = await runner.requests.media(mine)
     except (MediaLost, RequestError) as exc:
         log.warning("pictures_not_read", run=job.run, x_request_id=job.x_request_id, error=exc.message)
         return job

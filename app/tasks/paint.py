@@ -43,7 +43,7 @@ async def answer(runner: Runner, job: Job) -> None:
 async def _painted(runner: Runner, job: Job) -> bytes:
     """The file."""
     emitter = runner.emitters.of(job)
-    async with aclosing(runner.painter.paint(await runner.paint_request(job))) as steps:
+    async with aclosing(runner.painter.paint(await runner.requests.painting(job))) as steps:
         async for made in steps:
             if not isinstance(made, PaintStep):
                 runner.prefilled(job, job.work)

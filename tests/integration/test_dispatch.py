@@ -306,7 +306,7 @@ async def test_without_a_line_what_was_accepted_waits_for_room_all_the_same(redi
     assert (RequestId("r1"), 1) in await queued(redis, worker)
 
 
-@pytest.mark.parametrize("part", ["_next", "_round", "_stop_abandoned"])
+@pytest.mark.parametrize("part", ["_next", "_round", "stop"])
 async def test_an_error_in_a_placement_round_fails_its_requests_only(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
@@ -324,12 +324,12 @@ async def test_an_error_in_a_placement_round_fails_its_requests_only(
         monkeypatch.undo()
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr(broken, "stop" if part == "_stop_abandoned" else part, breaks)
+    monkeypatch.setattr(broken._abandoned if part == "stop" else broken, part, breaks)
     broken.stop_later(replace(left, stages=[Stage("decode", POOL, worker, 0)]))
     async with asyncio.timeout(5):
         while not tries:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        if part == "_stop_abandoned":
+        if part == "stop":
             await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
             await held
         else:

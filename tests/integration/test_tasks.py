@@ -352,9 +352,9 @@ def test_a_record_of_before_the_hop_is_run_on_the_rank_that_it_names(store_url: 
     """The ranks of the two workers have nothing to do with each other."""
     job = placed(redis_db, stages=[replace(PREFILL, rank=1), replace(DECODE, rank=3)])
     with worker(store_url, P, "prefill") as p:
-        assert p.call(p.request(job)).rank == 1
+        assert p.call(p.requests.generation(job, None, "")).rank == 1
     with worker(store_url, D, "decode") as d:
-        assert d.call(d.request(job)).rank == 3
+        assert d.call(d.requests.generation(job, None, "")).rank == 3
     assert run_id(R, 0) == job.run
 
 

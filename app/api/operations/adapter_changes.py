@@ -13,13 +13,13 @@ from app.adapters.sources import check_source
 from app.api.state import ApiState
 from app.errors import DeadlineOver, ModelNotFound, RequestError
 from app.ids import PoolId
+from app.intervals import COMMANDS_TTL_S
 from app.messages import Adapter, Lease, LoadAdapter, encode
 from app.telemetry import logger
 
 log = logger(__name__)
 _ACK_S = 60.0
 _LOOK_S = 0.02
-_COMMANDS_TTL_S = 60
 
 
 def registry(state: ApiState) -> AdapterRegistry:
@@ -88,7 +88,7 @@ async def _told(state: ApiState, adapter: Adapter) -> None:
             continue
         key = state.keys.commands(lease.worker.id)
         pipe.rpush(key, encode(LoadAdapter()))
-        pipe.expire(key, _COMMANDS_TTL_S)
+        pipe.expire(key, COMMANDS_TTL_S)
     await pipe.execute()
 
 

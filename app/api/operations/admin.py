@@ -13,11 +13,11 @@ from app.api.http.request_body import read_short
 from app.api.state import ApiState, state_of
 from app.errors import Forbidden, ModelNotFound, RequestError
 from app.ids import PoolId
+from app.intervals import COMMANDS_TTL_S
 from app.messages import ClearCache, Reply, decode_reply, encode
 from app.openai.schemas import AliasChanges, AliasTable, LimitChanges
 
 _REPLY_S = 10
-_COMMANDS_TTL_S = 60
 _OF_PREFILL = {"remote_tokens", "remote_wait_s"}
 
 
@@ -119,7 +119,7 @@ async def _clear(state: ApiState, pools: list[PoolId]) -> dict[str, Any]:
     for lease in leases:
         key = state.keys.commands(lease.worker.id)
         pipe.rpush(key, encode(ClearCache(id_)))
-        pipe.expire(key, _COMMANDS_TTL_S)
+        pipe.expire(key, COMMANDS_TTL_S)
     await pipe.execute()
     replies: list[Reply] = []
     deadline = asyncio.get_running_loop().time() + _REPLY_S

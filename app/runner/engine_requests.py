@@ -1,0 +1,67 @@
+"""What the engine is asked to do for a job, with the job's media from Redis."""
+
+from itertools import islice
+
+from redis.asyncio import Redis
+
+from app.engines.base import EmbeddingShape, EncodeRequest, EngineInfo, GenerateRequest, MediaInput
+from app.engines.painter import PaintRequest
+from app.ids import WorkerId
+from app.keys import Keys
+from app.messages import ASIDE_PRIORITY, Handoff, Job, KvHandle, MediaKind
+from app.runner.media import fetch_media
+from app.runner.pictures import Pictures
+
+
+class EngineRequests:
+    def __init__(self, worker: WorkerId, keys: Keys, redis: Redis, pictures: Pictures, info: EngineInfo) -> None:
+        """`info`: the engine's."""
+        self._worker, self._keys, self._redis, self._pictures = worker, keys, redis, pictures
+        self._takes: tuple[MediaKind, ...] = info.media
+        self._embeddings: EmbeddingShape | None = info.embeddings  # as the engine takes encoded pictures
+
+    async def generation(self, job: Job, handoff: Handoff | None, weights: str) -> GenerateRequest:
+        """`weights`: the version that the engine has.
+
+        Raises: MediaLost, RequestError for media that the engine doesn't take.
+        """
+        media = await self.media(job)
+        if media and self._embeddings is not None and not isinstance(handoff, KvHandle):
+            media = await self._pictures.attach(job, media, self._embeddings, weights)
+        return GenerateRequest(
+            job.run,
+            job.prompt,
+            job.sampling,
+            _priority(job),
+            self._rank(job),
+            job.cache_salt,
+            handoff,
+            job.begun,
+            job.session,
+            job.adapter,
+            media,
+        )
+
+    def encoding(self, job: Job) -> EncodeRequest:
+        """For a job with inputs."""
+        assert job.inputs is not None
+        rest = iter(job.prompt)
+        inputs = [list(islice(rest, length)) for length in job.inputs.lengths]
+        return EncodeRequest(job.run, inputs, job.inputs.task, job.inputs.dimensions, _priority(job), self._rank(job))
+
+    async def painting(self, job: Job) -> PaintRequest:
+        """For a job that paints. Raises: MediaLost, RequestError for an engine that edits no pictures."""
+        assert job.painting is not None
+        media = await self.media(job)
+        return PaintRequest(job.run, job.painting, _priority(job), media[0] if media else None)
+
+    async def media(self, job: Job) -> list[MediaInput]:
+        """Raises: MediaLost, RequestError for media that the engine doesn't take."""
+        return await fetch_media(self._redis, self._keys, job, self._takes) if job.media else []
+
+    def _rank(self, job: Job) -> int:
+        return job.stage_of(self._worker).rank
+
+
+def _priority(job: Job) -> int:
+    return job.priority + ASIDE_PRIORITY if job.aside else job.priority

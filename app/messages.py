@@ -185,6 +185,7 @@ class Painting(Struct, frozen=True, array_like=True):
     frames: int = 0  # of a video; 0: it is a picture
     fps: int = 0
     strength: float | None = None  # how far an edit goes from its picture: above 0, to 1; None: it is no edit
+    masked: bool = False  # the last of an edit's media is a mask, as large as the first: only what is white is edited
 
     @property
     def work(self) -> int:

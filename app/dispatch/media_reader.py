@@ -31,6 +31,7 @@ class Origin(NamedTuple):
     kind: MediaKind
     url: str | None = None  # https:, data: or file:
     file_id: str | None = None  # of the client's own files
+    number: int = 0  # of a form's files, from 0
 
 
 class Sample(Struct, frozen=True):
@@ -59,9 +60,9 @@ class MediaReader:
         pictures = await self._loader.load_pictures(sources)
         return {origin: _sample(picture) for origin, picture in zip(params, pictures, strict=True)}
 
-    async def decoded(self, data: bytes, param: str) -> Sample:
-        """A picture that is in the request itself, as a file of a form. Raises: RequestError about that field."""
-        return _sample(await self._loader.load_picture(MediaSource("image", param, data=data)))
+    async def uploaded(self, sources: Sequence[MediaSource]) -> list[Sample]:
+        """Pictures and masks that are files of a form. Raises: RequestError about a field."""
+        return [_sample(picture) for picture in await self._loader.load_pictures(sources)]
 
     async def recording(self, data: bytes, param: str, window_s: float) -> list[Sound]:
         """As `MediaLoader.load_recording`. Raises: RequestError."""

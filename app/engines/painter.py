@@ -14,7 +14,8 @@ class PaintRequest(Struct, frozen=True):
     id: RunId
     painting: Painting
     priority: int = 0  # lower is sooner
-    source: MediaInput | None = None  # a picture to begin from
+    sources: tuple[MediaInput, ...] = ()  # pictures to begin from
+    mask: MediaInput | None = None  # as large as the first source: white where it is edited, else black
 
 
 class PaintStep(Struct, frozen=True):

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from app.media.decoder_protocol import Decoded, Job, NotDecoded, Shape, Window, receive_bytes, receive_job, send
-from app.media.picture import Picture, decode_picture
+from app.media.picture import Picture, decode_mask, decode_picture
 from app.media.refused import Refused
 from app.media.sound import Sound, decode_sound
 
@@ -63,6 +63,8 @@ def _decoded(job: Job, data: bytes) -> Sequence[Picture | Sound]:
     match job.kind:
         case "image":
             return [decode_picture(data, job.pixels)]
+        case "mask":
+            return [decode_mask(data, job.pixels)]
         case "video":
             from app.media.video import decode_video
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import warnings
+from collections.abc import Callable
 from io import BytesIO
 
 from msgspec import Struct
@@ -20,7 +21,7 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_WHITE = (255, 255, 255)
+_WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
 
 
 class Picture(Struct, frozen=True):
@@ -38,6 +39,15 @@ def picture_of(height: int, width: int, rgb: bytes) -> Picture:
 
 def decode_picture(data: bytes, pixels: int) -> Picture:
     """The first frame, in RGB; transparent parts are white. `pixels`: at most so many. Raises: Refused."""
+    return _decoded(data, pixels, _shown)
+
+
+def decode_mask(data: bytes, pixels: int) -> Picture:
+    """White where the picture is fully transparent, which says what is edited, and else black. Raises: Refused."""
+    return _decoded(data, pixels, _holes)
+
+
+def _decoded(data: bytes, pixels: int, show: Callable[[Image.Image], Image.Image]) -> Picture:
     # Formats say their size at the beginning. Pillow raises an error, before it makes room, above twice this number.
     Image.MAX_IMAGE_PIXELS = pixels / 2  # type: ignore[assignment]
     try:
@@ -46,12 +56,14 @@ def decode_picture(data: bytes, pixels: int) -> Picture:
             with Image.open(BytesIO(data), formats=_FORMATS) as image:
                 if image.width * image.height > pixels:
                     raise Image.DecompressionBombError
-                shown = _shown(image)
+                shown = show(image)
         return picture_of(shown.height, shown.width, shown.tobytes())
     except Image.DecompressionBombError as exc:
         raise Refused(f"it has more than {pixels} pixels (XYLEM_MEDIA_PIXELS)") from exc
     except UnidentifiedImageError as exc:
         raise Refused(f"it is none of {', '.join(_FORMATS)}, or broken") from exc
+    except Refused:
+        raise
     except MemoryError as exc:
         raise Refused("decoding it needs more memory than XYLEM_MEDIA_DECODE_BYTES") from exc
     except Exception as exc:  # a decoder that meets broken data raises anything: struct.error, SyntaxError, KeyError
@@ -69,8 +81,25 @@ def _shown(image: Image.Image) -> Image.Image:
         layer = image.convert("RGBA")
         image = Image.new("RGB", layer.size, _WHITE)
         image.paste(layer, mask=layer)
-    rgb = image.convert("RGB")
-    return rgb.transpose(_TURNS[orientation]) if orientation in _TURNS else rgb
+    return _turned(image.convert("RGB"), orientation)
+
+
+def _holes(image: Image.Image) -> Image.Image:
+    """Raises: Refused."""
+    image.load()
+    orientation = _orientation(image)
+    if not image.has_transparency_data:
+        raise Refused("it has no transparency, which says what is edited")
+    holes = image.convert("RGBA").getchannel("A").point(lambda alpha: 255 if alpha == 0 else 0)
+    if holes.getbbox() is None:
+        raise Refused("no part of it is fully transparent, so that nothing would be edited")
+    mask = Image.new("RGB", image.size, _BLACK)
+    mask.paste(_WHITE, mask=holes)
+    return _turned(mask, orientation)
+
+
+def _turned(image: Image.Image, orientation: int) -> Image.Image:
+    return image.transpose(_TURNS[orientation]) if orientation in _TURNS else image
 
 
 def _orientation(image: Image.Image) -> int:

@@ -1,11 +1,11 @@
-"""One part of a request that is a picture, a sound or a video, before it is fetched."""
+"""One part of a request that is a picture, a sound, a video or a mask, before it is fetched."""
 
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 
-SourceKind = Literal["image", "audio", "video"]
+SourceKind = Literal["image", "audio", "video", "mask"]
 
 
 class MediaSource(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec.structs import replace
@@ -49,7 +49,7 @@ class ImageRequest(PicturesRequest):
 
 @neutral(NEUTRAL_OF_IMAGES)
 class EditRequest(PicturesRequest):
-    """Another picture of a picture, which comes in the form's field `image`."""
+    """Another picture of a picture, or of several, which come in the form's field `image`; `mask` says where."""
 
     strength: Annotated[float, Field(gt=0, le=1)] | None = None  # extension: how far it goes from the picture
 
@@ -61,17 +61,22 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
 
 
 async def understand_edit(
-    state: Deployment, raw: bytes, source: Sample, *, explain: bool
+    state: Deployment, raw: bytes, sources: Sequence[Sample], mask: Sample | None, *, explain: bool
 ) -> tuple[EditRequest, GenerationPlan]:
-    """`source`: the picture. Raises: XylemError."""
+    """`sources`: the pictures, at least one. Raises: XylemError."""
+    if mask is not None and mask.media.shape != sources[0].media.shape:
+        (height, width), (high, wide) = mask.media.shape, sources[0].media.shape
+        raise RequestError(f"'mask': it is {width}x{height}, and the picture is {wide}x{high}.", param="mask")
     body = await state.served(await parse_off_loop(EditRequest, raw), "images")
     plan = pictures_plan(state, body, explain=explain)
     strength, steps = body.strength or _STRENGTH, plan.paintings[0].steps
     if steps * strength < 1:
         raise RequestError(f"'strength': {strength:g} of {steps} steps is less than one.", param="strength")
-    paintings = [replace(painting, strength=strength) for painting in plan.paintings]
-    media = [[source.media] for _ in paintings]
-    return body, replace(plan, paintings=paintings, media=media, samples={Origin("image"): source})
+    paintings = [replace(painting, strength=strength, masked=mask is not None) for painting in plan.paintings]
+    given = [*sources, *(() if mask is None else (mask,))]
+    samples = {Origin("image", number=number): one for number, one in enumerate(given)}
+    media = [[one.media for one in given] for _ in paintings]
+    return body, replace(plan, paintings=paintings, media=media, samples=samples)
 
 
 def pictures_plan(state: Deployment, body: PicturesRequest, *, explain: bool) -> GenerationPlan:

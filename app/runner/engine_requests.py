@@ -53,7 +53,8 @@ class EngineRequests:
         """For a job that paints. Raises: MediaLost, RequestError for an engine that edits no pictures."""
         assert job.painting is not None
         media = await self.media(job)
-        return PaintRequest(job.run, job.painting, _priority(job), media[0] if media else None)
+        mask = media.pop() if job.painting.masked else None
+        return PaintRequest(job.run, job.painting, _priority(job), tuple(media), mask)
 
     async def media(self, job: Job) -> list[MediaInput]:
         """Raises: MediaLost, RequestError for media that the engine doesn't take."""

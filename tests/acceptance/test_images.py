@@ -149,11 +149,40 @@ def test_an_edit_begins_from_its_picture(client: OpenAI) -> None:
     assert [e.type for e in events] == ["image_edit.partial_image", "image_edit.completed"]
 
 
+def test_a_mask_and_further_pictures_reach_the_engine(client: OpenAI) -> None:
+    """As pixels: white where the mask is fully transparent."""
+    red, blue = (Image.new("RGB", (40, 30), colour) for colour in ("red", "blue"))
+    where = Image.new("RGB", (40, 30), "black")
+    where.paste("white", (0, 0, 20, 30))
+    begun = [picture_of(30, 40, one.tobytes()).sha256 for one in (red, blue, where)]
+    painting = Painting("a cat", 64, 64, 4, 3, strength=0.8, masked=True)
+    expected = picture(painting, 4, f"{begun[0]} {begun[1]} mask {begun[2]}")
+    pictures = [("a.png", png()), ("b.png", png("blue"))]
+    got = client.images.edit(
+        model="painter", prompt="a cat", image=pictures, mask=("m.png", mask()), extra_body={"seed": 3}
+    )
+    assert b64decode((got.data or [])[0].b64_json or "") == expected
+
+
+def mask(size: tuple[int, int] = (40, 30), alpha: int = 0) -> bytes:
+    """Its left half has that alpha."""
+    shown = Image.new("RGBA", size, (9, 9, 9, 1))
+    shown.paste((9, 9, 9, alpha), (0, 0, size[0] // 2, size[1]))
+    file = io.BytesIO()
+    shown.save(file, "PNG")
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("files", "fields", "param"),
     [
         ([], {}, "image"),
-        ([("image[]", png()), ("image[]", png())], {}, "image"),
+        ([("image[]", png())] * 9, {}, "image"),
+        ([("image", png()), ("mask", mask()), ("mask", mask())], {}, "mask"),
+        ([("image", png()), ("mask", mask((30, 40)))], {}, "mask"),
+        ([("image", png()), ("mask", mask(alpha=1))], {}, "mask"),
+        ([("image", png()), ("mask", b"no picture")], {}, "mask"),
+        ([("image", png()), ("picture", png())], {}, "picture"),
         ([("image", b"no picture")], {}, "image"),
         ([("image", png(size=(5000, 5000)))], {}, "image"),
         ([("image", png()), ("mask", png())], {}, "mask"),

@@ -72,6 +72,11 @@ async def test_a_painter_keeps_its_contract(kind: str, folder: Path) -> None:
         await a_request_gives_the_same_bytes_also_beside_others(painter)
         await a_closed_request_ends_within_a_step(painter)
         await an_edit_begins_from_its_picture(painter)
+        await a_masked_edit_is_another_one(painter)
+        if kind != "mock":
+            await only_what_the_mask_shows_is_edited(painter)
+            with pytest.raises(RequestError, match="image"):
+                await edited(painter, painting(strength=0.5), flat(0), flat(255))
         if kind == "flux":
             with pytest.raises(RequestError, match="negative_prompt"):
                 await made(painter, painting(negative="a dog"))
@@ -104,13 +109,34 @@ async def a_request_gives_the_same_bytes_also_beside_others(painter: Painter) ->
 
 
 async def an_edit_begins_from_its_picture(painter: Painter) -> None:
-    files = []
-    for colour in (0, 255, 0):
-        media = Media("image", str(colour), (20, 30))
-        wanted = PaintRequest(RunId("c.0"), painting(strength=0.5), 0, MediaInput(media, bytes([colour]) * 1800))
-        async with aclosing(painter.paint(wanted)) as steps:
-            files += [one.file async for one in steps if isinstance(one, Painted)]
+    files = [await edited(painter, painting(strength=0.5), flat(colour)) for colour in (0, 255, 0)]
     assert files[0] == files[2] != files[1]
+
+
+async def a_masked_edit_is_another_one(painter: Painter) -> None:
+    whole, again = await edited(painter, painting(strength=0.5), flat(90)), painting(strength=0.5, masked=True)
+    masked = [await edited(painter, again, flat(90), mask=LEFT_HALF) for _ in range(2)]
+    assert masked[0] == masked[1] != whole
+
+
+async def only_what_the_mask_shows_is_edited(painter: Painter) -> None:
+    file = await edited(painter, painting(strength=1.0, masked=True), flat(90), mask=LEFT_HALF)
+    made = Image.open(io.BytesIO(file))
+    left, right = made.crop((0, 0, 24, 32)).getcolors(768), made.crop((24, 0, 48, 32)).getcolors(768)
+    assert right == [(24 * 32, (90, 90, 90))] != left
+
+
+def flat(colour: int) -> MediaInput:
+    return MediaInput(Media("image", str(colour), (20, 30)), bytes([colour]) * 1800)
+
+
+LEFT_HALF = MediaInput(Media("image", "left", (20, 30)), (bytes([255]) * 45 + bytes(45)) * 20)
+
+
+async def edited(painter: Painter, wanted: Painting, *sources: MediaInput, mask: MediaInput | None = None) -> bytes:
+    async with aclosing(painter.paint(PaintRequest(RunId("c.0"), wanted, 0, sources, mask))) as steps:
+        (file,) = [one.file async for one in steps if isinstance(one, Painted)]
+    return file
 
 
 async def a_closed_request_ends_within_a_step(painter: Painter) -> None:

@@ -1,6 +1,7 @@
 """What is good gets through, the same by every way; and what is bad holds nobody up."""
 
 import asyncio
+import io
 import os
 import signal
 from base64 import b64encode
@@ -9,6 +10,7 @@ from itertools import pairwise
 
 import pytest
 import pytest_asyncio
+from PIL import Image
 
 from app.errors import RequestError
 from app.media.decoder_pool import DecoderPool
@@ -59,6 +61,28 @@ async def test_one_picture_by_url_data_url_file_and_bytes_has_one_hash(guarded: 
     pictures = await guarded.loader("files").load_pictures(sources)
     assert len({found.sha256 for found in pictures}) == 1
     assert (pictures[0].height, pictures[0].width, len(pictures[0].rgb)) == (30, 40, 30 * 40 * 3)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+async def test_a_mask_is_white_where_it_is_fully_transparent(mode: str, guarded: Guards) -> None:
+    """However the file says so; what is only half transparent is kept."""
+    shown = Image.new("RGBA", (3, 1), (9, 9, 9, 128))
+    shown.putpixel((0, 0), (255, 255, 255, 0))
+    file = io.BytesIO()
+    shown.convert(mode).save(file, "PNG")
+    found = await guarded.loader().load_picture(MediaSource("mask", "mask", data=file.getvalue()))
+    assert found.rgb == bytes([255] * 3 + [0] * 6)
+
+
+@pytest.mark.parametrize("alpha", [None, 1])
+async def test_a_mask_of_which_nothing_is_fully_transparent_is_refused(alpha: int | None, guarded: Guards) -> None:
+    file = io.BytesIO()
+    Image.new("RGB" if alpha is None else "RGBA", (3, 1), (0, 0, 0) if alpha is None else (0, 0, 0, alpha)).save(
+        file, "PNG"
+    )
+    with pytest.raises(RequestError, match="transparen") as refused:
+        await guarded.loader().load_picture(MediaSource("mask", "mask", data=file.getvalue()))
+    assert refused.value.param == "mask"
 
 
 async def test_the_shape_is_in_the_hash(guarded: Guards) -> None:

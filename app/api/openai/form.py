@@ -50,10 +50,11 @@ async def read_form(request: Request) -> tuple[bytes, dict[str, list[bytes]]]:
     return orjson.dumps(fields), files
 
 
-def form_schema(schema: type[ModelRequest], file: str) -> dict[str, Any]:
-    """For `openapi_extra`: the schema's fields as a form with a file. `file`: the name of that field."""
+def form_schema(schema: type[ModelRequest], file: str, *others: str) -> dict[str, Any]:
+    """For `openapi_extra`: the schema's fields as a form with a file. `others`: names of files that may be there."""
     (json_body,) = schema.openapi()["requestBody"]["content"].values()
     fields = json_body["schema"]
-    fields["properties"][file] = {"type": "string", "format": "binary"}
+    for name in (file, *others):
+        fields["properties"][name] = {"type": "string", "format": "binary"}
     fields["required"] = [*fields.get("required", ()), file]
     return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": fields}}}}

@@ -1,6 +1,7 @@
 """POST /v1/images/generations and /edits: pictures, whole or streamed while they are painted; GET of a stored one."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 
 import orjson
 from fastapi import APIRouter, Request
@@ -20,6 +21,7 @@ from app.api.state import ApiState, state_of
 from app.dispatch.generation import Generation
 from app.endpoint_registry import IMAGES
 from app.errors import RequestError
+from app.media.source import MediaSource
 from app.openai.image_events import Kind
 from app.openai.images import EditRequest, ImageRequest, ImageWriter, PicturesRequest, understand_edit
 
@@ -35,22 +37,33 @@ async def generations(request: Request) -> Response:
     return await handle(state, raw, request.scope, request.receive)
 
 
-@router.post(EDITS, openapi_extra=form_schema(EditRequest, "image"), responses=answer_schemas.IMAGES)
+@router.post(EDITS, openapi_extra=form_schema(EditRequest, "image", "mask"), responses=answer_schemas.IMAGES)
 async def edits(request: Request) -> Response:
-    """Other pictures of a picture, from a form."""
+    """Other pictures of a picture, or of a part of it, from a form."""
     state, scope, explain = state_of(request), request.scope, explain_wanted(request.scope)
     raw, files = await read_form(request)
-    if set(files) - {"image"}:
-        name = min(set(files) - {"image"})[:100]
-        raise RequestError(f"'{name}' is not supported by this server.", param=name)
-    if len(files.get("image", ())) != 1:
-        raise RequestError("'image' has to be one picture, as a file of a form.", param="image")
     assert state.media is not None
-    source = await state.media.decoded(files["image"][0], "image")
-    body, plan = await understand_edit(state, raw, source, explain=explain)
+    samples = await state.media.uploaded(_sources(files))
+    mask = samples.pop() if "mask" in files else None
+    body, plan = await understand_edit(state, raw, samples, mask, explain=explain)
     check_priority(state, scope, body)
     call = await placed_call(state, scope, request.receive, plan, None)
     return await answer(state, scope, body, call, "image_edit")
+
+
+def _sources(files: Mapping[str, Sequence[bytes]]) -> list[MediaSource]:
+    """The pictures, and at last the mask, if there is one. Raises: RequestError."""
+    for name in sorted(set(files) - {"image", "mask"}):
+        raise RequestError(f"'{name[:100]}' is not supported by this server.", param=name[:100])
+    pictures, masks = files.get("image", ()), files.get("mask", ())
+    if not pictures:
+        raise RequestError("'image' has to be a picture, as a file of a form, or several.", param="image")
+    if len(masks) > 1:
+        raise RequestError("'mask' has to be one file.", param="mask")
+    return [
+        *(MediaSource("image", "image", data=data) for data in pictures),
+        *(MediaSource("mask", "mask", data=data) for data in masks),
+    ]
 
 
 @router.get(f"{PATH}/{{picture}}", response_class=Response)

@@ -99,12 +99,9 @@ class DiffusersPainter:
                 ticket.put(PaintStep(step, painting.steps, preview))
             return not self._thread.closed and not all(ticket.stopped for ticket in tickets)
 
-        source = tickets[0].request.source
+        first = tickets[0].request
         try:
-            if source is not None:
-                made = [self._pipeline.edit(paintings[0], source, on_step)]
-            else:
-                made = self._pipeline.paint(paintings, on_step)
+            made = [self._pipeline.edit(first, on_step)] if first.sources else self._pipeline.paint(paintings, on_step)
         except Stopped:
             return
         for ticket, pixels in zip(tickets, made, strict=True):
@@ -118,7 +115,7 @@ class DiffusersPainter:
 def shape(request: PaintRequest) -> Hashable:
     """Requests of one shape may be painted together. A negative prompt, even an empty one, is a part of the call."""
     p = request.painting
-    if request.source is not None:
+    if request.sources:
         return request.id
     return p.width, p.height, p.steps, p.guidance, p.frames, bool(p.negative)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import diffusers
+import numpy as np
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.utils import logging
@@ -14,6 +15,7 @@ from PIL import Image
 
 from app.engines.base import MediaInput
 from app.engines.diffusers.args import DiffusersArgs
+from app.engines.painter import PaintRequest
 from app.errors import EngineFailed, RequestError
 from app.messages import Painting
 
@@ -52,7 +54,7 @@ class Pipeline:
         pipe.set_progress_bar_config(disable=True)
         self._pipe, self.name = pipe, type(pipe).__name__
         self._takes, self._threads = _parameters(pipe), args.threads
-        self._editing: Any = None  # made of the same parts, at the first edit
+        self._editing: dict[str, Any] = {}  # pipelines made of the same parts, at the first edit
         self.videos = "num_frames" in self._takes
 
     @property
@@ -75,19 +77,33 @@ class Pipeline:
         if bool(painting.frames) != self.videos:
             raise RequestError(f"This model makes {'videos' if self.videos else 'pictures'}.", param="model")
 
-    def edit(self, painting: Painting, source: MediaInput, on_step: OnStep) -> Any:
+    def edit(self, request: PaintRequest, on_step: OnStep) -> Any:
         """The picture's pixels: height × width × 3, from 0 to 255. Raises: Stopped, RequestError."""
-        if self._editing is None:
+        painting, mask = request.painting, request.mask
+        if len(request.sources) > 1:
+            raise RequestError("'image': this model edits one picture, not several.", param="image")
+        begun = _image(request.sources[0], painting)
+        if mask is None:
+            pipe = self._made("Img2Img", "'image': this model edits no pictures.", "image")
+            return _pixels(self._call([painting], "np", on_step, pipe, {"image": begun})[0])
+        where = _image(mask, painting, Image.Resampling.NEAREST).convert("L")
+        pipe = self._made("Inpaint", "'mask': this model edits whole pictures only.", "mask")
+        made = _pixels(self._call([painting], "np", on_step, pipe, {"image": begun, "mask_image": where})[0])
+        # The model sees the mask in blocks of pixels, and its VAE changes all of them.
+        return np.where(np.asarray(where)[..., None] > 0, made, np.asarray(begun))
+
+    def _made(self, what: str, refusal: str, param: str) -> Any:
+        """A pipeline of the same family and parts. Raises: RequestError with that text if there is none."""
+        if what not in self._editing:
             # By name: diffusers' own way to find it imports all of its pipelines.
-            made = getattr(diffusers, self.name.removesuffix("Pipeline") + "Img2ImgPipeline", None)
+            made = getattr(diffusers, self.name.removesuffix("Pipeline") + what + "Pipeline", None)
             if made is None:
-                raise RequestError("'image': this model edits no pictures.", param="image")
+                raise RequestError(refusal, param=param)
             wanted = inspect.signature(made.__init__).parameters
-            self._editing = made(**{name: part for name, part in self._pipe.components.items() if name in wanted})
-            self._editing.set_progress_bar_config(disable=True)
-        height, width = source.media.shape
-        begun = Image.frombytes("RGB", (width, height), source.data).resize((painting.width, painting.height))
-        return _pixels(self._call([painting], "np", on_step, self._editing, {"image": begun})[0])
+            pipe = made(**{name: part for name, part in self._pipe.components.items() if name in wanted})
+            pipe.set_progress_bar_config(disable=True)
+            self._editing[what] = pipe
+        return self._editing[what]
 
     def paint(self, paintings: Sequence[Painting], on_step: OnStep) -> list[Any]:
         """Each one's pixels: height × width × 3, of a video frames × height × width × 3, from 0 to 255.
@@ -124,7 +140,7 @@ class Pipeline:
             given["num_frames"] = first.frames
         if first.strength is not None:
             given["strength"] = first.strength
-        if pipe is self._editing:  # some take their size from the picture
+        if pipe is not self._pipe:  # some take their size from the picture
             given = {name: value for name, value in given.items() if name in _parameters(pipe)}
 
         def at_end(_pipe: Any, step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
@@ -157,6 +173,11 @@ class Pipeline:
 
 def _parameters(pipe: Any) -> frozenset[str]:
     return frozenset(inspect.signature(pipe.__call__).parameters)
+
+
+def _image(one: MediaInput, painting: Painting, how: Image.Resampling | None = None) -> Image.Image:
+    height, width = one.media.shape
+    return Image.frombytes("RGB", (width, height), one.data).resize((painting.width, painting.height), how)
 
 
 def _pixels(made: Any) -> Any:

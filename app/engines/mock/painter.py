@@ -9,7 +9,7 @@ from importlib.metadata import version
 from math import inf
 from typing import Any
 
-from app.engines.base import EngineInfo, EngineStats, KvEventSource, MediaInput
+from app.engines.base import EngineInfo, EngineStats, KvEventSource
 from app.engines.mock.args import parse_args
 from app.engines.painter import Painted, PaintRequest, PaintStep
 from app.engines.pictures import encoded
@@ -50,14 +50,13 @@ class MockPainter:
             self._waiting -= 1
         self._painting += 1
         try:
-            async for made in self._paint(request.painting, request.source):
+            async for made in self._paint(request.painting, begun_from(request)):
                 yield made
         finally:
             self._painting -= 1
             self._seats.release()
 
-    async def _paint(self, painting: Painting, source: MediaInput | None) -> AsyncGenerator[PaintStep | Painted, None]:
-        begun = "" if source is None else source.media.sha256
+    async def _paint(self, painting: Painting, begun: str) -> AsyncGenerator[PaintStep | Painted, None]:
         args, shown = self._args, preview_steps(painting)
         if args.dies_on is not None and args.dies_on in painting.prompt:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -84,8 +83,14 @@ class MockPainter:
             raise EngineFailed(self._failure.message)
 
 
+def begun_from(request: PaintRequest) -> str:
+    """The SHA-256 of the pictures to be edited, and of the mask."""
+    mask = () if request.mask is None else ("mask", request.mask.media.sha256)
+    return " ".join([*(one.media.sha256 for one in request.sources), *mask])
+
+
 def picture(painting: Painting, step: int, begun: str = "") -> bytes:
-    """A file of one colour; a video is none that could be played. `begun`: the SHA-256 of the picture to be edited."""
+    """A file of one colour; a video is none that could be played. `begun`: as `begun_from` says."""
     said = f"{painting.prompt}\n{painting.negative}\n{painting.guidance}\n{painting.seed}\n{step}\n{begun}"
     digest = hashlib.sha256(said.encode()).digest()
     if painting.format == "mp4":

@@ -37,7 +37,7 @@ check: .venv/.dev docs ## lint, types, import contracts, documentation, known vu
 docs: .venv/.dev ## the documentation, into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
-chaos: .venv/.dev ## [FAULTS=210 SEED=1]: faults under load; a table, and one line of JSON (about half an hour)
+chaos: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## [FAULTS=210 SEED=1]: faults under load; a table, and one line of JSON (about half an hour)
 	@$(BIN)/python -m tests.chaos --faults $(FAULTS) --seed $(SEED)
 
 media: .venv/.dev .xylem/models/whisper-tiny.en/config.json ## tests with real models of pictures and sound: some minutes

@@ -14,7 +14,7 @@ from openai import OpenAI
 
 from app.media.picture import picture_of
 from app.messages import EmbeddingHandle, decode_embedding, encode
-from tests.acceptance.test_media import asked, png
+from tests.pictures import asked, png
 from tests.stack import Stack, leases, metric, mock_pool, stack, timeline, wait_until
 from tests.vlm import random_vlm
 

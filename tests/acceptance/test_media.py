@@ -17,28 +17,13 @@ from openai import BadRequestError, InternalServerError, OpenAI
 from PIL import Image
 
 from app.media.picture import picture_of
+from tests.pictures import asked, png, url
 from tests.stack import Stack, indexed_blocks, leases, mock_pool, pid_of_worker, stack, timeline, wait_until
 from tests.vlm import random_vlm
 
 POOL, TEXT, BLIND = "decode-pool-a", "text-pool", "blind-pool"
 SIZE = 16  # tokens of a block
 SLOW = {"step_ms": 15.0}
-
-
-def png(seed: int, width: int = 120, height: int = 90) -> bytes:
-    """A picture of one colour, of which each seed has another."""
-    out = io.BytesIO()
-    Image.new("RGB", (width, height), (seed, 255 - seed, 7)).save(out, "PNG")
-    return out.getvalue()
-
-
-def url(data: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
-
-
-def asked(*pictures: bytes, text: str = "What is this?") -> list[Any]:
-    parts = [{"type": "image_url", "image_url": {"url": url(data), "detail": "auto"}} for data in pictures]
-    return [{"role": "user", "content": [{"type": "text", "text": text}, *parts]}]
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.chaos.faults import plan
-from tests.chaos.fleet import TEMPLATE, Fleet
-from tests.chaos.load import make_cases, make_structured_cases
+from tests.chaos.fleet import Fleet, pools
+from tests.chaos.load import make_cases, make_picture_cases, make_structured_cases
 from tests.chaos.run import Report, percentile, run
-from tests.stack import mock_pool
 
 
 def main() -> int:
@@ -33,12 +32,12 @@ def main() -> int:
     out = Console(file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
         directory = given.keep or Path(scratch)
-        pool = mock_pool(step_ms=10.0, answer_tokens=1000) | {"chat_template": str(TEMPLATE)}
-        fleet = Fleet(directory / "fleet", {"decode-pool-a": pool}, forks=False)
+        fleet = Fleet(directory / "fleet", pools(), forks=False)
         with fleet, out.status("starting") as status:
             faults = plan(given.faults, random.Random(given.seed))
             rng = random.Random(given.seed)
             cases = make_cases("mock", 24, rng) + make_structured_cases("mock", 9, rng)
+            cases += make_picture_cases("mock", 9, rng)
 
             def tell(number: int, fault: str, took_s: float) -> None:
                 out.print(f"{number:4}  {fault:32} {took_s:6.2f} s")

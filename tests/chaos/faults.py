@@ -33,7 +33,7 @@ async def all_workers_killed(fleet: Fleet, rng: random.Random) -> None:
             fleet.process(name).send_signal(signal.SIGKILL)
         for name in names:
             await _restart(fleet, name)
-        await _until(lambda: bool(fleet.live_workers()))
+        await _until(fleet.answers)
 
 
 async def two_workers_killed(fleet: Fleet, rng: random.Random) -> None:

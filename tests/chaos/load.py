@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from tests.chaos.fleet import Fleet
+from tests.pictures import asked, png
 
 _PATIENCE_S = 120.0  # for one answer, whatever happens
 _WORDS = [
@@ -122,6 +123,19 @@ def make_structured_cases(
         sampling = {"max_tokens": rng.choice(most), "temperature": temperature, "seed": rng.randrange(1000)}
         streamed = {"stream": True, "stream_options": {"include_usage": True}}
         cases.append(Case(path, {"model": model} | said | sampling | streamed | asked))
+    return cases
+
+
+def make_picture_cases(model: str, count: int, rng: random.Random) -> list[Case]:
+    """Streams about one or two pictures, of which some are in several."""
+    cases = []
+    for _ in range(count):
+        shown = [png(rng.randrange(6), *rng.choice(((120, 90), (64, 64)))) for _ in range(rng.choice((1, 2)))]
+        sampling = {"max_tokens": rng.choice((20, 80, 200)), "temperature": 1, "seed": rng.randrange(1000)}
+        streamed = {"stream": True, "stream_options": {"include_usage": True}, "logprobs": True, "top_logprobs": 0}
+        said = {"messages": asked(*shown, text=" ".join(rng.choice(_WORDS) for _ in range(rng.choice((5, 40)))))}
+        body = {"model": model, "ignore_eos": True} | said | sampling | streamed
+        cases.append(Case("/v1/chat/completions", body))
     return cases
 
 

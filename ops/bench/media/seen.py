@@ -25,7 +25,7 @@ def seen(client: httpx.Client, model: str, seed: int, pictures: int = _PICTURES)
     """`client` has the server's address. Raises: httpx.HTTPError if a question gets no answer."""
     wrong = []
     for picture, question in exam(seed, pictures):
-        answer = _ask(client, model, picture, question.text)
+        answer = said(client, model, picture, question.text)
         if not is_right(answer, question):
             wrong.append({"kind": question.kind, "question": question.text, "wanted": question.answer, "got": answer})
     return {"seen": pictures - len(wrong), "seed": seed, "wrong": wrong}
@@ -48,7 +48,8 @@ def _words(text: str) -> list[str]:
     return re.findall(r"[a-z]+", text.lower())
 
 
-def _ask(client: httpx.Client, model: str, picture: Image.Image, question: str) -> str:
+def said(client: httpx.Client, model: str, picture: Image.Image, question: str) -> str:
+    """The model's likeliest answer. Raises: httpx.HTTPError."""
     png = io.BytesIO()
     picture.save(png, "PNG")
     url = f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"

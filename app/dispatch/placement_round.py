@@ -88,7 +88,8 @@ class PlacementRound:
             return []
         places = [c for pool in inflight.encode_pools for c in self.views[pool].candidates]
         model = self._pools[inflight.encode_pools[0]].model
-        encoders = choose_encoders(inflight.job.media, places, self.encoded, model, weights, self._now)
+        cached = first.cached * worker.block_size
+        encoders = choose_encoders(inflight.job.media, places, self.encoded, model, weights, self._now, cached)
         for encoder in encoders:
             self._reserve(encoder.to, inflight)
         return encoders

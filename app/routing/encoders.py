@@ -20,12 +20,19 @@ class Encoder(Struct, frozen=True):
 
 
 def choose_encoders(
-    media: Sequence[Media], places: Sequence[Candidate], encoded: Encoded, model: str, weights: str, now: float
+    media: Sequence[Media],
+    places: Sequence[Candidate],
+    encoded: Encoded,
+    model: str,
+    weights: str,
+    now: float,
+    cached: int = 0,
 ) -> list[Encoder]:
     """Each picture, the largest first, goes to the worker that has done it soonest: several are spread.
 
-    One that a live worker has encoded costs nothing, and goes to nobody. Empty also where no worker has room: then the
-    pictures are encoded where the prompt is computed.
+    One that a live worker has encoded costs nothing, and goes to nobody; nor does one among the `cached` leading tokens
+    of the prompt, whose KV is there. Empty also where no worker has room: then the pictures are encoded where the
+    prompt is computed.
     """
     alive = {c.lease.worker.id for c in places}
     known = {
@@ -34,7 +41,7 @@ def choose_encoders(
     }  # fmt: skip
     wanted: dict[str, list[int]] = {}
     for number, one in enumerate(media):
-        if one.kind == "image" and one.sha256 not in known:
+        if one.kind == "image" and one.sha256 not in known and one.offset + one.length > cached:
             wanted.setdefault(one.sha256, []).append(number)
     able = [c for c in places if _can_encode(c, weights)]
     if not (able and wanted):

@@ -15,7 +15,7 @@ from openai import OpenAI
 from app.media.picture import picture_of
 from app.messages import EmbeddingHandle, decode_embedding, encode
 from tests.pictures import asked, png
-from tests.stack import Stack, leases, metric, mock_pool, stack, timeline, wait_until
+from tests.stack import Stack, indexed_blocks, leases, metric, mock_pool, stack, timeline, wait_until
 from tests.vlm import random_vlm
 
 POOL, EYES = "both-pool", "eyes-pool"
@@ -99,6 +99,21 @@ def test_the_answer_is_the_same_and_the_second_question_needs_no_encoder(served:
     again = asked(png(1), text="And what else?")
     assert text(client, "sees", again) == text(client, "alone", again)
     wait_for(served, before, encoded=1, found=0, fetched=2, lost=0, missing=0)
+
+
+def test_a_question_whose_pictures_kv_is_there_needs_no_encoder(served: Stack, client: OpenAI) -> None:
+    """Though its rows are forgotten."""
+    messages, before, blocks = asked(png(5)), counts(served, *ALL), indexed_blocks(served, POOL)
+    messages.append(
+        {"role": "user", "content": "All of the picture is in whole blocks of KV if a text is behind it. " * 2}
+    )
+    made = answer(client, "sees", messages)
+    blocks += made.usage.prompt_tokens // 16
+    wait_until(lambda: indexed_blocks(served, POOL) >= blocks, "its KV is in the index")
+    served.redis.delete(entry(served, "sees", 5)[0])
+    more = [*messages, {"role": "assistant", "content": "I see."}, {"role": "user", "content": "And what else?"}]
+    assert text(client, "sees", more) == text(client, "alone", more)
+    wait_for(served, before, encoded=1, found=0, fetched=1, lost=0, missing=1)
 
 
 def test_several_pictures_are_spread_over_the_encoders(served: Stack, client: OpenAI) -> None:

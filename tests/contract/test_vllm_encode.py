@@ -27,15 +27,17 @@ SIDE = 112
 ANSWER = Sampling(max_tokens=10, temperature=0.0)
 
 
-def engine(kind: Kind, role: Role) -> Engine:
+def engine(kind: Kind, role: Role, *, apart: bool = True, **more: Any) -> Engine:
+    """`apart`: it takes pictures that are encoded apart, but where it encodes them."""
     args: dict[str, Any] = {
         "dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2**27,
         "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"},
         "limit_mm_per_prompt": {"image": 2, "video": 0} if kind == "qwen2_vl" else {"image": 2},
+        **more,
     }  # fmt: skip
     return create_engine(
         Pool(
-            model="sees", engine="vllm", path=random_vlm(kind), role=role, embeddings=role != "encode",
+            model="sees", engine="vllm", path=random_vlm(kind), role=role, embeddings=apart and role != "encode",
             max_model_len=1024, max_running=4, args=args,
         )
     )  # fmt: skip
@@ -104,6 +106,27 @@ async def test_answers_are_the_real_pictures_though_the_consumer_holds_blank_one
         await consumer.close()
 
 
+async def test_vllms_own_connector_shares_what_workers_that_answer_have_encoded(tmp_path: Path) -> None:
+    """Encode and prefill in one engine, and its rows in a folder: another one, with blank pixels, answers with them."""
+    path, data = random_vlm("idefics3"), picture(7)
+    family = pictures_of(path, load_tokenizer(path, None, "file"), {})
+    assert family is not None
+    placeholders = family.tokens(SIDE, SIDE)
+    media = Media("image", picture_of(SIDE, SIDE, data).sha256, (SIDE, SIDE), 2, len(placeholders))
+    extra = {"shared_storage_path": str(tmp_path)}
+    own = {"ec_connector": "ECExampleConnector", "ec_role": "ec_both", "ec_connector_extra_config": extra}
+    answers = []
+    for pixels in (data, bytes(SIDE * SIDE * 3)):
+        worker = engine("idefics3", "both", apart=False, ec_transfer_config=own)
+        try:
+            assert (await worker.start()).embeddings is None
+            answers.append(await _answer(worker, "one", [9, 10, *placeholders, 11, 12], MediaInput(media, pixels)))
+        finally:
+            await worker.close()
+    assert answers[0] == answers[1]
+    assert _names(tmp_path) == [media.sha256]
+
+
 async def _answer(engine: Engine, run: str, prompt: list[int], one: MediaInput) -> list[int]:
     request = GenerateRequest(RunId(run), prompt, ANSWER, media=[one])
     return [token async for step in engine.generate(request) for token in step.tokens]
@@ -113,6 +136,11 @@ def _folder(engine: Engine) -> Path:
     assert isinstance(engine, Configured)
     configured = engine.configuration()["AsyncEngineArgs"]["ec_transfer_config"]
     return Path(configured.ec_connector_extra_config["shared_storage_path"])
+
+
+def _names(folder: Path) -> list[str]:
+    """Of encoded pictures."""
+    return [file.parent.name for file in folder.rglob("*.safetensors")]
 
 
 def _files(engine: Engine) -> list[Path]:

@@ -90,13 +90,41 @@ def test_sockets_of_a_killed_worker_are_gone_after_the_next_start(
         assert list(tmp_path.glob("xylem-vllm-*")) == [last]
 
 
-def given_to_vllm(monkeypatch: pytest.MonkeyPatch, *, cpu: bool, role: str, **given: Any) -> Any:
-    """What vLLM gets on a machine with or without a GPU, for a pool of that role."""
+def given_to_vllm(monkeypatch: pytest.MonkeyPatch, *, cpu: bool, role: str, pictures: str = "", **given: Any) -> Any:
+    """What vLLM gets on a machine with or without a GPU, for a pool of that role. `pictures`: their folder."""
     from app.engines.vllm import args
 
     monkeypatch.setattr(args, "current_platform", SimpleNamespace(is_cpu=lambda: cpu))
     pool = {"model": "m", "engine": "vllm", "path": "/models/m", "max_model_len": 512, "role": role, "args": given}
-    return args.engine_args(Pool.model_validate(pool), "127.0.0.1")
+    return args.engine_args(Pool.model_validate(pool), "127.0.0.1", pictures)
+
+
+OWN = {"ec_connector": "ECExampleConnector", "ec_role": "ec_both", "ec_buffer_size": 7.0}
+
+
+def test_an_operators_own_connector_is_given_to_vllm_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for role in ("both", "prefill"):
+        config = given_to_vllm(monkeypatch, cpu=True, role=role, ec_transfer_config=OWN).fields["ec_transfer_config"]
+        assert {name: getattr(config, name) for name in OWN} == OWN
+        assert config.ec_connector_extra_config == {}
+
+
+@pytest.mark.parametrize(
+    ("role", "pictures", "given", "message"),
+    [
+        ("both", "/folder", OWN, "set the pool's embeddings: false"),
+        ("prefill", "/folder", None, "set the pool's embeddings: false"),
+        ("encode", "/folder", OWN, "a pool of role encode has no other one"),
+        ("both", "", OWN | {"ec_role": "ec_producer"}, "such an engine answers nothing"),
+        ("both", "", {"ec_connector": "ECExampleConnector"}, "ec_role"),
+        ("both", "", {"no_such": 1}, "no_such"),
+    ],
+)
+def test_a_connector_beside_ours_or_that_cannot_answer_is_refused(
+    monkeypatch: pytest.MonkeyPatch, role: str, pictures: str, given: dict[str, Any] | None, message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        given_to_vllm(monkeypatch, cpu=True, role=role, pictures=pictures, ec_transfer_config=given)
 
 
 @pytest.mark.parametrize(

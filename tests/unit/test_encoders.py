@@ -45,6 +45,14 @@ def test_a_picture_is_encoded_once_and_not_if_it_is() -> None:
     assert chosen(twice[:2], place("a"), encoded=known) == {}
 
 
+def test_a_picture_whose_kv_is_cached_where_the_answer_is_computed_needs_no_rows() -> None:
+    """All of it: some of its tokens would have to be computed otherwise."""
+    media = [Media("image", f"{number:064}", (8, 8), offset, 40) for number, offset in enumerate((10, 60, 110))]
+    for cached, wanted in ((0, (0, 1, 2)), (49, (0, 1, 2)), (50, (1, 2)), (149, (2,)), (160, None)):
+        found = choose_encoders(media, [place("a")], {}, "m", "", 0.0, cached)
+        assert [e.media for e in found] == ([] if wanted is None else [wanted])
+
+
 def test_what_a_dead_worker_or_other_weights_or_another_model_encoded_counts_for_nothing() -> None:
     media = pictures(100)
     for known in ({("m", media[0].sha256): handle("dead")}, {("m", media[0].sha256): handle("a", "v2")}):

@@ -116,6 +116,7 @@ def engine_args(pool: Pool, address: str, embeddings: str = "") -> EngineArgs:
                 given[key] = make(**given[key])
             except (ValidationError, TypeError) as exc:
                 raise SettingsError(f"args.{key}={given[key]!r}: {exc}") from exc
+    _check_answers(given, pool.role)
     _check_speculation(given)
     fields = {**_defaults(pool), **(_cpu_defaults(given) if current_platform.is_cpu() else {}), **given, **fixed}
     eager = current_platform.is_cpu() and fields["enforce_eager"]
@@ -137,12 +138,31 @@ def _defaults(pool: Pool) -> dict[str, Any]:
 
 
 def _add_pictures(given: dict[str, Any], role: Role, folder: str) -> None:
-    """The ECTransferConfig: encoded pictures are written to the folder, or read from it. null turns it off."""
-    theirs = given.get("ec_transfer_config", {})
-    if folder and isinstance(theirs, dict):
-        where, ours = {"shared_storage_path": folder}, "ec_producer" if role == "encode" else "ec_consumer"
-        apart = {"ec_connector": "ECExampleConnector", "ec_role": ours, "ec_connector_extra_config": where}
-        given["ec_transfer_config"] = apart | theirs
+    """The ECTransferConfig: encoded pictures are written to the folder, or read from it. Raises: SettingsError."""
+    if not folder:
+        return
+    if "ec_transfer_config" in given:
+        way = (
+            "a pool of role encode has no other one" if role == "encode" else "for it, set the pool's embeddings: false"
+        )
+        raise SettingsError(
+            f"args.ec_transfer_config: here, encode workers' pictures come through a connector of ours; {way}"
+        )
+    given["ec_transfer_config"] = {
+        "ec_connector": "ECExampleConnector",
+        "ec_role": "ec_producer" if role == "encode" else "ec_consumer",
+        "ec_connector_extra_config": {"shared_storage_path": folder},
+    }
+
+
+def _check_answers(given: dict[str, Any], role: Role) -> None:
+    """Raises: SettingsError."""
+    own = given.get("ec_transfer_config")
+    if own is not None and own.is_encode_only and role != "encode":
+        raise SettingsError(
+            "args.ec_transfer_config.ec_role='ec_producer': such an engine answers nothing; role encode is that, and "
+            "ec_both encodes and answers"
+        )
 
 
 def _runner(fields: dict[str, Any]) -> dict[str, str]:

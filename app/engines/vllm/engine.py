@@ -126,7 +126,7 @@ class VllmEngine:
             max_adapter_rank=lora.max_lora_rank if lora else 0,
             version=vllm.__version__,
             media=("audio",) if self._task == "transcribe" else kinds(engine),
-            embeddings=shape(config) if self._pool.embeddings and config.ec_transfer_config is not None else None,
+            embeddings=shape(config) if self._pool.embeddings else None,
             computes=self._pool.role != "encode",
         )
         return self._info

@@ -1,6 +1,6 @@
 """`python -m workers.shapes.eyes [captions|answers] [more]`: trains the eyes, `eyes.safetensors`.
 
-`more` goes on from the weights that are there, and so does `answers` alone.
+`more` goes on from the weights that are there, with new pictures and at a third of the rate; so does `answers` alone.
 
 The model is Idefics3 with SmolLM2-135M-Instruct exactly as it is: only the vision tower and the connector (1.4 M
 parameters) learn. First they learn to write each picture's caption in the language model's own embeddings, a word
@@ -57,8 +57,10 @@ def main() -> None:
     lessons = [word for word in sys.argv[1:] if word in ("captions", "answers")] or ["captions", "answers"]
     smollm2 = Path(".xylem/models/SmolLM2-135M-Instruct")
     torch.set_num_threads(1)
-    torch.manual_seed(_SEED)
-    rng = random.Random(_SEED)
+    goes_on = "more" in sys.argv or "captions" not in lessons
+    seed, slowly = (time.time_ns(), 3) if goes_on else (_SEED, 1)
+    torch.manual_seed(seed)
+    rng = random.Random(seed)
     words = tokenizer(smollm2)
     model = seeing_model(smollm2, words).requires_grad_(False)  # in bfloat16, as SmolLM2's directory is
     tower, connector = model.model.vision_model.float(), model.model.connector.float()
@@ -79,10 +81,10 @@ def main() -> None:
 
     captions = _Captions(model, words, rng, see)
     learning = [*eyes, *captions.parameters()]
-    if "more" in sys.argv or "captions" not in lessons:
+    if goes_on:
         model.load_state_dict(load_file(WEIGHTS), strict=False)
     if "captions" in lessons:
-        _learn("captions", lambda _: captions.loss(), learning, _CAPTION_STEPS, _CAPTION_RATE, save)
+        _learn("captions", lambda _: captions.loss(), learning, _CAPTION_STEPS, _CAPTION_RATE / slowly, save)
     if "answers" in lessons:
         answers = _Answers(model, words, rng, see)
 
@@ -91,7 +93,7 @@ def main() -> None:
             loss, right = answers.loss()
             return loss + left * captions.loss()[0], right
 
-        _learn("answers", both, learning, _ANSWER_STEPS, _ANSWER_RATE, save)
+        _learn("answers", both, learning, _ANSWER_STEPS, _ANSWER_RATE / slowly, save)
 
 
 def _begin(tower: Any) -> None:

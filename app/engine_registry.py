@@ -12,12 +12,14 @@ _GROUP, _PAINTERS = "xylem.engines", "xylem.painters"
 _OWN = {
     "mock": "app.engines.mock.engine:MockEngine",
     "sglang": "app.engines.sglang:SglangEngine",
-    "trtllm": "app.engines.trtllm.engine:TrtllmEngine",
+    "trtllm": "app.engines.trtllm.make:make_engine",
     "vllm": "app.engines.vllm:VllmEngine",
 }
 _OWN_PAINTERS = {
     "diffusers": "app.engines.diffusers.engine:DiffusersPainter",
     "mock": "app.engines.mock.painter:MockPainter",
+    "sglang": "app.engines.sglang_diffusion.engine:SglangPainter",
+    "trtllm": "app.engines.trtllm_visual.engine:TrtllmPainter",
 }
 
 

@@ -20,10 +20,12 @@ class Use(NamedTuple):
 @cache
 def _read() -> Contract:
     contract: Contract = json.loads((_APIS / "tensorrt_llm.json").read_text())
-    more = json.loads((_APIS / "tensorrt_llm_more.json").read_text())
-    for name, spec in more["classes"].items():
-        known = contract["classes"].setdefault(name, spec)
-        known["fields"] |= spec["fields"]
+    for file in ("tensorrt_llm_more.json", "tensorrt_llm_visual.json"):
+        more = json.loads((_APIS / file).read_text())
+        for name, spec in more["classes"].items():
+            known = contract["classes"].setdefault(name, spec)
+            known["fields"] |= spec["fields"]
+            known["methods"] |= spec.get("methods", {})
     return contract
 
 

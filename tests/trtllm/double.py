@@ -10,12 +10,15 @@ import pytest
 from tests.trtllm.contract import Contract, contract
 from tests.trtllm.generated import Package
 from tests.trtllm.model import MOCK, Model
+from tests.trtllm.pictures import PictureModel, shared
+from tests.trtllm.visual import Visual
 
-_OURS = "app.engines.trtllm"
+_ENGINES = {"LLM": Model, "VisualGen": Visual, "MultimodalEncoder": PictureModel, "SharedTensorContainer": shared}
+_OURS = "app.engines.trtllm"  # and trtllm_visual
 
 
 def made(of: Contract | None = None) -> Package:
-    return Package(of or contract(), Model)
+    return Package(of or contract(), _ENGINES)
 
 
 @contextmanager

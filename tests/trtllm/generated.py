@@ -5,7 +5,8 @@ import builtins
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, Union
 
 from tests.trtllm.contract import Contract, Use
@@ -32,9 +33,12 @@ class _Names(dict[str, Any]):
 class Package:
     """The modules, and what of them has been used."""
 
-    def __init__(self, contract: Contract, llm: Callable[["Package", dict[str, Any]], Any]) -> None:
-        """`llm` makes what an LLM's methods are handed on to, from the arguments of its constructor."""
-        self.contract, self.uses, self._llm = contract, set[Use](), llm
+    def __init__(self, contract: Contract, engines: Mapping[str, Callable[..., Any]]) -> None:
+        """`engines`: by class, what makes that its methods are handed on to, of this and its constructor's arguments.
+
+        Of one with a class method, what that returns.
+        """
+        self.contract, self.uses, self._engines = contract, set[Use](), engines
         self.models: list[Any] = []
         known = {name: getattr(typing, name) for name in typing.__all__} | vars(builtins)
         self._names = _Names({**known, "Tensor": _Tensor})
@@ -76,7 +80,8 @@ class Package:
         if name in self.contract["async_iterables"]:
             members["__aiter__"] = lambda it: it
             members["__anext__"] = lambda it: vars(it)["_model"].step(it)
-        members["__init__"] = self._llm_init(spec) if name == "LLM" else self._init(name, spec)
+        is_engine = name in self._engines and "__init__" in spec["methods"]
+        members["__init__"] = self._engine_init(name, spec) if is_engine else self._init(name, spec)
         return type(name, (), members)
 
     def _field(self, owner: str, field: str) -> property:
@@ -91,13 +96,14 @@ class Package:
 
         def call(it: Any, *args: Any, **kwargs: Any) -> Any:
             self.uses.add(Use(owner, method))
+            model = partial(self._engines[owner], self) if said.get("classmethod") else vars(it)["_model"]
             bound = signature.bind(*args, **kwargs)
             for parameter, value in bound.arguments.items():
                 self.uses.add(Use(owner, f"{method}.{parameter}"))
                 self._check(f"{method}({parameter}", value, signature.parameters[parameter].annotation)
-            return getattr(vars(it)["_model"], method)(**bound.arguments)
+            return model(**bound.arguments) if said.get("classmethod") else getattr(model, method)(**bound.arguments)
 
-        return call
+        return classmethod(call) if said.get("classmethod") else call  # type: ignore[return-value]
 
     def _init(self, name: str, spec: dict[str, Any]) -> Callable[..., None]:
         error = ValueError if _DICTS & set(spec["bases"]) else TypeError
@@ -113,17 +119,19 @@ class Package:
 
         return init
 
-    def _llm_init(self, spec: dict[str, Any]) -> Callable[..., None]:
-        own = {p["name"]: p["annotation"] for p in spec["methods"]["__init__"]["params"] if p["kind"] != "var_keyword"}
-        fields = self.contract["classes"]["TorchLlmArgs"]["fields"]
+    def _engine_init(self, name: str, spec: dict[str, Any]) -> Callable[..., None]:
+        params = spec["methods"]["__init__"]["params"]
+        own = {p["name"]: p["annotation"] for p in params if p["kind"] != "var_keyword"}
+        more = any(p["kind"] == "var_keyword" for p in params)
+        fields = self.contract["classes"]["TorchLlmArgs"]["fields"] if more else {}
 
         def init(it: Any, **given: Any) -> None:
             for key, value in given.items():
-                self.uses.add(Use("TorchLlmArgs", key))
-                if key not in fields:
-                    raise ValueError(f"LLM has no {key}")
-                self._check(f"LLM({key}", value, own.get(key, fields[key]["annotation"]))
-            model = self._llm(self, given)
+                self.uses.add(Use("TorchLlmArgs", key) if more else Use(name, f"__init__.{key}"))
+                if key not in (fields if more else own):
+                    raise ValueError(f"{name} has no {key}")
+                self._check(f"{name}({key}", value, own[key] if key in own else fields[key]["annotation"])
+            model = self._engines[name](self, given)
             self.models.append(model)
             vars(it).update(_values={}, _model=model)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from app.engines.base import GenerateRequest, StepOutput
+from app.engines.base import GenerateRequest, MediaInput, StepOutput
 from app.engines.kv_publisher import BlockRemoved, BlockStored, KvEvent
 from app.engines.mock.args import parse_args
 from app.engines.mock.engine import MockEngine
@@ -26,6 +26,7 @@ from app.pools import Pool
 from app.tokenizer import load_tokenizer
 from tests.trtllm.contract import Use, wire_names
 from tests.trtllm.generated import Package
+from tests.trtllm.pictures import Expander
 
 MOCK = "XYLEM_TRTLLM_DOUBLE"  # environment: the mock's arguments, JSON
 SESSIONS = "XYLEM_TRTLLM_DOUBLE_SESSIONS"  # environment: a file that gets the sessions of requests, a line each
@@ -105,8 +106,10 @@ class Model:
         assert self.given["enable_iter_perf_stats"]
         return self._iterate_stats(timeout)
 
-    def generate_async(self, inputs: list[int], sampling_params: Any, **given: Any) -> Any:
-        p = _of(sampling_params)
+    def generate_async(self, inputs: list[int] | dict[str, Any], sampling_params: Any, **given: Any) -> Any:
+        p, media = _of(sampling_params), list[MediaInput]()
+        if isinstance(inputs, dict):
+            inputs, media = Expander(self.pool.model_dir).expand(inputs)
         if len(inputs) + p["max_tokens"] > self.longest:
             raise ValueError(f"{len(inputs)} tokens and {p['max_tokens']} more are over max_seq_len")
         if p["end_id"] != self.eos or p["detokenize"] or p["stop"]:
@@ -118,7 +121,7 @@ class Model:
                 print(_of(given["conversation_params"])["conversation_id"], file=file)
         values = {"outputs": [self.package.make("CompletionOutput", **_completion())], "finished": False}
         values |= {"error": None, "cached_tokens": 0}
-        generation = Generation(self, RunId(f"double-{next(self._ids)}"), inputs, p, given)
+        generation = Generation(self, RunId(f"double-{next(self._ids)}"), inputs, p, given, media)
         made = self.package.make("RequestOutput", generation, **values)
         self.run(generation.run())
         return made
@@ -258,8 +261,17 @@ def _completion() -> dict[str, Any]:
 class Generation:
     """What a RequestOutput's methods do."""
 
-    def __init__(self, model: Model, id_: RunId, inputs: list[int], p: dict[str, Any], given: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        id_: RunId,
+        inputs: list[int],
+        p: dict[str, Any],
+        given: dict[str, Any],
+        media: list[MediaInput],
+    ) -> None:
         self._model, self._id, self._inputs, self._p, self._given = model, id_, list(inputs), p, given
+        self._media = media
         self._came: asyncio.Queue[StepOutput | Exception | KvHandle] = asyncio.Queue()
         self._aborted = False
         self._adapter: str | None = None  # the mock's
@@ -377,6 +389,7 @@ class Generation:
             handoff,
             [PartialOutput(begun)] if begun else [],
             adapter=self._adapter,
+            media=self._media,
         )
 
     def _unknown(self, tokens: list[int]) -> list[TokenLogprob] | None:

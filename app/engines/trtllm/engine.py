@@ -28,6 +28,7 @@ from app.engines.trtllm.args import engine_args
 from app.engines.trtllm.convert import translate
 from app.engines.trtllm.events import RankEvents
 from app.engines.trtllm.handoff import Compatible, Lender, block_bytes
+from app.engines.trtllm.media import Eyes, model_config, picture_token, shape
 from app.engines.trtllm.requests import Loaded, Run
 from app.engines.trtllm.stats import Iterations
 from app.errors import AdapterFailed, EngineDead, EngineFailed, RequestError, SettingsError, XylemError
@@ -52,7 +53,7 @@ log = structlog.get_logger(__name__)
 
 
 class TrtllmEngine:
-    """Implements `app.engines.base.Engine`, `Adapters` and `Disaggregated`.
+    """Implements `app.engines.base.Engine`, `Adapters` and `Disaggregated`. `encoder.py` has PictureEncoder.
 
     A pool's `args` are fields of TensorRT-LLM's LLM, and `backend`, `engine_args`, `override_engine_args` and `env`.
     """
@@ -61,6 +62,11 @@ class TrtllmEngine:
         """Raises: SettingsError (bad arguments)."""
         self._pool, self._args = pool, engine_args(pool)
         self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template, pool.tokenizer_mode)
+        config = model_config(pool.model_dir)
+        token = picture_token(config)
+        self._eyes = None if token is None else Eyes(token, self._tokenizer)
+        dtype = str(self._args.fields.get("dtype") or "auto")
+        self._embeddings = shape(config, dtype) if pool.embeddings and token is not None else None
         self._loaded: Loaded | None = None  # set by start
         self._live: dict[RunId, Run] = {}
         self._iterations = Iterations()
@@ -88,7 +94,7 @@ class TrtllmEngine:
         self._loaded = Loaded(
             llm, self._tokenizer, ends, config.get("vocab_size", self._tokenizer.vocab_size), pool.context_len,
             pool.data_parallel_size, size, block_size, _lender(fields, block_size, size, config),
-            Adapters(most, pool.model_dir),
+            Adapters(most, pool.model_dir), self._eyes,
         )  # fmt: skip
         if cache.get("event_buffer_max_size") and cache.get("enable_block_reuse", True):
             ranks = range(pool.data_parallel_size)
@@ -109,6 +115,8 @@ class TrtllmEngine:
             version=str(getattr(tensorrt_llm, "__version__", "")),
             max_adapters=most,
             max_adapter_rank=lora["max_lora_rank"] if most else 0,
+            media=() if self._eyes is None else ("image",),
+            embeddings=self._embeddings,
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
@@ -271,8 +279,9 @@ def _lender(fields: Mapping[str, Any], block_size: int, size: int, config: Mappi
 
 def _model(folder: Path, eos_id: int | None) -> tuple[dict[str, Any], list[int]]:
     """Its config.json, and the tokens besides `eos_id` that end an answer. Raises: SettingsError."""
+    config = model_config(folder)
+    config |= config.get("text_config") or {}  # of a model that sees: the language model's
     try:
-        config = json.loads((folder / "config.json").read_text())
         generation = folder / "generation_config.json"
         named = json.loads(generation.read_text()).get("eos_token_id") if generation.exists() else None
     except (OSError, ValueError) as exc:

@@ -42,7 +42,7 @@ class RankEvents:
         for block in data["blocks"]:
             ids = [token["token_id"] for token in block["tokens"]]
             if block.get("mm_keys"):
-                break  # an image: prompts asked for here are text
+                break  # a picture's: what its keys count from is not said, so nobody is told of it
             if len(ids) < self._block_size:
                 self._partial.add(_hash(block["block_hash"]))
                 break

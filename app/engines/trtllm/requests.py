@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec.structs import replace
 from tensorrt_llm.conversation_params import ConversationParams
@@ -17,6 +18,7 @@ from app.engines.streams import merged
 from app.engines.trtllm.adapters import Adapters
 from app.engines.trtllm.convert import finish_reason, priority, sampling_params
 from app.engines.trtllm.handoff import Lender, keeping
+from app.engines.trtllm.media import Eyes
 from app.engines.trtllm.reader import ChoiceReader
 from app.engines.trtllm.steering import Steering
 from app.engines.trtllm.submitted import Submitted
@@ -42,6 +44,7 @@ class Loaded:
     block_size: int
     lender: Lender | None  # of pools that hand KV over
     adapters: Adapters
+    eyes: Eyes | None  # None: the model takes no pictures
     prefill_tokens: int = 0
     pulled_tokens: int = 0
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # requests that are to be aborted when they may be
@@ -82,6 +85,8 @@ class Run:
             raise EngineFailed("This pool's TensorRT-LLM has no cache_transceiver_config.")
         if s.n > 1:
             raise HandoffFailed("TensorRT-LLM goes on behind the first token of one choice only.")
+        if request.media:
+            raise HandoffFailed("TensorRT-LLM's KV of pictures is not handed over: it is computed where it is used.")
         # With its first token such an answer is over: nobody will come for the KV.
         whole = s.max_tokens == 1 or len(request.prompt) + 1 >= loaded.context_len
         kept = None if whole else keeping()
@@ -181,9 +186,14 @@ class Run:
         adapter = loaded.adapters.request(request.adapter)
         rank = SchedulingParams(attention_dp_rank=request.rank, attention_dp_relax=False) if loaded.ranks > 1 else None
         session = request.session
+        asked: list[int] | dict[str, Any] = prompt
+        if request.media:
+            if loaded.eyes is None:
+                raise RequestError("This model takes no pictures.")
+            asked = loaded.eyes.prompt(prompt, request.media)
         try:
             result = loaded.llm.generate_async(
-                prompt,
+                asked,
                 params,
                 lora_request=adapter,
                 streaming=streaming,

@@ -1,4 +1,8 @@
-"""The level of an engine's own log: ours."""
+"""The level of an engine's own log: ours. And the root logger, which some engines take for themselves."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from app.settings import load_settings
 
@@ -6,3 +10,15 @@ from app.settings import load_settings
 def log_level() -> str:
     """`DEBUG`, `INFO`, `WARNING` or `ERROR`."""
     return load_settings().log_level.upper()
+
+
+@contextmanager
+def root_logger_kept() -> Iterator[None]:
+    """What is called in it may take the root logger's handlers away, and set its level."""
+    root = logging.getLogger()
+    handlers, before = root.handlers[:], root.level
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(before)

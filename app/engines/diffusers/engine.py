@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from app.engines.base import EngineInfo, EngineStats, KvEventSource
 from app.engines.diffusers.args import parse_args
 from app.engines.paint_thread import PaintThread, Ticket
+from app.engines.painted_file import painted_file
 from app.engines.painter import Painted, PaintRequest, PaintStep
-from app.engines.pictures import encoded
 from app.engines.previews import preview_steps
 from app.errors import EngineFailed, SettingsError
 from app.messages import Painting
@@ -50,7 +50,10 @@ class DiffusersPainter:
         async with aclosing(self._thread.paint(request)) as made:
             async for one in made:
                 # Encoding takes some tenths of a second of a core: the next picture is begun meanwhile.
-                yield one if isinstance(one, PaintStep) else Painted(await asyncio.to_thread(_file, request, one))
+                if isinstance(one, PaintStep):
+                    yield one
+                else:
+                    yield Painted(await asyncio.to_thread(painted_file, request.painting, one))
 
     def stats(self) -> EngineStats:
         return EngineStats(self._thread.running, self._thread.waiting, paint_steps=self._steps)
@@ -109,7 +112,7 @@ class DiffusersPainter:
 
     def _preview(self, painting: Painting, latents: Any) -> bytes:
         pixels = self._pipeline.preview(painting, latents)
-        return b"" if pixels is None else _encoded(painting, pixels)
+        return b"" if pixels is None else painted_file(painting, pixels)
 
 
 def shape(request: PaintRequest) -> Hashable:
@@ -118,16 +121,3 @@ def shape(request: PaintRequest) -> Hashable:
     if request.sources:
         return request.id
     return p.width, p.height, p.steps, p.guidance, p.frames, bool(p.negative)
-
-
-def _file(request: PaintRequest, pixels: Any) -> bytes:
-    if request.painting.frames:
-        from app.engines.diffusers.video import encoded_video
-
-        return encoded_video(pixels, request.painting.fps)
-    return _encoded(request.painting, pixels)
-
-
-def _encoded(painting: Painting, pixels: Any) -> bytes:
-    height, width, _three = pixels.shape
-    return encoded(width, height, pixels.tobytes(), painting.format, painting.quality)

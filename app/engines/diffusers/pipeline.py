@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from PIL import Image
 
 from app.engines.base import MediaInput
+from app.engines.diffusers.abilities import abilities_of
 from app.engines.diffusers.args import DiffusersArgs
 from app.engines.painter import PaintRequest
 from app.errors import EngineFailed, RequestError
@@ -53,9 +54,9 @@ class Pipeline:
             raise EngineFailed(f"path={path}: diffusers can't load it: {exc}") from exc
         pipe.set_progress_bar_config(disable=True)
         self._pipe, self.name = pipe, type(pipe).__name__
-        self._takes, self._threads = _parameters(pipe), args.threads
+        self._abilities, self._threads = abilities_of(pipe), args.threads
         self._editing: dict[str, Any] = {}  # pipelines made of the same parts, at the first edit
-        self.videos = "num_frames" in self._takes
+        self.videos = self._abilities.videos
 
     @property
     def may_batch(self) -> bool:
@@ -72,10 +73,7 @@ class Pipeline:
 
     def check(self, painting: Painting) -> None:
         """Raises: RequestError."""
-        if painting.negative and ("negative_prompt" not in self._takes or "true_cfg_scale" in self._takes):
-            raise RequestError("'negative_prompt': this model takes none.", param="negative_prompt")
-        if bool(painting.frames) != self.videos:
-            raise RequestError(f"This model makes {'videos' if self.videos else 'pictures'}.", param="model")
+        self._abilities.check(painting)
 
     def edit(self, request: PaintRequest, on_step: OnStep) -> Any:
         """The picture's pixels: height × width × 3, from 0 to 255. Raises: Stopped, RequestError."""
@@ -141,7 +139,7 @@ class Pipeline:
         if first.strength is not None:
             given["strength"] = first.strength
         if pipe is not self._pipe:  # some take their size from the picture
-            given = {name: value for name, value in given.items() if name in _parameters(pipe)}
+            given = {name: value for name, value in given.items() if name in abilities_of(pipe).takes}
 
         def at_end(_pipe: Any, step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
             if not on_step(step + 1, tensors["latents"]):
@@ -169,10 +167,6 @@ class Pipeline:
             decoded = pipe.vae.decode(latents.to(pipe.vae.dtype), return_dict=False)[0]
             (pixels,) = pipe.image_processor.postprocess(decoded, output_type="np")
         return _pixels(pixels)
-
-
-def _parameters(pipe: Any) -> frozenset[str]:
-    return frozenset(inspect.signature(pipe.__call__).parameters)
 
 
 def _image(one: MediaInput, painting: Painting, how: Image.Resampling | None = None) -> Image.Image:

@@ -10,13 +10,15 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import structlog
+
+from app.engines.log_level import root_logger_kept
 
 if TYPE_CHECKING:
     from sglang.srt.entrypoints.engine import Engine
@@ -59,7 +61,8 @@ class Processes:
         """`level`: of its log. Blocks. Raises what SGLang raises; then none of its processes is left."""
         others = set(psutil.Process().children(recursive=True))
         try:
-            with _own_logging(level):
+            logging.getLogger("sglang").setLevel(level.upper())
+            with root_logger_kept():
                 engine = make()
             engine.loop.close()  # made for this thread, and for calls that the adapter doesn't use
             asyncio.set_event_loop(None)
@@ -111,19 +114,6 @@ class Processes:
         """Multiprocessing's resource tracker belongs to this process."""
         found = [process for process in psutil.Process().children(recursive=True) if process not in others]
         return [process for process in found if not _is_tracker(process)]
-
-
-@contextmanager
-def _own_logging(level: str) -> Iterator[None]:
-    """SGLang takes the root logger's handlers for itself, and its level."""
-    logging.getLogger("sglang").setLevel(level.upper())
-    root = logging.getLogger()
-    handlers, before = root.handlers[:], root.level
-    try:
-        yield
-    finally:
-        root.handlers[:] = handlers
-        root.setLevel(before)
 
 
 def _is_tracker(process: psutil.Process) -> bool:

@@ -1,0 +1,184 @@
+"""The painter over SGLang's DiffGenerator: one picture after the other."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from importlib.metadata import version
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.engines.base import EngineInfo, EngineStats, KvEventSource
+from app.engines.diffusers.abilities import Abilities, abilities_of
+from app.engines.paint_thread import PaintThread, Ticket
+from app.engines.painted_file import painted_file
+from app.engines.painter import Painted, PaintRequest, PaintStep
+from app.engines.sglang_diffusion.args import engine_args
+from app.engines.sglang_diffusion.hooks import is_loaded
+from app.errors import EngineFailed, RequestError, SettingsError
+from app.messages import Painting
+from app.pools import Pool
+from app.telemetry import logger
+
+if TYPE_CHECKING:
+    from app.engines.sglang_diffusion.generator import Generator
+
+log = logger(__name__)
+
+
+class SglangPainter:
+    """Implements `app.engines.painter.Painter`. It shows no unfinished pictures."""
+
+    _generator: "Generator"
+    _thread: PaintThread
+    _abilities: Abilities
+
+    def __init__(self, pool: Pool, _address: str = "127.0.0.1") -> None:
+        """Raises: SettingsError (unknown or bad arguments)."""
+        self._pool, self._args = pool, engine_args(pool)
+        self._stops = is_loaded() and self._args.fields["num_gpus"] == 1  # one rank alone can't leave the others
+        self._names = count()
+        self._painting: tuple[str, Ticket] | None = None
+        self._told = self._steps = 0
+
+    def configuration(self) -> Mapping[str, Any]:
+        return {"environment": self._args.environment, "ServerArgs": self._args.fields}
+
+    async def start(self) -> EngineInfo:
+        os.environ.update({name: value for name, value in self._args.environment.items() if name not in os.environ})
+        await asyncio.to_thread(self._load)
+        self._thread = PaintThread(self._work)
+        self._thread.start()
+        if not self._stops:
+            log.warning("painter_cannot_stop", reason="several GPUs" if is_loaded() else "its plugin is not installed")
+        return EngineInfo(self._pool.block_size, 1, 1, 0, media=("image",), version=version("sglang"))
+
+    async def paint(self, request: PaintRequest) -> AsyncGenerator[PaintStep | Painted, None]:
+        self._check(request)
+        ended = False
+        try:
+            async with aclosing(self._thread.paint(request)) as made:
+                async for one in made:
+                    if isinstance(one, PaintStep):
+                        yield one
+                    else:
+                        ended = True
+                        yield Painted(await asyncio.to_thread(painted_file, request.painting, one))
+        finally:
+            if not ended:
+                self._stop(request)
+
+    def stats(self) -> EngineStats:
+        return EngineStats(self._thread.running, self._thread.waiting, paint_steps=self._steps)
+
+    def kv_events(self) -> Mapping[int, KvEventSource]:
+        return {}
+
+    async def close(self) -> None:
+        self._stop(None)
+        await asyncio.to_thread(self._thread.close)
+        await asyncio.to_thread(self._generator.close)
+
+    def _load(self) -> None:
+        """Raises: EngineFailed, SettingsError."""
+        self._abilities = _abilities(self._pool.model_dir)
+        if self._abilities.videos != self._pool.painting.videos:
+            raise SettingsError(f"painting.videos: the model says {str(self._abilities.videos).lower()}")
+        try:
+            from app.engines.sglang_diffusion.generator import Generator
+        except ImportError as exc:
+            raise EngineFailed(f"SGLang's diffusion engine is not installed: {exc}") from exc
+        self._generator = Generator(self._args, self._on_step)
+
+    def _check(self, request: PaintRequest) -> None:
+        """Raises: RequestError."""
+        self._abilities.check(request.painting)
+        if request.mask is not None:
+            raise RequestError("'mask': SGLang edits whole pictures only.", param="mask")
+        if request.sources:
+            raise RequestError("'image': this model edits no pictures with SGLang.", param="image")
+
+    def _work(self, tickets: list[Ticket]) -> None:
+        """In the thread."""
+        (ticket,) = tickets
+        name = f"painting-{next(self._names)}"
+        self._told, self._painting = 0, (name, ticket)
+        if ticket.stopped or self._thread.closed:  # between its turn and now
+            return
+        painting = ticket.request.painting
+        try:
+            frames = self._generator.paint(name, asked(painting))
+        except EngineFailed:
+            if ticket.stopped:
+                return
+            raise
+        finally:
+            self._painting = None
+        ticket.put(_pixels(painting, frames))
+
+    def _on_step(self, name: str, step: int, of: int) -> None:
+        """In SGLang's thread."""
+        painting = self._painting
+        if painting is not None and painting[0] == name:
+            for number in range(self._told + 1, step + 1):  # it tells of whole percents only
+                painting[1].put(PaintStep(number, of))
+            self._steps += step - self._told
+            self._told = step
+
+    def _stop(self, request: PaintRequest | None) -> None:
+        """Stop painting it, if it is painted; None: whatever is."""
+        painting = self._painting
+        if self._stops and painting is not None and (request is None or painting[1].request is request):
+            self._generator.stop(painting[0])
+
+
+def asked(painting: Painting) -> dict[str, Any]:
+    """SGLang's SamplingParams."""
+    given: dict[str, Any] = {
+        "prompt": painting.prompt,
+        "width": painting.width,
+        "height": painting.height,
+        "num_inference_steps": painting.steps,
+        "seed": painting.seed,
+        "generator_device": "cpu",  # so that every device draws the same noise
+        "save_output": False,
+        "return_file_paths_only": False,
+        "return_frames": True,
+        "suppress_logs": True,
+    }
+    if painting.negative:
+        given["negative_prompt"] = painting.negative
+    if painting.guidance is not None:
+        given["guidance_scale"] = painting.guidance
+    if painting.frames:
+        given |= {"num_frames": painting.frames, "fps": painting.fps}
+    return given
+
+
+def _pixels(painting: Painting, frames: Any) -> Any:
+    """Raises: RequestError if SGLang has taken another size, as some of its pipelines do."""
+    import numpy as np
+
+    made = np.asarray(frames)
+    wanted = max(1, painting.frames), painting.height, painting.width, 3
+    if made.shape != wanted:
+        count_, height, width, _three = made.shape
+        param = "seconds" if count_ != wanted[0] else "size"
+        raise RequestError(f"'{param}': SGLang makes {count_} of {width}x{height} of it.", param=param)
+    return made if painting.frames else made[0]
+
+
+def _abilities(path: Path) -> Abilities:
+    """By its class in diffusers. Raises: EngineFailed."""
+    import diffusers
+
+    try:
+        name = json.loads((path / "model_index.json").read_text())["_class_name"]
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise EngineFailed(f"path={path}: its model_index.json can't be read ({exc!r})") from exc
+    made = getattr(diffusers, str(name), None)
+    if made is None:
+        raise EngineFailed(f"path={path}: diffusers has no pipeline {name!r}, so nobody knows what it takes")
+    return abilities_of(made)

@@ -69,6 +69,9 @@ def test_a_model_of_another_family_takes_no_pictures(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "idefics3"}')
     with pytest.raises(SettingsError, match="image_token_id"):
         pictures_of(tmp_path, tokenizer, {})
+    (tmp_path / "config.json").write_text('{"model_type": "idefics3", "image')
+    with pytest.raises(SettingsError, match=r"config\.json: .*Unterminated"):
+        pictures_of(tmp_path, tokenizer, {})
 
 
 def test_a_model_that_sees_has_its_length_with_its_language_part() -> None:

@@ -25,7 +25,7 @@ from tests.acceptance.test_security import create
 from tests.stack import Stack, all_free, leases, metric, pid_of_worker, stack, timeline, wait_until
 
 POOL, STEP_MS = "image-pool", 20.0
-RULES = {"size": "64x64", "sizes": ["32x32", "64x32"], "steps": 4, "max_steps": 2000}
+RULES = {"size": "64x64", "sizes": ["32x32", "64x32", "96x64"], "max_pixels": 4096, "steps": 4, "max_steps": 2000}
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +208,7 @@ def test_what_cannot_be_edited_is_refused_by_name(
         ({"n": 0}, "n"),
         ({"size": "48x48"}, "size"),
         ({"size": "big"}, "size"),
+        ({"size": "96x64"}, "size"),
         ({"num_inference_steps": 2001}, "num_inference_steps"),
         ({"num_inference_steps": 0}, "num_inference_steps"),
         ({"guidance_scale": -1}, "guidance_scale"),

@@ -5,8 +5,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -28,6 +29,27 @@ class Report(Protocol):
 
     def tables(self, results: Results) -> Iterable[Table]: ...
     def plot(self, results: Results, path: Path) -> None: ...
+
+
+def bench(name: str, about: str, report: Report, parts: Mapping[str, Part], usual: Sequence[str] = ()) -> None:
+    """The command of a benchmark. `usual`: the parts that run if none is named; all if not given."""
+
+    def known(part: str) -> str:
+        if part not in parts:
+            raise typer.BadParameter(f"there are {', '.join(parts)}")
+        return part
+
+    def command(
+        quick: Annotated[bool, typer.Option(envvar="QUICK", help="Fewer and shorter runs: under ten minutes.")] = False,
+        only: Annotated[
+            list[str] | None, typer.Option(help="Run these parts only.", parser=known, metavar="|".join(parts))
+        ] = None,
+        out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
+    ) -> None:
+        run_parts(name, report, parts, only or usual or list(parts), quick, out)
+
+    command.__doc__ = about
+    typer.run(command)
 
 
 def run_parts(

@@ -55,7 +55,8 @@ class Tokenizer:
         spec = _read_json(model_dir / "tokenizer.json") if mode == "file" else json.loads(self.raw.to_str())
         self._segments = Segments(self.raw, spec) if independent(spec) else None
         # Characters; None where a tokenizer changes the text first. The vocabulary has bytes, which are no fewer.
-        self._longest_token = max(map(len, self.raw.get_vocab())) if self._segments else None
+        as_it_is = self._segments is not None and not self._segments.normalizes
+        self._longest_token = max(map(len, self.raw.get_vocab())) if as_it_is else None
 
     def with_template(self, source: str) -> "Tokenizer":
         """A copy with a client's chat template. Raises: RequestError when it does not compile."""
@@ -68,7 +69,7 @@ class Tokenizer:
         return other
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        if not add_special_tokens and self._segments is not None:
+        if not add_special_tokens and self._segments is not None and self._segments.takes(text):
             return self._segments.encode(text)
         # The batch call without offsets takes half the time of `encode`.
         ids: list[int] = self.raw.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids

@@ -38,7 +38,7 @@ def test_a_long_segment_is_encoded_and_not_remembered() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"normalizer": {"type": "NFC"}},
+        {"normalizer": {"type": "NFKC"}},
         {"pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "first"}},
         {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}},
         {"added_tokens": []},

@@ -159,6 +159,15 @@ class Inputs(Struct, frozen=True, array_like=True):
     dimensions: int | None = None  # of each vector; None: as many as the model has
 
 
+class Frame(Struct, frozen=True, array_like=True):
+    """Where in a video a picture is."""
+
+    number: int  # of those that were taken, from 0
+    of: int  # so many
+    at_s: float  # from the video's beginning
+    long_s: float  # the whole video
+
+
 class Media(Struct, frozen=True, array_like=True):
     """A picture or a sound in a prompt. Its samples are in `media:<sha256>`."""
 
@@ -167,6 +176,7 @@ class Media(Struct, frozen=True, array_like=True):
     shape: tuple[int, ...]  # of a picture: height and width, RGB uint8; of sound: samples, float32 mono, 16 kHz
     offset: int = 0  # of its placeholders in the prompt, tokens
     length: int = 0  # tokens of placeholders; in a job to transcribe, of the encoder's own prompt
+    frame: Frame | None = None  # None: it is no frame of a video
 
 
 class Painting(Struct, frozen=True, array_like=True):

@@ -1,9 +1,9 @@
-"""From where a request's pictures come, to their pixels."""
+"""From where a request's pictures, videos and sounds come, to their samples."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -14,8 +14,9 @@ from app.ids import FileId, KeyId
 from app.media.loader import MediaLoader
 from app.media.picture import Picture
 from app.media.sound import Sound
-from app.media.source import MediaSource
-from app.messages import Media, MediaKind
+from app.media.source import MediaSource, SourceKind
+from app.media.video import Video, container_of
+from app.messages import Frame, Media
 
 
 class Asker(NamedTuple):
@@ -25,13 +26,16 @@ class Asker(NamedTuple):
     known: Sequence[Media] = ()  # of all origins, when the request came: they are not fetched again
 
 
-class Origin(NamedTuple):
-    """Where a picture or a sound comes from: equal ones are the same. Without `url` and `file_id`: a form."""
+OriginKind = Literal["image", "audio", "video", "file"]  # "file": a picture or a video, as its content says
 
-    kind: MediaKind
+
+class Origin(NamedTuple):
+    """Where a picture, a video or a sound comes from: equal ones are the same. Without `url` and `file_id`: a form."""
+
+    kind: OriginKind
     url: str | None = None  # https:, data: or file:
     file_id: str | None = None  # of the client's own files
-    number: int = 0  # of a form's files, from 0
+    number: int = 0  # of a form's files, or of a video's frames, from 0
 
 
 class Sample(Struct, frozen=True):
@@ -54,11 +58,15 @@ class MediaReader:
 
         Raises: RequestError about a part, Saturated, StorageDown, StoreDown.
         """
-        if len(asker.known) == len(params):
-            return {origin: Sample(media, None) for origin, media in zip(params, asker.known, strict=True)}
+        if asker.known:
+            return dict(_kept(params, asker.known))
         sources = await asyncio.gather(*(self._source(origin, param, asker) for origin, param in params.items()))
-        pictures = await self._loader.load_pictures(sources)
-        return {origin: _sample(picture) for origin, picture in zip(params, pictures, strict=True)}
+        found = zip(params, await self._loader.load(sources), strict=True)
+        return {
+            origin._replace(number=number): sample
+            for origin, one in found
+            for number, sample in enumerate(_samples(one))
+        }
 
     async def uploaded(self, sources: Sequence[MediaSource]) -> list[Sample]:
         """Pictures and masks that are files of a form. Raises: RequestError about a field."""
@@ -70,7 +78,7 @@ class MediaReader:
 
     async def _source(self, origin: Origin, param: str, asker: Asker) -> MediaSource:
         if origin.file_id is None:
-            return MediaSource("image", param, url=origin.url)
+            return MediaSource(_kind(origin), param, url=origin.url)
         try:
             if asker.owner is None or self.files is None:
                 raise FileGone
@@ -78,7 +86,7 @@ class MediaReader:
             data = await asyncio.to_thread(_head, self._storage, stored.path, self._most + 1)
         except FileGone as exc:
             raise RequestError(f"'{param}': you have no file of that id.", param=param) from exc
-        return MediaSource("image", param, data=data)
+        return MediaSource(_kind(origin, data), param, data=data)
 
     async def close(self) -> None:
         await self._loader.close()
@@ -89,5 +97,39 @@ def _head(storage: Storage, path: str, size: int) -> bytes:
         return file.read(size)
 
 
-def _sample(picture: Picture) -> Sample:
-    return Sample(Media("image", picture.sha256, (picture.height, picture.width)), picture.rgb)
+def samples_of(origin: Origin, samples: Samples) -> list[Sample]:
+    """Of a video: its frames; else one."""
+    first = samples[origin]
+    frame = first.media.frame
+    return [first] if frame is None else [samples[origin._replace(number=number)] for number in range(frame.of)]
+
+
+def _kept(origins: Iterable[Origin], known: Sequence[Media]) -> Iterator[tuple[Origin, Sample]]:
+    """As they were when the request came."""
+    media = iter(known)
+    for origin in origins:
+        first = next(media)
+        yield origin, Sample(first, None)
+        for number in range(1, first.frame.of if first.frame is not None else 1):
+            yield origin._replace(number=number), Sample(next(media), None)
+
+
+def _kind(origin: Origin, data: bytes = b"") -> SourceKind:
+    if origin.kind == "file":
+        return "image" if container_of(data) is None else "video"
+    return origin.kind
+
+
+def _samples(one: Picture | Video | Sound) -> list[Sample]:
+    if isinstance(one, Picture):
+        return [_sample(one)]
+    if isinstance(one, Sound):
+        return [Sample(Media("audio", one.sha256, (one.length,)), one.data)]
+    of = len(one.frames)
+    return [
+        _sample(shown.picture, Frame(number, of, shown.at_s, one.long_s)) for number, shown in enumerate(one.frames)
+    ]
+
+
+def _sample(picture: Picture, frame: Frame | None = None) -> Sample:
+    return Sample(Media("image", picture.sha256, (picture.height, picture.width), frame=frame), picture.rgb)

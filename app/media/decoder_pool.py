@@ -16,12 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import app
-from app.media.decoder_protocol import Decoded, Job, NotDecoded, receive_answer, receive_bytes, send
+from app.media.decoder_protocol import Decoded, Job, NotDecoded, Shape, receive_answer, receive_bytes, send
 from app.media.limits import Limits
 from app.media.picture import Picture
 from app.media.refused import Refused
 from app.media.sound import Sound
 from app.media.source import SourceKind
+from app.media.video import Frame, Video
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -43,13 +44,16 @@ class DecoderPool:
         self._own = threading.local()
         self._all: set[_Decoder] = set()
 
-    async def pictures(self, kind: SourceKind, pieces: Sequence[bytes], *, base64: bool = False) -> list[Picture]:
-        """Of a picture: itself; of a video: frames. Raises: Refused."""
+    async def picture(self, kind: SourceKind, pieces: Sequence[bytes], *, base64: bool = False) -> Picture:
+        """`kind`: a picture or a mask. Raises: Refused."""
         decoded, bodies = await self._run(kind, pieces, base64)
-        return [
-            Picture(shape.height, shape.width, body, shape.sha256)
-            for shape, body in zip(decoded.pictures, bodies, strict=True)
-        ]
+        return _picture(decoded.pictures[0], bodies[0])
+
+    async def video(self, pieces: Sequence[bytes], *, base64: bool = False) -> Video:
+        """Raises: Refused."""
+        decoded, bodies = await self._run("video", pieces, base64)
+        shapes = zip(decoded.pictures, bodies, strict=True)
+        return Video(decoded.long_s, [Frame(shape.at_s, _picture(shape, body)) for shape, body in shapes])
 
     async def sounds(self, pieces: Sequence[bytes], *, base64: bool = False, window_s: float = 0.0) -> list[Sound]:
         """A sound whole, or in windows of at most so many seconds. Raises: Refused."""
@@ -125,6 +129,10 @@ class _Decoder:
         """When no thread uses it."""
         self._connection.close()
         return self.end()
+
+
+def _picture(shape: Shape, body: bytes) -> Picture:
+    return Picture(shape.height, shape.width, body, shape.sha256)
 
 
 def _ended(status: int, job: Job) -> Refused:

@@ -15,6 +15,7 @@ from app.media.decoder_protocol import Decoded, Job, NotDecoded, Shape, Window, 
 from app.media.picture import Picture, decode_mask, decode_picture
 from app.media.refused import Refused
 from app.media.sound import Sound, decode_sound
+from app.media.video import Video, decode_video
 
 
 def main() -> None:
@@ -43,17 +44,29 @@ def _serve(connection: socket.socket) -> None:
     except MemoryError:
         send(connection, NotDecoded("decoding it needs more memory than XYLEM_MEDIA_DECODE_BYTES"))
         return
-    pictures = [one for one in found if isinstance(one, Picture)]
-    sounds = [one for one in found if isinstance(one, Sound)]
-    shapes = [Shape(one.height, one.width, one.sha256) for one in pictures]
-    windows = [Window(one.start, one.length, one.sha256) for one in sounds]
-    bodies = [*(one.rgb for one in pictures), *(one.data for one in sounds)]
-    send(connection, Decoded(shapes, windows, [len(body) for body in bodies]))
+    answer, bodies = _answer(found)
+    send(connection, answer)
     for body in bodies:
         connection.sendall(body)
 
 
-def _decoded(job: Job, data: bytes) -> Sequence[Picture | Sound]:
+def _answer(found: Picture | Video | Sequence[Sound]) -> tuple[Decoded, list[bytes]]:
+    if isinstance(found, Picture):
+        return Decoded([_shape(found)], [], [len(found.rgb)]), [found.rgb]
+    if isinstance(found, Video):
+        bodies = [frame.picture.rgb for frame in found.frames]
+        shapes = [_shape(frame.picture, frame.at_s) for frame in found.frames]
+        return Decoded(shapes, [], [*map(len, bodies)], found.long_s), bodies
+    bodies = [one.data for one in found]
+    windows = [Window(one.start, one.length, one.sha256) for one in found]
+    return Decoded([], windows, [*map(len, bodies)]), bodies
+
+
+def _shape(picture: Picture, at_s: float = 0.0) -> Shape:
+    return Shape(picture.height, picture.width, picture.sha256, at_s)
+
+
+def _decoded(job: Job, data: bytes) -> Picture | Video | Sequence[Sound]:
     """Raises: Refused, MemoryError."""
     if job.base64:
         try:
@@ -62,12 +75,10 @@ def _decoded(job: Job, data: bytes) -> Sequence[Picture | Sound]:
             raise Refused("its base64 is not valid") from exc
     match job.kind:
         case "image":
-            return [decode_picture(data, job.pixels)]
+            return decode_picture(data, job.pixels)
         case "mask":
-            return [decode_mask(data, job.pixels)]
+            return decode_mask(data, job.pixels)
         case "video":
-            from app.media.video import decode_video
-
             return decode_video(data, pixels=job.pixels, frames=job.frames, most_s=job.video_s)
         case "audio":
             return decode_sound(data, most_s=job.sound_s, window_s=job.window_s)

@@ -31,6 +31,7 @@ class Shape(Struct, frozen=True, array_like=True):
     height: int
     width: int
     sha256: str
+    at_s: float = 0.0  # of a video's frame: from the beginning
 
 
 class Window(Struct, frozen=True, array_like=True):
@@ -45,6 +46,7 @@ class Decoded(Struct, frozen=True, array_like=True, tag=True):
     pictures: list[Shape]
     windows: list[Window]  # of a sound
     sizes: list[int]  # bytes of each body
+    long_s: float = 0.0  # of a video
 
 
 class NotDecoded(Struct, frozen=True, array_like=True, tag=True):

@@ -2,8 +2,9 @@
 
 import asyncio
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from app.errors import RequestError
 from app.media.data_url import base64_in
@@ -15,6 +16,9 @@ from app.media.picture import Picture
 from app.media.refused import Refused, too_large
 from app.media.sound import Sound
 from app.media.source import MediaSource
+from app.media.video import Video
+
+T = TypeVar("T")
 
 
 class MediaLoader:
@@ -25,24 +29,23 @@ class MediaLoader:
 
     async def load_pictures(self, sources: Sequence[MediaSource]) -> list[Picture]:
         """All pictures of a request, side by side. Raises: RequestError about the first that fails, Saturated."""
-        self.check_count(sources)
-        loading = [asyncio.ensure_future(self.load_picture(source)) for source in sources]
-        try:
-            return await asyncio.gather(*loading)
-        finally:
-            for other in loading:
-                other.cancel()
+        return await self._together(sources, self.load_picture)
+
+    async def load(self, sources: Sequence[MediaSource]) -> list[Picture | Video | Sound]:
+        """All media of a request, each as its kind says. Raises: as `load_pictures`."""
+        return await self._together(sources, self._load)
 
     async def load_picture(self, source: MediaSource) -> Picture:
         """Raises: RequestError, whose `param` is the part's; Saturated."""
         with _named(source):
-            (picture,) = await self._pictures(source)
-            return picture
+            pieces, is_base64 = await self._fetched(source)
+            return await self._decoders.picture(source.kind, pieces, base64=is_base64)
 
-    async def load_video(self, source: MediaSource) -> list[Picture]:
+    async def load_video(self, source: MediaSource) -> Video:
         """Frames at equal distances, in order. Raises: RequestError, whose `param` is the part's; Saturated."""
         with _named(source):
-            return await self._pictures(source)
+            pieces, is_base64 = await self._fetched(source)
+            return await self._decoders.video(pieces, base64=is_base64)
 
     async def load_sound(self, source: MediaSource) -> Sound:
         """Raises: RequestError, whose `param` is the part's; Saturated."""
@@ -71,9 +74,20 @@ class MediaLoader:
     async def close(self) -> None:
         await asyncio.to_thread(self._decoders.close)
 
-    async def _pictures(self, source: MediaSource) -> list[Picture]:
-        pieces, is_base64 = await self._fetched(source)
-        return await self._decoders.pictures(source.kind, pieces, base64=is_base64)
+    async def _load(self, source: MediaSource) -> Picture | Video | Sound:
+        if source.kind == "video":
+            return await self.load_video(source)
+        return await (self.load_sound(source) if source.kind == "audio" else self.load_picture(source))
+
+    async def _together(self, sources: Sequence[MediaSource], load: Callable[[MediaSource], Awaitable[T]]) -> list[T]:
+        """Side by side. The first that fails ends the others."""
+        self.check_count(sources)
+        loading = [asyncio.ensure_future(load(source)) for source in sources]
+        try:
+            return await asyncio.gather(*loading)
+        finally:
+            for other in loading:
+                other.cancel()
 
     async def _fetched(self, source: MediaSource) -> tuple[Sequence[bytes], bool]:
         """The content in pieces, and whether it is still in base64. Raises: Refused, Saturated."""

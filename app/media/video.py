@@ -5,6 +5,8 @@ from io import BytesIO
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from app.media.picture import Picture, picture_of
 from app.media.refused import Refused
 
@@ -16,14 +18,29 @@ _MP4, _MATROSKA = "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"
 _CODECS = ("h264", "hevc", "vp8", "vp9", "av1", "mpeg4", "libdav1d")
 
 
-def decode_video(data: bytes, *, pixels: int, frames: int, most_s: float) -> list[Picture]:
+class Frame(Struct, frozen=True):
+    at_s: float  # from the video's beginning
+    picture: Picture
+
+
+class Video(Struct, frozen=True):
+    long_s: float
+    frames: list[Frame]  # at least one
+
+
+def container_of(data: bytes) -> str | None:
+    """FFmpeg's name for the format; None: it is no video that is taken."""
+    return _MP4 if data[4:8] == b"ftyp" else _MATROSKA if data[:4] == b"\x1a\x45\xdf\xa3" else None
+
+
+def decode_video(data: bytes, *, pixels: int, frames: int, most_s: float) -> Video:
     """At most `frames`, at equal distances from the beginning on, scaled down so that they have at most `pixels`
     together. Raises: Refused."""
     try:
         import av
     except ImportError as exc:
         raise Refused("this server can't decode video (it has no package 'av')") from exc
-    name = _MP4 if data[4:8] == b"ftyp" else _MATROSKA if data[:4] == b"\x1a\x45\xdf\xa3" else None
+    name = container_of(data)
     if name is None:
         raise Refused("it is no MP4 or WebM video")
     av.logging.set_level(None)
@@ -38,7 +55,7 @@ def decode_video(data: bytes, *, pixels: int, frames: int, most_s: float) -> lis
         raise Refused("it is a broken or incomplete video") from exc
 
 
-def _frames(container: "InputContainer", pixels: int, frames: int, most_s: float) -> list[Picture]:
+def _frames(container: "InputContainer", pixels: int, frames: int, most_s: float) -> Video:
     import av
 
     if not container.streams.video:
@@ -55,17 +72,22 @@ def _frames(container: "InputContainer", pixels: int, frames: int, most_s: float
     _check(codec.width, codec.height, pixels)
     codec.thread_count = 1
     codec.options = {"max_pixels": str(pixels)}
-    taken = [_picture(frame, pixels, frames) for frame in _sampled(container, stream, long_s, frames, pixels)]
+    taken = [
+        Frame(max(frame.time or 0.0, 0.0), _picture(frame, pixels, frames))
+        for frame in _sampled(container, stream, long_s, frames, pixels)
+    ]
     if not taken:
         raise Refused("it has no frame that can be decoded")
-    return taken
+    return Video(long_s, taken)
 
 
 def _sampled(container: "InputContainer", stream: Any, long_s: float, frames: int, pixels: int) -> Iterator[Any]:
-    """The first frame at or after each of the times."""
-    wanted = 0
+    """The first frame at or after each of the times. Raises: Refused when frames are missing at the end."""
+    wanted, last, gap = 0, 0.0, 0.0
     for frame in container.decode(stream):
         _check(frame.width, frame.height, pixels)
+        if frame.time is not None:
+            last, gap = frame.time, max(gap, frame.time - last)
         if frame.time is None or frame.time >= wanted * long_s / frames:
             yield frame
             wanted += 1
@@ -73,6 +95,10 @@ def _sampled(container: "InputContainer", stream: Any, long_s: float, frames: in
                 wanted += 1
         if wanted >= frames:
             return
+    end = long_s if stream.duration is None else float(stream.duration * stream.time_base)
+    # FFmpeg takes a WebM that is cut off as it is.
+    if gap and last + 2 * gap < min(end, (frames - 1) * long_s / frames):
+        raise Refused("it is a broken or incomplete video")
 
 
 def _picture(frame: Any, pixels: int, frames: int) -> Picture:

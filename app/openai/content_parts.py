@@ -1,4 +1,4 @@
-"""The parts of a message's content: texts, pictures and sound."""
+"""The parts of a message's content: texts, pictures, videos and sound."""
 
 from typing import Annotated, Any, Literal
 
@@ -43,8 +43,22 @@ class ImagePart(MediaPart):
         return Origin("image", self.image_url.url)
 
 
+class VideoPart(MediaPart):
+    """As vLLM takes it."""
+
+    class Url(Body):
+        url: Annotated[str, Field(min_length=1)]
+
+    type: Literal["video_url"]
+    video_url: Url
+
+    @property
+    def origin(self) -> Origin:
+        return Origin("video", self.video_url.url)
+
+
 class FilePart(MediaPart):
-    """A picture among the client's own files."""
+    """A picture or a video among the client's own files."""
 
     class File(Body):
         file_id: FileId
@@ -55,7 +69,7 @@ class FilePart(MediaPart):
 
     @property
     def origin(self) -> Origin:
-        return Origin("image", file_id=self.file.file_id)
+        return Origin("file", file_id=self.file.file_id)
 
 
 class AudioPart(MediaPart):
@@ -71,16 +85,24 @@ class AudioPart(MediaPart):
         return Origin("audio", f"data:audio/{self.input_audio.format};base64,{self.input_audio.data}")
 
 
-Part = Annotated[AnyText | ImagePart | FilePart | AudioPart, Field(discriminator="type")]
+Part = Annotated[AnyText | ImagePart | VideoPart | FilePart | AudioPart, Field(discriminator="type")]
 # In this order, errors are reported for the list.
 Texts = Annotated[Some[TextPart], Field(max_length=MOST)] | str
 Parts = Annotated[Some[Part], Field(max_length=MOST)] | str
 
 
+class PictureFile(FilePart):
+    """Where nothing but a picture is allowed."""
+
+    @property
+    def origin(self) -> Origin:
+        return Origin("image", file_id=self.file.file_id)
+
+
 def picture(url: str | None, file_id: str | None) -> MediaPart:
     """Of a request in another shape than a chat's."""
     if file_id is not None:
-        return FilePart.model_construct(type="file", file=FilePart.File.model_construct(file_id=file_id))
+        return PictureFile.model_construct(type="file", file=FilePart.File.model_construct(file_id=file_id))
     assert url is not None
     return ImagePart.model_construct(type="image_url", image_url=ImagePart.Url.model_construct(url=url))
 

@@ -7,6 +7,7 @@ import orjson
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from app.dispatch.media_reader import NO_SAMPLES, Samples
 from app.errors import RequestError
 from app.media.placeholders import Pictures
 from app.openai.conversation import Message, check_conversation, for_template
@@ -96,16 +97,20 @@ def tokenizer_of(tokenizer: Tokenizer, asked: PromptRequest, *, trusted: bool) -
 
 
 def chat_prompt(
-    tokenizer: Tokenizer, messages: Sequence[Message], asked: PromptRequest, pictures: Pictures | None = None
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    asked: PromptRequest,
+    pictures: Pictures | None = None,
+    samples: Samples = NO_SAMPLES,
 ) -> str:
-    """The prompt's text, with its special tokens; each picture is its marker.
+    """The prompt's text, with its special tokens; each picture, and each frame of a video, is its marker.
 
     `pictures`: the model's; None: it takes none. Raises: RequestError when the template refuses.
     """
     variables = asked.template_variables(tokenizer)
     shown = for_template(messages, nulls="is none" in (tokenizer.template or ""))
     if pictures is not None:
-        show_parts(shown, messages, tokenizer, pictures.marker)
+        show_parts(shown, messages, tokenizer, pictures.marker, samples)
     if not asked.continue_final_message:
         variables["add_generation_prompt"] = asked.add_generation_prompt is not False
         return _rendered(tokenizer, shown, variables)

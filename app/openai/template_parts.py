@@ -1,10 +1,12 @@
-"""Messages with pictures as chat templates take them: lists of parts, or texts with the model's marker."""
+"""Messages with pictures and videos as chat templates take them: lists of parts, or texts with the model's marker."""
 
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from app.dispatch.media_reader import Samples, samples_of
 from app.errors import RequestError
+from app.media.placeholders.smolvlm_video import CLOSING, before_frames
 from app.openai.content_parts import AnyText, MediaPart
 from app.openai.conversation import Message
 from app.tokenizer import Tokenizer
@@ -17,30 +19,50 @@ class _Takes(NamedTuple):
     parts: bool
 
 
-def show_parts(shown: list[dict[str, Any]], messages: Sequence[Message], tokenizer: Tokenizer, marker: str) -> None:
-    """Changes what `conversation.for_template` has made of the messages, for a model that takes pictures."""
+def show_parts(
+    shown: list[dict[str, Any]], messages: Sequence[Message], tokenizer: Tokenizer, marker: str, samples: Samples
+) -> None:
+    """Changes what `conversation.for_template` has made of the messages, for a model that takes pictures.
+
+    `samples`: a video is shown as its frames; what is not among them, as one picture.
+    """
     takes = _takes(tokenizer, marker)
     for made, message in zip(shown, messages, strict=True):
         if message.media:
-            made["content"] = _parts(message) if takes.parts else _text(message, marker)
+            made["content"] = _parts(message, samples) if takes.parts else _text(message, marker, samples)
         elif not takes.texts and takes.parts and isinstance(made["content"], str):
             made["content"] = [{"type": "text", "text": made["content"]}] if made["content"] else []
 
 
-def _parts(message: Message) -> list[dict[str, Any]]:
-    return [
-        {"type": "text", "text": part.text} if isinstance(part, AnyText) else {"type": "image"} for part in _of(message)
-    ]
+def _parts(message: Message, samples: Samples) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    for part in _of(message):
+        made += [{"type": "text", "text": part.text}] if isinstance(part, AnyText) else _media(part, samples)
+    return made
 
 
-def _text(message: Message, marker: str) -> str:
+def _media(part: MediaPart, samples: Samples) -> list[dict[str, Any]]:
+    """A picture; or the frames of a video, with their texts."""
+    found = samples_of(part.origin, samples) if samples else []
+    frames = [sample.media.frame for sample in found if sample.media.frame is not None]
+    if not frames:
+        return [{"type": "image"}]
+    made: list[dict[str, Any]] = []
+    for text in before_frames(frames):
+        made += [{"type": "text", "text": text}, {"type": "image"}]
+    return [*made, {"type": "text", "text": CLOSING}]
+
+
+def _text(message: Message, marker: str, samples: Samples) -> str:
     """A marker is not a line of its own."""
     out = ""
     before = False  # the last part was a text
     for part in _of(message):
-        is_text = isinstance(part, AnyText)
-        out += ("\n" if before and is_text else "") + (part.text if isinstance(part, AnyText) else marker)
-        before = is_text
+        if isinstance(part, AnyText):
+            out += ("\n" if before else "") + part.text
+        else:
+            out += "".join(one.get("text", marker) for one in _media(part, samples))
+        before = isinstance(part, AnyText)
     return out
 
 

@@ -17,6 +17,7 @@ from openai import BadRequestError, InternalServerError, OpenAI
 from PIL import Image
 
 from app.media.picture import picture_of
+from tests.media.samples import video
 from tests.pictures import asked, png, url
 from tests.stack import Stack, indexed_blocks, leases, mock_pool, pid_of_worker, stack, timeline, wait_until
 from tests.vlm import random_vlm
@@ -26,9 +27,17 @@ SIZE = 16  # tokens of a block
 SLOW = {"step_ms": 15.0}
 
 
+def film(data: bytes) -> dict[str, Any]:
+    return {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{base64.b64encode(data).decode()}"}}
+
+
+def watched(data: bytes) -> list[Any]:
+    return [{"role": "user", "content": [{"type": "text", "text": "What happens?"}, film(data)]}]
+
+
 @pytest.fixture(scope="module")
 def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two workers of a model that sees, and one of each kind of blindness."""
+    """Two workers of a model that sees, and one of each kind of blindness. Qwen has no worker."""
     files = str(random_vlm("idefics3", weights=False))
     args = {"max_model_len": 2048, "block_size": SIZE, **SLOW}
     apart = {"path": files, "disagg": {"remote_tokens": 64, "remote_wait_s": 60.0}}
@@ -36,11 +45,12 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         POOL: mock_pool(model="sees", **args) | {"path": files},
         TEXT: mock_pool(model="text", **args),
         BLIND: mock_pool(model="blind", media=[], **args) | {"path": files},
+        "qwen-pool": mock_pool(model="qwen", **args) | {"path": str(random_vlm("qwen2_vl", weights=False))},
         "prefill-apart": mock_pool(model="apart", **args) | apart | {"role": "prefill"},
         "decode-apart": mock_pool(model="apart", **args) | apart | {"role": "decode"},
     }
     folder = tmp_path_factory.mktemp("media")
-    env = {"XYLEM_DEPLOYMENT": "media"}
+    env = {"XYLEM_DEPLOYMENT": "media", "XYLEM_MEDIA_FOLDER": str(tmp_path_factory.mktemp("local"))}
     with stack(valkey_url, folder, pools, **env) as s:
         s.api()
         for i in range(2):
@@ -134,12 +144,14 @@ def test_pixels_are_in_redis_and_nowhere_in_celery(served: Stack, client: OpenAI
     assert 0 < served.redis.ttl(key) <= 24 * 3600
 
 
-def test_an_answer_goes_on_elsewhere_when_its_worker_is_killed(served: Stack, client: OpenAI) -> None:
-    """With the same picture: the answer is the one that an undisturbed worker gives."""
-    data = [png(31), png(32)]
+@pytest.mark.parametrize("messages", [asked(png(31), png(32)), watched(video(frames=20))], ids=["pictures", "video"])
+def test_an_answer_goes_on_elsewhere_when_its_worker_is_killed(
+    served: Stack, client: OpenAI, messages: list[Any]
+) -> None:
+    """With the same pictures: the answer is the one that an undisturbed worker gives."""
     fields: dict[str, Any] = {"max_tokens": 120, "extra_body": {"ignore_eos": True}}
-    whole = answer(client, asked(*data), **fields).choices[0].message.content
-    stream = answer(client, asked(*data), stream=True, **fields)
+    whole = answer(client, messages, **fields).choices[0].message.content
+    stream = answer(client, messages, stream=True, **fields)
     chunks = iter(stream)
     text = ""
     while len(text) < 40:
@@ -154,16 +166,17 @@ def test_an_answer_goes_on_elsewhere_when_its_worker_is_killed(served: Stack, cl
     served.wait_ready(2, "sees")
 
 
-def test_a_kept_answer_is_continued_by_another_replica(served: Stack, client: OpenAI, tmp_path: Path) -> None:
-    """Its picture isn't fetched again: the replica knows its hash, and its pixels are in Redis."""
+def test_a_kept_answer_is_continued_by_another_replica(served: Stack, client: OpenAI) -> None:
+    """Its media aren't fetched again: the replica knows their hashes, and the video's times; pixels are in Redis."""
+    messages = [*watched(video(frames=20)), *asked(png(41))]
     port = served.port + 1
     dying = served.api("dying", port)
     base = f"http://127.0.0.1:{port}"
     served.wait_ready(2, "sees", url=base)
     body = {
-        "model": "sees", "messages": asked(png(41)), "max_tokens": 150, "seed": 3, "stream": True, "ignore_eos": True,
+        "model": "sees", "messages": messages, "max_tokens": 150, "seed": 3, "stream": True, "ignore_eos": True,
     }  # fmt: skip
-    whole = answer(client, asked(png(41)), max_tokens=150, seed=3, extra_body={"ignore_eos": True})
+    whole = answer(client, messages, max_tokens=150, seed=3, extra_body={"ignore_eos": True})
     wanted = whole.choices[0].message.content
     headers = {"x-xylem-resumable": "1"}
     text, last = "", ""
@@ -191,7 +204,8 @@ def test_an_answer_is_the_same_aside_in_a_batch_and_with_the_prompt_computed_els
     served: Stack, client: OpenAI
 ) -> None:
     """The picture goes the whole way with its job; a batch's line is parsed as a request is."""
-    body: dict[str, Any] = {"model": "sees", "seed": 1, "max_tokens": 12, "messages": asked(png(45), png(46))}
+    messages = [*asked(png(45)), *watched(video(frames=20))]
+    body: dict[str, Any] = {"model": "sees", "seed": 1, "max_tokens": 12, "messages": messages}
     wanted = client.chat.completions.create(**body).choices[0].message.content
     assert client.chat.completions.create(**body, service_tier="flex").choices[0].message.content == wanted
     apart = client.chat.completions.create(**body | {"model": "apart"})
@@ -224,6 +238,32 @@ def test_a_file_of_ones_own_may_be_the_picture(client: OpenAI) -> None:
     assert refused.value.param == "messages.0.content.1"
 
 
+def test_a_video_is_the_same_by_url_as_data_and_as_a_file(served: Stack, client: OpenAI) -> None:
+    """Its frames are pictures of the prompt, with their times; a second question finds them in the cache."""
+    data, before = video(), indexed_blocks(served, POOL)
+    path = Path(served.env["XYLEM_MEDIA_FOLDER"]) / "a.mp4"
+    path.write_bytes(data)
+    stored = client.files.create(file=("a.mp4", data), purpose="user_data")
+    first = answer(client, watched(data))
+    wait_until(lambda: indexed_blocks(served, POOL) > before, "the index has its blocks")
+    tokens = first.usage.prompt_tokens
+    assert tokens > 8 * 5 * 16, "of each of eight frames four tiles and the whole"
+    for part in (
+        {"type": "video_url", "video_url": {"url": path.as_uri()}},
+        {"type": "file", "file": {"file_id": stored.id}},
+    ):
+        found = answer(client, [{"role": "user", "content": [{"type": "text", "text": "What happens?"}, part]}])
+        assert found.choices[0].message.content == first.choices[0].message.content
+        assert found.usage.prompt_tokens == tokens
+        assert found.usage.prompt_tokens_details.cached_tokens >= tokens // SIZE * SIZE - SIZE
+    again = [*watched(data), {"role": "assistant", "content": "Light."}, {"role": "user", "content": "And then?"}]
+    assert answer(client, again).usage.prompt_tokens_details.cached_tokens >= tokens // SIZE * SIZE - 2 * SIZE
+    other = answer(client, watched(video(fps=11)))
+    assert other.choices[0].message.content != first.choices[0].message.content, "the same frames at other times"
+    counted = httpx.post(f"{served.url}/tokenize", json={"model": "sees", "messages": watched(data)}, timeout=60)
+    assert counted.json()["count"] == tokens
+
+
 @pytest.mark.parametrize(("model", "part", "param", "says"), [
     ("text", {"type": "image_url", "image_url": {"url": url(png(1))}}, "messages.0.content.1", "takes no pictures"),
     ("blind", {"type": "image_url", "image_url": {"url": url(png(1))}}, None, "take no pictures"),
@@ -231,7 +271,15 @@ def test_a_file_of_ones_own_may_be_the_picture(client: OpenAI) -> None:
      "takes no sound"),
     ("sees", {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}, "messages.0.content.1",
      "broken"),
-    ("sees", {"type": "video_url", "video_url": {"url": "https://a.b"}}, "messages.0.content.1.type", "video_url"),
+    ("text", film(b""), "messages.0.content.1", "takes no videos"),
+    ("qwen", film(b""), "messages.0.content.1", "takes no videos"),
+    ("blind", film(video(frames=3)), None, "take no pictures"),
+    ("sees", film(video()[:-200]), "messages.0.content.1", "broken or incomplete video"),
+    ("sees", film(video(frames=121, fps=1)), "messages.0.content.1", "XYLEM_MEDIA_VIDEO_S"),
+    ("sees", film(png(1)), "messages.0.content.1", "no MP4 or WebM"),
+    ("sees", {"type": "video_url", "video_url": {"url": url(png(1))}}, "messages.0.content.1", "says image/"),
+    ("sees", {"type": "video_url", "video_url": {"url": "https://127.0.0.1/a.mp4"}}, "messages.0.content.1", "address"),
+    ("sees", {"type": "input_video", "input_video": {}}, "messages.0.content.1.type", "input_video"),
 ])  # fmt: skip
 def test_what_cannot_be_seen_is_refused_by_name(
     client: OpenAI, model: str, part: dict[str, Any], param: str | None, says: str
@@ -240,6 +288,19 @@ def test_what_cannot_be_seen_is_refused_by_name(
     with pytest.raises(BadRequestError, match=says) as refused:
         answer(client, [{"role": "user", "content": content}], model=model)
     assert refused.value.param == param
+
+
+def test_a_file_that_is_a_video_is_refused_by_a_model_that_takes_pictures_only(client: OpenAI) -> None:
+    """And where only a picture may be."""
+    stored = client.files.create(file=("a.webm", video(form="webm", frames=3)), purpose="user_data")
+    parts = [{"type": "file", "file": {"file_id": stored.id}}]
+    with pytest.raises(BadRequestError, match="takes no videos") as refused:
+        answer(client, [{"role": "user", "content": parts}], model="qwen")
+    assert refused.value.param == "messages.0.content.0"
+    look: Any = [{"role": "user", "content": [{"type": "input_image", "file_id": stored.id, "detail": "auto"}]}]
+    with pytest.raises(BadRequestError, match="none of JPEG") as refused:
+        client.responses.create(model="sees", input=look)
+    assert refused.value.param == "input.0.content.0"
 
 
 def test_a_text_with_the_models_own_sign_of_a_picture_is_refused_beside_one(client: OpenAI) -> None:

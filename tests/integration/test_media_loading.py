@@ -192,13 +192,13 @@ async def test_the_part_that_fails_is_named(guarded: Guards) -> None:
 async def test_a_decoder_that_died_is_replaced(guarded: Guards) -> None:
     """A crash of a codec costs one request."""
     pool = DecoderPool(guarded.limits["usual"], processes=1)
-    await pool.pictures("image", [picture()])
+    await pool.picture("image", [picture()])
     (decoder,) = pool._all
     os.kill(decoder._process.pid, signal.SIGSEGV)
     decoder._process.wait()
     with pytest.raises(Refused, match="its decoder failed on it"):
-        await pool.pictures("image", [picture()])
-    (again,) = await pool.pictures("image", [picture()])
+        await pool.picture("image", [picture()])
+    again = await pool.picture("image", [picture()])
     assert again.width == 40
     pool.close()
 
@@ -270,18 +270,29 @@ async def test_a_video_becomes_frames_at_equal_distances(form: str, guarded: Gua
     """30 frames, brighter by 8 each; 8 of them are taken."""
     loader: MediaLoader = guarded.loader()
     found = await loader.load_video(MediaSource("video", PARAM, data=video(form=form)))
-    greys = [_pixel(frame.rgb, frame.width, 32, 24)[0] for frame in found]
-    assert len(found) == 8
+    pictures = [frame.picture for frame in found.frames]
+    greys = [_pixel(picture.rgb, picture.width, 32, 24)[0] for picture in pictures]
+    assert [round(frame.at_s, 1) for frame in found.frames] == [0.0, 0.4, 0.8, 1.2, 1.5, 1.9, 2.3, 2.7]
+    assert round(found.long_s) == 3
     steps = [after - before for before, after in pairwise(greys)]
     assert all(20 <= step <= 42 for step in steps), greys
-    assert len({frame.sha256 for frame in found}) == 8
+    assert len({picture.sha256 for picture in pictures}) == 8
+
+
+@pytest.mark.parametrize("form", ["mp4", "webm"])
+async def test_a_video_that_is_cut_off_is_refused(form: str, guarded: Guards) -> None:
+    """Also where FFmpeg would take what is left."""
+    data = video(form=form)
+    with pytest.raises(RequestError, match="broken or incomplete"):
+        await guarded.loader().load_video(MediaSource("video", PARAM, data=data[: len(data) * 3 // 4]))
 
 
 async def test_the_frames_of_a_video_have_together_what_a_picture_may_have(guarded: Guards) -> None:
     """They are scaled down."""
     found = await guarded.loader().load_video(MediaSource("video", PARAM, data=video(frames=10, size=(640, 480))))
-    assert sum(frame.height * frame.width for frame in found) <= guarded.limits["usual"].pixels
-    assert abs(found[0].width / found[0].height - 4 / 3) < 0.02
+    pictures = [frame.picture for frame in found.frames]
+    assert sum(picture.height * picture.width for picture in pictures) <= guarded.limits["usual"].pixels
+    assert abs(pictures[0].width / pictures[0].height - 4 / 3) < 0.02
 
 
 @pytest.mark.parametrize(("made", "reason"), [

@@ -3,12 +3,18 @@
 from typing import Any
 
 import pytest
+from transformers.models.smolvlm.processing_smolvlm import (
+    DEFAULT_MEDIA_OUTTRO,
+    DEFAULT_VIDEO_INTRO,
+    FRAME_TIMESTAMP_MESSAGE,
+)
 
 from app.dispatch.media_reader import Origin, Sample
 from app.dispatch.models import Model
 from app.errors import RequestError
 from app.media.placeholders import pictures_of
-from app.messages import Media
+from app.media.placeholders.smolvlm_video import before_frames
+from app.messages import Frame, Media
 from app.openai.media import expanded, origins_of, params_of
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
@@ -26,6 +32,10 @@ TEXTS_ONLY = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}|{% endfo
 
 def seen(url: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
+
+
+def film(url: str) -> dict[str, Any]:
+    return {"type": "video_url", "video_url": {"url": url}}
 
 
 def text(words: str) -> dict[str, Any]:
@@ -66,6 +76,32 @@ def test_a_message_is_continued_where_it_ends(model: Model, template: str) -> No
     user = {"role": "user", "content": [seen("data:1"), text("What?")]}
     body = asked(user, {"role": "assistant", "content": "It is"}, continue_final_message=True)
     assert prompt_of(model, template, body) == "user:<image>What?|assistant:It is"
+
+
+@pytest.mark.parametrize("template", [LISTS_ONLY, TEXTS_ONLY])
+def test_a_video_is_written_as_smolvlms_own_processor_does_it(model: Model, template: str) -> None:
+    """Its texts are taken from transformers, the times are those of the frames. A picture beside it stays one."""
+    user = {"role": "user", "content": [text("a"), film("data:1"), seen("data:2")]}
+    body, origins = asked(user), [Origin("video", "data:1"), Origin("image", "data:2")]
+    samples = {
+        origins[0]._replace(number=number): Sample(Media("image", "s", (9, 9), frame=Frame(number, 2, at, 83.9)), b"")
+        for number, at in enumerate((0.0, 61.9))
+    } | {origins[1]: Sample(Media("image", "t", (9, 9)), b"")}
+    wanted = DEFAULT_VIDEO_INTRO.format(frame_count="two", video_duration="0:01:23")
+    for at in ("00:00", "01:01"):
+        wanted += FRAME_TIMESTAMP_MESSAGE.format(timestamp=at) + "<image>"
+    shown = chat_prompt(model.tokenizer.with_template(template), body.messages, body, model.pictures, samples)
+    assert shown == f"user:a{wanted}{DEFAULT_MEDIA_OUTTRO}<image>|"
+    assert params_of(body.messages) == ["messages.0.content.1", "messages.0.content.2"]
+    prompt = model.encode(shown, "messages", add_special_tokens=False)
+    _, media = expanded(model, prompt, origins_of(body.messages), samples, "messages")
+    assert [(one.sha256, one.frame and one.frame.number) for one in media] == [("s", 0), ("s", 1), ("t", None)]
+
+
+def test_frames_are_counted_in_words() -> None:
+    texts = {count: before_frames([Frame(0, count, 0.0, 1.0)] * count)[0] for count in (1, 8, 19, 20, 64, 100)}
+    said = {count: text.split()[7] for count, text in texts.items()}
+    assert said == {1: "one", 8: "eight", 19: "nineteen", 20: "twenty", 64: "sixty-four", 100: "100"}
 
 
 def test_each_picture_is_placed_where_its_part_is(model: Model, tokenizer: Tokenizer) -> None:

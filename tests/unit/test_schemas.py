@@ -467,7 +467,7 @@ def test_an_answer_without_content_or_calls_was_empty() -> None:
     (ChatRequest, {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, part]}]},
      "messages.0.content.1.type", f"content parts of type '{part['type']}' are not supported by this server.")
     for part in (
-        {"type": "video_url", "video_url": {"url": "http://x"}},
+        {"type": "input_video", "input_video": {"url": "http://x"}},
         {"type": "refusal", "refusal": "no"},
     )
 ] + [

@@ -14,5 +14,9 @@ class Pictures(Protocol):
     def token_id(self) -> int:
         """The marker's token, which `tokens` replaces."""
 
+    @property
+    def takes_videos(self) -> bool:
+        """Whether frames of a video may be written as pictures, in the notation of `smolvlm_video.py`."""
+
     def tokens(self, height: int, width: int) -> list[int]:
         """What stands for a picture of so many pixels. Raises: ValueError for a shape that the model can't take."""

@@ -2,6 +2,7 @@
 
 import math
 from functools import lru_cache
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -19,6 +20,7 @@ class Idefics3(Struct, frozen=True):
     tile_tokens: int
     splits: bool  # else there is only the whole
     marker: str = "<image>"
+    takes_videos: ClassVar = True
 
     def tokens(self, height: int, width: int) -> list[int]:
         return list(_written(self, *self._tiles(height, width)))

@@ -1,6 +1,7 @@
 """Qwen2-VL and Qwen2.5-VL: a token for each square of patches, at the picture's own proportions."""
 
 import math
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -14,6 +15,7 @@ class QwenVl(Struct, frozen=True):
     least: int  # pixels of a picture, after scaling, here and below
     most: int
     marker: str = "<|vision_start|><|image_pad|><|vision_end|>"
+    takes_videos: ClassVar = False  # they have tokens of their own, for two frames at a time
 
     def tokens(self, height: int, width: int) -> list[int]:
         if max(height, width) > _MOST_RATIO * min(height, width):

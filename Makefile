@@ -40,7 +40,7 @@ docs: .venv/.dev ## the documentation, into site/
 chaos: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## [FAULTS=210 SEED=1]: faults under load; a table, and one line of JSON (about half an hour)
 	@$(BIN)/python -m tests.chaos --faults $(FAULTS) --seed $(SEED)
 
-media: .venv/.dev .xylem/models/whisper-tiny.en/config.json ## tests with real models of pictures and sound: some minutes
+media: .venv/.dev .venv/.sglang .xylem/models/whisper-tiny.en/config.json ## tests with real models of pictures and sound: some minutes
 	@$(BIN)/pytest -m media tests
 
 fuzz: .venv/.dev ## the odd inputs of `make test`: twenty times as many, other ones each time (half an hour)

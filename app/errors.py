@@ -302,9 +302,9 @@ class Returned(XylemError):
     code = "returned"
 
 
-def from_wire(code: str, message: str) -> XylemError:
+def from_wire(code: str, message: str, param: str | None = None) -> XylemError:
     """The error that another process sent as `code` and `message`; an unknown code is a XylemError."""
-    return _BY_CODE.get(code, XylemError)(message)
+    return _BY_CODE.get(code, XylemError)(message, param=param)
 
 
 def outcome_of(exc: BaseException | None) -> str:

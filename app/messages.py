@@ -359,6 +359,7 @@ class Failed(Struct, frozen=True, array_like=True, tag="f"):
     attempt: int
     code: str
     message: str
+    param: str | None = None  # the request's parameter that is at fault
 
 
 Event = Delta | FirstToken | PrefillDone | PicturesEncoded | Vectors | Progress | Painted | Done | Failed

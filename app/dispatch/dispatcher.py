@@ -204,7 +204,8 @@ class Dispatcher:
         """Ends a request with an error of this process."""
         if self.in_flight.pop(inflight.job.request, None) is not None:
             inflight.end_wait()
-            inflight.answer.push(Failed(inflight.job.request, inflight.job.attempt, error.code, error.message))
+            run = inflight.job.request, inflight.job.attempt
+            inflight.answer.push(Failed(*run, error.code, error.message, error.param))
 
     def end_overdue(self, at: float) -> None:
         """Ends the requests whose deadline is before `at`, seconds of the monotonic clock."""

@@ -165,7 +165,7 @@ class Generation(GenerationBase):
             self.done[number] = event
             self.cached_tokens += event.cached_tokens
         elif type(event) is Failed:
-            raise from_wire(event.code, event.message)
+            raise from_wire(event.code, event.message, event.param)
 
     def choice(self, delta: Delta) -> int:
         return self._numbers[delta.request] * self.plan.sampling[0].n + delta.index

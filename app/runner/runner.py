@@ -327,7 +327,7 @@ class Runner:
         if job.at_once and job.stage_of(self.worker).kind == "prefill":
             self.emitters.of(job).left(job.run)  # the decode worker has the request, and computes the prompt itself
         else:
-            self.emitters.of(job).end(job, Failed(job.request, job.attempt, error.code, error.message))
+            self.emitters.of(job).end(job, Failed(job.request, job.attempt, error.code, error.message, error.param))
 
     @property
     def runs(self) -> set[RunId]:

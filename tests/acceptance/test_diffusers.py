@@ -1,5 +1,6 @@
 """Pictures and videos by diffusers with tiny random weights: real processes, killed on the way."""
 
+import io
 import os
 import signal
 from base64 import b64decode
@@ -10,7 +11,8 @@ from typing import Any
 
 import av
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
+from PIL import Image
 
 from tests.acceptance.test_images import idle, running, steps
 from tests.stack import Stack, pid_of_worker, stack, wait_until
@@ -89,6 +91,14 @@ def test_a_client_that_leaves_stops_the_engine(served: Stack, client: OpenAI) ->
         next(iter(stream))
     wait_until(lambda: idle(served), "the picture is given up")
     assert 200 <= steps(served) - began < 800
+
+
+def test_what_the_engine_cannot_edit_is_refused_by_its_name(client: OpenAI) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (32, 32), "red").save(file, "PNG")
+    with pytest.raises(BadRequestError) as refused:
+        client.images.edit(model="painter", prompt="a cat", image=[("a.png", file.getvalue())] * 2)
+    assert refused.value.param == "image"
 
 
 def test_a_video_can_be_played(client: OpenAI, tmp_path: Path) -> None:

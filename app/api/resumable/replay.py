@@ -51,7 +51,7 @@ class Replay(GenerationBase):
                 elif isinstance(event, Done):
                     self.cached_tokens += event.cached_tokens
                 elif isinstance(event, Failed):
-                    self._failure = from_wire(event.code, event.message)
+                    self._failure = from_wire(event.code, event.message, event.param)
         if not out and self._failure is not None:
             raise self._failure
         return out

@@ -132,5 +132,5 @@ async def ended(source: Source, progress: ResponseObject) -> ResponseObject:
         for event in batch:
             progress.add(event)
         if progress.status == "failed" and isinstance(batch[-1], Failed):
-            raise from_wire(batch[-1].code, batch[-1].message)
+            raise from_wire(batch[-1].code, batch[-1].message, batch[-1].param)
     return progress

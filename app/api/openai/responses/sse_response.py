@@ -66,7 +66,7 @@ class ResponseStream(Response):
             await sse.start()
         batch = await source.batch()
         if not sse.started and isinstance(batch[0], Failed) and batch[0].code != Cancelled.code:
-            raise from_wire(batch[0].code, batch[0].message)
+            raise from_wire(batch[0].code, batch[0].message, batch[0].param)
         await sse.start()
         while batch:
             long = events.is_long(batch)

@@ -15,7 +15,6 @@ from app.engines.diffusers.abilities import Abilities, abilities_of
 from app.engines.paint_thread import PaintThread, Ticket
 from app.engines.painted_file import painted_file
 from app.engines.painter import Painted, PaintRequest, PaintStep
-from app.engines.sglang_diffusion.args import engine_args
 from app.engines.sglang_diffusion.hooks import is_loaded
 from app.errors import EngineFailed, RequestError, SettingsError
 from app.messages import Painting
@@ -36,7 +35,11 @@ class SglangPainter:
     _abilities: Abilities
 
     def __init__(self, pool: Pool, _address: str = "127.0.0.1") -> None:
-        """Raises: SettingsError (unknown or bad arguments)."""
+        """Raises: SettingsError (unknown or bad arguments), EngineFailed (it is not installed)."""
+        try:
+            from app.engines.sglang_diffusion.args import engine_args
+        except ImportError as exc:  # SGLang without the packages of its extra `diffusion`
+            raise EngineFailed(f"SGLang's diffusion engine is not installed: {exc}") from exc
         self._pool, self._args = pool, engine_args(pool)
         self._stops = is_loaded() and self._args.fields["num_gpus"] == 1  # one rank alone can't leave the others
         self._names = count()
@@ -88,7 +91,7 @@ class SglangPainter:
             raise SettingsError(f"painting.videos: the model says {str(self._abilities.videos).lower()}")
         try:
             from app.engines.sglang_diffusion.generator import Generator
-        except ImportError as exc:
+        except ImportError as exc:  # it imports its packages one by one
             raise EngineFailed(f"SGLang's diffusion engine is not installed: {exc}") from exc
         self._generator = Generator(self._args, self._on_step)
 

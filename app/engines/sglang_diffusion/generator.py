@@ -1,5 +1,6 @@
 """SGLang's DiffGenerator: its processes, and one call of it for one picture."""
 
+import logging
 import os
 import shutil
 import tempfile
@@ -18,6 +19,9 @@ from app.engines.sglang_diffusion.args import EngineArgs
 from app.engines.sglang_diffusion.hooks import FOLDER
 from app.engines.sglang_diffusion.steps import OnStep, Steps
 from app.errors import EngineDead, EngineFailed, RequestError, SettingsError
+
+# What it says of a failure is that there was one; its workers say which.
+logging.getLogger(DiffGenerator.__module__).setLevel(logging.CRITICAL)
 
 _LOOK_S = 0.2  # for the end of the thread that sees deaths
 

@@ -4,6 +4,7 @@ SGLang has neither for all pipelines: those of diffusers tell nothing, and no re
 SGLang's processes, and needs nothing else of the adapter.
 """
 
+import logging
 import os
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -15,6 +16,9 @@ _RUNTIME = "sglang.multimodal_gen.runtime"
 _STAGE = f"{_RUNTIME}.pipelines.diffusers_pipeline.DiffusersExecutionStage"
 _BAR = f"{_RUNTIME}.managers.progress_reporter.ReportingTqdm"
 
+# They log what ends a step, a stage and a request.
+_LOGGERS = ("pipelines_core.stages.denoising", "pipelines_core.stages.base", "managers.gpu_worker")
+
 
 class Stopped(Exception):
     """Nobody wants the picture any more."""
@@ -25,6 +29,8 @@ def register() -> None:
     from sglang.multimodal_gen.runtime.platforms.plugins import HookRegistry
     from sglang.srt.plugins.hook_registry import HookType
 
+    for name in _LOGGERS:
+        logging.getLogger(f"{_RUNTIME}.{name}").addFilter(_is_no_stop)
     HookRegistry.register(f"{_BAR}._advance", _end_of_step, HookType.AFTER)  # SGLang's own pipelines
     HookRegistry.register(f"{_STAGE}._build_pipeline_kwargs", _with_steps, HookType.AFTER)
 
@@ -55,6 +61,10 @@ def _with_steps(kwargs: dict[str, Any], stage: Any, batch: Any) -> dict[str, Any
         return tensors
 
     return kwargs | {"callback_on_step_end": at_end}
+
+
+def _is_no_stop(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and record.exc_info[0] is Stopped)
 
 
 def _go_on(requests: list[str]) -> None:

@@ -173,6 +173,8 @@ def _pool_check(name: str, pool: Pool, settings: Settings) -> Check:
         length = pool.context_len
     except SettingsError as exc:
         return Check(f"pool {name}", "warn", found, f"not on this machine? {exc.message}")
+    if pool.task == "transcribe" and not (find_spec("av") and find_spec("numpy")):
+        return Check(f"pool {name}", "warn", found, "API replicas decode no sound without the extra 'sound'")
     return Check(f"pool {name}", "ok", f"{found}, {length} tokens")
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -10,9 +11,19 @@ from app.cli import probes, stack
 from app.cli.report import out
 from app.cli.supervisor import Supervisor
 from app.ids import PoolId
+from app.messages import Task
 from app.pools import Pool
 from app.redis_url import without_password
 from app.settings import Settings
+
+_QUESTION = {"role": "user", "content": "What is the capital of France?"}
+_EXAMPLES: Mapping[Task, tuple[str, dict[str, Any]]] = {  # by what a model does: a path, and a body without the model
+    "generate": ("/v1/chat/completions", {"stream": True, "temperature": 0, "messages": [_QUESTION]}),
+    "embed": ("/v1/embeddings", {"input": "Paris"}),
+    "classify": ("/v1/classify", {"input": "Paris"}),
+    "image": ("/v1/images/generations", {"prompt": "a red circle", "response_format": "url"}),
+    "transcribe": ("/v1/audio/transcriptions", {}),
+}
 
 
 def launch(
@@ -47,11 +58,12 @@ def launch(
         for part in parts:
             supervisor.start(part)
         supervisor.wait_ready(*parts)
-        _welcome(settings, flower_port, next(iter(pools.values())).model, logs)
+        _welcome(settings, flower_port, _by_task(pools), logs)
         supervisor.watch()
 
 
-def _welcome(settings: Settings, flower_port: int, model: str, logs: Path) -> None:
+def _welcome(settings: Settings, flower_port: int, models: Mapping[Task, str], logs: Path) -> None:
+    """`models`: one of each task."""
     url, redis_url = stack.base_url(settings), without_password(settings.redis_url)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("API", f"{url}/v1")
@@ -61,9 +73,21 @@ def _welcome(settings: Settings, flower_port: int, model: str, logs: Path) -> No
     table.add_row("logs", str(logs))
     if settings.require_keys:
         table.add_row("keys", f"XYLEM_REDIS_URL={redis_url} xylem keys create NAME")
-    out.print("\n", table, f"\n[bold]Try:[/]  (or talk: xylem chat --url {url})\n", sep="")
-    message = {"role": "user", "content": "What is the capital of France?"}
-    body = json.dumps({"model": model, "stream": True, "temperature": 0, "messages": [message]})
-    key = "-H 'Authorization: Bearer KEY' " if settings.require_keys else ""
-    curl = f"curl -N {url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d '{body}'\n"
-    out.print(curl, markup=False, soft_wrap=True)
+    talk = f"  (or talk: xylem chat --url {url})" if "generate" in models else ""
+    out.print("\n", table, f"\n[bold]Try:[/]{talk}\n", sep="")
+    key = " -H 'Authorization: Bearer KEY'" if settings.require_keys else ""
+    for task, model in sorted(models.items(), key=lambda one: one[0] != "generate"):
+        out.print(f"curl -N {url}{_example(task, model)}{key}\n", markup=False, soft_wrap=True)
+
+
+def _by_task(pools: Mapping[PoolId, Pool]) -> dict[Task, str]:
+    """The first model of each task; none that makes videos."""
+    return {pool.task: pool.model for pool in [*pools.values()][::-1] if not pool.painting.videos}
+
+
+def _example(task: Task, model: str) -> str:
+    """A request for that model, as curl's arguments."""
+    path, fields = _EXAMPLES[task]
+    if task == "transcribe":
+        return f"{path} -F model={model} -F file=@sound.wav"
+    return f"{path} -H 'Content-Type: application/json' -d '{json.dumps({'model': model} | fields)}'"

@@ -23,7 +23,7 @@ _DOES: Mapping[Task, str] = {
     "embed": "makes embeddings (/v1/embeddings, /v1/score, /v1/rerank)",
     "classify": "tells classes (/v1/classify)",
     "image": "paints (/v1/images/generations, /v1/images/edits, /v1/videos)",
-    "transcribe": "writes down speech (/v1/audio/transcriptions)",
+    "transcribe": "writes down speech (/v1/audio/transcriptions, /v1/audio/translations)",
 }
 _SHOWN = 100  # characters of an unknown model's name in the error
 _LISTED = 50  # names of served models in the error
@@ -225,5 +225,7 @@ def find_model(models: Mapping[str, Model], name: str, task: Task | None = "gene
             param="model",
         )
     if task not in (None, model.task) or (task is None and model.task == "image"):
-        raise RequestError(f"The model '{name}' {_DOES[model.task]}, and does not {task or 'tokenize'}.", param="model")
+        able = ", ".join(sorted(other for other, one in models.items() if one.task == task)[:_LISTED])
+        others = f" For this endpoint there are: {able}." if able else ""
+        raise RequestError(f"The model '{name}' {_DOES[model.task]}, and nothing else.{others}", param="model")
     return model

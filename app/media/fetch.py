@@ -95,9 +95,9 @@ class Fetcher:
             async with asyncio.timeout(self._limits.connect_s):
                 found = await self._resolve(target.host, target.port)
         except (OSError, UnicodeError) as exc:  # TimeoutError among them
-            raise Refused("its host has no public address") from exc
+            raise Refused("its host has no public address, or is not known") from exc
         if not found or not all(is_open(address, self._limits.networks) for address in found):
-            raise Refused("its host has no public address")
+            raise Refused("its host has no public address, or is not known")
         return found
 
     async def _read(self, answer: httpcore.Response, inflow: Inflow) -> list[bytes] | str:

@@ -37,7 +37,7 @@ def decode_sound(data: bytes, *, most_s: float, window_s: float = 0.0) -> list[S
 
         from app.media.windows import Loudness, windows
     except ImportError as exc:
-        raise Refused("this server can't decode sound (it has no packages 'av' and 'numpy')") from exc
+        raise Refused(f"this server can't decode sound: it needs the extra 'sound' (no package '{exc.name}')") from exc
     name = container_of(data)
     if name is None:
         raise Refused(f"it is no {_FORMATS} file")

@@ -53,7 +53,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> str:
     for name, write in (("settings", settings), ("pools", pools), ("metrics", metrics), ("http", http)):
-        mark = f"<!-- {name} -->"
+        mark = f"<!-- {name} --> `make docs` writes it here, into `site/`."
         if mark in markdown:
             markdown = markdown.replace(mark, write())
     folder = posixpath.dirname(page.file.src_uri)

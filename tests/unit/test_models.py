@@ -150,8 +150,14 @@ def test_a_model_that_embeds_is_not_told_to_chat_though_its_files_know_how(tmp_p
     for task in ("generate", "embed"):
         made = load_models(PoolsFile(pools={PoolId("a"): pool.model_copy(update={"task": task})}))["m"]
         card = _card(made, 0)
-        can.append((card["dialect"] is not None, *card["capabilities"].values()))
+        can.append(
+            (
+                card["dialect"] is not None,
+                *(card["capabilities"][ability] for ability in ("chat", "tools", "reasoning")),
+            )
+        )
     assert can == [(True,) * 4, (False,) * 4]
+    assert card["task"] == "embed"
 
 
 def test_no_dialect_can_be_asked_for(tmp_path: Path) -> None:

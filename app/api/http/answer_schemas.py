@@ -280,6 +280,7 @@ class Capabilities(Shape):
     chat: bool
     tools: bool
     reasoning: bool
+    pictures: bool  # in its prompts
 
 
 class EngineAbilities(Shape):
@@ -310,6 +311,7 @@ class ModelCard(Shape):
     max_model_len: int  # tokens
     dialect: str | None  # how it writes reasoning and tool calls
     capabilities: Capabilities
+    task: str  # as in the pools file: generate, embed, classify, image, transcribe
     sampling_defaults: dict[str, float]  # of the model's generation_config.json, where a request says nothing
     parent: str | None = None  # of a LoRA adapter: the model that it is made for
     alias: Alias | None = None  # what the name stands for, if it is no model's own

@@ -52,19 +52,19 @@ class Fields(Body):
 @asynccontextmanager
 async def received(request: Request, limit: int) -> AsyncIterator[tuple[UploadFile, Fields]]:
     """The file, which is deleted afterwards, and the form's other fields. Raises: XylemError."""
-    async with received_form(request, limit, BodyTooLarge) as (file, given):
+    async with received_form(request, limit, BodyTooLarge, "XYLEM_MAX_FILE") as (file, given):
         yield file, _fields(dict(given))
 
 
 @asynccontextmanager
 async def received_form(
-    request: Request, limit: int, too_large: type[BodyTooLarge | RequestError], field_size: int = _FIELD
+    request: Request, limit: int, too_large: type[BodyTooLarge | RequestError], setting: str, field_size: int = _FIELD
 ) -> AsyncIterator[tuple[UploadFile, list[tuple[str, str]]]]:
     """The file, which is deleted afterwards, and the other fields, some of which may come again.
 
-    `too_large`: the error for a file of more than `limit` bytes. Raises: XylemError.
+    `too_large`: the error for a file of more than `limit` bytes, which `setting` says. Raises: XylemError.
     """
-    refused = too_large(f"The file is over the limit of {limit} bytes.", param="file")
+    refused = too_large(f"The file is over the limit of {limit} bytes ({setting}).", param="file")
     receive = bounded(request.scope, request.receive, limit, refused)
     form = Request(request.scope, receive).form(max_files=1, max_fields=32, max_part_size=field_size)
     try:

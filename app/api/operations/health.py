@@ -41,7 +41,9 @@ def _card(model: Model, created: int, alias: Alias | None = None) -> dict[str, A
             "chat": model.task == "generate" and model.tokenizer.template is not None,
             "tools": model.calls_tools,
             "reasoning": model.writing.reasons,
+            "pictures": model.pictures is not None,
         },
+        "task": model.task,
         "sampling_defaults": {**model.defaults},
         "parent": model.parent,
     }

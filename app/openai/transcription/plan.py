@@ -62,7 +62,7 @@ def check_language(model: Model, task: SpeechTask, language: str | None) -> None
     if task == "translate" and not speech.translates:
         raise RequestError(f"'model': {model.name} knows English only, and translates nothing.", param="model")
     if language is not None and language not in (speech.languages or ("en",)):
-        known = "English only" if not speech.languages else f"no language '{language}'"
+        known = "English only ('en')" if not speech.languages else f"no language '{language}' (a code such as 'de')"
         raise RequestError(f"'language': {model.name} knows {known}.", param="language")
 
 

@@ -55,7 +55,7 @@ async def _handle(request: Request, schema: type[TranslationRequest], task: Spee
     """Raises: XylemError."""
     state = state_of(request)
     size = state.settings.media_sound_bytes
-    async with received_form(request, size, RequestError, _FIELD) as (file, fields):
+    async with received_form(request, size, RequestError, "XYLEM_MEDIA_SOUND_BYTES", _FIELD) as (file, fields):
         given = read_form(schema, fields)
         body = await state.served(given, "transcriptions")
         check_priority(state, request.scope, body)

@@ -31,8 +31,9 @@ T = TypeVar("T")
 FinishReason = Literal["stop", "length", "abort"]
 Role = Literal["both", "prefill", "decode", "encode"]
 Task = Literal["generate", "embed", "classify", "image", "transcribe"]
-MediaKind = Literal["image", "audio"]
-MEDIA_NAMES: Mapping[MediaKind, str] = {"image": "pictures", "audio": "sound"}  # for people
+MediaKind = Literal["image", "audio", "embeds"]  # embeds: rows that a client computed, instead of tokens
+# For people.
+MEDIA_NAMES: Mapping[MediaKind, str] = {"image": "pictures", "audio": "sound", "embeds": "prompt embeddings"}
 StageKind = Literal["prefill", "decode", "encode", "paint", "encode_pictures"]  # encode: makes vectors of texts
 PictureFormat = Literal["png", "jpeg", "webp", "mp4"]
 
@@ -169,14 +170,16 @@ class Frame(Struct, frozen=True, array_like=True):
 
 
 class Media(Struct, frozen=True, array_like=True):
-    """A picture or a sound in a prompt. Its samples are in `media:<sha256>`."""
+    """A picture, a sound or an embedding in a prompt. Its samples are in `media:<sha256>`."""
 
     kind: MediaKind
     sha256: str  # hexadecimal, of kind, shape and samples: the same picture by URL, data or file is one
-    shape: tuple[int, ...]  # of a picture: height and width, RGB uint8; of sound: samples, float32 mono, 16 kHz
+    # Of a picture: height and width, RGB uint8; of sound: samples, float32 mono, 16 kHz; of an embedding: rows, width.
+    shape: tuple[int, ...]
     offset: int = 0  # of its placeholders in the prompt, tokens
     length: int = 0  # tokens of placeholders; in a job to transcribe, of the encoder's own prompt
     frame: Frame | None = None  # None: it is no frame of a video
+    dtype: str = ""  # of an embedding: float32, float16 or bfloat16, little-endian
 
 
 class Painting(Struct, frozen=True, array_like=True):

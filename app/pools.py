@@ -155,6 +155,9 @@ class Pool(_Part):
     role: Role = "both"
     # Whether it takes pictures that others have encoded. null: if the file has a pool of role encode for its model.
     embeddings: bool | None = None
+    # Whether /v1/completions takes `prompt_embeds`: a prompt as rows of numbers instead of tokens, one for each. vLLM
+    # and the mock can.
+    prompt_embeds: bool = False
     block_size: Count = 32  # tokens in a KV block
     max_running: Count = 64  # requests that the engine runs at once
     max_model_len: Count | None = None  # tokens; the model's own when not given
@@ -219,6 +222,15 @@ class Pool(_Part):
         except (KeyError, TypeError, ValueError) as exc:
             raise SettingsError(f"path={self.model_dir}: no readable config.json there (no length: {exc!r})") from exc
         return longest
+
+    @cached_property
+    def hidden_size(self) -> int:
+        """Numbers in a token's row. Raises: SettingsError, as above."""
+        config = self._read("config.json")
+        size = {**config, **config.get("text_config", {})}.get("hidden_size")
+        if not isinstance(size, int) or size <= 0:
+            raise SettingsError(f"path={self.model_dir}: its config.json has no hidden_size")
+        return size
 
     @cached_property
     def is_multilingual(self) -> bool:

@@ -200,7 +200,10 @@ class Generation(GenerationBase):
         tokens = len(self.prompts[number])
         groups = self.model.groups(tokens + min(sampling.max_tokens, EXPECTED_ANSWER), self.plan.wishes)
         # Only the engine that computes a prompt has its logprobs, and the answer's worker has to send them.
-        prefill_groups = self.model.prefill_groups(tokens, self.plan.wishes) if sampling.prompt_logprobs is None else ()
+        # Rows that a client computed are computed where the answer is made: decision 0050.
+        media = self.plan.media[number] if self.plan.media else ()
+        together = sampling.prompt_logprobs is not None or any(one.kind == "embeds" for one in media)
+        prefill_groups = () if together else self.model.prefill_groups(tokens, self.plan.wishes)
         job = Job(
             request,
             self._begun.attempt if self._begun else 0,
@@ -217,7 +220,7 @@ class Generation(GenerationBase):
             session=self.plan.wishes.session,
             adapter=self.model.adapter,
             token_redis=self._dispatcher.token_redis,
-            media=[*self.plan.media[number]] if self.plan.media else [],
+            media=[*media],
             painting=self.plan.paintings[number] if self.plan.paintings else None,
         )
         inflight = InFlight(job, groups, self.answer, self.plan.wishes, prefill_groups, self.model.encode_pools)

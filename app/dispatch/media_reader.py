@@ -26,7 +26,8 @@ class Asker(NamedTuple):
     known: Sequence[Media] = ()  # of all origins, when the request came: they are not fetched again
 
 
-OriginKind = Literal["image", "audio", "video", "file"]  # "file": a picture or a video, as its content says
+# file: a picture or a video, as its content says. embeds: in the request itself
+OriginKind = Literal["image", "audio", "video", "file", "embeds"]
 
 
 class Origin(NamedTuple):
@@ -117,6 +118,7 @@ def _kept(origins: Iterable[Origin], known: Sequence[Media]) -> Iterator[tuple[O
 def _kind(origin: Origin, data: bytes = b"") -> SourceKind:
     if origin.kind == "file":
         return "image" if container_of(data) is None else "video"
+    assert origin.kind != "embeds"
     return origin.kind
 
 

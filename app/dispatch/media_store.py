@@ -1,4 +1,4 @@
-"""Writes the samples of pictures and sound to Redis, from where workers take them."""
+"""Writes the samples of pictures, sound and embeddings to Redis, from where workers take them."""
 
 import asyncio
 import math

@@ -53,6 +53,7 @@ class Model:
     painting: PaintRules = PaintRules()  # noqa: RUF009 (frozen); what a model that paints may be asked for
     speech: Speech | None = None  # of a model that transcribes
     encode_pools: tuple[PoolId, ...] = ()  # that only encode pictures
+    embeds_width: int | None = None  # numbers in a row of `prompt_embeds`; None: no pool of it takes any
 
     @property
     def calls_tools(self) -> bool:
@@ -165,6 +166,9 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
         given = given if isinstance(given, dict) else {}
         pictures = pictures_of(pool.model_dir, tokenizer, given) if generates else None
         speech = speech_of(pool, tokenizer) if pool.task == "transcribe" else None
+        embeds_width = pool.hidden_size if pool.prompt_embeds else None
+        if known and embeds_width is None:
+            embeds_width = known.embeds_width
         same = (
             tokenizer, pool.context_len, writing, defaults, pool.task, endpoints, pictures, pool.painting, speech
         )  # fmt: skip
@@ -203,6 +207,7 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             painting=pool.painting,
             speech=speech,
             encode_pools=encode_ids,
+            embeds_width=embeds_width,
         )
     return models
 

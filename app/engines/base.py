@@ -63,12 +63,17 @@ class EngineStats(Struct, frozen=True):
     paint_steps: int = 0  # of denoising, computed since the start; a batch's step counts once for each picture
 
 
+EventKey = tuple[str, int]  # a sample's hash, and its offset from the block's start
+
+
 class KvEventSource(Struct, frozen=True):
     """Where the engine publishes its KV events, in the format of vLLM's ZmqEventPublisher."""
 
     endpoint: str  # SUB connects here
     replay_endpoint: str  # DEALER connects here
     topic: str
+    # What those keys of blocks stand for that the engine makes itself; None: for nothing but the tokens. It grows.
+    own_keys: Mapping[bytes, EventKey | None] = {}
 
 
 class EmbeddingShape(Struct, frozen=True):
@@ -89,7 +94,7 @@ class Embedding(Struct, frozen=True):
 
 
 class MediaInput(Struct, frozen=True):
-    """A picture or a sound, with its samples as `media.shape` says."""
+    """A picture, a sound or an embedding, with its samples as `media.shape` says."""
 
     media: Media
     data: bytes

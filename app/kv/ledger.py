@@ -1,6 +1,6 @@
 """The blocks that one engine has cached: its block hashes translated into ours. No I/O."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from app.kv.blocks import chain, media_key, root
@@ -23,8 +23,9 @@ class Changes(NamedTuple):
 class Ledger:
     """Given every event in order, it has exactly the engine's cached blocks."""
 
-    def __init__(self, block_size: int) -> None:
-        self._block_size = block_size
+    def __init__(self, block_size: int, own_keys: Mapping[bytes, tuple[str, int] | None] = {}) -> None:
+        """`own_keys`: as in `KvEventSource`."""
+        self._block_size, self._own_keys = block_size, own_keys
         self.keys: tuple[str, ...] = ()  # before the engine's own: see `blocks.root`
         # Engine's hash → ours, and how many of the engine's blocks have it: vLLM keeps duplicates computed at the same
         # time, and reports each of them stored and removed.
@@ -69,7 +70,7 @@ class Ledger:
     def _store(self, event: BlockStored) -> None:
         if event.medium not in _DEVICE or event.group_idx not in _GROUP:
             return
-        parent, extras = self._parent(event), _extras(event)
+        parent, extras = self._parent(event), _extras(event, self._own_keys)
         whole = len(event.token_ids) == len(event.block_hashes) * self._block_size  # else tokens are missing
         if parent is None or extras is None or not whole or event.block_size != self._block_size:
             self.unknown += len(event.block_hashes)
@@ -105,7 +106,7 @@ class Ledger:
             self._changes[ours] = False
 
 
-def _extras(event: BlockStored) -> dict[int, bytes] | None:
+def _extras(event: BlockStored, own: Mapping[bytes, tuple[str, int] | None]) -> dict[int, bytes] | None:
     """The extra keys of blocks that overlap pictures or sound; None: blocks depend on what we don't know."""
     found: dict[int, bytes] = {}
     for number, keys in enumerate(event.extra_keys or ()):
@@ -116,6 +117,9 @@ def _extras(event: BlockStored) -> dict[int, bytes] | None:
                     continue
                 case [str(identifier), int(offset)]:
                     media.append((identifier, offset))
+                case bytes() if key in own:
+                    if (ours := own[key]) is not None:
+                        media.append(ours)
                 case _:
                     return None
         if media:

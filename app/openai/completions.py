@@ -1,5 +1,6 @@
 """Text completions: what a body means, and what its answer looks like."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -8,10 +9,13 @@ from msgspec.structs import replace
 
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.media_reader import Origin, Sample
 from app.dispatch.models import Model, find_model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
-from app.messages import Delta
+from app.media.prompt_embeds import prompt_embeds_of
+from app.media.refused import Refused
+from app.messages import MEDIA_NAMES, Delta, Media
 from app.openai.completion_writer import CompletionWriter
 from app.openai.echo import Echo
 from app.openai.logprobs import TextLogprobs, prompt_logprobs
@@ -22,6 +26,7 @@ from app.openai.validation import parse_off_loop
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
 _MAX_PROMPTS = 128
+_UNKNOWN = 0  # the token id that stands for a row of an embedding, as in vLLM
 
 
 async def understand(
@@ -38,7 +43,10 @@ async def understand(
 def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> GenerationPlan:
     model = find_model(state.models, body.model)
     limit = _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    prompts = _prompts(body, model, limit)
+    embeds = _embeds(body, model, limit)
+    prompts = [[_UNKNOWN] * one.media.length for one in embeds]
+    if body.prompt or not embeds:  # beside embeddings, an empty prompt is none: OpenAI's client has to send one
+        prompts += _prompts(body, model, limit, prompts)
     if len(body.logit_bias or ()) * len(prompts) > MOST_BIASES:
         raise RequestError(f"At most {MOST_BIASES} biases over all prompts.", param="logit_bias")
     if limit == 0 and not body.echo:
@@ -57,6 +65,10 @@ def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> Gener
         asked = with_grammar(checked(content_grammar(wanted), wanted.where), asked)
     sampling = [asked] * len(prompts)
     plan = plan_of(state, body, "cmpl-", model, prompts, sampling, explain=explain, cache_salt=body.cache_salt)
+    if embeds:
+        media = [[sample.media] for sample in embeds] + [[] for _ in prompts[len(embeds) :]]
+        samples = {Origin("embeds", number=number): sample for number, sample in enumerate(embeds)}
+        plan = replace(plan, media=media, samples=samples)
     if not body.echo:
         return plan
     texts = [model.tokenizer.decode(prompt, skip_special_tokens=False) for prompt in prompts]
@@ -107,16 +119,42 @@ class TextWriter(CompletionWriter):
         return super().delta(choice, d if self._echo is None else self._echo(choice, d))
 
 
-def _prompts(body: CompletionRequest, model: Model, limit: int) -> list[list[int]]:
-    """The prompt in each of its four shapes as lists of token ids. Raises: RequestError."""
+def _embeds(body: CompletionRequest, model: Model, limit: int) -> list[Sample]:
+    """Raises: RequestError about one of them, also when the model takes none."""
+    given = body.embeds
+    if not given:
+        return []
+    if model.embeds_width is None:
+        raise RequestError(
+            f"'prompt_embeds': the model '{model.name}' takes no {MEDIA_NAMES['embeds']}.", param="prompt_embeds"
+        )
+    if len(given) > _MAX_PROMPTS:
+        raise RequestError(f"At most {_MAX_PROMPTS} prompts in one request.", param="prompt_embeds")
+    samples: list[Sample] = []
+    for number, text in enumerate(given):
+        param = "prompt_embeds" if isinstance(body.prompt_embeds, str) else f"prompt_embeds.{number}"
+        try:
+            made = prompt_embeds_of(text, model.embeds_width, model.context_len)
+        except Refused as exc:
+            raise RequestError(f"'{param}': {exc}.", param=param) from exc
+        model.room([_UNKNOWN] * made.rows, limit, param)
+        media = Media("embeds", made.sha256, (made.rows, made.width), 0, made.rows, dtype=made.dtype)
+        samples.append(Sample(media, made.data))
+    if sum(sample.media.length for sample in samples) > model.most_tokens:
+        raise RequestError(f"All prompts together have more than {model.most_tokens} tokens.", param="prompt_embeds")
+    return samples
+
+
+def _prompts(body: CompletionRequest, model: Model, limit: int, others: Sequence[list[int]]) -> list[list[int]]:
+    """The prompt in each of its four shapes as lists of token ids. `others`: of this request. Raises: RequestError."""
     raw = body.prompt
     copies = (body.n or 1) if body.echo else 1  # of each prompt, in the answer
     many = [raw] if isinstance(raw, str) or (raw and isinstance(raw[0], int)) else raw
-    if not many:
+    if raw is None or not many:
         raise RequestError("The prompt is empty.", param="prompt")
-    if len(many) > _MAX_PROMPTS:
+    if len(many) + len(others) > _MAX_PROMPTS:
         raise RequestError(f"At most {_MAX_PROMPTS} prompts in one request.", param="prompt")
-    prompts, left = [], model.most_tokens
+    prompts, left = [], model.most_tokens - sum(map(len, others))
     for given in many:
         prompt = model.encode(given, "prompt") if isinstance(given, str) else cast(list[int], given)
         model.room(prompt, limit, "prompt")

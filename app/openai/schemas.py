@@ -238,10 +238,29 @@ class ChatRequest(Conversation):
 
 @neutral()
 class CompletionRequest(_CompletionsRequest):
-    prompt: str | Some[TokenId] | Some[str] | Some[Some[TokenId]]
+    prompt: str | Some[TokenId] | Some[str] | Some[Some[TokenId]] | None = None
+    # vLLM's: base64 of a safetensors file each, whose rows are a prompt. Their choices come before those of `prompt`.
+    prompt_embeds: str | Some[str] | None = None
     echo: bool | None = None
     add_special_tokens: Annotated[Literal[True] | None, Refused()] = None  # in conversations, False is neutral
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @property
+    def embeds(self) -> list[str]:
+        given = self.prompt_embeds
+        return [given] if isinstance(given, str) else given or []
+
+    def check(self) -> None:
+        """Checks of several fields together. Raises: RequestError."""
+        super().check()
+        if not self.embeds:
+            if self.prompt is None:
+                raise RequestError("'prompt' is missing.", param="prompt")
+            return
+        # Nobody knows the text or the tokens of such a prompt.
+        for name, given in (("echo", bool(self.echo)), ("prompt_logprobs", self.prompt_logprobs is not None)):
+            if given:
+                raise RequestError(f"'{name}' can't be used with 'prompt_embeds'.", param=name)
 
 
 @neutral(NEUTRAL_OF_TOKENIZE)

@@ -18,7 +18,8 @@ def unmet_need(job: Job, workers: Collection[Worker]) -> XylemError | None:
             return RequestError(f"This model's engines hold no answer to a format of the kind '{grammar.kind}'.")
     for media in job.media:
         if not any(media.kind in w.media for w in workers):
-            return RequestError(f"This model's engines take no {MEDIA_NAMES[media.kind]}.")
+            param = "prompt_embeds" if media.kind == "embeds" else None
+            return RequestError(f"This model's engines take no {MEDIA_NAMES[media.kind]}.", param=param)
     if is_seeded(job.sampling) and not any(w.seeds for w in workers):
         return RequestError(
             "seed: this model's engines sample differently each time. Leave it out, or set temperature to 0.",

@@ -1,4 +1,4 @@
-"""The samples of a job's pictures and sound, as the API replica wrote them."""
+"""The samples of a job's pictures, sound and embeddings, as the API replica wrote them."""
 
 import asyncio
 from collections.abc import Collection

@@ -117,8 +117,9 @@ CHAT_FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
 TEXT_FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "prompt": (
         ["x", ["x", "y"], [1, 2], [[1, 2], [3]]],
-        [5, None, {"a": 1}, [-1], [2**32], [[1], "x"], [1.5], ["x", 1]],
+        [5, {"a": 1}, [-1], [2**32], [[1], "x"], [1.5], ["x", 1]],
     ),
+    "prompt_embeds": (["x", ["x", "y"]], [5, {"a": 1}, [1], [["x"]]]),
     "echo": ([True, False], [1, "true"]),
     "add_special_tokens": ([True], [False, "x"]),
     "logprobs": ([0, 20], [-1, 21, True, "1"]),
@@ -187,7 +188,7 @@ def test_known_fields_may_be_null(schema: type[Any]) -> None:
 
 
 @pytest.mark.parametrize(("schema", "missing"), [
-    (ChatRequest, "model"), (ChatRequest, "messages"), (CompletionRequest, "model"), (CompletionRequest, "prompt"),
+    (ChatRequest, "model"), (ChatRequest, "messages"), (CompletionRequest, "model"),
 ])  # fmt: skip
 def test_a_missing_field_is_named(schema: type[Any], missing: str) -> None:
     """The client sees what to add."""

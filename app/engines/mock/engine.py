@@ -114,7 +114,7 @@ class MockEngine:
             max_adapters=self._args.max_adapters,
             max_adapter_rank=self._args.max_adapter_rank,
             version=version("xylem-serve"),
-            media=tuple(self._args.media),
+            media=(*self._args.media, *(("embeds",) if self._pool.prompt_embeds else ())),
             embeddings=EmbeddingShape(self._args.embedding_width, "float32") if self._pool.embeddings else None,
             computes=self._pool.role != "encode",
         )

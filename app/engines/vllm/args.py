@@ -83,6 +83,7 @@ def engine_args(pool: Pool, address: str, embeddings: str = "") -> EngineArgs:
         "max_num_seqs": pool.max_running,
         "max_model_len": pool.context_len,
         "data_parallel_size": pool.data_parallel_size,
+        "enable_prompt_embeds": pool.prompt_embeds,
     }
     known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
     for key, value in given.items():

@@ -42,6 +42,7 @@ from app.engines.vllm.embeddings import EmbeddingFolder
 from app.engines.vllm.encoding import vectors
 from app.engines.vllm.handoff import Lender, block_bytes
 from app.engines.vllm.media import encoded, kinds, shape
+from app.engines.vllm.prompt_embeds import OWN_KEYS
 from app.engines.vllm.requests import answer, can_force, discard, prefill
 from app.engines.vllm.resumed import resumed
 from app.engines.vllm.sockets import socket_folder
@@ -187,7 +188,7 @@ class VllmEngine:
 
     def kv_events(self) -> dict[int, KvEventSource]:
         return {
-            rank: KvEventSource(_connectable(c.endpoint), _connectable(c.replay_endpoint), c.topic)
+            rank: KvEventSource(_connectable(c.endpoint), _connectable(c.replay_endpoint), c.topic, OWN_KEYS)
             for rank, c in self._loaded().get_kv_event_sources().items()
             if c.replay_endpoint  # without replay, lost events could not be recovered
         }

@@ -21,10 +21,11 @@ log = structlog.get_logger(__name__)
 
 def kinds(engine: AsyncLLM) -> tuple[MediaKind, ...]:
     """The kinds that the loaded model takes, within the pool's `limit_mm_per_prompt`."""
+    embeds: tuple[MediaKind, ...] = ("embeds",) if engine.model_config.enable_prompt_embeds else ()
     if not engine.model_config.is_multimodal_model:
-        return ()
+        return embeds
     limits = engine.renderer.get_mm_processor().info.allowed_mm_limits
-    return ("image",) if limits.get("image") else ()
+    return ("image", *embeds) if limits.get("image") else embeds
 
 
 def prompt_with_media(engine: AsyncLLM, request: GenerateRequest) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from app.engines.vllm import handoff as kv
 from app.engines.vllm.convert import sampling_params, step_outputs
 from app.engines.vllm.hearing import heard
 from app.engines.vllm.media import checked, prompt_with_media
+from app.engines.vllm.prompt_embeds import embedded
 from app.errors import EngineFailed, HandoffFailed
 from app.messages import KvHandle
 
@@ -135,6 +136,8 @@ def run(
     """vLLM's outputs of the request. Closing it aborts unfinished choices."""
     if request.media and engine.model_config.is_encoder_decoder:
         return heard(engine, request, params)
+    if request.media and request.media[0].media.kind == "embeds":
+        return embedded(engine, request, params, lora, dp_rank(engine, request))
     prompt: Any = tokens_input(request.prompt, cache_salt=request.cache_salt)
     if request.media:
         prompt = prompt_with_media(engine, request)

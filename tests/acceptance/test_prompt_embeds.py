@@ -1,0 +1,141 @@
+"""Prompt embeddings, from OpenAI's client to the mock engine, whose answers depend on each number."""
+
+import json
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import BadRequestError, OpenAI
+
+from app.media.prompt_embeds import prompt_embeds_of
+from tests.prompt_embeds import embeds
+from tests.stack import Stack, indexed_blocks, leases, mock_pool, pid_of_worker, stack, timeline, wait_until
+
+POOL = "decode-pool-a"
+SIZE = 16  # tokens of a block
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two workers that take them, one that doesn't, and two for prompts and answers."""
+    args = {"max_model_len": 2048, "block_size": SIZE, "step_ms": 15.0}
+    apart = {"disagg": {"remote_tokens": 64, "remote_wait_s": 60.0}}
+    takes = {"prompt_embeds": True}
+    pools = {
+        POOL: mock_pool(model="rows", **args) | takes,
+        "plain-pool": mock_pool(model="plain", **args),
+        "prefill-apart": mock_pool(model="apart", **args) | apart | {"role": "prefill"},
+        "decode-apart": mock_pool(model="apart", **args) | apart | takes | {"role": "decode"},
+    }
+    with stack(valkey_url, tmp_path_factory.mktemp("embeds"), pools, XYLEM_DEPLOYMENT="embeds") as s:
+        s.api()
+        for i in range(2):
+            s.worker(POOL, f"rows-{i}")
+        for pool in ("plain-pool", "prefill-apart", "decode-apart"):
+            s.worker(pool, pool)
+        wait_until(lambda: len(leases(s)) == 5, "all workers")
+        s.wait_ready(2, "rows")
+        yield s
+
+
+@pytest.fixture
+def client(served: Stack) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
+        yield c
+
+
+def answer(client: OpenAI, given: Any, **fields: Any) -> Any:
+    extra = {"prompt_embeds": given} | fields.pop("extra_body", {})
+    asked = {"model": "rows", "prompt": "", "seed": 1, "max_tokens": 12} | fields
+    return client.completions.create(**asked, extra_body=extra)
+
+
+def test_an_answer_depends_on_the_rows(client: OpenAI) -> None:
+    """Each counts as a token; embeddings and prompts of one request have a choice each, the embeddings first."""
+    first, second = answer(client, embeds(1, 40)), answer(client, embeds(2, 40))
+    assert first.usage.prompt_tokens == 40
+    texts = [made.choices[0].text for made in (first, second)]
+    assert texts[0] != texts[1]
+    plain = client.completions.create(model="rows", prompt="Hello", seed=1, max_tokens=12)
+    both = answer(client, [embeds(1, 40), embeds(2, 40)], prompt="Hello")
+    assert [choice.text for choice in both.choices] == [*texts, plain.choices[0].text]
+    assert both.usage.prompt_tokens == 80 + plain.usage.prompt_tokens  # type: ignore[union-attr]
+
+
+def test_the_same_embedding_meets_its_kv_and_another_does_not(served: Stack, client: OpenAI) -> None:
+    before = indexed_blocks(served, POOL)
+    answer(client, embeds(11, 100))
+    wait_until(lambda: indexed_blocks(served, POOL) >= before + 6, "the index has its blocks")
+    assert answer(client, embeds(11, 100)).usage.prompt_tokens_details.cached_tokens == 96
+    other = answer(client, embeds(12, 100)).usage
+    assert other.prompt_tokens_details is None or not other.prompt_tokens_details.cached_tokens
+
+
+def test_rows_are_in_redis_for_a_while_and_in_no_log(served: Stack, client: OpenAI) -> None:
+    text = embeds(21, 30)
+    answer(client, text)
+    made = prompt_embeds_of(text, 64, 100)
+    key = f"embeds:media:{made.sha256}"
+    assert served.redis.get(key) == made.data
+    assert 0 < served.redis.ttl(key) <= 24 * 3600
+    logs = "".join(served.log(name) for name in served.names)
+    assert text[200:240] not in logs
+
+
+def test_an_answer_goes_on_elsewhere_when_its_worker_is_killed(served: Stack, client: OpenAI) -> None:
+    """Behind the same rows: the answer is the one that an undisturbed worker gives."""
+    given = embeds(31, 50)
+    fields: dict[str, Any] = {"max_tokens": 120, "extra_body": {"ignore_eos": True}}
+    whole = answer(client, given, **fields).choices[0].text
+    chunks = iter(answer(client, given, stream=True, **fields))
+    text = ""
+    while len(text) < 40:
+        chunk = next(chunks)
+        text += chunk.choices[0].text
+    dying = pid_of_worker(served, POOL, chunk.id)
+    name = next(name for name, proc in served.names.items() if name.startswith("rows") and proc.pid == dying)
+    served.names[name].send_signal(signal.SIGKILL)
+    text += "".join(c.choices[0].text for c in chunks if c.choices)
+    assert text == whole
+    served.worker(POOL, f"{name}-again")
+    served.wait_ready(2, "rows")
+
+
+def test_an_answer_is_the_same_aside_in_a_batch_and_where_prompts_are_computed_elsewhere(
+    served: Stack, client: OpenAI
+) -> None:
+    """Rows are computed by the worker that answers."""
+    given = embeds(41, 100)
+    wanted = answer(client, given).choices[0].text
+    assert answer(client, given, extra_body={"service_tier": "flex"}).choices[0].text == wanted
+    apart = answer(client, given, model="apart")
+    assert apart.choices[0].text == wanted
+    assert len(timeline(served, apart.id)["workers"]) == 1
+    served.worker("batch", "batch")
+    body = {"model": "rows", "prompt_embeds": given, "seed": 1, "max_tokens": 12}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
+    lines = client.files.create(file=("lines.jsonl", json.dumps(line).encode()), purpose="batch")
+    batch = client.batches.create(input_file_id=lines.id, endpoint="/v1/completions", completion_window="24h")
+    done = wait_until(
+        lambda: found if (found := client.batches.retrieve(batch.id)).status == "completed" else None, "it is done", 60
+    )
+    answered = json.loads(client.files.content(done.output_file_id).text)
+    assert answered["response"]["body"]["choices"][0]["text"] == wanted
+
+
+def test_what_takes_none_refuses_by_name(client: OpenAI) -> None:
+    with pytest.raises(BadRequestError, match="takes no prompt embeddings") as refused:
+        answer(client, embeds(1, 10), model="plain")
+    assert refused.value.param == "prompt_embeds"
+    part: Any = {"type": "prompt_embeds", "data": embeds(1, 10)}
+    with pytest.raises(BadRequestError, match="content parts of type 'prompt_embeds'") as refused:
+        client.chat.completions.create(model="rows", messages=[{"role": "user", "content": [part]}])
+    assert refused.value.param == "messages.0.content.0.type"
+    with pytest.raises(BadRequestError, match="'prompt_embeds' is not supported") as refused:
+        client.chat.completions.create(
+            model="rows", messages=[{"role": "user", "content": "x"}], extra_body={"prompt_embeds": embeds(1, 10)}
+        )
+    with pytest.raises(BadRequestError, match="shape") as refused:
+        answer(client, [embeds(1, 10), embeds(1, 10, 63)])
+    assert refused.value.param == "prompt_embeds.1"

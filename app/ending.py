@@ -1,10 +1,21 @@
-"""Ending background tasks."""
+"""Tasks side by side, and their end."""
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _AGAIN_S = 1.0
+
+
+async def side_by_side(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results, in order. Raises: the first error, when the others have ended."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await end_tasks(tasks)
 
 
 async def end_tasks(tasks: Iterable["asyncio.Task[Any]"]) -> None:

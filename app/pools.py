@@ -336,6 +336,36 @@ def alias_problem(name: str, alias: Alias, tasks: Mapping[str, Task]) -> str | N
     return None
 
 
+_INPUT = "{input}"
+
+
+def _template(text: str) -> str:
+    if _INPUT not in text:
+        raise PydanticCustomError("no_input", "has no {input}", {"input": _INPUT})
+    return text
+
+
+class Stage(_Part):
+    """A model's part in a pipeline."""
+
+    model: Annotated[str, Field(min_length=1)]  # a model of this file: no alias, and no other pipeline
+    # What it is asked, with {input} in the place of the text so far: the client's, or what the stage before has made.
+    template: Annotated[str, AfterValidator(_template)] = _INPUT
+    instructions: Annotated[str, Field(min_length=1)] | None = None  # a system message, before the client's own
+    max_tokens: Count | None = None  # of what it writes, if another stage follows; null: as the model has it
+    show: bool = True  # whether clients see what it has made, if another stage follows; else nobody does
+
+    def asked(self, text: str) -> str:
+        return self.template.replace(_INPUT, text)
+
+
+class Pipeline(_Part):
+    """A name that clients ask for as for a model, and that several models serve, one after the other."""
+
+    # The first one writes down speech or generates, the last one generates or paints pictures, all between generate.
+    stages: Annotated[list[Stage], Field(min_length=2, max_length=8)]
+
+
 class PoolsFile(_Part):
     """The file's content; an unknown key is refused by name."""
 
@@ -343,3 +373,4 @@ class PoolsFile(_Part):
     pools: Annotated[dict[Annotated[PoolId, Field(pattern=r"^[A-Za-z0-9_-]+$")], Pool], Field(min_length=1)]
     select: dict[str, Select] = {}  # by model
     aliases: dict[AliasName, Alias] = {}  # other names for models, by name
+    pipelines: dict[AliasName, Pipeline] = {}  # by name

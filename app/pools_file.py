@@ -9,8 +9,12 @@ from pydantic import ValidationError
 from app.engine_registry import engine_names, is_engine
 from app.errors import SettingsError
 from app.ids import BATCH_QUEUE, PoolId
-from app.pools import Pool, PoolsFile, Table, alias_problem
+from app.messages import Task
+from app.pools import EndpointName, Pool, PoolsFile, Stage, Table, alias_problem
 from app.settings import explain
+
+# By its task, the endpoint that a model of a pipeline has to be served for.
+_SERVES_STAGES: dict[Task, EndpointName] = {"generate": "chat", "transcribe": "transcriptions", "image": "images"}
 
 
 class _Loader(yaml.SafeLoader):
@@ -49,6 +53,7 @@ def load_pools(path: Path) -> PoolsFile:
             _check_table(parsed, f"{path}: select.{model}.{kind}", model, table, prefill=kind == "prefill")
     _check_routing(parsed, path)
     _check_aliases(parsed, path)
+    _check_pipelines(parsed, path)
     return parsed
 
 
@@ -89,6 +94,47 @@ def _check_aliases(parsed: PoolsFile, path: Path) -> None:
     for name, alias in parsed.aliases.items():
         if problem := alias_problem(name, alias, tasks):
             raise SettingsError(f"{path}: aliases.{name}: {problem}")
+
+
+def _check_pipelines(parsed: PoolsFile, path: Path) -> None:
+    served = {pool.model: pool for pool in parsed.pools.values() if pool.role != "encode"}
+    for name, pipeline in parsed.pipelines.items():
+        where = f"{path}: pipelines.{name}"
+        if name in served or name in parsed.aliases:
+            raise SettingsError(f"{where}: there is {'a model' if name in served else 'an alias'} of that name")
+        for number, stage in enumerate(pipeline.stages):
+            here = f"{where}.stages.{number}"
+            if stage.model not in served:
+                named = ((parsed.pipelines, "a pipeline"), (parsed.aliases, "an alias"), ([stage.model], "no model"))
+                what = next(what for names, what in named if stage.model in names)
+                raise SettingsError(f"{here}.model={stage.model}: is {what} (models: {', '.join(sorted(served))})")
+        for number, stage in enumerate(pipeline.stages):
+            _check_stage(f"{where}.stages.{number}", number, [served[stage.model] for stage in pipeline.stages], stage)
+
+
+def _check_stage(where: str, number: int, pools: list[Pool], stage: Stage) -> None:
+    """`number`: of the stage among `pools`, one of each stage."""
+    pool, last = pools[number], number == len(pools) - 1
+    fits: tuple[Task, ...] = ("generate",)
+    if number == 0:
+        fits = ("transcribe", "generate")
+    elif last and pools[0].task != "transcribe":  # a request for pictures has no sound
+        fits = ("generate", "image")
+    if pool.task not in fits or pool.painting.videos:
+        does = "paints videos" if pool.painting.videos else f"its task is {pool.task}"
+        raise SettingsError(f"{where}.model={stage.model}: {does}, and this stage's has to be {' or '.join(fits)}")
+    unused = {"show"} if last else set[str]()
+    if pool.task == "transcribe":
+        unused |= {"template", "instructions", "max_tokens"}
+    elif pool.task == "image":
+        unused |= {"instructions", "max_tokens"}
+    elif last:
+        unused |= {"max_tokens"}  # the request has its own
+    for field in sorted(stage.model_fields_set & unused):
+        raise SettingsError(f"{where}.{field}={getattr(stage, field)}: has no effect in this stage")
+    endpoint = _SERVES_STAGES[pool.task]
+    if pool.endpoints is not None and endpoint not in pool.endpoints:
+        raise SettingsError(f"{where}.model={stage.model}: the endpoints of its pool are without {endpoint}")
 
 
 def _check_table(parsed: PoolsFile, where: str, model: str, table: Table | None, *, prefill: bool) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -72,13 +72,20 @@ def shared(name: str, alias: Alias, key: str) -> str:
 class Aliases:
     """This process's table. A request reads no Redis for it."""
 
-    def __init__(self, declared: Mapping[str, Alias], models: Mapping[str, Served]) -> None:
-        """`declared`: those of the pools file. `models`: by name, of the file and the LoRA adapters of now."""
-        self._declared, self._models = dict(declared), models
+    def __init__(
+        self, declared: Mapping[str, Alias], models: Mapping[str, Served], pipelines: Container[str] = ()
+    ) -> None:
+        """`declared`: those of the pools file. `models`: by name, of the file and the LoRA adapters of now.
+
+        `pipelines`: the names of those.
+        """
+        self._declared, self._models, self._pipelines = dict(declared), models, pipelines
         self.table: Mapping[str, Alias] = self._declared
         self.usable: Callable[[str], bool] = lambda _: True
 
     def problem(self, name: str, alias: Alias) -> str | None:
+        if name in self._pipelines:
+            return "there is a pipeline of that name"
         return alias_problem(name, alias, {model: served.task for model, served in self._models.items()})
 
     def primary(self, name: str) -> str:

@@ -26,6 +26,7 @@ class GenerationBase:
         self.vectors: dict[int, bytes] = {}  # of prompts that are inputs, by number: see `messages.Vectors`
         self.pictures: dict[int, bytearray] = {}  # files of those that are painted, by number, as far as they are here
         self.weights: list[str] = []  # the versions that made it, in order
+        self.before = (0, 0, 0)  # tokens of a pipeline's earlier stages: of prompts, of these cached, of answers
         self.skip = 0  # leading deltas that the client has already
 
     async def deltas(self) -> list[tuple[int, Delta]]:
@@ -84,9 +85,15 @@ class GenerationBase:
         return named
 
     def usage(self) -> dict[str, object]:
+        prompt, cached, completion = self.tokens()
         return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": cached},
         }
+
+    def tokens(self) -> tuple[int, int, int]:
+        """Of prompts, of these cached, and of answers; with those `before`."""
+        prompt, cached, completion = self.before
+        return prompt + self.prompt_tokens, cached + self.cached_tokens, completion + self.completion_tokens

@@ -30,6 +30,7 @@ class GenerationPlan(Struct, frozen=True):
     media: Sequence[Sequence[Media]] = ()  # in each prompt, if any has some
     samples: Samples = NO_SAMPLES  # of all of these, and of those that a shortened conversation left out
     paintings: Sequence[Painting] = ()  # one for each prompt, which is empty then
+    revised_prompt: str | None = None  # of what is painted, if an answer shows it
     generates: bool = True  # False: engines generate one token all the same, which is neither shown nor counted
 
     @property

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from app.batch.file_store import FileStore
 from app.batch.storage import Storage
+from app.ending import side_by_side
 from app.errors import FileGone, RequestError
 from app.ids import FileId, KeyId
 from app.media.loader import MediaLoader
@@ -76,6 +77,15 @@ class MediaReader:
     async def recording(self, data: bytes, param: str, window_s: float) -> list[Sound]:
         """As `MediaLoader.load_recording`. Raises: RequestError."""
         return await self._loader.load_recording(data, param, window_s)
+
+    async def spoken(self, params: Mapping[Origin, str], window_s: float) -> list[list[Sound]]:
+        """Sounds of a request in windows, as `MediaLoader.load_windows`. `params` as in `read`.
+
+        Raises: RequestError about a part, Saturated.
+        """
+        sources = [MediaSource("audio", param, url=origin.url) for origin, param in params.items()]
+        self._loader.check_count(sources)
+        return await side_by_side(self._loader.load_windows(source, window_s) for source in sources)
 
     async def _source(self, origin: Origin, param: str, asker: Asker) -> MediaSource:
         if origin.file_id is None:

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from app.batch.file_store import FileStore
 from app.batch.storage import Storage
 from app.dispatch.adapter_table import AdapterTable
-from app.dispatch.aliases import Aliases, B, Turn
+from app.dispatch.aliases import Aliases, B, Named, Turn
 from app.dispatch.cell import Cell
 from app.dispatch.cells import Cells, Runs
 from app.dispatch.dispatcher import Dispatcher
@@ -24,6 +24,7 @@ from app.dispatch.liveness import LivenessWatch
 from app.dispatch.media_reader import Asker, MediaReader
 from app.dispatch.media_store import MediaStore
 from app.dispatch.models import Model, load_models
+from app.dispatch.pipeline_named import PipelineNamed
 from app.dispatch.pool_control import PoolControl
 from app.dispatch.request_lookup import RequestLookup
 from app.dispatch.token_inbox import TokenInbox
@@ -35,7 +36,7 @@ from app.media.limits import Limits
 from app.media.loader import MediaLoader
 from app.messages import Media
 from app.model_store.pools import fetched_pools
-from app.pools import EndpointName, Pool
+from app.pools import EndpointName, Pipeline, Pool
 from app.pools_file import load_pools
 from app.settings import Settings
 from app.store import Wire, clock
@@ -61,15 +62,16 @@ class Deployment:
     turn: Turn = field(default=Turn(), kw_only=True)
     media: MediaReader | None = field(default=None, kw_only=True)  # None: no request may have pictures
     asker: Asker = field(default=Asker(), kw_only=True)
+    pipelines: Mapping[str, Pipeline] = field(default_factory=dict, kw_only=True)
 
     @classmethod
     def read(cls, settings: Settings) -> "Deployment":
         """Raises: SettingsError."""
         declared = fetched_pools(load_pools(settings.pools_file), settings, "text")
         models = load_models(declared)
-        aliases = Aliases(declared.aliases, models)
+        aliases = Aliases(declared.aliases, models, declared.pipelines)
         media = MediaReader(MediaLoader(Limits.of(settings)), Storage(settings.files_url), settings.media_bytes)
-        return cls(settings, declared.pools, models, aliases=aliases, media=media)
+        return cls(settings, declared.pools, models, aliases=aliases, media=media, pipelines=declared.pipelines)
 
     def asked_by(self, owner: KeyId, known: Sequence[Media] = ()) -> Self:
         """For requests of this owner. `known`: their media, in order, when they came."""
@@ -79,8 +81,12 @@ class Deployment:
         """Reads anew the models and aliases that are only in Redis: without Redis there are none."""
 
     async def served(self, body: B, endpoint: EndpointName | None) -> B:
-        """The body with the name of a model instead of an alias. Raises: RequestError, if it isn't for the endpoint."""
+        """The body with the name of a model instead of an alias.
+
+        Raises: RequestError, if it isn't for the endpoint; PipelineNamed, which is one.
+        """
         if body.model not in self.models and body.model not in self.aliases.table:
+            self.check_no_pipeline(body)
             await self.look()  # another replica may have just added it
         name = self.aliases.model(body.model, getattr(body, "prompt_cache_key", None), self.turn)
         model = self.models.get(name)
@@ -88,6 +94,11 @@ class Deployment:
             given = ", ".join(sorted(model.endpoints))
             raise RequestError(f"The model '{name}' is served for {given} only, not for {endpoint}.", param="model")
         return body if name == body.model else body.renamed(name)
+
+    def check_no_pipeline(self, body: Named) -> None:
+        """Raises: PipelineNamed."""
+        if (pipeline := self.pipelines.get(body.model)) is not None:
+            raise PipelineNamed(body, pipeline, paints=self.models[pipeline.stages[-1].model].task == "image")
 
     @property
     def longest_context(self) -> int:
@@ -172,7 +183,7 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
                 await adapters.refresh()
         yield Runtime(
             settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup, adapters, control,
-            cells, aliases=known.aliases, media=known.media,
+            cells, aliases=known.aliases, media=known.media, pipelines=known.pipelines,
         )  # fmt: skip
     finally:
         if known.media is not None:

@@ -2,10 +2,11 @@
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from app.ending import side_by_side
 from app.errors import RequestError
 from app.media.data_url import base64_in
 from app.media.decoder_pool import DecoderPool
@@ -64,6 +65,12 @@ class MediaLoader:
                 raise too_large(self._limits.sound_size, "XYLEM_MEDIA_SOUND_BYTES")
             return await self._decoders.sounds([data], window_s=window_s)
 
+    async def load_windows(self, source: MediaSource, window_s: float) -> list[Sound]:
+        """A sound within a request, cut as `load_recording` does. Raises as `load_sound`."""
+        with _named(source):
+            pieces, is_base64 = await self._fetched(source)
+            return await self._decoders.sounds(pieces, base64=is_base64, window_s=window_s)
+
     def check_count(self, sources: Sequence[MediaSource]) -> None:
         """Raises: RequestError about the first part that is one too many."""
         most = self._limits.count
@@ -79,15 +86,12 @@ class MediaLoader:
             return await self.load_video(source)
         return await (self.load_sound(source) if source.kind == "audio" else self.load_picture(source))
 
-    async def _together(self, sources: Sequence[MediaSource], load: Callable[[MediaSource], Awaitable[T]]) -> list[T]:
+    async def _together(
+        self, sources: Sequence[MediaSource], load: Callable[[MediaSource], Coroutine[Any, Any, T]]
+    ) -> list[T]:
         """Side by side. The first that fails ends the others."""
         self.check_count(sources)
-        loading = [asyncio.ensure_future(load(source)) for source in sources]
-        try:
-            return await asyncio.gather(*loading)
-        finally:
-            for other in loading:
-                other.cancel()
+        return await side_by_side(load(source) for source in sources)
 
     async def _fetched(self, source: MediaSource) -> tuple[Sequence[bytes], bool]:
         """The content in pieces, and whether it is still in base64. Raises: Refused, Saturated."""

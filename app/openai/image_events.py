@@ -7,14 +7,9 @@ import orjson
 
 from app.dispatch.generation_base import GenerationBase
 from app.messages import Progress
-from app.openai.images import look
+from app.openai.images import look, revised, usage
 
 Kind = Literal["image_generation", "image_edit"]
-# Nothing here is counted in tokens; OpenAI's client wants the field.
-_USAGE = {
-    "input_tokens": 0, "input_tokens_details": {"image_tokens": 0, "text_tokens": 0}, "output_tokens": 0,
-    "total_tokens": 0,
-}  # fmt: skip
 
 
 class ImageEvents:
@@ -34,7 +29,7 @@ class ImageEvents:
     def completed(self, done: "set[int] | frozenset[int]") -> bytes:
         """The events of pictures that are complete by now. `done`: their numbers."""
         new, self._completed = sorted(done - self._completed), self._completed | done
-        return b"".join(self._event("completed", n, self._call.pictures[n], {"usage": _USAGE}) for n in new)
+        return b"".join(self._event("completed", n, self._call.pictures[n], {"usage": usage(self._call)}) for n in new)
 
     def _event(self, what: str, number: int, file: bytes | bytearray, more: dict[str, Any]) -> bytes:
         name, painting = f"{self._kind}.{what}", self._call.plan.paintings[number]
@@ -46,6 +41,7 @@ class ImageEvents:
             "quality": "auto",
             "seed": painting.seed,
             **look(painting),
+            **revised(self._call.plan),
             **more,
         }
         return b"event: %b\ndata: %b\n\n" % (name.encode(), orjson.dumps(data))

@@ -113,8 +113,26 @@ class ImageWriter:
     def answer(self, pictures: list[dict[str, Any]]) -> dict[str, Any]:
         """`pictures`: where each one is, or its bytes."""
         paintings = self._call.plan.paintings
-        data = [where | {"seed": p.seed} for where, p in zip(pictures, paintings, strict=True)]
-        return {"created": self._call.created, "data": data, "background": "opaque", **look(paintings[0])}
+        own = revised(self._call.plan)
+        data = [where | {"seed": p.seed, **own} for where, p in zip(pictures, paintings, strict=True)]
+        answer = {"created": self._call.created, "data": data, "background": "opaque", **look(paintings[0])}
+        return answer | ({"usage": usage(self._call)} if any(self._call.before) else {})
+
+
+def revised(plan: GenerationPlan) -> Mapping[str, str]:
+    """The prompt of each picture, where that is not the client's, and may be shown."""
+    return {} if plan.revised_prompt is None else {"revised_prompt": plan.revised_prompt}
+
+
+def usage(call: GenerationBase) -> Mapping[str, Any]:
+    """Painting is not counted in tokens, but OpenAI's client wants the field; a pipeline's texts before it are."""
+    prompt, _cached, written = call.before
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"image_tokens": 0, "text_tokens": prompt},
+        "output_tokens": written,
+        "total_tokens": prompt + written,
+    }
 
 
 def look(painting: Painting) -> Mapping[str, str]:

@@ -102,6 +102,8 @@ def pools() -> str:
         ("`aside` of a pool", declared.Aside),
         ("`reasoning` of a pool", declared.Reasoning),
         ("`aliases.<name>`", declared.Alias),
+        ("`pipelines.<name>`", declared.Pipeline),
+        ("`stages` of a pipeline", declared.Stage),
         ("`select.<model>`", declared.Select),
         ("`prefill` and `decode` of `select`", declared.Table),
     )

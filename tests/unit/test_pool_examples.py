@@ -35,6 +35,7 @@ def test_there_is_one_for_each_engine_and_mode() -> None:
     assert any(isinstance(pool.path, RemoteModel) for pool in pools)
     assert any(pool.args.get("backend") == "autodeploy" for pool in pools)
     assert any(load_pools(file).aliases for file in EXAMPLES)
+    assert any(load_pools(file).pipelines for file in EXAMPLES)
 
 
 @pytest.mark.parametrize("pool", [pool for pool in POOLS.values() if pool.engine == "sglang"])

@@ -177,6 +177,7 @@ class BatchJobs:
         def check(body: bytes) -> str:
             asked = parse(endpoint.schema, body)
             asked.check()
+            self._serving.check_no_pipeline(asked)
             return find_model(self._serving.models, self._serving.aliases.primary(asked.model), endpoint.task).name
 
         file = self._call(self._file_store.find(order.input, order.key))

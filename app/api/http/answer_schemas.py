@@ -155,12 +155,19 @@ class ChatChunkChoice(Shape):
     token_ids: list[int] = []
 
 
+class StageOutput(Shape):
+    stage: int  # from 1
+    model: str
+    output: str  # the text, as this stage has left it
+
+
 class ChatCompletion(Envelope):
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
     usage: Usage
     prompt_token_ids: list[int] = []
     prompt_logprobs: PromptLogprobs = []
+    stages: list[StageOutput] = []  # of a pipeline: what those before the last have made
 
 
 class StoredChatCompletion(ChatCompletion):
@@ -180,6 +187,7 @@ class ChatCompletionChunk(Envelope):
     choices: list[ChatChunkChoice]
     prompt_token_ids: list[int] = []  # in the first one
     usage: Usage | None = None
+    stage: StageOutput | None = None  # in a chunk of its own
 
 
 class TextLogprobs(Shape):
@@ -315,6 +323,7 @@ class ModelCard(Shape):
     sampling_defaults: dict[str, float]  # of the model's generation_config.json, where a request says nothing
     parent: str | None = None  # of a LoRA adapter: the model that it is made for
     alias: Alias | None = None  # what the name stands for, if it is no model's own
+    pipeline: list[str] | None = None  # the models of its stages, if the name is a pipeline's
     pools: list[ServedBy] | None = None  # not in the list of models
 
 
@@ -362,6 +371,7 @@ class Picture(Shape):
     b64_json: str | None = None  # its file, in base64
     url: str | None = None  # where it is, for XYLEM_MEDIA_KEEP_S
     seed: int
+    revised_prompt: str | None = None  # of a pipeline: what its painter was asked for
 
 
 class PictureEvent(Shape):
@@ -374,6 +384,7 @@ class PictureEvent(Shape):
     size: str
     seed: int
     partial_image_index: int | None = None
+    revised_prompt: str | None = None  # of a pipeline: what its painter was asked for
     usage: dict[str, Any] | None = None
 
 
@@ -383,6 +394,7 @@ class Pictures(Shape):
     background: Literal["opaque"]
     output_format: Literal["png", "jpeg", "webp"]
     size: str
+    usage: dict[str, Any] | None = None  # of a pipeline: tokens of its texts
 
 
 class VideoFailure(Shape):

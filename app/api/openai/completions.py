@@ -13,6 +13,7 @@ from app.api.http import answer_schemas
 from app.api.http.client_limits import check_priority
 from app.api.http.headers import explain_wanted
 from app.api.http.request_body import collect
+from app.api.openai import pipelines
 from app.api.openai.alias_turn import in_turn, other_plan
 from app.api.openai.sse_response import EventStream
 from app.api.resumable.disconnect import until_client_left
@@ -21,6 +22,7 @@ from app.api.resumable.resume import answer_to, asks_to_keep, give_up
 from app.api.resumable.sse_response import KeptStream
 from app.api.state import ApiState, state_of
 from app.dispatch.generation_base import GenerationBase
+from app.dispatch.pipeline_named import PipelineNamed
 from app.endpoint_registry import CHAT, TEXT, CompletionEndpoint, StreamWriter
 from app.errors import Cancelled
 from app.ids import RequestId
@@ -51,7 +53,12 @@ async def answer(endpoint: CompletionEndpoint, request: Request) -> Response:
 async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
     turned, explain = in_turn(state, raw, scope), explain_wanted(scope)
-    body, plan = await endpoint.understand(turned, raw, explain=explain)
+    try:
+        body, plan = await endpoint.understand(turned, raw, explain=explain)
+    except PipelineNamed as named:
+        if endpoint is not CHAT or named.paints:
+            raise
+        return await pipelines.chat(turned, named, raw, scope, receive)
     check_priority(state, scope, body)
     other = other_plan(turned, endpoint, body, plan, raw, explain=explain)
     begin = partial(answer_to, state, endpoint.kind, body, scope, receive, plan, other)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import orjson
 from fastapi import APIRouter, Request
@@ -13,12 +14,14 @@ from app.api.http.client_limits import check_priority
 from app.api.http.headers import explain_wanted
 from app.api.http.request_body import collect
 from app.api.openai.alias_turn import other_plan
+from app.api.openai.conductor import Conductor
 from app.api.openai.form import form_schema, read_form
 from app.api.openai.image_stream import ImageStream
 from app.api.openai.picture_files import PATH, keep, kept_file
 from app.api.resumable.resume import placed_call
 from app.api.state import ApiState, state_of
 from app.dispatch.generation import Generation
+from app.dispatch.pipeline_named import PipelineNamed
 from app.endpoint_registry import IMAGES
 from app.errors import RequestError
 from app.media.source import MediaSource
@@ -75,17 +78,36 @@ async def show(request: Request, picture: str) -> Response:
 async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
     explain = explain_wanted(scope)
-    body, plan = await IMAGES.understand(state, raw, explain=explain)
+    try:
+        body, plan = await IMAGES.understand(state, raw, explain=explain)
+    except PipelineNamed as named:
+        if not named.paints:
+            raise
+        return await _of_pipeline(state, named, raw, scope, receive)
     check_priority(state, scope, body)
     other = other_plan(state, IMAGES, body, plan, raw, explain=explain)
     call = await placed_call(state, scope, receive, plan, other)
     return await answer(state, scope, body, call, "image_generation")
 
 
+async def _of_pipeline(state: ApiState, named: PipelineNamed, raw: bytes, scope: Scope, receive: Receive) -> Response:
+    """Raises: XylemError."""
+    conductor = Conductor(state, named, "img-", scope, receive)
+    if named.body.stream:
+        return ImageStream(partial(conductor.pictures, raw), "image_generation", conductor.in_last)
+    body, call = await conductor.pictures(raw)
+    with conductor.in_last():
+        return await answer(state, scope, body, call, "image_generation")
+
+
 async def answer(state: ApiState, scope: Scope, body: PicturesRequest, call: Generation, kind: Kind) -> Response:
     """Raises: XylemError."""
     if body.stream:
-        return ImageStream(call, kind)
+
+        async def begun() -> tuple[PicturesRequest, Generation]:
+            return body, call
+
+        return ImageStream(begun, kind)
     writer = ImageWriter(call, body)
     async with call:
         if body.response_format == "url":

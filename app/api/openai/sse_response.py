@@ -37,14 +37,17 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with Sse(scope, send, ids=self._ids) as sse:
             try:
-                self._call = await self._begin()
-                self._writer = self._writer_of(self._call)
-                sse.headers = self._call.headers
-                await self._run(sse, receive)
+                await self._answer(sse, receive)
             except Exception as exc:
                 if not sse.started:
                     raise
                 await sse.end(error_event(sse.error(exc), scope))
+
+    async def _answer(self, sse: Sse, receive: Receive) -> None:
+        self._call = await self._begin()
+        self._writer = self._writer_of(self._call)
+        sse.headers = self._call.headers
+        await self._run(sse, receive)
 
     async def _run(self, sse: Sse, _receive: Receive) -> None:
         async with self._call as call:

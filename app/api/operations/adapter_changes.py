@@ -49,6 +49,8 @@ async def add(state: ApiState, adapter: Adapter) -> tuple[Adapter, Progress]:
         raise RequestError(f"'{adapter.name}' is a model of the pools file.", param="name")
     if adapter.name in state.aliases.table:
         raise RequestError(f"'{adapter.name}' is an alias.", param="name")
+    if adapter.name in state.pipelines:
+        raise RequestError(f"'{adapter.name}' is a pipeline.", param="name")
     strangers = [pool for pool in adapter.pools if pool not in state.pools or state.pools[pool].model != adapter.model]
     if strangers:
         raise RequestError(f"'{strangers[0][:100]}' is no pool of {adapter.model}.", param="pools")

@@ -1,5 +1,6 @@
 """GET /v1/models, /live, /health, /ready, /metrics, /requests, /version."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
@@ -18,9 +19,8 @@ from app.api.operations.deployment_metrics import DeploymentMetrics
 from app.api.state import ApiState, state_of
 from app.dispatch.models import Model
 from app.errors import ModelNotFound, StoreDown
-from app.ids import RequestId
+from app.ids import PoolId, RequestId
 from app.messages import Lease
-from app.pools import Alias
 
 router = APIRouter()
 _JSON = "application/json"
@@ -28,12 +28,18 @@ _DEPLOYMENT = DeploymentMetrics()
 _NOT_READY: dict[int | str, dict[str, Any]] = {503: {"content": {"application/json": {}}, "description": "Not ready"}}
 
 
-def _card(model: Model, created: int, alias: Alias | None = None) -> dict[str, Any]:
-    """`alias`: what its name stands for, if that is no model's own."""
-    return ({} if alias is None else {"alias": alias.model_dump()}) | {
+def _card(state: ApiState, model: Model) -> dict[str, Any]:
+    """With what its name stands for, if that is no model's own."""
+    alias, pipeline = state.aliases.table.get(model.name), state.pipelines.get(model.name)
+    stands_for: dict[str, Any] = {}
+    if alias is not None:
+        stands_for["alias"] = alias.model_dump()
+    if pipeline is not None:
+        stands_for["pipeline"] = [stage.model for stage in pipeline.stages]
+    return stands_for | {
         "id": model.name,
         "object": "model",
-        "created": created,
+        "created": state.started,
         "owned_by": "xylem",
         "max_model_len": model.context_len,
         "dialect": model.dialect,
@@ -51,12 +57,14 @@ def _card(model: Model, created: int, alias: Alias | None = None) -> dict[str, A
 
 @router.get("/v1/models", response_model=ModelList, response_model_exclude_unset=True)
 async def models(request: Request) -> dict[str, Any] | Response:
-    """The models and aliases, whether or not a worker is up. In Anthropic's shape with `anthropic-version`."""
+    """The models, aliases and pipelines, whether or not a worker is up. In Anthropic's shape with `anthropic-version`.
+
+    Anthropic's has no pipelines: /v1/messages serves none.
+    """
     state = state_of(request)
     if is_anthropics(request.scope):
         return Response(orjson.dumps(anthropics_list(_named(state).values(), state.started)), media_type=_JSON)
-    table = state.aliases.table
-    return {"object": "list", "data": [_card(m, state.started, table.get(m.name)) for m in _named(state).values()]}
+    return {"object": "list", "data": [_card(state, m) for m in (*_named(state).values(), *_pipelines(state).values())]}
 
 
 def _named(state: ApiState) -> dict[str, Model]:
@@ -65,22 +73,32 @@ def _named(state: ApiState) -> dict[str, Model]:
     return state.models | {name: replace(model, name=name) for name, model in stands_for.items() if model}
 
 
+def _pipelines(state: ApiState) -> dict[str, Model]:
+    """By name; each shows its last model."""
+    last = {name: state.models[pipeline.stages[-1].model] for name, pipeline in state.pipelines.items()}
+    return {name: replace(model, name=name) for name, model in last.items()}
+
+
 @router.get("/v1/models/{name:path}", response_model=ModelCard, response_model_exclude_unset=True)
 async def one_model(request: Request, name: str) -> dict[str, Any] | Response:
     state = state_of(request)
-    if name not in _named(state):
+    known = _named(state) | ({} if is_anthropics(request.scope) else _pipelines(state))
+    if name not in known:
         await state.look()
-    model = _named(state).get(name)
+        known |= _named(state)
+    model = known.get(name)
     if model is None:
         raise ModelNotFound(f"The model '{name}' is not served here.", param="model")
     if is_anthropics(request.scope):
         return Response(orjson.dumps(anthropics_card(model, state.started)), media_type=_JSON)
-    return _card(model, state.started, state.aliases.table.get(name)) | {"pools": await _served_by(state, model)}
+    card = _card(state, model)
+    models = [state.models[stage] for stage in dict.fromkeys(card["pipeline"])] if "pipeline" in card else [model]
+    pools = [pool for one in models for pool in (*one.pools, *one.prefill_pools)]
+    return card | {"pools": await _served_by(state, pools)}
 
 
-async def _served_by(state: ApiState, model: Model) -> list[dict[str, Any]]:
-    """The model's pools with their live workers' engines; without Redis, no worker is known."""
-    names = [*model.pools, *model.prefill_pools]
+async def _served_by(state: ApiState, names: Sequence[PoolId]) -> list[dict[str, Any]]:
+    """The pools with their live workers' engines; without Redis, no worker is known."""
     try:
         leases = await state.fleet.live(names)
     except StoreDown:

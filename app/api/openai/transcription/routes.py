@@ -15,17 +15,18 @@ from app.api.openai.multipart_upload import received_form
 from app.api.openai.sse_response import EventStream
 from app.api.openai.transcription import answer_schemas
 from app.api.resumable.resume import placed_call
-from app.api.state import ApiState, state_of
+from app.api.state import state_of
 from app.dispatch.aliases import Turn
 from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import Model, find_model
 from app.dispatch.speech import WINDOW_S, SpeechTask
 from app.errors import RequestError
-from app.media.sound import RATE, Sound
+from app.media.sound import RATE
 from app.messages import Delta
 from app.openai.transcription.formats import Transcript, as_json, as_text, media_type
-from app.openai.transcription.plan import check_language, language_plan, speech_model, speech_plan
+from app.openai.transcription.plan import check_language, speech_plan
+from app.openai.transcription.recognition import spoken_language
 from app.openai.transcription.request import TranscriptionRequest, TranslationRequest, read_form
 from app.openai.transcription.writer import TranscriptionWriter, done_event
 
@@ -67,7 +68,11 @@ async def _handle(request: Request, schema: type[TranslationRequest], task: Spee
     windows = await state.media.recording(data, "file", WINDOW_S)
     del data
     heard = [one for one in windows if one.data]
-    language = asked or await _language(request, state, body, model, heard)
+
+    async def begin(plan: GenerationPlan) -> Generation:
+        return await placed_call(state, request.scope, request.receive, plan, None)
+
+    language = asked or await spoken_language(state, body, model, heard, begin)
     streams = isinstance(body, TranscriptionRequest) and bool(body.stream)
     if not heard:
         seconds = (windows[-1].start + windows[-1].length) / RATE
@@ -94,19 +99,6 @@ async def _handle(request: Request, schema: type[TranslationRequest], task: Spee
     async with call:
         made = await writer.collected()
     return _whole(made, body, call)
-
-
-async def _language(
-    request: Request, state: ApiState, body: TranslationRequest, model: Model, heard: list[Sound]
-) -> str | None:
-    """The language of the first words; None for a model that knows only one, or if nothing is said."""
-    languages = speech_model(model).languages
-    if not languages or not heard:
-        return None
-    plan = language_plan(state, body, model, heard[0])
-    async with await placed_call(state, request.scope, request.receive, plan, None) as call:
-        tokens = [token for _, delta in await call.whole() for token in delta.tokens]
-    return next((code for code, token in languages.items() if token in tokens), "en")
 
 
 def _whole(made: Transcript, body: TranslationRequest, call: Generation | None = None) -> Response:

@@ -1,0 +1,177 @@
+"""A request to a pipeline: each stage is a job like any other, placed when the stage before has ended.
+
+One deadline, one client and one account are those of all stages. Only the last one's answer is streamed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace as with_fields
+from functools import partial
+from typing import Any
+
+import orjson
+from msgspec.structs import replace
+from starlette.types import Receive, Scope
+
+from app.api.http import x_request_id
+from app.api.http.client_limits import check_priority
+from app.api.http.headers import explain_wanted
+from app.api.resumable.disconnect import client_left
+from app.api.state import ApiState
+from app.dispatch.generation import Adopted, Generation
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.media_reader import Origin
+from app.dispatch.models import find_model
+from app.dispatch.pipeline_named import PipelineNamed
+from app.dispatch.speech import WINDOW_S
+from app.ending import side_by_side
+from app.endpoint_registry import CHAT, IMAGES
+from app.errors import Cancelled, DeadlineOver, EngineFailed, RequestError, XylemError
+from app.ids import new_request_id
+from app.openai.images import ImageRequest
+from app.openai.pipeline import ChatText, stage_request
+from app.openai.schemas import ChatRequest, ModelRequest
+from app.openai.transcription.recognition import recognised
+from app.pools import Stage
+from app.store import clock
+
+Show = Callable[[Mapping[str, object]], Awaitable[None]]
+
+_SMALL = 16 * 2**10  # bytes of a body that is decoded at once
+
+
+class Conductor:
+    """Of one request."""
+
+    def __init__(self, state: ApiState, named: PipelineNamed, prefix: str, scope: Scope, receive: Receive) -> None:
+        """`prefix`: of the answer's id. Raises: RequestError."""
+        body: ModelRequest = named.body
+        check_priority(state, scope, body)
+        body.check()
+        self.name, self._stages = body.model, named.pipeline.stages
+        self._param = "prompt" if named.paints else "messages"  # where the text comes from
+        self.id, self._came = new_request_id(prefix, state.dispatcher.api), clock.now()
+        self._ends = self._came + (body.timeout or state.settings.request_timeout_s)
+        self._state, self._body, self._scope, self._receive = state, body, scope, receive
+        self._allowance = state.api_keys.allowance(scope)
+        self._calls: list[Generation] = []
+        self.shown: list[Mapping[str, object]] = []  # what stages have made, if clients see it
+
+    @property
+    def created(self) -> int:
+        return int(self._came)
+
+    def headers(self) -> dict[str, str]:
+        """HTTP headers, before the last stage has begun."""
+        return {} if self._allowance is None else self._allowance.headers()
+
+    async def chat(self, raw: bytes, show: Show) -> tuple[ChatRequest, Generation]:
+        """The body for the last stage, and its answer, which has not begun. Raises: XylemError, naming the stage.
+
+        `raw`: the request's body. `show`: gets what a stage has made.
+        """
+        await self._admit()
+        doc = orjson.loads(raw) if len(raw) <= _SMALL else await asyncio.to_thread(orjson.loads, raw)
+        chat = ChatText(doc)
+        *earlier, last = self._stages
+        for number, stage in enumerate(earlier, 1):
+            with self._named(stage, number):
+                if self._state.models[stage.model].task == "transcribe":
+                    if not (sounds := chat.sounds()):
+                        continue
+                    texts = await self._heard(stage, sounds)
+                    chat.hear(dict(zip(sounds, texts, strict=True)))
+                else:
+                    chat.text = await self._written(stage, chat.text)
+            if stage.show:
+                self.shown.append({"stage": number, "model": stage.model, "output": chat.text})
+                await show(self.shown[-1])
+        with self.in_last():
+            return await self._last(CHAT.understand, chat.ask(last))
+
+    async def pictures(self, raw: bytes) -> tuple[ImageRequest, Generation]:
+        """As `chat`; the answer has the painter's prompt, if the stage that wrote it shows it. Raises: XylemError."""
+        *earlier, last = self._stages
+        doc = orjson.loads(raw) | {"model": last.model}
+        with self.in_last():  # a size that it can't paint is refused before a text is written
+            await IMAGES.understand(self._state, orjson.dumps(doc))
+        await self._admit()
+        text: str = doc["prompt"]
+        for number, stage in enumerate(earlier, 1):
+            with self._named(stage, number):
+                text = await self._written(stage, text)
+        doc["prompt"] = last.asked(text)
+        with self.in_last():
+            shown = doc["prompt"] if earlier[-1].show else None
+            return await self._last(IMAGES.understand, orjson.dumps(doc), shown)
+
+    def in_last(self) -> AbstractContextManager[None]:
+        """Errors within name the last stage."""
+        return self._named(self._stages[-1], len(self._stages))
+
+    @contextmanager
+    def _named(self, stage: Stage, number: int) -> Iterator[None]:
+        try:
+            yield
+        except Cancelled:
+            raise
+        except XylemError as exc:
+            exc.message = f"Stage {number} of '{self.name}', the model '{stage.model}': {exc.message}"
+            raise
+
+    async def _admit(self) -> None:
+        """The request counts as one; tokens count as they come. Raises: RateLimited, StoreDown."""
+        x_request_id.named_after(self._scope, self.id)
+        if self._allowance is not None:
+            await self._allowance.admit(0)
+
+    async def _written(self, stage: Stage, text: str) -> str:
+        """Raises: XylemError."""
+        if not text.strip():
+            raise RequestError("There is no text for it.", param=self._param)
+        body, plan = await CHAT.understand(self._state, stage_request(stage, text))
+        async with await self._begin(replace(plan, whole=True)) as call:
+            answer = await CHAT.writer(call, body).whole()
+        written = answer["choices"][0]["message"]["content"] or ""
+        if not written.strip():
+            raise EngineFailed("It has written nothing.")
+        return str(written)
+
+    async def _heard(self, stage: Stage, sounds: Mapping[Origin, str]) -> list[str]:
+        """Raises: XylemError."""
+        media, model = self._state.media, find_model(self._state.models, stage.model, "transcribe")
+        assert media is not None
+        windows = await media.spoken(sounds, WINDOW_S)
+        return await side_by_side(recognised(self._state, model, one, self._begin) for one in windows)
+
+    async def _last(self, understand: Any, raw: bytes, revised: str | None = None) -> tuple[Any, Generation]:
+        body, plan = await understand(self._state, raw, explain=explain_wanted(self._scope))
+        plan = replace(plan, model=with_fields(plan.model, name=self.name), revised_prompt=revised)
+        used = [call.tokens() for call in self._calls]
+        call = await self._begin(plan, Adopted(self.id, self._came))
+        call.before = sum(u[0] for u in used), sum(u[1] for u in used), sum(u[2] for u in used)
+        return body, call
+
+    async def _begin(self, plan: GenerationPlan, begun: Adopted | None = None) -> Generation:
+        """A stage's job, in what is left of the request's time. Raises: DeadlineOver, StoreDown."""
+        left = self._ends - clock.now()
+        if left <= 0:
+            raise DeadlineOver
+        if self._allowance is not None:
+            await self._allowance.spend(sum(map(len, plan.prompts)))
+        body = self._body
+        plan = replace(
+            plan, timeout_s=left if begun is None else self._ends - begun.came, priority=body.urgency, aside=body.aside
+        )  # fmt: skip
+        call = Generation(
+            plan,
+            dispatcher=self._state.dispatcher,
+            client_left=partial(client_left, self._receive),
+            allowance=self._allowance,
+            begun=begun,
+            owner=self._state.api_keys.owner(self._scope),
+            x_request_id=x_request_id.own_of(self._scope) or self.id,
+        )
+        self._calls.append(call)
+        return call

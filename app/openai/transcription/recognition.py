@@ -1,0 +1,42 @@
+"""From a sound's windows to its text, by jobs that the caller begins."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from app.dispatch.generation import Generation
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.models import Model
+from app.dispatch.runtime import Deployment
+from app.media.sound import Sound
+from app.openai.transcription.plan import language_plan, speech_model, speech_plan
+from app.openai.transcription.request import TranscriptionRequest, TranslationRequest
+from app.openai.transcription.writer import TranscriptionWriter
+
+Begin = Callable[[GenerationPlan], Awaitable[Generation]]
+
+
+async def spoken_language(
+    state: Deployment, body: TranslationRequest, model: Model, heard: Sequence[Sound], begin: Begin
+) -> str | None:
+    """The language of the first words; None for a model that knows only one, or if nothing is said.
+
+    `heard`: the windows that are not silent. Raises: XylemError.
+    """
+    languages = speech_model(model).languages
+    if not languages or not heard:
+        return None
+    async with await begin(language_plan(state, body, model, heard[0])) as call:
+        tokens = [token for _, delta in await call.whole() for token in delta.tokens]
+    return next((code for code, token in languages.items() if token in tokens), "en")
+
+
+async def recognised(state: Deployment, model: Model, windows: Sequence[Sound], begin: Begin) -> str:
+    """The text of a sound that is part of another request; "" if it is silent. Raises: XylemError."""
+    heard = [one for one in windows if one.data]
+    if not heard:
+        return ""
+    body = TranscriptionRequest(model=model.name)
+    language = await spoken_language(state, body, model, heard, begin)
+    plan = speech_plan(state, body, model, heard, "transcribe", language, streams=False, explain=False)
+    async with await begin(plan) as call:
+        made = await TranscriptionWriter(call, body, "transcribe", language or "en", windows).collected()
+    return made.text

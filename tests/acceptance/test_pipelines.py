@@ -1,0 +1,372 @@
+"""Pipelines: several models behind one name. Real processes, the official client, and mock engines with scripts."""
+
+import http.client
+import json
+import os
+import signal
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import yaml
+from openai import OpenAI
+
+from app.engines.mock.painter import picture
+from app.ids import BATCH_QUEUE
+from app.messages import Painting
+from tests.acceptance.test_document import declared
+from tests.acceptance.test_security import create
+from tests.speech.samples import GARDEN, encoded, quiet, tone, wav
+from tests.speech.whisper_like import whisper_like
+from tests.stack import Stack, all_free, leases, metric, mock_pool, stack, wait_until
+
+WRITERS, PAINTERS, EARS, ANSWERERS = "writers", "painters", "ears", "answerers"
+IMAGES, CHATS = "/v1/images/generations", "/v1/chat/completions"
+SCENE, HEARD, ANSWER = "a red cat on a mat", "what is the capital of France", "It is Paris."
+SLOW = " ".join(["slowly"] * 60)
+SCRIPT = {
+    "Describe: a cat": SCENE,
+    "Describe: slow": SLOW,
+    "Describe: nothing": " ",
+    "Describe: endless": "slowly " * 2000,
+    "Rephrase": "Where is Paris?",
+}
+ANSWERS = {"Said: what is the capital": ANSWER, "Where is Paris?": "In France."}
+RULES = {"size": "64x64", "steps": 4, "max_steps": 2000}
+DESCRIBE: dict[str, Any] = {"model": "writer", "template": "Describe: {input}"}
+PIPELINES: dict[str, list[dict[str, Any]]] = {
+    "illustrate": [DESCRIBE, {"model": "painter", "template": "{input}, in oil"}],
+    "quiet": [DESCRIBE | {"show": False}, {"model": "painter"}],
+    "unpainted": [DESCRIBE, {"model": "absent-painter"}],
+    "narrate": [{"model": "ears"}, {"model": "answerer", "template": "Said: {input}", "instructions": "Be brief."}],
+    "rephrase": [{"model": "writer", "template": "Rephrase {input}"}, {"model": "answerer"}],
+    "unanswered": [{"model": "writer", "template": "Rephrase {input}"}, {"model": "absent"}],
+    "think": [DESCRIBE, {"model": "answerer"}],
+}
+
+
+def pools(path: Path) -> dict[str, dict[str, Any]]:
+    ears = {"task": "transcribe", "path": str(whisper_like(path / "ears", multilingual=False))}
+    return {
+        WRITERS: mock_pool(model="writer", step_ms=20.0, script=SCRIPT),
+        PAINTERS: {
+            "model": "painter",
+            "engine": "mock",
+            "task": "image",
+            "max_running": 4,
+            "args": {"step_ms": 20.0},
+            "painting": RULES,
+        },
+        EARS: mock_pool(model="ears", script={"": HEARD}) | ears,
+        ANSWERERS: mock_pool(model="answerer", script=ANSWERS),
+        "absent": mock_pool(model="absent"),
+        "absent-painters": {"model": "absent-painter", "engine": "mock", "task": "image", "painting": RULES},
+    }
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two workers write and two paint."""
+    path = tmp_path_factory.mktemp("pipelines")
+    more = {"XYLEM_DEPLOYMENT": path.name, "XYLEM_PATIENCE_S": "1", "XYLEM_MEDIA_STORE": str(path / "media")}
+    with stack(valkey_url, path, pools(path), **more) as s:
+        declare(s)
+        s.api()
+        s.worker(BATCH_QUEUE, name="batch")
+        for pool in (WRITERS, PAINTERS):
+            for number in (1, 2):
+                s.worker(pool, name=f"{pool}-{number}")
+        for pool in (EARS, ANSWERERS):
+            s.worker(pool, name=pool)
+        ready(s)
+        yield s
+
+
+def declare(s: Stack) -> None:
+    """Before its processes start."""
+    pipelines = {name: {"stages": stages} for name, stages in PIPELINES.items()}
+    s.pools_file.write_text(yaml.safe_dump({"pools": s.pools, "pipelines": pipelines}))
+
+
+def ready(s: Stack) -> None:
+    for model, count in (("writer", 2), ("painter", 2), ("ears", 1), ("answerer", 1)):
+        s.wait_ready(count, model)
+
+
+@pytest.fixture
+def client(served: Stack) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
+        yield c
+
+
+def painted(prompt: str, seed: int, step: int = 4, **more: Any) -> bytes:
+    return picture(Painting(**{"width": 64, "height": 64, "steps": 4} | more, prompt=prompt, seed=seed), step)
+
+
+def post(s: Stack, path: str, model: str, **body: Any) -> httpx.Response:
+    own: dict[str, Any] = {"prompt": "a cat"} if path == IMAGES else {"messages": asked("tell me")}
+    return httpx.post(f"{s.url}{path}", json={"model": model} | own | body, timeout=60)
+
+
+def asked(*parts: Any) -> Any:
+    """A conversation."""
+    content = parts[0] if len(parts) == 1 and isinstance(parts[0], str) else list(parts)
+    return [{"role": "user", "content": content}]
+
+
+def sound(data: bytes, form: str = "wav") -> dict[str, Any]:
+    return {"type": "input_audio", "input_audio": {"data": b64encode(data).decode(), "format": form}}
+
+
+def events(answer: httpx.Response) -> list[Any]:
+    """Without `[DONE]`."""
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def idle(s: Stack) -> bool:
+    return all_free(s, WRITERS, PAINTERS, EARS, ANSWERERS)
+
+
+def test_a_text_is_written_and_then_painted(client: OpenAI) -> None:
+    """The answer has the prompt that was painted, and counts the text's tokens."""
+    got = client.images.generate(model="illustrate", prompt="a cat", n=2, extra_body={"seed": 7})
+    assert [b64decode(d.b64_json or "") for d in got.data or ()] == [painted(f"{SCENE}, in oil", s) for s in (7, 8)]
+    assert [d.revised_prompt for d in got.data or ()] == [f"{SCENE}, in oil"] * 2
+    assert got.usage is not None
+    assert got.usage.input_tokens > 0
+    assert got.usage.output_tokens > 0
+    assert got.usage.total_tokens == got.usage.input_tokens + got.usage.output_tokens
+
+
+def test_pictures_of_a_pipeline_are_streamed_and_stored_as_others_are(client: OpenAI, served: Stack) -> None:
+    made = list(
+        client.images.generate(
+            model="illustrate", prompt="a cat", stream=True, partial_images=1, extra_body={"seed": 3}
+        )
+    )
+    assert [e.type for e in made] == ["image_generation.partial_image", "image_generation.completed"]
+    assert b64decode(made[1].b64_json) == painted(f"{SCENE}, in oil", 3)
+    assert {e.revised_prompt for e in made} == {f"{SCENE}, in oil"}  # type: ignore[union-attr]
+    assert made[1].usage.output_tokens > 0  # type: ignore[union-attr]
+    url = post(served, IMAGES, "illustrate", response_format="url", seed=5).json()["data"][0]["url"]
+    assert httpx.get(url).content == painted(f"{SCENE}, in oil", 5)
+
+
+def test_what_a_stage_keeps_is_not_shown(served: Stack) -> None:
+    (data,) = post(served, IMAGES, "quiet", seed=3).json()["data"]
+    assert b64decode(data["b64_json"]) == painted(SCENE, 3)
+    assert "revised_prompt" not in data
+    assert SCENE not in post(served, IMAGES, "quiet", stream=True).text
+
+
+def test_speech_is_answered(client: OpenAI) -> None:
+    """In any format, beside a text, whole and streamed: what was heard comes as soon as it is there."""
+    heard = {"stage": 1, "model": "ears", "output": HEARD}
+    for part in (sound(wav(tone(1.0))), sound(encoded(tone(1.0), "libmp3lame", "mp3"), "mp3")):
+        got = client.chat.completions.create(model="narrate", messages=asked(part))
+        assert (got.model, got.choices[0].message.content, got.choices[0].finish_reason) == ("narrate", ANSWER, "stop")
+        assert got.model_extra == got.model_extra | {"stages": [heard]}  # type: ignore[operator]
+    chunks = list(
+        client.chat.completions.create(
+            model="narrate", messages=asked(part), stream=True, stream_options={"include_usage": True}
+        )
+    )
+    first, *others = chunks
+    assert (first.model_extra or {})["stage"] == heard
+    assert not any("stage" in (c.model_extra or {}) for c in others)
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == ANSWER
+    assert {c.id for c in chunks} == {first.id}
+    assert {c.model for c in chunks} == {"narrate"}
+    assert chunks[-1].usage == got.usage, "all stages count, in both forms"
+    assert got.usage is not None
+    alone = client.chat.completions.create(
+        model="answerer", messages=[{"role": "system", "content": "Be brief."}, *asked(f"Said: {HEARD}")]
+    )
+    assert alone.usage is not None
+    assert alone.choices[0].message.content == ANSWER
+    assert got.usage.prompt_tokens > alone.usage.prompt_tokens
+    assert got.usage.completion_tokens > alone.usage.completion_tokens
+
+
+def test_a_text_needs_no_ears_and_silence_has_no_text(client: OpenAI, served: Stack) -> None:
+    before = metric(served, EARS, "steps")
+    got = client.chat.completions.create(model="narrate", messages=asked(HEARD))
+    assert got.choices[0].message.content == ANSWER
+    assert "stages" not in (got.model_extra or {})
+    silent = client.chat.completions.create(model="narrate", messages=asked(sound(wav(quiet(1.0)))), max_tokens=3)
+    assert (silent.model_extra or {})["stages"][0]["output"] == ""
+    assert metric(served, EARS, "steps") == before
+
+
+def test_parameters_are_those_of_the_last_stage(client: OpenAI) -> None:
+    got = client.chat.completions.create(
+        model="rephrase", messages=asked("Paris where?"), max_tokens=1, n=2, logprobs=True
+    )
+    assert [c.finish_reason for c in got.choices] == ["length"] * 2
+    assert [len((c.logprobs and c.logprobs.content) or ()) for c in got.choices] == [1, 1]
+    assert (got.model_extra or {})["stages"] == [{"stage": 1, "model": "writer", "output": "Where is Paris?"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "model", "body", "status", "says", "param"),
+    [
+        (IMAGES, "illustrate", {"size": "9x9"}, 400, "Stage 2 of 'illustrate', the model 'painter'", "size"),
+        (IMAGES, "illustrate", {"prompt": " "}, 400, "There is no text for it", "prompt"),
+        (IMAGES, "illustrate", {"prompt": "nothing"}, 500, "Stage 1 of 'illustrate', the model 'writer'", None),
+        (IMAGES, "unpainted", {}, 503, "Stage 2 of 'unpainted', the model 'absent-painter'", None),
+        (IMAGES, "narrate", {}, 400, "POST /v1/chat/completions serves it", "model"),
+        (CHATS, "unanswered", {}, 503, "Stage 2 of 'unanswered', the model 'absent'", None),
+        (CHATS, "illustrate", {}, 400, "POST /v1/images/generations serves it", "model"),
+        (CHATS, "narrate", {"store": True}, 400, "not kept", "store"),
+        (CHATS, "narrate", {"messages": asked(sound(b"no sound"))}, 400, "Stage 1 of 'narrate', the model 'ears'",
+         "messages.0.content.0"),
+        (CHATS, "narrate", {"messages": asked(sound(GARDEN))} | {"tools": 5}, 400, "tools", "tools"),
+        (CHATS, "rephrase", {"messages": asked(" ")}, 400, "There is no text for it", "messages"),
+        (CHATS, "rephrase", {"messages": [{"role": "system", "content": "x"}]}, 400, "none has the role", "messages"),
+        (CHATS, "rephrase", {"max_tokens": 10**6}, 400, "Stage 2 of 'rephrase', the model 'answerer'", "messages"),
+        ("/v1/completions", "rephrase", {"prompt": "x", "messages": None}, 400, "is a pipeline", "model"),
+        ("/v1/messages", "rephrase", {"max_tokens": 9}, 400, "is a pipeline", None),
+        ("/v1/responses", "rephrase", {"input": "x", "messages": None}, 400, "is a pipeline", "model"),
+        ("/tokenize", "rephrase", {}, 400, "is a pipeline", "model"),
+    ],
+)  # fmt: skip
+def test_what_a_pipeline_cannot_do_is_refused_by_name(
+    served: Stack, path: str, model: str, body: dict[str, Any], status: int, says: str, param: str | None
+) -> None:
+    got = post(served, path, model, **body)
+    error = got.json()["error"]
+    assert (got.status_code, error.get("param")) == (status, param), got.text
+    assert says in error["message"]
+
+
+def test_a_stream_whose_last_stage_fails_ends_with_one_error(served: Stack) -> None:
+    """After what the first has made."""
+    made, failed = events(post(served, CHATS, "unanswered", stream=True))
+    assert made["stage"]["output"] == "Where is Paris?"
+    assert failed["error"]["message"].startswith("Stage 2 of 'unanswered', the model 'absent': ")
+    assert failed["error"]["code"] == "no_worker"
+    (failed,) = events(post(served, CHATS, "rephrase", stream=True, max_tokens=10**6))[1:]
+    assert failed["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_deadline_is_that_of_all_stages(served: Stack, stage: int, stream: bool) -> None:
+    body: dict[str, Any] = (
+        {"prompt": "slow", "timeout": 0.5} if stage == 1 else {"num_inference_steps": 2000, "timeout": 1}
+    )
+    got = post(served, IMAGES, "illustrate", stream=stream, **body)
+    (error,) = events(got) if got.status_code == 200 else [got.json()]
+    assert error["error"]["code"] == "deadline_exceeded"
+    assert error["error"]["message"].startswith(f"Stage {stage} of 'illustrate'")
+    wait_until(lambda: idle(served), "nothing is left")
+
+
+@pytest.mark.parametrize(
+    ("body", "pool"), [({"prompt": "endless"}, WRITERS), ({"num_inference_steps": 2000}, PAINTERS)]
+)
+def test_a_client_that_leaves_stops_the_stage_that_is_at_work(served: Stack, body: dict[str, Any], pool: str) -> None:
+    """And no other begins."""
+    painted_before = metric(served, PAINTERS, "paint_steps")
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+    content = json.dumps({"model": "illustrate", "prompt": "a cat"} | body)
+    connection.request("POST", IMAGES, content, {"content-type": "application/json"})
+    wait_until(lambda: any(lease.load.running for lease in leases(served, pool)), "its stage is at work")
+    connection.close()
+    wait_until(lambda: idle(served), "nothing is left")
+    steps = metric(served, PAINTERS, "paint_steps") - painted_before
+    assert steps < 2000 if pool == PAINTERS else steps == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "pool"), [({"prompt": "slow"}, WRITERS), ({"num_inference_steps": 100}, PAINTERS)]
+)  # fmt: skip
+def test_a_worker_killed_in_either_stage_changes_nothing(served: Stack, body: dict[str, Any], pool: str) -> None:
+    steps = body.get("num_inference_steps", 4)
+    expected = f"{SLOW if pool == WRITERS else SCENE}, in oil"
+    with ThreadPoolExecutor(1) as executor:
+        request = executor.submit(post, served, IMAGES, "illustrate", seed=11, **body)
+        busy = wait_until(lambda: [le for le in leases(served, pool) if le.load.running], "its stage is at work")
+        os.kill(busy[0].worker.pid, signal.SIGKILL)
+        got = request.result(60)
+    assert got.status_code == 200, got.text
+    (data,) = got.json()["data"]
+    assert data["revised_prompt"] == expected
+    assert b64decode(data["b64_json"]) == painted(expected, 11, steps, steps=steps)
+    for name in (f"{pool}-1", f"{pool}-2"):
+        if served.names[name].poll() is not None:
+            served.worker(pool, name=name)
+    ready(served)
+
+
+def test_pipelines_are_listed_and_answers_are_as_declared(client: OpenAI, served: Stack) -> None:
+    found = {model.id: model.model_extra or {} for model in client.models.list()}
+    assert {name: found[name].get("pipeline") for name in PIPELINES} == {
+        name: [stage["model"] for stage in stages] for name, stages in PIPELINES.items()
+    }
+    assert found["narrate"]["capabilities"]["chat"]
+    one = client.models.retrieve("narrate").model_extra or {}
+    assert [pool["pool"] for pool in one["pools"]] == [EARS, ANSWERERS]
+    anthropics = httpx.get(f"{served.url}/v1/models", headers={"anthropic-version": "2023-06-01"}).json()
+    assert not {model["id"] for model in anthropics["data"]} & PIPELINES.keys()
+    document = httpx.get(f"{served.url}/openapi.json").json()
+    for path, model, body in ((CHATS, "narrate", {"messages": asked(sound(GARDEN))}), (IMAGES, "illustrate", {})):
+        assert not list(declared(document, path, "post").iter_errors(post(served, path, model, **body).json()))
+        streamed = declared(document, path, "post", "text/event-stream")
+        for event in events(post(served, path, model, stream=True, **body)):
+            assert not list(streamed.iter_errors(event)), event
+
+
+def test_a_pipelines_name_is_taken(served: Stack) -> None:
+    named = {"illustrate": {"primary": "writer"}}
+    got = httpx.patch(f"{served.url}/admin/aliases", json={"aliases": named})
+    assert got.status_code == 400
+    assert "there is a pipeline of that name" in got.text
+
+
+def test_a_pipeline_in_a_batch_is_that_lines_error(served: Stack, client: OpenAI) -> None:
+    lines = [
+        json.dumps(
+            {"custom_id": model, "method": "POST", "url": CHATS, "body": {"model": model, "messages": asked("x")}}
+        )
+        for model in ("answerer", "rephrase")
+    ]
+    file = client.files.create(file=("a.jsonl", "\n".join(lines).encode()), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint=CHATS, completion_window="24h")
+    done = wait_until(
+        lambda: b if (b := client.batches.retrieve(batch.id)).status in ("completed", "failed") else None, "it ends", 60
+    )
+    assert (done.status, done.request_counts and done.request_counts.failed) == ("completed", 1), done
+    (error,) = [json.loads(raw) for raw in client.files.content(done.error_file_id or "").text.splitlines()]
+    assert (error["custom_id"], error["response"]["status_code"]) == ("rephrase", 400)
+    assert "is a pipeline" in error["response"]["body"]["error"]["message"]
+
+
+def test_an_api_key_pays_for_one_request_and_all_tokens(valkey_url: str, tmp_path: Path) -> None:
+    env = {"XYLEM_DEPLOYMENT": "pipelines-of", "XYLEM_REQUIRE_KEYS": "true"}
+    with stack(valkey_url, tmp_path, pools(tmp_path), **env) as s:
+        declare(s)
+        s.api()
+        for pool in (WRITERS, ANSWERERS):
+            s.worker(pool, name=pool)
+        for model in ("writer", "answerer"):
+            s.wait_ready(1, model)
+        limits = ("--rpm", "2", "--tpm", "300")
+        key = create(s, [s.url], "alice", *limits)
+        with OpenAI(base_url=f"{s.url}/v1", api_key=key, max_retries=0, timeout=60) as client:
+            create_chat = client.chat.completions.with_raw_response.create
+            first = create_chat(model="rephrase", messages=asked("Paris where?"))
+            usage = first.parse().usage
+            assert usage is not None
+            assert int(first.headers["x-ratelimit-remaining-requests"]) == 1
+            second = create_chat(model="rephrase", messages=asked("Paris where?"))
+            spent = 300 - int(second.headers["x-ratelimit-remaining-tokens"])
+            assert usage.total_tokens < spent <= 2 * usage.total_tokens
+            with pytest.raises(openai.RateLimitError):
+                create_chat(model="rephrase", messages=asked("Paris where?"))

@@ -1,0 +1,155 @@
+"""Pipelines in the pools file, and the text that goes through them."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from app.dispatch.aliases import Aliases
+from app.dispatch.media_reader import Origin
+from app.errors import RequestError, SettingsError
+from app.openai.pipeline import ChatText, stage_request
+from app.pools import Alias, Stage
+from app.pools_file import load_pools
+
+POOLS = """
+pools:
+  a: {model: writer, engine: mock}
+  b: {model: painter, engine: mock, task: image}
+  c: {model: ears, engine: mock, task: transcribe}
+  d: {model: vectors, engine: mock, task: embed}
+  e: {model: filmer, engine: mock, task: image, painting: {videos: true}}
+  f: {model: silent, engine: mock, endpoints: [completions]}
+aliases: {w: {primary: writer}}
+pipelines: {x: {stages: [{model: writer}, {model: painter}]}, %s}
+"""
+W, P, E = "{model: writer}", "{model: painter}", "{model: ears}"
+
+
+def written(tmp_path: Path, pipelines: str) -> Path:
+    file = tmp_path / "pools.yaml"
+    file.write_text(POOLS % pipelines)
+    return file
+
+
+@pytest.mark.parametrize("stages", [[W, P], [E, W], [W, W], [E, W, W], [W, W, W, P]])
+def test_stages_that_fit_are_taken(tmp_path: Path, stages: list[str]) -> None:
+    found = load_pools(written(tmp_path, f"y: {{stages: [{', '.join(stages)}]}}")).pipelines["y"]
+    assert [f"{{model: {stage.model}}}" for stage in found.stages] == stages
+
+
+@pytest.mark.parametrize(
+    ("pipelines", "problem"),
+    [
+        (f"writer: {{stages: [{W}, {P}]}}", "pipelines.writer: there is a model of that name"),
+        (f"w: {{stages: [{W}, {P}]}}", "pipelines.w: there is an alias of that name"),
+        (f"y: {{stages: [{W}]}}", "pipelines.y.stages"),
+        (f"y: {{stages: [{', '.join([W] * 9)}]}}", "pipelines.y.stages"),
+        (f"y: {{stages: [{{model: nope}}, {P}]}}", "pipelines.y.stages.0.model=nope: is no model"),
+        (f"y: {{stages: [{W}, {{model: w}}]}}", "pipelines.y.stages.1.model=w: is an alias"),
+        (f"y: {{stages: [{{model: x}}, {P}]}}", "pipelines.y.stages.0.model=x: is a pipeline"),
+        (f"y: {{stages: [{{model: y}}, {P}]}}", "pipelines.y.stages.0.model=y: is a pipeline"),
+        (f"y: {{stages: [{P}, {W}]}}", "pipelines.y.stages.0.model=painter: its task is image"),
+        (f"y: {{stages: [{W}, {P}, {W}]}}", "pipelines.y.stages.1.model=painter: its task is image"),
+        (f"y: {{stages: [{W}, {E}]}}", "pipelines.y.stages.1.model=ears: its task is transcribe"),
+        (f"y: {{stages: [{E}, {W}, {P}]}}", "pipelines.y.stages.2.model=painter: its task is image"),
+        (f"y: {{stages: [{W}, {{model: vectors}}]}}", "pipelines.y.stages.1.model=vectors: its task is embed"),
+        (f"y: {{stages: [{W}, {{model: filmer}}]}}", "pipelines.y.stages.1.model=filmer: paints videos"),
+        (
+            f"y: {{stages: [{W}, {{model: silent}}]}}",
+            "stages.1.model=silent: the endpoints of its pool are without chat",
+        ),
+        (f"y: {{stages: [{{model: writer, template: hello}}, {P}]}}", "stages.0.template='hello': has no {input}"),
+        (f"y: {{stages: [{W}, {{model: painter, instructions: hi}}]}}", "stages.1.instructions=hi: has no effect"),
+        (f"y: {{stages: [{W}, {{model: writer, max_tokens: 9}}]}}", "stages.1.max_tokens=9: has no effect"),
+        (f"y: {{stages: [{W}, {{model: painter, show: true}}]}}", "stages.1.show=True: has no effect"),
+        (f"y: {{stages: [{{model: ears, template: '{{input}}'}}, {W}]}}", "stages.0.template={input}: has no effect"),
+        (f"y: {{steps: [{W}, {P}]}}", "pipelines.y"),
+    ],
+)
+def test_a_wrong_pipeline_is_named(tmp_path: Path, pipelines: str, problem: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load_pools(written(tmp_path, pipelines))
+    assert problem in refused.value.message
+
+
+def test_an_alias_made_at_run_time_takes_no_pipelines_name() -> None:
+    assert Aliases({}, {}, {"x"}).problem("x", Alias(primary="writer")) == "there is a pipeline of that name"
+
+
+def test_a_stage_is_asked_by_its_template_and_instructions() -> None:
+    """Braces of a template's own stay as they are."""
+    stage = Stage(model="writer", template='{"say": "{input}"}', instructions="Be brief.", max_tokens=7)
+    assert orjson.loads(stage_request(stage, "{input} {x}")) == {
+        "model": "writer",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": '{"say": "{input} {x}"}'},
+        ],
+        "max_completion_tokens": 7,
+    }
+
+
+def sound(data: str) -> dict[str, Any]:
+    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def test_each_sound_of_a_conversation_gets_its_text_in_its_place() -> None:
+    """Equal ones are heard once."""
+    messages = [
+        {"role": "user", "content": [sound("AAAA"), said("?")]},
+        {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": [said("and"), sound("BBBB"), sound("AAAA")]},
+    ]
+    chat = ChatText({"messages": messages})
+    assert list(chat.sounds().values()) == ["messages.0.content.0", "messages.2.content.1"]
+    texts = {
+        Origin("audio", f"data:audio/wav;base64,{data}"): text for data, text in (("AAAA", "one"), ("BBBB", "two"))
+    }
+    chat.hear(texts)
+    assert chat.doc["messages"][0]["content"] == [said("one"), said("?")]
+    assert chat.doc["messages"][2]["content"] == [said("and"), said("two"), said("one")]
+    assert chat.text == "and\ntwo\none"
+    assert not chat.sounds()
+
+
+def test_a_stage_changes_the_users_last_text_and_leaves_the_pictures() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    messages: list[Any] = [
+        {"role": "user", "content": [said("a"), picture, said("b")]},
+        {"role": "assistant", "content": "c"},
+    ]
+    chat = ChatText({"messages": messages})
+    chat.text = f"<{chat.text}>"
+    assert messages[0]["content"] == [said("<a\nb>"), picture]
+    asked = orjson.loads(chat.ask(Stage(model="last", template="Q: {input}")))
+    assert (asked["model"], asked["messages"][0]["content"][0]) == ("last", said("Q: <a\nb>"))
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ([], {"role": "system", "content": "Be brief."}),
+        ([{"role": "system", "content": "Be kind."}], {"role": "system", "content": "Be brief.\n\nBe kind."}),
+        (
+            [{"role": "developer", "content": [said("Be kind.")]}],
+            {"role": "developer", "content": [said("Be brief."), said("Be kind.")]},
+        ),
+    ],
+)
+def test_instructions_of_the_last_stage_come_first(first: list[Any], expected: dict[str, Any]) -> None:
+    """In one message with the client's own."""
+    chat = ChatText({"messages": [*first, {"role": "user", "content": "x"}]})
+    messages = orjson.loads(chat.ask(Stage(model="last", instructions="Be brief.")))["messages"]
+    assert messages == [expected, {"role": "user", "content": "x"}]
+
+
+def test_a_conversation_in_which_no_user_speaks_is_refused() -> None:
+    with pytest.raises(RequestError, match="'user'") as refused:
+        ChatText({"messages": [{"role": "system", "content": "x"}]})
+    assert refused.value.param == "messages"

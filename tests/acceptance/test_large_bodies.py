@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.prompt_embeds import encoded, file, rows
 from tests.stack import PYTHON, Stack, mock_pool, stack, wait_until
 
 # A core that other processes share does less in the same time.
@@ -26,7 +27,8 @@ WORDS = "The quick brown fox jumps over the lazy dog, again. "
 @pytest.fixture(scope="module")
 def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A model of a long context."""
-    pools = {POOL: mock_pool(max_model_len=CONTEXT, total_blocks=64_000, step_ms=0.1, step_ms_per_sequence=0)}
+    pool = mock_pool(max_model_len=CONTEXT, total_blocks=64_000, step_ms=0.1, step_ms_per_sequence=0)
+    pools = {POOL: pool | {"prompt_embeds": True}}
     env = {"XYLEM_DEPLOYMENT": "large-bodies", "XYLEM_LOG_LEVEL": "warning"}
     with stack(valkey_url, tmp_path_factory.mktemp("large-bodies"), pools, **env) as s:
         s.spawn("api", PYTHON, "-m", "tests.metered", str(s.directory / "held"))
@@ -65,6 +67,13 @@ def filled(before: bytes, item: bytes, after: bytes, size: int = MAX_BODY) -> by
 def test_the_longest_prompt_as_token_ids_is_served(ask: Callable[..., httpx.Response]) -> None:
     answer = ask(TEXT, body(prompt=[2047] * (CONTEXT - 1)))
     assert answer.json()["usage"]["prompt_tokens"] == CONTEXT - 1
+
+
+def test_the_largest_embedding_is_served(ask: Callable[..., httpx.Response]) -> None:
+    count = 48_000
+    given = encoded(file(("F32", [count, 64], rows(1, 480, 64) * 100)))
+    assert len(given) > 0.97 * MAX_BODY
+    assert ask(TEXT, body(prompt_embeds=given)).json()["usage"]["prompt_tokens"] == count
 
 
 def test_as_many_prompts_as_a_request_may_have_are_served(ask: Callable[..., httpx.Response]) -> None:

@@ -11,6 +11,7 @@ from sglang.srt.server_args import ServerArgs
 
 from app.engines.log_level import log_level
 from app.engines.ports import free_ports
+from app.engines.sglang.diffusion import check_settings, diffuses
 from app.engines.sglang.events import event_config
 from app.errors import SettingsError
 from app.pools import Pool
@@ -67,26 +68,15 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
     environment = given.pop("env", {})
     if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
         raise SettingsError(f"args.env={environment!r}: must map names to strings")
-    if pool.task == "classify":
-        raise SettingsError("task=classify: this adapter of SGLang generates and embeds")
-    if pool.role == "prefill" and pool.data_parallel_size > 1 and not given.get("enable_dp_attention"):
-        raise SettingsError(
-            f"data_parallel_size={pool.data_parallel_size}: nobody finds the second rank of an SGLang that prefills, "
-            "but with args.enable_dp_attention"
-        )
-    if given.get("lora_paths"):
-        raise SettingsError(f"args.lora_paths={given['lora_paths']!r}: adapters are added with `xylem lora add`")
-    if given.get("enable_lora") and pool.data_parallel_size > 1:
-        raise SettingsError(f"data_parallel_size={pool.data_parallel_size}: SGLang loads adapters with one rank only")
-    if pool.task == "embed":
-        _check_pooling(pool.model_dir)
+    _check(pool, given)
     fixed = _FIXED | {
         "model_path": str(pool.model_dir),
         "served_model_name": pool.model,
         "host": address,
         "page_size": pool.block_size,
         "max_running_requests": pool.max_running,  # each rank
-        "context_length": pool.context_len + CONTEXT_SPARE,
+        # Of a diffusion model's, it wants room for whole blocks.
+        "context_length": pool.context_len + CONTEXT_SPARE + (2 * pool.block_size if diffuses(given) else 0),
         "dp_size": pool.data_parallel_size,
         "is_embedding": pool.task == "embed",
         "disaggregation_mode": "null" if pool.role == "both" else pool.role,
@@ -113,6 +103,24 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
     }
     ours = _ENVIRONMENT | (_CPU_ENVIRONMENT | _cores(pool.data_parallel_size) if on_cpu else {})
     return EngineArgs({**ours, **environment}, fields)
+
+
+def _check(pool: Pool, given: Mapping[str, Any]) -> None:
+    """What SGLang would not refuse. Raises: SettingsError."""
+    if pool.task == "classify":
+        raise SettingsError("task=classify: this adapter of SGLang generates and embeds")
+    if pool.role == "prefill" and pool.data_parallel_size > 1 and not given.get("enable_dp_attention"):
+        raise SettingsError(
+            f"data_parallel_size={pool.data_parallel_size}: nobody finds the second rank of an SGLang that prefills, "
+            "but with args.enable_dp_attention"
+        )
+    if given.get("lora_paths"):
+        raise SettingsError(f"args.lora_paths={given['lora_paths']!r}: adapters are added with `xylem lora add`")
+    if given.get("enable_lora") and pool.data_parallel_size > 1:
+        raise SettingsError(f"data_parallel_size={pool.data_parallel_size}: SGLang loads adapters with one rank only")
+    check_settings(pool, given)
+    if pool.task == "embed":
+        _check_pooling(pool.model_dir)
 
 
 def _by_field(given: Mapping[str, Any]) -> dict[str, Any]:

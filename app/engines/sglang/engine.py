@@ -34,6 +34,7 @@ from app.engines.sglang.args import CONTEXT_SPARE, adapters_held, engine_args
 from app.engines.sglang.choice import Choice
 from app.engines.sglang.control import Control
 from app.engines.sglang.convert import translate
+from app.engines.sglang.diffusion import check_block, check_diffusion, diffuses, keeps_seeds
 from app.engines.sglang.encoding import vectors
 from app.engines.sglang.events import event_sources
 from app.engines.sglang.processes import Processes, own_sigquit, remove_files
@@ -78,6 +79,8 @@ class SglangEngine:
         self._encoding: dict[RunId, int] = {}  # inputs of each request
         self._max_adapters = adapters_held(self._args.fields)
         self._adapters = Adapters(self._max_adapters, pool.model_dir)
+        fields = self._args.fields
+        self._keeps_seeds = bool(fields.get("enable_deterministic_inference")) or keeps_seeds(fields)
         self._pulled = 0  # tokens of prompts whose KV came from other engines
         self._loaded: _Loaded | None = None  # set by start
         self._failure = EngineFailed("The engine is not running.")
@@ -97,9 +100,9 @@ class SglangEngine:
     async def start(self) -> EngineInfo:
         for name, value in self._args.environment.items():
             os.environ.setdefault(name, value)
-        began = time.monotonic()
+        began, fields = time.monotonic(), self._args.fields
+        check_block(self._pool, fields)
         try:
-            fields = self._args.fields
             engine = await asyncio.to_thread(self._processes.load, partial(Engine, **fields), fields["log_level"])
         except (ValueError, TypeError, AssertionError, ImportError, NotImplementedError, OSError) as exc:
             raise SettingsError(f"SGLang refuses these engine arguments: {exc}") from exc
@@ -120,7 +123,7 @@ class SglangEngine:
             block_bytes=self._ready().block_bytes if self._pool.role != "both" else 0,
             meets_at=self._meets_at(),
             grammars=_grammars(),
-            seeds=bool(self._args.fields.get("enable_deterministic_inference")),
+            seeds=self._keeps_seeds,
             computes=self._pool.role != "decode",
             max_adapters=self._max_adapters,
             max_adapter_rank=self._args.fields["max_lora_rank"] if self._max_adapters else 0,
@@ -289,7 +292,9 @@ class SglangEngine:
         self._adapters.check(request.adapter)
         s = request.sampling
         check_request(request, vocabulary_size=self._ready().vocabulary_size, context_len=self._pool.context_len)
-        if s.seed is not None and s.temperature > 0 and not self._args.fields.get("enable_deterministic_inference"):
+        if diffuses(self._args.fields):
+            check_diffusion(request)
+        if s.seed is not None and s.temperature > 0 and not self._keeps_seeds:
             raise RequestError("seed: this SGLang samples differently each time.", param="seed")
 
     def _ready(self) -> _Loaded:

@@ -17,6 +17,12 @@ _LARGE = {
     "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
     "num_key_value_heads": 3, "head_dim": 64,
 }  # fmt: skip
+# A language model with quick steps, and eyes for which a picture is the work of many of them, but few tokens.
+_QUICK = {
+    "hidden_size": 384, "intermediate_size": 1152, "num_hidden_layers": 10, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "head_dim": 64,
+}  # fmt: skip
+_LARGE_EYES = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 8}
 _PIXELS = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "do_convert_rgb": True}
 _QWEN = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 _IDEFICS = ("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>")
@@ -25,18 +31,21 @@ _TEMPLATE = """{% for message in messages %}<|im_start|>{{ message['role'] }}
 {% if part['type'] == 'image' %}MARKER{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
+_TEXTS = {"tiny": {}, "large": _LARGE, "eyes": _QUICK}
 Kind = Literal["idefics3", "qwen2_vl"]
+Size = Literal["tiny", "large", "eyes"]
 
 
-def random_vlm(kind: Kind, *, weights: bool = True, large: bool = False) -> Path:
+def random_vlm(kind: Kind, *, weights: bool = True, size: Size = "tiny") -> Path:
     """Made beside the other models, if it isn't there yet. Without `weights`, for the mock: the files about it only.
 
-    `large`: 540 MB instead, and of Idefics3 a square picture has 1,088 picture tokens.
+    Idefics3 has further sizes. `large`: 540 MB, and a square picture has 1,088 picture tokens. `eyes`: 260 MB, and a
+    picture of 224 x 224 has 16 picture tokens, for which it computes as long as for many steps of an answer.
     """
-    path = _MODELS / f"random-{kind}{'-large' if large else ''}{'' if weights else '-files'}"
+    path = _MODELS / f"random-{kind}{'' if size == 'tiny' else f'-{size}'}{'' if weights else '-files'}"
     if not path.exists():
         made = Path(tempfile.mkdtemp(dir=_MODELS))
-        _write(kind, made, weights=weights, large=large)
+        _write(kind, made, weights=weights, size=size)
         try:
             os.rename(made, path)  # noqa: PTH104 (fails where another process was faster)
         except OSError:
@@ -44,7 +53,7 @@ def random_vlm(kind: Kind, *, weights: bool = True, large: bool = False) -> Path
     return path
 
 
-def _write(kind: Kind, made: Path, *, weights: bool, large: bool) -> None:
+def _write(kind: Kind, made: Path, *, weights: bool, size: Size) -> None:
     import torch
     from transformers import AutoTokenizer
 
@@ -52,14 +61,18 @@ def _write(kind: Kind, made: Path, *, weights: bool, large: bool) -> None:
     tokenizer.add_special_tokens({"additional_special_tokens": [*(_QWEN if kind == "qwen2_vl" else _IDEFICS)]})
     marker = "".join((_QWEN[0], _QWEN[2], _QWEN[1])) if kind == "qwen2_vl" else "<image>"
     tokenizer.chat_template = _TEMPLATE.replace("MARKER", marker)
-    text = (_TEXT | _LARGE if large else _TEXT) | {
-        "vocab_size": -(-len(tokenizer) // 64) * 64,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
+    text = (
+        _TEXT
+        | _TEXTS[size]
+        | {
+            "vocab_size": -(-len(tokenizer) // 64) * 64,
+            "bos_token_id": tokenizer.bos_token_id,
+            "eos_token_id": tokenizer.eos_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+        }
+    )
     token = tokenizer.convert_tokens_to_ids
-    config, cls, files = _qwen(text, token) if kind == "qwen2_vl" else _idefics(text, token, large)
+    config, cls, files = _qwen(text, token) if kind == "qwen2_vl" else _idefics(text, token, size)
     if weights:
         torch.manual_seed(0)
         model = cls(config).float()
@@ -100,26 +113,28 @@ def _qwen(text: dict[str, Any], token: Any) -> tuple[Any, Any, dict[str, Any]]:
     return config, Qwen2VLForConditionalGeneration, {"preprocessor_config.json": processor}
 
 
-def _idefics(text: dict[str, Any], token: Any, large: bool) -> tuple[Any, Any, dict[str, Any]]:
-    tile, tiles = (224, 4) if large else (112, 2)  # pixels of a tile's side, and tiles along the picture's longer side
+def _idefics(text: dict[str, Any], token: Any, size: Size) -> tuple[Any, Any, dict[str, Any]]:
     from transformers import Idefics3Config, Idefics3ForConditionalGeneration
+
+    # Pixels of a tile's side, tiles along the picture's longer side, and patches that are one token, each way.
+    tile, tiles, joined = {"tiny": (112, 2, 2), "large": (224, 4, 2), "eyes": (224, 1, 4)}[size]
 
     vision = {
         "model_type": "idefics3_vision", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
         "num_attention_heads": 2, "image_size": tile, "patch_size": 14,
-    }  # fmt: skip
+    } | (_LARGE_EYES if size == "eyes" else {})  # fmt: skip
     config = Idefics3Config(
         text_config=text | {"model_type": "llama"},
         vision_config=vision,
         image_token_id=token("<image>"),
-        scale_factor=2,
+        scale_factor=joined,
         tie_word_embeddings=True,
     )
     processor = _PIXELS | {
         "image_processor_type": "Idefics3ImageProcessorPil", "processor_class": "Idefics3Processor",
-        "do_image_splitting": True, "size": {"longest_edge": tiles * tile}, "max_image_size": {"longest_edge": tile},
-        "do_pad": True, "resample": 1,
+        "do_image_splitting": tiles > 1, "size": {"longest_edge": tiles * tile},
+        "max_image_size": {"longest_edge": tile}, "do_pad": True, "resample": 1,
     }  # fmt: skip
-    own = {"processor_class": "Idefics3Processor", "image_seq_len": (tile // 28) ** 2}
+    own = {"processor_class": "Idefics3Processor", "image_seq_len": (tile // 14 // joined) ** 2}
     files = {"preprocessor_config.json": processor, "processor_config.json": own}
     return config, Idefics3ForConditionalGeneration, files

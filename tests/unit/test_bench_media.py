@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ops.bench.media import report
+from ops.bench.media import flood, report
 from ops.bench.media.second_question import Answer, Turn, figures
+from ops.bench.media.seeing import equal
 
 TURNS = [
     Turn(first=Answer(first, 1200, 0), again=Answer(again, 1200, cached), text=Answer(0.1, 30, 0))
@@ -21,18 +22,30 @@ def test_the_ratio_is_that_of_both_questions_about_one_picture() -> None:
     assert found["second_question_cached_share"] == 0.9
 
 
+def test_time_between_tokens_is_compared_turn_by_turn() -> None:
+    found = flood.figures([flood.Turn(10, 100), flood.Turn(40, 80), flood.Turn(30, 50)])
+    assert (found["itl_p99_ratio"], found["itl_p99_apart_ms"], found["itl_p99_together_ms"]) == (0.5, 30, 80)
+
+
+@pytest.mark.parametrize(("fetched", "share"), [(4, 0.75), (9, 0.75), (2, 0.5), (0, 0)])
+def test_answers_are_equal_only_of_pictures_that_came_from_an_encoder(fetched: float, share: float) -> None:
+    assert equal(["a", "b", "c", "d"], ["a", "b", "c", "x"], fetched) == share
+
+
 def test_what_got_through_or_was_wrong_is_named_in_a_table(tmp_path: Path) -> None:
     wrong = {"question": "How many?", "wanted": "two", "got": "three"}
     results = figures(TURNS) | {
         "hostile_through": ["a bomb: 200"],
         "images_pairs": [(1.0, 2.0)],
+        "flood_turns": [[20.0, 80.0]],
         "seen_wrong": [wrong],
         "seen_seed": 7,
     }
-    through, answers, questions, images = report.tables(results)
+    through, answers, questions, flooded, images = report.tables(results)
     assert list(through.columns[0].cells) == ["a bomb: 200"]
     assert list(answers.columns[2].cells) == ["three"]
     assert list(questions.columns[2].cells) == ["0.100", "0.250", "0.500"]
+    assert list(flooded.columns[2].cells) == ["0.250"]
     assert list(images.columns[2].cells) == ["0.500"]
     report.plot(results, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 0

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from ops.bench.load import System
+from ops.bench.media.worker_metrics import told
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, tail
 from ops.bench.systems import fleet
@@ -133,9 +134,7 @@ def _steps(client: httpx.Client, system: System) -> int:
     """All steps so far, once the engine does no more."""
     last = -1.0
     while True:
-        time.sleep(1.5)  # more than two heartbeats of a worker
-        lines = client.get(f"{system.url}/metrics").text.splitlines()
-        now = sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(_METRIC))
+        now = told(client, system.url, _METRIC)
         if now == last:
             return int(now)
         last = now

@@ -28,6 +28,13 @@ TARGETS: dict[str, tuple[float, bool] | None] = {  # the target, and whether it 
     "second_question_picture_tokens": None,
     "second_question_cached_share": None,
     "first_question_cached_tokens": None,
+    "itl_p99_apart_ms": None,
+    "itl_p99_together_ms": None,
+    "itl_p99_idle_ms": None,
+    "flood_steps": None,
+    "flood_encode_ms": None,
+    "flood_apart_picture_ms": None,
+    "flood_together_picture_ms": None,
     "images_per_s": None,
     "loop_images_per_s": None,
     "transcribed_s_per_s": None,
@@ -53,6 +60,11 @@ def tables(results: Results) -> Iterator[Table]:
         for first, again in pairs:
             made.add_row(f"{1000 * first:.0f}", f"{1000 * again:.0f}", f"{again / first:.3f}")
         yield made
+    if turns := results.get("flood_turns"):
+        made = table("Text beside a flood of pictures, time between tokens, p99", "apart, ms", "together, ms", "ratio")
+        for apart, together in turns:
+            made.add_row(f"{apart:.0f}", f"{together:.0f}", f"{apart / together:.3f}")
+        yield made
     for part, unit in _PAIRS.items():
         if pairs := results.get(f"{part}_pairs"):
             made = table(f"{part}: {unit} in each turn", "through us", "engine alone", "ratio")
@@ -62,15 +74,21 @@ def tables(results: Results) -> Iterator[Table]:
 
 
 def plot(results: Results, path: Path) -> None:
-    """The times of both questions about each picture; the ratio of each turn of painting and speech."""
-    figure = Figure(figsize=(12, 4), layout="tight")
-    left, right = figure.subplots(1, 2)
+    """Times of both questions about each picture, and between tokens; the ratio of each turn of painting and speech."""
+    figure = Figure(figsize=(15, 4), layout="tight")
+    left, middle, right = figure.subplots(1, 3)
     if pairs := results.get("second_question_pairs"):
         left.plot([first for first, _ in pairs], "o-", color="tab:gray", label="first question")
         left.plot([again for _, again in pairs], "o-", color="tab:green", label="second question")
         left.legend()
     left.set(title="time to the first token", xlabel="picture", ylabel="s")
     left.set_ylim(bottom=0)
+    if turns := results.get("flood_turns"):
+        middle.plot([together for _, together in turns], "o-", color="tab:gray", label="encoded together")
+        middle.plot([apart for apart, _ in turns], "o-", color="tab:green", label="encoded apart")
+        middle.legend()
+    middle.set(title="time between tokens beside a flood of pictures, p99", xlabel="turn", ylabel="ms")
+    middle.set_ylim(bottom=0)
     for part, colour in (("images", "tab:green"), ("sound", "tab:blue")):
         if pairs := results.get(f"{part}_pairs"):
             right.plot([ours / theirs for ours, theirs in pairs], "o-", color=colour, label=part)

@@ -51,7 +51,7 @@ def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
         raise Unavailable("vLLM is not installed")
     out_dir.mkdir(parents=True, exist_ok=True)
     say("making a model that sees")
-    model = random_vlm("idefics3", large=True)
+    model = random_vlm("idefics3", size="large")
     pool = {
         "model": "bench", "engine": "vllm", "path": str(model), "block_size": 32, "max_model_len": 2048,
         "max_running": 8, "args": {"kv_cache_memory_bytes": 2**30, "limit_mm_per_prompt": {"image": 1}},

@@ -1,8 +1,10 @@
-"""How many questions about pictures of a fresh seed the model that sees answers rightly, through the whole system."""
+"""The model that sees, through the whole system: right answers about pictures of a fresh seed, and whether they are the
+same where another worker encodes the pictures."""
 
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,34 +12,57 @@ from typing import Any
 import httpx
 import yaml
 
+from app.cli.stack import cpu_shares, usable_cores
 from ops.bench.media.seen import seen
+from ops.bench.media.worker_metrics import told
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, tail
 from ops.bench.systems import fleet
 from tests.stack import ROOT
 
 _POOL = "shapes-pool"
+_METRIC = "xylem_worker_pictures_fetched"
+_PICTURES = 50
 
 
 def measured(out_dir: Path, _quick: bool, say: Say) -> dict[str, Any]:
-    """`seen` of 50, the seed, and the wrong answers. Raises: Unavailable."""
+    """`seen` of 50, the seed, the wrong answers; `epd_equal`, a share of the 50. Raises: Unavailable."""
     if find_spec("vllm") is None:
         raise Unavailable("vLLM is not installed")
     out_dir.mkdir(parents=True, exist_ok=True)
     say("making the model that sees")
-    pool = yaml.safe_load((ROOT / "app/cli/pools/shapes.yaml").read_text())["pools"][_POOL]
-    pool |= {"path": str(_model(out_dir / "prepare.log"))}
+    pools = _pools(_model(out_dir / "prepare.log"))
     say("loading the system")
-    with (
-        fleet(out_dir / "xylem", {_POOL: pool}, {_POOL: 1}) as system,
-        httpx.Client(base_url=system.url, timeout=120) as client,
-    ):
-        say("50 pictures")
+    with fleet(out_dir / "xylem", pools, dict.fromkeys(pools, 1)) as system, httpx.Client(timeout=120) as client:
+        client.base_url = system.url
         try:
-            found = seen(client, system.model, random.SystemRandom().randrange(10**9))
+            say("50 pictures")
+            together = seen(client, "together", random.SystemRandom().randrange(10**9), _PICTURES)
+            say("50 pictures, encoded apart")
+            apart = seen(client, "apart", together["seed"], _PICTURES)
+            fetched = told(client, system.url, _METRIC)
         except httpx.HTTPError as exc:
             raise Unavailable(f"a question got no answer: {exc}") from exc
-    return {"seen": found["seen"], "seen_seed": found["seed"], "seen_wrong": found["wrong"]}
+    return {"seen": together["seen"], "seen_seed": together["seed"], "seen_wrong": together["wrong"]} | {
+        "epd_equal": equal(together["answers"], apart["answers"], fetched)
+    }
+
+
+def equal(together: Sequence[str], apart: Sequence[str], fetched: float) -> float:
+    """The share of answers that are the same; not more than were made with pictures that came from an encoder."""
+    same = sum(a == b for a, b in zip(together, apart, strict=True))
+    return min(same, fetched) / len(together)
+
+
+def _pools(model: Path) -> dict[str, dict[str, Any]]:
+    """One pool as `make run MODEL=shapes` has it; the same with an encoder."""
+    shipped = yaml.safe_load((ROOT / "app/cli/pools/shapes.yaml").read_text())["pools"][_POOL]
+    pools = {}
+    roles = {"together": ("together", "both"), "apart": ("apart", "both"), "encodes": ("apart", "encode")}
+    for (name, (of, role)), cores in zip(roles.items(), cpu_shares(usable_cores(), len(roles)), strict=True):
+        args = shipped["args"] | {"env": {"VLLM_CPU_OMP_THREADS_BIND": cores}, "kv_cache_memory_bytes": 2**28}
+        pools[name] = shipped | {"model": of, "role": role, "path": str(model), "args": args}
+    return pools
 
 
 def _model(log: Path) -> Path:

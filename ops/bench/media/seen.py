@@ -23,12 +23,13 @@ _PICTURES = 50
 
 def seen(client: httpx.Client, model: str, seed: int, pictures: int = _PICTURES) -> dict[str, Any]:
     """`client` has the server's address. Raises: httpx.HTTPError if a question gets no answer."""
-    wrong = []
+    wrong, answers = [], []
     for picture, question in exam(seed, pictures):
         answer = said(client, model, picture, question.text)
+        answers.append(answer)
         if not is_right(answer, question):
             wrong.append({"kind": question.kind, "question": question.text, "wanted": question.answer, "got": answer})
-    return {"seen": pictures - len(wrong), "seed": seed, "wrong": wrong}
+    return {"seen": pictures - len(wrong), "seed": seed, "wrong": wrong, "answers": answers}
 
 
 def exam(seed: int, pictures: int) -> Iterator[tuple[Image.Image, Question]]:

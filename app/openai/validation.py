@@ -14,7 +14,8 @@ from app.openai.neutral import NOT_SUPPORTED
 _MOST_ERRORS = 1000  # among which one is chosen to be named
 _SHOWN = 64  # characters of a wrong value
 _LONGEST_NAME = 200  # characters of a field's path, which the client chooses
-_SMALL = 16 * 2**10  # bytes that are parsed at once: a thread would take longer
+# What is parsed at once, since a thread would take longer: so many bytes, or more of them in few values.
+_SMALL, _SMALL_TEXT, _FEW = 16 * 2**10, 2**17, 2**11
 # Values of a large body: the parser builds all of them before the schema checks one, and holds up all other threads.
 _VALUES, _CONTAINERS = 2**18, 2**15
 
@@ -31,11 +32,13 @@ B = TypeVar("B", bound=Body)
 
 
 async def parse_off_loop(schema: type[B], raw: bytes, token_ids: int = 0, *, what: str = "The body") -> B:
-    """`parse`, in a thread if the body is large. `token_ids`: how many of them it may have; `what`: what it is.
+    """`parse`, in a thread if the body is large and more than one long text.
+
+    `token_ids`: how many of them it may have; `what`: what it is.
 
     Raises: RequestError that names the field; BodyTooLarge for too many values, however short.
     """
-    if len(raw) <= _SMALL:
+    if len(raw) <= _SMALL or (len(raw) <= _SMALL_TEXT and sum(map(raw.count, (b",", b"[", b"{"))) <= _FEW):
         return parse(schema, raw)
     return await asyncio.get_running_loop().run_in_executor(_large, _parse_large, schema, raw, token_ids, what)
 

@@ -1,11 +1,13 @@
 """How many values a large body may have, before any is built."""
 
 import json
+import threading
 from typing import Any
 
 import pytest
 
 from app.errors import BodyTooLarge, RequestError
+from app.openai import validation
 from app.openai.schemas import CompletionRequest
 from app.openai.validation import check_values, parse, parse_off_loop
 
@@ -61,9 +63,21 @@ async def test_what_has_too_many_values_is_named() -> None:
             await parse_off_loop(CompletionRequest, raw, **what)
 
 
+@pytest.mark.parametrize(("raw", "thread"), [
+    (body(prompt="All of it is one text. " * 5000), "MainThread"),
+    (body(prompt="All of it is one text. " * 6000), "parsing_0"),
+    (body(prompt=[1] * 5000), "MainThread"),
+    (body(prompt=[1] * 8000), "parsing_0"),
+])  # fmt: skip
+async def test_what_takes_long_is_parsed_in_a_thread(raw: bytes, thread: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values take long, not the bytes of a text."""
+    monkeypatch.setattr(validation, "parse", lambda *_: threading.current_thread().name)
+    assert await parse_off_loop(CompletionRequest, raw) == thread
+
+
 async def test_a_large_body_is_what_it_was_as_a_small_one() -> None:
     """In a thread, fields are named too, and unknown ones that are null are not given."""
-    text = "a" * 100_000
+    text = "a," * 50_000
     assert (await parse_off_loop(CompletionRequest, body(prompt=text, x=None))).prompt == text
     with pytest.raises(RequestError) as refused:
         await parse_off_loop(CompletionRequest, body(prompt=text, top_p=2))

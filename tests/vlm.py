@@ -1,9 +1,10 @@
-"""Models with eyes, a few MB of random weights: they answer nonsense, always the same, and tell pictures apart."""
+"""Models with eyes or ears, a few MB of random weights: they answer nonsense, always the same, and tell media apart."""
 
 import json
 import os
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,14 +26,15 @@ _QUICK = {
 _LARGE_EYES = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 8}
 _PIXELS = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "do_convert_rgb": True}
 _QWEN = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+_AUDIO = ("<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>")
 _IDEFICS = ("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>")
 _TEMPLATE = """{% for message in messages %}<|im_start|>{{ message['role'] }}
 {% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}\
-{% if part['type'] == 'image' %}MARKER{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>
+{% if part['type'] != 'text' %}MARKER{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 _TEXTS = {"tiny": {}, "large": _LARGE, "eyes": _QUICK}
-Kind = Literal["idefics3", "qwen2_vl"]
+Kind = Literal["idefics3", "qwen2_vl", "qwen2_audio"]
 Size = Literal["tiny", "large", "eyes"]
 
 
@@ -58,8 +60,13 @@ def _write(kind: Kind, made: Path, *, weights: bool, size: Size) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(_MODELS / "SmolLM2-135M-Instruct")
-    tokenizer.add_special_tokens({"additional_special_tokens": [*(_QWEN if kind == "qwen2_vl" else _IDEFICS)]})
-    marker = "".join((_QWEN[0], _QWEN[2], _QWEN[1])) if kind == "qwen2_vl" else "<image>"
+    added = {"idefics3": _IDEFICS, "qwen2_vl": _QWEN, "qwen2_audio": _AUDIO}[kind]
+    marker = {
+        "idefics3": "<image>",
+        "qwen2_vl": "".join((_QWEN[0], _QWEN[2], _QWEN[1])),
+        "qwen2_audio": "".join((_AUDIO[1], _AUDIO[0], _AUDIO[2])),
+    }[kind]
+    tokenizer.add_special_tokens({"additional_special_tokens": [*added]})
     tokenizer.chat_template = _TEMPLATE.replace("MARKER", marker)
     text = (
         _TEXT
@@ -72,7 +79,9 @@ def _write(kind: Kind, made: Path, *, weights: bool, size: Size) -> None:
         }
     )
     token = tokenizer.convert_tokens_to_ids
-    config, cls, files = _qwen(text, token) if kind == "qwen2_vl" else _idefics(text, token, size)
+    config, cls, files = {
+        "qwen2_vl": _qwen, "qwen2_audio": _qwen_audio, "idefics3": partial(_idefics, size=size),
+    }[kind](text, token)  # fmt: skip
     if weights:
         torch.manual_seed(0)
         model = cls(config).float()
@@ -113,7 +122,25 @@ def _qwen(text: dict[str, Any], token: Any) -> tuple[Any, Any, dict[str, Any]]:
     return config, Qwen2VLForConditionalGeneration, {"preprocessor_config.json": processor}
 
 
-def _idefics(text: dict[str, Any], token: Any, size: Size) -> tuple[Any, Any, dict[str, Any]]:
+def _qwen_audio(text: dict[str, Any], token: Any) -> tuple[Any, Any, dict[str, Any]]:
+    from transformers import Qwen2AudioConfig, Qwen2AudioForConditionalGeneration
+
+    audio = {
+        "model_type": "qwen2_audio_encoder", "d_model": 64, "encoder_layers": 2, "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 128, "num_mel_bins": 16, "max_source_positions": 1500,
+    }  # fmt: skip
+    config = Qwen2AudioConfig(
+        text_config=text | {"model_type": "qwen2"}, audio_config=audio, audio_token_index=token(_AUDIO[0])
+    )
+    processor = {
+        "feature_extractor_type": "WhisperFeatureExtractor", "processor_class": "Qwen2AudioProcessor",
+        "feature_size": 16, "sampling_rate": 16_000, "hop_length": 160, "chunk_length": 30, "n_fft": 400,
+        "return_attention_mask": True,
+    }  # fmt: skip
+    return config, Qwen2AudioForConditionalGeneration, {"preprocessor_config.json": processor}
+
+
+def _idefics(text: dict[str, Any], token: Any, *, size: Size) -> tuple[Any, Any, dict[str, Any]]:
     from transformers import Idefics3Config, Idefics3ForConditionalGeneration
 
     # Pixels of a tile's side, tiles along the picture's longer side, and patches that are one token, each way.

@@ -59,7 +59,7 @@ def _counted(state: Deployment, body: CountRequest, samples: Samples) -> int:
     chat = fitted(body, model)
     with openais_names():
         check_dialect(model, chat)
-        text = chat_prompt(model.tokenizer, chat.messages, chat, model.pictures, samples)
+        text = chat_prompt(model.tokenizer, chat.messages, chat, model.markers, samples)
         return len(counted(model, text, origins_of(chat.messages), samples))
 
 

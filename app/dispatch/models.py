@@ -10,8 +10,8 @@ from app.dispatch.writing import Writing, dialect_name, writing_of
 from app.engine_args import drafts
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
-from app.media.placeholders import Pictures, pictures_of
-from app.messages import Task
+from app.media.placeholders import Pictures, Sounds, pictures_of, sounds_of
+from app.messages import MediaKind, Task
 from app.pools import EndpointName, PaintRules, Pool, PoolsFile, Select
 from app.routing.pool_table import select
 from app.telemetry import Meters
@@ -54,6 +54,13 @@ class Model:
     speech: Speech | None = None  # of a model that transcribes
     encode_pools: tuple[PoolId, ...] = ()  # that only encode pictures
     embeds_width: int | None = None  # numbers in a row of `prompt_embeds`; None: no pool of it takes any
+    sounds: Sounds | None = None  # None: it takes none in chats
+
+    @property
+    def markers(self) -> Mapping[MediaKind, str]:
+        """Of the kinds that it takes in chats."""
+        families: Mapping[MediaKind, Pictures | Sounds | None] = {"image": self.pictures, "audio": self.sounds}
+        return {kind: family.marker for kind, family in families.items() if family is not None}
 
     @property
     def calls_tools(self) -> bool:
@@ -165,16 +172,18 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
         given = pool.args.get("mm_processor_kwargs")
         given = given if isinstance(given, dict) else {}
         pictures = pictures_of(pool.model_dir, tokenizer, given) if generates else None
+        sounds = sounds_of(pool.model_dir) if generates else None
         speech = speech_of(pool, tokenizer) if pool.task == "transcribe" else None
         embeds_width = pool.hidden_size if pool.prompt_embeds else None
         if known and embeds_width is None:
             embeds_width = known.embeds_width
         same = (
-            tokenizer, pool.context_len, writing, defaults, pool.task, endpoints, pictures, pool.painting, speech
+            tokenizer, pool.context_len, writing, defaults, pool.task, endpoints, pictures, pool.painting, speech,
+            sounds,
         )  # fmt: skip
         if known and same != (
             known.tokenizer, known.context_len, known.writing, known.defaults, known.task, known.endpoints,
-            known.pictures, known.painting, known.speech,
+            known.pictures, known.painting, known.speech, known.sounds,
         ):  # fmt: skip
             raise SettingsError(
                 f"pools.{pool_id}: other task, path, template, tokenizer_mode, length, reasoning, dialect, "
@@ -208,6 +217,7 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             speech=speech,
             encode_pools=encode_ids,
             embeds_width=embeds_width,
+            sounds=sounds,
         )
     return models
 

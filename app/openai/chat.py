@@ -62,7 +62,7 @@ def chat_plan(
     check_dialect(model, body)
     body = body.filled(model.defaults)
     tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
-    text = chat_prompt(tokenizer, body.messages, body, model.pictures, samples)
+    text = chat_prompt(tokenizer, body.messages, body, model.markers, samples)
     prompt, media = model.encode(text, param, add_special_tokens=False), _NO_MEDIA
     if samples:
         prompt, media = expanded(model, prompt, origins_of(body.messages), samples, param)

@@ -8,7 +8,8 @@ from app.dispatch.media_reader import Origin, OriginKind, Samples, samples_of
 from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
-from app.messages import Media
+from app.media.placeholders import Pictures, Sounds
+from app.messages import Media, MediaKind
 from app.openai.conversation import Message
 
 _NAMES: Mapping[OriginKind, str] = {
@@ -53,15 +54,36 @@ async def load_media(state: Deployment, model: Model, origins: Sequence[Origin],
     assert state.media is not None
     samples = await state.media.read(named, state.asker)
     for origin, param in named.items():
-        if origin.kind == "file" and samples[origin].media.frame is not None and "video" not in takes:
+        media = samples[origin].media
+        if origin.kind == "file" and media.frame is not None and "video" not in takes:
             raise _not_taken(model, "video", param)
+        if media.kind == "audio":
+            _tokens(model, media, param)
     return samples
 
 
 def _taken(model: Model) -> set[OriginKind]:
-    if model.pictures is None:
-        return set()
-    return {"image", "file", "video"} if model.pictures.takes_videos else {"image", "file"}
+    takes: set[OriginKind] = set() if model.sounds is None else {"audio"}
+    if model.pictures is not None:
+        takes |= {"image", "file"}
+        if model.pictures.takes_videos:
+            takes.add("video")
+    return takes
+
+
+def _tokens(model: Model, media: Media, param: str) -> list[int]:
+    """What stands for it. Raises: RequestError for a shape that the model can't take."""
+    try:
+        if media.kind == "audio":
+            assert model.sounds is not None
+            (samples,) = media.shape
+            return model.sounds.tokens(samples)
+        assert model.pictures is not None
+        height, width = media.shape
+        return model.pictures.tokens(height, width)
+    except ValueError as exc:
+        shown = "a sound" if media.kind == "audio" else f"a picture of {media.shape[1]} x {media.shape[0]} pixels"
+        raise RequestError(f"'{param}': {shown}: {exc}.", param=param) from exc
 
 
 def _not_taken(model: Model, kind: OriginKind, param: str) -> RequestError:
@@ -71,29 +93,32 @@ def _not_taken(model: Model, kind: OriginKind, param: str) -> RequestError:
 def expanded(
     model: Model, prompt: list[int], origins: Sequence[Origin], samples: Samples, param: str
 ) -> tuple[list[int], list[Media]]:
-    """The prompt with what stands for each picture or frame, and where that is. `param`: the messages' field.
+    """The prompt with what stands for each picture, frame or sound, and where that is. `param`: the messages' field.
 
     Raises: RequestError.
     """
-    pictures = model.pictures
-    assert pictures is not None
-    places = [place for place, token in enumerate(prompt) if token == pictures.token_id]
+    families: tuple[tuple[MediaKind, str, Pictures | Sounds | None], ...] = (
+        ("image", "picture", model.pictures),
+        ("audio", "sound", model.sounds),
+    )
+    kinds = {family.token_id: kind for kind, _, family in families if family is not None}
+    places = [place for place, token in enumerate(prompt) if token in kinds]
     found = [sample.media for origin in origins for sample in samples_of(origin, samples)]
-    if len(places) != len(found):
-        raise RequestError(
-            f"'{param}': the chat template shows {len(places)} pictures where there are {len(found)}, or a text has "
-            f"the model's own sign of a picture, '{pictures.marker}'.",
-            param=param,
-        )
+    shown, given = [kinds[prompt[place]] for place in places], [media.kind for media in found]
+    for kind, name, family in families:
+        if family is not None and (count := shown.count(kind)) != given.count(kind):
+            raise RequestError(
+                f"'{param}': the chat template shows {count} {name}s where there are {given.count(kind)}, or a text "
+                f"has the model's own sign of a {name}, '{family.marker}'.",
+                param=param,
+            )
+    if shown != given:
+        raise RequestError(f"'{param}': the chat template shows pictures and sounds in another order.", param=param)
     out: list[int] = []
     placed: list[Media] = []
     last = 0
     for place, media in zip(places, found, strict=True):
-        height, width = media.shape
-        try:
-            tokens = pictures.tokens(height, width)
-        except ValueError as exc:
-            raise RequestError(f"'{param}': a picture of {width} x {height} pixels: {exc}.", param=param) from exc
+        tokens = _tokens(model, media, param)
         out += prompt[last:place]
         placed.append(replace(media, offset=len(out), length=len(tokens)))
         out += tokens

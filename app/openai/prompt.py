@@ -1,6 +1,6 @@
 """A conversation's prompt: a request's fields for it besides the messages, and its text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from app.dispatch.media_reader import NO_SAMPLES, Samples
 from app.errors import RequestError
-from app.media.placeholders import Pictures
+from app.messages import MediaKind
 from app.openai.conversation import Message, check_conversation, for_template
 from app.openai.json_schema import check_bounds
 from app.openai.template_parts import show_parts
@@ -100,17 +100,17 @@ def chat_prompt(
     tokenizer: Tokenizer,
     messages: Sequence[Message],
     asked: PromptRequest,
-    pictures: Pictures | None = None,
+    markers: Mapping[MediaKind, str] | None = None,
     samples: Samples = NO_SAMPLES,
 ) -> str:
-    """The prompt's text, with its special tokens; each picture, and each frame of a video, is its marker.
+    """The prompt's text, with its special tokens; each picture, frame of a video and sound is its marker.
 
-    `pictures`: the model's; None: it takes none. Raises: RequestError when the template refuses.
+    `markers`: the model's; none: it takes no media. Raises: RequestError when the template refuses.
     """
     variables = asked.template_variables(tokenizer)
     shown = for_template(messages, nulls="is none" in (tokenizer.template or ""))
-    if pictures is not None:
-        show_parts(shown, messages, tokenizer, pictures.marker, samples)
+    if markers:
+        show_parts(shown, messages, tokenizer, markers, samples)
     if not asked.continue_final_message:
         variables["add_generation_prompt"] = asked.add_generation_prompt is not False
         return _rendered(tokenizer, shown, variables)

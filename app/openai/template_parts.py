@@ -1,12 +1,13 @@
-"""Messages with pictures and videos as chat templates take them: lists of parts, or texts with the model's marker."""
+"""Messages with media as chat templates take them: lists of parts, or texts with the model's markers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from app.dispatch.media_reader import Samples, samples_of
 from app.errors import RequestError
 from app.media.placeholders.smolvlm_video import CLOSING, before_frames
+from app.messages import MediaKind
 from app.openai.content_parts import AnyText, MediaPart
 from app.openai.conversation import Message
 from app.tokenizer import Tokenizer
@@ -20,16 +21,20 @@ class _Takes(NamedTuple):
 
 
 def show_parts(
-    shown: list[dict[str, Any]], messages: Sequence[Message], tokenizer: Tokenizer, marker: str, samples: Samples
+    shown: list[dict[str, Any]],
+    messages: Sequence[Message],
+    tokenizer: Tokenizer,
+    markers: Mapping[MediaKind, str],
+    samples: Samples,
 ) -> None:
-    """Changes what `conversation.for_template` has made of the messages, for a model that takes pictures.
+    """Changes what `conversation.for_template` has made of the messages, for a model that takes media.
 
-    `samples`: a video is shown as its frames; what is not among them, as one picture.
+    `markers`: of the kinds that it takes. `samples`: a video is shown as its frames; if it is not there, as a picture.
     """
-    takes = _takes(tokenizer, marker)
+    takes = _takes(tokenizer, tuple(markers.items()))
     for made, message in zip(shown, messages, strict=True):
         if message.media:
-            made["content"] = _parts(message, samples) if takes.parts else _text(message, marker, samples)
+            made["content"] = _parts(message, samples) if takes.parts else _text(message, markers, samples)
         elif not takes.texts and takes.parts and isinstance(made["content"], str):
             made["content"] = [{"type": "text", "text": made["content"]}] if made["content"] else []
 
@@ -42,7 +47,9 @@ def _parts(message: Message, samples: Samples) -> list[dict[str, Any]]:
 
 
 def _media(part: MediaPart, samples: Samples) -> list[dict[str, Any]]:
-    """A picture; or the frames of a video, with their texts."""
+    """A picture or a sound; or the frames of a video, with their texts."""
+    if part.origin.kind == "audio":
+        return [{"type": "audio"}]
     found = samples_of(part.origin, samples) if samples else []
     frames = [sample.media.frame for sample in found if sample.media.frame is not None]
     if not frames:
@@ -53,7 +60,7 @@ def _media(part: MediaPart, samples: Samples) -> list[dict[str, Any]]:
     return [*made, {"type": "text", "text": CLOSING}]
 
 
-def _text(message: Message, marker: str, samples: Samples) -> str:
+def _text(message: Message, markers: Mapping[MediaKind, str], samples: Samples) -> str:
     """A marker is not a line of its own."""
     out = ""
     before = False  # the last part was a text
@@ -61,7 +68,7 @@ def _text(message: Message, marker: str, samples: Samples) -> str:
         if isinstance(part, AnyText):
             out += ("\n" if before else "") + part.text
         else:
-            out += "".join(one.get("text", marker) for one in _media(part, samples))
+            out += "".join(one.get("text") or markers[one["type"]] for one in _media(part, samples))
         before = isinstance(part, AnyText)
     return out
 
@@ -71,8 +78,8 @@ def _of(message: Message) -> Sequence[AnyText | MediaPart]:
 
 
 @lru_cache
-def _takes(tokenizer: Tokenizer, marker: str) -> _Takes:
-    """Templates of models that see take texts, lists of parts, or both; what they don't take, they leave out."""
+def _takes(tokenizer: Tokenizer, markers: tuple[tuple[MediaKind, str], ...]) -> _Takes:
+    """Such models' templates take texts, lists of parts, or both; what they don't take, they leave out."""
 
     def rendered(content: Any) -> str:
         try:
@@ -80,5 +87,5 @@ def _takes(tokenizer: Tokenizer, marker: str) -> _Takes:
         except RequestError:
             return ""
 
-    parts = rendered([{"type": "image"}, {"type": "text", "text": _MARK}])
-    return _Takes(_MARK in rendered(_MARK), _MARK in parts and marker in parts)
+    parts = rendered([*({"type": kind} for kind, _ in markers), {"type": "text", "text": _MARK}])
+    return _Takes(_MARK in rendered(_MARK), _MARK in parts and all(marker in parts for _, marker in markers))

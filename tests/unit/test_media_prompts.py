@@ -58,7 +58,7 @@ def model(tokenizer: Tokenizer) -> Model:
 
 
 def prompt_of(model: Model, template: str, body: ChatRequest) -> str:
-    return chat_prompt(model.tokenizer.with_template(template), body.messages, body, model.pictures)
+    return chat_prompt(model.tokenizer.with_template(template), body.messages, body, model.markers)
 
 
 @pytest.mark.parametrize(("template", "shown"), [
@@ -90,7 +90,7 @@ def test_a_video_is_written_as_smolvlms_own_processor_does_it(model: Model, temp
     wanted = DEFAULT_VIDEO_INTRO.format(frame_count="two", video_duration="0:01:23")
     for at in ("00:00", "01:01"):
         wanted += FRAME_TIMESTAMP_MESSAGE.format(timestamp=at) + "<image>"
-    shown = chat_prompt(model.tokenizer.with_template(template), body.messages, body, model.pictures, samples)
+    shown = chat_prompt(model.tokenizer.with_template(template), body.messages, body, model.markers, samples)
     assert shown == f"user:a{wanted}{DEFAULT_MEDIA_OUTTRO}<image>|"
     assert params_of(body.messages) == ["messages.0.content.1", "messages.0.content.2"]
     prompt = model.encode(shown, "messages", add_special_tokens=False)

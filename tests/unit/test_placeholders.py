@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from app.errors import SettingsError
-from app.media.placeholders import Pictures, pictures_of
+from app.media.placeholders import Pictures, pictures_of, sounds_of
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 from tests.vlm import Kind, random_vlm
@@ -77,3 +78,30 @@ def test_a_model_of_another_family_takes_no_pictures(tmp_path: Path) -> None:
 def test_a_model_that_sees_has_its_length_with_its_language_part() -> None:
     pool = Pool(model="m", engine="mock", path=random_vlm("idefics3", weights=False))
     assert pool.context_len == 4096
+
+
+def test_qwen_audio_has_as_many_tokens_as_its_processor_counts() -> None:
+    """At the bounds of spectra, and of what its encoder takes."""
+    from transformers import WhisperFeatureExtractor
+
+    path = random_vlm("qwen2_audio", weights=False)
+    theirs = WhisperFeatureExtractor.from_pretrained(path)
+    sounds = sounds_of(path)
+    assert sounds is not None
+    for samples in (481, 640, 641, 800, 801, 15_999, 16_000, 16_001, 16_160, 40_001, 479_999, 480_000):
+        made = theirs(
+            np.zeros(samples, np.float32), sampling_rate=16_000, padding="max_length", return_attention_mask=True
+        )
+        length = int(made["attention_mask"].sum())
+        assert sounds.tokens(samples) == [sounds.token_id] * ((((length - 1) // 2 + 1) - 2) // 2 + 1), samples
+    for samples, said in ((480_001, "at most 30 s"), (320, "too short")):
+        with pytest.raises(ValueError, match=said):
+            sounds.tokens(samples)
+
+
+def test_a_model_that_hears_has_to_say_how(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    assert sounds_of(tmp_path) is None
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2_audio"}')
+    with pytest.raises(SettingsError, match="audio_token"):
+        sounds_of(tmp_path)

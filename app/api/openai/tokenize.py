@@ -48,7 +48,7 @@ def _tokenized(state: Deployment, body: TokenizeRequest, samples: Samples) -> by
     body.check()
     if body.messages is not None:
         tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
-        text = chat_prompt(tokenizer, body.messages, body, model.pictures, samples)
+        text = chat_prompt(tokenizer, body.messages, body, model.markers, samples)
         ids = counted(model, text, origins_of(body.messages), samples)
     else:
         ids = model.count(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)

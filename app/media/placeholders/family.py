@@ -1,4 +1,4 @@
-"""What a family of models has to tell about pictures in its prompts."""
+"""What a family of models has to tell about pictures and sound in its prompts."""
 
 from typing import Protocol
 
@@ -20,3 +20,17 @@ class Pictures(Protocol):
 
     def tokens(self, height: int, width: int) -> list[int]:
         """What stands for a picture of so many pixels. Raises: ValueError for a shape that the model can't take."""
+
+
+class Sounds(Protocol):
+    """Equal if they expand all sounds alike."""
+
+    @property
+    def marker(self) -> str:
+        """As of pictures, here and below."""
+
+    @property
+    def token_id(self) -> int: ...
+
+    def tokens(self, samples: int) -> list[int]:
+        """What stands for so many samples, 16,000 a second. Raises: ValueError if the model can't take so many."""

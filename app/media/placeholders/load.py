@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import SettingsError
-from app.media.placeholders.family import Pictures
+from app.media.placeholders.family import Pictures, Sounds
 from app.media.placeholders.idefics3 import Idefics3
+from app.media.placeholders.qwen2_audio import Qwen2Audio
 from app.media.placeholders.qwen_vl import QwenVl
+from app.media.sound import RATE
 from app.tokenizer import Tokenizer
 
 _IDEFICS3, _QWEN_VL = ("idefics3", "smolvlm"), ("qwen2_vl", "qwen2_5_vl")
@@ -30,6 +32,24 @@ def pictures_of(model_dir: Path, tokenizer: Tokenizer, given: Mapping[str, Any])
         return _idefics3(config, own, processor, tokenizer) if kind in _IDEFICS3 else _qwen_vl(config, own)
     except (KeyError, TypeError, ValueError) as exc:
         raise SettingsError(f"{model_dir}: can't tell how pictures become tokens: {exc!r}") from exc
+
+
+def sounds_of(model_dir: Path) -> Sounds | None:
+    """None for a model that hears nothing in chats, or not in this way. Raises: SettingsError, as `pictures_of`."""
+    config = _read(model_dir / "config.json")
+    if config.get("model_type") != "qwen2_audio":
+        return None
+    own = _read(model_dir / "preprocessor_config.json")
+    try:
+        if int(own.get("sampling_rate", RATE)) != RATE:
+            raise ValueError(f"sampling_rate is not {RATE}")
+        return Qwen2Audio(
+            token_id=int(config["audio_token_index"] if "audio_token_index" in config else config["audio_token_id"]),
+            hop=int(own.get("hop_length", 160)),
+            most=int(own.get("chunk_length", 30)) * RATE,
+        )
+    except (KeyError, TypeError, ValueError) as exc:
+        raise SettingsError(f"{model_dir}: can't tell how sounds become tokens: {exc!r}") from exc
 
 
 def _idefics3(config: dict[str, Any], own: dict[str, Any], processor: dict[str, Any], tokenizer: Tokenizer) -> Idefics3:

@@ -1,0 +1,162 @@
+"""Sound in chats, from OpenAI's client to the mock engine, whose answers depend on each sample."""
+
+import base64
+import json
+import signal
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from openai import BadRequestError, OpenAI
+
+from tests.speech.samples import encoded, quiet, tone, wav
+from tests.stack import Stack, indexed_blocks, leases, mock_pool, pid_of_worker, stack, wait_until
+from tests.vlm import random_vlm
+
+POOL, SIZE = "decode-pool-a", 16
+TOKENS_PER_S = 25
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two workers of a model that hears, one whose engine doesn't, and a model of text without a worker."""
+    files = {"path": str(random_vlm("qwen2_audio", weights=False))}
+    args: dict[str, Any] = {"max_model_len": 2048, "block_size": SIZE, "step_ms": 15.0}
+    pools = {
+        POOL: mock_pool(model="hears", **args) | files,
+        "deaf-pool": mock_pool(model="deaf", media=["image"], **args) | files,
+        "text-pool": mock_pool(model="text", **args),
+    }
+    with stack(valkey_url, tmp_path_factory.mktemp("sound"), pools, XYLEM_DEPLOYMENT="sound") as s:
+        s.api()
+        for i in range(2):
+            s.worker(POOL, f"hears-{i}")
+        s.worker("deaf-pool", "deaf")
+        s.wait_ready(2, "hears")
+        wait_until(lambda: len(leases(s)) == 3, "all workers")
+        yield s
+
+
+@pytest.fixture
+def client(served: Stack) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
+        yield c
+
+
+def part(data: bytes, form: str = "wav") -> dict[str, Any]:
+    return {"type": "input_audio", "input_audio": {"data": base64.b64encode(data).decode(), "format": form}}
+
+
+def asked(*parts: dict[str, Any], text: str = "What is this?") -> list[Any]:
+    return [{"role": "user", "content": [{"type": "text", "text": text}, *parts]}]
+
+
+def answer(client: OpenAI, messages: list[Any], **fields: Any) -> Any:
+    given = {"model": "hears", "seed": 1, "max_tokens": 12} | fields
+    return client.chat.completions.create(messages=messages, **given)
+
+
+def low(seconds: float) -> "array[int]":
+    return tone(seconds, 220.0)
+
+
+def test_an_answer_is_the_sounds_and_its_tokens_are_counted(served: Stack, client: OpenAI) -> None:
+    """Whatever file they are in, equal samples are one sound."""
+    first, text = answer(client, asked(part(wav(low(4))))), answer(client, asked())
+    said = first.choices[0].message.content
+    assert first.usage.prompt_tokens == text.usage.prompt_tokens + 4 * TOKENS_PER_S + len(["bos", "eos"])
+    assert answer(client, asked(part(wav(tone(4))))).choices[0].message.content != said
+    flac = part(encoded(low(4), "flac", "flac"))  # a file is what its content says
+    assert answer(client, asked(flac)).choices[0].message.content == said
+    mp3 = answer(client, asked(part(encoded(low(4), "libmp3lame", "mp3"), "mp3")))
+    assert 0 <= mp3.usage.prompt_tokens - first.usage.prompt_tokens <= TOKENS_PER_S // 5, "MP3 fills up its frames"
+    body = {"model": "hears", "messages": asked(part(wav(low(4))))}
+    counted = httpx.post(f"{served.url}/tokenize", json=body, timeout=60).json()
+    assert counted["count"] == first.usage.prompt_tokens
+
+
+def test_a_second_question_finds_the_sound_in_the_cache(served: Stack, client: OpenAI) -> None:
+    """And another sound of the same length does not."""
+    before = indexed_blocks(served, POOL)
+    messages = asked(part(wav(low(10))), text="Listen.")
+    first = answer(client, messages).usage
+    wait_until(lambda: indexed_blocks(served, POOL) > before, "the index has its blocks")
+    more = [*messages, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "And what is it?"}]
+    again = answer(client, more).usage
+    assert again.prompt_tokens_details.cached_tokens >= first.prompt_tokens // SIZE * SIZE - SIZE
+    other = answer(client, asked(part(wav(tone(10))), text="Listen.")).usage
+    assert other.prompt_tokens == first.prompt_tokens
+    assert other.prompt_tokens_details.cached_tokens <= SIZE, "no more than the text before the sound"
+
+
+def test_an_answer_goes_on_elsewhere_with_its_sound(served: Stack, client: OpenAI) -> None:
+    messages = asked(part(wav(low(3))), part(wav(tone(2))))
+    fields: dict[str, Any] = {"max_tokens": 120, "extra_body": {"ignore_eos": True}}
+    whole = answer(client, messages, **fields).choices[0].message.content
+    chunks = iter(answer(client, messages, stream=True, **fields))
+    text = ""
+    while len(text) < 40:
+        chunk = next(chunks)
+        text += chunk.choices[0].delta.content or ""
+    dying = pid_of_worker(served, POOL, chunk.id)
+    name = next(name for name, proc in served.names.items() if name.startswith("hears") and proc.pid == dying)
+    served.names[name].send_signal(signal.SIGKILL)
+    text += "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == whole
+    served.worker(POOL, f"{name}-again")
+    served.wait_ready(2, "hears")
+
+
+def test_a_line_of_a_batch_may_have_a_sound(served: Stack, client: OpenAI) -> None:
+    body: dict[str, Any] = {"model": "hears", "seed": 1, "max_tokens": 12, "messages": asked(part(wav(low(1))))}
+    wanted = client.chat.completions.create(**body).choices[0].message.content
+    served.worker("batch", "batch")
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    lines = client.files.create(file=("lines.jsonl", json.dumps(line).encode()), purpose="batch")
+    batch = client.batches.create(input_file_id=lines.id, endpoint="/v1/chat/completions", completion_window="24h")
+    done = wait_until(
+        lambda: found if (found := client.batches.retrieve(batch.id)).status == "completed" else None, "it is done", 60
+    )
+    answered = json.loads(client.files.content(done.output_file_id).text)
+    assert answered["response"]["body"]["choices"][0]["message"]["content"] == wanted
+
+
+FIRST = "messages.0.content.1"
+
+
+@pytest.mark.parametrize(("model", "parts", "param", "says"), [
+    ("text", [part(wav(low(1)))], FIRST, "takes no sound"),
+    ("deaf", [part(wav(low(1)))], None, "take no sound"),
+    ("hears", [part(b"<html>")], FIRST, "is no WAV"),
+    ("hears", [part(wav(low(1))[:40])], FIRST, "it has no sound|broken or incomplete"),
+    ("hears", [{"type": "input_audio", "input_audio": {"data": "%%%%", "format": "wav"}}], FIRST, "base64"),
+    ("hears", [part(wav(low(1)), "ogg")], f"{FIRST}.input_audio.format", "wav"),
+    ("hears", [part(wav(quiet(31)))], FIRST, "at most 30 s"),
+    ("hears", [part(wav(low(0.02)))], FIRST, "too short"),
+    ("hears", [part(encoded(quiet(1900), "flac", "flac"))], FIRST, "XYLEM_MEDIA_SOUND_S"),
+    ("hears", [part(wav(low(1)))] + [part(wav(low(1 + i / 10))) for i in range(1, 9)], "messages.0.content.9",
+     "at most 8"),
+    ("hears", [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}], FIRST, "takes no pictures"),
+    ("hears", [{"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}], FIRST, "takes no videos"),
+])  # fmt: skip
+def test_what_cannot_be_heard_is_refused_by_name(
+    client: OpenAI, model: str, parts: list[dict[str, Any]], param: str | None, says: str
+) -> None:
+    with pytest.raises(BadRequestError, match=says) as refused:
+        answer(client, asked(*parts), model=model)
+    assert refused.value.param == param
+
+
+def test_a_text_with_the_models_own_sign_of_a_sound_is_refused_beside_one(client: OpenAI) -> None:
+    """Else the sign would get the samples."""
+    with pytest.raises(BadRequestError, match="own sign of a sound"):
+        answer(client, asked(part(wav(low(1))), text="An <|AUDIO|>"))
+
+
+def test_responses_refuse_sound_by_its_part(client: OpenAI) -> None:
+    message: Any = {"role": "user", "content": [part(wav(low(1)))]}
+    with pytest.raises(BadRequestError, match="input_audio") as refused:
+        client.responses.create(model="hears", input=[message])
+    assert refused.value.param == "input.0.content.0.type"

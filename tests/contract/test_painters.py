@@ -32,7 +32,7 @@ def pool(kind: str, folder: Path, **rules: Any) -> Pool:
 
         engine, _, pipeline = kind.rpartition("-")
         given |= {"engine": engine or "diffusers", "path": make(pipeline, folder / pipeline)}
-        args = {} if engine else {"threads": 1}
+        args = {"backend": "diffusers"} if engine else {"threads": 1}
     return Pool.model_validate(given | {"args": args, "painting": {"size": "64x64"} | rules})
 
 
@@ -74,7 +74,7 @@ async def test_a_painter_keeps_its_contract(kind: str, folder: Path) -> None:
     async with started(kind, folder) as painter:
         await steps_and_previews_come_before_the_file(painter, previews=not sglang)
         await a_request_gives_the_same_bytes_also_beside_others(painter)
-        await a_closed_request_ends_within_a_step(painter)
+        await a_closed_request_ends_within_a_step(painter, untold=20 if sglang else 0)
         if sglang:
             await edits_are_refused_by_name(painter)
         else:
@@ -153,20 +153,22 @@ async def edited(painter: Painter, wanted: Painting, *sources: MediaInput, mask:
     return file
 
 
-async def a_closed_request_ends_within_a_step(painter: Painter) -> None:
-    """And the next one begins."""
+async def a_closed_request_ends_within_a_step(painter: Painter, *, untold: int) -> None:
+    """And the next one begins. `untold`: steps of another process that may be over, and are not counted yet."""
     async with aclosing(painter.paint(PaintRequest(RunId("b.0"), painting(steps=900)))) as steps:
         async for one in steps:
             if isinstance(one, PaintStep) and one.step == 3:
                 break
     left = painter.stats().paint_steps
     await file(painter, painting(steps=2))
-    assert painter.stats().paint_steps <= left + 1 + 2
+    assert painter.stats().paint_steps <= left + 1 + 2 + untold
 
 
 @pytest.mark.media
-async def test_a_video_has_its_frames_and_is_the_same_again(folder: Path) -> None:
-    async with started("wan", folder, videos=True) as painter:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")  # SGLang's
+@pytest.mark.parametrize("kind", ["wan", "sglang-wan"])
+async def test_a_video_has_its_frames_and_is_the_same_again(kind: str, folder: Path) -> None:
+    async with started(kind, folder, videos=True) as painter:
         first, second = await file(painter, VIDEO), await file(painter, VIDEO)
         assert first == second
         path = folder / "video.mp4"

@@ -74,6 +74,9 @@ class KvEventSource(Struct, frozen=True):
     topic: str
     # What those keys of blocks stand for that the engine makes itself; None: for nothing but the tokens. It grows.
     own_keys: Mapping[bytes, EventKey | None] = {}
+    # Of an engine that has numbers of its own for the tokens of a picture: by these, the placeholder's token and the
+    # picture's SHA-256. It grows.
+    pictures: Mapping[int, tuple[int, str]] = {}
 
 
 class EmbeddingShape(Struct, frozen=True):

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from app.messages import decoder
 
 EngineHash = int | bytes
-TokenId = Annotated[int, Meta(ge=0, lt=2**32)]  # our hashes take 32 bits of each
+TokenId = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # of text: 32 bits, as our hashes have; of SGLang's pictures: more
 
 
 class BlockStored(Struct, frozen=True, tag=True):

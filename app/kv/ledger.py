@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from app.kv.blocks import chain, media_key, root
 from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, KvEvent
+from app.kv.stand_ins import OpenPicture, has_stand_ins, translate
 
 # Events of other tiers (host, disk) are ignored: routing doesn't know these tiers.
 _DEVICE = (None, "GPU")
@@ -23,9 +24,15 @@ class Changes(NamedTuple):
 class Ledger:
     """Given every event in order, it has exactly the engine's cached blocks."""
 
-    def __init__(self, block_size: int, own_keys: Mapping[bytes, tuple[str, int] | None] = {}) -> None:
-        """`own_keys`: as in `KvEventSource`."""
-        self._block_size, self._own_keys = block_size, own_keys
+    def __init__(
+        self,
+        block_size: int,
+        own_keys: Mapping[bytes, tuple[str, int] | None] = {},
+        pictures: Mapping[int, tuple[int, str]] = {},
+    ) -> None:
+        """`own_keys`, `pictures`: as in `KvEventSource`."""
+        self._block_size, self._own_keys, self._pictures = block_size, own_keys, pictures
+        self._open: dict[EngineHash, OpenPicture] = {}  # in which blocks end, of an engine that has such numbers
         self.keys: tuple[str, ...] = ()  # before the engine's own: see `blocks.root`
         # Engine's hash → ours, and how many of the engine's blocks have it: vLLM keeps duplicates computed at the same
         # time, and reports each of them stored and removed.
@@ -54,6 +61,7 @@ class Ledger:
 
     def clear(self) -> None:
         self._blocks.clear()
+        self._open.clear()
         self._changes.clear()
         self._cleared = True
 
@@ -70,12 +78,18 @@ class Ledger:
     def _store(self, event: BlockStored) -> None:
         if event.medium not in _DEVICE or event.group_idx not in _GROUP:
             return
-        parent, extras = self._parent(event), _extras(event, self._own_keys)
+        parent, tokens, extras = self._parent(event), event.token_ids, _extras(event, self._own_keys)
+        ends: list[OpenPicture | None] = []
+        if has_stand_ins(tokens):
+            before = None if event.parent_block_hash is None else self._open.get(event.parent_block_hash)
+            seen = translate(tokens, self._block_size, self._pictures, before)
+            tokens, extras, ends = seen or (tokens, None, [])
         whole = len(event.token_ids) == len(event.block_hashes) * self._block_size  # else tokens are missing
         if parent is None or extras is None or not whole or event.block_size != self._block_size:
             self.unknown += len(event.block_hashes)
             return
-        made = chain(parent, event.token_ids, self._block_size, extras)
+        self._open |= {theirs: end for theirs, end in zip(event.block_hashes, ends, strict=False) if end is not None}
+        made = chain(parent, tokens, self._block_size, extras)
         for theirs, ours in zip(event.block_hashes, made, strict=True):
             count = self._blocks[theirs][1] if theirs in self._blocks else 0
             self._blocks[theirs] = ours, count + 1
@@ -103,6 +117,7 @@ class Ledger:
                 self._blocks[theirs] = ours, count - 1
                 continue
             del self._blocks[theirs]
+            self._open.pop(theirs, None)
             self._changes[ours] = False
 
 

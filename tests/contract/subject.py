@@ -84,9 +84,10 @@ class Subject:
 
     async def replayed(self, rank: int = 0) -> Ledger:
         """What all KV events of a rank come to that it has published so far."""
-        ledger = Ledger(self.info.block_size)
+        source = self.engine.kv_events()[rank]
+        ledger = Ledger(self.info.block_size, source.own_keys, source.pictures)
         with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as replay:
-            replay.connect(self.engine.kv_events()[rank].replay_endpoint)
+            replay.connect(source.replay_endpoint)
             await replay.send_multipart((b"", bytes(8)))
             async with asyncio.timeout(20):
                 while True:

@@ -184,3 +184,23 @@ def test_blocks_with_pictures_have_the_hashes_that_prompts_are_looked_up_by() ->
     )  # fmt: skip
     assert b"".join(ledger.blocks()) == prompt_hashes(prompt, SIZE, "s", "l", media=media)
     assert ledger.unknown == 0
+
+
+def test_an_engines_own_numbers_for_pictures_become_placeholders_and_keys() -> None:
+    """SGLang's: a picture's tokens are four numbers in turn. It may begin in an earlier event than it ends."""
+    media = [Media("image", "p", (), 2, 2 * SIZE), Media("image", "q", (), 2 * SIZE + 3, SIZE + 1)]
+    prompt = [7 if any(0 <= at - m.offset < m.length for m in media) else 1 for at in range(4 * SIZE + 1)]
+    numbers = {m.sha256: [2**40 + 10 * place + turn for turn in range(4)] for place, m in enumerate(media)}
+    seen = list(prompt)
+    for m in media:
+        seen[m.offset : m.offset + m.length] = [numbers[m.sha256][turn % 4] for turn in range(m.length)]
+    pictures = {number: (7, sha256) for sha256, all_four in numbers.items() for number in all_four}
+    ledger = Ledger(SIZE, pictures=pictures)
+    blocks = [seen[start : start + SIZE] for start in range(0, 4 * SIZE, SIZE)]
+    ledger.apply([BlockStored([1], None, blocks[0], SIZE), BlockStored([2, 3], 1, blocks[1] + blocks[2], SIZE)])
+    ledger.apply([BlockStored([4], 3, blocks[3], SIZE)])
+    assert b"".join(ledger.blocks()) == prompt_hashes(prompt, SIZE, media=media)
+    ledger.apply([BlockRemoved([4]), BlockStored([4], 3, blocks[3], SIZE)])
+    assert b"".join(ledger.blocks()) == prompt_hashes(prompt, SIZE, media=media)
+    ledger.apply([BlockStored([5], 4, [2**50] * SIZE, SIZE), BlockStored([6], 5, [1] * SIZE, SIZE)])
+    assert (len(ledger), ledger.unknown) == (4, 2), "a number of no known picture, and what is behind it"

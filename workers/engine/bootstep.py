@@ -153,7 +153,7 @@ class EngineStep(bootsteps.StartStopStep):
 
         caches = [KvIndex(runner.index, runner.keys, self.pool_id, renumbered) for _ in events]
         feeds = [
-            KvEventFeed(source, Ledger(self.pool.block_size, source.own_keys), cache)
+            KvEventFeed(source, Ledger(self.pool.block_size, source.own_keys, source.pictures), cache)
             for (_rank, source), cache in zip(sorted(events.items()), caches, strict=True)
         ]
         account = ReservationAudit(runner, worker_queue(self.pool_id, self.worker_id))

@@ -37,6 +37,7 @@ _CPU_DEFAULTS = {
     "device": "cpu",
     "attention_backend": "torch_native",
     "sampling_backend": "pytorch",
+    "mm_attention_backend": "sdpa",
     "dtype": "float32",
     "disable_cuda_graph": True,
     "disable_overlap_schedule": True,
@@ -121,6 +122,8 @@ def _check(pool: Pool, given: Mapping[str, Any]) -> None:
     check_settings(pool, given)
     if pool.task == "embed":
         _check_pooling(pool.model_dir)
+    if given.get("mm_process_config"):
+        raise SettingsError("args.mm_process_config: how pictures are processed is said in the model's own files")
 
 
 def _by_field(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from app.engines.sglang.convert import translate
 from app.engines.sglang.diffusion import check_block, check_diffusion, diffuses, keeps_seeds
 from app.engines.sglang.encoding import vectors
 from app.engines.sglang.events import event_sources
+from app.engines.sglang.media import Pictures
 from app.engines.sglang.processes import Processes, own_sigquit, remove_files
 from app.engines.sglang.requests import Running, run
 from app.engines.sglang.stats import Figuring
@@ -79,6 +80,7 @@ class SglangEngine:
         self._encoding: dict[RunId, int] = {}  # inputs of each request
         self._max_adapters = adapters_held(self._args.fields)
         self._adapters = Adapters(self._max_adapters, pool.model_dir)
+        self._pictures = Pictures()
         fields = self._args.fields
         self._keeps_seeds = bool(fields.get("enable_deterministic_inference")) or keeps_seeds(fields)
         self._pulled = 0  # tokens of prompts whose KV came from other engines
@@ -109,6 +111,11 @@ class SglangEngine:
         except Exception as exc:
             raise EngineFailed(f"SGLang did not start: {exc}") from exc
         self._listen(engine)
+        try:
+            self._pictures.load(engine, self._pool)
+        except (OSError, ValueError) as exc:
+            await self.close()
+            raise SettingsError(f"{self._pool.model_dir}: how pictures are processed can't be read: {exc}") from exc
         tokens = int(engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"])  # noqa: SLF001
         if tokens < self._pool.context_len + CONTEXT_SPARE:
             await self.close()
@@ -128,6 +135,7 @@ class SglangEngine:
             max_adapters=self._max_adapters,
             max_adapter_rank=self._args.fields["max_lora_rank"] if self._max_adapters else 0,
             version=version("sglang"),
+            media=self._pictures.kinds,
         )
 
     async def warm_up(self) -> None:
@@ -203,7 +211,9 @@ class SglangEngine:
 
     def kv_events(self) -> dict[int, KvEventSource]:
         config = self._args.fields.get("kv_events_config")
-        return event_sources(config, self._pool.data_parallel_size) if config else {}
+        if not config:
+            return {}
+        return event_sources(config, self._pool.data_parallel_size, self._pictures.stand_ins)
 
     async def reset_prefix_cache(self) -> bool:
         if self._requests or self._encoding:  # with several ranks the first one's answer is all that is told
@@ -276,14 +286,17 @@ class SglangEngine:
         self._control.check()
         self._check(request)
         running = self._requests[request.id] = Running()
+        pictures = asyncio.ensure_future(self._pictures.prepared(request.media)) if request.media else None
         try:
             for index in range(request.sampling.n):
                 if not (request.begun and request.begun[index].finished):
                     choice = Choice(request, index, self._tokenizer, self._pool.context_len)
-                    running.start(index, run(engine, request, choice, index, self._speculation))
+                    running.start(index, run(engine, request, choice, index, self._speculation, pictures))
             yield running
         finally:
             del self._requests[request.id]
+            if pictures is not None:
+                pictures.cancel()
 
     def _check(self, request: GenerateRequest) -> None:
         """What SGLang doesn't refuse, or not before it breaks: a token that the model doesn't have ends its process."""
@@ -292,6 +305,7 @@ class SglangEngine:
         self._adapters.check(request.adapter)
         s = request.sampling
         check_request(request, vocabulary_size=self._ready().vocabulary_size, context_len=self._pool.context_len)
+        self._pictures.check(request)
         if diffuses(self._args.fields):
             check_diffusion(request)
         if s.seed is not None and s.temperature > 0 and not self._keeps_seeds:

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -27,11 +28,14 @@ def event_config(ranks: int, given: Any) -> dict[str, Any]:
     return {"publisher": "zmq", "format": "dynamo", **defaults, **given}
 
 
-def event_sources(config: str, ranks: int) -> dict[int, KvEventSource]:
-    """`config`: ServerArgs' `kv_events_config`."""
+def event_sources(config: str, ranks: int, pictures: Mapping[int, tuple[int, str]]) -> dict[int, KvEventSource]:
+    """`config`: ServerArgs' `kv_events_config`. `pictures`: as `KvEventSource` has them."""
     said = json.loads(config)
     publishes, replays, topic = said["endpoint"], said["replay_endpoint"], said.get("topic", "")
-    return {rank: KvEventSource(_of_rank(publishes, rank), _of_rank(replays, rank), topic) for rank in range(ranks)}
+    return {
+        rank: KvEventSource(_of_rank(publishes, rank), _of_rank(replays, rank), topic, pictures=pictures)
+        for rank in range(ranks)
+    }
 
 
 def _of_rank(endpoint: str, rank: int) -> str:

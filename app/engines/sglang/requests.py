@@ -11,6 +11,7 @@ from sglang.srt.entrypoints.engine import Engine
 from app.engines.base import GenerateRequest, StepOutput
 from app.engines.sglang.choice import Choice
 from app.engines.sglang.convert import drafted, logprob_arguments, sampling_params, translate
+from app.engines.sglang.media import Patches, seen
 from app.engines.speculation import Speculation
 from app.errors import XylemError
 from app.messages import Rendezvous
@@ -85,9 +86,15 @@ class Running:
 
 
 async def run(
-    engine: Engine, request: GenerateRequest, choice: Choice, index: int, speculation: Speculation
+    engine: Engine,
+    request: GenerateRequest,
+    choice: Choice,
+    index: int,
+    speculation: Speculation,
+    pictures: asyncio.Future[Patches] | None = None,
 ) -> AsyncGenerator[StepOutput, None]:
-    """One choice's steps. Closing it aborts. Raises: SGLang's errors and ours."""
+    """One choice's steps. Closing it aborts. `pictures`: of all choices. Raises: SGLang's errors and ours."""
+    media = {} if pictures is None else seen(await asyncio.shield(pictures), choice.prompt)
     chunks = await engine.async_generate(
         input_ids=choice.prompt,
         sampling_params=sampling_params(choice.sampling, choice.begun),
@@ -99,6 +106,7 @@ async def run(
         routed_dp_rank=request.rank if engine.server_args.dp_size > 1 else None,
         **logprob_arguments(choice.sampling),
         **_room(request.handoff, index),
+        **media,
     )
     async with aclosing(chunks):
         async for chunk in chunks:

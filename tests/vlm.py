@@ -90,12 +90,23 @@ def _write(kind: Kind, made: Path, *, weights: bool, size: Size) -> None:
                 torch.nn.init.normal_(parameter, std=0.2)
         model.generation_config.eos_token_id = tokenizer.eos_token_id
         model.save_pretrained(made)
+        if kind == "qwen2_audio":
+            _rename(made / "model.safetensors")
     else:
         config.architectures = [cls.__name__]
         config.save_pretrained(made)
     tokenizer.save_pretrained(made)
     for name, content in files.items():
         (made / name).write_text(json.dumps(content))
+
+
+def _rename(path: Path) -> None:
+    """To the names that published weights have: transformers 5 writes a level more."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(path)
+    renamed = {name.replace("language_model.model.model.", "language_model.model."): t for name, t in tensors.items()}
+    save_file(renamed, path, metadata={"format": "pt"})
 
 
 def _qwen(text: dict[str, Any], token: Any) -> tuple[Any, Any, dict[str, Any]]:
@@ -130,7 +141,9 @@ def _qwen_audio(text: dict[str, Any], token: Any) -> tuple[Any, Any, dict[str, A
         "encoder_ffn_dim": 128, "num_mel_bins": 16, "max_source_positions": 1500,
     }  # fmt: skip
     config = Qwen2AudioConfig(
-        text_config=text | {"model_type": "qwen2"}, audio_config=audio, audio_token_index=token(_AUDIO[0])
+        text_config=text | {"model_type": "qwen2", "tie_word_embeddings": False},
+        audio_config=audio,
+        audio_token_index=token(_AUDIO[0]),
     )
     processor = {
         "feature_extractor_type": "WhisperFeatureExtractor", "processor_class": "Qwen2AudioProcessor",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 from PIL import Image
 
 from app.kv.blocks import prompt_hashes
@@ -18,6 +18,7 @@ from app.media.placeholders import pictures_of
 from app.messages import Media
 from app.tokenizer import load_tokenizer
 from tests.chaos.fleet import Fleet
+from tests.media.samples import video
 from tests.stack import indexed_blocks, wait_until
 from tests.vlm import Kind, random_vlm
 
@@ -94,6 +95,26 @@ def test_a_second_question_meets_the_pictures_kv_and_another_picture_does_not(fl
         assert other.usage.prompt_tokens_details.cached_tokens < SIZE, "the text before the picture has no whole block"
         assert other.choices[0].message.content != first.choices[0].message.content
         assert answer(client, messages).choices[0].message.content == first.choices[0].message.content
+
+
+def test_a_video_is_pictures_of_the_prompt_or_refused(fleet: tuple[Kind, Fleet]) -> None:
+    """vLLM expands frames, between their times, as the API does: it says so if it doesn't."""
+    kind, f = fleet
+    data = base64.b64encode(video(frames=3, fps=1)).decode()
+    film = {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{data}"}}
+    messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "Watch."}, film]}]
+    with OpenAI(base_url=f"{f.urls()[0]}/v1", api_key="none", max_retries=0, timeout=300) as client:
+        if kind == "qwen2_vl":
+            with pytest.raises(BadRequestError, match="takes no videos"):
+                answer(client, messages)
+            return
+        first = answer(client, messages)
+        again = answer(client, messages)
+    tokens = first.usage.prompt_tokens
+    assert tokens > 3 * 5 * 16, "of each frame four tiles and the whole"
+    assert again.usage.prompt_tokens_details.cached_tokens >= tokens // SIZE * SIZE - SIZE
+    assert again.choices[0].message.content == first.choices[0].message.content
+    assert not any("media_expanded_otherwise" in path.read_text() for path in f.stack.directory.rglob("*.log"))
 
 
 def expanded(kind: Kind, messages: list[Any], pictures: list[Image.Image]) -> tuple[list[int], list[Media]]:

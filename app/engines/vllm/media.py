@@ -1,10 +1,11 @@
-"""Pictures in prompts, as vLLM takes them: one token for each, which it expands itself."""
+"""Pictures and sound in prompts, as vLLM takes them: one token for each, which it expands itself."""
 
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+import numpy as np
 import structlog
 from PIL import Image
 from vllm import SamplingParams
@@ -18,6 +19,8 @@ from app.messages import MediaKind
 
 log = structlog.get_logger(__name__)
 
+_RATE = 16_000  # samples a second
+
 
 def kinds(engine: AsyncLLM) -> tuple[MediaKind, ...]:
     """The kinds that the loaded model takes, within the pool's `limit_mm_per_prompt`."""
@@ -25,20 +28,25 @@ def kinds(engine: AsyncLLM) -> tuple[MediaKind, ...]:
     if not engine.model_config.is_multimodal_model:
         return embeds
     limits = engine.renderer.get_mm_processor().info.allowed_mm_limits
-    return ("image", *embeds) if limits.get("image") else embeds
+    known: tuple[MediaKind, ...] = ("image", "audio")
+    return (*(kind for kind in known if limits.get(kind)), *embeds)
 
 
 def prompt_with_media(engine: AsyncLLM, request: GenerateRequest) -> dict[str, Any]:
-    """A prompt in which each picture's placeholders are one token again. Tokens of the answer are behind them all."""
-    token = engine.model_config.hf_config.image_token_id
+    """A prompt in which the placeholders of each are one token again. Tokens of the answer are behind them all."""
+    config = engine.model_config.hf_config
     ends = [0, *(one.media.offset + one.media.length for one in request.media)]
     begins = [*(one.media.offset for one in request.media), len(request.prompt)]
     pieces = [request.prompt[begin:end] for begin, end in zip(ends, begins, strict=True)]
-    prompt = {
-        "prompt_token_ids": [token_id for piece in pieces[:-1] for token_id in (*piece, token)] + pieces[-1],
-        "multi_modal_data": {"image": [_picture(one) for one in request.media]},
-        "multi_modal_uuids": {"image": [one.media.sha256 for one in request.media]},
-    }
+    ids: list[int] = []
+    data: dict[MediaKind, list[Any]] = {}
+    uuids: dict[MediaKind, list[str]] = {}
+    for one, piece in zip(request.media, pieces, strict=False):
+        kind = one.media.kind
+        ids += [*piece, config.image_token_id if kind == "image" else config.audio_token_id]
+        data.setdefault(kind, []).append(_picture(one) if kind == "image" else (np.frombuffer(one.data, "<f4"), _RATE))
+        uuids.setdefault(kind, []).append(one.media.sha256)
+    prompt = {"prompt_token_ids": ids + pieces[-1], "multi_modal_data": data, "multi_modal_uuids": uuids}
     return prompt if request.cache_salt is None else prompt | {"cache_salt": request.cache_salt}
 
 
@@ -61,7 +69,7 @@ async def encoded(engine: AsyncLLM, folder: EmbeddingFolder, request: PictureReq
     async with aclosing(outputs):
         async for out in outputs:
             if list(out.prompt_token_ids or ()) != request.placeholders:
-                log.error("picture_expanded_otherwise", ours=len(request.placeholders), vllm=len(out.prompt_token_ids))
+                log.error("media_expanded_otherwise", ours=len(request.placeholders), vllm=len(out.prompt_token_ids))
     return await folder.take(name)
 
 
@@ -73,7 +81,7 @@ async def checked(
     async with aclosing(outputs):
         async for out in outputs:
             if first and out.prompt_token_ids and list(out.prompt_token_ids) != request.prompt:
-                log.error("picture_expanded_otherwise", ours=len(request.prompt), vllm=len(out.prompt_token_ids))
+                log.error("media_expanded_otherwise", ours=len(request.prompt), vllm=len(out.prompt_token_ids))
             first = False
             yield out
 

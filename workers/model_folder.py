@@ -11,7 +11,10 @@ Make = Callable[[Path], None]  # fills a new folder
 
 
 def prepare(dest: Path, make: Make, proof: str = "config.json") -> None:
-    """`proof`: the file whose presence says that `dest` is there. Of two concurrent calls, the first one's stays."""
+    """`proof`: the file whose presence says that `dest` is there, made here unless `make` makes it.
+
+    Of two concurrent calls, the first one's stays.
+    """
     if (dest / proof).exists():
         return
     dest.parent.mkdir(parents=True, exist_ok=True)
@@ -19,6 +22,7 @@ def prepare(dest: Path, make: Make, proof: str = "config.json") -> None:
         made = Path(scratch) / "model"
         made.mkdir()
         make(made)
+        (made / proof).touch()
         try:
             made.rename(dest)
         except OSError:

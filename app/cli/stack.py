@@ -27,8 +27,8 @@ class _Shipped(NamedTuple):
 # By the directory's name. The modules have the names too; see import rules.
 _SHIPPED = {
     "SmolLM2-135M-Instruct": _Shipped(("workers.smollm2",), "config.json"),
-    "shapes": _Shipped(("workers.shapes", "seeing"), "config.json"),
-    "shapes-painter": _Shipped(("workers.shapes", "painting"), "model_index.json"),
+    "shapes": _Shipped(("workers.shapes", "seeing"), "weights-2"),
+    "shapes-painter": _Shipped(("workers.shapes", "painting"), "weights-2"),
 }
 
 

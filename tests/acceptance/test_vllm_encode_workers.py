@@ -22,7 +22,7 @@ from app.messages import decode_embedding, encode
 from ops.bench.media.seen import exam, is_right, said
 from tests.stack import ROOT, Stack, leases, metric, stack, wait_until
 from workers.model_folder import prepare
-from workers.shapes import seeing
+from workers.shapes import PROOF, seeing
 from workers.shapes.pictures import Question
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.media]
@@ -38,7 +38,7 @@ Case = tuple[Image.Image, Question]
 def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """An encoder and a worker that answers; and one that has no encoder."""
     model = MODELS / "shapes"
-    prepare(model, lambda folder: seeing.prepare(MODELS / "SmolLM2-135M-Instruct", folder))
+    prepare(model, lambda folder: seeing.prepare(MODELS / "SmolLM2-135M-Instruct", folder), PROOF)
 
     def pool(name: str, **more: Any) -> dict[str, Any]:
         args = {"kv_cache_memory_bytes": 2**28, "limit_mm_per_prompt": {"image": 4}}

@@ -168,7 +168,7 @@ def test_parameters_that_change_nothing_are_taken(known: Deployment, field: dict
 def test_a_model_is_found_for_what_it_does(known: Deployment) -> None:
     """And refused by name for anything else."""
     assert find_model(known.models, "embed", None).task == "embed"
-    with pytest.raises(RequestError, match=r"'embed' makes embeddings .* does not generate"):
+    with pytest.raises(RequestError, match=r"'embed' makes embeddings .* this endpoint there are: generate"):
         find_model(known.models, "embed")
 
 

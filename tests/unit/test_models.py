@@ -2,12 +2,15 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import orjson
 import pytest
 from pydantic import ValidationError
 
 from app.api.operations.health import _card
+from app.api.state import ApiState
 from app.dialects.names import find_dialect
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import Model, load_models
@@ -146,10 +149,10 @@ def test_a_model_that_embeds_is_not_told_to_chat_though_its_files_know_how(tmp_p
     template = tmp_path / "template"
     template.write_text("{{ tools }}<tool_call>name arguments <think>{{ messages }}")
     pool = Pool(model="m", engine="mock", chat_template=template)
-    can = []
+    can, state = [], cast(ApiState, SimpleNamespace(aliases=SimpleNamespace(table={}), pipelines={}, started=0))
     for task in ("generate", "embed"):
         made = load_models(PoolsFile(pools={PoolId("a"): pool.model_copy(update={"task": task})}))["m"]
-        card = _card(made, 0)
+        card = _card(state, made)
         can.append(
             (
                 card["dialect"] is not None,

@@ -1,14 +1,38 @@
 """The pictures from which the shapes models learn, and by which they are judged."""
 
 import random
+from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from app.cli.stack import _SHIPPED
 from ops.bench.media.painted import judge
 from ops.bench.media.seen import exam, is_right
+from workers.model_folder import prepare
+from workers.shapes import PROOF
 from workers.shapes.pictures import COLOURS, SHAPES, Question, ask, draw_picture, draw_scene, draw_thing
+
+FOLDER = Path(__file__).parents[2] / "workers/shapes"
+
+
+def test_folders_of_other_weights_are_made_anew() -> None:
+    """Else they would stay as an older version of this package made them."""
+    known = {"eyes": "4c6e29a922135eb6", "painter": "2f265c5d6ef62e0c"}
+    found = {name: sha256((FOLDER / f"{name}.safetensors").read_bytes()).hexdigest()[:16] for name in known}
+    assert found == known, "other weights need another number in PROOF, here and in app/cli/stack.py"
+    assert PROOF == "weights-2"
+    assert {_SHIPPED[name].proof for name in ("shapes", "shapes-painter")} == {PROOF}
+
+
+def test_a_folder_without_its_proof_is_made_anew(tmp_path: Path) -> None:
+    dest = tmp_path / "model"
+    prepare(dest, lambda folder: (folder / "config.json").write_text("old") and None)
+    prepare(dest, lambda folder: (folder / "config.json").write_text("new") and None, "weights-2")
+    prepare(dest, lambda folder: (folder / "config.json").write_text("not again") and None, "weights-2")
+    assert ((dest / "config.json").read_text(), (dest / "weights-2").exists()) == ("new", True)
 
 
 def test_a_seed_gives_the_same_pictures_and_questions_again() -> None:

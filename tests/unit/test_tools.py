@@ -125,7 +125,7 @@ def deep(levels: int) -> dict[str, Any]:
     ({"messages": [CALLED, RESULT, RESULT | {"tool_call_id": "call_2"}]}, "messages.2.tool_call_id"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.tool_call_id"),
     ({"messages": [CALLED, RESULT | {"content": None}]}, "messages.1.content"),
-    ({"messages": [CALLED, RESULT | {"content": [{"type": "video_url"}]}]}, "messages.1.content.0.type"),
+    ({"messages": [CALLED, RESULT | {"content": [{"type": "refusal"}]}]}, "messages.1.content.0.type"),
     ({"messages": [{"role": "function", "content": "x"}]}, "messages.0.name"),
     ({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages.0.function_call"),
     ({"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "type": "custom"}]}]},

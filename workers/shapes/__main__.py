@@ -9,7 +9,7 @@ from pathlib import Path
 
 from workers import smollm2
 from workers.model_folder import prepare, prepare_shown
-from workers.shapes import painting, seeing
+from workers.shapes import PROOF, painting, seeing
 
 _KINDS = ("seeing", "painting")
 
@@ -22,10 +22,10 @@ def main() -> None:
     dest, kinds = Path(sys.argv[1]), sys.argv[2:] or _KINDS
     for kind in kinds:
         if kind == "seeing":
-            prepare_shown(dest, lambda folder: seeing.prepare(_smollm2(dest.parent), folder))
+            prepare_shown(dest, lambda folder: seeing.prepare(_smollm2(dest.parent), folder), PROOF)
         else:
             target = dest if kinds == ["painting"] else dest.with_name(f"{dest.name}-painter")
-            prepare_shown(target, painting.prepare, "model_index.json")
+            prepare_shown(target, painting.prepare, PROOF)
 
 
 def _smollm2(models: Path) -> Path:

@@ -101,6 +101,7 @@ def pools() -> str:
         ("`disagg` of a pool", declared.Disagg),
         ("`aside` of a pool", declared.Aside),
         ("`reasoning` of a pool", declared.Reasoning),
+        ("`painting` of a pool", declared.PaintRules),
         ("`aliases.<name>`", declared.Alias),
         ("`pipelines.<name>`", declared.Pipeline),
         ("`stages` of a pipeline", declared.Stage),

@@ -91,7 +91,7 @@ def test_a_body_that_is_no_json_object_is_refused(http: httpx.Client, path: str,
     (CHAT, {"reasoning_effort": "high"}, "reasoning_effort"),
     (CHAT, {"continue_final_message": True}, "continue_final_message"),
     (TEXT, {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-    (CHAT, {"messages": [{"role": "user", "content": [{"type": "video_url"}]}]}, "messages.0.content.0.type"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "refusal"}]}]}, "messages.0.content.0.type"),
     (RESPONSES, {"input": [{"type": "function_call_output", "output": "x"}]}, "input.0.call_id"),
     (RESPONSES, {"tools": [{"type": "web_search"}]}, "tools.0.type"),
     (CHAT, {"store": "yes"}, "store"),
@@ -292,7 +292,7 @@ def test_the_openai_client_raises_its_own_errors(client: openai.OpenAI, stream: 
     with pytest.raises(openai.NotFoundError) as unknown:
         ask(model="gpt-nonsense")
     assert unknown.value.code == "model_not_found"
-    with pytest.raises(openai.BadRequestError, match="does not embed"):
+    with pytest.raises(openai.BadRequestError, match="and nothing else"):
         client.embeddings.create(model="mock", input="x")
 
 

@@ -102,11 +102,11 @@ class PaintRules(_Part):
     multiple_of: Count = 16  # of pixels, that both sides have to be
     max_pixels: Count = 4 * 2**20  # of a picture, or a frame
     steps: Count = 30  # of denoising, if a request says nothing
-    max_steps: Count = 100
+    max_steps: Count = 100  # that a request may ask for
     guidance: Annotated[float, Field(ge=0, le=100)] | None = None  # null: as the model has it
     fps: Annotated[int, Field(gt=0, le=120)] = 16  # of videos
     seconds: Annotated[float, Field(gt=0, le=600)] = 4.0  # of a video, if a request says nothing
-    max_seconds: Annotated[float, Field(gt=0, le=600)] = 12.0
+    max_seconds: Annotated[float, Field(gt=0, le=600)] = 12.0  # that a request may ask for
     videos: bool = False  # whether the model makes videos, and no pictures
 
 

@@ -77,6 +77,27 @@ def test_an_answer_is_the_sounds_and_its_tokens_are_counted(served: Stack, clien
     assert counted["count"] == first.usage.prompt_tokens
 
 
+def test_a_response_hears_as_a_chat_does_and_the_next_one_remembers(served: Stack, client: OpenAI) -> None:
+    """Its sound is the same one, so the chat's KV is met."""
+    parts: list[Any] = [{"type": "input_text", "text": "What is this?"}, part(wav(low(3)))]
+    chat = answer(client, asked(part(wav(low(3)))), temperature=0)
+    made = client.responses.create(
+        model="hears", input=[{"role": "user", "content": parts}], temperature=0, max_output_tokens=12
+    )
+    assert made.output_text == chat.choices[0].message.content
+    assert made.usage is not None
+    assert made.usage.input_tokens == chat.usage.prompt_tokens
+    (item,) = httpx.get(f"{served.url}/v1/responses/{made.id}/input_items", timeout=60).json()["data"]
+    assert [one["type"] for one in item["content"]] == ["input_text", "input_audio"]
+    then = client.responses.create(model="hears", input="And?", previous_response_id=made.id, max_output_tokens=4)
+    assert then.usage is not None
+    assert then.usage.input_tokens > made.usage.input_tokens + 12 - 1, "the sound is in the history"
+    broken: Any = [{"role": "user", "content": [parts[0], part(b"no sound")]}]
+    with pytest.raises(BadRequestError) as refused:
+        client.responses.create(model="hears", input=broken)
+    assert refused.value.param == "input.0.content.1"
+
+
 def test_a_second_question_finds_the_sound_in_the_cache(served: Stack, client: OpenAI) -> None:
     """And another sound of the same length does not."""
     before = indexed_blocks(served, POOL)
@@ -155,8 +176,8 @@ def test_a_text_with_the_models_own_sign_of_a_sound_is_refused_beside_one(client
         answer(client, asked(part(wav(low(1))), text="An <|AUDIO|>"))
 
 
-def test_responses_refuse_sound_by_its_part(client: OpenAI) -> None:
+def test_a_response_of_a_model_without_ears_is_refused_by_its_part(client: OpenAI) -> None:
     message: Any = {"role": "user", "content": [part(wav(low(1)))]}
-    with pytest.raises(BadRequestError, match="input_audio") as refused:
-        client.responses.create(model="hears", input=[message])
-    assert refused.value.param == "input.0.content.0.type"
+    with pytest.raises(BadRequestError, match="takes no sound") as refused:
+        client.responses.create(model="text", input=[message])
+    assert refused.value.param == "input.0.content.0"

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.openai.body import MOST, Body, Some
-from app.openai.content_parts import Detail, FileId
+from app.openai.content_parts import AudioPart, Detail, FileId
 from app.openai.conversation import CallId, Parsed
 from app.openai.neutral import NOT_SUPPORTED, Refused
 from app.openai.responses.opaque import disclose
@@ -53,13 +53,13 @@ class InputImage(Body):
         return self
 
 
-InputPart = Annotated[InputText | InputImage, Field(discriminator="type")]
+InputPart = Annotated[InputText | InputImage | AudioPart, Field(discriminator="type")]
 # In this order, errors are reported for the list.
 Content = Annotated[Some[InputPart], Field(max_length=MOST)] | str
 
 
 def joined(content: Content) -> str:
-    """Without pictures."""
+    """Without pictures and sound."""
     return content if isinstance(content, str) else "\n".join(p.text for p in content if isinstance(p, InputText))
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 from app.errors import RequestError
 from app.ids import RequestId
+from app.openai.content_parts import AudioPart
 from app.openai.responses.input_items import (
     CallOutput,
-    InputImage,
     InputItem,
     InputMessage,
+    InputPart,
     InputText,
     ReasoningItem,
 )
@@ -71,10 +72,12 @@ def _message(name: str, message: InputMessage) -> dict[str, Any]:
     } | ({"phase": message.phase} if message.phase else {})
 
 
-def _part(part: InputText | InputImage, kind: dict[str, Any]) -> dict[str, Any]:
+def _part(part: InputPart, kind: dict[str, Any]) -> dict[str, Any]:
     """`kind`: of a text."""
     if isinstance(part, InputText):
         return kind | {"text": part.text}
+    if isinstance(part, AudioPart):
+        return part.model_dump(mode="json")
     return {
         "type": "input_image",
         "image_url": part.image_url,

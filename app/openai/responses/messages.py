@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.errors import RequestError
-from app.openai.content_parts import AnyText, picture
+from app.openai.content_parts import AnyText, MediaPart, picture
 from app.openai.conversation import AssistantMessage, Message, ToolCall, ToolMessage
 from app.openai.responses.input_items import (
     CallOutput,
@@ -15,6 +15,8 @@ from app.openai.responses.input_items import (
     InputImage,
     InputItem,
     InputMessage,
+    InputPart,
+    InputText,
     ReasoningItem,
     joined,
 )
@@ -64,17 +66,23 @@ def _message(item: InputItem) -> Message | None:
 
 
 def _content(given: Content) -> list[Any] | str:
-    if isinstance(given, str) or not any(isinstance(part, InputImage) for part in given):
+    if isinstance(given, str) or all(isinstance(part, InputText) for part in given):
         return joined(given)
-    return [
-        picture(part.image_url, part.file_id) if isinstance(part, InputImage)
-        else AnyText.model_construct(type="text", text=part.text)
-        for part in given
-    ]  # fmt: skip
+    return [_part(part) for part in given]
+
+
+def _part(part: InputPart) -> AnyText | MediaPart:
+    """As chats have it."""
+    if isinstance(part, InputText):
+        return AnyText.model_construct(type="text", text=part.text)
+    return picture(part.image_url, part.file_id) if isinstance(part, InputImage) else part
 
 
 def media_params(items: Sequence[InputItem], own: int) -> list[str]:
-    """The names of all pictures' parts, in the order of `as_messages`. `own`: how many items are the request's own."""
+    """The names of all parts that are no text, in the order of `as_messages`.
+
+    `own`: how many items are the request's own.
+    """
     names = []
     for i, item in enumerate(items):
         content: Any = getattr(item, "output" if isinstance(item, CallOutput) else "content", None)
@@ -83,7 +91,7 @@ def media_params(items: Sequence[InputItem], own: int) -> list[str]:
         number = i - len(items) + own
         where = f"input.{number}" if number >= 0 else f"conversation.{i}"
         field = "output" if isinstance(item, CallOutput) else "content"
-        names += [f"{where}.{field}.{j}" for j, part in enumerate(content) if isinstance(part, InputImage)]
+        names += [f"{where}.{field}.{j}" for j, part in enumerate(content) if not isinstance(part, InputText)]
     return names
 
 

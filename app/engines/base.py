@@ -52,7 +52,7 @@ class EngineStats(Struct, frozen=True):
     prefill_tokens: int = 0  # prompt tokens computed since the start, without cached and pulled ones
     pulled_tokens: int = 0  # prompt tokens whose KV came from other engines, since the start
     lent_blocks: int = 0  # of the used ones: kept for decode engines
-    # A step that computes no prompt takes step_s + running · request_step_s. Both are 0 while unknown.
+    # A step that computes no prompt takes step_s + running · request_step_s. The latter is 0 while unknown.
     step_s: float = 0.0
     request_step_s: float = 0.0
     # Speculation since the start: how often tokens were drafted, how many, and of these how many were accepted at

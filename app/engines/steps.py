@@ -8,7 +8,7 @@ _LEAST_SPREAD = 0.01  # variance of the requests in a step over their mean squar
 
 
 class StepFit(Struct, frozen=True):
-    """A step takes `base_s` + requests · `request_s`; both are 0 while unknown."""
+    """A step takes `base_s` + requests · `request_s`. While the latter is unknown it is 0, and `base_s` is their mean."""
 
     base_s: float = 0.0
     request_s: float = 0.0
@@ -41,7 +41,7 @@ class StepMeter:
         self._nt = self._nt * kept + products
 
     def read(self) -> StepFit:
-        """The fit; while all steps have equally many requests, with the last known `request_s`."""
+        """The fit; while steps don't tell what a request adds, with the last known `request_s`."""
         if not self._w:
             return self._fit
         n, t = self._n / self._w, self._t / self._w
@@ -49,7 +49,7 @@ class StepMeter:
         a_request = self._fit.request_s
         if variance > _LEAST_SPREAD * n * n:
             a_request = max(0.0, (self._nt / self._w - n * t) / variance)
-        if a_request > 0:
+        if a_request > 0 or not self._fit.request_s:
             a_request = min(a_request, t / n)
             self._fit = StepFit(t - n * a_request, a_request)
         return self._fit

@@ -38,7 +38,16 @@ def test_nothing_is_known_of_a_requests_cost_while_all_steps_hold_as_many() -> N
     meter = StepMeter()
     for _ in range(100):
         meter.add(4, 0.01)
+    assert meter.read() == StepFit(pytest.approx(0.01), 0.0)
+
+
+def test_a_step_is_known_though_more_requests_seem_to_make_it_shorter() -> None:
+    """Other work on the machine may hide what a request adds."""
+    meter = StepMeter()
     assert meter.read() == StepFit()
+    for n in (1, 2, 3, 4) * 100:
+        meter.add(n, 0.02 - n * 0.001)
+    assert meter.read() == StepFit(pytest.approx(0.0175, rel=0.01), 0.0)
 
 
 def test_what_is_known_stays_when_steps_become_alike() -> None:

@@ -8,7 +8,7 @@ _LEAST_SPREAD = 0.01  # variance of the requests in a step over their mean squar
 
 
 class StepFit(Struct, frozen=True):
-    """A step takes `base_s` + requests · `request_s`. While the latter is unknown it is 0, and `base_s` is their mean."""
+    """A step takes `base_s` + requests · `request_s`. While that is unknown it is 0, and `base_s` is the mean."""
 
     base_s: float = 0.0
     request_s: float = 0.0

@@ -79,6 +79,7 @@ class MediaLoader:
                 raise Refused(f"a request has at most {most} pictures, sounds and videos (XYLEM_MEDIA_COUNT)")
 
     async def close(self) -> None:
+        self._fetcher.close()
         await asyncio.to_thread(self._decoders.close)
 
     async def _load(self, source: MediaSource) -> Picture | Video | Sound:

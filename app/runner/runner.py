@@ -10,10 +10,8 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
-from threading import Thread
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-import uvloop
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -21,6 +19,7 @@ from app.engines.base import Engine, EngineInfo
 from app.engines.painter import Painter
 from app.errors import Cancelled, EngineDead, EngineFailed, HandoffFailed, Returned, StoreDown, XylemError
 from app.ids import PoolId, RequestId, RunId, WorkerId, run_id
+from app.loop_thread import LoopThread
 from app.messages import Failed, Handoff, Job, KvHandle, PrefillDone
 from app.pools import Aside
 from app.runner.adapters_in_use import AdaptersInUse
@@ -95,9 +94,8 @@ class Runner:
         self._stopping = False
         self.weights = ""  # the version that the engine has
         self.closed = False  # what has not begun goes back: the engine sleeps, is paused, or gets other weights
-        self._loop = uvloop.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name="engine", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("engine")
+        self._loop = self._thread.loop
 
     # From any thread.
 
@@ -121,7 +119,7 @@ class Runner:
 
     def call(self, coro: Coroutine[Any, Any, T]) -> T:
         """Runs `coro` on the engine's loop and waits for it."""
-        return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
+        return self._thread.call(coro)
 
     def soon(self, call: Callable[[], None]) -> None:
         """Calls it on the engine's loop, without waiting."""
@@ -134,8 +132,7 @@ class Runner:
     def close(self) -> None:
         """Ends running requests, then engine, loop and thread."""
         self.call(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.close()
 
     # On the engine's loop.
 

@@ -4,11 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from itertools import count
-from threading import Thread
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
-
-import uvloop
 
 from app.batch.batch_store import BatchStore, PartClaim
 from app.batch.fair_share import PARTS
@@ -17,6 +14,7 @@ from app.dispatch.runtime import Deployment, Runtime, running
 from app.ending import end_tasks
 from app.errors import BatchNotFound, StoreDown
 from app.ids import BatchId
+from app.loop_thread import LoopThread
 from app.telemetry import logger
 from workers.batch.batch_jobs import BatchJobs
 from workers.batch.leader import Leader
@@ -38,8 +36,8 @@ class BatchWorker:
         """Raises: SettingsError."""
         self._known, self._settings = known, known.settings
         self._storage = Storage(known.settings.files_url)
-        self._loop = uvloop.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name="batch", daemon=True)
+        self._thread = LoopThread("batch")
+        self._loop = self._thread.loop
         self._parts: set[PartRunner] = set()
         self._tickets: set[PartClaim] = set()
         self._quota_locks = WeakValueDictionary[str, asyncio.Lock]()  # by `Rate.account`: see `LineQuota`
@@ -48,11 +46,10 @@ class BatchWorker:
     # From any thread.
 
     def start(self) -> None:
-        self._thread.start()
         self.call(self._start())
 
     def call(self, coro: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
+        return self._thread.call(coro)
 
     def drain(self) -> None:
         """Begins no more parts, and finishes only lines that engines have."""
@@ -65,8 +62,7 @@ class BatchWorker:
     def close(self) -> None:
         """To be called after all tasks have ended."""
         self.call(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.close()
 
     def answer(self, batch: str, part: int, ticket: int) -> None:
         self.call(self._answer(PartClaim(BatchId(batch), part, ticket)))

@@ -1,5 +1,6 @@
 """A chat's answer, all of whose text is content."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -18,6 +19,24 @@ class ChatWriter(CompletionWriter):
     def __init__(self, call: GenerationBase, body: ChatRequest) -> None:
         super().__init__(call, body)
         self._as_ids = bool(body.return_tokens_as_token_ids)
+
+    async def read(self, tell: Callable[[str], Awaitable[None]]) -> str:
+        """The text of an answer with one choice, to its end; `tell` gets its pieces as they come.
+
+        Raises: the error that ended it.
+        """
+        pieces: list[str] = []
+        while deltas := await self._call.deltas():
+            for _, d in deltas:
+                self._call.count(d)
+            if piece := "".join([self.content(choice, d) for choice, d in deltas]):
+                pieces.append(piece)
+                await tell(piece)
+        return "".join(pieces)
+
+    def content(self, _choice: int, d: Delta) -> str:
+        """What a delta adds to the text."""
+        return d.text
 
     def answer(self, choices: list[tuple[int, Delta]]) -> dict[str, Any]:
         made = super().answer(choices)

@@ -49,6 +49,9 @@ class PartsWriter(ChatWriter):
             made["message"]["tool_calls"] = [{key: call[key] for key in ("id", "type", "function")} for call in calls]
         return made
 
+    def content(self, choice: int, d: Delta) -> str:
+        return "".join([part.text for part in self._parts(choice, d) if isinstance(part, Content)])
+
     def delta(self, choice: int, d: Delta) -> bytes:
         parts = self._parts(choice, d)
         if d.weights != self._weights:

@@ -247,11 +247,12 @@ def test_what_a_pipeline_cannot_do_is_refused_by_name(
 
 def test_a_stream_whose_last_stage_fails_ends_with_one_error(served: Stack) -> None:
     """After what the first has made."""
-    made, failed = events(post(served, CHATS, "unanswered", stream=True))
-    assert made["stage"]["output"] == "Where is Paris?"
+    *pieces, made, failed = events(post(served, CHATS, "unanswered", stream=True))
+    assert made["stage"]["output"] == "".join(e["stage"]["delta"] for e in pieces) == "Where is Paris?"
     assert failed["error"]["message"].startswith("Stage 2 of 'unanswered', the model 'absent': ")
     assert failed["error"]["code"] == "no_worker"
-    (failed,) = events(post(served, CHATS, "rephrase", stream=True, max_tokens=10**6))[1:]
+    *made, failed = events(post(served, CHATS, "rephrase", stream=True, max_tokens=10**6))
+    assert all("stage" in event for event in made)
     assert failed["error"]["code"] == "context_length_exceeded"
 
 

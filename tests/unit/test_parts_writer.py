@@ -156,6 +156,16 @@ def test_a_call_that_is_cut_off_stays_as_it_was_and_the_length_is_told() -> None
     assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"city":'
 
 
+@pytest.mark.parametrize("texts", [["tuc~b12nc"], [*"tuc~b12nc"], ["t", "uc~b1", "", "2n", "c-"]])
+def test_however_an_answer_is_cut_its_text_is_the_same(texts: list[str]) -> None:
+    """Without reasoning and calls: what is read of it alone, and what the whole answer has."""
+    written, ended = scripted(), scripted()
+    cut = [replace(DELTA, text=text, finish="stop" if text is texts[-1] else None) for text in texts]
+    read = "".join(written.content(0, d) for d in cut)
+    whole = ended.choice(0, replace(DELTA, text="".join(texts), finish="stop"))
+    assert read == whole["message"]["content"] == "One moment.One moment.~"
+
+
 def test_what_was_held_back_comes_with_the_end() -> None:
     events = streamed("~", "c", "-")
     assert deltas(events) == [{"content": "One moment."}, {"content": "~"}]

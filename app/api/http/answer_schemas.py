@@ -161,6 +161,12 @@ class StageOutput(Shape):
     output: str  # the text, as this stage has left it
 
 
+class StageDelta(Shape):
+    stage: int
+    model: str
+    delta: str  # a piece of what this stage is writing
+
+
 class ChatCompletion(Envelope):
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
@@ -187,7 +193,7 @@ class ChatCompletionChunk(Envelope):
     choices: list[ChatChunkChoice]
     prompt_token_ids: list[int] = []  # in the first one
     usage: Usage | None = None
-    stage: StageOutput | None = None  # in a chunk of its own
+    stage: StageOutput | StageDelta | None = None  # of a pipeline: in chunks of their own
 
 
 class TextLogprobs(Shape):

@@ -1,6 +1,6 @@
 """A request to a pipeline: each stage is a job like any other, placed when the stage before has ended.
 
-One deadline, one client and one account are those of all stages. Only the last one's answer is streamed.
+One deadline, one client and one account are those of all stages.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from app.ending import side_by_side
 from app.endpoint_registry import CHAT, IMAGES
 from app.errors import Cancelled, DeadlineOver, EngineFailed, RequestError, XylemError
 from app.ids import new_request_id
+from app.openai.chat import writer as chat_writer
 from app.openai.images import ImageRequest
 from app.openai.pipeline import ChatText, stage_request
 from app.openai.schemas import ChatRequest, ModelRequest
@@ -66,10 +67,10 @@ class Conductor:
         """HTTP headers, before the last stage has begun."""
         return {} if self._allowance is None else self._allowance.headers()
 
-    async def chat(self, raw: bytes, show: Show) -> tuple[ChatRequest, Generation]:
+    async def chat(self, raw: bytes, show: Show | None = None) -> tuple[ChatRequest, Generation]:
         """The body for the last stage, and its answer, which has not begun. Raises: XylemError, naming the stage.
 
-        `raw`: the request's body. `show`: gets what a stage has made.
+        `raw`: the request's body. `show`: gets what stages make that clients see: of a text its pieces, then all.
         """
         await self._admit()
         doc = orjson.loads(raw) if len(raw) <= _SMALL else await asyncio.to_thread(orjson.loads, raw)
@@ -83,10 +84,11 @@ class Conductor:
                     texts = await self._heard(stage, sounds)
                     chat.hear(dict(zip(sounds, texts, strict=True)))
                 else:
-                    chat.text = await self._written(stage, chat.text)
+                    chat.text = await self._written(stage, number, chat.text, show if stage.show else None)
             if stage.show:
-                self.shown.append({"stage": number, "model": stage.model, "output": chat.text})
-                await show(self.shown[-1])
+                self.shown.append(_made(stage, number, output=chat.text))
+                if show is not None:
+                    await show(self.shown[-1])
         with self.in_last():
             return await self._last(CHAT.understand, chat.ask(last))
 
@@ -100,7 +102,7 @@ class Conductor:
         text: str = doc["prompt"]
         for number, stage in enumerate(earlier, 1):
             with self._named(stage, number):
-                text = await self._written(stage, text)
+                text = await self._written(stage, number, text)
         doc["prompt"] = last.asked(text)
         with self.in_last():
             shown = doc["prompt"] if earlier[-1].show else None
@@ -126,14 +128,17 @@ class Conductor:
         if self._allowance is not None:
             await self._allowance.admit(0)
 
-    async def _written(self, stage: Stage, text: str) -> str:
+    async def _written(self, stage: Stage, number: int, text: str, show: Show | None = None) -> str:
         """Raises: XylemError."""
         if not text.strip():
             raise RequestError("There is no text for it.", param=self._param)
         body, plan = await CHAT.understand(self._state, stage_request(stage, text))
-        async with await self._begin(replace(plan, whole=True)) as call:
-            answer = await CHAT.writer(call, body).whole()
-        written = answer["choices"][0]["message"]["content"] or ""
+        async with await self._begin(replace(plan, whole=show is None)) as call:
+            writer = chat_writer(call, body)
+            if show is None:
+                written = (await writer.whole())["choices"][0]["message"]["content"] or ""
+            else:
+                written = await writer.read(lambda piece: show(_made(stage, number, delta=piece)))
         if not written.strip():
             raise EngineFailed("It has written nothing.")
         return str(written)
@@ -175,3 +180,7 @@ class Conductor:
         )
         self._calls.append(call)
         return call
+
+
+def _made(stage: Stage, number: int, **text: str) -> Mapping[str, object]:
+    return {"stage": number, "model": stage.model, **text}

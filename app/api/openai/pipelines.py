@@ -24,7 +24,7 @@ async def chat(state: ApiState, named: PipelineNamed, raw: bytes, scope: Scope, 
     conductor = Conductor(state, named, "chatcmpl-", scope, receive)
     if asked.stream:
         return _ChatStream(conductor, raw)
-    body, call = await conductor.chat(raw, _unseen)
+    body, call = await conductor.chat(raw)
     with conductor.in_last():
         async with call:
             answer = await CHAT.writer(call, body).whole()
@@ -33,12 +33,8 @@ async def chat(state: ApiState, named: PipelineNamed, raw: bytes, scope: Scope, 
     return Response(await call.made(orjson.dumps, answer), headers=call.headers(), media_type="application/json")
 
 
-async def _unseen(_shown: object) -> None:
-    """The whole answer has it."""
-
-
 class _ChatStream(EventStream):
-    """What a stage has made comes in a chunk of its own, as soon as it is there."""
+    """What a stage makes comes in chunks of its own, as soon as it is there."""
 
     def __init__(self, conductor: Conductor, raw: bytes) -> None:
         self.status_code, self.background = 200, None

@@ -12,7 +12,7 @@ import pytest
 from openai import OpenAI
 from PIL import Image
 
-from tests.acceptance.test_vllm_media import asked
+from tests.acceptance.test_media_of_engines import asked
 from tests.stack import Stack, leases, metric, stack, timeline, wait_until
 from tests.vlm import Kind, random_vlm
 

@@ -1,6 +1,7 @@
-"""Pictures on real vLLM, a small model with random weights: its index, its cache, and an answer that goes on elsewhere.
+"""Pictures on real vLLM and SGLang, small models with random weights: the index, the cache, and what is refused.
 
-Its expansion of a picture is compared with ours by the token counts: vLLM's cache and the index would not agree else.
+An engine's expansion of a picture is compared with ours by the token counts: its cache and the index would not agree
+else.
 """
 
 import base64
@@ -28,22 +29,33 @@ POOL, SIZE = "decode-pool-a", 32
 ENV = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 
-def served(kind: Kind, folder: Any) -> Fleet:
-    engine = {
-        "model": "sees", "engine": "vllm", "path": str(random_vlm(kind)), "block_size": SIZE, "max_model_len": 2048,
-        "max_running": 8,
-        "args": {
-            "dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2**28,
-            "limit_mm_per_prompt": {"image": 4, "video": 0} if kind == "qwen2_vl" else {"image": 4},
-        },
+def served(engine: str, kind: Kind, folder: Any) -> Fleet:
+    args: dict[str, Any] = {"max_total_tokens": 8192}
+    if engine == "vllm":
+        most = {"image": 4, "video": 0} if kind == "qwen2_vl" else {"image": 4}
+        args = {
+            "dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2**28, "limit_mm_per_prompt": most,
+        }  # fmt: skip
+    pool = {
+        "model": "sees", "engine": engine, "path": str(random_vlm(kind)), "block_size": SIZE, "max_model_len": 2048,
+        "max_running": 8, "args": args,
     }  # fmt: skip
-    return Fleet(folder, {POOL: engine}, apis=1, workers=1, **ENV)
+    return Fleet(folder, {POOL: pool}, apis=1, workers=1, **ENV)
 
 
-@pytest.fixture(scope="module", params=["idefics3", pytest.param("qwen2_vl", marks=pytest.mark.media)])
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("vllm", "idefics3"),
+        pytest.param(("vllm", "qwen2_vl"), marks=pytest.mark.media),
+        pytest.param(("sglang", "qwen2_vl"), marks=pytest.mark.media),
+    ],
+    ids="-".join,
+)
 def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Kind, Fleet]]:
-    with served(request.param, tmp_path_factory.mktemp("vlm") / "fleet") as f:
-        yield request.param, f
+    engine, kind = request.param
+    with served(engine, kind, tmp_path_factory.mktemp("vlm") / "fleet") as f:
+        yield kind, f
 
 
 def rgb(seed: int, size: tuple[int, int]) -> Image.Image:

@@ -133,7 +133,7 @@ async def aborted(made: Engine) -> None:
             await anext(streams[0])
         requests.append(replace(ask("another", [7] * 100, **long), rank=1))
         streams.append(await streaming.enter_async_context(aclosing(made.generate(requests[-1]))))
-        while not made.stats().step_s:  # known when steps of one and of two requests were told
+        while not made.stats().request_step_s:  # known when steps of one and of two requests were told
             await anext(streams[-1])
         assert made.stats().running == 3
         for request in requests:

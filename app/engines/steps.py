@@ -49,7 +49,8 @@ class StepMeter:
         a_request = self._fit.request_s
         if variance > _LEAST_SPREAD * n * n:
             a_request = max(0.0, (self._nt / self._w - n * t) / variance)
-        if a_request > 0 or not self._fit.request_s:
+        if a_request > 0:
             a_request = min(a_request, t / n)
+        if a_request > 0 or not self._fit.request_s:
             self._fit = StepFit(t - n * a_request, a_request)
         return self._fit

@@ -44,6 +44,35 @@ def _pixel(rgb: bytes, width: int, x: int, y: int) -> tuple[int, ...]:
     return tuple(rgb[at : at + 3])
 
 
+async def test_fetching_is_on_a_loop_of_its_own_and_ends_when_nobody_waits_for_it(guarded: Guards) -> None:
+    """The caller's loop, which has all streams, makes no handshakes."""
+    loops, cancelled = list[asyncio.AbstractEventLoop](), asyncio.Event()
+    here = asyncio.get_running_loop()
+
+    async def resolve(_host: str, _port: int) -> list[str]:
+        loops.append(asyncio.get_running_loop())
+        here.call_soon_threadsafe(begun.set)
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            here.call_soon_threadsafe(cancelled.set)
+            raise
+        return []
+
+    begun = asyncio.Event()
+    loader = MediaLoader(guarded.limits["usual"], resolve=resolve, tls=guarded.server.trusting)
+    fetching = asyncio.create_task(
+        loader.load_picture(MediaSource("image", PARAM, url=f"https://media.test:{guarded.server.port}/good"))
+    )
+    await begun.wait()
+    fetching.cancel()
+    await asyncio.wait_for(cancelled.wait(), 30)
+    assert loops[0] is not here
+    with pytest.raises(asyncio.CancelledError):
+        await fetching
+    await loader.close()
+
+
 async def test_one_picture_by_url_data_url_file_and_bytes_has_one_hash(guarded: Guards) -> None:
     """So that what is cached of it is found again, however it comes."""
     server, content = guarded.server, picture()

@@ -1,6 +1,8 @@
 """Sounds in decoder processes: what costs too much is refused, and the next one is decoded."""
 
+import math
 import struct
+from array import array
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -11,8 +13,9 @@ from msgspec.structs import replace
 from app.errors import RequestError
 from app.media.limits import Limits
 from app.media.loader import MediaLoader
+from app.media.sound import decode_sound
 from app.settings import Settings
-from tests.speech.samples import GARDEN, RIVERS
+from tests.speech.samples import GARDEN, RIVERS, float_wav
 
 Loader = Callable[..., MediaLoader]
 
@@ -44,6 +47,13 @@ async def test_a_long_recording_comes_in_windows(loader: Loader) -> None:
     assert [one.start for one in found[1:]] == [one.start + one.length for one in found[:-1]]
     assert all(len(one.data) == 4 * one.length for one in found)
     assert len({one.sha256 for one in found}) == len(found) == 3
+
+
+def test_numbers_that_are_no_samples_are_bounded() -> None:
+    """An engine would make an answer of its own of infinity, wherever in a long sound it is."""
+    odd = array("f", [math.nan, math.inf, -math.inf, 5.0, -5.0, 0.25]) * 200_000
+    (sound,) = decode_sound(float_wav(odd), most_s=100.0)
+    assert array("f", sound.data).tolist() == [0.0, 1.0, -1.0, 1.0, -1.0, 0.25] * 200_000
 
 
 @pytest.mark.parametrize(

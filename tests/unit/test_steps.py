@@ -50,6 +50,12 @@ def test_a_step_is_known_though_more_requests_seem_to_make_it_shorter() -> None:
     assert meter.read() == StepFit(pytest.approx(0.0175, rel=0.01), 0.0)
 
 
+def test_steps_without_requests_are_steps() -> None:
+    meter = StepMeter()
+    meter.add(0, 0.01)
+    assert meter.read() == StepFit(0.01, 0.0)
+
+
 def test_what_is_known_stays_when_steps_become_alike() -> None:
     meter = StepMeter()
     for n in (1, 2, 3, 4) * 100:

@@ -25,19 +25,21 @@ async def collect(scope: Scope, receive: Receive, limit: int) -> bytes:
         if name == b"content-length" and value.isdigit() and int(value) > limit:
             raise _too_large(limit)
     pieces: list[bytes] = []  # of a long one: no step copies all of it
-    body, before = bytearray(), 0
+    body, size = bytearray(), 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Cancelled
-        body += message.get("body", b"")
-        if before + len(body) > limit:
+        came = message.get("body", b"")
+        body += came
+        size += len(came)
+        if size > limit:
             raise _too_large(limit)
         if not message.get("more_body", False):
             break
         if len(body) >= _PIECE:
             pieces.append(bytes(body))
-            body, before = bytearray(), before + len(body)
+            body.clear()
     if not pieces:
         return bytes(body)
     return await asyncio.to_thread(b"".join, [*pieces, bytes(body)])  # which releases Python's lock

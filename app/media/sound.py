@@ -9,6 +9,7 @@ from msgspec import Struct
 from app.media.refused import Refused
 
 if TYPE_CHECKING:
+    from av import AudioFifo, AudioFrame, AudioResampler
     from av.container import InputContainer
 
 RATE = 16_000  # samples a second
@@ -85,16 +86,7 @@ def _samples(container: "InputContainer", most_s: float) -> bytearray:
     stream = container.streams.audio[0]
     _check(stream.codec_context)
     stream.codec_context.thread_count = 1
-    resampler = av.AudioResampler("flt", "mono", RATE)
-    most, out = int(most_s * RATE) * _SAMPLE, bytearray()
-
-    def add(frame: Any) -> None:
-        for made in resampler.resample(frame):
-            out.extend(memoryview(made.planes[0])[: made.samples * _SAMPLE])
-        if len(out) > most:
-            raise Refused(f"it is longer than {most_s:g} s (XYLEM_MEDIA_SOUND_S)")
-
-    packets = broken = 0
+    packets, broken, mono = 0, 0, _Mono(most_s)
     for packet in container.demux(stream):
         packets += 1
         try:
@@ -104,12 +96,48 @@ def _samples(container: "InputContainer", most_s: float) -> bytearray:
             continue
         for frame in frames:
             _check(frame)
-            add(frame)
+            mono.add(frame)
     if broken * _BROKEN_SHARE > packets:
         raise Refused("it is broken or incomplete")
-    if out:
-        add(None)  # what the resampler holds back
-    return out
+    mono.end()
+    return mono.samples
+
+
+class _Mono:
+    """Frames of any kind as samples: float32, RATE a second. They are resampled a second at a time: one by one, the
+    decoding of a sound took 30 % longer."""
+
+    def __init__(self, most_s: float) -> None:
+        self.samples = bytearray()
+        self._most_s, self._most = most_s, int(most_s * RATE) * _SAMPLE
+        self._kind: tuple[str, str, int] | None = None
+        self._queue: AudioFifo
+        self._resampler: AudioResampler
+
+    def add(self, frame: "AudioFrame") -> None:
+        """Raises: Refused."""
+        import av
+
+        if self._kind != (kind := (frame.format.name, frame.layout.name, frame.sample_rate)):
+            self.end()
+            self._kind, self._queue = kind, av.AudioFifo()
+            self._resampler = av.AudioResampler("flt", "mono", RATE)
+        frame.pts = None  # else the queue refuses gaps
+        self._queue.write(frame)
+        if self._queue.samples >= frame.sample_rate:
+            self._resample(self._queue.read())
+
+    def end(self) -> None:
+        """Raises: Refused."""
+        if self._kind:
+            self._resample(self._queue.read())
+            self._resample(None)  # what the resampler holds back
+
+    def _resample(self, frame: "AudioFrame | None") -> None:
+        for made in self._resampler.resample(frame):
+            self.samples.extend(memoryview(made.planes[0])[: made.samples * _SAMPLE])
+        if len(self.samples) > self._most:
+            raise Refused(f"it is longer than {self._most_s:g} s (XYLEM_MEDIA_SOUND_S)")
 
 
 def _bound(samples: Any) -> None:

@@ -15,7 +15,7 @@ from app.media.limits import Limits
 from app.media.loader import MediaLoader
 from app.media.sound import decode_sound
 from app.settings import Settings
-from tests.speech.samples import GARDEN, RIVERS, float_wav
+from tests.speech.samples import GARDEN, RATE, RIVERS, encoded, float_wav, tone
 
 Loader = Callable[..., MediaLoader]
 
@@ -56,22 +56,30 @@ def test_numbers_that_are_no_samples_are_bounded() -> None:
     assert array("f", sound.data).tolist() == [0.0, 1.0, -1.0, 1.0, -1.0, 0.25] * 200_000
 
 
+def test_a_sound_whose_rate_changes_is_decoded_whole() -> None:
+    """MP3 files are cut and joined as they are."""
+    parts = [encoded(tone(1.5), "libmp3lame", "mp3", rate) for rate in (44_100, 32_000)]
+    (both,) = decode_sound(b"".join(parts), most_s=10.0)
+    alone = [decode_sound(part, most_s=10.0)[0].length for part in parts]
+    assert both.length == pytest.approx(sum(alone), abs=0.1 * RATE)
+
+
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("size", "changes", "says"),
     [
-        ({"sound_s": 1e6, "sound_decode_s": 1}, "1 s of CPU time (XYLEM_MEDIA_SOUND_DECODE_S)"),
-        ({"sound_s": 1e6, "decode_bytes": 2**28}, "more memory than XYLEM_MEDIA_DECODE_BYTES"),
-        ({"sound_s": 60.0}, "longer than 60 s (XYLEM_MEDIA_SOUND_S)"),
-        ({"sound_size": 2**20}, "more than 1048576 bytes (XYLEM_MEDIA_SOUND_BYTES)"),
+        (96, {"sound_decode_s": 1, "decode_bytes": 2**33}, "1 s of CPU time (XYLEM_MEDIA_SOUND_DECODE_S)"),
+        (24, {"decode_bytes": 2**28}, "more memory than XYLEM_MEDIA_DECODE_BYTES"),
+        (24, {"sound_s": 60.0}, "longer than 60 s (XYLEM_MEDIA_SOUND_S)"),
+        (24, {"sound_size": 2**20}, "more than 1048576 bytes (XYLEM_MEDIA_SOUND_BYTES)"),
     ],
 )
 async def test_what_costs_too_much_is_refused_and_the_next_is_served(
-    loader: Loader, changes: dict[str, float], says: str
+    loader: Loader, size: int, changes: dict[str, float], says: str
 ) -> None:
-    """The error names the bound and the field."""
-    bounded = loader(**changes)
+    """The error names the bound and the field. `size`: MiB."""
+    bounded = loader(**{"sound_s": 1e6, "sound_size": 2**27} | changes)
     with pytest.raises(RequestError) as refused:
-        await bounded.load_recording(long_wav(24 * 2**20), "file", 30.0)
+        await bounded.load_recording(long_wav(size * 2**20), "file", 30.0)
     assert says in refused.value.message
     assert refused.value.param == "file"
     (garden,) = await bounded.load_recording(GARDEN, "file", 30.0)

@@ -55,7 +55,7 @@ def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
         "model": "bench", "engine": "diffusers", "task": "image", "path": str(model), "max_running": _AT_ONCE,
         "args": {"threads": 1, "batch": 1}, "painting": rules,  # on a CPU, several at once are no faster
     }  # fmt: skip
-    turns, ours, theirs = 6 if quick else 20, list[float](), list[float]()
+    turns, ours, theirs = 4 if quick else 20, list[float](), list[float]()
     with ExitStack() as up:
         say("loading diffusers")
         loop = up.enter_context(_loop(out_dir, model))

@@ -78,6 +78,27 @@ class Aside(_Part):
     prefill_share: Annotated[float, Field(ge=0, le=1)] = 0.01
 
 
+class Tiers(_Part):
+    """Where KV goes that the engine's own cache has no room for, and from where it is loaded instead of computed."""
+
+    host_gb: Annotated[float, Field(gt=0, le=10_000)]  # of the host's memory, for each worker
+    # A folder, or a bucket such as `s3://bucket/kv`, behind the host's memory: it outlives workers.
+    disk: Annotated[str, Field(min_length=1)] | None = None
+    shared: bool | None = None  # whether other hosts have the same `disk`; null: a bucket is shared, a folder isn't
+    key_file: Path | None = None  # 32 random bytes, with which `disk` is encrypted
+
+    @property
+    def is_shared(self) -> bool:
+        return "://" in (self.disk or "") if self.shared is None else self.shared
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for key in ("shared", "key_file"):
+            if self.disk is None and getattr(self, key) is not None:
+                raise ValueError(f"{key}: it is of `disk`, and there is none")
+        return self
+
+
 def parse_size(text: str) -> tuple[int, int]:
     """Width and height of a size such as 1024x768, in pixels. Raises: ValueError."""
     width, x, height = text.partition("x")
@@ -180,6 +201,7 @@ class Pool(_Part):
     busy: Busy = Busy()
     disagg: Disagg = Disagg()
     aside: Aside = Aside()
+    tiers: Tiers | None = None  # of pools that generate: memory and storage behind the engine's own KV cache
     painting: PaintRules = PaintRules()  # of pools of task `image`
     wake_on_request: bool = False  # a request wakes a sleeping worker if none is awake, or all that are awake are full
     # The engine's own: fields of vLLM's AsyncEngineArgs, of TensorRT-LLM's LLM, or the mock's.

@@ -85,6 +85,8 @@ def _check_pool(parsed: PoolsFile, where: str, pool: Pool) -> None:
         raise SettingsError(f"{where}.role={pool.role}: no other pool of {pool.model} decodes")
     if pool.role == "encode" and pool.embeddings:
         raise SettingsError(f"{where}.embeddings: a pool of role encode makes them")
+    if pool.tiers is not None and (pool.task != "generate" or pool.role == "encode"):
+        raise SettingsError(f"{where}.tiers: only pools that generate keep KV")
     if pool.role == "encode" and pool.data_parallel_size > 1:
         raise SettingsError(f"{where}.data_parallel_size: a pool of role encode has one rank; start more workers")
 

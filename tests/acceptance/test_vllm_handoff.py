@@ -102,8 +102,13 @@ def logprobs(outputs: list[StepOutput]) -> list[TokenLogprob]:
     return [found for output in outputs for found in output.logprobs or []]
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
+@pytest_asyncio.fixture(
+    loop_scope="module",
+    scope="module",
+    params=[None, pytest.param({"host_gb": 0.1}, marks=pytest.mark.tiers)],
+    ids=["alone", "with tiers"],
+)
+async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
     """Each on its own core: on the same one they slow each other ten-fold."""
     cores = sorted(psutil.Process().cpu_affinity())
     model = shallow_model()
@@ -111,6 +116,7 @@ async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
     infos: list[EngineInfo] = []
     for i, role in enumerate(("prefill", "decode")):
         settings = {"model": "test", "engine": "vllm", "path": model, "role": role, "block_size": BLOCK}
+        settings["tiers"] = request.param
         args = {"kv_cache_memory_bytes": 2**28}
         pool = Pool.model_validate(settings | {"max_running": 4, "max_model_len": 1024, "args": args})
         with forks_of("vllm"), pytest.MonkeyPatch.context() as env:  # which each engine's processes inherit
@@ -310,3 +316,16 @@ async def test_a_dead_holder_costs_the_handoff_and_not_the_answer(pair: Pair) ->
     await pair.decode.discard(other.handoff)
     stats = pair.decode.stats()
     assert (stats.running, stats.waiting, stats.used_blocks) == (0, 0, 0)
+
+
+@pytest.mark.tiers
+@pytest.mark.parametrize("pair", [{"host_gb": 0.1}], indirect=True, ids=["with tiers"])
+async def test_a_prefix_from_host_memory_is_handed_over(pair: Pair) -> None:
+    prompt = pair.prompt(300)
+    first = await pair.handed_over(prompt)
+    for engine in (pair.prefill, pair.decode):
+        assert await engine._loaded().reset_prefix_cache()  # of its own cache only
+    found = await pair.prefill.prefill(asked(prompt))
+    assert found.cached_tokens >= 300 // BLOCK * BLOCK
+    assert found.output is not None
+    assert said([found.output, *await steps(pair.decode, going_on(prompt, found))]) == said(first)

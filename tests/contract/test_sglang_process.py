@@ -158,6 +158,20 @@ def test_a_model_that_sglang_would_embed_wrongly_is_refused() -> None:
         create_engine(make_pool("sglang", task="embed", path=MODEL_DIR))
 
 
+def test_tiers_are_its_hierarchical_cache_and_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from app.engines.sglang import args
+
+    pool = make_pool("sglang", tiers={"host_gb": 7.5})
+    with pytest.raises(SettingsError, match="tiers: on a CPU"):
+        args.engine_args(pool, "127.0.0.1")
+    monkeypatch.setattr(args.torch.accelerator, "is_available", lambda: True)
+    fields = args.engine_args(pool, "127.0.0.1").fields
+    assert (fields["enable_hierarchical_cache"], fields["hicache_size"]) == (True, 8)
+    assert fields.keys() <= API["ServerArgs"]["fields"].keys()
+    with pytest.raises(SettingsError, match=r"tiers.disk=s3://b/kv"):
+        args.engine_args(make_pool("sglang", tiers={"host_gb": 1, "disk": "s3://b/kv"}), "127.0.0.1")
+
+
 @pytest.mark.parametrize("role", ["both", "prefill", "decode"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_every_argument_of_the_engine_is_one_of_sglangs(role: str, ranks: int) -> None:

@@ -53,12 +53,19 @@ def test_a_pools_own_settings_are_the_engines() -> None:
         ({"enable_attention_dp": True, "tensor_parallel_size": 8}, {}, "data_parallel_size has to be as much"),
         ({"backend": "autodeploy"}, {"data_parallel_size": 2}, "data_parallel_size=2: AutoDeploy"),
         ({"speculative_config": {"a": 1}}, {"role": "decode"}, "args.speculative_config"),
+        ({}, {"tiers": {"host_gb": 1, "disk": "/kv"}}, "tiers.disk=/kv"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(args: dict[str, Any], settings: dict[str, Any], named: str) -> None:
     with pytest.raises(SettingsError) as refused:
         of(args, **settings)
     assert refused.value.message.startswith(named) or named in refused.value.message
+
+
+def test_the_tier_in_host_memory_is_a_size_in_bytes() -> None:
+    fields = of(tiers={"host_gb": 8}).fields
+    assert fields["kv_cache_config"]["host_cache_size"] == 8_000_000_000
+    assert fields["kv_cache_config"].keys() <= contract()["classes"]["KvCacheConfig"]["fields"].keys()
 
 
 def test_pools_that_hand_kv_over_have_a_transceiver() -> None:

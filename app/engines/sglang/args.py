@@ -1,6 +1,7 @@
 """A pool's settings as SGLang's: what the pool says, what its `args` say, our defaults."""
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -99,11 +100,23 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
         **(_cpu_defaults(pool) if on_cpu else {}),
         **_handoff(pool, on_cpu=on_cpu),
         **_lora(given, on_cpu=on_cpu),
+        **_tiers(pool, on_cpu=on_cpu),
         **given,
         **fixed,
     }
     ours = _ENVIRONMENT | (_CPU_ENVIRONMENT | _cores(pool.data_parallel_size) if on_cpu else {})
     return EngineArgs({**ours, **environment}, fields)
+
+
+def _tiers(pool: Pool, *, on_cpu: bool) -> dict[str, Any]:
+    """SGLang's HiCache. Raises: SettingsError."""
+    if pool.tiers is None:
+        return {}
+    if pool.tiers.disk is not None:
+        raise SettingsError(f"tiers.disk={pool.tiers.disk}: SGLang has stores of its own, args.hicache_storage_backend")
+    if on_cpu:
+        raise SettingsError("tiers: on a CPU, SGLang has none")
+    return {"enable_hierarchical_cache": True, "hicache_size": math.ceil(pool.tiers.host_gb)}  # whole GB
 
 
 def _check(pool: Pool, given: Mapping[str, Any]) -> None:

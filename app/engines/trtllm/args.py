@@ -105,6 +105,8 @@ def _own(pool: Pool) -> dict[str, Any]:
         "max_beam_width": 1,
         "kv_cache_config": {"tokens_per_block": pool.block_size},
     }
+    if pool.tiers is not None:
+        own["kv_cache_config"]["host_cache_size"] = round(pool.tiers.host_gb * 1e9)
     if pool.data_parallel_size > 1:
         own |= {"enable_attention_dp": True, "tensor_parallel_size": pool.data_parallel_size}
     return own
@@ -112,6 +114,8 @@ def _own(pool: Pool) -> dict[str, Any]:
 
 def _check_own(pool: Pool, said: Mapping[str, Any], *, autodeploy: bool) -> None:
     """Raises: SettingsError where the pool's own settings say something else."""
+    if pool.tiers is not None and pool.tiers.disk is not None:
+        raise SettingsError(f"tiers.disk={pool.tiers.disk}: TensorRT-LLM's own is args.kv_cache_config.disk_cache_path")
     if autodeploy and pool.data_parallel_size > 1:
         raise SettingsError(f"data_parallel_size={pool.data_parallel_size}: AutoDeploy has no attention-DP ranks")
     if said.get("enable_attention_dp") and said.get("tensor_parallel_size", 1) != pool.data_parallel_size:

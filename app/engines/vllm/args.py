@@ -20,6 +20,7 @@ from vllm.platforms import current_platform
 
 from app.engines.log_level import log_level
 from app.engines.ports import free_ports
+from app.engines.vllm.tiers.config import BOTH, with_tiers
 from app.errors import SettingsError
 from app.messages import Role, Task
 from app.pools import Pool
@@ -94,12 +95,7 @@ def engine_args(pool: Pool, address: str, embeddings: str = "") -> EngineArgs:
     has_prefixes = _defaults(pool).get("enable_prefix_caching", False)
     given.setdefault("kv_events_config", {} if has_prefixes else None)  # null turns them off
     _add_pictures(given, pool.role, embeddings)
-    transfer = given.get("kv_transfer_config", {})  # null turns it off
-    if pool.role in _KV_ROLE and isinstance(transfer, dict):
-        ours = _TRANSFER | {"kv_role": _KV_ROLE[pool.role]}
-        if current_platform.is_cpu():
-            ours["kv_buffer_device"] = "cpu"
-        given["kv_transfer_config"] = ours | transfer
+    hands_over = _add_transfer(given, pool)
     given.setdefault("structured_outputs_config", {})
     makers: dict[str, Callable[..., Any]] = {
         "kv_events_config": partial(
@@ -118,12 +114,13 @@ def engine_args(pool: Pool, address: str, embeddings: str = "") -> EngineArgs:
             except (ValidationError, TypeError) as exc:
                 raise SettingsError(f"args.{key}={given[key]!r}: {exc}") from exc
     _check_answers(given, pool.role)
-    _check_speculation(given)
+    if hands_over:
+        _check_speculation(given)
     fields = {**_defaults(pool), **(_cpu_defaults(given) if current_platform.is_cpu() else {}), **given, **fixed}
     eager = current_platform.is_cpu() and fields["enforce_eager"]
     ours = {**_ENVIRONMENT, "VLLM_LOGGING_LEVEL": log_level(), **(_CPU_EAGER_ENVIRONMENT if eager else {})}
     ours |= _runner(fields)
-    if fields.get("kv_transfer_config") is not None:
+    if hands_over:
         ours |= _FORCE_ENVIRONMENT | _side_channel(address, pool.data_parallel_size)
         fields["logits_processors"] = [*(fields.get("logits_processors") or ()), _FORCE]
         fields = {**_transfer_defaults(fields), **fields}
@@ -156,6 +153,20 @@ def _add_pictures(given: dict[str, Any], role: Role, folder: str) -> None:
     }
 
 
+def _add_transfer(given: dict[str, Any], pool: Pool) -> bool:
+    """The KVTransferConfig, and whether the pool hands KV over. Raises: SettingsError."""
+    transfer = given.get("kv_transfer_config", {})  # null turns it off
+    if pool.role in _KV_ROLE and isinstance(transfer, dict):
+        ours = _TRANSFER | {"kv_role": _KV_ROLE[pool.role]}
+        if current_platform.is_cpu():
+            ours["kv_buffer_device"] = "cpu"
+        given["kv_transfer_config"] = ours | transfer
+    hands_over = given.get("kv_transfer_config") is not None
+    if pool.tiers is not None:
+        given["kv_transfer_config"] = with_tiers(pool, pool.tiers, given, given.get("kv_transfer_config"))
+    return hands_over
+
+
 def _check_answers(given: dict[str, Any], role: Role) -> None:
     """Raises: SettingsError."""
     own = given.get("ec_transfer_config")
@@ -172,7 +183,7 @@ def _runner(fields: dict[str, Any]) -> dict[str, str]:
 
 
 def _check_speculation(given: dict[str, Any]) -> None:
-    if given.get("speculative_config") and given.get("kv_transfer_config") is not None:
+    if given.get("speculative_config"):
         raise SettingsError(
             "args.speculative_config: not in pools with args.kv_transfer_config or a role: with it, vLLM takes no "
             "logits processor, and these pools have one"
@@ -183,7 +194,7 @@ def _transfer_defaults(fields: dict[str, Any]) -> dict[str, Any]:
     if current_platform.is_cpu():
         return {"worker_extension_cls": _CORES}
     world = fields.get("tensor_parallel_size", 1) * fields.get("pipeline_parallel_size", 1)
-    if world == 1 and fields["kv_transfer_config"].kv_connector == _TRANSFER["kv_connector"]:
+    if world == 1 and fields["kv_transfer_config"].kv_connector in (_TRANSFER["kv_connector"], BOTH):
         # In the engine core's own process, NIXL's threads and the core would wait for each other's Python lock.
         return {"distributed_executor_backend": "mp"}
     return {}

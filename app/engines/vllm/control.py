@@ -14,15 +14,16 @@ from app.engines.operator_state import OperatorState
 from app.engines.vllm.convert import translate
 from app.errors import EngineFailed, RequestError
 from app.messages import PauseMode, WeightsSource
+from app.pools import Tiers
 
 
 class Control(OperatorState):
     """Implements `app.engines.base`'s Pauser, Sleeper, Weights and Profiler."""
 
-    def __init__(self, engine: Callable[[], AsyncLLM], path: str) -> None:
+    def __init__(self, engine: Callable[[], AsyncLLM], path: str, tiers: Tiers | None = None) -> None:
         """`path`: of the weights that it is started with."""
         super().__init__()
-        self._engine, self._path = engine, path
+        self._engine, self._path, self._tiers = engine, path, tiers
 
     async def pause(self, mode: PauseMode) -> None:
         with _ours():
@@ -57,15 +58,17 @@ class Control(OperatorState):
         return not self._asleep
 
     async def update_weights(self, version: str, source: WeightsSource | None) -> None:
-        engine = self._engine()
+        engine, tiers = self._engine(), self._tiers
         self._check_update()
+        if tiers is not None and tiers.disk is not None:
+            raise RequestError("This pool's store (tiers.disk) has KV of the weights that it was started with.")
         with _ours():
             if source is not None and not source.path:
                 await self._receive(engine, source)
             else:
                 path = self._path if source is None else source.path  # vLLM's own default is the last path
                 await engine.collective_rpc("reload_weights", kwargs={"weights_path": path})
-            if not await engine.reset_prefix_cache(reset_running_requests=True):
+            if not await engine.reset_prefix_cache(reset_running_requests=True, reset_connector=tiers is not None):
                 raise EngineFailed("vLLM keeps KV for other engines.")
             await engine.update_weight_version(version)
         self._dropped = False

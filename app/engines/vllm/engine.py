@@ -16,6 +16,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import structlog
 import vllm
 from msgspec.structs import replace
+from vllm.config import VllmConfig
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import PrometheusStatLogger
@@ -48,6 +49,8 @@ from app.engines.vllm.resumed import resumed
 from app.engines.vllm.sockets import socket_folder
 from app.engines.vllm.speculation import check_speculation
 from app.engines.vllm.stats import StatLogger
+from app.engines.vllm.tiers.config import OFFLOADING
+from app.engines.vllm.tiers.shared_memory import remove_dead_regions
 from app.engines.vllm_plugin import is_loaded
 from app.errors import EngineFailed, PromptTooLong, RequestError, SettingsError
 from app.ids import RunId
@@ -91,7 +94,7 @@ class VllmEngine:
         self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template, pool.tokenizer_mode)
         self._blocks = 0
         self._processes: list[BaseProcess] = []
-        self._control = control = Control(self._loaded, str(pool.model_dir))
+        self._control = control = Control(self._loaded, str(pool.model_dir), pool.tiers)
         self.pause, self.resume = control.pause, control.resume
         self.sleep, self.wake, self.is_sleeping = control.sleep, control.wake, control.is_sleeping
         self.update_weights = control.update_weights
@@ -105,12 +108,14 @@ class VllmEngine:
         for name, value in self._args.environment.items():
             os.environ.setdefault(name, value)
         os.environ["VLLM_RPC_BASE_PATH"] = socket_folder()
+        if self._pool.tiers is not None and (dead := await asyncio.to_thread(remove_dead_regions)):
+            log.info("dead_regions_removed", files=dead)
         began = time.monotonic()
         self._engine = engine = await asyncio.to_thread(self._load)
         await engine.get_supported_tasks()  # vLLM then listens to its processes on this loop
         config = engine.vllm_config
         self._blocks = config.cache_config.num_gpu_blocks or 0
-        self._lender = Lender(config, self._stats) if config.kv_transfer_config is not None else None
+        self._lender = Lender(config, self._stats) if _hands_over(config) else None
         lora = config.lora_config
         most = (lora.max_cpu_loras or lora.max_loras) if lora else 0
         self._adapters = Loaded(most, self._model_dir)
@@ -194,7 +199,7 @@ class VllmEngine:
         }
 
     async def reset_prefix_cache(self) -> bool:
-        return bool(await self._loaded().reset_prefix_cache())
+        return bool(await self._loaded().reset_prefix_cache(reset_connector=self._pool.tiers is not None))
 
     async def add_adapter(self, name: str, path: Path) -> None:
         try:
@@ -281,6 +286,11 @@ class VllmEngine:
                 f"The prompt has {len(request.prompt)} tokens; "
                 f"with an answer of at least one token the model takes {context_len}."
             )
+
+
+def _hands_over(config: VllmConfig) -> bool:
+    """Not where its only connector is that of the tiers."""
+    return config.kv_transfer_config is not None and config.kv_transfer_config.kv_connector != OFFLOADING
 
 
 def _grammars(backend: str) -> tuple[GrammarKind, ...]:

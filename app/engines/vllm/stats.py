@@ -8,6 +8,9 @@ from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from app.engines.speculation import Speculation
 from app.engines.steps import StepMeter
+from app.engines.vllm.tiers.figures import TierFigures, by_connector
+
+_PULLED = "bytes_transferred"  # of NIXL's connector
 
 
 class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy skips vLLM
@@ -21,6 +24,7 @@ class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy 
         self.steps = StepMeter()
         self.speculation = Speculation()
         self._before: dict[int, tuple[int, float]] = {}  # rank → requests after its last step, and the step's end
+        self.tiers = TierFigures()
         self._transferred = self._transfer_s = 0.0  # bytes and seconds of pulled KV
 
     @property
@@ -44,9 +48,11 @@ class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy 
         if scheduler_stats is not None:
             self.running = scheduler_stats.num_running_reqs
             self.kv_usage = scheduler_stats.kv_cache_usage
-            if scheduler_stats.kv_connector_stats:
-                self._transferred += sum(scheduler_stats.kv_connector_stats["bytes_transferred"])
-                self._transfer_s += sum(scheduler_stats.kv_connector_stats["transfer_duration"])
+            for of_connector in by_connector(scheduler_stats.kv_connector_stats):
+                if _PULLED in of_connector:
+                    self._transferred += sum(of_connector[_PULLED])
+                    self._transfer_s += sum(of_connector["transfer_duration"])
+                self.tiers.add(of_connector)
             if (made := scheduler_stats.spec_decoding_stats) is not None:
                 self.speculation.add(made.num_drafts, made.num_draft_tokens, made.num_accepted_tokens_per_pos)
         if iteration_stats is not None:

@@ -1,0 +1,64 @@
+"""vLLM's connector for a pool's tiers, alone or beside the one that hands KV over."""
+
+from pathlib import Path
+from typing import Any
+
+import vllm
+from vllm.platforms import current_platform
+
+from app.errors import SettingsError
+from app.kv_store.block_store import open_store
+from app.kv_store.fingerprint import fingerprint
+from app.kv_store.seal import read_key
+from app.pools import Pool, Tiers
+
+OFFLOADING = "OffloadingConnector"
+BOTH = "MultiConnector"
+_CPU_SPEC = {"spec_name": "CpuMemorySpec", "spec_module_path": "app.engines.vllm.tiers.cpu_memory"}
+_GPU_SPEC = {"spec_name": "TieringOffloadingSpec"}
+_STORE = {"type": "StoreTier", "module_path": "app.engines.vllm.tiers.store"}
+
+
+def with_tiers(pool: Pool, tiers: Tiers, fields: dict[str, Any], transfer: dict[str, Any] | None) -> dict[str, Any]:
+    """The KVTransferConfig's fields. `fields`: vLLM's arguments; `transfer`: without tiers. Raises: SettingsError."""
+    ours = _connector(pool, tiers, fields)
+    if transfer is None:
+        return ours
+    return {
+        "kv_connector": BOTH,
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": transfer.get("kv_load_failure_policy", "recompute"),
+        # What we ourselves read of the connector that hands over; vLLM reads the inner one.
+        "kv_connector_extra_config": transfer.get("kv_connector_extra_config", {}) | {"connectors": [transfer, ours]},
+    }
+
+
+def _connector(pool: Pool, tiers: Tiers, fields: dict[str, Any]) -> dict[str, Any]:
+    extra: dict[str, Any] = {
+        **(_CPU_SPEC if current_platform.is_cpu() else _GPU_SPEC),
+        "cpu_bytes_to_use": round(tiers.host_gb * 1e9),
+        "self_describing_kv_events": True,
+        "offload_prompt_only": False,  # answers are the beginning of the next turn's prompt
+    }
+    if tiers.disk is not None:
+        extra["secondary_tiers"] = [_store(pool, tiers, tiers.disk, fields)]
+    return {"kv_connector": OFFLOADING, "kv_role": "kv_both", "kv_connector_extra_config": extra}
+
+
+def _store(pool: Pool, tiers: Tiers, url: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Checked here, where an error names the setting: vLLM would open it in a process of its own."""
+    open_store(url)
+    if tiers.key_file is not None:
+        read_key(tiers.key_file)
+    try:
+        model = fingerprint(pool.model_dir)
+    except OSError as exc:
+        raise SettingsError(f"path={pool.model_dir}: {exc}") from exc
+    depends = [fields.get(name) for name in ("quantization", "kv_cache_dtype", "hf_overrides", "attention_backend")]
+    return {
+        **_STORE,
+        "url": url,
+        "namespace": repr((model, vllm.__version__, current_platform.device_type, depends)),
+        "key_file": str(Path(tiers.key_file).absolute()) if tiers.key_file else "",
+        "locality": "REMOTE" if tiers.is_shared else "LOCAL",
+    }

@@ -1,0 +1,1 @@
+"""KV blocks outside engines: in a folder or a bucket, sealed."""

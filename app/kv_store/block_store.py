@@ -1,0 +1,97 @@
+"""Where KV blocks are kept beyond engines: a folder, or a bucket. All calls block; several threads may make them."""
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import fsspec
+
+from app.errors import SettingsError
+
+_PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700  # KV tells its prompt to who can read it
+
+
+class BlockStore(Protocol):
+    """Paths are relative, with `/`. Errors are OSErrors, and for buckets also those of the client library."""
+
+    def has(self, path: str) -> bool: ...
+
+    def get(self, path: str) -> bytes | None:
+        """None if there is none."""
+
+    def put(self, path: str, data: bytes) -> None:
+        """All or nothing: others see all of it, or none."""
+
+    def delete(self, path: str) -> None:
+        """If it is there."""
+
+
+class FolderStore:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def has(self, path: str) -> bool:
+        return (self._root / path).exists()
+
+    def get(self, path: str) -> bytes | None:
+        try:
+            return (self._root / path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def put(self, path: str, data: bytes) -> None:
+        whole = self._root / path
+        part = whole.with_name(f"{whole.name}.{secrets.token_hex(4)}.part")
+        _make_private(whole.parent)
+        try:
+            with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _PRIVATE_FILE), "wb") as file:
+                file.write(data)
+            part.replace(whole)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+    def delete(self, path: str) -> None:
+        (self._root / path).unlink(missing_ok=True)
+
+
+class BucketStore:
+    """By fsspec. An object appears whole by itself."""
+
+    def __init__(self, url: str) -> None:
+        """Raises: SettingsError for an unknown protocol."""
+        try:
+            # Other engines write there too, so listings would be out of date.
+            self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        except (ImportError, ValueError) as exc:
+            raise SettingsError(f"tiers.disk={url}: {exc}") from exc
+
+    def has(self, path: str) -> bool:
+        return bool(self._fs.exists(f"{self._root}/{path}"))
+
+    def get(self, path: str) -> bytes | None:
+        try:
+            return bytes(self._fs.cat_file(f"{self._root}/{path}"))
+        except FileNotFoundError:
+            return None
+
+    def put(self, path: str, data: bytes) -> None:
+        self._fs.pipe_file(f"{self._root}/{path}", data)
+
+    def delete(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._fs.rm_file(f"{self._root}/{path}")
+
+
+def open_store(url: str) -> BlockStore:
+    """`url`: a folder's path, or a URL such as `s3://bucket/kv`. Raises: SettingsError."""
+    return BucketStore(url) if "://" in url else FolderStore(Path(url))
+
+
+def _make_private(folder: Path) -> None:
+    """As `mkdir(parents=True)`, whose parents would be readable by others."""
+    if not folder.is_dir():
+        _make_private(folder.parent)
+        folder.mkdir(_PRIVATE_FOLDER, exist_ok=True)

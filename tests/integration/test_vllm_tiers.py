@@ -1,0 +1,256 @@
+"""Real vLLM with tiers: what its own cache has evicted is loaded from host memory or a store, and never wrong."""
+
+import asyncio
+import gc
+import os
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import pytest
+
+from app.engines import create_engine
+from app.engines.base import GenerateRequest
+from app.errors import EngineFailed
+from app.ids import RunId
+from app.kv_store.block_store import FolderStore
+from app.kv_store.seal import BlockSeal, Damaged
+from app.messages import Sampling
+from app.pools import Pool
+from tests.contract.conftest import model_dir
+from tests.forkserver import forks_of
+from tests.s3 import s3_server
+from tests.shallow import shallow_model
+
+if TYPE_CHECKING:
+    from app.engines.vllm import VllmEngine
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    # vLLM and what it imports use what torch and Python have deprecated, and leave ZeroMQ contexts to the collector.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
+]
+
+BLOCK, TOKENS = 32, 480
+BLOCKS = TOKENS // BLOCK
+ROOM = 20  # blocks of the engine's own cache: one prompt, and no second one
+_BLOCK_BYTES = 4 * 2 * 3 * 64 * 4 * BLOCK  # layers, keys and values, heads, head size, float32
+_ids = count()
+
+
+class Answer(NamedTuple):
+    tokens: list[int]
+    cached: int  # of its prompt
+
+
+class Asker:
+    def __init__(self, engine: "VllmEngine") -> None:
+        self._engine = engine
+
+    async def ask(self, seed: int, salt: str | None = None) -> Answer:
+        """About the prompt of this seed."""
+        rng = Random(seed)
+        prompt = [rng.randrange(1000, 40_000) for _ in range(TOKENS)]
+        sampling = Sampling(max_tokens=4, temperature=0.0, ignore_eos=True)
+        request, tokens, cached = GenerateRequest(RunId(f"t{next(_ids)}"), prompt, sampling, cache_salt=salt), [], 0
+        async for step in self._engine.generate(request):
+            tokens += step.tokens
+            cached = max(cached, step.cached_tokens)
+        return Answer(tokens, cached)
+
+    def kill(self) -> None:
+        """The engine's own processes."""
+        for process in self._engine._processes:
+            process.kill()
+            process.join()
+
+    async def evict(self) -> None:
+        """What was asked before: from the engine's own cache, not from its tiers."""
+        for _ in range(2):
+            await self.ask(next(_OTHERS))
+
+
+_OTHERS = count(10_000)
+
+
+@asynccontextmanager
+async def loaded(host_mb: float = 16, **tiers: Any) -> AsyncIterator[Asker]:
+    """`host_mb`: 80 blocks unless told otherwise."""
+    pool = Pool.model_validate({
+        "model": "test", "engine": "vllm", "path": shallow_model(model_dir()), "max_running": 2, "max_model_len": 512,
+        "args": {"kv_cache_memory_bytes": ROOM * _BLOCK_BYTES}, "tiers": {"host_gb": host_mb / 1000, **tiers},
+    })  # fmt: skip
+    with forks_of("vllm"):
+        engine = cast("VllmEngine", create_engine(pool))
+        await engine.start()
+        try:
+            yield Asker(engine)
+        finally:
+            await engine.close()
+    del engine
+    gc.collect()  # what vLLM leaves to the collector is collected while this file's warning filters hold
+
+
+def blocks_of(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+async def stored(folder: Path, least: int) -> None:
+    """Once so many blocks are there."""
+    deadline = time.monotonic() + 30
+    while len([path for path in blocks_of(folder) if path.suffix != ".part"]) < least:
+        assert time.monotonic() < deadline, f"{len(blocks_of(folder))} blocks"
+        await asyncio.sleep(0.05)
+
+
+async def test_an_evicted_prefix_comes_from_host_memory_and_after_a_restart_from_the_folder(tmp_path: Path) -> None:
+    async with loaded(disk=str(tmp_path / "kv")) as first:
+        computed = await first.ask(1)
+        await first.evict()
+        assert await first.ask(1) == Answer(computed.tokens, TOKENS)
+        await stored(tmp_path / "kv", 3 * BLOCKS)
+    assert computed.cached == 0
+    async with loaded(disk=str(tmp_path / "kv")) as second:
+        assert await second.ask(1) == Answer(computed.tokens, TOKENS)
+        assert (await second.ask(1, salt="another tenant")).cached == 0
+
+
+@pytest.mark.tiers
+async def test_a_flipped_bit_costs_recomputation_and_no_wrong_answer(tmp_path: Path) -> None:
+    folder = tmp_path / "kv"
+    async with loaded(disk=str(folder)) as first:
+        computed = await first.ask(1)
+        await stored(folder, BLOCKS)
+    for path in blocks_of(folder):
+        damaged = bytearray(path.read_bytes())
+        damaged[len(damaged) // 2] ^= 1
+        path.write_bytes(damaged)
+    async with loaded(disk=str(folder)) as second:
+        assert await second.ask(1) == computed
+        await stored(folder, BLOCKS)  # what was damaged is removed, and written anew
+    async with loaded(disk=str(folder)) as third:
+        assert await third.ask(1) == Answer(computed.tokens, TOKENS)
+
+
+@pytest.mark.tiers
+async def test_a_store_that_hangs_costs_a_moment_once(tmp_path: Path) -> None:
+    """Reading a named pipe waits for a writer, who never comes."""
+    folder = tmp_path / "kv"
+    async with loaded(disk=str(folder)) as first:
+        computed = [await first.ask(1), await first.ask(2)]
+        await stored(folder, 2 * BLOCKS)
+    for path in blocks_of(folder):
+        path.unlink()
+        os.mkfifo(path)
+    async with loaded(disk=str(folder)) as second:
+        assert await second.ask(1) == computed[0]
+        began = time.monotonic()
+        assert await second.ask(2) == computed[1]
+        assert time.monotonic() - began < 2.0  # its patience with the store
+
+
+@pytest.mark.tiers
+async def test_a_full_disk_costs_recomputation_only(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "kv", blocks=10):
+        async with loaded(disk=str(tmp_path / "kv")) as first:
+            computed = [await first.ask(seed) for seed in range(4)]
+        async with loaded(disk=str(tmp_path / "kv")) as second:
+            assert [(await second.ask(seed)).tokens for seed in range(4)] == [answer.tokens for answer in computed]
+        assert not [path for path in blocks_of(tmp_path / "kv") if path.suffix == ".part"]
+
+
+@pytest.mark.tiers
+async def test_an_engine_killed_while_it_writes_leaves_whole_blocks_and_its_memory_is_freed(tmp_path: Path) -> None:
+    folder = tmp_path / "kv"
+    with pytest.raises(EngineFailed):
+        async with loaded(disk=str(folder)) as first:
+            await first.ask(1)
+            await stored(folder, 1)
+            first.kill()
+            await first.ask(2)
+    seal = BlockSeal()
+    for path in blocks_of(folder):
+        if path.suffix != ".part":
+            assert is_whole(seal, path)
+    assert regions()
+    async with loaded(disk=str(folder)) as second:
+        assert (await second.ask(1)).cached > 0
+    assert not regions()
+
+
+@pytest.mark.tiers
+async def test_an_encrypted_store_is_unreadable_without_its_key(tmp_path: Path) -> None:
+    folder, keys = tmp_path / "kv", [tmp_path / "key", tmp_path / "other"]
+    for key in keys:
+        key.write_bytes(os.urandom(32))
+    async with loaded(disk=str(folder), key_file=keys[0]) as first:
+        computed = await first.ask(1)
+        await stored(folder, BLOCKS)
+    assert all(path.read_bytes().startswith(b"XKE1") and path.stat().st_mode & 0o077 == 0 for path in blocks_of(folder))
+    async with loaded(disk=str(folder), key_file=keys[0]) as same:
+        assert await same.ask(1) == Answer(computed.tokens, TOKENS)
+    async with loaded(disk=str(folder), key_file=keys[1]) as other:
+        assert await other.ask(1) == computed
+
+
+@pytest.mark.tiers
+async def test_a_bucket_is_a_store_too(tmp_path: Path) -> None:
+    with s3_server() as server:
+        async with loaded(disk="s3://bucket/kv") as first:
+            computed = await first.ask(1)
+            await first.evict()
+            assert await first.ask(1) == Answer(computed.tokens, TOKENS)
+        async with loaded(disk="s3://bucket/kv") as second:
+            assert await second.ask(1) == Answer(computed.tokens, TOKENS)
+        server.stop()
+        async with loaded(disk="s3://bucket/kv") as third:  # and a bucket that is gone costs recomputation
+            assert await third.ask(1) == computed
+
+
+@pytest.mark.tiers
+async def test_two_engines_share_a_store(tmp_path: Path) -> None:
+    async with loaded(disk=str(tmp_path / "kv")) as first, loaded(disk=str(tmp_path / "kv")) as second:
+        computed = await first.ask(1)
+        await stored(tmp_path / "kv", BLOCKS)
+        assert await second.ask(1) == Answer(computed.tokens, TOKENS)
+
+
+def regions() -> list[Path]:
+    """Host memory of engines, also of dead ones."""
+    return list(Path("/dev/shm").glob("vllm_offload_*.mmap"))
+
+
+def is_whole(seal: BlockSeal, path: Path) -> bool:
+    """Its name is that of the block's hash and group, which its sum depends on."""
+    name, group = path.name.rsplit("-", 1)
+    try:
+        seal.open(bytes.fromhex(name) + int(group).to_bytes(4, "big"), path.read_bytes())
+    except Damaged:
+        return False
+    return True
+
+
+@contextmanager
+def small_disk(folder: Path, blocks: int) -> Iterator[None]:
+    folder.mkdir()
+    size = blocks * _BLOCK_BYTES
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_block_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "kv")
+    store.put("a/b", b"one")
+    assert store.has("a/b")
+    assert store.get("a/b") == b"one"
+    store.delete("a/b")
+    assert store.get("a/b") is None
+    assert not blocks_of(tmp_path / "kv")

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app.cli.main import cli
+from tests.stack import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +22,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _run(*argv: str) -> Result:
-    return CliRunner().invoke(cli, argv)
+    return CliRunner().invoke(cli, argv, env={"XYLEM_PORT": str(free_port())})  # something else may use the usual one
 
 
 def test_help_is_quick_because_it_imports_nothing_heavy() -> None:

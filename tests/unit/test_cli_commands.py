@@ -19,10 +19,11 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XYLEM_HOME", str(tmp_path))
     for name in ("XYLEM_REDIS_URL", "XYLEM_POOLS_FILE", "XYLEM_PORT", "XYLEM_HOST"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XYLEM_PORT", str(free_port()))  # something else may use the usual one
 
 
 def _run(*argv: str) -> Result:
-    return CliRunner().invoke(cli, argv, env={"XYLEM_PORT": str(free_port())})  # something else may use the usual one
+    return CliRunner().invoke(cli, argv)
 
 
 def test_help_is_quick_because_it_imports_nothing_heavy() -> None:

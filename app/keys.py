@@ -44,6 +44,10 @@ cached:<pool>           hash, 8-byte block hash (`kv.blocks`) → the KV caches 
                         big endian, in order. Written by workers from their engines' KV events. Numbers of caches that
                         are gone or were cleared count for nothing, and are removed by the api a minute later.
 cached-count:<pool>     hash, a cache's packed number → in how many entries of the above it is. Written with it.
+tiered:<pool>           hash, as cached:<pool>, of tiers: the numbers of workers' host memories, and of stores.
+tiered-count:<pool>     hash, as cached-count:<pool>.
+stores:<pool>           hash, a store's address, and the engine and host that its blocks are for → its number in
+                        tiered:<pool>. Written by the first worker that has it. Never expires: it outlives workers.
 cache-numbers           string, the number that was given last: each cache gets one when it is created, cleared or
                         written anew, and none is given twice. The first is a random one. Never expires.
                         With `index_url`, the above and predicted:… are there.
@@ -254,6 +258,13 @@ class Keys:
     def cached(self, pool: PoolId) -> tuple[str, str]:
         """The prefix index, and the counts of its entries."""
         return f"{self._tagged(pool)}cached:{pool}", f"{self._tagged(pool)}cached-count:{pool}"
+
+    def tiered(self, pool: PoolId) -> tuple[str, str]:
+        """As `cached`, of what lies behind engines' own caches."""
+        return f"{self._tagged(pool)}tiered:{pool}", f"{self._tagged(pool)}tiered-count:{pool}"
+
+    def stores(self, pool: PoolId) -> str:
+        return f"{self._fleet}stores:{pool}"
 
     def cache_numbers(self) -> str:
         return f"{self._fleet}cache-numbers"

@@ -426,6 +426,7 @@ class Worker(Struct, frozen=True, array_like=True):
     model: str = ""  # as its pools file names it
     media: list[MediaKind] = []  # kinds that its engine takes in prompts
     embeddings: bool = False  # its engine takes encoded pictures
+    tier_block_bytes: int = 0  # of KV in a block that a tier behind the engine's cache has; 0: it has none
 
 
 class Load(Struct, frozen=True, array_like=True):
@@ -447,6 +448,8 @@ class Speeds(Struct, frozen=True, array_like=True):
     busy: float = 0.0  # share of the time in which a prefill ran
     request_s: float = 0.0  # how long a request holds its blocks
     pulled_bytes_per_s: float = 0.0  # KV from other engines
+    host_bytes_per_s: float = 0.0  # KV from the tier in host memory
+    store_bytes_per_s: float = 0.0  # KV from the store behind it
 
 
 class EngineState(Struct, frozen=True, array_like=True):
@@ -472,6 +475,8 @@ class Lease(Struct, frozen=True, array_like=True):
     caches: list[int] = []
     token_redis: int = 0  # how many XYLEM_TOKEN_REDIS_URLS it knows
     broker_apart: bool = False  # its messages come through XYLEM_BROKER_URL
+    hosts: list[int] = []  # as `caches`, of the tiers in host memory
+    store: int = 0  # the same of the store that its ranks share with other workers; 0: none
 
 
 class WorkerMetric(Struct, frozen=True, array_like=True):

@@ -23,7 +23,7 @@ from app.keys import Keys
 from app.messages import WIRE_VERSION, Lease, decode_lease
 from app.pools import Pool
 from app.routing.candidates import Limits
-from app.store import COMING, MATCH, Command, Wire, clock
+from app.store import COMING, MATCH, MATCH_TIERS, Command, Wire, clock
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -68,6 +68,7 @@ class FleetReader:
             )
             for name, pool in pools.items()
         }
+        self._tiered = {name for name, pool in pools.items() if pool.tiers is not None}
         self._models = {name: pool.model for name, pool in pools.items()}
         self._misfits: dict[WorkerId, str] = {}  # as last told
         # The version that most workers of a pool had in the last read, if not its own.
@@ -210,12 +211,18 @@ class FleetReader:
         ]
         if prompts:
             commands.append(("EVAL", COMING, 1, keys.starting(pool), *prompts))
-        return _Question(commands, guessed, older, bool(prompts))
+        return _Question(commands, guessed, older, bool(prompts), self._has_tiers(pool))
 
     def _match(self, pool: PoolId, prompts: Sequence[bytes]) -> Command:
-        guesses = [self._keys.predicted(pool, place) for place in self._fleets[pool].guessed]
         index, _ = self._keys.cached(pool)
+        if self._has_tiers(pool):
+            return "EVAL", MATCH_TIERS, 2, index, self._keys.tiered(pool)[0], *prompts
+        guesses = [self._keys.predicted(pool, place) for place in self._fleets[pool].guessed]
         return "EVAL", MATCH, 1 + len(guesses), index, *guesses, round(clock.now() * 1000), *prompts
+
+    def _has_tiers(self, pool: PoolId) -> bool:
+        """Whether tiers are looked up: an engine that reports no events tells nothing of them either."""
+        return pool in self._tiered and not self._fleets[pool].guessed
 
     def _older(self, question: "_Question", raws: Sequence[bytes | None]) -> dict[WorkerId, Lease | None]:
         """The leases of workers of wire version 1, which tell no change."""
@@ -250,7 +257,12 @@ class FleetReader:
             older[place_id(worker, rank).encode()] = ENTRY.pack(*(max(0, int(field or 0)) for field in fields))
         candidates = fleet.candidates(dict(zip(loads[::2], loads[1::2], strict=True)), self.limits(pool, limits), older)
         self.weights[pool] = fleet.weights
-        matches = fleet.matches(more[-1], cached, question.guessed) if question.has_prompts else []
+        if not question.has_prompts:
+            matches = []
+        elif question.has_tiers:
+            matches = fleet.tiered_matches(more[-1], cached)
+        else:
+            matches = fleet.matches(more[-1], cached, question.guessed)
         return PoolView(
             candidates, matches, fleet.indices, fleet.homes, fleet.lines, fleet.speeds, bool(candidates)
         )  # fmt: skip
@@ -290,3 +302,4 @@ class _Question(Struct, frozen=True):
     guessed: list[PlaceId]
     older: list[tuple[WorkerId, int]]
     has_prompts: bool
+    has_tiers: bool

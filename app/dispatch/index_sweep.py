@@ -47,22 +47,28 @@ class IndexSweep:
         """
         own = [pool for pool in self._pools if await self._is_mine(pool)]
         live = await self._fleet.live(own)
-        caches = {packed(n) for lease in live for n in lease.caches}
+        caches = {packed(n) for lease in live for n in (*lease.caches, *lease.hosts)}
         places = {place_id(lease.worker.id, rank).encode() for lease in live for rank in range(lease.worker.ranks)}
         counted, loads = [], []
         if own:
-            counted = await self._index.execute([("HKEYS", self._keys.cached(pool)[1]) for pool in own])
+            counted = await self._index.execute([("HKEYS", index[1]) for _, index in self._indices(own)])
+            stores = await self._index.execute([("HVALS", self._keys.stores(pool)) for pool in own])
+            caches |= {packed(int(number)) for numbers in stores for number in numbers}  # these outlive workers
             read = await self._wire.execute([("HVALS", self._keys.loads(pool)) for pool in own])
             loads = [[name for group in groups for name in entries(group)] for groups in read]
         gone = {name for names in counted for name in names} - caches
         gone |= {name for names in loads for name in names} - places
         self._gone = {name: self._gone.get(name, now) for name in gone}
         old = {name for name, since in self._gone.items() if now - since >= _GONE_S}
-        for pool, numbers, held in zip(own, counted, loads, strict=True):
+        for pool, held in zip(own, loads, strict=True):
             if left := old.intersection(held):
                 await self._wire.execute([("EVAL", FORGET_LOADS, 1, self._keys.loads(pool), *left)])
+        for (pool, index), numbers in zip(self._indices(own), counted, strict=True):
             if swept := old.intersection(numbers):
-                await self._sweep(pool, sorted(swept)[:_MOST])
+                await self._sweep(pool, index, sorted(swept)[:_MOST])
+
+    def _indices(self, pools: Sequence[PoolId]) -> list[tuple[PoolId, tuple[str, str]]]:
+        return [(pool, index) for pool in pools for index in (self._keys.cached(pool), self._keys.tiered(pool))]
 
     async def _is_mine(self, pool: PoolId) -> bool:
         """Whether no other process sweeps, as far as Redis knows: without memory it lets nobody say so."""
@@ -73,10 +79,10 @@ class IndexSweep:
             await self._wire.execute([("EXPIRE", key, _LOCK_S)])
         return holder is None or holder == self._api.encode()
 
-    async def _sweep(self, pool: PoolId, gone: Sequence[bytes]) -> None:
+    async def _sweep(self, pool: PoolId, index: tuple[str, str], gone: Sequence[bytes]) -> None:
         cursor = b"0"
         while True:
-            step = ("EVAL", SWEEP_INDEX, 2, *self._keys.cached(pool), cursor, _STEP, *gone)
+            step = ("EVAL", SWEEP_INDEX, 2, *index, cursor, _STEP, *gone)
             (cursor,) = await self._index.execute([step])
             await self._wire.execute([("EXPIRE", self._keys.sweeping(pool), _LOCK_S)])
             if cursor == b"0":

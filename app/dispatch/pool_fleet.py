@@ -16,6 +16,7 @@ from app.messages import WIRE_VERSION, Lease
 from app.routing.candidates import Candidate, Limits, Matches
 from app.routing.cost import PoolSpeeds
 from app.routing.lines import Lines
+from app.routing.tiers import Numbers, chains
 
 _MANY = 16  # places; of fewer, looking at all of them is faster than finding some
 _MOST_HOLDERS = 1000
@@ -52,6 +53,7 @@ class PoolFleet:
         self._caches: dict[int, int] = {}  # number of a KV cache → its place's index
         self._holders: dict[bytes, frozenset[int]] = {}  # packed numbers → places: those of hot prefixes are read once
         self._places: list[tuple[Lease, int]] = []
+        self._numbers: list[Numbers] | None = None  # of the places, once they are needed
         self._names: dict[bytes, int] = {}  # of the places, with their indices
         self._loads = Loads()
         self._entries: list[bytes] = []  # of the places
@@ -73,7 +75,7 @@ class PoolFleet:
         self._caches.pop(0, None)  # caches that never held a block
         self.guessed = [name for name, (lease, _) in zip(names, places, strict=True) if not lease.worker.kv_events]
         self.older = [(lease.worker.id, rank) for lease, rank in places if lease.wire < WIRE_VERSION]
-        self._places = places
+        self._places, self._numbers = places, None
         versions = Counter(lease.state.weights for lease in self.leases.values())
         self.weights = versions.most_common(1)[0][0] if versions else ""
 
@@ -130,6 +132,25 @@ class PoolFleet:
         cached = cached or [_NOT_CACHED] * len(coming)
         return [self._matches(*one, guessed) for one in zip(coming, cached, strict=True)]
 
+    def tiered_matches(self, coming: Sequence[Sequence[Any]], replies: Sequence[Sequence[Any]] | None) -> list[Matches]:
+        """The same from the replies of `match_tiers.lua`."""
+        if self._numbers is None:
+            self._numbers = [Numbers.of(lease, rank) for lease, rank in self._places]
+        replies = replies or [()] * len(coming)
+        return [self._tiered(*one, self._numbers) for one in zip(coming, replies, strict=True)]
+
+    def _tiered(self, starting: Sequence[Any], reply: Sequence[Any], numbers: Sequence[Numbers]) -> Matches:
+        runs = [
+            (blocks, _numbers(caches), _numbers(tiers))
+            for blocks, caches, tiers in zip(reply[::3], reply[1::3], reply[2::3], strict=True)
+        ]
+        found = chains(runs, numbers)
+        depths: dict[int, set[int]] = {}
+        for place, (cached, _) in found.items():
+            depths.setdefault(cached, set()).add(place)
+        ordered = [(depth, frozenset(depths[depth])) for depth in sorted(depths, reverse=True) if depth]
+        return Matches(ordered, self._starting(starting), {place: behind for place, (_, behind) in found.items()})
+
     def _matches(self, starting: Sequence[Any], reply: Sequence[Any], guessed: Sequence[PlaceId]) -> Matches:
         depths, guesses = reply
         found = []
@@ -142,9 +163,16 @@ class PoolFleet:
             named = [(name, blocks) for name, blocks in zip(guessed, guesses, strict=True) if blocks]
             found += [(blocks, frozenset([self.indices[name]])) for name, blocks in named if name in self.indices]
             found.sort(key=itemgetter(0), reverse=True)
+        return Matches(found, self._starting(starting))
+
+    def _starting(self, starting: Sequence[Any]) -> dict[int, int]:
         coming: dict[int, int] = {}
         for name, blocks in zip(starting[::2], starting[1::2], strict=True):
             place = self.indices.get(PlaceId(name.decode()))
             if place is not None:
                 coming[place] = max(blocks, coming.get(place, 0))
-        return Matches(found, coming)
+        return coming
+
+
+def _numbers(packed: bytes) -> frozenset[int]:
+    return frozenset(unpack(f">{len(packed) // 4}I", packed))

@@ -43,6 +43,7 @@ class EngineInfo(Struct, frozen=True):
     version: str = ""  # the engine's own, for people
     media: tuple[MediaKind, ...] = ()  # kinds that it takes in prompts
     embeddings: "EmbeddingShape | None" = None  # of encoded pictures that it takes; None: it encodes them itself
+    tier_block_bytes: int = 0  # of KV in a block, where it has tiers and tells what they hold
 
 
 class EngineStats(Struct, frozen=True):
@@ -60,6 +61,8 @@ class EngineStats(Struct, frozen=True):
     drafts: int = 0
     drafted_tokens: int = 0
     accepted_tokens: tuple[int, ...] = ()
+    host_bytes_per_s: float = 0.0  # at which KV came from host memory, the mean since the start; 0: none came
+    store_bytes_per_s: float = 0.0  # the same, from the store
     paint_steps: int = 0  # of denoising, computed since the start; a batch's step counts once for each picture
 
 

@@ -1,24 +1,17 @@
 """The blocks that one engine has cached: its block hashes translated into ours. No I/O."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from app.kv.blocks import chain, media_key, root
+from app.kv.changes import Changes, Pending
 from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, KvEvent
 from app.kv.stand_ins import OpenPicture, has_stand_ins, translate
+from app.kv.tier_ledger import TierLedger
 
-# Events of other tiers (host, disk) are ignored: routing doesn't know these tiers.
 _DEVICE = (None, "GPU")
+_HOST, _STORE = "CPU", "STORAGE"  # vLLM's names of the tiers
 # Hybrid models cache several groups of layers, each with its own blocks; only the first counts.
 _GROUP = (None, 0)
-
-
-class Changes(NamedTuple):
-    """Changes of the cache since the last call of `take`. `cleared` came first."""
-
-    cleared: bool
-    added: list[bytes]
-    removed: list[bytes]
 
 
 class Ledger:
@@ -37,8 +30,9 @@ class Ledger:
         # Engine's hash → ours, and how many of the engine's blocks have it: vLLM keeps duplicates computed at the same
         # time, and reports each of them stored and removed.
         self._blocks: dict[EngineHash, tuple[bytes, int]] = {}
-        self._changes: dict[bytes, bool] = {}  # our hash → whether it is cached now
-        self._cleared = False
+        self._pending = Pending()
+        self.host, self.store = TierLedger(), TierLedger()
+        self._tiers = {_HOST: self.host, _STORE: self.store}
         self.clears = 0  # how often the engine said that it cleared its cache
         self.unknown = 0  # stored blocks that could not be translated
 
@@ -60,23 +54,22 @@ class Ledger:
                 self.clear()
 
     def clear(self) -> None:
+        """What the engine itself holds is unknown from now on, on the device and in the host's memory."""
+        self.host.clear()
         self._blocks.clear()
         self._open.clear()
-        self._changes.clear()
-        self._cleared = True
+        self._pending.clear()
 
     def take(self) -> Changes | None:
-        """The changes since the last call; None when there are none."""
-        if not self._changes and not self._cleared:
-            return None
-        added = [block for block, there in self._changes.items() if there]
-        removed = [block for block, there in self._changes.items() if not there]
-        changes = Changes(self._cleared, added, removed)
-        self._changes, self._cleared = {}, False
-        return changes
+        """The changes of the device's cache since the last call; None when there are none."""
+        return self._pending.take()
 
     def _store(self, event: BlockStored) -> None:
-        if event.medium not in _DEVICE or event.group_idx not in _GROUP:
+        if event.group_idx not in _GROUP:
+            return
+        if (tier := self._tiers.get(event.medium or "")) is not None:
+            tier.add(event.block_hashes, self._find)
+        if event.medium not in _DEVICE:
             return
         parent, tokens, extras = self._parent(event), event.token_ids, _extras(event, self._own_keys)
         ends: list[OpenPicture | None] = []
@@ -94,7 +87,15 @@ class Ledger:
             count = self._blocks[theirs][1] if theirs in self._blocks else 0
             self._blocks[theirs] = ours, count + 1
             if not count:
-                self._changes[ours] = True
+                self._pending.add(ours)
+                for tier in self._tiers.values():
+                    tier.name(theirs, ours)
+
+    def _find(self, theirs: EngineHash) -> bytes | None:
+        """Our hash of a block that some tier holds, or the device."""
+        if theirs in self._blocks:
+            return self._blocks[theirs][0]
+        return next((ours for tier in self._tiers.values() if (ours := tier.find(theirs)) is not None), None)
 
     def _parent(self, event: BlockStored) -> bytes | None:
         """Our hash of the parent block; None when it is unknown."""
@@ -106,7 +107,11 @@ class Ledger:
         return known[0] if known else None
 
     def _remove(self, event: BlockRemoved) -> None:
-        if event.medium not in _DEVICE or event.group_idx not in _GROUP:
+        if event.group_idx not in _GROUP:
+            return
+        if (tier := self._tiers.get(event.medium or "")) is not None:
+            tier.remove(event.block_hashes)
+        if event.medium not in _DEVICE:
             return
         for theirs in event.block_hashes:
             known = self._blocks.get(theirs)
@@ -118,7 +123,7 @@ class Ledger:
                 continue
             del self._blocks[theirs]
             self._open.pop(theirs, None)
-            self._changes[ours] = False
+            self._pending.remove(ours)
 
 
 def _extras(event: BlockStored, own: Mapping[bytes, tuple[str, int] | None]) -> dict[int, bytes] | None:

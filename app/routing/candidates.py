@@ -36,6 +36,20 @@ class Candidate(Struct, frozen=True):
     aside_blocks: int = 0
 
 
+class Tiered(Struct, frozen=True):
+    """Blocks of a prompt that a place loads from tiers, behind those that it has cached."""
+
+    host: int = 0  # from the host's memory
+    store: int = 0
+
+    @property
+    def blocks(self) -> int:
+        return self.host + self.store
+
+
+NOT_TIERED = Tiered()
+
+
 class Option(Struct, frozen=True):
     """A candidate, and how much of one prompt its cache has."""
 
@@ -43,6 +57,12 @@ class Option(Struct, frozen=True):
     cached: int = 0  # leading blocks of the prompt in its KV cache
     coming: int = 0  # the same, with blocks that requests waiting there will leave in it
     loading_s: float = 0.0  # until its adapter is loaded there
+    tiered: Tiered = NOT_TIERED
+
+    @property
+    def loads(self) -> bool:
+        """Whether it takes KV from tiers: not if requests before it do so, or compute it."""
+        return self.cached + self.tiered.blocks > max(self.cached, self.coming)
 
 
 class Matches(Struct, frozen=True):
@@ -51,10 +71,12 @@ class Matches(Struct, frozen=True):
     # So many leading blocks, and the places that hold them; the deepest first, and a place's first entry counts.
     depths: Sequence[tuple[int, frozenset[int]]] = ()
     coming: Mapping[int, int] = {}  # by place: leading blocks that requests waiting there will leave in the cache
+    tiered: Mapping[int, Tiered] = {}  # by place
 
     def option(self, place: int, candidate: Candidate) -> Option:
         cached = next((depth for depth, places in self.depths if place in places), 0)
-        return Option(candidate, cached, max(cached, self.coming.get(place, 0)))
+        coming = max(cached, self.coming.get(place, 0))
+        return Option(candidate, cached, coming, tiered=self.tiered.get(place, NOT_TIERED))
 
 
 class Ask(Struct, frozen=True):

@@ -15,6 +15,7 @@ _BUSY_MOST = 0.9  # beyond it, the estimate of an engine's idle share is noise
 _DELAYED_SHARE = 0.25
 _STEP_S = 0.02  # by which a full engine's step is longer than an empty one's
 _PULLED_BYTES_PER_S = 3e9  # assumed for a worker that has pulled no KV yet: a copy within one host
+_HOST_BYTES_PER_S, _STORE_BYTES_PER_S = 5e9, 5e8  # assumed for one that has loaded none from there yet
 
 
 class PoolSpeeds(Struct, frozen=True):
@@ -64,7 +65,7 @@ def _mean(values: Sequence[float], otherwise: float) -> float:
 def kv_cost(ask: Ask, option: Option, fleet: Fleet, weight: float) -> Cost:
     """Seconds until the first token, and the delay of other requests in seconds."""
     speed = fleet.tokens_per_s[option.candidate.lease.worker.pool]
-    wait = line(option.candidate, fleet, ask.now) + _wait_for_blocks(ask, option) + option.loading_s
+    wait = line(option.candidate, fleet, ask.now) + _wait_for_blocks(ask, option) + option.loading_s + load_s(option)
     prefill = uncached_tokens(ask, option) / speed
     return Cost(wait, prefill, others_cost(fleet, weight, wait, prefill))
 
@@ -96,20 +97,36 @@ def pull_cost(ask: Ask, option: Option) -> Cost:
 
 def missing_blocks(ask: Ask, option: Option) -> int:
     """Blocks of the prompt that the place has not cached; at least one."""
-    return -(-uncached_tokens(ask, option) // option.candidate.lease.worker.block_size)
+    tokens = _without(ask, option, max(option.cached, option.coming))
+    return -(-tokens // option.candidate.lease.worker.block_size)
 
 
 def uncached_tokens(ask: Ask, option: Option) -> int:
     """Prompt tokens that the place has to compute; the last token always."""
-    cached = max(option.cached, option.coming) * option.candidate.lease.worker.block_size
-    return ask.prompt_tokens - min(cached, ask.prompt_tokens - 1)
+    return _without(ask, option, max(option.cached + option.tiered.blocks, option.coming))
+
+
+def load_s(option: Option) -> float:
+    """Seconds that it takes to load what the place takes from tiers. What is stored goes through the host's memory."""
+    if not option.loads:
+        return 0.0
+    lease, tiered = option.candidate.lease, option.tiered
+    host = tiered.blocks / (lease.speeds.host_bytes_per_s or _HOST_BYTES_PER_S)
+    store = tiered.store / (lease.speeds.store_bytes_per_s or _STORE_BYTES_PER_S)
+    return lease.worker.tier_block_bytes * (host + store)
+
+
+def _without(ask: Ask, option: Option, blocks: int) -> int:
+    """The prompt's tokens without so many leading blocks; the last token is always among them."""
+    return ask.prompt_tokens - min(blocks * option.candidate.lease.worker.block_size, ask.prompt_tokens - 1)
 
 
 def new_blocks(ask: Ask, option: Option) -> int:
     """KV blocks that the request needs there: for the prompt's uncached part, and the expected answers."""
     if not ask.holds:
         return 0
-    tokens = uncached_tokens(ask, option) + ask.n * min(ask.max_tokens, EXPECTED_ANSWER)
+    new = _without(ask, option, max(option.cached, option.coming))  # what is loaded needs room, too
+    tokens = new + ask.n * min(ask.max_tokens, EXPECTED_ANSWER)
     return -(-tokens // option.candidate.lease.worker.block_size)
 
 

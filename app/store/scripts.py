@@ -25,6 +25,7 @@ HAND_OVER = _LOAD + _STOP + _source("requests/hand_over") + "\n" + _source("requ
 FORGET_LOADS = _LOAD + _source("requests/forget_loads")
 FORGET_PROMPTS = _STOP + _source("requests/forget_prompts")
 MATCH = _source("requests/match")
+MATCH_TIERS = _source("requests/match_tiers")
 PLACE = _LOAD + _WRITE_RUNS + _source("requests/place")
 RECONCILE = _LOAD + _STOP + _source("requests/reconcile")
 RELEASE = _LOAD + _STOP + _source("requests/release")

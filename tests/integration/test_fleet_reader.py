@@ -11,7 +11,7 @@ from app.dispatch.index_sweep import IndexSweep
 from app.dispatch.loads import entries
 from app.ids import ApiId, WorkerId, place_id
 from app.keys import Keys
-from app.kv.ledger import Changes
+from app.kv.changes import Changes
 from app.kv.prefix_index import KvIndex, packed
 from app.messages import decode_lease, encode
 from app.pools import Pool
@@ -209,7 +209,7 @@ async def test_a_round_that_goes_on_while_a_worker_leaves_misleads_no_later_one(
 
 
 async def filled(redis: "Redis", wire: Wire, name: str, blocks: list[bytes]) -> KvIndex:
-    index = KvIndex(wire, KEYS, POOL, nobody_told)
+    index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
     await index.write(Changes(False, blocks, []))
     await register(redis, KEYS, name, caches=[index.number])
     return index

@@ -16,7 +16,8 @@ from app.engines.mock.blocks import BlockManager, BlockTable
 from app.ids import PlaceId, place_id
 from app.keys import Keys
 from app.kv.blocks import chain, prompt_hashes, root
-from app.kv.ledger import Changes, Ledger
+from app.kv.changes import Changes
+from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex, packed
 from app.pools import Pool
 from app.routing.candidates import Option
@@ -93,7 +94,7 @@ async def feeding(
     cache = Cache(BlockManager(total, SIZE, record_events=True), publisher)
     if cached:
         cache.run(list(cached))
-    cache.index = KvIndex(wire, KEYS, POOL, nobody_told)
+    cache.index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
     cache.feed = KvEventFeed(publisher.source, Ledger(SIZE), cache.index, check_s)
     try:
         async with beside(cache.feed.run()):
@@ -127,7 +128,7 @@ async def test_a_redis_that_lost_the_index_gives_no_number_twice(redis: "Redis",
     """Else two caches of one size would take each other's blocks for theirs."""
     given = set()
     for _ in range(20):
-        index = KvIndex(wire, KEYS, POOL, nobody_told)
+        index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
         await index.write(Changes(False, [b"12345678"], []))
         given.add(index.number)
         await redis.flushall()
@@ -295,7 +296,7 @@ async def test_a_match_is_as_long_as_the_shared_prefix(
     await redis.flushall()
     names = []
     for i, tokens in enumerate(cached):
-        index = KvIndex(wire, KEYS, POOL, nobody_told)
+        index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
         blocks_ = list(dict.fromkeys(chain(root(), tokens, SIZE)))
         if i % 2 == 0:
             await index.write(Changes(False, blocks_, []))
@@ -324,7 +325,7 @@ async def test_guesses_expire(redis: "Redis", wire: Wire) -> None:
 async def test_ranks_are_places_of_their_own(redis: "Redis", wire: Wire) -> None:
     """Each has its own cache and its own load."""
     hashes = chain(root(), [1] * 12, SIZE)
-    index = KvIndex(wire, KEYS, POOL, nobody_told)
+    index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
     await index.write(Changes(False, hashes[:2], []))
     worker = await register(redis, KEYS, "w1", ranks=2, caches=[0, index.number])
     for rank in (0, 1):

@@ -11,7 +11,7 @@ from redis.exceptions import OutOfMemoryError
 from app.dispatch.fleet_reader import FleetReader
 from app.ids import ApiId, RequestId, RunId, WorkerId, place_id, run_id, worker_queue
 from app.keys import Keys
-from app.kv.ledger import Changes
+from app.kv.changes import Changes
 from app.kv.prefix_index import KvIndex
 from app.pools import Pool
 from app.routing.candidates import Candidate, Limits
@@ -156,7 +156,7 @@ async def test_a_prefix_that_is_on_its_way_counts(redis: "Redis", wire: Wire, ra
 
     nothing = (0, 0)
     assert await found() == [[[(0, 9), nothing][rank], [nothing, (0, 9)][rank]], [nothing] * 2, [nothing] * 2]
-    index = KvIndex(wire, KEYS, POOL, nobody_told)
+    index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
     await index.write(Changes(False, hashes[:4], []))
     await register(redis, KEYS, "w1", ranks=2, caches=[0, index.number] if rank else [index.number, 0])
     assert (await found())[0][rank] == (4, 9)

@@ -19,8 +19,6 @@ from app.engines import create_engine
 from app.engines.base import EngineInfo
 from app.errors import SettingsError, WireMismatch, XylemError
 from app.ids import BATCH_QUEUE, PoolId, WorkerId, new_worker_id, worker_queue
-from app.kv.ledger import Ledger
-from app.kv.prefix_index import KvIndex
 from app.model_store.pools import fetched_pool
 from app.pools import Pool
 from app.pools_file import load_pools
@@ -33,7 +31,7 @@ from workers.engine.adapter_keeper import keeper_of
 from workers.engine.exit_guard import ExitGuard, lease_ended
 from workers.engine.hang_watchdog import HangWatchdog
 from workers.engine.host_address import address_towards
-from workers.engine.kv_event_feed import KvEventFeed
+from workers.engine.kv_indices import kv_indices
 from workers.engine.lease import LeaseKeeper
 from workers.engine.queue_handback import hand_back_queue
 from workers.engine.reservation_audit import ReservationAudit
@@ -146,18 +144,14 @@ class EngineStep(bootsteps.StartStopStep):
 
     async def _register(self, info: EngineInfo) -> None:
         runner = self.runner
-        events = runner.engine.kv_events()
 
         async def renumbered() -> None:
             await lease.tell()
 
-        caches = [KvIndex(runner.index, runner.keys, self.pool_id, renumbered) for _ in events]
-        feeds = [
-            KvEventFeed(source, Ledger(self.pool.block_size, source.own_keys, source.pictures), cache)
-            for (_rank, source), cache in zip(sorted(events.items()), caches, strict=True)
-        ]
+        kv = kv_indices(runner, self.pool_id, self.pool, info, renumbered)
+        feeds = kv.feeds
         account = ReservationAudit(runner, worker_queue(self.pool_id, self.worker_id))
-        lease = LeaseKeeper(runner, self.pool_id, self.pool.role, info, caches, self.pool.engine, self.pool.model)
+        lease = LeaseKeeper(runner, self.pool_id, self.pool.role, info, kv, self.pool.engine, self.pool.model)
         keeper = StateKeeper(runner, lease, self.pool_id, self.pool, feeds)
         adapters = keeper_of(runner, lease, self.pool_id, self.pool, info, keeper.changing)
         following = [asyncio.create_task(feed.run()) for feed in feeds]

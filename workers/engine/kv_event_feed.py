@@ -1,6 +1,7 @@
 """Follows an engine's KV events into the prefix index: in order and without gaps. On the engine's loop."""
 
 import asyncio
+import math
 import time
 
 import msgspec
@@ -12,7 +13,8 @@ from app.errors import StoreDown
 from app.kv.blocks import weights_keys
 from app.kv.events import decode_batch
 from app.kv.ledger import Ledger
-from app.kv.prefix_index import KvIndex
+from app.kv.prefix_index import Blocks, KvIndex
+from app.kv.store_index import StoreIndex
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -26,8 +28,22 @@ _END = -1  # the sequence number that ends a replay
 class KvEventFeed:
     """One engine rank's events, followed from its start."""
 
-    def __init__(self, source: KvEventSource, ledger: Ledger, index: KvIndex, check_s: float = _CHECK_S) -> None:
-        self._source, self._ledger, self._index, self._check_s = source, ledger, index, check_s
+    def __init__(
+        self,
+        source: KvEventSource,
+        ledger: Ledger,
+        index: KvIndex,
+        check_s: float = _CHECK_S,
+        *,
+        host: KvIndex | None = None,
+        store: StoreIndex | None = None,
+    ) -> None:
+        """`host`, `store`: of the tiers that the engine has."""
+        self._source, self._ledger, self._check_s = source, ledger, check_s
+        self._indices: list[tuple[Blocks, KvIndex]] = [(ledger, index)]
+        if host is not None:
+            self._indices.append((ledger.host, host))
+        self._store = store
         self._warned = False
         self._expected = 0  # the next batch's sequence number
         self._following = asyncio.Lock()
@@ -133,32 +149,50 @@ class KvEventFeed:
             socket.close(linger=0)
 
     async def _write(self) -> None:
-        counted = time.monotonic()
-        whole = True
+        checked = time.monotonic()
+        if self._store is not None:  # what other workers have stored is known before this one's first block
+            checked = -math.inf
+            self._dirty.set()
+        broken: set[KvIndex] = set()  # those of which a part may be written
         while True:
             await self._dirty.wait()
             self._dirty.clear()
             waiting = len(self._unwritten)
             try:
-                changes = self._ledger.take()
-                size = len(self._ledger)
-                if not whole:
-                    await self._index.rebuild(self._ledger)
-                elif changes is not None:
-                    whole = False
-                    await self._index.write(changes)
-                whole = True
+                sizes = await self._write_changes(broken)
                 for written in self._unwritten[:waiting]:
                     if not written.done():  # its waiter may have been cancelled
                         written.set_result(None)
                 del self._unwritten[:waiting]
-                if time.monotonic() - counted > self._check_s:
-                    counted = time.monotonic()
-                    whole = await self._index.size() == size
-                    if not whole:  # Redis came back without its last second, or empty
-                        log.warning("kv_index_rebuilt", blocks=size)
-                        self._dirty.set()
+                if time.monotonic() - checked > self._check_s:
+                    checked = time.monotonic()
+                    await self._check(sizes, broken)
             except StoreDown as exc:
                 log.warning("kv_index_not_written", error=exc.message)
                 self._dirty.set()
                 await asyncio.sleep(_RETRY_S)
+
+    async def _write_changes(self, broken: set[KvIndex]) -> dict[KvIndex, int]:
+        """Returns how many blocks each has now. Raises: StoreDown."""
+        sizes = {}
+        for ledger, index in self._indices:
+            changes, sizes[index] = ledger.take(), len(ledger)
+            if index in broken:
+                await index.rebuild(ledger)
+            elif changes is not None:
+                broken.add(index)
+                await index.write(changes)
+            broken.discard(index)
+        if self._store is not None:
+            await self._store.write(self._ledger.store)
+        return sizes
+
+    async def _check(self, sizes: dict[KvIndex, int], broken: set[KvIndex]) -> None:
+        """Whether Redis has all of it. Raises: StoreDown."""
+        for index, size in sizes.items():
+            if await index.size() != size:  # Redis came back without its last second, or empty
+                broken.add(index)
+                log.warning("kv_index_rebuilt", blocks=size)
+                self._dirty.set()
+        if self._store is not None:
+            await self._store.check(self._ledger.store)

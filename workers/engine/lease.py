@@ -14,11 +14,11 @@ from app.engines.base import Adapters, EngineInfo
 from app.errors import StoreDown
 from app.ids import PlaceId, PoolId, place_id, worker_queue
 from app.keys import PRIORITY_STEPS
-from app.kv.prefix_index import KvIndex
 from app.messages import AdapterReport, EngineState, Lease, Load, Role, Speeds, Worker, encode
 from app.runner.runner import Runner, end_process
 from app.store import FORGET_LOADS, TELL, clock
 from app.telemetry import logger
+from workers.engine.kv_indices import KvIndices
 from workers.engine.metrics import metrics
 
 log = logger(__name__)
@@ -42,11 +42,11 @@ class LeaseKeeper:
         pool: PoolId,
         role: Role,
         info: EngineInfo,
-        caches: Sequence[KvIndex] = (),
+        kv: KvIndices = KvIndices(),  # noqa: B008  (frozen)
         engine: str = "",
         model: str = "",
     ) -> None:
-        """`caches`: of each rank, what its KV events are written to; none without KV events.
+        """`kv`: what its KV events are written to.
 
         `engine`, `model`: as the pools file names them.
         """
@@ -54,7 +54,7 @@ class LeaseKeeper:
         self._ended, self._writing = asyncio.Event(), asyncio.Lock()
         self.fresh = time.monotonic()  # when Redis last got it
         self._draining = self._registered = False
-        self._caches = caches
+        self._kv = kv
         self._told: Lease | None = None  # as API replicas were last told of it, without load and speeds
         self.state = EngineState()  # told with the next lease
         self._worker = Worker(
@@ -68,7 +68,7 @@ class LeaseKeeper:
             max_running=info.max_running,
             max_model_len=info.max_model_len,
             ranks=info.ranks,
-            kv_events=bool(caches),
+            kv_events=bool(kv.caches),
             block_bytes=info.block_bytes,
             meets_at=info.meets_at,
             grammars=list(info.grammars),
@@ -80,6 +80,7 @@ class LeaseKeeper:
             model=model,
             media=list(info.media),
             embeddings=info.embeddings is not None,
+            tier_block_bytes=info.tier_block_bytes,
         )
 
     async def register(self) -> None:
@@ -155,10 +156,12 @@ class LeaseKeeper:
         if own.max_adapters:
             own = replace(own, adapters=runner.adapters.open)
         speeds, adapters = runner.throughput.online.read(time.monotonic()), runner.adapters.report()
-        caches = [cache.number for cache in self._caches[: own.ranks]]
+        speeds = replace(speeds, host_bytes_per_s=stats.host_bytes_per_s, store_bytes_per_s=stats.store_bytes_per_s)
+        caches, hosts = ([cache.number for cache in each[: own.ranks]] for each in (self._kv.caches, self._kv.hosts))
         lease = Lease(
             own, load, speeds, self._stays_out, adapters=adapters, state=self.state, caches=caches,
             token_redis=len(settings.token_redis_urls), broker_apart=settings.broker_url is not None,
+            hosts=hosts, store=0 if self._kv.store is None else self._kv.store.number,
         )  # fmt: skip
         lasting = replace(lease, load=Load(), speeds=Speeds(), adapters=AdapterReport(adapters.failed))
         seen = keys.seen(own.pool)

@@ -134,6 +134,7 @@ class VllmEngine:
             media=("audio",) if self._task == "transcribe" else kinds(engine),
             embeddings=shape(config) if self._pool.embeddings else None,
             computes=self._pool.role != "encode",
+            tier_block_bytes=block_bytes(config) if self._pool.tiers else 0,
         )
         return self._info
 
@@ -189,6 +190,8 @@ class VllmEngine:
             drafts=speculation.drafts,
             drafted_tokens=speculation.drafted,
             accepted_tokens=tuple(speculation.accepted),
+            host_bytes_per_s=self._stats.tiers.host_bytes_per_s,
+            store_bytes_per_s=self._stats.tiers.store_bytes_per_s,
         )
 
     def kv_events(self) -> dict[int, KvEventSource]:

@@ -14,6 +14,14 @@ class TierFigures:
         self.loaded_bytes = self.load_s = 0.0  # from host memory
         self.read_bytes = self.read_s = 0.0  # from the store
 
+    @property
+    def host_bytes_per_s(self) -> float:
+        return self.loaded_bytes / self.load_s if self.load_s else 0.0
+
+    @property
+    def store_bytes_per_s(self) -> float:
+        return self.read_bytes / self.read_s if self.read_s else 0.0
+
     def add(self, of_connector: Mapping[str, Any]) -> None:
         """Another connector's figures are ignored."""
         data = of_connector.get("data")

@@ -1,0 +1,53 @@
+"""How much of a prompt each place can load from tiers behind its cache. Pure.
+
+An engine takes a prompt's leading blocks from its own cache, and each one behind them from host memory or from the
+store, as far as it is in one of them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+from msgspec import Struct
+
+from app.messages import Lease
+from app.routing.candidates import Tiered
+
+
+class Numbers(Struct, frozen=True):
+    """Of a place's cache, its tier in host memory, and its store, in the index; 0: it has none."""
+
+    cache: int
+    host: int
+    store: int
+
+    @classmethod
+    def of(cls, lease: Lease, rank: int) -> "Numbers":
+        cache, host = (each[rank] if rank < len(each) else 0 for each in (lease.caches, lease.hosts))
+        return cls(cache, host, lease.store)
+
+
+# So many blocks, the caches that hold each of them, and the tiers: numbers.
+Run = tuple[int, Set[int], Set[int]]
+
+
+def chains(runs: Iterable[Run], places: Sequence[Numbers]) -> Mapping[int, tuple[int, Tiered]]:
+    """By place, the prompt's leading blocks that it has cached, and those that it loads behind them; not in it: none.
+
+    `runs`: of a prompt's blocks in order, as far as each is somewhere.
+    """
+    going = {i: [0, 0, 0] for i in range(len(places))}  # cached, host, store
+    done: dict[int, list[int]] = {}
+    for blocks, caches, tiers in runs:
+        for i in [*going]:
+            here, found = places[i], going[i]
+            if here.cache in caches and not (found[1] or found[2]):
+                found[0] += blocks
+            elif here.host in tiers:
+                found[1] += blocks
+            elif here.store in tiers:
+                found[2] += blocks
+            else:
+                done[i] = going.pop(i)
+        if not going:
+            break
+    ended = ((i, cached, Tiered(host, store)) for i, (cached, host, store) in (done | going).items())
+    return {i: (cached, behind) for i, cached, behind in ended if cached or behind.blocks}

@@ -1,0 +1,105 @@
+"""What workers have in tiers, through Redis to the next placement."""
+
+import pytest
+from msgspec.structs import replace
+from redis.asyncio import Redis
+
+from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.index_sweep import IndexSweep
+from app.ids import ApiId, WorkerId
+from app.keys import Keys
+from app.kv.changes import Changes
+from app.kv.prefix_index import KvIndex, packed
+from app.kv.store_index import StoreIndex
+from app.kv.tier_ledger import TierLedger
+from app.messages import decode_lease, encode
+from app.pools import Pool
+from app.routing.candidates import Matches, Tiered
+from app.store import TELL, Wire
+from tests.integration.conftest import POOL, nobody_told, register
+
+pytestmark = pytest.mark.both_servers
+
+KEYS, SIZE = Keys("test"), 32
+POOLS = {POOL: Pool.model_validate({"model": "m", "engine": "mock", "block_size": SIZE, "tiers": {"host_gb": 1}})}
+PROMPT = [number.to_bytes(8, "big") for number in range(2500)]
+
+
+async def has(wire: Wire, index: tuple[str, str], blocks: list[bytes]) -> int:
+    """A cache or tier with these; its number."""
+    made = KvIndex(wire, KEYS, index, nobody_told)
+    await made.write(Changes(False, blocks, []))
+    return made.number
+
+
+async def lives(redis: "Redis", name: str, cache: int, host: int = 0, store: int = 0) -> WorkerId:
+    worker = await register(redis, KEYS, name, caches=[cache])
+    raw = await redis.get(KEYS.worker(worker))
+    assert isinstance(raw, bytes)
+    await redis.set(KEYS.worker(worker), encode(replace(decode_lease(raw), hosts=[host], store=store)))
+    await redis.eval(TELL, 1, KEYS.changed(POOL), worker)
+    return worker
+
+
+def ledger(blocks: list[bytes]) -> TierLedger:
+    made = TierLedger()
+    made.add(range(len(blocks)), lambda number: blocks[int(number)])
+    return made
+
+
+async def matched(wire: Wire, *prompts: list[bytes]) -> list[Matches]:
+    view = (await FleetReader(wire, KEYS, POOLS, 10).read({POOL: [b"".join(prompt) for prompt in prompts]}))[POOL]
+    return view.matches
+
+
+async def test_a_prompt_is_found_in_caches_host_memory_and_the_store(redis: "Redis", wire: Wire) -> None:
+    """The worker that has cached nothing loads all of it from the store."""
+    store = StoreIndex(wire, KEYS, POOL, "s3://kv", nobody_told)
+    await store.check(ledger([]))
+    await store.write(ledger(PROMPT[:2200]))
+    cache, host = await has(wire, KEYS.cached(POOL), PROMPT[:100]), await has(wire, KEYS.tiered(POOL), PROMPT[50:1500])
+    await lives(redis, "old", cache, host, store.number)
+    await lives(redis, "fresh", 0, 0, store.number)
+    await lives(redis, "alone", 0, host=await has(wire, KEYS.tiered(POOL), PROMPT[1:]))
+    whole, other = await matched(wire, PROMPT, [b"12345678"])
+    assert whole.depths == [(100, frozenset([0]))]
+    assert whole.tiered == {0: Tiered(host=1400, store=700), 1: Tiered(store=2200)}
+    assert not other.depths
+    assert not other.tiered
+
+
+async def test_a_store_outlives_its_workers_and_another_redis(redis: "Redis", wire: Wire) -> None:
+    """It keeps its number; a Redis that has lost it is told by those that have stored something."""
+    first, second = (StoreIndex(wire, KEYS, POOL, "s3://kv", nobody_told) for _ in range(2))
+    held = ledger(PROMPT[:10])
+    await first.check(held)
+    await first.write(held)
+    await second.check(ledger([]))
+    assert second.number == first.number
+    sweep = IndexSweep(wire, KEYS, ApiId("a"), FleetReader(wire, KEYS, POOLS, 10), [POOL])
+    for seconds in (0.0, 61.0):
+        await sweep.look(seconds)
+    assert await redis.hlen(KEYS.tiered(POOL)[0]) == 10
+    await redis.delete(KEYS.stores(POOL), *KEYS.tiered(POOL))
+    await first.check(held)
+    assert await redis.hgetall(KEYS.tiered(POOL)[0]) == dict.fromkeys(PROMPT[:10], packed(first.number))
+
+
+async def test_what_is_gone_from_the_store_is_removed(redis: "Redis", wire: Wire) -> None:
+    store, held = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:10])
+    await store.check(held)
+    await store.write(held)
+    held.remove([3])
+    await store.write(held)
+    assert await redis.hkeys(KEYS.tiered(POOL)[0]) == [*PROMPT[:3], *PROMPT[4:10]]
+
+
+async def test_host_memory_of_a_worker_that_is_gone_is_swept(redis: "Redis", wire: Wire) -> None:
+    host = await has(wire, KEYS.tiered(POOL), PROMPT[:5])
+    worker = await lives(redis, "gone", 0, host)
+    sweep = IndexSweep(wire, KEYS, ApiId("a"), FleetReader(wire, KEYS, POOLS, 10), [POOL])
+    await sweep.look(0.0)
+    await redis.delete(KEYS.worker(worker))
+    await sweep.look(1.0)
+    await sweep.look(62.0)
+    assert await redis.hlen(KEYS.tiered(POOL)[0]) == 0

@@ -1,0 +1,57 @@
+"""What tiers hold, by an engine's events, in our hashes: only what the device's events have named."""
+
+from app.kv.blocks import chain, root
+from app.kv.changes import Changes
+from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored
+from app.kv.ledger import Ledger
+
+SIZE = 4
+SALTED = chain(root(["salt"]), [1] * 2 * SIZE, SIZE)
+
+
+def on_device(*blocks: int, parent: int | None = None) -> BlockStored:
+    """Of a prompt with a salt, which events of tiers don't tell."""
+    keys = [["salt"] if parent is None and not number else None for number in range(len(blocks))]
+    return BlockStored([*blocks], parent, [1] * SIZE * len(blocks), SIZE, "GPU", extra_keys=keys)
+
+
+def in_tier(medium: str, *blocks: int) -> BlockStored:
+    return BlockStored([*blocks], None, [1] * SIZE * len(blocks), SIZE, medium)
+
+
+def test_a_block_in_a_tier_has_the_hash_that_it_has_on_the_device() -> None:
+    ledger = Ledger(SIZE)
+    ledger.apply([on_device(7, 8), in_tier("CPU", 7, 8), in_tier("STORAGE", 7)])
+    assert ledger.host.take() == Changes(False, SALTED, [])
+    assert ledger.store.take() == Changes(False, SALTED[:1], [])
+    assert ledger.blocks() == SALTED
+
+
+def test_it_keeps_it_when_the_device_has_evicted_the_block() -> None:
+    ledger = Ledger(SIZE)
+    ledger.apply([on_device(7, 8), in_tier("CPU", 7, 8), BlockRemoved([7, 8], "GPU"), in_tier("STORAGE", 8)])
+    assert (len(ledger), ledger.host.blocks(), ledger.store.blocks()) == (0, SALTED, SALTED[1:])
+    ledger.apply([BlockRemoved([8], "CPU")])
+    assert (ledger.host.blocks(), ledger.store.blocks()) == (SALTED[:1], SALTED[1:])
+
+
+def test_what_a_new_process_loads_is_named_once_it_is_on_the_device() -> None:
+    """It comes through the host's memory first."""
+    ledger = Ledger(SIZE)
+    ledger.apply([in_tier("CPU", 7, 8)])
+    assert (len(ledger.host), ledger.host.take()) == (0, None)
+    ledger.apply([on_device(7, 8)])
+    assert ledger.host.take() == Changes(False, SALTED, [])
+
+
+def test_a_clear_forgets_the_hosts_memory_and_not_the_store() -> None:
+    ledger = Ledger(SIZE)
+    ledger.apply([on_device(7), in_tier("CPU", 7), in_tier("STORAGE", 7), AllBlocksCleared()])
+    assert ledger.host.take() == Changes(True, [], [])
+    assert ledger.store.take() == Changes(False, SALTED[:1], [])
+
+
+def test_a_block_of_another_group_of_layers_counts_nowhere() -> None:
+    ledger = Ledger(SIZE)
+    ledger.apply([on_device(7), BlockStored([7], None, [1] * SIZE, SIZE, "CPU", group_idx=1)])
+    assert ledger.host.take() is None

@@ -7,7 +7,7 @@ Redis' clock (`store.clock`).
 
 In a Redis Cluster, names begin with a hash tag instead of the prefix, and what a script or a MULTI touches shares one:
 `{<deployment>}:` for most; `{<deployment>.kept}:` for kept answers and conversations (kept… to joined…);
-`{<deployment>.<pool>}:` for the index (cached…, predicted…); `{<deployment>.<api>}:` for out….
+`{<deployment>.<pool>}:` for the index (cached…, tiered…, stores…, predicted…); `{<deployment>.<api>}:` for out….
 
 wire-versions           hash, wire version → when a process of that version last reported, ms since the epoch.
                         Written by workers, batch workers and api every ten seconds; never expires.
@@ -264,7 +264,7 @@ class Keys:
         return f"{self._tagged(pool)}tiered:{pool}", f"{self._tagged(pool)}tiered-count:{pool}"
 
     def stores(self, pool: PoolId) -> str:
-        return f"{self._fleet}stores:{pool}"
+        return f"{self._tagged(pool)}stores:{pool}"
 
     def cache_numbers(self) -> str:
         return f"{self._fleet}cache-numbers"

@@ -52,7 +52,13 @@ def groups(k: Keys, a: str, b: str) -> Iterator[list[str]]:
         k.answer_owners(), k.chats_of(key), k.videos_of(key),
         *k.kept_account(), k.joined(a), *k.conversation(ConversationId(b)),
     ]  # fmt: skip
-    yield [*k.cached(pool), k.predicted(pool, PlaceId(a)), k.predicted(pool, PlaceId(b))]
+    yield [
+        *k.cached(pool),
+        *k.tiered(pool),
+        k.stores(pool),
+        k.predicted(pool, PlaceId(a)),
+        k.predicted(pool, PlaceId(b)),
+    ]
     yield [k.out(api), k.out_marks(api)]
 
 

@@ -48,6 +48,10 @@ tiered:<pool>           hash, as cached:<pool>, of tiers: the numbers of workers
 tiered-count:<pool>     hash, as cached-count:<pool>.
 stores:<pool>           hash, a store's address, and the engine and host that its blocks are for → its number in
                         tiered:<pool>. Written by the first worker that has it. Never expires: it outlives workers.
+stored:<pool>           hash, a store's number and the last 8 bytes of an engine's hash of a block → its block hash, for
+                        each block of tiered:<pool> that a store holds. Written with it.
+cleaning:<pool>         string, the worker that compares the pool's store with the above, and bounds it. Lives three
+                        times as long as the time between two looks.
 cache-numbers           string, the number that was given last: each cache gets one when it is created, cleared or
                         written anew, and none is given twice. The first is a random one. Never expires.
                         With `index_url`, the above and predicted:… are there.
@@ -262,6 +266,12 @@ class Keys:
     def tiered(self, pool: PoolId) -> tuple[str, str]:
         """As `cached`, of what lies behind engines' own caches."""
         return f"{self._tagged(pool)}tiered:{pool}", f"{self._tagged(pool)}tiered-count:{pool}"
+
+    def stored(self, pool: PoolId) -> str:
+        return f"{self._tagged(pool)}stored:{pool}"
+
+    def cleaning(self, pool: PoolId) -> str:
+        return f"{self._tagged(pool)}cleaning:{pool}"
 
     def stores(self, pool: PoolId) -> str:
         return f"{self._tagged(pool)}stores:{pool}"

@@ -84,6 +84,7 @@ class Tiers(_Part):
     host_gb: Annotated[float, Field(gt=0, le=10_000)]  # of the host's memory, for each worker
     # A folder, or a bucket such as `s3://bucket/kv`, behind the host's memory: it outlives workers.
     disk: Annotated[str, Field(min_length=1)] | None = None
+    disk_gb: Annotated[float, Field(gt=0)] | None = None  # of `disk`, all models together; null: it may grow
     shared: bool | None = None  # whether other hosts have the same `disk`; null: a bucket is shared, a folder isn't
     key_file: Path | None = None  # 32 random bytes, with which `disk` is encrypted
 
@@ -93,7 +94,7 @@ class Tiers(_Part):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        for key in ("shared", "key_file"):
+        for key in ("disk_gb", "shared", "key_file"):
             if self.disk is None and getattr(self, key) is not None:
                 raise ValueError(f"{key}: it is of `disk`, and there is none")
         return self

@@ -1,12 +1,26 @@
-"""The blocks of a store that workers share, in `tiered:<pool>`: under the store's own number, which outlives them."""
+"""The blocks of a store that workers share, in `tiered:<pool>`: under the store's own number, which outlives them.
 
-from collections.abc import Awaitable, Callable
+`stored:<pool>` has the engine's hash of each, which is its file's name: so what has no file can be removed here.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from app.ids import PoolId
 from app.keys import Keys
-from app.kv.prefix_index import Way, index_commands, next_number, packed
+from app.kv.events import EngineHash
+from app.kv.prefix_index import index_commands, next_number, packed
 from app.kv.tier_ledger import TierLedger
-from app.store import Wire
+from app.store import Command, Wire
+
+_T = TypeVar("_T")
+_AT_ONCE = 500  # fields of one command
+_NAME = 8  # bytes of an engine's hash
+
+
+def short_name(theirs: EngineHash) -> bytes:
+    """The end of an engine's hash: vLLM's events may have no more of it."""
+    return theirs.to_bytes(_NAME, "big") if isinstance(theirs, int) else theirs[-_NAME:]
 
 
 class StoreIndex:
@@ -21,8 +35,8 @@ class StoreIndex:
         """
         self._renumbered = renumbered
         self._wire, self._keys, self._name = wire, keys, name
-        self._index, self._stores = keys.tiered(pool), keys.stores(pool)
-        self._unwritten: list[tuple[Way, list[bytes]]] = []
+        self._index, self._stores, self._stored = keys.tiered(pool), keys.stores(pool), keys.stored(pool)
+        self._unwritten: list[Command] = []
         self.number = 0
 
     async def check(self, ledger: TierLedger) -> None:
@@ -36,15 +50,49 @@ class StoreIndex:
         self.number = int(found)
         (count,) = await self._wire.execute([("HGET", self._index[1], packed(self.number))])
         if int(count or 0) < len(ledger):
-            self._unwritten.append(("add", ledger.blocks()))
+            self._unwritten += self._adding(ledger.named())
             await self.write(ledger)
         if self.number != before:
             await self._renumbered()
 
     async def write(self, ledger: TierLedger) -> None:
         """Raises: StoreDown; the next call writes it again."""
-        if (changes := ledger.take()) is not None:
-            self._unwritten += [("remove", changes.removed), ("add", changes.added)]
+        if (taken := ledger.take_named()) is not None:
+            changes, names = taken
+            self._unwritten += self._removing({ours: names[ours] for ours in changes.removed})
+            self._unwritten += self._adding({ours: names[ours] for ours in changes.added})
         while self._unwritten:
-            await self._wire.execute([*index_commands(self._index, self.number, *self._unwritten[0])])
+            await self._wire.execute(self._unwritten[:1])
             del self._unwritten[0]
+
+    async def known(self) -> dict[bytes, bytes]:
+        """By the short names of the store's blocks: our hashes. Raises: StoreDown."""
+        found: dict[bytes, bytes] = {}
+        cursor, own = b"0", packed(self.number)
+        while True:
+            ((cursor, fields),) = await self._wire.execute([("HSCAN", self._stored, cursor, "COUNT", _AT_ONCE)])
+            pairs = zip(fields[::2], fields[1::2], strict=True)
+            found |= {name[len(own) :]: ours for name, ours in pairs if name.startswith(own)}
+            if cursor == b"0":
+                return found
+
+    async def remove(self, blocks: Mapping[bytes, bytes]) -> None:
+        """These of `known`. Raises: StoreDown."""
+        await self._wire.execute([*self._removing({ours: name for name, ours in blocks.items()})])
+
+    def _adding(self, names: Mapping[bytes, EngineHash]) -> Iterator[Command]:
+        yield from index_commands(self._index, self.number, "add", [*names])
+        for part in _parts([*names.items()]):
+            yield "HSET", self._stored, *(value for ours, theirs in part for value in (self._field(theirs), ours))
+
+    def _removing(self, names: Mapping[bytes, EngineHash]) -> Iterator[Command]:
+        yield from index_commands(self._index, self.number, "remove", [*names])
+        for part in _parts([*names.values()]):
+            yield "HDEL", self._stored, *map(self._field, part)
+
+    def _field(self, theirs: EngineHash) -> bytes:
+        return packed(self.number) + short_name(theirs)
+
+
+def _parts(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    return (values[i : i + _AT_ONCE] for i in range(0, len(values), _AT_ONCE))

@@ -2,15 +2,23 @@
 
 import os
 import secrets
+from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import fsspec
 
 from app.errors import SettingsError
 
 _PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700  # KV tells its prompt to who can read it
+
+
+class Stored(NamedTuple):
+    path: str
+    size: int  # bytes
+    used: float  # when it was last read, seconds since the epoch; in a bucket, when it was written
 
 
 class BlockStore(Protocol):
@@ -27,6 +35,9 @@ class BlockStore(Protocol):
     def delete(self, path: str) -> None:
         """If it is there."""
 
+    def all(self) -> Iterator[Stored]:
+        """Everything below it, of all models."""
+
 
 class FolderStore:
     def __init__(self, root: Path) -> None:
@@ -37,9 +48,11 @@ class FolderStore:
 
     def get(self, path: str) -> bytes | None:
         try:
-            return (self._root / path).read_bytes()
+            data = (self._root / path).read_bytes()
+            os.utime(self._root / path)  # file systems note reading once a day, or never
         except FileNotFoundError:
             return None
+        return data
 
     def put(self, path: str, data: bytes) -> None:
         whole = self._root / path
@@ -55,6 +68,14 @@ class FolderStore:
 
     def delete(self, path: str) -> None:
         (self._root / path).unlink(missing_ok=True)
+
+    def all(self) -> Iterator[Stored]:
+        for folder, _, names in os.walk(self._root):
+            for name in names:
+                path = Path(folder, name)
+                with suppress(FileNotFoundError):  # gone meanwhile
+                    stat = path.stat()
+                    yield Stored(str(path.relative_to(self._root)), stat.st_size, stat.st_mtime)
 
 
 class BucketStore:
@@ -83,6 +104,12 @@ class BucketStore:
     def delete(self, path: str) -> None:
         with suppress(FileNotFoundError):
             self._fs.rm_file(f"{self._root}/{path}")
+
+    def all(self) -> Iterator[Stored]:
+        for name, said in self._fs.find(self._root, detail=True).items():
+            when = said.get("LastModified") or said.get("mtime") or 0.0
+            used = when.timestamp() if isinstance(when, datetime) else float(when)
+            yield Stored(name.removeprefix(f"{self._root}/"), int(said["size"]), used)
 
 
 def open_store(url: str) -> BlockStore:

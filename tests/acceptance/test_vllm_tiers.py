@@ -52,7 +52,7 @@ def in_index(s: Stack) -> dict[int, int]:
     return {int.from_bytes(number, "big"): int(count) for number, count in counts.items()}
 
 
-def test_evicted_and_after_a_restart_a_prompt_is_loaded_and_routing_knows(served: Stack) -> None:
+def test_evicted_and_after_a_restart_a_prompt_is_loaded_and_routing_knows(served: Stack, tmp_path: Path) -> None:
     worker = served.worker(POOL, "first")
     served.wait_ready(1, MODEL)
     text, route, cached = asked(served, "Once")
@@ -68,6 +68,9 @@ def test_evicted_and_after_a_restart_a_prompt_is_loaded_and_routing_knows(served
     wait_until(lambda: leases(served, POOL)[0].speeds.host_bytes_per_s > 0, "a measured speed")
 
     stop(worker)
+    known = {name[4:].hex() for name in served.redis.hkeys(f"{served.deployment}:stored:{POOL}")}
+    files = {path.name.partition("-")[0][-16:] for path in (tmp_path / "kv").rglob("*-0")}
+    assert known == files  # what the index has of the store is what is there
     served.worker(POOL, "second")
     served.wait_ready(1, MODEL)
     wait_until(lambda: leases(served, POOL)[0].store == lease.store, "the same store's number")

@@ -1,5 +1,9 @@
 """What workers have in tiers, through Redis to the next placement."""
 
+import math
+import os
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 from redis.asyncio import Redis
@@ -10,13 +14,15 @@ from app.ids import ApiId, WorkerId
 from app.keys import Keys
 from app.kv.changes import Changes
 from app.kv.prefix_index import KvIndex, packed
-from app.kv.store_index import StoreIndex
+from app.kv.store_index import StoreIndex, short_name
 from app.kv.tier_ledger import TierLedger
+from app.kv_store.block_store import FolderStore
 from app.messages import decode_lease, encode
 from app.pools import Pool
 from app.routing.candidates import Matches, Tiered
 from app.store import TELL, Wire
 from tests.integration.conftest import POOL, nobody_told, register
+from workers.engine.store_cleaner import StoreCleaner
 
 pytestmark = pytest.mark.both_servers
 
@@ -92,6 +98,41 @@ async def test_what_is_gone_from_the_store_is_removed(redis: "Redis", wire: Wire
     held.remove([3])
     await store.write(held)
     assert await redis.hkeys(KEYS.tiered(POOL)[0]) == [*PROMPT[:3], *PROMPT[4:10]]
+    assert [*(await store.known()).values()] == [*PROMPT[:3], *PROMPT[4:10]]
+
+
+async def test_files_that_are_gone_are_found_and_what_is_too_much_is_removed(
+    redis: "Redis", wire: Wire, tmp_path: Path
+) -> None:
+    """The oldest go; what killed writers have left goes, too."""
+    store, held = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:20])
+    await store.check(held)
+    await store.write(held)
+    folder = FolderStore(tmp_path)
+    for number in range(1, 20):  # the first file is gone
+        folder.put(f"model/abc/{short_name(number).hex().rjust(64, '0')}-0", bytes(1000))
+        os.utime(tmp_path / f"model/abc/{short_name(number).hex().rjust(64, '0')}-0", (number, number))
+    folder.put("model/abc/dead.part", b"")
+    os.utime(tmp_path / "model/abc/dead.part", (1, 1))
+    cleaner = StoreCleaner(folder, 15_000, store, wire, KEYS.cleaning(POOL), WorkerId("w"))
+    await cleaner.look()
+    left = sorted(one.path for one in folder.all())
+    assert len(left) == 13
+    assert left[0].endswith(f"{short_name(7).hex()}-0")
+    assert sorted(await redis.hkeys(KEYS.tiered(POOL)[0])) == PROMPT[7:20]
+    assert len(await store.known()) == 13
+
+
+async def test_one_worker_cleans_at_a_time(redis: "Redis", wire: Wire, tmp_path: Path) -> None:
+    store = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told)
+    await store.check(ledger([]))
+    cleaners = [
+        StoreCleaner(FolderStore(tmp_path), math.inf, store, wire, KEYS.cleaning(POOL), WorkerId(name))
+        for name in ("a", "b")
+    ]
+    assert [await cleaner._is_mine() for cleaner in (*cleaners, *cleaners)] == [True, False, True, False]
+    await redis.delete(KEYS.cleaning(POOL))
+    assert await cleaners[1]._is_mine()
 
 
 async def test_host_memory_of_a_worker_that_is_gone_is_swept(redis: "Redis", wire: Wire) -> None:

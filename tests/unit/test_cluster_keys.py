@@ -56,6 +56,8 @@ def groups(k: Keys, a: str, b: str) -> Iterator[list[str]]:
         *k.cached(pool),
         *k.tiered(pool),
         k.stores(pool),
+        k.stored(pool),
+        k.cleaning(pool),
         k.predicted(pool, PlaceId(a)),
         k.predicted(pool, PlaceId(b)),
     ]

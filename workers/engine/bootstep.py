@@ -162,6 +162,7 @@ class EngineStep(bootsteps.StartStopStep):
                 run_commands(runner, feeds, keeper, adapters),
                 account.run(),
                 keep_noting(runner.wire, runner.settings),
+                *([] if kv.cleaner is None else [kv.cleaner.run()]),
             )
         ]
         self.lease = lease

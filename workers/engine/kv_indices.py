@@ -1,5 +1,6 @@
 """What of an engine's KV the prefix index has: of each rank its cache, and the tiers behind it."""
 
+import math
 import socket
 from collections.abc import Awaitable, Callable
 from itertools import zip_longest
@@ -11,9 +12,11 @@ from app.ids import PoolId
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex
 from app.kv.store_index import StoreIndex
-from app.pools import Pool
+from app.kv_store.block_store import open_store
+from app.pools import Pool, Tiers
 from app.runner.runner import Runner
 from workers.engine.kv_event_feed import KvEventFeed
+from workers.engine.store_cleaner import StoreCleaner
 
 
 class KvIndices(Struct, frozen=True):
@@ -23,6 +26,7 @@ class KvIndices(Struct, frozen=True):
     hosts: list[KvIndex] = []
     store: StoreIndex | None = None
     feeds: list[KvEventFeed] = []
+    cleaner: StoreCleaner | None = None  # of the store
 
 
 def kv_indices(
@@ -32,21 +36,22 @@ def kv_indices(
     wire, keys, events = runner.index, runner.keys, runner.engine.kv_events()
     sources = [source for _rank, source in sorted(events.items())]
     caches = [KvIndex(wire, keys, keys.cached(name), renumbered) for _ in sources]
-    hosts, store = list[KvIndex](), None
+    hosts, store, cleaner = list[KvIndex](), None, None
     if info.tier_block_bytes:
         hosts = [KvIndex(wire, keys, keys.tiered(name), renumbered) for _ in sources]
-        if (address := _store_name(pool, info)) is not None:
-            store = StoreIndex(wire, keys, name, address, renumbered)
+        if pool.tiers is not None and pool.tiers.disk is not None:
+            store = StoreIndex(wire, keys, name, _store_name(pool, pool.tiers, info), renumbered)
+            most = math.inf if pool.tiers.disk_gb is None else pool.tiers.disk_gb * 1e9
+            place = open_store(pool.tiers.disk)
+            cleaner = StoreCleaner(place, most, store, wire, keys.cleaning(name), runner.worker)
     feeds = [
         KvEventFeed(source, Ledger(pool.block_size, source.own_keys, source.pictures), cache, host=host, store=store)
         for source, cache, host in zip_longest(sources, caches, hosts)
     ]
-    return KvIndices(caches, hosts, store, feeds)
+    return KvIndices(caches, hosts, store, feeds, cleaner)
 
 
-def _store_name(pool: Pool, info: EngineInfo) -> str | None:
+def _store_name(pool: Pool, tiers: Tiers, info: EngineInfo) -> str:
     """The same for all workers that read each other's blocks."""
-    if pool.tiers is None or pool.tiers.disk is None:
-        return None
-    where = "" if pool.tiers.is_shared else socket.gethostname()
-    return f"{pool.tiers.disk} {where} {pool.engine} {info.version}"
+    where = "" if tiers.is_shared else socket.gethostname()
+    return f"{tiers.disk} {where} {pool.engine} {info.version}"

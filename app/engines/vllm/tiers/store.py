@@ -166,7 +166,7 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
         done = job.keys[: job.done]
         if job.loads and not success:
             self._lookups.mark_miss(job.keys[job.done :])
-        if done and not job.loads:
+        if done:  # what was loaded may be new to an index that was lost
             self._tell(done, removed=False)
         if job.damaged:
             self._tell(job.damaged, removed=True)

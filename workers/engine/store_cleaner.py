@@ -1,0 +1,78 @@
+"""Keeps a pool's store within its bound, and the index of it true. One worker of the pool does so at a time."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+
+from app.errors import StoreDown
+from app.ids import WorkerId
+from app.kv.store_index import StoreIndex, short_name
+from app.kv_store.block_store import BlockStore, Stored
+from app.kv_store.bound import superfluous
+from app.store import Command, Wire
+from app.telemetry import logger
+
+log = logger(__name__)
+
+_EVERY_S = 60.0
+
+
+class StoreCleaner:
+    def __init__(
+        self, store: BlockStore, most: float, index: StoreIndex, wire: Wire, lock: str, worker: WorkerId
+    ) -> None:
+        """`most`: bytes. `wire`: of the index; `lock`: the key that says who cleans."""
+        self._store, self._most, self._index = store, most, index
+        self._wire, self._lock, self._worker = wire, lock, worker
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                if self._index.number and await self._is_mine():
+                    await self.look()
+            except StoreDown as exc:
+                log.warning("store_not_cleaned", error=exc.message)
+            except Exception:  # a store's own client raises what it likes; the next look may go better
+                log.exception("store_not_cleaned")
+            await asyncio.sleep(_EVERY_S)
+
+    async def look(self) -> None:
+        """Raises: StoreDown, and what the store raises."""
+        known = await self._index.known()  # first: a block is there before it is known
+        found, removed = await asyncio.to_thread(self._bound)
+        if gone := missing(known, found):
+            await self._index.remove(gone)
+        if removed or gone:
+            log.info("store_cleaned", removed=removed, forgotten=len(gone), left=len(found))
+
+    def _bound(self) -> tuple[list[Stored], int]:
+        """What is left, and how much was removed. Blocks."""
+        found = [*self._store.all()]
+        removed = superfluous(found, self._most, time.time())
+        for one in removed:
+            self._store.delete(one.path)
+        gone = {one.path for one in removed}
+        return [one for one in found if one.path not in gone], len(removed)
+
+    async def _is_mine(self) -> bool:
+        """Raises: StoreDown."""
+        lasts = round(3 * _EVERY_S)
+        claim: list[Command] = [("SET", self._lock, self._worker, "NX", "EX", lasts), ("GET", self._lock)]
+        _, holder = await self._wire.execute(claim)
+        if holder != self._worker.encode():
+            return False
+        await self._wire.execute([("EXPIRE", self._lock, lasts)])
+        return True
+
+
+def missing(known: Mapping[bytes, bytes], found: Iterable[Stored]) -> dict[bytes, bytes]:
+    """Those of `known` that have no file. A block's file is called `<hash>-<group>`."""
+    there = set()
+    for one in found:
+        name = one.path.rpartition("/")[2].partition("-")[0]
+        try:
+            there.add(short_name(bytes.fromhex(name)))
+        except ValueError:
+            continue  # somebody else's file
+    return {name: ours for name, ours in known.items() if name not in there}

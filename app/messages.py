@@ -452,6 +452,9 @@ class Speeds(Struct, frozen=True, array_like=True):
     store_bytes_per_s: float = 0.0  # KV from the store behind it
 
 
+TierUse = Literal["all", "host", "none"]  # from which tiers an engine loads KV; `host`: not from the store
+
+
 class EngineState(Struct, frozen=True, array_like=True):
     """What operators have done to a worker's engine."""
 

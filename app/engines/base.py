@@ -20,6 +20,7 @@ from app.messages import (
     PauseMode,
     Sampling,
     Task,
+    TierUse,
     TokenLogprob,
     WeightsSource,
 )
@@ -61,7 +62,7 @@ class EngineStats(Struct, frozen=True):
     drafts: int = 0
     drafted_tokens: int = 0
     accepted_tokens: tuple[int, ...] = ()
-    host_bytes_per_s: float = 0.0  # at which KV came from host memory, the mean since the start; 0: none came
+    host_bytes_per_s: float = 0.0  # at which KV came from host memory lately; 0: none came
     store_bytes_per_s: float = 0.0  # the same, from the store
     paint_steps: int = 0  # of denoising, computed since the start; a batch's step counts once for each picture
 
@@ -123,6 +124,7 @@ class GenerateRequest(Struct, frozen=True):
     session: str | None = None  # requests of one session should meet the same cache
     adapter: str | None = None  # the name of an added one; None: the model's own weights
     media: list[MediaInput] = []  # in the prompt, by offset; only of kinds in `EngineInfo.media`
+    tiers: TierUse = "all"  # only where `EngineInfo.tier_block_bytes` is not 0
 
 
 class StepOutput(Struct, frozen=True):

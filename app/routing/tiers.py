@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 from msgspec import Struct
 
-from app.messages import Lease
+from app.messages import Lease, Speeds, TierUse
 from app.routing.candidates import Tiered
 
 
@@ -21,8 +21,22 @@ class Numbers(Struct, frozen=True):
 
     @classmethod
     def of(cls, lease: Lease, rank: int) -> "Numbers":
+        """Without tiers that the worker doesn't use."""
         cache, host = (each[rank] if rank < len(each) else 0 for each in (lease.caches, lease.hosts))
-        return cls(cache, host, lease.store)
+        use = worthwhile(lease.speeds, lease.worker.block_size, lease.worker.tier_block_bytes)
+        return cls(cache, 0 if use == "none" else host, lease.store if use == "all" else 0)
+
+
+def worthwhile(speeds: Speeds, block_size: int, block_bytes: int) -> TierUse:
+    """The tiers from which a block comes sooner than it would be computed. One that was not measured yet is."""
+    if not speeds.prefill_tokens_per_s:
+        return "all"
+    computed_s = block_size / speeds.prefill_tokens_per_s
+    host_s = block_bytes / speeds.host_bytes_per_s if speeds.host_bytes_per_s else 0.0
+    store_s = block_bytes / speeds.store_bytes_per_s if speeds.store_bytes_per_s else 0.0
+    if host_s >= computed_s:
+        return "none"
+    return "host" if host_s + store_s >= computed_s else "all"
 
 
 # So many blocks, the caches that hold each of them, and the tiers: numbers.

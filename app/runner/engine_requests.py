@@ -1,5 +1,6 @@
 """What the engine is asked to do for a job, with the job's media from Redis."""
 
+from collections.abc import Callable
 from itertools import islice
 
 from redis.asyncio import Redis
@@ -8,14 +9,26 @@ from app.engines.base import EmbeddingShape, EncodeRequest, EngineInfo, Generate
 from app.engines.painter import PaintRequest
 from app.ids import WorkerId
 from app.keys import Keys
-from app.messages import ASIDE_PRIORITY, Handoff, Job, KvHandle, MediaKind
+from app.messages import ASIDE_PRIORITY, Handoff, Job, KvHandle, MediaKind, Speeds, TierUse
+from app.routing.tiers import worthwhile
 from app.runner.media import fetch_media
 from app.runner.pictures import Pictures
 
+_TRIES = 20  # requests, of which one loads from tiers that have been slower than computing
+
 
 class EngineRequests:
-    def __init__(self, worker: WorkerId, keys: Keys, redis: Redis, pictures: Pictures, info: EngineInfo) -> None:
-        """`info`: the engine's."""
+    def __init__(
+        self,
+        worker: WorkerId,
+        keys: Keys,
+        redis: Redis,
+        pictures: Pictures,
+        info: EngineInfo,
+        speeds: Callable[[], Speeds],
+    ) -> None:
+        """`info`: the engine's. `speeds`: of computing, and of loading from tiers."""
+        self._info, self._speeds, self._asked = info, speeds, 0
         self._worker, self._keys, self._redis, self._pictures = worker, keys, redis, pictures
         self._takes: tuple[MediaKind, ...] = info.media
         self._embeddings: EmbeddingShape | None = info.embeddings  # as the engine takes encoded pictures
@@ -40,7 +53,16 @@ class EngineRequests:
             job.session,
             job.adapter,
             media,
+            self._tiers(),
         )
+
+    def _tiers(self) -> TierUse:
+        if not self._info.tier_block_bytes:
+            return "all"
+        self._asked += 1
+        if not self._asked % _TRIES:  # else a tier would never be measured again
+            return "all"
+        return worthwhile(self._speeds(), self._info.block_size, self._info.tier_block_bytes)
 
     def encoding(self, job: Job) -> EncodeRequest:
         """For a job with inputs."""

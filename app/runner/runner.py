@@ -12,15 +12,16 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
+from msgspec.structs import replace
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from app.engines.base import Engine, EngineInfo
+from app.engines.base import Engine, EngineInfo, EngineStats
 from app.engines.painter import Painter
 from app.errors import Cancelled, EngineDead, EngineFailed, HandoffFailed, Returned, StoreDown, XylemError
 from app.ids import PoolId, RequestId, RunId, WorkerId, run_id
 from app.loop_thread import LoopThread
-from app.messages import Failed, Handoff, Job, KvHandle, PrefillDone
+from app.messages import Failed, Handoff, Job, KvHandle, PrefillDone, Speeds
 from app.pools import Aside
 from app.runner.adapters_in_use import AdaptersInUse
 from app.runner.engine_requests import EngineRequests
@@ -201,9 +202,18 @@ class Runner:
 
     def take(self, info: EngineInfo) -> None:
         """What the engine is, before its first request or while it has none."""
-        self.requests = EngineRequests(self.worker, self.keys, self.redis, self.pictures, info)
+        self.requests = EngineRequests(self.worker, self.keys, self.redis, self.pictures, info, self.speeds)
         self.throughput = Throughput(info.ranks, info.max_running * info.ranks)
         self.gates = [YieldGate(info, self._rules, self.engine.stats, self.throughput.read) for _ in range(info.ranks)]
+
+    def speeds(self, stats: EngineStats | None = None) -> Speeds:
+        """Of online requests, and of the tiers. `stats`: the engine's, if they were just asked for."""
+        stats = stats or self.engine.stats()
+        return replace(
+            self.throughput.online.read(time.monotonic()),
+            host_bytes_per_s=stats.host_bytes_per_s,
+            store_bytes_per_s=stats.store_bytes_per_s,
+        )
 
     def _give_up(self) -> None:
         self._stopping = True

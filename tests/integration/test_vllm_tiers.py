@@ -20,7 +20,7 @@ from app.errors import EngineFailed
 from app.ids import RunId
 from app.kv_store.block_store import FolderStore
 from app.kv_store.seal import BlockSeal, Damaged
-from app.messages import Sampling
+from app.messages import Sampling, TierUse
 from app.pools import Pool
 from tests.contract.conftest import model_dir
 from tests.forkserver import forks_of
@@ -52,12 +52,13 @@ class Asker:
     def __init__(self, engine: "VllmEngine") -> None:
         self._engine = engine
 
-    async def ask(self, seed: int, salt: str | None = None) -> Answer:
+    async def ask(self, seed: int, salt: str | None = None, tiers: TierUse = "all") -> Answer:
         """About the prompt of this seed."""
         rng = Random(seed)
         prompt = [rng.randrange(1000, 40_000) for _ in range(TOKENS)]
         sampling = Sampling(max_tokens=4, temperature=0.0, ignore_eos=True)
-        request, tokens, cached = GenerateRequest(RunId(f"t{next(_ids)}"), prompt, sampling, cache_salt=salt), [], 0
+        request = GenerateRequest(RunId(f"t{next(_ids)}"), prompt, sampling, cache_salt=salt, tiers=tiers)
+        tokens, cached = list[int](), 0
         async for step in self._engine.generate(request):
             tokens += step.tokens
             cached = max(cached, step.cached_tokens)
@@ -118,6 +119,20 @@ async def test_an_evicted_prefix_comes_from_host_memory_and_after_a_restart_from
     async with loaded(disk=str(tmp_path / "kv")) as second:
         assert await second.ask(1) == Answer(computed.tokens, TOKENS)
         assert (await second.ask(1, salt="another tenant")).cached == 0
+
+
+@pytest.mark.tiers
+async def test_a_request_loads_only_from_the_tiers_that_it_may_use(tmp_path: Path) -> None:
+    """One whose tiers are slower than computing."""
+    async with loaded(disk=str(tmp_path / "kv")) as first:
+        computed = await first.ask(1)
+        await first.evict()
+        assert await first.ask(1, tiers="none") == computed
+        await first.evict()
+        assert await first.ask(1, tiers="host") == Answer(computed.tokens, TOKENS)
+        await stored(tmp_path / "kv", BLOCKS)
+    async with loaded(disk=str(tmp_path / "kv")) as second:
+        assert await second.ask(1, tiers="host") == computed
 
 
 @pytest.mark.tiers

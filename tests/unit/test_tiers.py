@@ -2,6 +2,7 @@
 
 from itertools import groupby
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from app.ids import PoolId, WorkerId
 from app.messages import Lease, Speeds, Worker
 from app.routing.candidates import Ask, Candidate, Limits, Matches, Option, Tiered
 from app.routing.cost import Fleet, kv_cost, load_s, missing_blocks, new_blocks, uncached_tokens
-from app.routing.tiers import Numbers, chains
+from app.routing.tiers import Numbers, chains, worthwhile
 
 BLOCK, BYTES = 32, 2**22
 WORKER = Worker(
@@ -86,6 +87,18 @@ def test_a_request_before_it_that_brings_the_blocks_makes_loading_free() -> None
 def test_before_anything_was_loaded_a_speed_is_assumed() -> None:
     new = replace(PLACE, lease=replace(PLACE.lease, speeds=Speeds()))
     assert 0 < load_s(Option(new, tiered=Tiered(host=1))) < load_s(Option(new, tiered=Tiered(store=1)))
+
+
+@pytest.mark.parametrize(
+    ("host", "store", "use"),
+    [(4e9, 1e9, "all"), (4e9, 1e8, "all"), (4e9, 1e6, "host"), (1e6, 1e9, "none"), (0.0, 0.0, "all")],
+)
+def test_a_tier_that_is_slower_than_computing_is_not_used(host: float, store: float, use: str) -> None:
+    """A block of 32 tokens takes 0.32 s here, and has 4 MiB. What was not measured yet is tried."""
+    speeds = replace(SPEEDS, host_bytes_per_s=host, store_bytes_per_s=store, prefill_tokens_per_s=100.0)
+    assert worthwhile(speeds, BLOCK, BYTES) == use
+    lease = replace(PLACE.lease, speeds=speeds, caches=[1], hosts=[11], store=100)
+    assert Numbers.of(lease, 0) == Numbers(1, 0 if use == "none" else 11, 100 if use == "all" else 0)
 
 
 def test_a_places_match_has_its_tiers() -> None:

@@ -155,8 +155,7 @@ class LeaseKeeper:
         )
         if own.max_adapters:
             own = replace(own, adapters=runner.adapters.open)
-        speeds, adapters = runner.throughput.online.read(time.monotonic()), runner.adapters.report()
-        speeds = replace(speeds, host_bytes_per_s=stats.host_bytes_per_s, store_bytes_per_s=stats.store_bytes_per_s)
+        speeds, adapters = runner.speeds(stats), runner.adapters.report()
         caches, hosts = ([cache.number for cache in each[: own.ranks]] for each in (self._kv.caches, self._kv.hosts))
         lease = Lease(
             own, load, speeds, self._stays_out, adapters=adapters, state=self.state, caches=caches,

@@ -19,6 +19,7 @@ from app.engines.vllm.convert import sampling_params, step_outputs
 from app.engines.vllm.hearing import heard
 from app.engines.vllm.media import checked, prompt_with_media
 from app.engines.vllm.prompt_embeds import embedded
+from app.engines.vllm.tiers.config import without_tiers
 from app.errors import EngineFailed, HandoffFailed
 from app.messages import KvHandle
 
@@ -134,6 +135,8 @@ def run(
     engine: AsyncLLM, request: GenerateRequest, params: SamplingParams, lora: LoRARequest | None
 ) -> AsyncGenerator[RequestOutput, None]:
     """vLLM's outputs of the request. Closing it aborts unfinished choices."""
+    if request.tiers != "all":
+        params.extra_args = without_tiers(params.extra_args, request.tiers)
     if request.media and engine.model_config.is_encoder_decoder:
         return heard(engine, request, params)
     if request.media and request.media[0].media.kind == "embeds":

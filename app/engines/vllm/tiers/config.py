@@ -10,6 +10,7 @@ from app.errors import SettingsError
 from app.kv_store.block_store import open_store
 from app.kv_store.fingerprint import fingerprint
 from app.kv_store.seal import read_key
+from app.messages import TierUse
 from app.pools import Pool, Tiers
 
 OFFLOADING = "OffloadingConnector"
@@ -31,6 +32,13 @@ def with_tiers(pool: Pool, tiers: Tiers, fields: dict[str, Any], transfer: dict[
         # What we ourselves read of the connector that hands over; vLLM reads the inner one.
         "kv_connector_extra_config": transfer.get("kv_connector_extra_config", {}) | {"connectors": [transfer, ours]},
     }
+
+
+def without_tiers(extra_args: dict[str, Any] | None, use: TierUse) -> dict[str, Any]:
+    """The `extra_args` of a request that loads from these tiers only."""
+    given = extra_args or {}
+    less: dict[str, Any] = {"kv_load_tiers": [{"medium": "CPU"}]} if use == "host" else {"max_load_tokens": 0}
+    return given | {"kv_transfer_params": given.get("kv_transfer_params", {}) | less}
 
 
 def _connector(pool: Pool, tiers: Tiers, fields: dict[str, Any]) -> dict[str, Any]:

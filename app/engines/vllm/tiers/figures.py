@@ -7,30 +7,33 @@ _LOADED, _LOAD_S = "vllm:kv_offload_load_bytes", "vllm:kv_offload_load_time"  # 
 _READ, _READ_S = "vllm:kv_offload_tiering_read_bytes", "vllm:kv_offload_tiering_read_time"  # from the store, into it
 
 
+_KEPT = 0.9  # of the sums so far, with each new figure: the last ten or so count
+
+
 class TierFigures:
-    """Since the start."""
+    """Sums that fade."""
 
     def __init__(self) -> None:
-        self.loaded_bytes = self.load_s = 0.0  # from host memory
-        self.read_bytes = self.read_s = 0.0  # from the store
+        self._loaded = self._load_s = 0.0  # bytes and seconds, from host memory
+        self._read = self._read_s = 0.0  # from the store
 
     @property
     def host_bytes_per_s(self) -> float:
-        return self.loaded_bytes / self.load_s if self.load_s else 0.0
+        return self._loaded / self._load_s if self._load_s else 0.0
 
     @property
     def store_bytes_per_s(self) -> float:
-        return self.read_bytes / self.read_s if self.read_s else 0.0
+        return self._read / self._read_s if self._read_s else 0.0
 
     def add(self, of_connector: Mapping[str, Any]) -> None:
         """Another connector's figures are ignored."""
         data = of_connector.get("data")
         if not isinstance(data, Mapping):
             return
-        self.loaded_bytes += _total(data, _LOADED)
-        self.load_s += _total(data, _LOAD_S)
-        self.read_bytes += _total(data, _READ)
-        self.read_s += _total(data, _READ_S)
+        if loaded := _total(data, _LOADED):
+            self._loaded, self._load_s = self._loaded * _KEPT + loaded, self._load_s * _KEPT + _total(data, _LOAD_S)
+        if read := _total(data, _READ):
+            self._read, self._read_s = self._read * _KEPT + read, self._read_s * _KEPT + _total(data, _READ_S)
 
 
 def by_connector(stats: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:

@@ -37,6 +37,7 @@ SCRIPT = {
     "Rephrase": "Where is Paris?",
 }
 ANSWERS = {"Said: what is the capital": ANSWER, "Where is Paris?": "In France."}
+PICTURE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
 RULES = {"size": "64x64", "steps": 4, "max_steps": 2000}
 DESCRIBE: dict[str, Any] = {"model": "writer", "template": "Describe: {input}"}
 PIPELINES: dict[str, list[dict[str, Any]]] = {
@@ -225,6 +226,8 @@ def test_parameters_are_those_of_the_last_stage(client: OpenAI) -> None:
         (CHATS, "illustrate", {}, 400, "POST /v1/images/generations serves it", "model"),
         (CHATS, "narrate", {"store": True}, 400, "not kept", "store"),
         (CHATS, "narrate", {"messages": asked(sound(b"no sound"))}, 400, "Stage 1 of 'narrate', the model 'ears'",
+         "messages.0.content.0"),
+        (CHATS, "narrate", {"messages": asked(PICTURE)}, 400, "the model 'answerer': 'messages.0.content.0': the model",
          "messages.0.content.0"),
         (CHATS, "narrate", {"messages": asked(sound(GARDEN))} | {"tools": 5}, 400, "tools", "tools"),
         (CHATS, "rephrase", {"messages": asked(" ")}, 400, "There is no text for it", "messages"),

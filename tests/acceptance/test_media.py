@@ -266,14 +266,15 @@ def test_a_video_is_the_same_by_url_as_data_and_as_a_file(served: Stack, client:
 
 @pytest.mark.parametrize(("model", "part", "param", "says"), [
     ("text", {"type": "image_url", "image_url": {"url": url(png(1))}}, "messages.0.content.1", "takes no pictures"),
-    ("blind", {"type": "image_url", "image_url": {"url": url(png(1))}}, None, "take no pictures"),
+    ("blind", {"type": "image_url", "image_url": {"url": url(png(1))}}, "messages.0.content.1",
+     "'messages.0.content.1': this model's engines take no pictures"),
     ("sees", {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, "messages.0.content.1",
      "takes no sound"),
     ("sees", {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}, "messages.0.content.1",
      "broken"),
     ("text", film(b""), "messages.0.content.1", "takes no videos"),
     ("qwen", film(b""), "messages.0.content.1", "takes no videos"),
-    ("blind", film(video(frames=3)), None, "take no pictures"),
+    ("blind", film(video(frames=3)), "messages.0.content.1", "take no pictures"),
     ("sees", film(video()[:-200]), "messages.0.content.1", "broken or incomplete video"),
     ("sees", film(video(frames=121, fps=1)), "messages.0.content.1", "XYLEM_MEDIA_VIDEO_S"),
     ("sees", film(png(1)), "messages.0.content.1", "no MP4 or WebM"),
@@ -282,7 +283,7 @@ def test_a_video_is_the_same_by_url_as_data_and_as_a_file(served: Stack, client:
     ("sees", {"type": "input_video", "input_video": {}}, "messages.0.content.1.type", "input_video"),
 ])  # fmt: skip
 def test_what_cannot_be_seen_is_refused_by_name(
-    client: OpenAI, model: str, part: dict[str, Any], param: str | None, says: str
+    client: OpenAI, model: str, part: dict[str, Any], param: str, says: str
 ) -> None:
     content = [{"type": "text", "text": "What is this?"}, part]
     with pytest.raises(BadRequestError, match=says) as refused:

@@ -291,6 +291,12 @@ def test_what_cannot_be_seen_is_refused_by_name(
     assert refused.value.param == param
 
 
+def test_a_model_is_said_to_see_if_its_workers_do(client: OpenAI) -> None:
+    """One without a worker: if its family does."""
+    found = {model.id: (model.model_extra or {})["capabilities"]["pictures"] for model in client.models.list()}
+    assert found == {"sees": True, "text": False, "blind": False, "qwen": True, "apart": True}
+
+
 def test_a_file_that_is_a_video_is_refused_by_a_model_that_takes_pictures_only(client: OpenAI) -> None:
     """And where only a picture may be."""
     stored = client.files.create(file=("a.webm", video(form="webm", frames=3)), purpose="user_data")

@@ -315,6 +315,7 @@ def test_pipelines_are_listed_and_answers_are_as_declared(client: OpenAI, served
         name: [stage["model"] for stage in stages] for name, stages in PIPELINES.items()
     }
     assert found["narrate"]["capabilities"]["chat"]
+    assert [found[name]["capabilities"]["sound"] for name in ("narrate", "rephrase")] == [True, False]
     one = client.models.retrieve("narrate").model_extra or {}
     assert [pool["pool"] for pool in one["pools"]] == [EARS, ANSWERERS]
     anthropics = httpx.get(f"{served.url}/v1/models", headers={"anthropic-version": "2023-06-01"}).json()

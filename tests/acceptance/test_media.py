@@ -238,6 +238,13 @@ def test_a_file_of_ones_own_may_be_the_picture(client: OpenAI) -> None:
     assert refused.value.param == "messages.0.content.1"
 
 
+def test_only_different_pictures_count_for_the_bound(client: OpenAI) -> None:
+    assert answer(client, asked(*[png(52)] * 9)).choices[0].message.content
+    with pytest.raises(BadRequestError, match="at most 8 pictures") as refused:
+        answer(client, asked(png(0), *(png(i) for i in range(9))))
+    assert refused.value.param == "messages.0.content.10"
+
+
 def test_a_video_is_the_same_by_url_as_data_and_as_a_file(served: Stack, client: OpenAI) -> None:
     """Its frames are pictures of the prompt, with their times; a second question finds them in the cache."""
     data, before = video(), indexed_blocks(served, POOL)

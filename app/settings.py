@@ -182,7 +182,8 @@ class Settings(BaseSettings):
     # Networks besides the public ones in which these hosts may be, such as `10.0.0.0/8`.
     media_networks: Annotated[frozenset[str], NoDecode, BeforeValidator(_networks)] = _NONE
     media_folder: Path | None = None  # `file:` URLs name files below it, on the API's host. None: they are refused
-    media_count: Annotated[int, Field(gt=0)] = 8  # pictures, sounds and videos of one request
+    # Different pictures, sounds and videos of one request: a URL or a file that it names several times counts once.
+    media_count: Annotated[int, Field(gt=0)] = 8
     media_bytes: Annotated[int, Field(gt=0)] = 16 * 2**20  # bytes of one of them, as it is sent
     media_pixels: Annotated[int, Field(gt=0)] = 4096**2  # of a picture, or of all frames that are taken from a video
     media_frames: Annotated[int, Field(gt=0)] = 8  # taken from a video, at equal distances

@@ -10,9 +10,8 @@ from rich.table import Table
 from app.cli import probes, stack
 from app.cli.report import out
 from app.cli.supervisor import Supervisor
-from app.ids import PoolId
 from app.messages import Task
-from app.pools import Pool
+from app.pools import PoolsFile
 from app.redis_url import without_password
 from app.settings import Settings
 
@@ -28,7 +27,7 @@ _EXAMPLES: Mapping[Task, tuple[str, dict[str, Any]]] = {  # by what a model does
 
 def launch(
     settings: Settings,
-    pools: Mapping[PoolId, Pool],
+    declared: PoolsFile,
     workers: int,
     flower_port: int,
     run_dir: Path,
@@ -37,6 +36,7 @@ def launch(
     verbose: bool,
 ) -> None:
     """Never returns. Raises: Died, Interrupted, after all processes have ended."""
+    pools = declared.pools
     logs = run_dir / "logs"
     with Supervisor(logs, verbose=verbose) as supervisor:
         if embedded:
@@ -58,12 +58,11 @@ def launch(
         for part in parts:
             supervisor.start(part)
         supervisor.wait_ready(*parts)
-        _welcome(settings, flower_port, _by_task(pools), logs)
+        _welcome(settings, flower_port, names_to_try(declared), logs)
         supervisor.watch()
 
 
-def _welcome(settings: Settings, flower_port: int, models: Mapping[Task, str], logs: Path) -> None:
-    """`models`: one of each task."""
+def _welcome(settings: Settings, flower_port: int, names: Mapping[str, Task], logs: Path) -> None:
     url, redis_url = stack.base_url(settings), without_password(settings.redis_url)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("API", f"{url}/v1")
@@ -73,16 +72,20 @@ def _welcome(settings: Settings, flower_port: int, models: Mapping[Task, str], l
     table.add_row("logs", str(logs))
     if settings.require_keys:
         table.add_row("keys", f"XYLEM_REDIS_URL={redis_url} xylem keys create NAME")
-    talk = f"  (or talk: xylem chat --url {url})" if "generate" in models else ""
+    talk = f"  (or talk: xylem chat --url {url})" if "generate" in names.values() else ""
     out.print("\n", table, f"\n[bold]Try:[/]{talk}\n", sep="")
     key = " -H 'Authorization: Bearer KEY'" if settings.require_keys else ""
-    for task, model in sorted(models.items(), key=lambda one: one[0] != "generate"):
-        out.print(f"curl -N {url}{_example(task, model)}{key}\n", markup=False, soft_wrap=True)
+    for name, task in names.items():
+        out.print(f"curl -N {url}{_example(task, name)}{key}\n", markup=False, soft_wrap=True)
 
 
-def _by_task(pools: Mapping[PoolId, Pool]) -> dict[Task, str]:
-    """The first model of each task; none that makes videos."""
-    return {pool.task: pool.model for pool in [*pools.values()][::-1] if not pool.painting.videos}
+def names_to_try(declared: PoolsFile) -> dict[str, Task]:
+    """With what each does: the first model of each task, but none that makes videos, and then all pipelines."""
+    pools = [*declared.pools.values()]
+    first = {pool.task: pool.model for pool in reversed(pools) if not pool.painting.videos}
+    models = {first[task]: task for task in sorted(first, key=lambda task: task != "generate")}
+    tasks = {pool.model: pool.task for pool in pools}
+    return models | {name: tasks[pipeline.stages[-1].model] for name, pipeline in declared.pipelines.items()}
 
 
 def _example(task: Task, model: str) -> str:

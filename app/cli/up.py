@@ -73,17 +73,17 @@ def up(
         if pools is None:
             pools = run_dir / "pools.yaml"
             stack.default_pools("shapes" if shapes else engine or EngineName.vllm, settings.home, pools)
-        declared = load_pools(pools).pools
+        declared = load_pools(pools)
     except SettingsError as exc:
         refuse(exc.message)
     for name, (package, message) in _NOT_INSTALLED.items():
-        if any(pool.engine == name for pool in declared.values()) and find_spec(package) is None:
+        if any(pool.engine == name for pool in declared.pools.values()) and find_spec(package) is None:
             refuse(message)
     if redis and (problem := probes.redis_problem(redis)):
         refuse(f"Redis does not answer at {without_password(redis)}: {problem}", code=1)
 
     settings = settings.model_copy(update={"pools_file": pools})
-    fetch_all(settings, declared.values())
+    fetch_all(settings, declared.pools.values())
     try:
         launch(settings, declared, workers, flower_port, run_dir, embedded=redis is None, verbose=verbose)
     except Died as exc:

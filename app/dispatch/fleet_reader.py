@@ -20,7 +20,7 @@ from app.dispatch.pool_fleet import PoolFleet, PoolView
 from app.ids import PlaceId, PoolId, WorkerId, place_id
 from app.intervals import Intervals
 from app.keys import Keys
-from app.messages import WIRE_VERSION, Lease, decode_lease
+from app.messages import WIRE_VERSION, Lease, MediaKind, decode_lease
 from app.pools import Pool
 from app.routing.candidates import Limits
 from app.store import COMING, MATCH, MATCH_TIERS, Command, Wire, clock
@@ -167,6 +167,11 @@ class FleetReader:
         """Whether any of the pools has one, as of the last look; also if nobody has looked yet."""
         fleets = [self._fleets[pool] for pool in pools]
         return any(fleet.leases or fleet.known < 0 for fleet in fleets)
+
+    def takes(self, pools: Collection[PoolId], kind: MediaKind) -> bool:
+        """Whether any of their workers takes it in prompts, as of the last look; also if none is known."""
+        workers = [lease.worker for pool in pools for lease in self._fleets[pool].leases.values()]
+        return not workers or any(kind in worker.media for worker in workers)
 
     def missing(self, awaited: Mapping[WorkerId, PoolId]) -> dict[WorkerId, PoolId]:
         """Workers without a lease that is understood, as of the last look: those that requests are on, and members."""

@@ -73,6 +73,7 @@ class Generation(GenerationBase):
         self._watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._last = self._arrived
         alone = len(self.prompts) == 1
+        self._params = plan.params
         self._numbers = {self.id if alone else RequestId(f"{self.id}-{i}"): i for i in range(len(self.prompts))}
 
     async def __aenter__(self) -> Self:
@@ -223,7 +224,9 @@ class Generation(GenerationBase):
             media=[*media],
             painting=self.plan.paintings[number] if self.plan.paintings else None,
         )
-        inflight = InFlight(job, groups, self.answer, self.plan.wishes, prefill_groups, self.model.encode_pools)
+        inflight = InFlight(
+            job, groups, self.answer, self.plan.wishes, prefill_groups, self.model.encode_pools, self._params
+        )
         if self._begun is not None:
             inflight.go_on([self._begun.out.get(number * sampling.n + i, ChoiceOutput([])) for i in range(sampling.n)])
         return inflight

@@ -36,3 +36,8 @@ class GenerationPlan(Struct, frozen=True):
     @property
     def choices(self) -> int:
         return len(self.prompts) * self.sampling[0].n
+
+    @property
+    def params(self) -> dict[str, str]:
+        """By SHA-256 of its samples, the name of the request's first part with each."""
+        return {one.media.sha256: one.param for one in reversed([*self.samples.values()]) if one.param}

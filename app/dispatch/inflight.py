@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
@@ -24,6 +25,7 @@ ATTEMPTS = 1_000_000
 Groups = tuple[tuple[PoolId, ...], ...]
 # The waiting line of held requests: of these pools, whether of aside requests, and the adapter's name.
 Line = tuple[Groups, bool, str]
+_NO_PARAMS: Mapping[str, str] = MappingProxyType({})
 
 
 class RoutingHints(Struct, frozen=True):
@@ -83,6 +85,7 @@ class InFlight:
         "may_encode",
         "may_split",
         "out",
+        "params",
         "placed",
         "placed_at",
         "placings",
@@ -103,10 +106,11 @@ class InFlight:
         wishes: RoutingHints,
         prefill_groups: Groups = (),
         encode_pools: tuple[PoolId, ...] = (),
+        params: Mapping[str, str] = _NO_PARAMS,
     ) -> None:
         """`groups` of pools to choose a worker from, the preferred first; `prefill_groups`: pools for the prefill.
 
-        `encode_pools`: pools that encode its pictures.
+        `encode_pools`: pools that encode its pictures. `params`: as `unmet_need` has it.
         """
         # Seconds of the monotonic clock: only this process decides when the deadline is over.
         self.ends_at = time.monotonic() + job.deadline - clock.now()
@@ -115,7 +119,7 @@ class InFlight:
         self.refused_in: dict[CellId, float] = {}  # cells that have just refused it, and when (monotonic)
         self.prefill_groups = prefill_groups
         self.may_split = True  # its prompt may be computed by another worker
-        self.encode_pools = encode_pools
+        self.encode_pools, self.params = encode_pools, params
         self.may_encode = True  # its pictures may be encoded by other workers
         self.before_first: list[Event] | None = None  # events that came before the awaited first token
         self.stage_index = 0  # index of the job's current stage; -1: the last

@@ -1,11 +1,12 @@
 """From where a request's pictures, videos and sounds come, to their samples."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from app.batch.file_store import FileStore
 from app.batch.storage import Storage
@@ -43,6 +44,7 @@ class Origin(NamedTuple):
 class Sample(Struct, frozen=True):
     media: Media  # not placed in a prompt yet
     data: bytes | None  # None: it is in Redis since the request came
+    param: str = ""  # the name of the first part with it
 
 
 Samples = Mapping[Origin, Sample]
@@ -65,7 +67,7 @@ class MediaReader:
         sources = await asyncio.gather(*(self._source(origin, param, asker) for origin, param in params.items()))
         found = zip(params, await self._loader.load(sources), strict=True)
         return {
-            origin._replace(number=number): sample
+            origin._replace(number=number): replace(sample, param=params[origin])
             for origin, one in found
             for number, sample in enumerate(_samples(one))
         }
@@ -115,14 +117,14 @@ def samples_of(origin: Origin, samples: Samples) -> list[Sample]:
     return [first] if frame is None else [samples[origin._replace(number=number)] for number in range(frame.of)]
 
 
-def _kept(origins: Iterable[Origin], known: Sequence[Media]) -> Iterator[tuple[Origin, Sample]]:
+def _kept(params: Mapping[Origin, str], known: Sequence[Media]) -> Iterator[tuple[Origin, Sample]]:
     """As they were when the request came."""
     media = iter(known)
-    for origin in origins:
+    for origin, param in params.items():
         first = next(media)
-        yield origin, Sample(first, None)
+        yield origin, Sample(first, None, param)
         for number in range(1, first.frame.of if first.frame is not None else 1):
-            yield origin._replace(number=number), Sample(next(media), None)
+            yield origin._replace(number=number), Sample(next(media), None, param)
 
 
 def _kind(origin: Origin, data: bytes = b"") -> SourceKind:

@@ -125,7 +125,7 @@ class PlacementRound:
         if isinstance(refused, NoWorker):
             self._check_weights(inflight)
             found = [c.lease.worker for group in inflight.groups for pool in group for c in self.views[pool].candidates]
-            refused = unmet_need(job, found) or refused
+            refused = unmet_need(job, found, inflight.params) or refused
         if inflight.adapter is not None and isinstance(refused, NoWorker):
             refused = self._without_adapter(inflight, inflight.adapter, ask, rng, turn) or refused
         raise refused

@@ -50,7 +50,7 @@ class Fetcher:
 
     async def fetch(self, url: str) -> list[bytes]:
         """The body, in pieces. Raises: Refused; Saturated if too many are fetched at once for too long."""
-        target = parse_url(url, self._limits.hosts)
+        target = parse_url(url, self._limits.hosts, files=self._limits.folder is not None)
         if self._thread is None:
             self._thread = LoopThread("media-fetching")
         return await self._thread.run(self._fetched(target))

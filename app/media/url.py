@@ -33,8 +33,8 @@ class Target(NamedTuple):
         return host if self.port == _PORT else f"{host}:{self.port}"
 
 
-def parse_url(url: str, hosts: Collection[str]) -> Target:
-    """`hosts`: those allowed, as XYLEM_MEDIA_HOSTS has them. Raises: Refused."""
+def parse_url(url: str, hosts: Collection[str], *, files: bool = False) -> Target:
+    """`hosts`: those allowed, as XYLEM_MEDIA_HOSTS has them. `files`: `file:` is taken too. Raises: Refused."""
     if len(url) > _MOST:
         raise Refused(f"its URL has more than {_MOST} characters")
     if _BAD.search(url):
@@ -45,7 +45,7 @@ def parse_url(url: str, hosts: Collection[str]) -> Target:
     except ValueError as exc:
         raise Refused("its URL can't be read") from exc
     if parts.scheme != "https":
-        raise Refused("its URL has to begin with https: or data:")
+        raise Refused(f"its URL has to begin with {'https:, data: or file:' if files else 'https: or data:'}")
     if "@" in parts.netloc:
         raise Refused("its URL has a user or a password")
     host, literal = _host(parts.hostname or "", bracketed="[" in parts.netloc)

@@ -139,7 +139,7 @@ def _embeds(body: CompletionRequest, model: Model, limit: int) -> list[Sample]:
             raise RequestError(f"'{param}': {exc}.", param=param) from exc
         model.room([_UNKNOWN] * made.rows, limit, param)
         media = Media("embeds", made.sha256, (made.rows, made.width), 0, made.rows, dtype=made.dtype)
-        samples.append(Sample(media, made.data))
+        samples.append(Sample(media, made.data, param))
     if sum(sample.media.length for sample in samples) > model.most_tokens:
         raise RequestError(f"All prompts together have more than {model.most_tokens} tokens.", param="prompt_embeds")
     return samples

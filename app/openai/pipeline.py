@@ -34,6 +34,7 @@ class ChatText:
         self._asked: dict[str, Any] | None = next(asked, None)
         if self._asked is None:
             raise RequestError("'messages': none has the role 'user'.", param="messages")
+        self._sent = [*self._places()]  # as the client named them
 
     def sounds(self) -> dict[Origin, str]:
         """Of all messages, each with the name of its first part."""
@@ -76,6 +77,13 @@ class ChatText:
             self._instruct(stage.instructions)
         return orjson.dumps(self.doc)
 
+    def as_sent(self, name: str) -> str:
+        """A name in the last stage's body as the client has it; "messages" for what the client hasn't sent."""
+        for where, one in reversed([*self._places()]):
+            if f"{name}.".startswith(f"{where}."):
+                return next((sent + name.removeprefix(where) for sent, same in self._sent if same is one), "messages")
+        return name
+
     def _instruct(self, instructions: str) -> None:
         """Many templates take one system message, and only as the first."""
         first = self._messages[0]
@@ -85,6 +93,11 @@ class ChatText:
             first["content"] = f"{instructions}\n\n{first['content']}"
         else:
             first["content"].insert(0, {"type": "text", "text": instructions})
+
+    def _places(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Messages, and then parts, each with its name."""
+        yield from ((f"messages.{i}", message) for i, message in enumerate(self._messages))
+        yield from self._parts()
 
     def _parts(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for i, message in enumerate(self._messages):

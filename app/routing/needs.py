@@ -1,13 +1,16 @@
 """What a request needs of an engine, beyond room."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from app.errors import NoWorker, RequestError, XylemError
 from app.messages import MEDIA_NAMES, Job, Sampling, Worker
 
 
-def unmet_need(job: Job, workers: Collection[Worker]) -> XylemError | None:
-    """The job's need that none of the workers meets; None: there is no worker, or each need is met by one."""
+def unmet_need(job: Job, workers: Collection[Worker], params: Mapping[str, str]) -> XylemError | None:
+    """The job's need that none of the workers meets; None: there is no worker, or each need is met by one.
+
+    `params`: by SHA-256 of its media, the names of the request's parts.
+    """
     if not workers:
         return None
     grammar = job.sampling.grammar
@@ -18,8 +21,9 @@ def unmet_need(job: Job, workers: Collection[Worker]) -> XylemError | None:
             return RequestError(f"This model's engines hold no answer to a format of the kind '{grammar.kind}'.")
     for media in job.media:
         if not any(media.kind in w.media for w in workers):
-            param = "prompt_embeds" if media.kind == "embeds" else None
-            return RequestError(f"This model's engines take no {MEDIA_NAMES[media.kind]}.", param=param)
+            param = params.get(media.sha256)
+            what = "This" if param is None else f"'{param}': this"
+            return RequestError(f"{what} model's engines take no {MEDIA_NAMES[media.kind]}.", param=param)
     if is_seeded(job.sampling) and not any(w.seeds for w in workers):
         return RequestError(
             "seed: this model's engines sample differently each time. Leave it out, or set temperature to 0.",

@@ -238,6 +238,13 @@ def test_a_file_of_ones_own_may_be_the_picture(client: OpenAI) -> None:
     assert refused.value.param == "messages.0.content.1"
 
 
+def test_only_different_pictures_count_for_the_bound(client: OpenAI) -> None:
+    assert answer(client, asked(*[png(52)] * 9)).choices[0].message.content
+    with pytest.raises(BadRequestError, match="at most 8 pictures") as refused:
+        answer(client, asked(png(0), *(png(i) for i in range(9))))
+    assert refused.value.param == "messages.0.content.10"
+
+
 def test_a_video_is_the_same_by_url_as_data_and_as_a_file(served: Stack, client: OpenAI) -> None:
     """Its frames are pictures of the prompt, with their times; a second question finds them in the cache."""
     data, before = video(), indexed_blocks(served, POOL)
@@ -266,14 +273,15 @@ def test_a_video_is_the_same_by_url_as_data_and_as_a_file(served: Stack, client:
 
 @pytest.mark.parametrize(("model", "part", "param", "says"), [
     ("text", {"type": "image_url", "image_url": {"url": url(png(1))}}, "messages.0.content.1", "takes no pictures"),
-    ("blind", {"type": "image_url", "image_url": {"url": url(png(1))}}, None, "take no pictures"),
+    ("blind", {"type": "image_url", "image_url": {"url": url(png(1))}}, "messages.0.content.1",
+     "'messages.0.content.1': this model's engines take no pictures"),
     ("sees", {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, "messages.0.content.1",
      "takes no sound"),
     ("sees", {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}, "messages.0.content.1",
      "broken"),
     ("text", film(b""), "messages.0.content.1", "takes no videos"),
     ("qwen", film(b""), "messages.0.content.1", "takes no videos"),
-    ("blind", film(video(frames=3)), None, "take no pictures"),
+    ("blind", film(video(frames=3)), "messages.0.content.1", "take no pictures"),
     ("sees", film(video()[:-200]), "messages.0.content.1", "broken or incomplete video"),
     ("sees", film(video(frames=121, fps=1)), "messages.0.content.1", "XYLEM_MEDIA_VIDEO_S"),
     ("sees", film(png(1)), "messages.0.content.1", "no MP4 or WebM"),
@@ -282,12 +290,18 @@ def test_a_video_is_the_same_by_url_as_data_and_as_a_file(served: Stack, client:
     ("sees", {"type": "input_video", "input_video": {}}, "messages.0.content.1.type", "input_video"),
 ])  # fmt: skip
 def test_what_cannot_be_seen_is_refused_by_name(
-    client: OpenAI, model: str, part: dict[str, Any], param: str | None, says: str
+    client: OpenAI, model: str, part: dict[str, Any], param: str, says: str
 ) -> None:
     content = [{"type": "text", "text": "What is this?"}, part]
     with pytest.raises(BadRequestError, match=says) as refused:
         answer(client, [{"role": "user", "content": content}], model=model)
     assert refused.value.param == param
+
+
+def test_a_model_is_said_to_see_if_its_workers_do(client: OpenAI) -> None:
+    """One without a worker: if its family does."""
+    found = {model.id: (model.model_extra or {})["capabilities"]["pictures"] for model in client.models.list()}
+    assert found == {"sees": True, "text": False, "blind": False, "qwen": True, "apart": True}
 
 
 def test_a_file_that_is_a_video_is_refused_by_a_model_that_takes_pictures_only(client: OpenAI) -> None:

@@ -37,6 +37,7 @@ SCRIPT = {
     "Rephrase": "Where is Paris?",
 }
 ANSWERS = {"Said: what is the capital": ANSWER, "Where is Paris?": "In France."}
+PICTURE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
 RULES = {"size": "64x64", "steps": 4, "max_steps": 2000}
 DESCRIBE: dict[str, Any] = {"model": "writer", "template": "Describe: {input}"}
 PIPELINES: dict[str, list[dict[str, Any]]] = {
@@ -226,6 +227,8 @@ def test_parameters_are_those_of_the_last_stage(client: OpenAI) -> None:
         (CHATS, "narrate", {"store": True}, 400, "not kept", "store"),
         (CHATS, "narrate", {"messages": asked(sound(b"no sound"))}, 400, "Stage 1 of 'narrate', the model 'ears'",
          "messages.0.content.0"),
+        (CHATS, "narrate", {"messages": asked(PICTURE)}, 400, "the model 'answerer': 'messages.0.content.0': the model",
+         "messages.0.content.0"),
         (CHATS, "narrate", {"messages": asked(sound(GARDEN))} | {"tools": 5}, 400, "tools", "tools"),
         (CHATS, "rephrase", {"messages": asked(" ")}, 400, "There is no text for it", "messages"),
         (CHATS, "rephrase", {"messages": [{"role": "system", "content": "x"}]}, 400, "none has the role", "messages"),
@@ -312,6 +315,7 @@ def test_pipelines_are_listed_and_answers_are_as_declared(client: OpenAI, served
         name: [stage["model"] for stage in stages] for name, stages in PIPELINES.items()
     }
     assert found["narrate"]["capabilities"]["chat"]
+    assert [found[name]["capabilities"]["sound"] for name in ("narrate", "rephrase")] == [True, False]
     one = client.models.retrieve("narrate").model_extra or {}
     assert [pool["pool"] for pool in one["pools"]] == [EARS, ANSWERERS]
     anthropics = httpx.get(f"{served.url}/v1/models", headers={"anthropic-version": "2023-06-01"}).json()

@@ -149,7 +149,7 @@ FIRST = "messages.0.content.1"
 
 @pytest.mark.parametrize(("model", "parts", "param", "says"), [
     ("text", [part(wav(low(1)))], FIRST, "takes no sound"),
-    ("deaf", [part(wav(low(1)))], None, "take no sound"),
+    ("deaf", [part(wav(low(1)))], FIRST, "take no sound"),
     ("hears", [part(b"<html>")], FIRST, "is no WAV"),
     ("hears", [part(wav(low(1))[:40])], FIRST, "it has no sound|broken or incomplete"),
     ("hears", [{"type": "input_audio", "input_audio": {"data": "%%%%", "format": "wav"}}], FIRST, "base64"),
@@ -163,11 +163,16 @@ FIRST = "messages.0.content.1"
     ("hears", [{"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}], FIRST, "takes no videos"),
 ])  # fmt: skip
 def test_what_cannot_be_heard_is_refused_by_name(
-    client: OpenAI, model: str, parts: list[dict[str, Any]], param: str | None, says: str
+    client: OpenAI, model: str, parts: list[dict[str, Any]], param: str, says: str
 ) -> None:
     with pytest.raises(BadRequestError, match=says) as refused:
         answer(client, asked(*parts), model=model)
     assert refused.value.param == param
+
+
+def test_a_model_is_said_to_hear_if_its_workers_do(client: OpenAI) -> None:
+    found = {model.id: (model.model_extra or {})["capabilities"]["sound"] for model in client.models.list()}
+    assert found == {"hears": True, "deaf": False, "text": False}
 
 
 def test_a_text_with_the_models_own_sign_of_a_sound_is_refused_beside_one(client: OpenAI) -> None:

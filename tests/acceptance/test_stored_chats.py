@@ -159,7 +159,9 @@ def test_a_model_says_what_it_can_and_what_its_defaults_are(served: Stack, clien
     told = card.to_dict()
     assert [told | {"pools": None}] == [listed.to_dict() | {"pools": None} for listed in client.models.list()]
     assert (told["max_model_len"], told["dialect"], told["sampling_defaults"]) == (8192, "qwen3", DEFAULTS)
-    assert told["capabilities"] == {"chat": True, "tools": True, "reasoning": True, "pictures": False}
+    assert told["capabilities"] == {
+        "chat": True, "tools": True, "reasoning": True, "pictures": False, "sound": False,
+    }  # fmt: skip
     head = httpx.head(f"{served.url}/v1/models/{MODEL}")
     assert (head.status_code, head.content) == (200, b"")
     with pytest.raises(openai.NotFoundError):

@@ -212,6 +212,22 @@ async def test_ranks_that_vllm_can_not_change_are_refused(engine: Elastic, monke
         await scaled(Elastic(ValueError("minimum is 2")), 1, monkeypatch)
 
 
+@pytest.mark.parametrize(("kind", "name"), [("image", "pictures"), ("audio", "sounds")])
+def test_too_many_pictures_are_refused_in_our_words(kind: str, name: str) -> None:
+    """vLLM's own say what to give to its command line."""
+    from vllm.exceptions import VLLMClientError
+    from vllm.multimodal.processing.context import BaseProcessingInfo
+
+    from app.engines.vllm.convert import translate
+
+    limits: Any = SimpleNamespace(supported_mm_limits={kind: None}, allowed_mm_limits={kind: 64})
+    with pytest.raises(VLLMClientError) as vllms:
+        BaseProcessingInfo.validate_num_items(limits, kind, 65)
+    error = translate(vllms.value)
+    assert isinstance(error, RequestError)
+    assert error.message == f"This model's engine takes at most 64 {name} in a prompt (args.limit_mm_per_prompt)."
+
+
 def test_each_of_several_ranks_publishes_at_a_place_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where there will be several."""
     assert given_to_vllm(monkeypatch, cpu=False, role="both").fields["kv_events_config"].endpoint.startswith("ipc://")

@@ -251,6 +251,7 @@ def _files() -> list[Case]:
         "long name": ("file://{folder}/" + "a" * 5000, nothing),
         "other host": ("file://media.test{folder}/good.png", "has to be like file:///"),
         "too large": ("file://{folder}/large.png", _LARGE),
+        "path without file:": ("{folder}/good.png", "has to begin with https:, data: or file:"),
     }
     found = [Case(f"file: {name}", reason, url, limits="files") for name, (url, reason) in paths.items()]
     return [*found, Case("file: none allowed", "(XYLEM_MEDIA_FOLDER is not set)", "file://{folder}/good.png")]

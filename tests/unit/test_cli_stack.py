@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from app.cli import stack
+from app.cli.launch import names_to_try
 from app.cli.up import EngineName
 from app.pools_file import load_pools
 from app.settings import load_settings
+from tests.stack import ROOT
 
 
 @pytest.mark.parametrize(
@@ -44,6 +46,17 @@ def test_the_pools_of_shapes_serve_the_models_made_here(tmp_path: Path) -> None:
         assert pool.path == stack.shipped_model(tmp_path, pool.model)
         assert stack.needs_preparation(pool.path, tmp_path)
         assert stack.model(pool.path).argv[2:4] == ["workers.shapes", str(pool.path)]
+
+
+def test_a_model_of_each_task_and_every_pipeline_is_shown_to_be_tried() -> None:
+    """A pipeline by what its last stage does."""
+    assert [*names_to_try(load_pools(ROOT / "ops/pools/pipelines.yaml")).items()] == [
+        ("writer", "generate"),
+        ("listener", "transcribe"),
+        ("painter", "image"),
+        ("illustrate", "image"),
+        ("narrate", "generate"),
+    ]
 
 
 def test_the_shipped_model_is_prepared_only_where_it_is_missing(tmp_path: Path) -> None:

@@ -149,6 +149,25 @@ def test_instructions_of_the_last_stage_come_first(first: list[Any], expected: d
     assert messages == [expected, {"role": "user", "content": "x"}]
 
 
+def test_a_name_in_the_last_stages_body_is_the_one_that_the_client_knows() -> None:
+    """Though instructions come before all messages, and the text before all pictures."""
+    picture = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    chat = ChatText({"messages": [{"role": "user", "content": [{**picture}, said("a"), {**picture}]}]})
+    chat.ask(Stage(model="last", template="Q: {input}", instructions="Be brief."))
+    assert chat.doc["messages"][1]["content"] == [said("Q: a"), picture, picture]
+    names = {
+        "messages.1.content.1": "messages.0.content.0",
+        "messages.1.content.2": "messages.0.content.2",
+        "messages.1.content.2.image_url": "messages.0.content.2.image_url",
+        "messages.1": "messages.0",
+        "messages.0": "messages",
+        "messages.1.content.0": "messages",
+        "messages": "messages",
+        "max_tokens": "max_tokens",
+    }
+    assert {name: chat.as_sent(name) for name in names} == names
+
+
 def test_a_conversation_in_which_no_user_speaks_is_refused() -> None:
     with pytest.raises(RequestError, match="'user'") as refused:
         ChatText({"messages": [{"role": "system", "content": "x"}]})

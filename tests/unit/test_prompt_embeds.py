@@ -179,9 +179,12 @@ def test_engines_that_take_none_refuse_by_name() -> None:
     """Those of SGLang and TensorRT-LLM, whatever their pool says."""
     asked = replace(job(), media=[Media("embeds", "a", (3, 64), 0, 3, dtype="float32")])
     blind = Worker(WorkerId("w"), PoolId("p"), "both", "h", 1, 16, 100, 8, 100, media=["image"])
-    error = unmet_need(asked, [blind])
+    error = unmet_need(asked, [blind], {"a": "prompt_embeds"})
     assert isinstance(error, RequestError)
-    assert (error.param, error.message) == ("prompt_embeds", "This model's engines take no prompt embeddings.")
+    assert (error.param, error.message) == (
+        "prompt_embeds",
+        "'prompt_embeds': this model's engines take no prompt embeddings.",
+    )
 
 
 def test_keys_that_an_engine_makes_itself_are_ours_in_the_index() -> None:

@@ -294,7 +294,8 @@ class Capabilities(Shape):
     chat: bool
     tools: bool
     reasoning: bool
-    pictures: bool  # in its prompts
+    pictures: bool  # in its prompts, as its live workers say
+    sound: bool  # the same
 
 
 class EngineAbilities(Shape):

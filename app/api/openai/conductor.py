@@ -5,7 +5,7 @@ One deadline, one client and one account are those of all stages.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace as with_fields
 from functools import partial
 from typing import Any
@@ -57,6 +57,7 @@ class Conductor:
         self._state, self._body, self._scope, self._receive = state, body, scope, receive
         self._allowance = state.api_keys.allowance(scope)
         self._calls: list[Generation] = []
+        self._text: ChatText | None = None  # of a chat
         self.shown: list[Mapping[str, object]] = []  # what stages have made, if clients see it
 
     @property
@@ -74,7 +75,7 @@ class Conductor:
         """
         await self._admit()
         doc = orjson.loads(raw) if len(raw) <= _SMALL else await asyncio.to_thread(orjson.loads, raw)
-        chat = ChatText(doc)
+        chat = self._text = ChatText(doc)
         *earlier, last = self._stages
         for number, stage in enumerate(earlier, 1):
             with self._named(stage, number):
@@ -108,9 +109,17 @@ class Conductor:
             shown = doc["prompt"] if earlier[-1].show else None
             return await self._last(IMAGES.understand, orjson.dumps(doc), shown)
 
-    def in_last(self) -> AbstractContextManager[None]:
-        """Errors within name the last stage."""
-        return self._named(self._stages[-1], len(self._stages))
+    @contextmanager
+    def in_last(self) -> Iterator[None]:
+        """Errors within name the last stage, and the request's parts as the client knows them."""
+        with self._named(self._stages[-1], len(self._stages)):
+            try:
+                yield
+            except XylemError as exc:
+                if self._text is not None and exc.param is not None:
+                    sent = self._text.as_sent(exc.param)
+                    exc.message, exc.param = exc.message.replace(f"'{exc.param}'", f"'{sent}'"), sent
+                raise
 
     @contextmanager
     def _named(self, stage: Stage, number: int) -> Iterator[None]:

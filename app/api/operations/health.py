@@ -32,10 +32,12 @@ def _card(state: ApiState, model: Model) -> dict[str, Any]:
     """With what its name stands for, if that is no model's own."""
     alias, pipeline = state.aliases.table.get(model.name), state.pipelines.get(model.name)
     stands_for: dict[str, Any] = {}
+    hears = False  # a stage writes down speech
     if alias is not None:
         stands_for["alias"] = alias.model_dump()
     if pipeline is not None:
         stands_for["pipeline"] = [stage.model for stage in pipeline.stages]
+        hears = any(state.models[stage.model].task == "transcribe" for stage in pipeline.stages)
     return stands_for | {
         "id": model.name,
         "object": "model",
@@ -47,7 +49,8 @@ def _card(state: ApiState, model: Model) -> dict[str, Any]:
             "chat": model.task == "generate" and model.tokenizer.template is not None,
             "tools": model.calls_tools,
             "reasoning": model.writing.reasons,
-            "pictures": model.pictures is not None,
+            "pictures": model.pictures is not None and state.fleet.takes(model.pools, "image"),
+            "sound": hears or (model.sounds is not None and state.fleet.takes(model.pools, "audio")),
         },
         "task": model.task,
         "sampling_defaults": {**model.defaults},

@@ -1,6 +1,7 @@
 """Converts our requests to vLLM's, and vLLM's outputs and errors to ours."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -14,6 +15,9 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from app.engines.base import GenerateRequest, StepOutput
 from app.errors import EngineDead, EngineFailed, RequestError, Saturated, XylemError
 from app.messages import FinishReason, Grammar, Sampling, TokenLogprob
+
+_TOO_MANY = re.compile(r"At most (\d+) (image|audio)\(s\) may be provided in one prompt")
+_NAMES = {"image": "pictures", "audio": "sounds"}
 
 
 def sampling_params(sampling: Sampling, extra_args: dict[str, Any] | None = None) -> SamplingParams:
@@ -44,11 +48,19 @@ def translate(exc: Exception) -> XylemError:
         case GracefulHTTPError():
             return Saturated(exc.message)
         case VLLMClientError():
-            return RequestError(str(exc))
+            return RequestError(_reason(exc))
         case EngineGenerateError() if isinstance(exc.__cause__, ValueError | VLLMClientError):
-            return RequestError(str(exc.__cause__))
+            return RequestError(_reason(exc.__cause__))
         case _:
             return EngineFailed(f"vLLM failed: {exc.__cause__ or exc!r}")
+
+
+def _reason(exc: Exception) -> str:
+    """Why vLLM refuses a request, in our words if clients meet it often."""
+    found = _TOO_MANY.match(str(exc))
+    if found is None:
+        return str(exc)
+    return f"This model's engine takes at most {found[1]} {_NAMES[found[2]]} in a prompt (args.limit_mm_per_prompt)."
 
 
 def _sampling_params(s: Sampling, extra_args: dict[str, Any] | None) -> SamplingParams:

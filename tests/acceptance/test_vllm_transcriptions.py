@@ -1,9 +1,11 @@
 """Speech on real vLLM, with a Whisper of two workers, and transformers to compare with."""
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -104,6 +106,25 @@ def test_times_are_those_of_the_speech(client: OpenAI) -> None:
     assert srt.count(" --> ") == len(whole.segments)
 
 
+def test_no_word_is_lost_where_times_are_told(client: OpenAI) -> None:
+    """The first window ends amid a sentence, of which Whisper would only tell when it begins."""
+    plain = client.audio.transcriptions.create(model="whisper-1", file=RIVERS)
+    whole = client.audio.transcriptions.create(model="whisper-1", file=RIVERS, response_format="verbose_json")
+    assert whole.segments is not None
+    assert _words(whole.text) == _words(plain.text)
+    assert "on the banks of a river london paris and cairo" in " ".join(_words(whole.text))
+    assert all(after.start - before.end < 1 for before, after in pairwise(whole.segments))
+    for form in ("srt", "vtt"):
+        told = client.audio.transcriptions.create(model="whisper-1", file=RIVERS, response_format=form)
+        lines = [line for line in told.splitlines() if "-->" not in line and not line.isdigit() and line != "WEBVTT"]
+        assert _words(" ".join(lines)) == _words(plain.text)
+
+
+def _words(text: str) -> list[str]:
+    """Commas and full stops may differ."""
+    return re.findall(r"\w+", text.lower())
+
+
 def test_a_prompt_guides_what_is_heard(client: OpenAI, wanted: tuple[str, str]) -> None:
     """Whisper takes it for what was said before."""
     prompt = "The weather. What will the weather be like? Is the weather nice today?"
@@ -152,10 +173,10 @@ def test_times_come_in_pairs_and_never_go_back() -> None:
 
     from app.engines.vllm.times import restrict
 
-    def left(*said: int, likely: int = 0) -> list[int]:
+    def left(*said: int, likely: int = 0, until: int = 0) -> list[int]:
         logits = torch.zeros(16)
         logits[likely] = 9.0  # nothing else forces a time
-        restrict(logits, 6, 5, list(said))
+        restrict(logits, 6, 5, list(said), until)
         return [token for token in range(16) if logits[token] > float("-inf")]
 
     words, end = [0, 1, 2, 3, 4], [5]
@@ -165,3 +186,7 @@ def test_times_come_in_pairs_and_never_go_back() -> None:
     assert left(6, 1, 9, 11) == words + end  # a text begins
     assert left(6, 1, 15, 15, 2, likely=2) == words + end  # no time is left
     assert left(6, 1, likely=8) == list(range(7, 16))  # times together are likelier than any word
+    assert left(6, 1, 9, 11, until=12) == left(6, 1, 9, 9, until=10) == words  # a text has begun, and is to be heard
+    assert left(6, 1, 9, 11, until=11) == words + end  # too little is left
+    assert left(6, until=12) == words + end  # nothing may be said at all
+    assert left(6, 1, 9, likely=5, until=12) == [*end, *range(9, 16)]  # no other text has begun

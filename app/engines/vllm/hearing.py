@@ -9,9 +9,12 @@ from vllm.outputs import RequestOutput
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from app.engines.base import GenerateRequest
+from app.engines.heard import heard_samples
 from app.engines.vllm.times import TIMES
 
 _RATE = 16_000  # samples a second
+_TICK = 320  # samples between two tokens of time
+_SCRAP = 8_000  # samples at the end, half a second, of which a model need not write anything
 
 
 async def heard(
@@ -19,15 +22,16 @@ async def heard(
 ) -> AsyncGenerator[RequestOutput, None]:
     """vLLM's outputs. Closing it aborts the request."""
     (sound,) = request.media
+    samples = np.frombuffer(sound.data, "<f4")
     prompt = {
         "encoder_prompt": {
             "prompt": "",  # vLLM itself fills in what stands for the sound
-            "multi_modal_data": {"audio": (np.frombuffer(sound.data, "<f4"), _RATE)},
+            "multi_modal_data": {"audio": (samples, _RATE)},
             "multi_modal_uuids": {"audio": [sound.media.sha256]},
         },
         "decoder_prompt": {"prompt_token_ids": request.prompt},
     }
-    if times := _times(engine, request.prompt):
+    if times := _times(engine, request.prompt, samples):
         params.extra_args = {**(params.extra_args or {}), TIMES: times}
     # In vLLM's own thread: the spectrum takes 30 ms, in which no other answer would go on.
     (made,) = await engine.renderer.render_cmpl_async([prompt])
@@ -39,10 +43,13 @@ async def heard(
             yield out
 
 
-def _times(engine: AsyncLLM, prompt: list[int]) -> list[int] | None:
+def _times(engine: AsyncLLM, prompt: list[int], samples: np.ndarray) -> list[int] | None:
     """The tokens that `times.py` needs; None: no times are asked for."""
     without, end = engine.get_tokenizer().convert_tokens_to_ids(["<|notimestamps|>", "<|endoftext|>"])
-    return [without + 1, end] if max(prompt) > without else None
+    if max(prompt) <= without:
+        return None
+    first = without + 1
+    return [first, end, first + (heard_samples(samples) - _SCRAP) // _TICK]
 
 
 def _rank(engine: AsyncLLM, request: GenerateRequest) -> int | None:

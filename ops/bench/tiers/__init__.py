@@ -1,0 +1,1 @@
+"""`make bench NAME=tiers`: KV in host memory and in a store."""

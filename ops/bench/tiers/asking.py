@@ -1,0 +1,54 @@
+"""Prompts of token ids, each of them a new one, and what their answers tell."""
+
+import json
+import time
+from dataclasses import dataclass
+from random import Random
+
+import httpx
+
+from ops.bench.processes import Unavailable
+
+_TOKENS = (1_000, 40_000)  # ids
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    ttft_s: float
+    prompt_tokens: int
+    cached_tokens: int
+
+
+def prompt(seed: int, tokens: int) -> list[int]:
+    rng = Random(seed)
+    return [rng.randrange(*_TOKENS) for _ in range(tokens)]
+
+
+def ask(client: httpx.Client, model: str, ids: list[int], max_tokens: int = 8) -> Answer:
+    """Raises: Unavailable if there is no whole answer."""
+    body = {
+        "model": model, "prompt": ids, "max_tokens": max_tokens, "temperature": 0, "stream": True,
+        "ignore_eos": True, "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    began, ttft_s, text, usage = time.perf_counter(), 0.0, "", None
+    try:
+        with client.stream("POST", "/v1/completions", json=body) as answer:
+            if answer.status_code != 200:
+                raise Unavailable(f"/v1/completions: {answer.read()[:200]!r}")
+            for line in answer.iter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                event = json.loads(line.removeprefix("data: "))
+                if "error" in event:
+                    raise Unavailable(f"/v1/completions: {event['error']}")
+                usage = event.get("usage") or usage
+                if event["choices"]:
+                    ttft_s = ttft_s or time.perf_counter() - began
+                    text += event["choices"][0]["text"]
+    except httpx.HTTPError as exc:
+        raise Unavailable(f"a prompt got no answer: {exc!r}") from exc
+    if usage is None:
+        raise Unavailable("/v1/completions ended without usage")
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return Answer(text, ttft_s, usage["prompt_tokens"], cached)

@@ -1,0 +1,152 @@
+"""Real vLLM: the first token of a prompt that is loaded from a tier over that of the same prompt when it was computed;
+and how long others wait for their tokens meanwhile."""
+
+import json
+import os
+import statistics
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.cli.stack import cpu_shares, usable_cores
+from ops.bench.load import System, run_load
+from ops.bench.parts import Say
+from ops.bench.processes import Unavailable
+from ops.bench.systems import fleet
+from ops.bench.tiers.asking import Answer, ask, prompt
+from tests.stack import ROOT
+
+MODEL = ROOT / ".xylem/models/SmolLM2-135M-Instruct"
+_BLOCK, _TOKENS = 32, 992
+_BLOCK_BYTES = 30 * 2 * 3 * 64 * 4 * _BLOCK  # layers, keys and values, heads, head size, float32
+_ROOM = 75  # blocks of the engine's own cache: two prompts and some streams
+_LEAST = _TOKENS - 2 * _BLOCK  # tokens of a prompt that is loaded, or cached
+_EVERY_S = 0.5  # a prompt comes beside the streams
+_STREAMS = [
+    "--stream", "--concurrency", "2", "--max-tokens", "100", "--prompt", "unique", "--prompt-words", "10",
+    "--extra-body", json.dumps({"ignore_eos": True, "temperature": 0}), "--max-seconds", "60",
+]  # fmt: skip
+
+
+def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """`vllm_evicted_ttft_ratio`, `vllm_restart_ttft_ratio`, `wrong_answers`, `p99_itl_ratio`. Raises: Unavailable."""
+    if find_spec("vllm") is None or not (MODEL / "model.safetensors").exists():
+        raise Unavailable("vLLM, or its model, is not installed")
+    prompts = [prompt(seed, _TOKENS) for seed in range(4 if quick else 12)]
+    turns = 2 if quick else 5
+    say("loading the system")
+    with _served(out_dir / "first", out_dir / "kv") as (system, client):
+        ask(client, system.model, prompt(-1, 64))
+        say("computing")
+        computed = [ask(client, system.model, ids) for ids in prompts]
+        say("loading from host memory")
+        evicted = [[ask(client, system.model, ids) for ids in prompts] for _ in range(turns)]
+        waits = _beside(system, client, prompts, out_dir, turns, say)
+    say("loading the system anew")
+    with _served(out_dir / "second", out_dir / "kv") as (system, client):
+        ask(client, system.model, prompt(-1, 64))
+        say("loading from disk")
+        restarted = [ask(client, system.model, ids) for ids in prompts]
+    return figures(computed, evicted, restarted) | waits
+
+
+def figures(computed: Sequence[Answer], evicted: Sequence[Sequence[Answer]], after: Sequence[Answer]) -> dict[str, Any]:
+    """Medians of the prompts' ratios. Raises: Unavailable if something was not loaded."""
+    loaded = [answer for turn in evicted for answer in turn]
+    if min(answer.cached_tokens for answer in [*loaded, *after]) < _LEAST:
+        raise Unavailable("a prompt was computed that should have been loaded")
+    wrong = sum(a.text != b.text for turn in [*evicted, after] for a, b in zip(computed, turn, strict=True))
+    ratios = [b.ttft_s / a.ttft_s for turn in evicted for a, b in zip(computed, turn, strict=True)]
+    return {
+        "vllm_evicted_ttft_ratio": statistics.median(ratios),
+        "vllm_restart_ttft_ratio": statistics.median(b.ttft_s / a.ttft_s for a, b in zip(computed, after, strict=True)),
+        "wrong_answers": wrong,
+        "answers_compared": len(loaded) + len(after),
+        "computed_ttft_ms": 1000 * statistics.median(answer.ttft_s for answer in computed),
+        "host_ttft_ms": 1000 * statistics.median(answer.ttft_s for answer in loaded),
+        "disk_ttft_ms": 1000 * statistics.median(answer.ttft_s for answer in after),
+        "ttft_s": {
+            name: [answer.ttft_s for answer in answers]
+            for name, answers in (("computed", computed), ("host", loaded), ("disk", after))
+        },
+    }
+
+
+def _beside(
+    system: System, client: httpx.Client, prompts: Sequence[list[int]], out_dir: Path, turns: int, say: Say
+) -> dict[str, Any]:
+    """Streams beside prompts that are loaded, over streams beside one that stays in the engine's own cache."""
+    p99: dict[str, list[float]] = {"cached": [], "loaded": []}
+    for turn in range(2 * turns):
+        for what, of in (("cached", prompts[:1]), ("loaded", prompts)):
+            say(f"streams, {what}, turn {turn + 1}")
+            ask(client, system.model, of[0])
+            with _coming(system, of):
+                line = run_load(
+                    system, [*_STREAMS, "--seed", f"{turn}", "--requests", "8"], out_dir / f"{what}-{turn}.log"
+                )
+            p99[what].append(float(line["itl_ms"]["p99"]))
+    return {
+        "p99_itl_ratio": statistics.median(b / a for a, b in zip(p99["cached"], p99["loaded"], strict=True)),
+        "p99_itl_cached_ms": statistics.median(p99["cached"]),
+        "p99_itl_loaded_ms": statistics.median(p99["loaded"]),
+        "itl_turns": [*zip(p99["cached"], p99["loaded"], strict=True)],
+    }
+
+
+@contextmanager
+def _coming(system: System, prompts: Sequence[list[int]]) -> Iterator[None]:
+    """One after the other, meanwhile. Raises: Unavailable."""
+    over, failed = threading.Event(), list[Exception]()
+
+    def send() -> None:
+        try:
+            with httpx.Client(base_url=system.url, timeout=120) as client:
+                for ids in cycle(prompts):
+                    if over.wait(_EVERY_S):
+                        return
+                    answer = ask(client, system.model, ids, 1)
+                    if answer.cached_tokens < _LEAST:
+                        raise Unavailable(f"{answer.cached_tokens} tokens of a prompt were cached, and not {_LEAST}")
+        except Unavailable as exc:
+            failed.append(exc)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+@contextmanager
+def _served(run_dir: Path, store: Path) -> Iterator[tuple[System, httpx.Client]]:
+    pool = {
+        "model": "bench", "engine": "vllm", "path": str(MODEL), "block_size": _BLOCK, "max_model_len": 2048,
+        "max_running": 8, "args": {"kv_cache_memory_bytes": _ROOM * _BLOCK_BYTES},
+        "tiers": {"host_gb": 1.0, "disk": str(store)},
+    }  # fmt: skip
+    cores = {"VLLM_CPU_OMP_THREADS_BIND": cpu_shares(usable_cores(), 1)[0]}
+    with (
+        fleet(run_dir, {"tiered": pool}, {"tiered": 1}, more_env=cores) as system,
+        httpx.Client(base_url=system.url, timeout=300) as client,
+    ):
+        yield system, client
+
+
+if __name__ == "__main__":
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        found = measured(Path(folder), bool(os.environ.get("QUICK")), lambda what: print(what, file=sys.stderr))
+    print(json.dumps(found))

@@ -1,0 +1,59 @@
+"""Targets, tables, a plot."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from ops.bench.parts import Results, table
+
+TITLE = "KV in tiers"
+TARGETS: dict[str, tuple[float, bool] | None] = {  # the target, and whether it is a minimum
+    "vllm_evicted_ttft_ratio": (0.1, False),
+    "vllm_restart_ttft_ratio": (0.1, False),
+    "rolling_restart_hit_ratio": (0.95, True),
+    "way_to_oracle": (0.8, True),
+    "no_tier_cost": (1.05, False),
+    "wrong_answers": (0, False),
+    "p99_itl_ratio": (1.1, False),
+    "answers_compared": None,
+    "computed_ttft_ms": None,
+    "host_ttft_ms": None,
+    "disk_ttft_ms": None,
+    "p99_itl_cached_ms": None,
+    "p99_itl_loaded_ms": None,
+    "rolling_restart_hit_ratio_without": None,
+    "hit_rate_before": None,
+    "hit_rate_before_without": None,
+}
+
+
+def tables(results: Results) -> Iterator[Table]:
+    if turns := results.get("itl_turns"):
+        made = table("p99 between two tokens, ms, in each turn", "prompts cached", "prompts loaded", "ratio", left=[])
+        for cached, loaded in turns:
+            made.add_row(f"{cached:.1f}", f"{loaded:.1f}", f"{loaded / cached:.2f}")
+        yield made
+    if rates := results.get("hits_over_time"):
+        made = table("Hit rate of each round, through a rolling restart", "", *rates, left=[""])
+        for number, row in enumerate(zip(*rates.values(), strict=True)):
+            made.add_row(str(number + 1), *(f"{rate:.2f}" for rate in row))
+        yield made
+
+
+def plot(results: Results, path: Path) -> None:
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    if times := results.get("ttft_s"):
+        left.boxplot([[1000 * s for s in of] for of in times.values()], tick_labels=[*times])
+        left.set(
+            yscale="log",
+            ylabel="time to the first token, ms",
+            title="A prompt of 992 tokens on vLLM, by where its KV is",
+        )
+    for name, rates in (results.get("hits_over_time") or {}).items():
+        right.plot(range(1, len(rates) + 1), rates, marker="o", label=name)
+        right.set(ylim=(0, 1), xlabel="round", ylabel="hit rate", title="Through a rolling restart")
+        right.legend()
+    figure.savefig(path)

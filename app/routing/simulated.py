@@ -1,7 +1,8 @@
 """The `kv` policy for trace-driven simulators: converts their state for `policy.place`.
 
 The simulator calls `Policy(n_workers=, block_size=, seed=)` once, for each request `policy(block_ids, workers) ->
-index`, and `on_prefill_done` and `on_finish` at the ends of prefills and requests.
+index`, and `on_prefill_done` and `on_finish` at the ends of prefills and requests. A simulator with a store that all
+workers share sets `workers.stored_blocks`: leading blocks of the prompt that are in it.
 """
 
 from collections.abc import Sequence
@@ -13,28 +14,35 @@ from msgspec.structs import replace
 from app.ids import PoolId, RunId, WorkerId
 from app.messages import Lease, Load, Worker
 from app.pools import Routing
-from app.routing.candidates import Ask, Candidate, Limits, Option
+from app.routing.candidates import Ask, Candidate, Limits, Option, Tiered
 from app.routing.policy import place
 from app.routing.throughput_meter import ThroughputMeter
 
 _LIMITS = Limits(max_queued=10**9)
+_BLOCK_BYTES, _AT_ONCE = 10**6, 1e18  # any, and bytes a second
 
 
 class Policy:
-    """Parameters are fields of `app.pools.Routing`."""
+    """Parameters are fields of `app.pools.Routing`, and the seconds that a block of the store takes to load."""
 
-    def __init__(self, n_workers: int, block_size: int, seed: int, max_running: int = 256, **rules: Any) -> None:
+    def __init__(
+        self, n_workers: int, block_size: int, seed: int, max_running: int = 256, load_s: float = 0.0, **rules: Any
+    ) -> None:
         self._rules, self._rng = Routing.model_validate(rules), Random(seed)  # noqa: S311 (no secret)
         self._meters = [ThroughputMeter() for _ in range(n_workers)]
         self._since = [0.0] * n_workers  # by worker: when the first waiting request's prefill began
         self._line: list[dict[Any, int]] = [{} for _ in range(n_workers)]  # by worker: request → tokens to compute
         self._worker = Worker(
-            WorkerId(""), PoolId("simulated"), "both", "", 0, block_size, 0, max_running, 0, kv_events=True
-        )
+            WorkerId(""), PoolId("simulated"), "both", "", 0, block_size, 0, max_running, 0, kv_events=True,
+            tier_block_bytes=_BLOCK_BYTES,
+        )  # fmt: skip
+        # Of the store: host memory, through which its blocks go, costs nothing more here.
+        self._tiers = {"host_bytes_per_s": _AT_ONCE, "store_bytes_per_s": _BLOCK_BYTES / load_s if load_s else 0.0}
 
     def __call__(self, blocks: Sequence[int], workers: Any) -> int:
         ask = Ask(workers.input_tokens, max_tokens=1, now=workers.now)
-        options = [self._option(i, w, workers.now, len(blocks)) for i, w in enumerate(workers)]
+        stored = getattr(workers, "stored_blocks", 0)
+        options = [self._option(i, w, workers.now, len(blocks), stored) for i, w in enumerate(workers)]
         to = place(ask, options, self._rules, self._rng).placement
         chosen = int(to.worker)
         if not self._line[chosen]:
@@ -50,13 +58,15 @@ class Policy:
     def on_finish(self, now: float, request: Any, worker: int) -> None:
         self._meters[worker].end(RunId(request), now)
 
-    def _option(self, index: int, worker: Any, now: float, blocks: int) -> Option:
+    def _option(self, index: int, worker: Any, now: float, blocks: int, stored: int) -> Option:
         own = replace(self._worker, id=WorkerId(str(index)), total_blocks=worker.total_blocks)
-        lease = Lease(own, Load(used_blocks=worker.active_blocks), self._meters[index].read(now))
+        speeds = replace(self._meters[index].read(now), **self._tiers)
+        lease = Lease(own, Load(used_blocks=worker.active_blocks), speeds)
         line = self._line[index]
         candidate = Candidate(
             lease, _LIMITS, 0, worker.active_requests, 0, sum(line.values()), len(line),
             self._since[index] if line else 0.0,
         )  # fmt: skip
         coming = blocks - (worker.potential_blocks - worker.active_blocks)
-        return Option(candidate, worker.cached_blocks, max(coming, worker.cached_blocks))
+        tiered = Tiered(store=max(0, stored - worker.cached_blocks))
+        return Option(candidate, worker.cached_blocks, max(coming, worker.cached_blocks), tiered=tiered)

@@ -4,6 +4,7 @@ import gzip
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -51,14 +52,21 @@ def simulation(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
 
 
 def run(
-    directory: Path, trace: Path, workers: int, policies: list[str], seed: int, cache: int, *more: str
+    directory: Path,
+    trace: Path,
+    workers: int,
+    policies: Sequence[str],
+    seed: int,
+    cache: int,
+    *more: str,
+    simulator: Sequence[str] = (),
 ) -> dict[str, dict[str, float]]:
-    """Figures by policy. Raises: Unavailable."""
+    """Figures by policy. `simulator`: arguments for Python instead of route_sim.py. Raises: Unavailable."""
     out, log = directory / "out.json", directory / "simulator.log"
     # A closed loop needs more sessions in the trace than run at a time.
     sessions = ["--sessions", "8"] if workers == 16 else []
     command = [
-        sys.executable, str(tools_dir() / "route_sim.py"), str(trace), "--workers", str(workers), "--seed", str(seed),
+        sys.executable, *(simulator or [str(tools_dir() / "route_sim.py")]), str(trace), "--workers", str(workers), "--seed", str(seed),
         "--cache-blocks", str(cache), "--json", str(out), *sessions, *more,
     ]  # fmt: skip
     with process([*command, *(x for p in policies for x in ("--policy", p))], log) as child:

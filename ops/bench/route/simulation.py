@@ -65,8 +65,9 @@ def run(
     out, log = directory / "out.json", directory / "simulator.log"
     # A closed loop needs more sessions in the trace than run at a time.
     sessions = ["--sessions", "8"] if workers == 16 else []
+    program = simulator or [str(tools_dir() / "route_sim.py")]
     command = [
-        sys.executable, *(simulator or [str(tools_dir() / "route_sim.py")]), str(trace), "--workers", str(workers), "--seed", str(seed),
+        sys.executable, *program, str(trace), "--workers", str(workers), "--seed", str(seed),
         "--cache-blocks", str(cache), "--json", str(out), *sessions, *more,
     ]  # fmt: skip
     with process([*command, *(x for p in policies for x in ("--policy", p))], log) as child:

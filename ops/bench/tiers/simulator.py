@@ -1,7 +1,7 @@
 """`python -m ops.bench.tiers.simulator SECONDS TRACE …`: route_sim.py with a store that all workers share.
 
 A prompt takes its leading blocks from the worker's own cache, and those behind them from the store, each of which takes
-so many seconds. A load stands in the line of prefills, as if nothing else could be computed meanwhile: engines do better.
+so many seconds. A load stands in the line of prefills, as if nothing were computed meanwhile: engines do better.
 What a prefill has computed is stored at its end. The other arguments are route_sim.py's.
 """
 

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 _PATIENCE_S = 2.0  # with a look-up or a load
 _STORE_PATIENCE_S = 30.0
 _AWAY_S = 30.0
-_POLL_S = 0.005
+_PROMPT_S, _POLL_S = 1.0, 0.005
 _THREADS = 4  # for loads first, and as many for stores first
 
 
@@ -116,7 +116,9 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
 
     @override
     def has_pending_work(self) -> bool:
-        return bool(self._jobs)  # else nobody would notice that a job takes too long
+        # An idle engine goes round for it, at full speed: so that what is stored is told, and not for a store that hangs.
+        now = time.monotonic()
+        return any(now - job.moved < _PROMPT_S for job in self._jobs.values())
 
     @override
     def take_events(self) -> Iterable[OffloadingEvent]:

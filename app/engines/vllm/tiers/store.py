@@ -116,7 +116,7 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
 
     @override
     def has_pending_work(self) -> bool:
-        # An idle engine goes round for it, at full speed: so that what is stored is told, and not for a store that hangs.
+        # An idle engine goes round for it, at full speed: so that what is stored is told, but not while a store hangs.
         now = time.monotonic()
         return any(now - job.moved < _PROMPT_S for job in self._jobs.values())
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from app.errors import EngineFailed, RequestError
+from app.pools import Tiers
 
 _TAGS = ("weights", "kv_cache")  # the parts of an engine's memory, as vLLM names them
 
@@ -35,12 +36,14 @@ class OperatorState:
         if unknown := [tag for tag in tags if tag not in _TAGS]:
             raise RequestError(f"tags={unknown}: this engine has {list(_TAGS)}.", param="tags")
 
-    def _check_update(self) -> None:
-        """Before the weights change. Raises: EngineFailed, RequestError."""
+    def _check_update(self, tiers: Tiers | None = None) -> None:
+        """Before the weights change. `tiers`: the pool's. Raises: EngineFailed, RequestError."""
         if not self._paused:
             raise EngineFailed("The engine has to be paused while its weights change.")
         if "weights" in self._asleep:
             raise RequestError("The weights sleep: wake them first, with tags=['weights'].")
+        if tiers is not None and tiers.disk is not None:
+            raise RequestError("This pool's store (tiers.disk) has KV of the weights that it was started with.")
 
     def _check_profile(self, *, runs: bool) -> None:
         """Raises: RequestError, unless the profiler runs or not, as it has to."""

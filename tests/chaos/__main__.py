@@ -32,7 +32,7 @@ def main() -> int:
     out = Console(file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
         directory = given.keep or Path(scratch)
-        fleet = Fleet(directory / "fleet", pools(), forks=False)
+        fleet = Fleet(directory / "fleet", pools(directory.absolute() / "kv"), forks=False)
         with fleet, out.status("starting") as status:
             faults = plan(given.faults, random.Random(given.seed))
             rng = random.Random(given.seed)

@@ -18,11 +18,11 @@ from tests.vlm import random_vlm
 TEMPLATE = Path(__file__).parent / "template.jinja"  # of chats with tools and pictures
 
 
-def pools() -> dict[str, dict[str, Any]]:
-    """Mock engines that see, and others that encode pictures for them."""
+def pools(store: Path) -> dict[str, dict[str, Any]]:
+    """Mock engines that see, and keep KV in `store`; and others that encode pictures for them."""
     common = {"path": str(random_vlm("idefics3", weights=False)), "chat_template": str(TEMPLATE)}
     pool = mock_pool(step_ms=10.0, answer_tokens=1000) | common
-    return {"decode-pool-a": pool, "eyes": pool | {"role": "encode"}}
+    return {"decode-pool-a": pool | {"tiers": {"host_gb": 1.0, "disk": str(store)}}, "eyes": pool | {"role": "encode"}}
 
 
 class Fleet:

@@ -24,7 +24,7 @@ def check(report: Report, fleet: Fleet, faults: int) -> None:
 @pytest.mark.timeout(600)
 def test_every_fault_leaves_every_answer_whole(tmp_path: Path) -> None:
     """Exactly one end each, the tokens of an undisturbed run, nothing reserved and no process left."""
-    with Fleet(tmp_path / "fleet", pools()) as fleet:
+    with Fleet(tmp_path / "fleet", pools(tmp_path / "kv")) as fleet:
         rng = random.Random(1)
         cases = make_cases("mock", 18, rng) + make_structured_cases("mock", 6, rng)
         cases += make_picture_cases("mock", 6, rng)

@@ -26,6 +26,15 @@ class HandoffArgs(BaseModel):
     layout: str = ""  # any name of model and tensor layout; both engines need the same
 
 
+class TierArgs(BaseModel):
+    """How fast KV comes back from the pool's `tiers`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    host_gb_per_s: Positive = 20.0  # GB/s from host memory to the device: PCIe 4.0, 16 lanes
+    store_gb_per_s: Positive = 5.0  # GB/s from the store into host memory: an NVMe disk, or 50 Gb/s
+
+
 class MockArgs(BaseModel):
     """Defaults are an 8-billion-parameter model on one H100; README.md has the arithmetic."""
 
@@ -40,6 +49,7 @@ class MockArgs(BaseModel):
     answer_tokens: Count = 256  # an answer's length unless something else ends it; then EOS follows
     kv_events: KvEventArgs | None = KvEventArgs()  # None: not published
     handoff: HandoffArgs = HandoffArgs()
+    tiers: TierArgs = TierArgs()
     load_s: NotNegative = 0.0
     fail_to_load: str | None = None  # loading fails with this message
     dimensions: Count = 384  # of an embedding

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from app.engines.kv_publisher import AllBlocksCleared, BlockRemoved, BlockStored, ExtraKey, KvEvent
-from app.messages import Media
+from app.engines.mock.tiers import Load, Tiers
+from app.messages import Media, TierUse
 
 _ROOT = b"mock\0\0\0\0"
 
@@ -50,6 +51,7 @@ class BlockManager:
         self.block_size = block_size
         self.events: list[KvEvent] = []  # the owner empties it; stays empty unless `record_events`
         self.on_commit: Callable[[int, int], None] | None = None  # called with each newly cached block and its hash
+        self.tiers: Tiers | None = None  # behind this cache
         self._record = record_events
         self._refs = [0] * total
         self._hash_of: list[int | None] = [None] * total
@@ -78,8 +80,25 @@ class BlockManager:
         for block in hits:
             self._hold(block)
         table.committed = len(hits)
+        if self.tiers is not None:
+            self.tiers.keep(table.hashes[: len(hits)], tokens)
         table.blocks = hits + [self._take() for _ in range(fresh)]
         return table.committed * self.block_size
+
+    def first_missing(self, table: BlockTable, tokens: Sequence[int]) -> int | None:
+        """The hash of the first block of an empty table's tokens that isn't cached; None: all are, but the last."""
+        hits = len(self._match(table, tokens))
+        return table.hashes[hits] if hits < (len(tokens) - 1) // self.block_size else None
+
+    def behind(self, table: BlockTable, tokens: Sequence[int], use: TierUse) -> Load | None:
+        """Which blocks of an admitted table tiers have, behind the cached ones; the last token is in none of them."""
+        if self.tiers is None:
+            return None
+        return self.tiers.find(table.hashes[table.committed : (len(tokens) - 1) // self.block_size], use)
+
+    def tell(self, event: KvEvent) -> None:
+        if self._record:
+            self.events.append(event)
 
     def grow(self, table: BlockTable, length: int) -> bool:
         """Make room for `length` tokens; False when the cache is full."""
@@ -135,8 +154,9 @@ class BlockManager:
             return False
         self._cached.clear()
         self._hash_of = [None] * self.total
-        if self._record:
-            self.events.append(AllBlocksCleared())
+        if self.tiers is not None:
+            self.tiers.clear()
+        self.tell(AllBlocksCleared())
         return True
 
     def _match(self, table: BlockTable, tokens: Sequence[int]) -> list[int]:
@@ -190,7 +210,9 @@ class BlockManager:
         return block
 
     def _stored(self, table: BlockTable, tokens: Sequence[int], first: int, end: int) -> None:
-        if self._record and first < end:
+        if first == end:
+            return
+        if self._record:
             size = self.block_size
             parent = table.hashes[first - 1] if first else None
             ids = list(tokens[first * size : end * size])
@@ -201,3 +223,5 @@ class BlockManager:
             ]
             known = keys if any(keys) else None
             self.events.append(BlockStored(table.hashes[first:end], parent, ids, size, extra_keys=known))
+        if self.tiers is not None:
+            self.tiers.keep(table.hashes[:end], tokens, first)

@@ -11,6 +11,7 @@ from app.engines.mock.blocks import BlockTable
 from app.engines.mock.eyes import seen_picture
 from app.engines.mock.grammar_state import GrammarState
 from app.engines.mock.sampler import Sampler, prompt_logprobs
+from app.engines.mock.tiers import Load
 from app.engines.mock.vocabulary import Vocabulary
 from app.engines.resume import ContinuedText
 from app.engines.stops import StopScanner
@@ -74,8 +75,8 @@ class Choice:
 
     __slots__ = (
         "_adapter", "_answer_tokens", "_banned", "_behind", "_can_end", "_decode", "_sampler", "_scanner", "_script",
-        "_vocabulary", "_weights", "computed", "context_len", "finished", "grammar", "index", "lends", "prompt_len",
-        "rank", "request", "source", "stream", "table", "tokens",
+        "_vocabulary", "_weights", "computed", "context_len", "finished", "grammar", "index", "lends", "load",
+        "prompt_len", "rank", "request", "source", "stream", "table", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -112,6 +113,7 @@ class Choice:
         self.lends = lends
         # Where the prompt's KV comes from, until it has arrived. The other choices find it in the cache.
         self.source: Handoff | None = request.handoff if index == 0 and not lends else None
+        self.load: Load | None = None  # what comes from tiers, until it has arrived
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed + index
         self._vocabulary = vocabulary
         adapter += seen(request.media)

@@ -13,6 +13,7 @@ from app.engines.mock.core import Core
 from app.engines.operator_state import OperatorState
 from app.errors import EngineFailed, RequestError
 from app.messages import ExpertAction, PauseMode, WeightsSource
+from app.pools import Tiers
 
 _LOOK_S = 0.002
 
@@ -26,9 +27,11 @@ class Control(OperatorState):
         cores: Sequence[Core],
         streams: Callable[[], Iterable[Stream]],
         abort: Callable[[Stream], None],
+        tiers: Tiers | None = None,
     ) -> None:
         super().__init__()
         self._args, self._cores, self._streams, self._abort = args, cores, streams, abort
+        self._tiers = tiers
         self.weights = ""  # the version
         self._records = False
 
@@ -65,7 +68,7 @@ class Control(OperatorState):
         return not self._asleep
 
     async def update_weights(self, version: str, source: WeightsSource | None) -> None:
-        self._check_update()
+        self._check_update(self._tiers)
         if source is not None and source.path and not await asyncio.to_thread(Path(source.path).is_dir):
             raise EngineFailed(f"There is no folder {source.path}.")
         await self._takes(self._args.weights_s)

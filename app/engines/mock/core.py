@@ -11,9 +11,11 @@ from app.engines.mock.args import MockArgs
 from app.engines.mock.blocks import BlockManager
 from app.engines.mock.choice import Choice
 from app.engines.mock.handoff import Handoffs
+from app.engines.mock.lane import Lane
 from app.engines.mock.link import Link
 from app.engines.mock.rendezvous import Rooms
 from app.engines.mock.scheduler import Scheduler
+from app.engines.mock.tiers import Load, tiers_of
 from app.engines.steps import StepMeter
 from app.errors import EngineFailed, HandoffFailed
 from app.messages import Handoff, KvTransfer
@@ -31,12 +33,16 @@ class Core:
         """Raises: SettingsError."""
         self._args, self._rank, self._steps = args, rank, steps
         self.blocks = BlockManager(args.total_blocks, pool.block_size, record_events=args.kv_events is not None)
+        self.blocks.tiers = tiers_of(pool, args, self.blocks.tell)
+        self.host_lane, self.store_lane = (
+            Lane(speed, args.speedup) for speed in (args.tiers.host_gb_per_s, args.tiers.store_gb_per_s)
+        )
         self.scheduler = Scheduler(args, self.blocks, pool.max_running)
         self.publisher: KvPublisher | None = None
         self._work = asyncio.Event()  # set when there may be something to compute
         link = partial(Link, args, pool.block_size, rank)
         self.handoffs = Handoffs(args.handoff, link, self.blocks, rooms, self._work.set)
-        self._fetches: dict[Choice, asyncio.Task[KvTransfer]] = {}
+        self._fetches: dict[Choice, asyncio.Task[KvTransfer | None]] = {}
         self._declining: set[asyncio.Task[None]] = set()
         self._stepper: asyncio.Task[None] | None = None
         self.hangs = self._paused = False
@@ -181,21 +187,25 @@ class Core:
         choice.stream.put(output)
 
     def _fetch(self, choice: Choice) -> None:
-        task = asyncio.create_task(self.handoffs.fetch(choice), name="mock-fetch")
+        fetch = self.handoffs.fetch(choice) if choice.load is None else self._load(choice.load)
+        task = asyncio.create_task(fetch, name="mock-fetch")
         self._fetches[choice] = task
         task.add_done_callback(partial(self._fetched, choice))
 
-    def _fetched(self, choice: Choice, fetch: asyncio.Task[KvTransfer]) -> None:
+    async def _load(self, load: Load) -> None:
+        """Takes the time in which stored blocks get into host memory, and all of them from there to the device."""
+        size = self._args.handoff.block_bytes
+        if load.stored:
+            await self.store_lane.move(load.stored * size)
+        await self.host_lane.move(len(load.blocks) * size)
+
+    def _fetched(self, choice: Choice, fetch: asyncio.Task[KvTransfer | None]) -> None:
         """The fetch has ended, and nothing writes into the choice's blocks: it runs, or they become free."""
         del self._fetches[choice]
         self._work.set()
         failure = None if fetch.cancelled() else fetch.exception()
         if not choice.finished and not fetch.cancelled() and failure is None:
-            choice.stream.pulled = pulled = fetch.result()
-            self.scheduler.land(choice, pulled.tokens)
-            for other in choice.stream.choices:  # they find the prompt in the cache
-                if other is not choice and not other.finished:
-                    self.add(other)
+            self._arrived(choice, fetch.result())
             return
         self.scheduler.fail(choice)
         if choice.source is not None:
@@ -206,6 +216,17 @@ class Core:
         elif isinstance(failure, Exception):
             log.error("mock engine broke", action="engine_failed", exc_info=failure)
             self._broke(failure)
+
+    def _arrived(self, choice: Choice, pulled: KvTransfer | None) -> None:
+        """`pulled`: from another engine; None: loaded from tiers."""
+        if pulled is None:
+            self.scheduler.loaded(choice)
+            return
+        choice.stream.pulled = pulled
+        self.scheduler.land(choice, pulled.tokens)
+        for other in choice.stream.choices:  # they find the prompt in the cache
+            if other is not choice and not other.finished:
+                self.add(other)
 
     def _publish(self) -> None:
         if self.publisher is not None and self.blocks.events:

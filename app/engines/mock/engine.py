@@ -65,7 +65,7 @@ class MockEngine:
         self._encodings = [Encoding(args, pool) for _ in self._cores] if encodes else []
         self._adapters = Loaded(args)
         self._streams: dict[RunId, Stream] = {}
-        self._control = control = Control(args, self._cores, self._streams.values, self._abort)
+        self._control = control = Control(args, self._cores, self._streams.values, self._abort, pool.tiers)
         self.pause, self.resume = control.pause, control.resume
         self.sleep, self.wake, self.is_sleeping = control.sleep, control.wake, control.is_sleeping
         self.update_weights = control.update_weights
@@ -117,6 +117,7 @@ class MockEngine:
             media=(*self._args.media, *(("embeds",) if self._pool.prompt_embeds else ())),
             embeddings=EmbeddingShape(self._args.embedding_width, "float32") if self._pool.embeddings else None,
             computes=self._pool.role != "encode",
+            tier_block_bytes=self._args.handoff.block_bytes if self._pool.tiers and self._args.kv_events else 0,
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
@@ -198,6 +199,8 @@ class MockEngine:
             lent_blocks=sum(core.handoffs.lent_blocks for core in self._cores),
             step_s=steps.base_s,
             request_step_s=steps.request_s,
+            host_bytes_per_s=max(core.host_lane.speed for core in self._cores),
+            store_bytes_per_s=max(core.store_lane.speed for core in self._cores),
         )
 
     def kv_events(self) -> dict[int, KvEventSource]:

@@ -1,6 +1,5 @@
 """Moves KV between the blocks of two ranks: with NIXL, or through a simulated network card."""
 
-import asyncio
 import base64
 import secrets
 from collections.abc import Callable, Sequence
@@ -9,6 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from app.engines.mock.args import MockArgs
+from app.engines.mock.lane import Lane
 from app.engines.mock.memory import KvMemory
 from app.errors import HandoffFailed, SettingsError
 from app.kv.nixl import Nixl
@@ -35,8 +35,7 @@ class Link:
         """Raises: SettingsError (NIXL is configured but not installed)."""
         self._args, self._rank, self._block_size = args.handoff, rank, block_size
         self.name = f"mock-{secrets.token_hex(8)}-{rank}"
-        self._bytes_per_s = args.handoff.gb_per_s * 1e9 * args.speedup
-        self._sent_at = 0.0  # when the simulated card's last transfer ends
+        self._lane = Lane(args.handoff.gb_per_s, args.speedup)  # the simulated card
         self._nixl: Nixl | None = None
         self.memory: KvMemory | None = None
         if args.handoff.nixl:
@@ -83,7 +82,7 @@ class Link:
         """Move (own block, other's block) pairs, at least one, then send `note`. Raises: HandoffFailed."""
         size = self._args.block_bytes
         if self._nixl is None or self.memory is None:
-            return await self._simulate(len(pairs) * size)
+            return await self._lane.move(len(pairs) * size)
         await self._connect(other)
         ours = self.memory.address
         addresses = [(ours + here * size, other.base + there * size) for here, there in pairs]
@@ -98,7 +97,7 @@ class Link:
 
     def transfer_s(self, blocks: int) -> float:
         """Seconds that the simulated card takes."""
-        return blocks * self._args.block_bytes / self._bytes_per_s
+        return self._lane.seconds(blocks * self._args.block_bytes)
 
     async def close(self) -> None:
         if self._nixl is not None:
@@ -112,10 +111,3 @@ class Link:
         except ValueError as exc:
             raise HandoffFailed(f"The metadata of {other.name} is no base64.") from exc
         await self._nixl.connect(other.name, metadata)
-
-    async def _simulate(self, size: int) -> None:
-        """Waits for the simulated card, which does one transfer after the other."""
-        clock = asyncio.get_running_loop().time
-        self._sent_at = max(self._sent_at, clock()) + size / self._bytes_per_s
-        if self._sent_at > clock():
-            await asyncio.sleep(self._sent_at - clock())

@@ -3,8 +3,8 @@
 Running choices come first, in the order of priority and arrival; then waiting ones are admitted while
 there are seats, token budget and blocks. A running choice that finds no free block preempts the last one,
 which waits again, loses its blocks and is recomputed, except for blocks that are still cached.
-A choice whose prompt was computed elsewhere has its seat and its blocks while they are fetched, but takes no part
-in steps.
+A choice whose prompt was computed elsewhere, or is in tiers, has its seat and its blocks while they are fetched, but
+takes no part in steps. One that needs the same blocks from tiers waits meanwhile, and is overtaken.
 """
 
 from bisect import insort
@@ -20,7 +20,7 @@ class StepPlan(NamedTuple):
 
     sampled: list[Choice]  # each gets its next token
     duration: float  # seconds
-    fetching: list[Choice]  # newly admitted, with blocks to be fetched from another engine
+    fetching: list[Choice]  # newly admitted, with blocks to be fetched from another engine or from tiers
     idle: bool  # nothing to compute until something changes
     running: int = 0  # choices
     prefill: int = 0  # prompt tokens it computes
@@ -41,6 +41,7 @@ class Scheduler:
         self.fetched: list[Choice] = []  # they run from the next step on
         self.prefill_tokens = 0  # of prompts, computed so far
         self.pulled_tokens = 0  # of prompts, fetched so far
+        self._loading: set[int] = set()  # hashes of blocks on their way from tiers
         self._max_running = max_running
         self._budget = args.max_batched_tokens
         self._step_s = args.step_ms / 1e3 / args.speedup
@@ -66,18 +67,20 @@ class Scheduler:
         self._unlist(choice)
 
     def land(self, choice: Choice, pulled: int) -> None:
-        """The prompt's KV has been fetched: `pulled` tokens of it."""
-        self.fetching.remove(choice)
-        choice.source = None
+        """The prompt's KV has been fetched: `pulled` tokens of it came from another engine."""
+        self._arrived(choice, choice.prompt_len)
         self.pulled_tokens += pulled
-        # The last token is always computed here: its logits are needed.
-        choice.computed = max(choice.computed, min(choice.prompt_len, len(choice.tokens) - 1))
-        self.blocks.commit(choice.table, choice.tokens, choice.prompt_len)
-        insort(self.fetched, choice, key=_rank)
+        choice.source = None
+
+    def loaded(self, choice: Choice) -> None:
+        """It has now what tiers had of it."""
+        blocks = self._end_load(choice)
+        self._arrived(choice, choice.computed + blocks * self.blocks.block_size)
 
     def fail(self, choice: Choice) -> None:
         """The fetch failed, and nothing writes into its blocks any more: they are free when this returns."""
         self.fetching.remove(choice)
+        self._end_load(choice)
         self.blocks.release(choice.table)
 
     def restart(self) -> list[Choice]:
@@ -101,6 +104,20 @@ class Scheduler:
         duration = self._step_s + len(self.running) * self._sequence_s + prefill * self._token_s
         idle = not seats and not self.running
         return StepPlan(sampled, duration, fetching, idle, len(self.running), prefill)
+
+    def _end_load(self, choice: Choice) -> int:
+        """Returns how many blocks it was."""
+        load, choice.load = choice.load, None
+        self._loading.difference_update(load.blocks if load else ())
+        return len(load.blocks) if load else 0
+
+    def _arrived(self, choice: Choice, tokens: int) -> None:
+        """The KV of its first `tokens` tokens is there."""
+        self.fetching.remove(choice)
+        # The last token is always computed here: its logits are needed.
+        choice.computed = max(choice.computed, min(tokens, len(choice.tokens) - 1))
+        self.blocks.commit(choice.table, choice.tokens, tokens)
+        insort(self.fetched, choice, key=_rank)
 
     def _unlist(self, choice: Choice) -> None:
         for queue in (self.running, self.fetched, self.waiting):
@@ -130,22 +147,44 @@ class Scheduler:
         while self.fetched and budget:
             spent = self._enter(self.fetched.pop(0), budget, sampled)
             budget, prefill = budget - spent, prefill + spent
-        while self.waiting and budget and self.seated < self._max_running:
-            choice = self.waiting[0]
+        first = 0  # of the waiting ones
+        while first < len(self.waiting) and budget and self.seated < self._max_running:
+            choice = self.waiting[first]
+            if self._loading and self._is_loading(choice):
+                first += 1
+                continue
             cached = self.blocks.admit(choice.table, choice.tokens, reuse=choice.reuse)
             if cached is None:
                 break  # nobody overtakes the first in line
-            del self.waiting[0]
+            del self.waiting[first]
             choice.computed = cached
+            if self.blocks.tiers is not None:
+                cached += self._load(choice)
             if choice.stream.cached_tokens is None:
                 choice.stream.cached_tokens = min(cached, choice.prompt_len)
-            if choice.source is not None:
+            if choice.source is not None or choice.load is not None:
                 self.fetching.append(choice)
                 fetching.append(choice)
                 continue
             spent = self._enter(choice, budget, sampled)
             budget, prefill = budget - spent, prefill + spent
         return prefill
+
+    def _is_loading(self, choice: Choice) -> bool:
+        """Whether what it needs first is on its way for another choice."""
+        if choice.source is not None or not choice.reuse:
+            return False
+        return self.blocks.first_missing(choice.table, choice.tokens) in self._loading
+
+    def _load(self, choice: Choice) -> int:
+        """Let what tiers have of an admitted choice be loaded; returns the tokens."""
+        if not choice.reuse or choice.source is not None:
+            return 0
+        load = choice.load = self.blocks.behind(choice.table, choice.tokens, choice.request.tiers)
+        if load is None:
+            return 0
+        self._loading.update(load.blocks)
+        return len(load.blocks) * self.blocks.block_size
 
     def _enter(self, choice: Choice, budget: int, sampled: list[Choice]) -> int:
         """Run it from this step on; returns the tokens that it computes."""

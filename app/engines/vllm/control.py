@@ -59,9 +59,7 @@ class Control(OperatorState):
 
     async def update_weights(self, version: str, source: WeightsSource | None) -> None:
         engine, tiers = self._engine(), self._tiers
-        self._check_update()
-        if tiers is not None and tiers.disk is not None:
-            raise RequestError("This pool's store (tiers.disk) has KV of the weights that it was started with.")
+        self._check_update(tiers)
         with _ours():
             if source is not None and not source.path:
                 await self._receive(engine, source)

@@ -84,13 +84,13 @@ def _beside(
 ) -> dict[str, Any]:
     """Streams beside prompts that are loaded, over streams beside one that stays in the engine's own cache."""
     p99: dict[str, list[float]] = {"cached": [], "loaded": []}
-    for turn in range(2 * turns):
+    for turn in range(2 * turns - 1):
         for what, of in (("cached", prompts[:1]), ("loaded", prompts)):
             say(f"streams, {what}, turn {turn + 1}")
             ask(client, system.model, of[0])
             with _coming(system, of):
                 line = run_load(
-                    system, [*_STREAMS, "--seed", f"{turn}", "--requests", "8"], out_dir / f"{what}-{turn}.log"
+                    system, [*_STREAMS, "--seed", f"{turn}", "--requests", "6"], out_dir / f"{what}-{turn}.log"
                 )
             p99[what].append(float(line["itl_ms"]["p99"]))
     return {

@@ -1,0 +1,77 @@
+"""A fleet of mock engines with tiers: routing knows what lies in host memory and in the store that all share."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.stack import Stack, leases, mock_pool, stack, stop, valkey, wait_until
+
+POOL, BLOCK = "decode-pool-a", 32
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Stack]:
+    """Each worker has room for one prompt on its device, and for many in host memory."""
+    args = {"step_ms": 1.0, "total_blocks": 32, "handoff": {"block_bytes": 2**16}}
+    tiers = {"host_gb": 0.02, "disk": str(tmp_path / "kv")}
+    pool = mock_pool(max_model_len=1024, block_size=BLOCK, **args) | {"tiers": tiers}
+    (tmp_path / "stack").mkdir()
+    (tmp_path / "redis").mkdir()
+    with valkey(tmp_path / "redis") as url, stack(url, tmp_path / "stack", {POOL: pool}) as s:
+        s.api()
+        yield s
+
+
+def asked(s: Stack, about: str) -> tuple[str, dict[str, Any], int]:
+    """The answer about a long text, why it came from where it did, and the cached tokens."""
+    body = {
+        "model": "mock", "prompt": f"{about} " + "the boat was late and the sea was grey " * 45,
+        "max_tokens": 8, "temperature": 0,
+    }  # fmt: skip
+    answer = httpx.post(f"{s.url}/v1/completions", json=body, headers={"x-xylem-explain": "1"}, timeout=60)
+    made = answer.json()
+    assert answer.status_code == 200, made
+    cached = (made["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return made["choices"][0]["text"], json.loads(answer.headers["x-xylem-route"])[0], cached
+
+
+def in_store(s: Stack) -> int:
+    """How many blocks the index has of the store."""
+    counts = s.redis.hgetall(f"{s.deployment}:tiered-count:{POOL}")
+    numbers = {lease.store for lease in leases(s, POOL)}
+    return sum(int(count) for number, count in counts.items() if int.from_bytes(number, "big") in numbers)
+
+
+def test_evicted_prompts_are_loaded_by_their_worker_by_another_one_and_after_a_restart(served: Stack) -> None:
+    first = served.worker(POOL, "first")
+    served.wait_ready(1)
+    text, route, cached = asked(served, "Once")
+    assert (cached, "blocks_in_host" in route) == (0, False)
+    for other in ("Then", "Later"):  # evict it
+        asked(served, other)
+    wait_until(lambda: in_store(served) >= 40, "the store's blocks in the index")
+
+    again, route, cached = asked(served, "Once")
+    assert (again, route["blocks_in_host"] > 8, route["blocks_in_store"], cached > 8 * BLOCK) == (text, True, 0, True)
+    wait_until(lambda: leases(served, POOL)[0].speeds.host_bytes_per_s > 0, "a measured speed")
+
+    (lease,) = leases(served, POOL)
+    second = served.worker(POOL, "second")
+    served.wait_ready(2)
+    wait_until(lambda: {lease.store for lease in leases(served, POOL)} == {lease.store}, "one store")
+    stop(first)
+    served.wait_ready(1)
+    again, route, cached = asked(served, "Once")  # which the second worker never saw
+    assert (again, route["blocks_in_store"] > 8, cached > 8 * BLOCK) == (text, True, True)
+    wait_until(lambda: leases(served, POOL)[0].speeds.store_bytes_per_s > 0, "a measured speed")
+
+    stop(second)
+    served.worker(POOL, "restarted")
+    served.wait_ready(1)
+    wait_until(lambda: [lease.store for lease in leases(served, POOL)] == [lease.store], "the same store's number")
+    again, route, cached = asked(served, "Later")
+    assert (route["blocks_in_store"] > 8, cached > 8 * BLOCK) == (True, True)

@@ -81,7 +81,7 @@ class Aside(_Part):
 class Tiers(_Part):
     """Where KV goes that the engine's own cache has no room for, and from where it is loaded instead of computed."""
 
-    host_gb: Annotated[float, Field(gt=0, le=10_000)]  # of the host's memory, for each worker
+    host_gb: Annotated[float, Field(gt=0, le=10_000)]  # of the host's memory, for each data-parallel rank of a worker
     # A folder, or a bucket such as `s3://bucket/kv`, behind the host's memory: it outlives workers.
     disk: Annotated[str, Field(min_length=1)] | None = None
     disk_gb: Annotated[float, Field(gt=0)] | None = None  # of `disk`, all models together; null: it may grow

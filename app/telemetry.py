@@ -83,7 +83,12 @@ FLEET_READ = Histogram(
     buckets=(2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.1),
 )  # fmt: skip
 BLOCKS_MATCHED = Counter("xylem_routing_blocks_matched", "Prompt blocks that the chosen cache had.", ["pool"])
-BLOCKS_MISSED = Counter("xylem_routing_blocks_missed", "Prompt blocks that the chosen cache did not have.", ["pool"])
+BLOCKS_MISSED = Counter(
+    "xylem_routing_blocks_missed", "Prompt blocks that neither the chosen cache nor its tiers had.", ["pool"]
+)
+BLOCKS_TIERED = Counter(
+    "xylem_routing_blocks_tiered", "Prompt blocks that a tier behind the chosen cache had.", ["pool", "tier"]
+)
 IMBALANCE = Gauge(
     "xylem_routing_imbalance", "Requests of the fullest place, divided by the mean of all places.", ["pool"]
 )
@@ -101,13 +106,20 @@ class RoutingMeters:
     def __init__(self, pool: PoolId) -> None:
         self._seconds, self._imbalance = DECISION.labels(pool), IMBALANCE.labels(pool)
         self._matched, self._missed = BLOCKS_MATCHED.labels(pool), BLOCKS_MISSED.labels(pool)
+        self._host, self._store = (BLOCKS_TIERED.labels(pool, tier) for tier in ("host", "store"))
         self._shared_at = -math.inf  # monotonic
 
-    def decided(self, cached: int, blocks: int, seconds: float) -> None:
-        """Records the decision about a prompt of `blocks`, of which the chosen place has the first `cached`."""
+    def decided(self, cached: int, blocks: int, seconds: float, host: int = 0, store: int = 0) -> None:
+        """Records the decision about a prompt of `blocks`, of which the chosen place has the first `cached`.
+
+        `host`, `store`: what it loads from its tiers.
+        """
         self._seconds.observe(seconds)
         self._matched.inc(cached)
-        self._missed.inc(blocks - cached)
+        self._missed.inc(blocks - cached - host - store)
+        if host or store:
+            self._host.inc(host)
+            self._store.inc(store)
 
     def shared(self, each: Iterable[int]) -> None:
         """Records how many requests each place of the pool has; once a second, as it takes as long as a choice."""

@@ -264,7 +264,8 @@ class Placer:
         for to in places[inflight.encoders :]:
             predictions += prediction(self._keys, self._pools[to.pool], inflight, to, round_.lease(to))
             blocks = len(inflight.hashes(self._pools[to.pool].block_size, inflight.job.weights or "")) // HASH_BYTES
-            self._routed[to.pool].decided(to.cached, blocks, time.perf_counter() - began)
+            took = time.perf_counter() - began
+            self._routed[to.pool].decided(to.cached, blocks, took, to.tiered.host, to.tiered.store)
         return placing, predictions
 
     def _resolved(self, inflight: InFlight) -> bool:

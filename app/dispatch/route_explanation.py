@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.dispatch.inflight import InFlight
-from app.routing.candidates import Option, Placement
+from app.routing.candidates import Tiered
 
 _MOST = 8  # candidates shown: proxies let only some kilobytes of headers through
 
@@ -16,7 +16,6 @@ def explained(inflight: InFlight, *, candidates: bool) -> dict[str, Any]:
     decision = list(decisions.values())[-1]  # of the worker that answers
     to = decision.placement
     scored = sorted(decision.scored, key=lambda s: s[1].total)
-    best = next((option for option, _ in scored if _is_at(option, to)), None)
     chosen = {
         "worker": to.worker,
         "pool": to.pool,
@@ -25,7 +24,7 @@ def explained(inflight: InFlight, *, candidates: bool) -> dict[str, Any]:
         "policy": decision.policy,
         "blocks_cached": to.cached,
         "tokens_to_compute": to.tokens,
-        **({} if best is None else _tiers(best)),
+        **_tiers(to.tiered),
     }
     if "prefill" in decisions:
         far = decisions["prefill"].placement
@@ -46,7 +45,7 @@ def explained(inflight: InFlight, *, candidates: bool) -> dict[str, Any]:
                 "rank": option.candidate.rank,
                 "blocks_cached": option.cached,
                 "blocks_coming": option.coming - option.cached,
-                **_tiers(option),
+                **(_tiers(option.tiered) if option.loads else {}),
                 "requests": option.candidate.requests,
                 "waiting": option.candidate.waiting,
                 "queued_tokens": option.candidate.tokens,
@@ -59,11 +58,6 @@ def explained(inflight: InFlight, *, candidates: bool) -> dict[str, Any]:
     }
 
 
-def _is_at(option: Option, to: Placement) -> bool:
-    return (option.candidate.lease.worker.id, option.candidate.rank) == (to.worker, to.rank)
-
-
-def _tiers(option: Option) -> dict[str, int]:
-    """Blocks that it would load, where there are some."""
-    tiered = option.tiered
-    return {"blocks_in_host": tiered.host, "blocks_in_store": tiered.store} if option.loads else {}
+def _tiers(tiered: Tiered) -> dict[str, int]:
+    """Blocks that are loaded, where there are some."""
+    return {"blocks_in_host": tiered.host, "blocks_in_store": tiered.store} if tiered.blocks else {}

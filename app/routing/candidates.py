@@ -99,6 +99,7 @@ class Placement(Struct, frozen=True):
     tokens: int  # prompt tokens that will have to be computed
     cached: int  # blocks expected in the cache
     pulls: int = 0  # blocks to pull from the prefill worker; then `tokens` is 0
+    tiered: Tiered = NOT_TIERED  # blocks expected to be loaded
 
 
 class Cost(Struct, frozen=True):

@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 
 from app.errors import NoWorker, Saturated
 from app.pools import Policy, Routing
-from app.routing.candidates import Ask, Candidate, Cost, Decision, Option, Placement
+from app.routing.candidates import NOT_TIERED, Ask, Candidate, Cost, Decision, Option, Placement
 from app.routing.cost import Fleet, held_blocks, kv_cost, missing_blocks, new_blocks, pull_cost, uncached_tokens
 from app.routing.preemptible import behind_all, has_slack
 
@@ -60,7 +60,10 @@ def _placement(ask: Ask, best: Option, part: Part) -> Placement:
     missing, tokens = missing_blocks(ask, best), uncached_tokens(ask, best)
     blocks = missing if part == "prefill" else new_blocks(ask, best)
     to_compute, to_pull = (0, missing) if part == "decode" else (tokens, 0)
-    return Placement(lease.worker.pool, lease.worker.id, best.candidate.rank, blocks, to_compute, best.cached, to_pull)
+    tiered = best.tiered if best.loads and part != "decode" else NOT_TIERED
+    return Placement(
+        lease.worker.pool, lease.worker.id, best.candidate.rank, blocks, to_compute, best.cached, to_pull, tiered
+    )  # fmt: skip
 
 
 def loaded(c: Candidate, to: Placement, *, aside: bool = False) -> Candidate:

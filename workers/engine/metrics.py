@@ -36,6 +36,14 @@ DEFINITIONS = (
         lambda _, stats: stats.pulled_tokens,
     ),
     Definition(
+        "xylem_worker_host_bytes_per_s", "gauge", "Bytes of KV a second from the tier in host memory, lately.",
+        lambda _, stats: stats.host_bytes_per_s,
+    ),
+    Definition(
+        "xylem_worker_store_bytes_per_s", "gauge", "Bytes of KV a second from the tier's store, lately.",
+        lambda _, stats: stats.store_bytes_per_s,
+    ),
+    Definition(
         "xylem_worker_pictures_encoded", "counter", "Pictures that it has encoded for other workers.",
         lambda runner, _: runner.pictures.encoded,
     ),

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ _PATIENCE_S = 2.0  # with a look-up or a load
 _STORE_PATIENCE_S = 30.0
 _AWAY_S = 30.0
 _PROMPT_S, _POLL_S = 1.0, 0.005
+_MOST_ASKED = 100_000
 _THREADS = 4  # for loads first, and as many for stores first
 
 
@@ -93,7 +95,9 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
             return LookupResult.MISS
         found = self._lookups.lookup(key, req_context)
         if found is None:
-            if now - self._asked.setdefault(key, now) < _PATIENCE_S:
+            if len(self._asked) > _MOST_ASKED:  # requests that left before their answer
+                self._asked.clear()
+            if now - max(self._asked.setdefault(key, now), self._lookups.moved) < _PATIENCE_S:
                 return LookupResult.RETRY
             self._leave_alone()
             return LookupResult.MISS
@@ -151,14 +155,22 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
         loads = move == self._read
         offsets = [int(chunk) * self.block_size_bytes for chunk in given.chunk_ids]
         job = self._jobs[given.job_id] = _Job(given.job_id, list(given.keys), offsets, loads=loads)
-        enqueue(given.job_id, 1, [lambda: move(job)])
+        enqueue(given.job_id, 1, [lambda: self._run(move, job)])
+
+    def _run(self, move: Callable[["_Job"], None], job: "_Job") -> None:
+        job.begin()
+        move(job)
 
     def _collect(self) -> None:
         for id_, success, seconds in self._pool.get_finished():
             if (job := self._jobs.pop(id_, None)) is not None:  # else it was abandoned
                 self._results.append(self._ended(job, success=success, seconds=seconds))
         now = time.monotonic()
-        for job in [job for job in self._jobs.values() if now - job.moved > job.patience]:
+        moved = max((job.moved for job in self._jobs.values() if job.is_begun), default=0.0)
+        for job in [*self._jobs.values()]:
+            # One that waits for a thread is patient as long as others get on.
+            if now - (job.moved if job.is_begun else max(job.moved, moved)) < job.patience:
+                continue
             job.abandon()
             del self._jobs[job.id]
             self._leave_alone()
@@ -229,12 +241,15 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
 class _Job:
     def __init__(self, id_: JobId, keys: list[OffloadKey], offsets: list[int], *, loads: bool) -> None:
         self.id, self.keys, self.offsets, self.loads = id_, keys, offsets, loads
-        self.begun = self.moved = time.monotonic()  # when it was submitted, and when it last had a block done
+        self.begun = self.moved = time.monotonic()  # when it was submitted, and when it last got on
         self.patience = _PATIENCE_S if loads else _STORE_PATIENCE_S
         self.done = 0  # blocks, in order
         self.damaged: list[OffloadKey] = []
         self.lock = threading.Lock()
-        self._abandoned = False
+        self._abandoned = self.is_begun = False
+
+    def begin(self) -> None:
+        self.is_begun, self.moved = True, time.monotonic()
 
     def advance(self) -> None:
         self.done, self.moved = self.done + 1, time.monotonic()
@@ -251,15 +266,22 @@ class _Job:
 
 
 class _Lookups(AsyncLookupManager):  # type: ignore[misc]
-    """In a thread of its own."""
+    """In threads of their own: a bucket takes milliseconds for each block."""
 
     def __init__(self, store: BlockStore, path: Callable[[OffloadKey], str]) -> None:
         self._store, self._path = store, path
+        self._threads = ThreadPool(_THREADS)
+        self.moved = 0.0  # when there was last an answer, monotonic
         super().__init__("store")
 
     @override
     def batch_lookup(self, keys: list[OffloadKey], req_context: ReqContext) -> Iterable[bool]:
-        return [self._store.has(self._path(key)) for key in keys]
+        return self._threads.map(self._has, keys)
+
+    def _has(self, key: OffloadKey) -> bool:
+        found = self._store.has(self._path(key))
+        self.moved = time.monotonic()
+        return found
 
     @override
     def shutdown(self) -> None:

@@ -48,6 +48,7 @@ _PATIENCE_S = 2.0  # with a look-up or a load
 _STORE_PATIENCE_S = 30.0
 _AWAY_S = 30.0
 _PROMPT_S, _POLL_S = 1.0, 0.005
+_LAST_S = 1.0  # for what is still to be written: the process that has started vLLM waits for 2 s
 _MOST_ASKED = 100_000
 _THREADS = 4  # for loads first, and as many for stores first
 
@@ -146,6 +147,10 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
     @override
     def shutdown(self) -> None:
         self._lookups.shutdown()
+        end = time.monotonic() + _LAST_S
+        while self._jobs and time.monotonic() < end:  # what was computed last is of use after a restart, too
+            self._collect()
+            time.sleep(_POLL_S)
         self._pool.shutdown(wait=False)  # one may hang
         for job in self._jobs.values():
             job.abandon()

@@ -132,6 +132,19 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
     gc.collect()  # what vLLM leaves to the collector is collected while this module's warning filters hold
 
 
+@pytest.mark.tiers
+@pytest.mark.parametrize("pair", [{"host_gb": 0.1}], indirect=True, ids=["with tiers"])
+async def test_a_prefix_from_host_memory_is_handed_over(pair: Pair) -> None:
+    prompt = pair.prompt(300)
+    first = await pair.handed_over(prompt)
+    for engine in (pair.prefill, pair.decode):
+        assert await engine._loaded().reset_prefix_cache()  # of its own cache only
+    found = await pair.prefill.prefill(asked(prompt))
+    assert found.cached_tokens >= 300 // BLOCK * BLOCK
+    assert found.output is not None
+    assert said([found.output, *await steps(pair.decode, going_on(prompt, found))]) == said(first)
+
+
 @pytest.mark.parametrize("tokens", [9, 8 * BLOCK, 301])
 @pytest.mark.parametrize(
     "sampling",
@@ -316,16 +329,3 @@ async def test_a_dead_holder_costs_the_handoff_and_not_the_answer(pair: Pair) ->
     await pair.decode.discard(other.handoff)
     stats = pair.decode.stats()
     assert (stats.running, stats.waiting, stats.used_blocks) == (0, 0, 0)
-
-
-@pytest.mark.tiers
-@pytest.mark.parametrize("pair", [{"host_gb": 0.1}], indirect=True, ids=["with tiers"])
-async def test_a_prefix_from_host_memory_is_handed_over(pair: Pair) -> None:
-    prompt = pair.prompt(300)
-    first = await pair.handed_over(prompt)
-    for engine in (pair.prefill, pair.decode):
-        assert await engine._loaded().reset_prefix_cache()  # of its own cache only
-    found = await pair.prefill.prefill(asked(prompt))
-    assert found.cached_tokens >= 300 // BLOCK * BLOCK
-    assert found.output is not None
-    assert said([found.output, *await steps(pair.decode, going_on(prompt, found))]) == said(first)

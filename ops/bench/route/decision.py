@@ -22,7 +22,7 @@ from app.dispatch.placement_round import PlacementRound
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
-from app.kv.ledger import Changes
+from app.kv.changes import Changes
 from app.kv.prefix_index import KvIndex
 from app.messages import Job, Lease, Sampling, Speeds, Worker, encode
 from app.pools import Pool
@@ -115,7 +115,7 @@ async def _fill(client: Any, wire: Wire, workers: int, blocks: int) -> tuple[lis
         held[i % workers].append(row)
     caches = []
     for own in held:
-        index = KvIndex(wire, KEYS, POOL, _nobody_told)
+        index = KvIndex(wire, KEYS, KEYS.cached(POOL), _nobody_told)
         for row in own:
             await index.write(Changes(False, [row[j : j + HASH_BYTES] for j in range(0, len(row), HASH_BYTES)], []))
         caches.append(index.number)

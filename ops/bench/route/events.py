@@ -65,7 +65,7 @@ async def _worker(port: int, rate: float, seconds: float, start: float) -> None:
     """Publishes at `rate` blocks a second from `start` on; prints blocks, seconds until all were in, lateness, CPU."""
     client = async_client(f"redis://127.0.0.1:{port}/0")
     wire = Wire(client)
-    index = KvIndex(wire, _KEYS, _POOL, _nobody_told)
+    index = KvIndex(wire, _KEYS, _KEYS.cached(_POOL), _nobody_told)
     publisher = KvPublisher(KvEventArgs())
     feed = KvEventFeed(publisher.source, Ledger(BLOCK), index)
     following = asyncio.create_task(feed.run())

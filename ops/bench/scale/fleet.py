@@ -12,7 +12,7 @@ from app.dispatch.placement_commands import placement
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
-from app.kv.ledger import Changes
+from app.kv.changes import Changes
 from app.kv.prefix_index import KvIndex
 from app.messages import Job, Lease, Sampling, Speeds, Stage, Worker, encode
 from app.pools import Pool
@@ -59,7 +59,7 @@ async def fill(client: Any, wire: Wire, workers: int) -> list[bytes]:
         mine = [conversation(random) for _ in range(each)]
         held += mine[:4]
         blocks = list(dict.fromkeys(row[i : i + HASH_BYTES] for row in mine for i in range(0, len(row), HASH_BYTES)))
-        index = KvIndex(wire, KEYS, POOL, nobody_told)
+        index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
         for i in range(0, len(blocks), _CHUNK):
             await index.write(Changes(False, blocks[i : i + _CHUNK], []))
         await register(client, worker(number), index.number)

@@ -14,7 +14,7 @@ import redis
 import uvloop
 
 from app.kv.blocks import HASH_BYTES
-from app.kv.ledger import Changes
+from app.kv.changes import Changes
 from app.kv.prefix_index import KvIndex
 from app.store import Wire, async_client
 from ops.bench.parts import Say
@@ -75,7 +75,7 @@ class _Feed:
     """A worker's part of the index, whose cache is full."""
 
     def __init__(self, wire: Wire, random: Random) -> None:
-        self.index, self._random = KvIndex(wire, KEYS, POOL, nobody_told), random
+        self.index, self._random = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told), random
         self.held = deque(self._blocks(BLOCKS // WORKERS))
 
     async def step(self) -> None:
